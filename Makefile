@@ -1,0 +1,53 @@
+# Every target works as the first command of a fresh clone: it makes the virtual environment when it is missing.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint types imports unit fix bench chaos clean
+
+help:  ## Show what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("koord-numa needs Python 3.11 or newer, found " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+setup: $(STAMP)  ## Make the virtual environment and install everything in it
+
+demo: $(STAMP)  ## Fill a simulated rack through the real operator and show the result
+	$(BIN)/koord-numa demo $(ARGS)
+
+test: check  ## The same as check: lint, types, import contracts and all tests
+
+check: lint types imports unit  ## Everything that CI runs
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+imports: $(STAMP)
+	$(BIN)/lint-imports --no-cache
+
+unit: $(STAMP)  ## Only the tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+fix: $(STAMP)  ## Format, and repair what ruff can repair
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)  ## Measure every figure beside its target (ONLY=name for one, JSON=file to keep them)
+	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
+
+chaos: $(STAMP)  ## Random faults against a churning cluster, more seeds than the tests use
+	$(BIN)/python -m pytest -m chaos -n 2 --chaos-seeds 20 $(ARGS)
+
+clean:  ## Remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

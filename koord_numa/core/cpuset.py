@@ -1,0 +1,100 @@
+"""Sets of logical CPUs as single integers: every union, difference and count is one machine operation per 30 CPUs."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Self
+
+MAX_CPU: Final = 4096
+"""The largest CPU id accepted from outside, as in the cpuset parser of Koordinator and the kubelet."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSet:
+    """An immutable set of logical CPU ids; its text form is a Linux cpu list: ``0-3,8``."""
+
+    bits: int = 0  # bit i is CPU i
+
+    @classmethod
+    def of(cls, cpus: Iterable[int]) -> Self:
+        """The set of these ids. Repeats are harmless; a negative id is a ``ValueError``."""
+        bits = 0
+        for cpu in cpus:
+            bits |= 1 << cpu
+        return cls(bits)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """
+        Read a cpu list such as ``0-3,8``; the empty text is the empty set.
+
+        Raises ``ValueError`` naming the offending item: a word, a negative or reversed range, an id above
+        ``MAX_CPU``, an empty item.
+        """
+        bits = 0
+        if not text:
+            return cls(0)
+        for item in text.split(","):
+            first, dash, last = item.partition("-")
+            if not _is_number(first) or (dash and not _is_number(last)):
+                raise ValueError(f"{item[:40]!r} is neither a CPU id nor a range")
+            low, high = int(first), int(last if dash else first)
+            if high > MAX_CPU or low > MAX_CPU:
+                raise ValueError(f"CPU id in {item[:40]!r} is above {MAX_CPU}")
+            if high < low:
+                raise ValueError(f"range {item[:40]!r} is reversed")
+            bits |= ((1 << (high - low + 1)) - 1) << low
+        return cls(bits)
+
+    def __iter__(self) -> Iterator[int]:
+        """Ascending, so that every pick is repeatable."""
+        bits = self.bits
+        while bits:
+            low = bits & -bits
+            yield low.bit_length() - 1
+            bits ^= low
+
+    def __len__(self) -> int:
+        return self.bits.bit_count()
+
+    def __bool__(self) -> bool:
+        return self.bits != 0
+
+    def __contains__(self, cpu: object) -> bool:
+        return isinstance(cpu, int) and cpu >= 0 and bool(self.bits >> cpu & 1)
+
+    def __or__(self, other: "CpuSet") -> "CpuSet":
+        return CpuSet(self.bits | other.bits)
+
+    def __and__(self, other: "CpuSet") -> "CpuSet":
+        return CpuSet(self.bits & other.bits)
+
+    def __sub__(self, other: "CpuSet") -> "CpuSet":
+        return CpuSet(self.bits & ~other.bits)
+
+    def __xor__(self, other: "CpuSet") -> "CpuSet":
+        return CpuSet(self.bits ^ other.bits)
+
+    def __le__(self, other: "CpuSet") -> bool:
+        """Is every CPU of this set in the other one?"""
+        return not self.bits & ~other.bits
+
+    def __str__(self) -> str:
+        """The cpu list: ascending, runs of two or more as ``a-b``."""
+        parts: list[str] = []
+        bits, base = self.bits, 0
+        while bits:
+            gap = (bits & -bits).bit_length() - 1
+            bits >>= gap
+            run = (~bits & (bits + 1)).bit_length() - 1
+            start = base + gap
+            parts.append(str(start) if run == 1 else f"{start}-{start + run - 1}")
+            bits >>= run
+            base = start + run
+        return ",".join(parts)
+
+
+def _is_number(text: str) -> bool:
+    return 0 < len(text) <= 9 and text.isascii() and text.isdigit()  # noqa: PLR2004  (no id needs ten digits)
+
+
+EMPTY: Final = CpuSet()

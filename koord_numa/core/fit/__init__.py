@@ -1,0 +1,1 @@
+"""Predicates: may this pod run on this node? One small file each."""

@@ -1,0 +1,173 @@
+"""
+The CPUs of one node: which logical CPUs share a core, an uncore cache, a NUMA node and a socket, and how far NUMA nodes are apart.
+
+Odd machines are data, not exceptions: sparse ids, offline CPUs, unequal or CPU-less NUMA nodes, mixed core sizes, one to 64 NUMA nodes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from koord_numa.core.cpuset import CpuSet
+
+MAX_NUMA: Final = 64
+"""NUMA masks are 64 bits wide, as in the kubelet's and Koordinator's bit masks: ids are 0 to 63."""
+
+UNKNOWN_DISTANCE: Final = 255
+"""The distance of NUMA nodes whose cost nobody published, as in the LeastNUMANodes scoring proposal."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cpu:
+    """One logical CPU and where it sits. ``core`` is unique together with ``socket`` and ``numa``."""
+
+    id: int
+    core: int
+    numa: int
+    socket: int
+    uncore: int
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """One physical core and its logical CPUs."""
+
+    id: int
+    numa: int
+    socket: int
+    uncore: int
+    bits: int  # its logical CPUs
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """
+    An immutable machine. Two machines are equal when their CPUs, NUMA nodes and distances are.
+
+    ``numa_ids`` may name NUMA nodes without CPUs. ``distances`` maps ``(from, to)`` to the ACPI SLIT cost; a pair that is
+    absent is ``UNKNOWN_DISTANCE``. The mappings by core, NUMA node and socket hold CPU bits (``CpuSet.bits``).
+    """
+
+    cpus: tuple[Cpu, ...]  # ascending by id, ids unique
+    numa_ids: tuple[int, ...] = ()  # ascending; always includes those of the CPUs
+    distances: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    by_id: Mapping[int, Cpu] = field(init=False, repr=False, compare=False)
+    cores: tuple[Core, ...] = field(init=False, repr=False, compare=False)  # ascending by (core id, numa, socket)
+    core_bits: Mapping[int, int] = field(init=False, repr=False, compare=False)  # CPU id -> CPUs of its core
+    numa_bits: Mapping[int, int] = field(init=False, repr=False, compare=False)  # CPU-less NUMA nodes have 0
+    socket_bits: Mapping[int, int] = field(init=False, repr=False, compare=False)
+    bits: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        cpus = tuple(sorted(self.cpus))
+        by_id = {cpu.id: cpu for cpu in cpus}
+        if len(by_id) != len(cpus):
+            raise ValueError("a CPU id is listed twice")
+        numa_ids = tuple(sorted({*self.numa_ids, *(cpu.numa for cpu in cpus)}))
+        if numa_ids and not 0 <= numa_ids[0] <= numa_ids[-1] < MAX_NUMA:
+            raise ValueError(f"NUMA ids must be 0 to {MAX_NUMA - 1}, found {numa_ids[0]} to {numa_ids[-1]}")
+        members: dict[tuple[int, int, int], int] = {}
+        uncores: dict[tuple[int, int, int], int] = {}
+        numa_bits = dict.fromkeys(numa_ids, 0)
+        socket_bits: dict[int, int] = {}
+        for cpu in cpus:
+            key, bit = (cpu.core, cpu.numa, cpu.socket), 1 << cpu.id
+            members[key] = members.get(key, 0) | bit
+            uncores.setdefault(key, cpu.uncore)
+            numa_bits[cpu.numa] |= bit
+            socket_bits[cpu.socket] = socket_bits.get(cpu.socket, 0) | bit
+        cores = tuple(
+            Core(id=core, numa=numa, socket=socket, uncore=uncores[core, numa, socket], bits=bits)
+            for (core, numa, socket), bits in sorted(members.items())
+        )
+        core_bits = {cpu: core.bits for core in cores for cpu in CpuSet(core.bits)}
+        for name, value in {
+            "cpus": cpus,
+            "numa_ids": numa_ids,
+            "by_id": by_id,
+            "cores": cores,
+            "core_bits": core_bits,
+            "numa_bits": numa_bits,
+            "socket_bits": dict(sorted(socket_bits.items())),
+            "bits": sum(1 << cpu.id for cpu in cpus),
+        }.items():
+            object.__setattr__(self, name, value)
+
+    def __hash__(self) -> int:
+        return hash((self.cpus, self.numa_ids))
+
+    @property
+    def all(self) -> CpuSet:
+        """Every CPU of the machine."""
+        return CpuSet(self.bits)
+
+    @property
+    def threads_per_core(self) -> int:
+        """Integer average over the whole machine, as Koordinator and the kubelet count; 0 without CPUs."""
+        return len(self.cpus) // len(self.cores) if self.cores else 0
+
+    @property
+    def cpus_per_numa(self) -> int:
+        """Integer average over the NUMA nodes that have CPUs; 0 without CPUs."""
+        with_cpus = sum(1 for bits in self.numa_bits.values() if bits)
+        return len(self.cpus) // with_cpus if with_cpus else 0
+
+    @property
+    def cpus_per_socket(self) -> int:
+        """Integer average over the sockets; 0 without CPUs."""
+        return len(self.cpus) // len(self.socket_bits) if self.socket_bits else 0
+
+    @property
+    def numa_mask(self) -> int:
+        """The mask of all NUMA nodes."""
+        return sum(1 << numa for numa in self.numa_ids)
+
+    def distance(self, start: int, end: int) -> int:
+        """The cost of reaching NUMA node ``end`` from ``start``."""
+        return self.distances.get((start, end), UNKNOWN_DISTANCE)
+
+    def numa_of(self, cpus: CpuSet) -> int:
+        """The mask of NUMA nodes that these CPUs sit on."""
+        return sum(1 << numa for numa, bits in self.numa_bits.items() if bits & cpus.bits)
+
+
+def machine_of(
+    cpus: Iterable[Sequence[int]],
+    *,
+    numa_ids: Iterable[int] = (),
+    distances: Sequence[Sequence[int]] = (),
+) -> Machine:
+    """
+    Build a machine from rows ``(cpu, core, socket, numa[, uncore])``; without an uncore id the socket stands for it.
+
+    ``distances[i][j]`` is the cost from the i-th to the j-th NUMA node in ascending order of their ids.
+    """
+    rows = [tuple(row) for row in cpus]
+    built = tuple(
+        Cpu(id=row[0], core=row[1], socket=row[2], numa=row[3], uncore=row[4] if len(row) > 4 else row[2])  # noqa: PLR2004
+        for row in rows
+    )
+    ids = sorted({*numa_ids, *(cpu.numa for cpu in built)})
+    costs = {
+        (ids[i], ids[j]): cost for i, row in enumerate(distances) for j, cost in enumerate(row) if i < len(ids) > j
+    }
+    return Machine(cpus=built, numa_ids=tuple(ids), distances=costs)
+
+
+def regular_machine(sockets: int, numa_per_socket: int, cores_per_numa: int, threads_per_core: int) -> Machine:
+    """
+    The machine ``sockets x NUMA nodes x cores x threads`` with consecutive ids: siblings are neighbours, ``(0, 1)``, ``(2, 3)``, …
+
+    Distances are 10 to itself, 16 inside a socket and 32 across sockets, the usual two-level costs.
+    """
+    numa_count = sockets * numa_per_socket
+    rows = [
+        (core * threads_per_core + thread, core, core // cores_per_numa // numa_per_socket, core // cores_per_numa)
+        for core in range(numa_count * cores_per_numa)
+        for thread in range(threads_per_core)
+    ]
+    costs = [
+        [10 if a == b else 16 if a // numa_per_socket == b // numa_per_socket else 32 for b in range(numa_count)]
+        for a in range(numa_count)
+    ]
+    return machine_of(rows, distances=costs)

@@ -1,0 +1,1 @@
+"""Scores: which of the nodes that fit is best?"""

@@ -1,0 +1,1 @@
+"""The only Kopf code: a table of triggers with one-line bodies."""

@@ -1,0 +1,1 @@
+"""JSON to core types and back: the only place with annotation, label and API group names."""
