@@ -94,7 +94,7 @@ class CpuSet:
 
 
 def _is_number(text: str) -> bool:
-    return 0 < len(text) <= 9 and text.isascii() and text.isdigit()  # noqa: PLR2004  (no id needs ten digits)
+    return 0 < len(text) <= 9 and text.isascii() and text.isdigit()
 
 
 EMPTY: Final = CpuSet()

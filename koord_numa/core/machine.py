@@ -144,7 +144,7 @@ def machine_of(
     """
     rows = [tuple(row) for row in cpus]
     built = tuple(
-        Cpu(id=row[0], core=row[1], socket=row[2], numa=row[3], uncore=row[4] if len(row) > 4 else row[2])  # noqa: PLR2004
+        Cpu(id=row[0], core=row[1], socket=row[2], numa=row[3], uncore=row[4] if len(row) > 4 else row[2])
         for row in rows
     )
     ids = sorted({*numa_ids, *(cpu.numa for cpu in built)})

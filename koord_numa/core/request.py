@@ -1,0 +1,167 @@
+"""What one pod asks for, as far as a decision depends on it. Pods with equal requests form a request class."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from koord_numa.core.amounts import NOTHING, Amounts
+from koord_numa.core.constraints import Constraints
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.vocabulary import (
+    ContainerKind,
+    CpuBindPolicy,
+    CpuExclusivePolicy,
+    NumaExclusive,
+    NumaPolicy,
+    PriorityClass,
+    QosClass,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PodKey:
+    """One pod, once: a re-created pod of the same name has another uid. Prints as ``namespace/name``."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container's requests and limits (requests already filled in from limits, as the API server does)."""
+
+    name: str
+    kind: ContainerKind
+    requests: Amounts = field(default_factory=dict)
+    limits: Amounts = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuBind:
+    """The pod's CPU policies, from the annotation ``scheduling.koordinator.sh/resource-spec``."""
+
+    required: CpuBindPolicy = CpuBindPolicy.NONE
+    preferred: CpuBindPolicy = CpuBindPolicy.NONE
+    exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class NumaSpec:
+    """The pod's own NUMA policy, from ``scheduling.koordinator.sh/numa-topology-spec``."""
+
+    policy: NumaPolicy = NumaPolicy.NONE
+    exclusive: NumaExclusive = NumaExclusive.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """
+    Everything about a pod that may change where it can go. ``class_key`` is equal for pods that every node treats alike.
+
+    ``containers`` come in the kubelet's order: init containers (sidecars among them) as listed, then app containers.
+    ``pod_requests`` / ``pod_limits`` are pod-level resources (``spec.resources``), ``None`` when the pod has none.
+    """
+
+    containers: tuple[Container, ...] = ()
+    overhead: Amounts = field(default_factory=dict)
+    pod_requests: Amounts | None = None
+    pod_limits: Amounts | None = None
+    qos: QosClass = QosClass.NONE
+    priority_class: PriorityClass = PriorityClass.NONE  # from its label; see the requests' rules for the derived one
+    priority: int = 0
+    bind: CpuBind = CpuBind()
+    numa: NumaSpec = NumaSpec()
+    constraints: Constraints = Constraints()
+    namespace: str = "default"
+    labels: tuple[tuple[str, str], ...] = ()  # only those that matter to spread and affinity: sorted pairs
+
+    @property
+    def class_key(self) -> Hashable:
+        """A hashable value that is equal exactly for requests that are treated alike."""
+        return (
+            tuple((c.name, c.kind, _pairs(c.requests), _pairs(c.limits)) for c in self.containers),
+            _pairs(self.overhead),
+            None if self.pod_requests is None else _pairs(self.pod_requests),
+            None if self.pod_limits is None else _pairs(self.pod_limits),
+            self.qos,
+            self.priority_class,
+            self.priority,
+            self.bind,
+            self.numa,
+            self.constraints,
+            self.namespace if _cares_for_pods(self.constraints) or self.constraints.claims else "",
+            self.labels if _cares_for_pods(self.constraints) else (),
+        )
+
+
+def _pairs(amounts: Amounts) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(amounts.items()))
+
+
+def _cares_for_pods(demands: Constraints) -> bool:
+    return bool(
+        demands.affinity
+        or demands.anti_affinity
+        or demands.preferred_affinity
+        or demands.preferred_anti_affinity
+        or demands.spread
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPool:
+    """The CPUs of one NUMA node that pods without own CPUs share."""
+
+    socket: int
+    numa: int
+    cpus: CpuSet
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a bound pod's ``scheduling.koordinator.sh/resource-status`` says it holds."""
+
+    cpus: CpuSet = EMPTY
+    numa: tuple[tuple[int, Amounts], ...] = ()  # amounts per NUMA node, ascending
+    shared_pools: tuple[SharedPool, ...] = ()
+
+    def on(self, numa: int) -> Amounts:
+        """The amounts held on one NUMA node."""
+        return next((amounts for node, amounts in self.numa if node == numa), NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """
+    A pod as the cluster state keeps it: identity, request, and where it stands. Raw objects stop at ``wire/``.
+
+    ``problem`` is non-empty when something about the pod is malformed: it is then never scheduled, and if it is bound it is
+    counted by its plain amounts. ``created`` is seconds since the epoch, used only to order pods by age.
+    """
+
+    key: PodKey
+    request: PodRequest
+    scheduler: str = "default-scheduler"
+    node: str = ""
+    nominated: str = ""
+    phase: str = "Pending"
+    reason: str = ""  # status.reason, such as TopologyAffinityError
+    created: float = 0.0
+    deleting: bool = False
+    gated: bool = False
+    mirror: bool = False  # a static pod's mirror: the kubelet runs it whatever we think
+    labels: tuple[tuple[str, str], ...] = ()
+    owner: str = ""  # uid of the controlling owner, to recognise a pod's siblings
+    assignment: Assignment | None = None
+    preempts: bool = True  # preemptionPolicy: PreemptLowerPriority
+    started: bool = False  # the kubelet has admitted it: phase Running or a container status exists
+    problem: str = ""
+    resource_version: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """A finished pod holds nothing any more."""
+        return self.phase in ("Succeeded", "Failed")

@@ -1,0 +1,118 @@
+"""
+What the engine needs of the outside world, as protocols, and how the outside world may fail.
+
+    ClusterError
+    ├── Conflict        the object changed or is bound already: look at it again
+    ├── Gone            there is no such object (any more): forget it
+    ├── Unavailable     overload, 5xx, no connection: back off (``retry_after`` seconds when the server said so)
+    ├── UnknownOutcome  the request was sent and the answer lost: keep the hold, read the object back, then settle
+    ├── Forbidden       an RBAC rule is missing: permanent until an operator grants it (``rule`` says which)
+    └── Invalid         the server refuses the request as such: a bug or hostile data, never retried unchanged
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from koord_numa.core.request import Pod, PodKey
+from koord_numa.core.verdicts import Placement
+
+
+class ClusterError(Exception):
+    """A request to the cluster did not do what it should."""
+
+
+class Conflict(ClusterError):
+    """The object is not in the state that the request assumed (409, failed precondition)."""
+
+
+class Gone(ClusterError):
+    """The object does not exist (404)."""
+
+
+class Unavailable(ClusterError):
+    """The server cannot answer now: 429, 5xx, refused or broken connection before the request was sent."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class UnknownOutcome(ClusterError):
+    """The request may or may not have been carried out: it timed out or the connection broke after it was sent."""
+
+
+class Forbidden(ClusterError):
+    """The server refuses for lack of a right (401, 403). ``rule`` names it: ``create pods/binding``."""
+
+    def __init__(self, message: str, rule: str) -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
+class Invalid(ClusterError):
+    """The server does not accept the request as such (400, 422)."""
+
+
+class Binder(Protocol):
+    """Makes decisions true. Every call is keyed by uid: a re-created pod of the same name is never touched."""
+
+    async def bind(self, pod: PodKey, node: str, annotations: Mapping[str, str]) -> None:
+        """
+        Bind a pod and merge these annotations into it, in one call.
+
+        Raises ``Conflict`` (bound already, terminating, gated, or another uid), ``Gone``, ``Unavailable``, ``UnknownOutcome``,
+        ``Forbidden``, ``Invalid``.
+        """
+        ...
+
+    async def read_pod(self, pod: PodKey) -> Pod:
+        """The pod as it is now. Raises ``Gone`` also when the name belongs to another uid."""
+        ...
+
+    async def node_takes_pods(self, node: str) -> bool:
+        """Does the node exist and is it schedulable right now, as far as our own watch knows?"""
+        ...
+
+    async def set_unschedulable(self, pod: PodKey, message: str) -> None:
+        """Set the condition PodScheduled=False with reason Unschedulable."""
+        ...
+
+    async def nominate(self, pod: PodKey, node: str) -> None:
+        """Say in the pod's status which node is being freed for it; an empty node takes that back."""
+        ...
+
+    async def evict(self, pod: PodKey, message: str) -> None:
+        """Evict a preemption victim, respecting disruption budgets. Raises ``Unavailable`` when a budget forbids it now."""
+        ...
+
+
+class Recorder(Protocol):
+    """Tells people. Never blocks and never fails: aggregated, rate-limited, dropped under pressure."""
+
+    def event(self, pod: PodKey, *, warning: bool, reason: str, message: str) -> None:
+        """An Event on a pod."""
+        ...
+
+    def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
+        """An Event on a node, such as topology data that cannot be trusted."""
+        ...
+
+
+class Lease(Protocol):
+    """May this process act? Checked before every write."""
+
+    def fresh(self) -> bool:
+        """Is this process the leader, with time left on its lease by the monotonic clock?"""
+        ...
+
+
+class Clock(Protocol):
+    """Monotonic seconds; injected so that tests do not sleep."""
+
+    def __call__(self) -> float: ...
+
+
+class AnnotationWriter(Protocol):
+    """Turns a placement into the annotations that the node agent reads (``wire``, handed in by the composition root)."""
+
+    def __call__(self, pod: Pod, placement: Placement) -> Mapping[str, str]: ...
