@@ -1,1 +1,6 @@
-"""The scheduling engine: cluster state, queue and the decide-assume-bind loop. No HTTP, no Kopf."""
+"""The scheduling engine: cluster state, queue, loop. It talks to the world only through ``koord_numa.ports``."""
+
+from koord_numa.engine.engine import DELETED, Engine, Source
+from koord_numa.engine.outside import Outside
+
+__all__ = ["DELETED", "Engine", "Outside", "Source"]

@@ -1,0 +1,207 @@
+"""
+The scheduler's configuration: one frozen, validated object, read from a ``KoordNumaConfiguration`` in YAML.
+
+Nothing here decides; a mistake is a ``SettingsError`` whose message names the path inside the document.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from koord_numa.core.amounts import CPU, MEMORY
+from koord_numa.core.vocabulary import CpuBindPolicy, NumaExclusive, NumaPolicy, ScoringType
+
+API_VERSION: Final = "koord-numa.io/v1alpha1"
+KIND: Final = "KoordNumaConfiguration"
+DEFAULT_SCHEDULER: Final = "koord-numa"
+MAX_MESSAGES: Final = 5
+"""So many mistakes are named at once; the rest are counted."""
+
+
+class SettingsError(ValueError):
+    """The configuration cannot be used; the message says where and why."""
+
+
+class NodesWithoutTopology(StrEnum):
+    """May a pod that needs alignment go where nobody published a topology?"""
+
+    REFUSE = "Refuse"
+    PERMISSIVE = "Permissive"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True, use_enum_values=False
+    )
+
+
+class ResourceWeight(_Section):
+    """How much one resource counts in a score: 1 to 100, as in kube-scheduler's ``NodeResourcesFitArgs``."""
+
+    name: Annotated[str, Field(min_length=1)]
+    weight: Annotated[int, Field(ge=1, le=100)] = 1
+
+
+class ScoringStrategy(_Section):
+    """How amounts turn into a score."""
+
+    type: ScoringType
+    resources: tuple[ResourceWeight, ...] = (ResourceWeight(name=CPU), ResourceWeight(name=MEMORY))
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        names = [resource.name for resource in self.resources]
+        if len(set(names)) != len(names):
+            raise ValueError("a resource is weighted twice")
+        if not names:
+            raise ValueError("at least one resource must be weighted")
+        return self
+
+
+Weight = Annotated[int, Field(ge=0, le=100)]
+
+
+class ScoreWeights(_Section):
+    """How much each part of a node's score counts; 0 leaves it out. Every part is 0 to 100 before it is weighted."""
+
+    resources: Weight = 1
+    numa: Weight = 1
+    node_affinity: Weight = 2
+    taints: Weight = 3
+    pod_affinity: Weight = 2
+    spread: Weight = 2
+
+
+class Profile(_Section):
+    """What one scheduler name means: pods that ask for it are decided by these rules."""
+
+    scheduler_name: Annotated[str, Field(min_length=1, max_length=253)] = DEFAULT_SCHEDULER
+    default_cpu_bind_policy: Annotated[CpuBindPolicy, Field(alias="defaultCPUBindPolicy")] = CpuBindPolicy.FULL_PCPUS
+    default_numa_policy: Annotated[NumaPolicy, Field(alias="defaultNUMAAlignmentPolicy")] = NumaPolicy.BEST_EFFORT
+    scoring_strategy: ScoringStrategy = ScoringStrategy(type=ScoringType.MOST_ALLOCATED)
+    numa_scoring_strategy: Annotated[ScoringStrategy, Field(alias="numaScoringStrategy")] = ScoringStrategy(
+        type=ScoringType.MOST_ALLOCATED
+    )
+    single_numa_node_exclusive: Annotated[NumaExclusive, Field(alias="singleNUMANodeExclusive")] = NumaExclusive.NONE
+    nodes_without_topology: NodesWithoutTopology = NodesWithoutTopology.REFUSE
+    score_weights: ScoreWeights = ScoreWeights()
+
+    @model_validator(mode="after")
+    def _values_make_sense(self) -> Self:
+        if self.default_cpu_bind_policy not in (
+            CpuBindPolicy.NONE,
+            CpuBindPolicy.FULL_PCPUS,
+            CpuBindPolicy.SPREAD_BY_PCPUS,
+        ):
+            raise ValueError("defaultCPUBindPolicy must be FullPCPUs, SpreadByPCPUs or empty")
+        if self.numa_scoring_strategy.type is ScoringType.LEAST_NUMA_NODES:
+            raise ValueError(
+                "numaScoringStrategy compares NUMA nodes one by one, so LeastNUMANodes means nothing there"
+            )
+        return self
+
+
+class Backoff(_Section):
+    """Waiting times in seconds: they double from ``initial`` to ``max``, then spread by up to ``jitter`` of themselves."""
+
+    initial: Annotated[float, Field(gt=0, le=60)] = 1.0
+    max: Annotated[float, Field(gt=0, le=3600)] = 10.0
+    jitter: Annotated[float, Field(ge=0, le=1)] = 0.2
+
+    @model_validator(mode="after")
+    def _max_is_larger(self) -> Self:
+        if self.max < self.initial:
+            raise ValueError("max is smaller than initial")
+        return self
+
+
+class LeaseSettings(_Section):
+    """Leader election, in seconds: as client-go's defaults."""
+
+    name: Annotated[str, Field(min_length=1)] = DEFAULT_SCHEDULER
+    namespace: str = "kube-system"
+    duration: Annotated[float, Field(gt=0)] = 15.0
+    renew: Annotated[float, Field(gt=0)] = 10.0
+    retry: Annotated[float, Field(gt=0)] = 2.0
+
+    @model_validator(mode="after")
+    def _times_nest(self) -> Self:
+        if not self.retry < self.renew < self.duration:
+            raise ValueError("must hold: retry < renew < duration")
+        return self
+
+
+class Settings(_Section):
+    """Everything that can be configured, with the defaults that hold without a configuration."""
+
+    api_version: Literal["koord-numa.io/v1alpha1"] = API_VERSION
+    kind: Literal["KoordNumaConfiguration"] = KIND
+    profiles: Annotated[tuple[Profile, ...], Field(min_length=1)] = (Profile(),)
+    backoff: Backoff = Backoff()
+    api_backoff: Annotated[Backoff, Field(alias="apiBackoff")] = Backoff(initial=0.1, max=5.0)
+    bind_concurrency: Annotated[int, Field(ge=1, le=1000)] = 32
+    parked_retry_seconds: Annotated[float, Field(gt=0)] = 300.0
+    settle_seconds: Annotated[float, Field(gt=0)] = 5.0
+    cool_down_seconds: Annotated[float, Field(gt=0)] = 60.0
+    remembered_classes: Annotated[int, Field(ge=1)] = 256
+    lease: LeaseSettings = LeaseSettings()
+
+    @model_validator(mode="after")
+    def _scheduler_names_are_unique(self) -> Self:
+        names = self.scheduler_names
+        if len(set(names)) != len(names):
+            raise ValueError("two profiles have the same schedulerName")
+        return self
+
+    @property
+    def scheduler_names(self) -> tuple[str, ...]:
+        """The scheduler names that pods may ask for, in the order of the profiles."""
+        return tuple(profile.scheduler_name for profile in self.profiles)
+
+    def profile(self, scheduler_name: str) -> Profile | None:
+        """The rules for one scheduler name; ``None`` when that scheduler is not us."""
+        return next((profile for profile in self.profiles if profile.scheduler_name == scheduler_name), None)
+
+
+def load_settings(source: str | Path) -> Settings:
+    """
+    Read a ``KoordNumaConfiguration``: a ``Path`` is a YAML file, a string its text. The empty document gives the defaults.
+
+    Raises ``SettingsError`` naming the path inside the document; unknown keys are mistakes too.
+    """
+    where = str(source) if isinstance(source, Path) else KIND
+    try:
+        text = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
+        document: Any = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{where}: cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{where}: is not YAML: {error}") from error
+    if document is None:
+        document = {}
+    if not isinstance(document, dict):
+        raise SettingsError(f"{where}: must be a mapping, found {type(document).__name__}")
+    try:
+        return Settings.model_validate(document)
+    except ValidationError as error:
+        raise SettingsError(f"{where}: {_sentences(error)}") from None
+
+
+def _sentences(error: ValidationError) -> str:
+    found = [
+        f"{_path(item['loc']) or 'the document'}: {item['msg'].removeprefix('Value error, ')}"
+        for item in error.errors(include_url=False, include_context=False, include_input=False)
+    ]
+    rest = len(found) - MAX_MESSAGES
+    return "; ".join(found[:MAX_MESSAGES]) + (f"; and {rest} more" if rest > 0 else "")
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    path = ""
+    for step in location:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    return path
