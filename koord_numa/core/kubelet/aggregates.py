@@ -1,0 +1,103 @@
+"""
+What a container, or a whole pod, asks of the kubelet's CPU, memory and device managers.
+
+These are the sums that hints are made for: without overhead, and different from the effective requests of a scheduler.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from koord_numa.core.amounts import CPU, EPHEMERAL_STORAGE, MEMORY, MILLI, Amounts, is_hugepages
+from koord_numa.core.effective import kube_qos
+from koord_numa.core.request import Container, PodRequest
+from koord_numa.core.vocabulary import ContainerKind, KubeQos
+
+_NO_DEVICE: Final = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """
+    What one alignment unit asks for: whole exclusive CPUs, bytes per memory type, devices per resource.
+
+    ``memory`` is ``None`` when the memory manager leaves the unit alone. A device named with quantity 0 is kept: it still
+    confines the unit to NUMA nodes that have such devices.
+    """
+
+    cpus: int
+    memory: Mapping[str, int] | None
+    devices: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PodDemand:
+    """A pod as the managers see it: one demand per container in the kubelet's order, and one for the whole pod."""
+
+    qos: KubeQos
+    containers: tuple[tuple[Container, Demand], ...]
+    pod: Demand
+
+
+def pod_demand(request: PodRequest) -> PodDemand:
+    """
+    The demands of a pod and its containers.
+
+    Exclusive CPUs go to containers of Guaranteed pods that ask for whole CPUs; memory is bound for every container of a
+    Guaranteed pod; pods with pod-level resources get neither (as policy_static.go of both managers with the feature
+    PodLevelResourceManagers off); devices are given to any pod.
+    """
+    qos = kube_qos(request)
+    pinned = qos is KubeQos.GUARANTEED and request.pod_requests is None and request.pod_limits is None
+    containers = tuple((container, _demand(container, pinned)) for container in request.containers)
+    app_types = {
+        kind for container, demand in containers if container.kind is ContainerKind.APP for kind in demand.memory or ()
+    }
+    memory = _at_once(containers, lambda demand: demand.memory or {})
+    return PodDemand(
+        qos=qos,
+        containers=containers,
+        pod=Demand(
+            cpus=_at_once(containers, lambda demand: {CPU: demand.cpus}).get(CPU, 0),
+            # Types that only init containers ask for are left out, as getPodRequestedResources in the memory manager.
+            memory={kind: amount for kind, amount in memory.items() if kind in app_types} if pinned else None,
+            devices=_at_once(containers, lambda demand: demand.devices),
+        ),
+    )
+
+
+def _demand(container: Container, pinned: bool) -> Demand:
+    milli = container.requests.get(CPU, 0)
+    return Demand(
+        cpus=milli // MILLI if pinned and milli % MILLI == 0 else 0,
+        memory={kind: amount for kind, amount in sorted(container.requests.items()) if is_memory(kind)} if pinned else None,
+        devices={name: amount for name, amount in sorted(container.limits.items()) if _may_be_device(name)},
+    )
+
+
+def is_memory(resource: str) -> bool:
+    """Does the memory manager account for this resource?"""
+    return resource == MEMORY or is_hugepages(resource)
+
+
+def _may_be_device(resource: str) -> bool:
+    return resource not in _NO_DEVICE and not is_hugepages(resource)
+
+
+def _at_once(
+    containers: tuple[tuple[Container, Demand], ...], amounts_of: Callable[[Demand], Amounts]
+) -> dict[str, int]:
+    """
+    The most that containers hold at the same time: all that keep running, or an init container beside earlier sidecars.
+
+    As podGuaranteedCPUs, getPodRequestedResources and PodLimits in the kubelet.
+    """
+    running: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container, demand in containers:
+        for name, amount in amounts_of(demand).items():
+            before = running.get(name, 0)
+            if container.kind is not ContainerKind.INIT:
+                running[name] = before + amount
+            peak[name] = max(peak.get(name, 0), before + amount)
+    return peak

@@ -1,0 +1,122 @@
+"""
+One kubelet-owned node in full: its CPUs, memory and devices per NUMA node, and how its kubelet's managers are configured.
+
+Facts only; nothing here changes when pods come and go.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from koord_numa.core.amounts import Amounts
+from koord_numa.core.machine import Machine
+from koord_numa.core.node import KubeletConfig
+from koord_numa.core.vocabulary import KubeletPolicy
+
+STATIC_CPUS: Final = "static"
+STATIC_MEMORY: Final = "Static"
+
+FULL_CORES: Final = "full-pcpus-only"
+ACROSS_NUMA: Final = "distribute-cpus-across-numa"
+ACROSS_CORES: Final = "distribute-cpus-across-cores"
+BY_SOCKET: Final = "align-by-socket"
+BY_UNCORE: Final = "prefer-align-cpus-by-uncorecache"
+CLOSEST_NUMA: Final = "prefer-closest-numa-nodes"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device of a plugin. ``near`` is the mask of NUMA nodes it is attached to, 0 when the plugin reports none."""
+
+    id: str
+    near: int
+    healthy: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePool:
+    """All devices of one resource, numbered by their place in ``devices``: sets of devices are bits of an integer."""
+
+    devices: tuple[Device, ...]  # in the plugin's order of preference
+    healthy: int = field(init=False)  # bits of the devices that may be handed out
+    on: Mapping[int, int] = field(init=False)  # NUMA node -> bits of all devices near it, healthy or not
+    hosts: int = field(init=False)  # mask of the NUMA nodes that have any
+
+    def __post_init__(self) -> None:
+        on: dict[int, int] = {}
+        healthy = hosts = 0
+        for place, device in enumerate(self.devices):
+            bit = 1 << place
+            healthy |= bit if device.healthy else 0
+            hosts |= device.near
+            for numa in bits_of(device.near):
+                on[numa] = on.get(numa, 0) | bit
+        object.__setattr__(self, "healthy", healthy)
+        object.__setattr__(self, "on", dict(sorted(on.items())))
+        object.__setattr__(self, "hosts", hosts)
+
+    def near(self, mask: int) -> int:
+        """Bits of the devices near any of these NUMA nodes: a device near two of them counts once."""
+        bits = 0
+        for numa in bits_of(mask):
+            bits |= self.on.get(numa, 0)
+        return bits
+
+    def ids(self, bits: int) -> tuple[str, ...]:
+        """The ids of these devices, in the plugin's order."""
+        return tuple(self.devices[place].id for place in bits_of(bits))
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletNode:
+    """
+    Everything a kubelet's resource managers know before the first pod.
+
+    ``memory`` is per NUMA node what the memory manager can hand out: all memory minus huge pages and reservation, and the
+    bytes of every huge page size the machine knows. ``allocatable`` is the Node object's, for the last admission check.
+    """
+
+    machine: Machine
+    config: KubeletConfig
+    allocatable: Amounts
+    memory: Mapping[int, Amounts] = field(default_factory=dict)
+    devices: Mapping[str, DevicePool] = field(default_factory=dict)
+    reserved: int = field(init=False, repr=False)  # CPU bits that are never exclusive
+    reserved_cores: int = field(init=False, repr=False)  # the same with all their siblings
+
+    def __post_init__(self) -> None:
+        reserved = self.config.reserved_cpus.bits if self.config.reserved_cpus is not None else 0
+        cores = 0
+        for core in self.machine.cores:
+            cores |= core.bits if core.bits & reserved else 0
+        object.__setattr__(self, "reserved", reserved)
+        object.__setattr__(self, "reserved_cores", cores)
+
+    @property
+    def pins_cpus(self) -> bool:
+        """Does the CPU manager hand out exclusive CPUs?"""
+        return self.config.cpu_policy == STATIC_CPUS
+
+    @property
+    def pins_memory(self) -> bool:
+        """Does the memory manager bind memory to NUMA nodes?"""
+        return self.config.memory_policy == STATIC_MEMORY
+
+    @property
+    def aligns(self) -> bool:
+        """Does the topology manager ask for hints at all?"""
+        return self.config.topology_policy not in (None, KubeletPolicy.NONE)
+
+    def option(self, name: str) -> bool:
+        """Is this option of the CPU or topology manager on?"""
+        return self.config.cpu_options.get(name, False) or self.config.topology_options.get(name, False)
+
+
+def bits_of(mask: int) -> tuple[int, ...]:
+    """The numbers of the set bits, ascending."""
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return tuple(found)
