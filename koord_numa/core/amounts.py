@@ -58,8 +58,7 @@ def largest(left: Amounts, right: Amounts) -> dict[str, int]:
     """Per resource the larger of the two."""
     result = dict(left)
     for name, amount in right.items():
-        if amount > result.get(name, 0):
-            result[name] = amount
+        result[name] = max(amount, result.get(name, amount))
     return result
 
 
@@ -76,3 +75,8 @@ def is_native(resource: str) -> bool:
 def is_hugepages(resource: str) -> bool:
     """Is this one of the ``hugepages-<size>`` resources?"""
     return resource.startswith(HUGEPAGES_PREFIX)
+
+
+def is_batch(resource: str) -> bool:
+    """Is this one of Koordinator's resources for batch pods, which are computed from what others leave over?"""
+    return "/batch-" in resource

@@ -1,0 +1,97 @@
+"""What a pod costs as a whole, and the quality of service that Kubernetes derives from its containers. Nothing about nodes."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from koord_numa.core.amounts import CPU, MEMORY, Amounts, add, is_hugepages, largest, total, without_zeros
+from koord_numa.core.request import Container, PodRequest
+from koord_numa.core.vocabulary import ContainerKind, KubeQos
+
+_QOS_RESOURCES: Final = (CPU, MEMORY)
+
+
+def effective_requests(request: PodRequest) -> Amounts:
+    """
+    What the pod may need at the same time: the amounts that the scheduler and the kubelet count.
+
+    The larger of what runs together for good (app containers and sidecars) and of any moment of the start, when one init
+    container runs beside the sidecars started before it; pod-level amounts replace that for cpu, memory and huge pages;
+    overhead comes on top. As ``PodRequests`` of Kubernetes' component helpers.
+    """
+    needed = _over_time((container.kind, container.requests) for container in request.containers)
+    return without_zeros(add(_with_pod_level(needed, request.pod_requests), request.overhead))
+
+
+def effective_limits(request: PodRequest) -> Amounts:
+    """
+    The pod's limits as a whole. A container without a limit adds nothing, so ask ``is_limited`` before trusting a sum.
+
+    Overhead raises only what is limited at all, as ``PodLimits`` of Kubernetes' component helpers.
+    """
+    limits = _with_pod_level(
+        _over_time((container.kind, container.limits) for container in request.containers), request.pod_limits
+    )
+    return without_zeros(
+        {name: amount + request.overhead.get(name, 0) if amount else 0 for name, amount in limits.items()}
+    )
+
+
+def is_limited(request: PodRequest, resource: str) -> bool:
+    """Does every container that runs for good (or the pod itself) have a limit on this resource?"""
+    if request.pod_limits and request.pod_limits.get(resource):
+        return True
+    lasting = [container for container in request.containers if container.kind is not ContainerKind.INIT]
+    return bool(lasting) and all(container.limits.get(resource) for container in lasting)
+
+
+def kube_qos(request: PodRequest) -> KubeQos:
+    """
+    Guaranteed: every container limits cpu and memory and requests exactly that. BestEffort: nobody asks for either.
+
+    Init containers count too; pod-level amounts, when there are any, decide alone. As Kubernetes' ``ComputePodQOS``.
+    """
+    pod = Container(
+        name="", kind=ContainerKind.APP, requests=request.pod_requests or {}, limits=request.pod_limits or {}
+    )
+    units = (pod,) if _names_pod_level(pod) else request.containers
+    requests = _qos_amounts(unit.requests for unit in units)
+    limits = _qos_amounts(unit.limits for unit in units)
+    if not requests and not limits:
+        return KubeQos.BEST_EFFORT
+    all_limited = all(unit.limits.get(name, 0) > 0 for unit in units for name in _QOS_RESOURCES)
+    return KubeQos.GUARANTEED if all_limited and requests == limits else KubeQos.BURSTABLE
+
+
+def _over_time(parts: Iterable[tuple[ContainerKind, Amounts]]) -> dict[str, int]:
+    lasting: dict[str, int] = {}
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for kind, amounts in parts:
+        if kind is ContainerKind.APP:
+            lasting = add(lasting, amounts)
+        elif kind is ContainerKind.SIDECAR:
+            lasting, sidecars = add(lasting, amounts), add(sidecars, amounts)
+            peak = largest(peak, sidecars)
+        else:
+            peak = largest(peak, add(sidecars, amounts))
+    return largest(lasting, peak)
+
+
+def _with_pod_level(amounts: dict[str, int], pod_level: Amounts | None) -> dict[str, int]:
+    if not pod_level:
+        return amounts
+    return {**amounts, **{name: amount for name, amount in pod_level.items() if _is_pod_level(name)}}
+
+
+def _is_pod_level(resource: str) -> bool:
+    """Only these can be asked for at the level of the pod (Kubernetes' PodLevelResources)."""
+    return resource in _QOS_RESOURCES or is_hugepages(resource)
+
+
+def _names_pod_level(pod: Container) -> bool:
+    return any(_is_pod_level(name) for name in (*pod.requests, *pod.limits))
+
+
+def _qos_amounts(parts: Iterable[Amounts]) -> dict[str, int]:
+    summed = total(parts)
+    return {name: summed[name] for name in _QOS_RESOURCES if summed.get(name, 0) > 0}

@@ -1,0 +1,152 @@
+"""
+What a node with scheduler-owned CPUs offers for allocation, derived once per (Node, NodeResourceTopology) pair.
+
+It knows nothing of who holds what: that is the ledger.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from koord_numa.core.amounts import CPU, MILLI, Amounts, is_batch, subtract_to_zero
+from koord_numa.core.amplify import amplify_all
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.machine import Machine
+from koord_numa.core.node import Node, NodeReservation, Topology, Zone
+from koord_numa.core.verdicts import Reason, Rejection
+from koord_numa.core.vocabulary import CpuOwner, NodeBindPolicy, NumaAllocateStrategy, NumaPolicy
+
+FULL_PCPUS_ONLY: Final = "full-pcpus-only"
+DISTRIBUTE_ACROSS_NUMA: Final = "distribute-cpus-across-numa"
+STATIC: Final = "static"
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """
+    A node as an allocation sees it. ``zones`` is what each NUMA node offers, ascending by id: amplified, without reserved CPUs.
+
+    ``machine`` is ``None`` where CPU ids are unknown, and then ``problem`` may say why. ``policy`` and ``bind`` are already
+    merged from the node's labels and its kubelet's settings. ``ratios`` are the amplification ratios in force for NUMA nodes,
+    ``node_ratios`` those of the Node object. ``kept_from_pools`` are CPUs that belong to no shared pool although no pod in the
+    ledger holds them. ``kubelet_pods`` are pods (by uid) whose CPUs the kubelet chose: they are already missing from ``zones``.
+    """
+
+    node: str
+    machine: Machine | None = None
+    zones: tuple[tuple[int, Amounts], ...] = ()
+    reserved: CpuSet = EMPTY
+    allocatable: Amounts = field(default_factory=dict)
+    ratios: Mapping[str, float] = field(default_factory=dict)
+    node_ratios: Mapping[str, float] = field(default_factory=dict)
+    policy: NumaPolicy = NumaPolicy.NONE
+    bind: NodeBindPolicy = NodeBindPolicy.NONE
+    strategy: NumaAllocateStrategy | None = None
+    static_kubelet: bool = False
+    kept_from_pools: CpuSet = EMPTY
+    kubelet_pods: frozenset[str] = frozenset()
+    problem: str = ""
+
+    @property
+    def numa_ids(self) -> tuple[int, ...]:
+        """The NUMA nodes that publish amounts, ascending."""
+        return tuple(numa for numa, _ in self.zones)
+
+    @property
+    def cpus(self) -> CpuSet:
+        """Every CPU that may ever be given to a pod."""
+        return self.machine.all - self.reserved if self.machine else EMPTY
+
+
+def inventory(node: Node, topology: Topology | None) -> Inventory | Rejection:
+    """
+    The inventory of a node whose CPUs the scheduler owns, or why the node takes no pods.
+
+    Without a (readable) topology the node still takes pods that need none. A kubelet-owned topology is a ``ValueError``:
+    there the kubelet model decides.
+    """
+    if node.problem:
+        return Rejection(
+            Reason.BAD_NODE, "node(s) had malformed labels or annotations", detail=node.problem, resolvable=False
+        )
+    allocatable = reserve(node.allocatable, node.reservation)
+    if topology is None or topology.problem:
+        return Inventory(
+            node=node.name,
+            allocatable=allocatable,
+            ratios=node.amplification,
+            node_ratios=node.amplification,
+            policy=node.numa_policy,
+            bind=node.bind_policy,
+            strategy=node.strategy,
+            problem=topology.problem if topology else "",
+        )
+    if topology.owner is not CpuOwner.SCHEDULER:
+        raise ValueError(f"the CPUs of node {node.name} are not the scheduler's to give")
+    static = topology.kubelet.cpu_policy == STATIC
+    reserved = topology.reserved | node.reservation.cpus
+    return Inventory(
+        node=node.name,
+        machine=topology.machine,
+        zones=tuple((zone.numa, _offer(zone, reserved, node, topology)) for zone in topology.zones),
+        reserved=reserved,
+        allocatable=allocatable,
+        ratios=node.amplification if topology.amplification is None else topology.amplification,
+        node_ratios=node.amplification,
+        policy=topology.numa_policy if node.numa_policy is NumaPolicy.NONE else node.numa_policy,
+        bind=_bind_policy(node, topology),
+        strategy=_strategy(node, topology),
+        static_kubelet=static,
+        kept_from_pools=_kept_from_pools(node, topology),
+        kubelet_pods=frozenset(pod.uid for pod in topology.kubelet_pods if pod.managed_by_kubelet),
+    )
+
+
+def reserve(allocatable: Amounts, reservation: NodeReservation) -> Amounts:
+    """
+    Allocatable less the node's own reservation: the count of reserved CPUs when ids are given, else the amounts.
+
+    Batch amounts are computed from what is left over and stay as they are (Koordinator's node transformer).
+    """
+    if reservation.reserved_cpus_only:
+        return allocatable
+    kept = dict(reservation.amounts)
+    if reservation.cpus:
+        kept[CPU] = MILLI * len(reservation.cpus)
+    if not any(kept.values()):
+        return allocatable
+    rest = subtract_to_zero(allocatable, kept)
+    return {name: allocatable[name] if is_batch(name) else rest[name] for name in allocatable}
+
+
+def _offer(zone: Zone, reserved: CpuSet, node: Node, topology: Topology) -> Amounts:
+    """As Koordinator's topology options: reserved CPUs leave ``cpu`` before amplification; an NRT with ratios is amplified already."""
+    offer = dict(zone.allocatable)
+    if offer.get(CPU) and topology.machine:
+        here = topology.machine.numa_bits.get(zone.numa, 0) & reserved.bits
+        offer[CPU] = max(0, offer[CPU] - MILLI * here.bit_count())
+    return offer if topology.amplification is not None else amplify_all(offer, node.amplification)
+
+
+def _bind_policy(node: Node, topology: Topology) -> NodeBindPolicy:
+    """The kubelet's full-pcpus-only wins over the label: the kubelet would refuse whatever else we do."""
+    kubelet = topology.kubelet
+    if kubelet.cpu_policy == STATIC and kubelet.cpu_options.get(FULL_PCPUS_ONLY):
+        return NodeBindPolicy.FULL_PCPUS_ONLY
+    return node.bind_policy
+
+
+def _strategy(node: Node, topology: Topology) -> NumaAllocateStrategy | None:
+    """The label first, then the kubelet's distribute-cpus-across-numa (fine-grained CPU orchestration, "NUMA allocate strategy")."""
+    if node.strategy is None and topology.kubelet.cpu_options.get(DISTRIBUTE_ACROSS_NUMA):
+        return NumaAllocateStrategy.DISTRIBUTE_EVENLY
+    return node.strategy
+
+
+def _kept_from_pools(node: Node, topology: Topology) -> CpuSet:
+    """Kubelet-reserved CPUs stay in the shared pool; everything else that is reserved does not (fine-grained CPU orchestration)."""
+    by_kubelet = CpuSet(0)
+    for pod in topology.kubelet_pods:
+        if pod.managed_by_kubelet:
+            by_kubelet |= pod.cpus
+    return (topology.reserved - (topology.kubelet.reserved_cpus or EMPTY)) | node.reservation.cpus | by_kubelet
