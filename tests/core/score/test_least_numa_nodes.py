@@ -1,0 +1,53 @@
+"""The normalisation table of the proposal, and machines larger than upstream can count."""
+
+import pytest
+
+from koord_numa.core.node import KubeletConfig, Topology, Zone
+from koord_numa.core.request import Container, PodRequest
+from koord_numa.core.score.least_numa_nodes import normalized, score_least_numa_nodes
+from koord_numa.core.vocabulary import ContainerKind, CpuOwner
+
+
+@pytest.mark.parametrize(
+    ("highest", "zones", "plain", "optimal"),
+    [
+        (2, 1, 50, 75),
+        (2, 2, 0, 25),
+        (8, 1, 88, 94),
+        (8, 8, 4, 10),
+        (16, 2, 88, 91),
+        (64, 64, 36, 36),
+        (128, 3, 100, 100),
+    ],
+)
+def test_normalisation_follows_the_proposal(highest: int, zones: int, plain: int, optimal: int) -> None:
+    assert normalized(zones, optimal=False, highest=highest) == plain
+    assert normalized(zones, optimal=True, highest=highest) == optimal
+
+
+def test_more_zones_than_the_divisor_score_zero_and_not_less() -> None:
+    assert normalized(9, optimal=False, highest=2) == 0
+
+
+def _node(zones: int, free: int) -> Topology:
+    return Topology(
+        node="node",
+        owner=CpuOwner.KUBELET,
+        zones=tuple(Zone(numa, {"cpu": free}, {"cpu": free}, {"cpu": free}) for numa in range(zones)),
+        distances={
+            (a, b): 10 if a == b else 12 if a // 4 == b // 4 else 32 for a in range(zones) for b in range(zones)
+        },
+        kubelet=KubeletConfig(max_numa_nodes=64),
+    )
+
+
+def _pod(cpu: int) -> PodRequest:
+    return PodRequest(containers=(Container("app", ContainerKind.APP, {"cpu": cpu}, {"cpu": cpu}),))
+
+
+def test_sixty_four_zones_are_no_limit() -> None:
+    assert score_least_numa_nodes(_pod(12_000), _node(64, 4000)) == 97
+
+
+def test_a_request_that_fits_nowhere_scores_zero() -> None:
+    assert score_least_numa_nodes(_pod(12_000), _node(2, 4000)) == 0
