@@ -1,10 +1,103 @@
-"""Turns refusals into the sentence that kube-scheduler's readers know, and into a bounded number of lines with numbers."""
+"""
+Turns refusals into the sentence that kube-scheduler's readers know, and into a bounded number of lines with numbers.
 
-from collections.abc import Mapping
+Every count is of nodes, each node counts once, and the counts add up to all nodes.
+"""
 
-from koord_numa.core.verdicts import Rejection
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Final
+
+from koord_numa.core.amounts import CPU, MEMORY, MILLI, is_hugepages
+from koord_numa.core.verdicts import NumaNumbers, Rejection
+
+LINES: Final = 3
+"""So many nodes are described one by one."""
+
+LENGTH: Final = 1000
+"""The longest text, in characters: an Event's message may have 1,024 bytes."""
+
+SHOWN_NUMA: Final = 4
+"""So many NUMA nodes of one node are listed; the others have less free and are counted."""
+
+REASONS: Final = 6
+"""So many different reasons are named; the rest are counted together."""
+
+_BINARY: Final = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
 
-def explain(rejections: Mapping[str, Rejection], *, lines: int = 5) -> str:
-    """``0/8 nodes are available: 3 ..., 5 ....`` and up to ``lines`` lines about single nodes. The counts add up to all nodes."""
-    raise NotImplementedError
+def explain(rejections: Mapping[str, Rejection], *, lines: int = LINES, length: int = LENGTH) -> str:
+    """
+    ``0/8 nodes are available: 3 Insufficient cpu, 5 node(s) ....`` and then lines about the nodes that came closest.
+
+    Reasons are sorted as kube-scheduler sorts them: as texts, their count included.
+    """
+    text = f"0/{len(rejections)} nodes are available"
+    if not rejections:
+        return f"{text}."
+    text = f"{text}: {', '.join(_counted(rejections))}."
+    for node in sorted(rejections, key=lambda name: (*_distance(rejections[name]), name))[:lines]:
+        told = describe(rejections[node])
+        line = f"\n{node}: {told}"
+        if not told or len(text) + len(line) > length:
+            break
+        text += line
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def describe(rejection: Rejection) -> str:
+    """One node's refusal with its numbers: ``NUMA 0 has 4 of 8 CPUs free, NUMA 1 has 6 of 8; needs 8 in one``."""
+    parts = [_numbers(resource, list(group)) for resource, group in groupby(rejection.numbers, lambda n: n.resource)]
+    if rejection.detail:
+        parts.append(rejection.detail)
+    if rejection.largest:
+        room = ", ".join(_amount(resource, amount) for resource, amount in sorted(rejection.largest.items()))
+        parts.append(f"the largest that fits is {room}")
+    return "; ".join(parts)
+
+
+def _counted(rejections: Mapping[str, Rejection]) -> Iterator[str]:
+    counts = Counter(rejection.message for rejection in rejections.values())
+    named = sorted(counts, key=lambda message: (-counts[message], message))[:REASONS]
+    yield from sorted(f"{counts[message]} {message}" for message in named)
+    if rest := sum(counts.values()) - sum(counts[message] for message in named):
+        yield f"{rest} for other reasons"
+
+
+def _distance(rejection: Rejection) -> tuple[bool, bool, float]:
+    """Nodes with numbers first, those that others could make room on first, and then whoever lacks least."""
+    lack = max((1 - n.free / n.needed for n in rejection.numbers if n.needed), default=1.0)
+    return (not rejection.numbers, not rejection.resolvable, lack)
+
+
+def _numbers(resource: str, numbers: Sequence[NumaNumbers]) -> str:
+    ranked = sorted(numbers, key=lambda n: (-n.free, n.numa))
+    shown = sorted(ranked[:SHOWN_NUMA], key=lambda n: n.numa)
+    texts = [
+        f"NUMA {n.numa} has {_bare(resource, n.free)} of {_bare(resource, n.total)}"
+        + (f" {_unit(resource)} free" if index == 0 else "")
+        for index, n in enumerate(shown)
+    ]
+    if len(ranked) > SHOWN_NUMA:
+        texts.append(f"{len(ranked) - SHOWN_NUMA} others less")
+    return ", ".join(texts)
+
+
+def _amount(resource: str, amount: int) -> str:
+    return f"{_bare(resource, amount)} {_unit(resource)}"
+
+
+def _unit(resource: str) -> str:
+    return "CPUs" if resource == CPU else resource
+
+
+def _bare(resource: str, amount: int) -> str:
+    """``3.5`` CPUs, ``12.2Gi``, ``4``: for people, rounded down to one decimal."""
+    if resource == CPU:
+        return f"{amount / MILLI:g}"
+    if resource == MEMORY or is_hugepages(resource) or resource.endswith("memory"):
+        for suffix, size in _BINARY:
+            if amount >= size:
+                return f"{amount * 10 // size / 10:g}{suffix}"
+    return str(amount)

@@ -1,0 +1,88 @@
+"""What people read when a pod waits: counts that add up, numbers per NUMA node, bounded length."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord_numa.core.explain import LENGTH, describe, explain
+from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
+
+GI = 2**30
+
+
+def cpus(*free: int, total: int = 8000, needed: int = 8000) -> tuple[NumaNumbers, ...]:
+    return tuple(NumaNumbers(numa, "cpu", total, amount, needed) for numa, amount in enumerate(free))
+
+
+NO_ROOM = Rejection(Reason.NUMA_AFFINITY, "NUMA policy cannot be met", "needs 8 in one", numbers=cpus(4000, 6000))
+TAINTED = Rejection(Reason.TAINT, "node(s) had untolerated taint {a: b}", resolvable=False)
+
+
+def test_the_sentence_and_the_line_with_numbers() -> None:
+    rejections = {"worker-1": TAINTED, "worker-2": TAINTED, "worker-3": NO_ROOM}
+    assert explain(rejections, lines=1) == (
+        "0/3 nodes are available: 1 NUMA policy cannot be met, 2 node(s) had untolerated taint {a: b}.\n"
+        "worker-3: NUMA 0 has 4 of 8 CPUs free, NUMA 1 has 6 of 8; needs 8 in one"
+    )
+
+
+def test_without_nodes() -> None:
+    assert explain({}) == "0/0 nodes are available."
+
+
+def test_the_closest_node_is_described_first() -> None:
+    far = Rejection(Reason.NUMA_AFFINITY, "NUMA policy cannot be met", numbers=cpus(1000, 0))
+    text = explain({"a-far": far, "b-near": NO_ROOM, "c-tainted": TAINTED}, lines=1)
+    assert "\nb-near: " in text
+    assert "a-far" not in text
+
+
+@pytest.mark.parametrize(
+    ("rejection", "text"),
+    [
+        pytest.param(TAINTED, "", id="nothing-to-add"),
+        pytest.param(
+            Rejection(Reason.CPU_COUNT, "m", "3 CPUs are no whole number of cores"),
+            "3 CPUs are no whole number of cores",
+            id="only-a-rule",
+        ),
+        pytest.param(
+            Rejection(
+                Reason.NUMA_AFFINITY,
+                "m",
+                "needs 4.5 CPUs, 8Gi memory in one",
+                numbers=(
+                    *cpus(3500, total=4000),
+                    NumaNumbers(0, "memory", 16 * GI, 12 * GI + GI // 4, 8 * GI),
+                    NumaNumbers(0, "nvidia.com/gpu", 2, 1, 1),
+                ),
+                largest={"cpu": 3500, "memory": 12 * GI},
+            ),
+            "NUMA 0 has 3.5 of 4 CPUs free; NUMA 0 has 12.2Gi of 16Gi memory free; NUMA 0 has 1 of 2 nvidia.com/gpu free; "
+            "needs 4.5 CPUs, 8Gi memory in one; the largest that fits is 3.5 CPUs, 12Gi memory",
+            id="several-resources",
+        ),
+        pytest.param(
+            Rejection(Reason.NUMA_AFFINITY, "m", numbers=cpus(0, 1000, 0, 5000, 2000, 3000)),
+            "NUMA 1 has 1 of 8 CPUs free, NUMA 3 has 5 of 8, NUMA 4 has 2 of 8, NUMA 5 has 3 of 8, 2 others less",
+            id="many-numa-nodes",
+        ),
+    ],
+)
+def test_one_node(rejection: Rejection, text: str) -> None:
+    assert describe(rejection) == text
+
+
+@given(st.lists(st.text("abcdef ", min_size=1, max_size=40), max_size=60))
+def test_counts_add_up_and_length_is_bounded(messages: list[str]) -> None:
+    rejections = {
+        f"node-{index}": Rejection(Reason.TAINT, f"node(s) {message.strip()}", detail="why" * index)
+        for index, message in enumerate(messages)
+    }
+    text = explain(rejections)
+    assert len(text) <= LENGTH
+    sentence = text.split("\n")[0]
+    counts = [int(count) for count in re.findall(r"(?:: |, )(\d+) (?:node\(s\)|for other)", sentence)]
+    assert sum(counts) == len(messages)
