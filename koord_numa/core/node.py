@@ -8,6 +8,7 @@ from koord_numa.core.amounts import Amounts
 from koord_numa.core.constraints import TaintEffect
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.machine import Machine
+from koord_numa.core.request import SharedPool
 from koord_numa.core.vocabulary import (
     CpuOwner,
     KubeletPolicy,
@@ -118,6 +119,7 @@ class Topology:
     numa_policy: NumaPolicy = NumaPolicy.NONE  # of a scheduler-owned node, from topologyPolicies
     reserved: CpuSet = EMPTY
     kubelet_pods: tuple[KubeletAllocation, ...] = ()
+    shared_pools: tuple[SharedPool, ...] = ()  # as the agent last reported them
     amplification: Mapping[str, float] | None = None
     distances: Mapping[tuple[int, int], int] = field(default_factory=dict)
     fingerprint: str = ""

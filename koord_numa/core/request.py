@@ -160,6 +160,8 @@ class Pod:
     started: bool = False  # the kubelet has admitted it: phase Running or a container status exists
     problem: str = ""
     resource_version: str = ""
+    spec_text: str = ""  # the resource-spec annotation as found: writing it back must not lose what others put there
+    stale_status: bool = False  # not bound, yet it carries a resource-status: copied from another pod
 
     @property
     def finished(self) -> bool:

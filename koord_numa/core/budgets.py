@@ -1,0 +1,28 @@
+"""Disruption budgets and named priorities: what preemption has to respect."""
+
+from dataclasses import dataclass
+
+from koord_numa.core.constraints import LabelSelector
+
+
+@dataclass(frozen=True, slots=True)
+class DisruptionBudget:
+    """How many of the pods that ``selector`` matches in ``namespace`` may be evicted now."""
+
+    namespace: str
+    name: str
+    selector: LabelSelector | None
+    allowed: int = 0  # status.disruptionsAllowed
+    disrupted: tuple[str, ...] = ()  # names of pods whose eviction is counted already
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPriority:
+    """A PriorityClass of Kubernetes."""
+
+    name: str
+    value: int
+    default: bool = False
+    preempts: bool = True
+    problem: str = ""

@@ -1,0 +1,72 @@
+"""Lists of resource quantities as they stand in API objects, turned into amounts in our units."""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Final
+
+from koord_numa.core import quantity
+from koord_numa.wire.errors import Place, shown
+from koord_numa.wire.names import RENAMED_RESOURCES
+from koord_numa.wire.reading import Quantity
+
+LARGEST: Final = 2**60
+"""Amounts end here (an exbibyte): nobody has more, and more could not be added up in 64 bits."""
+
+_LONGEST: Final = 64  # of a quantity's text; the memory of the cache below stays bounded
+
+
+def requested(values: Mapping[str, Quantity] | None, place: Place) -> dict[str, int]:
+    """What somebody asks for, rounded up as Kubernetes rounds requests. A negative amount is malformed."""
+    if not values:
+        return {}
+    amounts = {name: _parsed(_request, name, value, place) for name, value in values.items()}
+    for name, amount in amounts.items():
+        if amount < 0:
+            raise place.at(name).error(f"{shown(values[name])} is negative")
+    return _renamed(amounts)
+
+
+def supplied(values: Mapping[str, Quantity] | None, place: Place) -> dict[str, int]:
+    """What there is, rounded down; less than nothing is nothing."""
+    return {} if not values else _renamed({name: supply(name, value, place) for name, value in values.items()})
+
+
+def supply(name: str, value: Quantity, place: Place) -> int:
+    """What there is of one resource."""
+    return max(0, _parsed(_supply, name, value, place))
+
+
+def current_name(resource: str) -> str:
+    """The name in use today of a resource that may be spelled in a deprecated way."""
+    return RENAMED_RESOURCES.get(resource, resource)
+
+
+def _renamed(amounts: dict[str, int]) -> dict[str, int]:
+    if RENAMED_RESOURCES.keys().isdisjoint(amounts):
+        return amounts
+    old = {current_name(name): amount for name, amount in amounts.items() if name in RENAMED_RESOURCES}
+    return old | {name: amount for name, amount in amounts.items() if name not in RENAMED_RESOURCES}
+
+
+def _parsed(parse: Callable[[str, Quantity], int | None], name: str, value: Quantity, place: Place) -> int:
+    short = len(name) <= 4 * _LONGEST and (not isinstance(value, str) or len(value) <= _LONGEST)
+    found = parse(name, value) if short else None
+    if found is None:
+        raise place.at(name).error(f"{shown(value)} is not a quantity")
+    return found
+
+
+@lru_cache(maxsize=32768)
+def _request(name: str, value: Quantity) -> int | None:
+    try:
+        return min(LARGEST, quantity.amount(name, value))
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=32768)
+def _supply(name: str, value: Quantity) -> int | None:
+    try:
+        return min(LARGEST, quantity.supply(name, value))
+    except ValueError:
+        return None

@@ -1,0 +1,75 @@
+"""What is wrong with an object from outside: one error type that names the object, the key and what was found there."""
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+SHOWN: Final = 60
+"""So many characters of a found text go into a message: an annotation may be megabytes long."""
+
+
+class WireError(ValueError):
+    """
+    An object from outside cannot be understood. Prints as one line that tells a user everything.
+
+    ``Node worker-2: label node.koordinator.sh/numa-topology-policy: "Strict" is none of BestEffort, None, Restricted, SingleNUMANode``
+    """
+
+    def __init__(self, subject: str, key: str, complaint: str) -> None:
+        super().__init__(": ".join(part for part in (subject, key, complaint) if part))
+        self.subject = subject
+        self.key = key
+        self.complaint = complaint
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value was found: in which object (``Pod default/web``), under which key (``annotation …``)."""
+
+    subject: str
+    key: str = ""
+
+    @classmethod
+    def of(cls, kind: str, name: object) -> "Place":
+        """An object by kind and name; a name that is no text is shown as what it is."""
+        return cls(f"{kind} {_cut(name) if isinstance(name, str) else shown(name)}")
+
+    def at(self, key: str) -> "Place":
+        """A key of the same object."""
+        return Place(self.subject, f"{self.key}.{key}" if self.key else key)
+
+    def label(self, name: str) -> "Place":
+        """A label of the object."""
+        return Place(self.subject, f"label {name}")
+
+    def annotation(self, name: str) -> "Place":
+        """An annotation of the object."""
+        return Place(self.subject, f"annotation {name}")
+
+    def error(self, complaint: str) -> WireError:
+        """The error to raise about this place."""
+        return WireError(self.subject, _cut(self.key, 4 * SHOWN), complaint)
+
+
+def shown(value: object) -> str:
+    """A found value as JSON, short enough for a message whatever it is: huge texts, deep nesting, endless integers."""
+    match value:
+        case None | bool():
+            return json.dumps(value)
+        case str():
+            return json.dumps(_cut(value), ensure_ascii=False)
+        case int():
+            return str(value) if value.bit_length() <= 64 else f"an integer of {value.bit_length()} bits"
+        case float():
+            return repr(value)
+        case list() | tuple():
+            return f"a list of {len(value)}"
+        case dict():
+            return f"an object of {len(value)} fields"
+        case _:
+            return f"a {type(value).__name__}"
+
+
+def _cut(text: str, length: int = SHOWN) -> str:
+    kept = text if len(text) <= length else text[:length] + "…"
+    return kept.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair must not break a log

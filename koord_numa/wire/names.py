@@ -1,0 +1,83 @@
+"""Every annotation, label, group and resource name that is read or written: the only place where they are spelled."""
+
+from collections.abc import Mapping
+from typing import Final
+
+# API groups
+TOPOLOGY_GROUP: Final = "topology.node.k8s.io"
+TOPOLOGY_VERSIONS: Final = ("v1alpha1", "v1alpha2")  # v1alpha2 is the stored one
+TOPOLOGY_PLURAL: Final = "noderesourcetopologies"
+TOPOLOGY_KIND: Final = "NodeResourceTopology"
+SCHEDULING_GROUP: Final = "scheduling.koordinator.sh"
+REBIND_VERSION: Final = "v1alpha1"
+REBIND_PLURAL: Final = "rebindresources"
+REBIND_KIND: Final = "RebindResource"
+
+# Pods: labels and annotations of Koordinator
+QOS_CLASS: Final = "koordinator.sh/qosClass"
+PRIORITY_CLASS: Final = "koordinator.sh/priority-class"
+RESOURCE_SPEC: Final = "scheduling.koordinator.sh/resource-spec"
+NUMA_TOPOLOGY_SPEC: Final = "scheduling.koordinator.sh/numa-topology-spec"
+RESOURCE_STATUS: Final = "scheduling.koordinator.sh/resource-status"
+RESERVATION_AFFINITY: Final = "scheduling.koordinator.sh/reservation-affinity"
+DEVICE_JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
+GPU_PARTITION_SPEC: Final = "scheduling.koordinator.sh/gpu-partition-spec"
+
+# Pods: our own and Kubernetes'
+NUMA_NODES: Final = "koord-numa/numa-nodes"
+"""The chosen NUMA nodes as a list such as ``0`` or ``0-1``: for people, and for kubectl's custom columns."""
+MIRROR: Final = "kubernetes.io/config.mirror"
+
+# Nodes
+NODE_NUMA_POLICY: Final = "node.koordinator.sh/numa-topology-policy"
+NODE_NUMA_POLICY_PROPOSED: Final = "node.koordinator.sh/numa-topology-alignment-policy"
+NODE_BIND_POLICY: Final = "node.koordinator.sh/cpu-bind-policy"
+NODE_NUMA_STRATEGY: Final = "node.koordinator.sh/numa-allocate-strategy"
+NODE_NUMA_STRATEGY_PROPOSED: Final = "node.koordinator.sh/numa-allocate-policy"
+
+# Nodes and their topologies
+AMPLIFICATION: Final = "node.koordinator.sh/resource-amplification-ratio"
+RESERVATION: Final = "node.koordinator.sh/reservation"
+
+# NodeResourceTopologies: annotations, labels
+CPU_TOPOLOGY: Final = "node.koordinator.sh/cpu-topology"
+POD_CPU_ALLOCS: Final = "node.koordinator.sh/pod-cpu-allocs"
+CPU_SHARED_POOLS: Final = "node.koordinator.sh/cpu-shared-pools"
+BE_CPU_SHARED_POOLS: Final = "node.koordinator.sh/be-cpu-shared-pools"
+SYSTEM_QOS_RESOURCE: Final = "node.koordinator.sh/system-qos-resource"
+CPU_MANAGER_POLICY: Final = "kubelet.koordinator.sh/cpu-manager-policy"
+FINGERPRINT_ANNOTATION: Final = "topology.node.k8s.io/fingerprint"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY_KOORDINATOR: Final = "Koordinator"
+
+# NodeResourceTopologies: top-level attributes of NFD's topology updater and the resource topology exporter
+ATTRIBUTE_TOPOLOGY_POLICY: Final = "topologyManagerPolicy"
+ATTRIBUTE_TOPOLOGY_SCOPE: Final = "topologyManagerScope"
+ATTRIBUTE_MAX_NUMA_NODES: Final = "topologyManagerMaxNUMANodes"
+ATTRIBUTE_TOPOLOGY_OPTION: Final = "topologyManagerOption"  # a prefix: topologyManagerOptionPreferClosestNumaNodes
+ATTRIBUTE_FINGERPRINT: Final = "nodeTopologyPodsFingerprint"
+ATTRIBUTE_FINGERPRINT_METHOD: Final = "nodeTopologyPodsFingerprintMethod"
+# No exporter publishes these yet. They follow the convention above, so that a node can say what its kubelet will do.
+ATTRIBUTE_CPU_POLICY: Final = "cpuManagerPolicy"  # none, static
+ATTRIBUTE_CPU_OPTION: Final = "cpuManagerOption"  # a prefix: cpuManagerOptionFullPcpusOnly
+ATTRIBUTE_CPU_OPTIONS: Final = "cpuManagerPolicyOptions"  # all at once: full-pcpus-only=true,align-by-socket=false
+ATTRIBUTE_MEMORY_POLICY: Final = "memoryManagerPolicy"  # None, Static
+ATTRIBUTE_RESERVED_CPUS: Final = "reservedCPUs"  # a cpu list
+
+ZONE_TYPE_NUMA: Final = "Node"
+ZONE_PREFIX: Final = "node-"
+
+# Resources
+BATCH_CPU: Final = "kubernetes.io/batch-cpu"
+BATCH_MEMORY: Final = "kubernetes.io/batch-memory"
+RENAMED_RESOURCES: Final[Mapping[str, str]] = {
+    "koordinator.sh/batch-cpu": BATCH_CPU,
+    "koordinator.sh/batch-memory": BATCH_MEMORY,
+    "kubernetes.io/rdma": "koordinator.sh/rdma",
+    "kubernetes.io/fpga": "koordinator.sh/fpga",
+    "kubernetes.io/gpu": "koordinator.sh/gpu",
+    "kubernetes.io/gpu-core": "koordinator.sh/gpu-core",
+    "kubernetes.io/gpu-memory": "koordinator.sh/gpu-memory",
+    "kubernetes.io/gpu-memory-ratio": "koordinator.sh/gpu-memory-ratio",
+}
+"""Deprecated names and what Koordinator's informers turn them into."""

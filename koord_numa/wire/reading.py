@@ -1,0 +1,158 @@
+"""
+Checked reading of JSON: strict models of what we read, Go's habits where Go programs write, and ``WireError`` for all else.
+
+Nothing here knows an annotation or a kind; nothing but ``WireError`` leaves it, whatever the input.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from koord_numa.wire.errors import Place, WireError, shown
+
+LONGEST_JSON: Final = 1 << 20
+"""Longer annotations are refused unread; the API server itself stops at 256 KiB for all annotations of an object."""
+
+T = TypeVar("T")
+Model = TypeVar("Model", bound=BaseModel)
+
+Quantity = str | int | float
+Id = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
+class Strict(BaseModel):
+    """A part of an API object: JSON types must be exact, unknown fields do not matter, ``null`` is as good as absent."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", alias_generator=to_camel, arbitrary_types_allowed=False)
+
+
+class GoJson(Strict):
+    """JSON as Go's ``encoding/json`` reads it: names match without regard to case, ``null`` leaves the default."""
+
+    _names: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        cls._names = {(field.alias or name).lower(): field.alias or name for name, field in cls.model_fields.items()}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_go_reads(cls, value: object) -> object:
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            return value
+        names = cls._names
+        return {names.get(str(key).lower(), key): item for key, item in value.items() if item is not None}
+
+
+def read(model: type[Model], value: object, place: Place) -> Model:
+    """A part of an object as its model."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise _complaint(error, place) from None
+
+
+def read_as(adapter: TypeAdapter[T], value: object, place: Place) -> T:
+    """A value as any type, such as a list of models."""
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        raise _complaint(error, place) from None
+
+
+def load_json(text: object, place: Place) -> object:
+    """The JSON value in an annotation."""
+    if not isinstance(text, str):
+        raise place.error(f"{shown(text)} is not a text")
+    if len(text) > LONGEST_JSON:
+        raise place.error(f"{len(text)} characters are too many, at most {LONGEST_JSON} are read")
+    try:
+        value: object = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise place.error(f"{shown(text)} is not JSON: {error.msg}") from None
+    return value
+
+
+def read_json(model: type[Model], text: object, place: Place) -> Model:
+    """An annotation that holds one JSON object."""
+    return read(model, load_json(text, place), place)
+
+
+class Words(Generic[T]):
+    """A closed enumeration on the wire: canonical spellings, further accepted ones, none of them sensitive to case."""
+
+    def __init__(self, canonical: Mapping[str, T], also: Mapping[str, T] | None = None) -> None:
+        self._known = {word.lower(): value for word, value in {**(also or {}), **canonical}.items()}
+        self._listed = ", ".join(sorted(word for word in canonical if word))
+
+    def read(self, word: str, place: Place) -> T:
+        """The value that this word stands for."""
+        try:
+            return self._known[word.lower()]
+        except KeyError:
+            raise place.error(f"{shown(word)} is none of {self._listed}") from None
+
+
+class Findings:
+    """Reads parts one by one: a part that is malformed gets its stand-in and the first complaint is remembered."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+
+    def of(self, reading: Callable[[], T], otherwise: T) -> T:
+        """What ``reading`` gives, or the stand-in."""
+        try:
+            return reading()
+        except WireError as error:
+            self.problem = self.problem or str(error)
+            return otherwise
+
+
+def plain(value: object, place: Place) -> dict[str, Any]:
+    """The top of an API object as a plain dict: Kopf and others hand over mappings of their own kind."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise place.error(f"{shown(value)} is not an object")
+
+
+def read_time(text: str, place: Place) -> float:
+    """Seconds since the epoch of an RFC 3339 time."""
+    seconds = _seconds(text[:40])
+    if seconds is None:
+        raise place.error(f"{shown(text)} is not a time")
+    return seconds
+
+
+@lru_cache(maxsize=8192)
+def _seconds(text: str) -> float | None:
+    try:
+        time = datetime.fromisoformat(text)
+        return time.timestamp() if time.tzinfo else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _complaint(error: ValidationError, place: Place) -> WireError:
+    first = error.errors(include_url=False, include_context=False)[0]
+    path = ""
+    for step in first["loc"]:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif not step[:1].isupper() and step not in _UNION_STEPS:
+            path += f".{step}" if path else step
+    message = first["msg"][:1].lower() + first["msg"][1:]
+    if first["type"] == "missing":
+        return place.at(path).error("is missing")
+    return (place.at(path) if path else place).error(f"{shown(first['input'])}: {message}")
+
+
+_UNION_STEPS: Final = frozenset({"str", "int", "float", "bool", "constrained-int", "constrained-float"})
