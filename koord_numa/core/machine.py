@@ -40,23 +40,38 @@ class Core:
 
 
 @dataclass(frozen=True, slots=True)
+class Counts:
+    """The totals of a machine, from which Koordinator and the kubelet take their averages (CPUs per core and the like)."""
+
+    cpus: int
+    cores: int
+    sockets: int
+    numa: int  # NUMA nodes that have CPUs
+    uncores: int
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """
     An immutable machine. Two machines are equal when their CPUs, NUMA nodes and distances are.
 
     ``numa_ids`` may name NUMA nodes without CPUs. ``distances`` maps ``(from, to)`` to the ACPI SLIT cost; a pair that is
     absent is ``UNKNOWN_DISTANCE``. The mappings by core, NUMA node and socket hold CPU bits (``CpuSet.bits``).
+    ``declared`` replaces the counted totals where a source states its own, as a kubelet with offline CPUs may.
     """
 
     cpus: tuple[Cpu, ...]  # ascending by id, ids unique
     numa_ids: tuple[int, ...] = ()  # ascending; always includes those of the CPUs
     distances: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    declared: Counts | None = None
+    counts: Counts = field(init=False, repr=False, compare=False)
     by_id: Mapping[int, Cpu] = field(init=False, repr=False, compare=False)
     cores: tuple[Core, ...] = field(init=False, repr=False, compare=False)  # ascending by (core id, numa, socket)
     core_bits: Mapping[int, int] = field(init=False, repr=False, compare=False)  # CPU id -> CPUs of its core
     numa_bits: Mapping[int, int] = field(init=False, repr=False, compare=False)  # CPU-less NUMA nodes have 0
     socket_bits: Mapping[int, int] = field(init=False, repr=False, compare=False)
     bits: int = field(init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)  # machines are keys of caches; walking the CPUs is slow
 
     def __post_init__(self) -> None:
         cpus = tuple(sorted(self.cpus))
@@ -90,11 +105,13 @@ class Machine:
             "numa_bits": numa_bits,
             "socket_bits": dict(sorted(socket_bits.items())),
             "bits": sum(1 << cpu.id for cpu in cpus),
+            "counts": self.declared or _count(cpus, cores),
+            "_hash": hash((cpus, numa_ids)),
         }.items():
             object.__setattr__(self, name, value)
 
     def __hash__(self) -> int:
-        return hash((self.cpus, self.numa_ids))
+        return self._hash
 
     @property
     def all(self) -> CpuSet:
@@ -104,18 +121,22 @@ class Machine:
     @property
     def threads_per_core(self) -> int:
         """Integer average over the whole machine, as Koordinator and the kubelet count; 0 without CPUs."""
-        return len(self.cpus) // len(self.cores) if self.cores else 0
+        return self.counts.cpus // self.counts.cores if self.counts.cores else 0
 
     @property
     def cpus_per_numa(self) -> int:
         """Integer average over the NUMA nodes that have CPUs; 0 without CPUs."""
-        with_cpus = sum(1 for bits in self.numa_bits.values() if bits)
-        return len(self.cpus) // with_cpus if with_cpus else 0
+        return self.counts.cpus // self.counts.numa if self.counts.numa else 0
 
     @property
     def cpus_per_socket(self) -> int:
         """Integer average over the sockets; 0 without CPUs."""
-        return len(self.cpus) // len(self.socket_bits) if self.socket_bits else 0
+        return self.counts.cpus // self.counts.sockets if self.counts.sockets else 0
+
+    @property
+    def cpus_per_uncore(self) -> int:
+        """Integer average over the uncore caches; 0 without CPUs."""
+        return self.counts.cpus // self.counts.uncores if self.counts.uncores else 0
 
     @property
     def numa_mask(self) -> int:
@@ -129,6 +150,16 @@ class Machine:
     def numa_of(self, cpus: CpuSet) -> int:
         """The mask of NUMA nodes that these CPUs sit on."""
         return sum(1 << numa for numa, bits in self.numa_bits.items() if bits & cpus.bits)
+
+
+def _count(cpus: Sequence[Cpu], cores: Sequence[Core]) -> Counts:
+    return Counts(
+        cpus=len(cpus),
+        cores=len(cores),
+        sockets=len({cpu.socket for cpu in cpus}),
+        numa=len({cpu.numa for cpu in cpus}),
+        uncores=len({cpu.uncore for cpu in cpus}),
+    )
 
 
 def machine_of(
