@@ -1,0 +1,117 @@
+"""
+Hints by arithmetic: a resource that is merely counted accepts every set of NUMA nodes whose free amounts add up to enough.
+
+Sixteen NUMA nodes have 65,535 sets; none of them is written down here. It knows amounts, not policies or other resources.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Flags = NDArray[np.bool_]
+
+_EXACT: Final = 2**56
+"""Up to here a sum over 64 NUMA nodes fits into a machine integer; beyond it amounts are added as Python integers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """
+    Accepts the sets within ``free`` that cover ``covering`` and whose free amounts reach ``needed``.
+
+    ``fewest`` is the size of a preferred set. ``covering`` are NUMA nodes that every set must include, as those of a pod's
+    still reusable init CPUs. An instance with nothing acceptable is false, like an empty list of hints.
+    """
+
+    free: Mapping[int, int]  # NUMA id -> free amount; NUMA nodes that may not take part are absent
+    needed: int
+    fewest: int
+    covering: int = 0
+    nodes: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", sum(1 << numa for numa in self.free))
+
+    def __bool__(self) -> bool:
+        return self.accepts(self.nodes)
+
+    def accepts(self, mask: int) -> bool:
+        """Could this set of NUMA nodes serve the request now?"""
+        if mask & ~self.nodes or self.covering & ~mask or not mask:
+            return False
+        return sum(free for numa, free in self.free.items() if mask >> numa & 1) >= self.needed
+
+    def prefers(self, mask: int) -> bool:
+        """Is it, besides, as narrow as a set can ever be?"""
+        return mask.bit_count() == self.fewest and self.accepts(mask)
+
+    @property
+    def narrowest(self) -> int:
+        """The size of the smallest set that could serve the request now; 0 when none can."""
+        if not self:
+            return 0
+        taken = [free for numa, free in self.free.items() if self.covering >> numa & 1]
+        others = sorted((free for numa, free in self.free.items() if not self.covering >> numa & 1), reverse=True)
+        missing, size = self.needed - sum(taken), len(taken)
+        for free in others:
+            if missing <= 0 and size:
+                break
+            missing -= free
+            size += 1
+        return size
+
+    def singles(self) -> Iterator[int]:
+        """The accepted sets of one NUMA node, ascending: all that single-numa-node looks at."""
+        return (1 << numa for numa in sorted(self.free) if self.accepts(1 << numa))
+
+    def table(self, ids: Sequence[int]) -> Flags:
+        """``table[s]``: is the set of the NUMA nodes ``ids[i]``, i a bit of s, accepted? 2^len(ids) entries, by doubling."""
+        exact = 0 <= self.needed < _EXACT
+        sums = np.zeros(1, dtype=np.int64 if exact else object)
+        allowed = np.ones(1, dtype=np.bool_)
+        for numa in ids:
+            # More than what is needed never matters, so that sums stay small.
+            free = min(self.free.get(numa, 0), max(self.needed, 0))
+            sums = np.concatenate((sums, sums + free))
+            without = not self.covering >> numa & 1
+            allowed = np.concatenate((allowed & without, allowed & (numa in self.free)))
+        result: Flags = allowed & (sums >= self.needed).astype(np.bool_)
+        if not self.covering & ~sum(1 << numa for numa in ids):
+            result[0] = False
+            return result
+        return np.zeros_like(result)
+
+
+def counted_by_capacity(
+    totals: Mapping[int, int], free: Mapping[int, int], needed: int, *, covering: int = 0
+) -> Counted:
+    """
+    As the kubelet's managers: a set is preferred when no smaller one could serve the request on an *empty* machine.
+
+    What is in use or reserved counts in ``totals`` as it does there (cpu_manager policy_static.go, generateCPUTopologyHints).
+    """
+    return Counted(free, needed, fewest_that_reach(totals, needed), covering)
+
+
+def counted_by_free(free: Mapping[int, int], needed: int, *, lacking: int = 0) -> Counted:
+    """
+    As Koordinator's NodeNUMAResource: a set is preferred when no smaller one can serve the request *now*.
+
+    NUMA nodes in ``lacking`` have nothing left of the resource; no hint may contain them.
+    """
+    usable = {numa: amount for numa, amount in free.items() if not lacking >> numa & 1}
+    counted = Counted(usable, needed, 0)
+    return Counted(usable, needed, counted.narrowest)
+
+
+def fewest_that_reach(amounts: Mapping[int, int], needed: int) -> int:
+    """How many NUMA nodes it takes at least to gather ``needed``; all of them when they never do. At least one."""
+    gathered = 0
+    for count, amount in enumerate(sorted(amounts.values(), reverse=True), start=1):
+        gathered += amount
+        if gathered >= needed:
+            return count
+    return len(amounts)
