@@ -1,0 +1,185 @@
+"""
+One connection to the API server: credentials from kubernetes-asyncio, raw JSON in and out, errors as ``ports`` names them.
+
+No retries here: who asks knows whether asking again is right.
+"""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import aiohttp
+import orjson
+from kubernetes_asyncio import config as credentials
+from kubernetes_asyncio.client import ApiClient, Configuration
+
+from koord_numa import __version__
+from koord_numa.cluster.outcomes import broken, refusal
+from koord_numa.cluster.resources import Call
+from koord_numa.ports import Invalid
+
+JSON: Final = "application/json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
+
+REQUEST_TIMEOUT: Final = 15.0
+"""Seconds for a whole request. Shorter than a lease lasts after its last renewal, see ``lease.py``."""
+
+CONNECT_TIMEOUT: Final = 5.0
+"""Seconds to get a connection."""
+
+READ_BUFFER: Final = 2**21
+"""Bytes: one watch event of the largest object that etcd takes fits in."""
+
+
+class NoCredentials(Exception):
+    """There is neither a service account nor a usable kubeconfig."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a request carries: a JSON value and how the server is to read it."""
+
+    value: Any
+    content_type: str = JSON
+
+
+async def load_configuration(kubeconfig: Path | None = None) -> Configuration:
+    """
+    The named kubeconfig; else the service account of the pod we run in; else what ``KUBECONFIG`` or ``~/.kube/config`` say.
+
+    Raises ``NoCredentials``.
+    """
+    configuration = Configuration()
+    try:
+        if kubeconfig is not None:
+            await credentials.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration)
+        elif "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
+            credentials.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # theirs
+        else:
+            await credentials.load_kube_config(client_configuration=configuration)
+    except (credentials.ConfigException, OSError) as error:
+        raise NoCredentials(f"no credentials for a cluster: {error}") from error
+    return configuration
+
+
+class Api:
+    """
+    Raw requests to one API server.
+
+    kubernetes-asyncio gives the credentials, TLS and the connection pool. The session is our own: the one it makes looks for a
+    proxy and a netrc file in a thread before every single request, which costs more than the request.
+    """
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._client = ApiClient(configuration)
+        self._configuration = configuration
+        rest = self._client.rest_client
+        self._session = aiohttp.ClientSession(
+            connector=rest.pool_manager.connector,
+            connector_owner=False,
+            trust_env=False,
+            read_bufsize=READ_BUFFER,
+            headers={"User-Agent": f"koord-numa/{__version__}", "Accept": JSON},
+        )
+        self._server = str(configuration.host).rstrip("/")
+        self._options: dict[str, Any] = {
+            key: value
+            for key, value in (
+                ("proxy", rest.proxy),
+                ("proxy_headers", rest.proxy_headers),
+                ("server_hostname", rest.server_hostname),
+            )
+            if value
+        }
+
+    @classmethod
+    async def connect(cls, kubeconfig: Path | None = None) -> Self:
+        """Load credentials; nothing is sent yet. Raises ``NoCredentials``."""
+        return cls(await load_configuration(kubeconfig))
+
+    async def close(self) -> None:
+        """Give every connection back."""
+        await self._session.close()
+        await self._client.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def send(self, call: Call, body: Body | None = None, params: Mapping[str, str] | None = None) -> Any:
+        """
+        One request and its whole answer, as plain JSON values. Raises every ``ClusterError``.
+
+        ``UnknownOutcome`` is raised only for calls that write.
+        """
+        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
+        try:
+            async with self._request(call, body, params, timeout) as response:
+                raw = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise broken(call, error) from error
+        if response.status >= 300:
+            raise refusal(call, response.status, response.headers, raw)
+        return decoded(call, raw)
+
+    @asynccontextmanager
+    async def stream(
+        self, call: Call, params: Mapping[str, str], silence: float
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """
+        One answer that goes on, such as a watch; leaving the block ends the request.
+
+        Raises as ``send``, also for a connection that breaks inside the block or says nothing for ``silence`` seconds.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
+        try:
+            async with self._request(call, None, params, timeout) as response:
+                if response.status >= 300:
+                    raise refusal(call, response.status, response.headers, await response.read())
+                yield response.content
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise broken(call, error) from error
+
+    @asynccontextmanager
+    async def _request(
+        self, call: Call, body: Body | None, params: Mapping[str, str] | None, patience: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        headers: dict[str, str] = {}
+        data: bytes | None = None
+        if body is not None:
+            headers["Content-Type"] = body.content_type
+            data = orjson.dumps(body.value)
+        await self._authenticate(headers)
+        async with self._session.request(
+            call.method,
+            self._server + call.path,
+            params=params,
+            data=data,
+            headers=headers,
+            timeout=patience,
+            allow_redirects=False,
+            **self._options,
+        ) as response:
+            yield response
+
+    async def _authenticate(self, headers: dict[str, str]) -> None:
+        """Tokens of a service account change on disk; the configuration's own hook re-reads them."""
+        token = await self._configuration.get_api_key_with_prefix("BearerToken")
+        if token:
+            headers["Authorization"] = token
+        elif self._configuration.username:
+            headers["Authorization"] = self._configuration.get_basic_auth_token()
+
+
+def decoded(call: Call, raw: bytes) -> Any:
+    """The JSON value of an answer. Raises ``Invalid`` when it is none: something else than an API server answered."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise Invalid(f"{call}: the answer is not JSON: {error}") from error

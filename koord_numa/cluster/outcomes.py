@@ -1,0 +1,74 @@
+"""
+How a request ended, in the words of ``ports``: HTTP statuses and broken connections become the error tree there.
+
+The one distinction that must not be lost: a write that was never sent is ``Unavailable``, one that was sent and not answered
+is ``UnknownOutcome``.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import aiohttp
+import orjson
+
+from koord_numa.cluster.resources import Call
+from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, Unavailable, UnknownOutcome
+
+LONGEST_MESSAGE: Final = 500
+"""Characters of a server's message that are kept: proxies answer with whole pages."""
+
+AMBIGUOUS: Final = frozenset({500, 502, 504})
+"""
+Server errors after which a write may have been carried out all the same: etcd or a proxy gave up waiting. 503 and 429 are
+answered before anything is done.
+"""
+
+
+class Expired(ClusterError):
+    """A list or watch must start over: its resourceVersion or continue token is too old (410)."""
+
+
+_PLAIN: Final[Mapping[int, Callable[[str], ClusterError]]] = {404: Gone, 409: Conflict, 410: Expired}
+
+
+def refusal(call: Call, status: int, headers: Mapping[str, str], body: bytes) -> ClusterError:
+    """The error that an HTTP status of 300 and above stands for."""
+    message = f"{call}: {status} {_message(body)}".rstrip()
+    if (plain := _PLAIN.get(status)) is not None:
+        return plain(message)
+    if status in (401, 403):
+        return Forbidden(message, call.rule)
+    if status == 429 or status >= 500:
+        if call.writes and status in AMBIGUOUS:
+            return UnknownOutcome(message)
+        return Unavailable(message, _retry_after(headers))
+    return Invalid(message)
+
+
+def broken(call: Call, error: aiohttp.ClientError | TimeoutError | OSError) -> ClusterError:
+    """The error that a connection problem stands for: only a failure to connect proves that nothing was sent."""
+    message = f"{call}: {type(error).__name__}: {error}".rstrip(": ")
+    unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+    if call.writes and not unsent:
+        return UnknownOutcome(message)
+    return Unavailable(message)
+
+
+def _message(body: bytes) -> str:
+    """The ``message`` of a ``Status``, or the beginning of whatever else was answered."""
+    try:
+        status: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        status = None
+    if isinstance(status, dict) and isinstance(status.get("message"), str):
+        return str(status["message"])[:LONGEST_MESSAGE]
+    return body[:LONGEST_MESSAGE].decode("utf-8", "replace")
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that the server asked for; its other form, a date, is not used by Kubernetes and ignored."""
+    try:
+        seconds = float(headers.get("Retry-After", ""))
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < float("inf") else None

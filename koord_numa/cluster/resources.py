@@ -1,0 +1,96 @@
+"""
+The kinds of object this scheduler touches, and one request on them as a value: verb, object, subresource.
+
+A ``Call`` knows its URL path and the RBAC rule that allows it, so that a refusal can name exactly what to grant.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+METHODS: Final = {
+    "get": "GET",
+    "list": "GET",
+    "watch": "GET",
+    "create": "POST",
+    "update": "PUT",
+    "patch": "PATCH",
+    "delete": "DELETE",
+}
+"""The HTTP method of each Kubernetes verb."""
+
+WRITES: Final = frozenset({"create", "update", "patch", "delete"})
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind in one API version. An empty ``group`` is the core group."""
+
+    group: str
+    version: str
+    plural: str
+    namespaced: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """The URL path of one object, of a namespace's objects, or of all."""
+        parts = ["/api" if not self.group else f"/apis/{self.group}", self.version]
+        if namespace and self.namespaced:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(self.plural)
+        if name:
+            parts.append(quote(name, safe=""))
+        return "/".join(parts)
+
+
+PODS: Final = Resource("", "v1", "pods")
+NODES: Final = Resource("", "v1", "nodes", namespaced=False)
+NAMESPACES: Final = Resource("", "v1", "namespaces", namespaced=False)
+VOLUMES: Final = Resource("", "v1", "persistentvolumes", namespaced=False)
+CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims")
+STORAGE_CLASSES: Final = Resource("storage.k8s.io", "v1", "storageclasses", namespaced=False)
+BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
+PRIORITY_CLASSES: Final = Resource("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)
+EVENTS: Final = Resource("events.k8s.io", "v1", "events")
+LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
+TOPOLOGIES: Final = Resource("topology.node.k8s.io", "v1alpha2", "noderesourcetopologies", namespaced=False)
+REBINDS: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "rebindresources", namespaced=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to the API server."""
+
+    verb: str
+    resource: Resource
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def method(self) -> str:
+        """The HTTP method."""
+        return METHODS[self.verb]
+
+    @property
+    def writes(self) -> bool:
+        """Does it change something, so that a lost answer leaves the outcome open?"""
+        return self.verb in WRITES
+
+    @property
+    def path(self) -> str:
+        """The URL path, from the server's root."""
+        path = self.resource.path(self.namespace, self.name)
+        return f"{path}/{self.subresource}" if self.subresource else path
+
+    @property
+    def rule(self) -> str:
+        """The RBAC rule that allows it, as a person would ask for it: ``create pods/binding``."""
+        plural = f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
+        return f"{self.verb} {plural}.{self.resource.group}" if self.resource.group else f"{self.verb} {plural}"
+
+    def __str__(self) -> str:
+        who = "/".join(part for part in (self.namespace, self.name) if part)
+        return f"{self.rule} {who}" if who else self.rule
