@@ -143,6 +143,7 @@ class Settings(_Section):
     profiles: Annotated[tuple[Profile, ...], Field(min_length=1)] = (Profile(),)
     backoff: Backoff = Backoff()
     api_backoff: Annotated[Backoff, Field(alias="apiBackoff")] = Backoff(initial=0.1, max=5.0)
+    wake_pause: Backoff = Backoff(initial=0.05, max=2.0)
     bind_concurrency: Annotated[int, Field(ge=1, le=1000)] = 32
     parked_retry_seconds: Annotated[float, Field(gt=0)] = 300.0
     settle_seconds: Annotated[float, Field(gt=0)] = 5.0

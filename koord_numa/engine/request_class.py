@@ -1,0 +1,59 @@
+"""
+Request classes: pods that every node treats alike share one object, so that what was found for one holds for all.
+
+Interned while anything refers to them; two pods are of one class exactly when their class objects are identical.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
+
+from koord_numa.core.amounts import CPU, Amounts
+from koord_numa.core.effective import effective_requests
+from koord_numa.core.request import Pod, PodRequest
+from koord_numa.settings import Profile, Settings
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class RequestClass:
+    """What is asked for, under which profile. ``amounts`` is the effective request, in our units. Equal only to itself."""
+
+    number: int  # grows with every new class: a stable order
+    key: Hashable
+    profile: Profile
+    request: PodRequest
+    amounts: Amounts
+
+    @property
+    def priority(self) -> int:
+        """Higher goes first."""
+        return self.request.priority
+
+    @property
+    def cpu(self) -> int:
+        """Milli-CPU that a node must have free at the very least."""
+        return self.amounts.get(CPU, 0)
+
+
+@dataclass(slots=True)
+class RequestClasses:
+    """Finds the class of a pod. Labels and namespace count only while ``by_labels`` says that some pod keeps others away by them."""
+
+    settings: Settings
+    by_labels: bool = False
+    _known: WeakValueDictionary[Hashable, RequestClass] = field(default_factory=WeakValueDictionary)
+    _count: int = 0
+
+    def of(self, pod: Pod) -> RequestClass | None:
+        """The class of a pod; ``None`` when its scheduler is not us."""
+        profile = self.settings.profile(pod.scheduler)
+        if profile is None:
+            return None
+        seen = (pod.key.namespace, pod.labels) if self.by_labels else ()
+        key = (pod.scheduler, pod.request.class_key, seen)
+        known = self._known.get(key)
+        if known is None:
+            self._count += 1
+            known = RequestClass(self._count, key, profile, pod.request, effective_requests(pod.request))
+            self._known[key] = known
+        return known
