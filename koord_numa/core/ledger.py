@@ -7,9 +7,10 @@ The ledger of one node: which pod holds which CPUs, and which amounts on which N
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from koord_numa.core.amounts import Amounts
+from koord_numa.core.amounts import CPU, Amounts
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.request import PodKey, PodRequest
+from koord_numa.core.effective import effective_requests
+from koord_numa.core.request import Assignment, Pod, PodKey, PodRequest
 from koord_numa.core.vocabulary import CpuExclusivePolicy
 
 
@@ -29,17 +30,60 @@ class Holding:
     request: PodRequest | None = None
     created: float = 0.0
 
+    @property
+    def loose(self) -> Amounts:
+        """What it holds without a known NUMA node. CPUs of its own are known by their ids."""
+        rest = dict(self.amounts)
+        for _, amounts in self.numa:
+            for name, amount in amounts.items():
+                if name in rest:
+                    rest[name] -= amount
+        if self.cpus:
+            rest.pop(CPU, None)
+        return {name: amount for name, amount in rest.items() if amount > 0}
+
+    @property
+    def is_bare(self) -> bool:
+        """Does it hold CPUs of its own that no NUMA amount speaks of?"""
+        return bool(self.cpus) and not any(amounts.get(CPU) for _, amounts in self.numa)
+
+
+def holding_of(pod: Pod, assignment: Assignment | None = None) -> Holding:
+    """
+    What a pod holds: its effective request, and what ``assignment`` (else its own annotation) says it was given.
+
+    The same for a placement just decided and for one read back, so a rebuilt ledger equals the live one.
+    """
+    given = assignment or pod.assignment or Assignment()
+    return Holding(
+        pod=pod.key,
+        amounts=effective_requests(pod.request),
+        cpus=given.cpus,
+        exclusive=pod.request.bind.exclusive if given.cpus else CpuExclusivePolicy.NONE,
+        numa=given.numa,
+        request=pod.request,
+        created=pod.created,
+    )
+
 
 @dataclass(slots=True)
 class Ledger:
-    """Holdings by pod uid with running totals. ``revision`` grows with every change, so results can be remembered by it."""
+    """
+    Holdings by pod uid with running totals. ``revision`` grows with every change, so results can be remembered by it.
+
+    ``loose`` sums what is held without a known NUMA node; ``bare`` has, by uid, the CPUs that no NUMA amount speaks of.
+    Both let an allocation count every pod, also those that were placed without a NUMA policy.
+    """
 
     holdings: dict[str, Holding] = field(default_factory=dict)
     amounts: dict[str, int] = field(default_factory=dict)
     numa: dict[int, dict[str, int]] = field(default_factory=dict)
+    loose: dict[str, int] = field(default_factory=dict)
+    bare: dict[str, int] = field(default_factory=dict)
     references: dict[int, int] = field(default_factory=dict)  # CPU -> how many pods hold it
     bits: int = 0  # CPUs held by at least one pod
-    revision: int = 0
+    revision: int = field(default=0, compare=False)
+    derived: object = field(default=None, repr=False, compare=False)  # what was last computed from this revision
 
     @classmethod
     def of(cls, holdings: Iterable[Holding]) -> "Ledger":
@@ -65,15 +109,18 @@ class Ledger:
 
     def hold(self, holding: Holding) -> None:
         """Count a pod in, replacing what the same pod held before."""
-        self.release(holding.pod.uid)
-        self.holdings[holding.pod.uid] = holding
+        uid = holding.pod.uid
+        self.release(uid)
+        self.holdings[uid] = holding
         _count(self.amounts, holding.amounts, 1)
-        for numa, amounts in holding.numa:
-            _count(self.numa.setdefault(numa, {}), amounts, 1)
+        _count(self.loose, holding.loose, 1)
+        self._count_numa(holding, 1)
+        if holding.is_bare:
+            self.bare[uid] = holding.cpus.bits
         for cpu in holding.cpus:
             self.references[cpu] = self.references.get(cpu, 0) + 1
         self.bits |= holding.cpus.bits
-        self.revision += 1
+        self._changed()
 
     def release(self, uid: str) -> None:
         """Give back everything a pod holds; a pod that holds nothing is no error."""
@@ -81,16 +128,26 @@ class Ledger:
         if holding is None:
             return
         _count(self.amounts, holding.amounts, -1)
-        for numa, amounts in holding.numa:
-            _count(self.numa[numa], amounts, -1)
-            if not self.numa[numa]:
-                del self.numa[numa]
+        _count(self.loose, holding.loose, -1)
+        self._count_numa(holding, -1)
+        self.bare.pop(uid, None)
         for cpu in holding.cpus:
             self.references[cpu] -= 1
             if not self.references[cpu]:
                 del self.references[cpu]
                 self.bits &= ~(1 << cpu)
+        self._changed()
+
+    def _count_numa(self, holding: Holding, sign: int) -> None:
+        for numa, amounts in holding.numa:
+            totals = self.numa.setdefault(numa, {})
+            _count(totals, amounts, sign)
+            if not totals:
+                del self.numa[numa]
+
+    def _changed(self) -> None:
         self.revision += 1
+        self.derived = None
 
 
 def _count(totals: dict[str, int], amounts: Mapping[str, int], sign: int) -> None:

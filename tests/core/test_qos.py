@@ -1,0 +1,131 @@
+"""Koordinator's classes: derivation, and whose CPUs are its own."""
+
+import pytest
+
+from koord_numa.core.qos import (
+    bursts,
+    default_qos,
+    is_exclusive_by_policy,
+    is_pinned_by_static_kubelet,
+    may_use_cpuset,
+    priority_class,
+    running_qos,
+)
+from koord_numa.core.request import Container, NumaSpec, PodRequest
+from koord_numa.core.vocabulary import ContainerKind, NumaPolicy, PriorityClass, QosClass
+
+SINGLE = NumaSpec(NumaPolicy.SINGLE_NUMA_NODE)
+
+
+def container(request: int, limit: int | None, kind: ContainerKind = ContainerKind.APP) -> Container:
+    limits = {} if limit is None else {"cpu": limit, "memory": 1}
+    return Container("c", kind, {"cpu": request, "memory": 1}, limits)
+
+
+GUARANTEED = (container(2000, 2000),)
+BURSTABLE = (container(2000, 4000),)
+
+
+@pytest.mark.parametrize(
+    ("pod", "qos"),
+    [
+        pytest.param(PodRequest(BURSTABLE, qos=QosClass.LSE), QosClass.LSE, id="label"),
+        pytest.param(PodRequest(GUARANTEED), QosClass.LSR, id="guaranteed"),
+        pytest.param(PodRequest(BURSTABLE), QosClass.LS, id="burstable"),
+        pytest.param(PodRequest(), QosClass.BE, id="best-effort"),
+    ],
+)
+def test_default_qos(pod: PodRequest, qos: QosClass) -> None:
+    assert default_qos(pod) is qos
+
+
+@pytest.mark.parametrize(
+    ("pod", "band"),
+    [
+        pytest.param(PodRequest(priority_class=PriorityClass.MID, priority=9500), PriorityClass.MID, id="label"),
+        pytest.param(PodRequest(priority=9000), PriorityClass.PROD, id="prod-from"),
+        pytest.param(PodRequest(priority=9999), PriorityClass.PROD, id="prod-to"),
+        pytest.param(PodRequest(priority=7500), PriorityClass.MID, id="mid"),
+        pytest.param(PodRequest(priority=5000), PriorityClass.BATCH, id="batch"),
+        pytest.param(PodRequest(priority=3999), PriorityClass.FREE, id="free"),
+        pytest.param(PodRequest(priority=10000), PriorityClass.BATCH, id="between-bands-best-effort"),
+        pytest.param(PodRequest(GUARANTEED, priority=10000), PriorityClass.PROD, id="between-bands-guaranteed"),
+        pytest.param(PodRequest(qos=QosClass.SYSTEM), PriorityClass.PROD, id="system"),
+    ],
+)
+def test_priority_class(pod: PodRequest, band: PriorityClass) -> None:
+    assert priority_class(pod) is band
+
+
+@pytest.mark.parametrize(
+    ("pod", "may"),
+    [
+        pytest.param(PodRequest(GUARANTEED), False, id="guaranteed-without-label-is-ls"),
+        pytest.param(PodRequest(GUARANTEED, qos=QosClass.LSR), True, id="lsr"),
+        pytest.param(PodRequest(GUARANTEED, qos=QosClass.LSE, priority=10000), True, id="lse-between-bands"),
+        pytest.param(PodRequest(GUARANTEED, qos=QosClass.LSR, priority=7500), False, id="lsr-mid"),
+        pytest.param(PodRequest(GUARANTEED, qos=QosClass.LS), False, id="ls"),
+    ],
+)
+def test_may_use_cpuset(pod: PodRequest, may: bool) -> None:
+    assert may_use_cpuset(pod) is may
+
+
+@pytest.mark.parametrize(
+    ("pod", "own"),
+    [
+        pytest.param(PodRequest((container(1000, 1000),), numa=SINGLE), True, id="limit-equals-request"),
+        pytest.param(PodRequest((container(1000, 2000),), numa=SINGLE), False, id="limit-above-request"),
+        pytest.param(PodRequest((container(1500, 1500),), numa=SINGLE), False, id="fraction"),
+        pytest.param(PodRequest((container(1000, None),), numa=SINGLE), False, id="no-limit"),
+        pytest.param(PodRequest((container(1000, 1000),)), False, id="no-policy"),
+        pytest.param(PodRequest((container(1000, 1000),), numa=SINGLE, qos=QosClass.LS), False, id="labelled-ls"),
+        pytest.param(
+            PodRequest((container(1000, 1000),), numa=NumaSpec(NumaPolicy.RESTRICTED)), False, id="another-policy"
+        ),
+    ],
+)
+def test_exclusive_by_single_numa_policy(pod: PodRequest, own: bool) -> None:
+    assert is_exclusive_by_policy(pod) is own
+
+
+@pytest.mark.parametrize(
+    ("pod", "burst"),
+    [
+        pytest.param(PodRequest(GUARANTEED), False, id="equal"),
+        pytest.param(PodRequest(BURSTABLE), True, id="above"),
+        pytest.param(PodRequest((container(1000, None),)), False, id="no-limit"),
+        pytest.param(PodRequest((container(1, 9, ContainerKind.INIT), *GUARANTEED)), False, id="init-does-not-matter"),
+        pytest.param(PodRequest(GUARANTEED, pod_requests={"cpu": 1}, pod_limits={"cpu": 2}), True, id="pod-level"),
+    ],
+)
+def test_bursts(pod: PodRequest, burst: bool) -> None:
+    assert bursts(pod) is burst
+
+
+@pytest.mark.parametrize(
+    ("pod", "pinned"),
+    [
+        pytest.param(PodRequest(GUARANTEED), True, id="whole"),
+        pytest.param(PodRequest((container(1500, 1500),)), False, id="fraction"),
+        pytest.param(PodRequest((container(1500, 1500), container(1000, 1000))), True, id="one-whole-container"),
+        pytest.param(PodRequest(BURSTABLE), False, id="burstable"),
+    ],
+)
+def test_pinned_by_a_static_kubelet(pod: PodRequest, pinned: bool) -> None:
+    assert is_pinned_by_static_kubelet(pod) is pinned
+
+
+@pytest.mark.parametrize(
+    ("pod", "policy", "qos"),
+    [
+        pytest.param(PodRequest(GUARANTEED), "static", QosClass.LSR, id="guaranteed-static"),
+        pytest.param(PodRequest(GUARANTEED), "none", QosClass.LS, id="guaranteed-none"),
+        pytest.param(PodRequest(GUARANTEED), None, QosClass.LS, id="guaranteed-unknown"),
+        pytest.param(PodRequest(GUARANTEED, qos=QosClass.LSE), "none", QosClass.LSE, id="label"),
+        pytest.param(PodRequest(BURSTABLE), "static", QosClass.LS, id="burstable"),
+        pytest.param(PodRequest(), "static", QosClass.BE, id="best-effort"),
+    ],
+)
+def test_running_pods_count_as(pod: PodRequest, policy: str | None, qos: QosClass) -> None:
+    assert running_qos(pod, kubelet_cpu_policy=policy) is qos
