@@ -1,0 +1,121 @@
+"""
+Inter-pod affinity and anti-affinity (kube-scheduler's InterPodAffinity).
+
+Everything that depends on other pods is counted once per decision, by value of the topology label; nodes are then checked by
+look-ups. Anti-affinity works both ways: a placed pod can forbid its neighbourhood to the new one.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from koord_numa.core.constraints import PodTerm
+from koord_numa.core.node import Node
+from koord_numa.core.request import Pod, PodRequest
+from koord_numa.core.selectors import Labels, selects
+from koord_numa.core.verdicts import Reason, Rejection
+
+Domain = tuple[str, str]
+"""A topology label and its value: ``("topology.kubernetes.io/zone", "a")``."""
+
+Namespaces = Mapping[str, Labels]
+"""Labels of every namespace, for terms with a namespace selector."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """What placed pods mean for one pending pod, per topology domain."""
+
+    affine: Counter[Domain] = field(default_factory=Counter)  # pods that match all of its affinity terms
+    repelled: Counter[tuple[int, Domain]] = field(default_factory=Counter)  # by anti-affinity term
+    forbidden: Counter[Domain] = field(default_factory=Counter)  # by anti-affinity of placed pods
+    pulls: Counter[Domain] = field(default_factory=Counter)  # weights of preferred terms, both directions
+    first: bool = False  # nobody matches its affinity yet, and it matches its own
+
+
+def neighbourhood(request: PodRequest, placed: Iterable[tuple[Node, Pod]], namespaces: Namespaces) -> Neighbourhood:
+    """Count the placed pods that matter to this one."""
+    demands, own = request.constraints, dict(request.labels)
+    view = Neighbourhood(
+        first=bool(demands.affinity) and all(_picks(t, request.namespace, own, namespaces) for t in demands.affinity)
+    )
+    for node, pod in placed:
+        _count_what_we_ask(view, request, (node, pod), namespaces)
+        _count_what_they_ask(view, request, (node, pod), namespaces)
+    return view
+
+
+def _count_what_we_ask(
+    view: Neighbourhood, request: PodRequest, placed: tuple[Node, Pod], namespaces: Namespaces
+) -> None:
+    node, pod = placed
+    demands, namespace, labels = request.constraints, pod.key.namespace, dict(pod.labels)
+    if demands.affinity and all(_picks(term, namespace, labels, namespaces) for term in demands.affinity):
+        view.affine.update(_domains(demands.affinity, node))
+    for index, term in enumerate(demands.anti_affinity):
+        if _picks(term, namespace, labels, namespaces):
+            view.repelled.update((index, domain) for domain in _domains((term,), node))
+    for weight, wish in _wishes(request):
+        if _picks(wish, namespace, labels, namespaces):
+            _pull(view, weight, wish, node)
+
+
+def _count_what_they_ask(
+    view: Neighbourhood, request: PodRequest, placed: tuple[Node, Pod], namespaces: Namespaces
+) -> None:
+    node, pod = placed
+    own = dict(request.labels)
+    for term in pod.request.constraints.anti_affinity:
+        if _picks(term, request.namespace, own, namespaces):
+            view.forbidden.update(_domains((term,), node))
+    for weight, wish in _wishes(pod.request):
+        if _picks(wish, request.namespace, own, namespaces):
+            _pull(view, weight, wish, node)
+
+
+def _pull(view: Neighbourhood, weight: int, wish: PodTerm, node: Node) -> None:
+    for domain in _domains((wish,), node):
+        view.pulls[domain] += weight
+
+
+def fits_pod_affinity(request: PodRequest, node: Node, view: Neighbourhood) -> Rejection | None:
+    """Required affinity, then the pod's own anti-affinity, then that of the pods already placed."""
+    demands = request.constraints
+    if not _near(request, node, view):
+        return Rejection(Reason.POD_AFFINITY, "node(s) didn't match pod affinity rules", resolvable=False)
+    for index, term in enumerate(demands.anti_affinity):
+        if any(view.repelled[index, domain] for domain in _domains((term,), node)):
+            return Rejection(Reason.POD_AFFINITY, "node(s) didn't match pod anti-affinity rules", term.topology_key)
+    if view.forbidden and any(view.forbidden[key, value] for key, value in node.labels.items()):
+        return Rejection(Reason.POD_AFFINITY, "node(s) didn't satisfy existing pods anti-affinity rules")
+    return None
+
+
+def pod_preference(node: Node, view: Neighbourhood) -> int:
+    """The sum of weights that pull the pod to this node; negative when they push it away."""
+    return sum(view.pulls[key, value] for key, value in node.labels.items()) if view.pulls else 0
+
+
+def _near(request: PodRequest, node: Node, view: Neighbourhood) -> bool:
+    terms = request.constraints.affinity
+    if not all(term.topology_key in node.labels for term in terms):
+        return False
+    if not view.affine and view.first:
+        return True  # the first of a group that wants to be together may go anywhere
+    return all(view.affine[domain] for domain in _domains(terms, node))
+
+
+def _wishes(request: PodRequest) -> list[tuple[int, PodTerm]]:
+    demands = request.constraints
+    return [(wish.weight, wish.term) for wish in demands.preferred_affinity] + [
+        (-wish.weight, wish.term) for wish in demands.preferred_anti_affinity
+    ]
+
+
+def _domains(terms: Iterable[PodTerm], node: Node) -> list[Domain]:
+    return [(t.topology_key, node.labels[t.topology_key]) for t in terms if t.topology_key in node.labels]
+
+
+def _picks(term: PodTerm, namespace: str, labels: Labels, namespaces: Namespaces) -> bool:
+    inside = namespace in term.namespaces or selects(term.namespace_selector, namespaces.get(namespace, {}))
+    return inside and selects(term.selector, labels)

@@ -1,0 +1,28 @@
+"""Do the pod's effective requests fit into what is left of the node (kube-scheduler's NodeResourcesFit)?"""
+
+from collections.abc import Mapping
+
+from koord_numa.core.amounts import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Amounts
+from koord_numa.core.quantity import format_amount
+from koord_numa.core.verdicts import Reason, Rejection
+
+_ORDER = {PODS: 0, CPU: 1, MEMORY: 2, EPHEMERAL_STORAGE: 3}
+
+
+def fits_resources(wanted: Amounts, allocatable: Amounts, held: Mapping[str, int], pods: int) -> Rejection | None:
+    """
+    ``wanted`` must fit into ``allocatable`` minus ``held``, and one more pod beside the ``pods`` that are there.
+
+    The first resource that does not fit is named: pods, cpu, memory, ephemeral-storage, then the others by name. A node that
+    does not list a resource has none of it; a node that does not list ``pods`` takes any number.
+    """
+    limit = allocatable.get(PODS)
+    if limit is not None and pods + 1 > limit:
+        return Rejection(Reason.RESOURCES, "Too many pods", f"{pods} of {limit} pods are there")
+    for name in sorted(wanted, key=lambda name: (_ORDER.get(name, 4), name)):
+        amount, there = wanted[name], allocatable.get(name, 0)
+        if amount > 0 and amount > there - held.get(name, 0):
+            free = max(0, there - held.get(name, 0))
+            detail = f"needs {format_amount(name, amount)} {name}, {format_amount(name, free)} of {format_amount(name, there)} free"
+            return Rejection(Reason.RESOURCES, f"Insufficient {name}", detail, resolvable=amount <= there)
+    return None

@@ -1,0 +1,103 @@
+"""
+Volumes bind pods to places (kube-scheduler's VolumeBinding, VolumeZone and VolumeRestrictions).
+
+Bound volumes decide by their node affinity and zone labels. Unbound claims are refused with a reason: asking a provisioner to
+create a volume for a chosen node is a dialogue that kube-scheduler has and we do not.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from koord_numa.core.node import Node
+from koord_numa.core.request import PodRequest
+from koord_numa.core.selectors import matches_term
+from koord_numa.core.verdicts import Reason, Rejection
+from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """All claims by (namespace, name), volumes and classes by name. ``known`` is false until they have been listed."""
+
+    claims: Mapping[tuple[str, str], PersistentVolumeClaim] = field(default_factory=dict)
+    volumes: Mapping[str, PersistentVolume] = field(default_factory=dict)
+    classes: Mapping[str, StorageClass] = field(default_factory=dict)
+    in_use: frozenset[tuple[str, str]] = frozenset()  # claims of placed pods, for ReadWriteOncePod
+    known: bool = True
+
+
+def refuse_claims(request: PodRequest, storage: Storage) -> Rejection | None:
+    """What stands against the pod on every node: a claim that is absent, going, in use, or not bound yet."""
+    if request.constraints.claims and not storage.known:
+        return _refusal("volumes are not known yet", "PersistentVolumeClaims have not been listed")
+    for name in request.constraints.claims:
+        claim = storage.claims.get((request.namespace, name))
+        refusal = _absent(name) if claim is None else _refuse_claim(claim, storage)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def fits_volumes(request: PodRequest, node: Node, storage: Storage) -> Rejection | None:
+    """Can every bound volume be reached from this node? ``refuse_claims`` must have had no objection."""
+    for name in request.constraints.claims:
+        volume = storage.volumes[storage.claims[request.namespace, name].volume]
+        detail = f"volume {volume.name} of claim {name}"
+        terms = volume.node_terms
+        if terms is not None and not any(matches_term(term, node.name, node.labels) for term in terms):
+            return _refusal("node(s) didn't match PersistentVolume's node affinity", detail)
+        if not _in_zone(volume, node):
+            return _refusal("node(s) had no available volume zone", detail)
+    return None
+
+
+def _refuse_claim(claim: PersistentVolumeClaim, storage: Storage) -> Rejection | None:
+    if claim.deleting:
+        return _refusal(f'persistentvolumeclaim "{claim.name}" is being deleted')
+    if claim.problem:
+        return _refusal(f'persistentvolumeclaim "{claim.name}" is malformed', claim.problem)
+    if not claim.bound:
+        return _refuse_unbound(claim, storage)
+    volume = storage.volumes.get(claim.volume)
+    if volume is None:
+        return _refusal(f'persistentvolume "{claim.volume}" not found', f"claim {claim.name} is bound to it")
+    if volume.problem:
+        return _refusal(f'persistentvolume "{volume.name}" is malformed', volume.problem)
+    if claim.read_write_once_pod and (claim.namespace, claim.name) in storage.in_use:
+        return Rejection(
+            Reason.VOLUME,
+            "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
+            f"claim {claim.name}",
+        )
+    return None
+
+
+def _refuse_unbound(claim: PersistentVolumeClaim, storage: Storage) -> Rejection:
+    storage_class = _class_of(claim, storage)
+    if storage_class is not None and storage_class.waits:
+        return _refusal(
+            f'persistentvolumeclaim "{claim.name}" waits for its first consumer, which koord-numa does not support',
+            f"bind the claim first, or use a storage class that binds at once instead of {storage_class.name}",
+        )
+    return _refusal("pod has unbound immediate PersistentVolumeClaims", f"claim {claim.name} is not bound")
+
+
+def _class_of(claim: PersistentVolumeClaim, storage: Storage) -> StorageClass | None:
+    if claim.storage_class is None:
+        return next((it for _, it in sorted(storage.classes.items()) if it.default), None)
+    return storage.classes.get(claim.storage_class)
+
+
+def _in_zone(volume: PersistentVolume, node: Node) -> bool:
+    """A node without any of the volume's zone labels is in none of them; as upstream, one without zone labels is in all."""
+    if not any(label in node.labels for label, _ in volume.zones):
+        return True
+    return all(node.labels.get(label) in values for label, values in volume.zones)
+
+
+def _absent(name: str) -> Rejection:
+    return _refusal(f'persistentvolumeclaim "{name}" not found')
+
+
+def _refusal(message: str, detail: str = "") -> Rejection:
+    return Rejection(Reason.VOLUME, message, detail, resolvable=False)

@@ -1,0 +1,52 @@
+"""Label selectors and node selector terms: does a set of labels meet a set of requirements?"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from koord_numa.core.constraints import LabelSelector, NodeTerm, Operator, Requirement
+
+Labels = Mapping[str, str]
+_Test = Callable[[str | None, tuple[str, ...]], bool]
+
+
+def _number(text: str) -> int | None:
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    return int(text) if 0 < len(digits) < 20 and digits.isascii() and digits.isdigit() else None
+
+
+def _greater(value: str | None, values: tuple[str, ...]) -> bool:
+    left, right = _number(value or ""), _number(values[0] if len(values) == 1 else "")
+    return left is not None and right is not None and left > right
+
+
+def _less(value: str | None, values: tuple[str, ...]) -> bool:
+    left, right = _number(value or ""), _number(values[0] if len(values) == 1 else "")
+    return left is not None and right is not None and left < right
+
+
+# As apimachinery's labels.Requirement.Matches: NotIn and DoesNotExist hold for an absent key, Gt and Lt compare integers.
+_TESTS: Final[Mapping[Operator, _Test]] = {
+    Operator.IN: lambda value, values: value is not None and value in values,
+    Operator.NOT_IN: lambda value, values: value is None or value not in values,
+    Operator.EXISTS: lambda value, _: value is not None,
+    Operator.DOES_NOT_EXIST: lambda value, _: value is None,
+    Operator.GT: _greater,
+    Operator.LT: _less,
+}
+
+
+def meets(labels: Labels, requirements: Iterable[Requirement]) -> bool:
+    """Do the labels meet every requirement?"""
+    return all(_TESTS[need.operator](labels.get(need.key), need.values) for need in requirements)
+
+
+def selects(selector: LabelSelector | None, labels: Labels) -> bool:
+    """Does the selector pick an object with these labels? No selector picks nothing, an empty one everything."""
+    return selector is not None and meets(labels, selector.requirements)
+
+
+def matches_term(term: NodeTerm, node: str, labels: Labels) -> bool:
+    """Does a node of this name and these labels match the term? An empty term matches no node."""
+    if not term.labels and not term.fields:
+        return False
+    return meets(labels, term.labels) and meets({"metadata.name": node}, term.fields)
