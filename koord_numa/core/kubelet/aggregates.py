@@ -70,7 +70,9 @@ def _demand(container: Container, pinned: bool) -> Demand:
     milli = container.requests.get(CPU, 0)
     return Demand(
         cpus=milli // MILLI if pinned and milli % MILLI == 0 else 0,
-        memory={kind: amount for kind, amount in sorted(container.requests.items()) if is_memory(kind)} if pinned else None,
+        memory={kind: amount for kind, amount in sorted(container.requests.items()) if is_memory(kind)}
+        if pinned
+        else None,
         devices={name: amount for name, amount in sorted(container.limits.items()) if _may_be_device(name)},
     )
 

@@ -1,0 +1,76 @@
+"""
+The topology manager's decision on one unit: from the wishes of all managers to one hint, or a refusal.
+
+A common preferred mask wins over everything else, and restricted and single-numa-node accept nothing else; so most decisions
+never look at a mask that is not preferred. Only best-effort falls back to intersecting whole lists of hints.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from koord_numa.core.kubelet.answers import TOPOLOGY_AFFINITY, Alignment, Refusal
+from koord_numa.core.kubelet.machine import CLOSEST_NUMA, KubeletNode, bits_of
+from koord_numa.core.kubelet.wishes import Wish
+from koord_numa.core.vocabulary import KubeletPolicy
+
+
+def align(node: KubeletNode, wishes: Sequence[Wish]) -> Alignment | Refusal:
+    """
+    The merged hint of one alignment unit, under the node's policy.
+
+    Masks that differ never merge into a preferred one, and without any wish the answer is every NUMA node, preferred
+    (policy_*.go and mergePermutation in the kubelet's topologymanager).
+    """
+    everywhere = node.machine.numa_mask
+    single = node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
+    if not wishes:
+        return Alignment(None if single else everywhere, preferred=True)
+    common = [mask for mask in common_preferred(wishes) if not single or mask.bit_count() == 1]
+    if common:
+        mask = min(common, key=lambda candidate: _rank(node, candidate))
+        return Alignment(None if single and mask == everywhere else mask, preferred=True)
+    if node.config.topology_policy is KubeletPolicy.BEST_EFFORT:
+        return _compromise(node, wishes)
+    wanted = ", ".join(wish.resource for wish in wishes)
+    return Refusal(TOPOLOGY_AFFINITY, f"no set of NUMA nodes is preferred for all of {wanted}")
+
+
+def common_preferred(wishes: Sequence[Wish]) -> Iterator[int]:
+    """The masks that every wish prefers. There must be a wish."""
+    first, others = wishes[0], [wish for wish in wishes[1:] if wish is not wishes[0]]
+    for mask in first.preferred():
+        if all(not mask & ~wish.nodes and wish.prefers(mask) and wish.fits(mask) for wish in others):
+            yield mask
+
+
+def _compromise(node: KubeletNode, wishes: Sequence[Wish]) -> Alignment:
+    """
+    The best intersection of one hint per wish; a wish without hints does not narrow it.
+
+    Best are intersections as wide as the narrowest hint of the wish that needs most NUMA nodes, then narrower ones from wide
+    to narrow, then wider ones from narrow to wide (compareHints in the kubelet's topologymanager/policy.go).
+    """
+    reached = {node.machine.numa_mask}
+    width = 0
+    for wish in wishes:
+        masks = [mask for mask, _ in wish.hints()]
+        if masks:
+            width = max(width, masks[0].bit_count())
+            reached = {left & right for left in reached for right in masks}
+    reached.discard(0)
+    if not reached:
+        return Alignment(node.machine.numa_mask, preferred=False)
+
+    def cost(mask: int) -> tuple[int, int, tuple[int, int, int]]:
+        count = mask.bit_count()
+        return (0 if count == width else 1 if count < width else 2, abs(count - width), _rank(node, mask))
+
+    return Alignment(min(reached, key=cost), preferred=False)
+
+
+def _rank(node: KubeletNode, mask: int) -> tuple[int, int, int]:
+    """Narrower first, then closer together where the option says so, then the smaller number."""
+    distance = 0
+    if node.option(CLOSEST_NUMA) and node.config.topology_policy is not KubeletPolicy.SINGLE_NUMA_NODE:
+        members = bits_of(mask)
+        distance = sum(node.machine.distance(start, end) for start in members for end in members)
+    return mask.bit_count(), distance, mask

@@ -1,0 +1,107 @@
+"""
+The kubelet's CPU manager, policy static: which NUMA nodes could serve exclusive CPUs, and which CPUs a container gets.
+
+Works on CPU bits that its caller keeps; the order of CPUs inside a NUMA node set is ``core/cpus/static_policy.py``.
+"""
+
+from dataclasses import dataclass
+
+from koord_numa.core.amounts import CPU
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.cpus.static_policy import StaticOptions, assign
+from koord_numa.core.kubelet.answers import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, Refusal
+from koord_numa.core.kubelet.machine import (
+    ACROSS_CORES,
+    ACROSS_NUMA,
+    BY_SOCKET,
+    BY_UNCORE,
+    FULL_CORES,
+    KubeletNode,
+    bits_of,
+)
+from koord_numa.core.kubelet.wishes import Wish, fewest
+
+
+@dataclass(frozen=True, slots=True)
+class CpuStock:
+    """CPUs at one moment, as bits: ``free`` ones, and ``reusable`` ones left by init containers of the pod being admitted."""
+
+    node: KubeletNode
+    free: int
+    reusable: int = 0
+
+    def wish(self, needed: int) -> Wish:
+        """
+        Where ``needed`` CPUs could come from.
+
+        Every reusable CPU must be inside; the preferred size counts all CPUs, busy and reserved ones too
+        (generateCPUTopologyHints in the kubelet's cpumanager/policy_static.go).
+        """
+        machine = self.node.machine
+        totals = {numa: bits.bit_count() for numa, bits in machine.numa_bits.items() if bits}
+        free = {numa: (self.free & machine.numa_bits[numa]).bit_count() for numa in totals}
+        pinned = machine.numa_of(CpuSet(self.reusable))
+        missing = needed - self.reusable.bit_count()
+        size = fewest(list(totals.values()), needed)
+
+        def fits(mask: int) -> bool:
+            return not pinned & ~mask and sum(free[numa] for numa in bits_of(mask)) >= missing
+
+        also = None
+        if self.node.option(BY_SOCKET):
+            per_socket = len(totals) // len(machine.socket_bits)
+            sockets = -(-size // per_socket) if per_socket else 0
+
+            def also(mask: int) -> bool:
+                return self._sockets(mask).bit_count() == sockets
+
+        return Wish(CPU, nodes=sum(1 << numa for numa in totals), size=size, fits=fits, also=also)
+
+    def take(self, needed: int, mask: int | None) -> int | Refusal:
+        """
+        The CPUs that a container gets: as many as possible inside ``mask``, the rest anywhere.
+
+        As Allocate in the kubelet's cpumanager/policy_static.go; with full-pcpus-only the number of free whole cores is
+        checked first, without counting reusable CPUs and regardless of NUMA nodes.
+        """
+        refusal = self._check_whole_cores(needed)
+        if refusal is not None:
+            return refusal
+        pool = self.free | self.reusable
+        if needed > pool.bit_count():
+            return Refusal(UNEXPECTED_ADMISSION, f"needed {needed} exclusive CPUs, free {pool.bit_count()}")
+        chosen = 0
+        if mask is not None:
+            aligned = pool & self._aligned(mask)
+            chosen = self._assign(aligned, min(needed, aligned.bit_count()))
+        return chosen | self._assign(pool & ~chosen, needed - chosen.bit_count())
+
+    def _check_whole_cores(self, needed: int) -> Refusal | None:
+        if not self.node.option(FULL_CORES):
+            return None
+        threads = self.node.machine.threads_per_core
+        if needed % threads:
+            return Refusal(SMT_ALIGNMENT, f"{needed} CPUs are not a multiple of {threads} per core")
+        whole = (self.free & ~self.node.reserved_cores).bit_count()
+        if needed > whole:
+            return Refusal(SMT_ALIGNMENT, f"needed {needed} CPUs on whole cores, free {whole}")
+        return None
+
+    def _assign(self, pool: int, count: int) -> int:
+        if not count:
+            return 0
+        return assign(self.node.machine, CpuSet(pool), count, static_options(self.node)).bits
+
+    def _aligned(self, mask: int) -> int:
+        machine = self.node.machine
+        if self.node.option(BY_SOCKET):
+            return sum(machine.socket_bits[socket] for socket in bits_of(self._sockets(mask)))
+        return sum(machine.numa_bits.get(numa, 0) for numa in bits_of(mask))
+
+    def _sockets(self, mask: int) -> int:
+        machine = self.node.machine
+        sockets = 0
+        for socket, bits in machine.socket_bits.items():
+            if any(bits & machine.numa_bits.get(numa, 0) for numa in bits_of(mask)):
+                sockets |= 1 << socket
+        return sockets

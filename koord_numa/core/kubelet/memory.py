@@ -1,0 +1,167 @@
+"""
+The kubelet's memory manager, policy Static: memory and huge pages per NUMA node, and the groups that wide blocks tie together.
+
+While a block spans several NUMA nodes they form a group: other memory goes to exactly that group or to NUMA nodes outside. The
+books follow the manager to the byte, also where releases are credited to another NUMA node of a group than was charged.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from koord_numa.core.amounts import Amounts
+from koord_numa.core.kubelet.answers import UNEXPECTED_ADMISSION, Alignment, MemoryBlock, Refusal
+from koord_numa.core.kubelet.machine import bits_of
+from koord_numa.core.kubelet.wishes import Wish, masks_of
+
+Reusable = dict[tuple[int, str], int]
+"""Bytes that init containers of the pod being admitted leave to later ones, by (mask, memory type)."""
+
+
+@dataclass(slots=True)
+class MemoryBooks:
+    """
+    Who holds how much on which NUMA node. Changed by ``take`` and ``release``; ``copy`` first to try something.
+
+    ``groups`` maps a NUMA node to the mask of the group it is in, itself alone at first; ``blocks`` counts the blocks on it.
+    """
+
+    supply: Mapping[int, Amounts]  # never changed
+    free: dict[int, dict[str, int]]
+    held: dict[int, dict[str, int]]
+    groups: dict[int, int]
+    blocks: dict[int, int]
+    nodes: int  # mask of all NUMA nodes
+
+    @classmethod
+    def of(cls, supply: Mapping[int, Amounts]) -> "MemoryBooks":
+        """The books of an empty machine."""
+        return cls(
+            supply=supply,
+            free={numa: dict(amounts) for numa, amounts in supply.items()},
+            held={numa: dict.fromkeys(amounts, 0) for numa, amounts in supply.items()},
+            groups={numa: 1 << numa for numa in supply},
+            blocks=dict.fromkeys(supply, 0),
+            nodes=sum(1 << numa for numa in supply),
+        )
+
+    def copy(self) -> "MemoryBooks":
+        """Books of their own, with the same entries."""
+        return MemoryBooks(
+            supply=self.supply,
+            free={numa: dict(amounts) for numa, amounts in self.free.items()},
+            held={numa: dict(amounts) for numa, amounts in self.held.items()},
+            groups=dict(self.groups),
+            blocks=dict(self.blocks),
+            nodes=self.nodes,
+        )
+
+    def knows(self, kinds: Iterable[str]) -> bool:
+        """Does every NUMA node have an entry for each of these memory types?"""
+        return all(kind in amounts for kind in kinds for amounts in self.supply.values())
+
+    def wish(self, demand: Amounts, reusable: Reusable) -> Wish:
+        """
+        Where memory of these types could come from, all from the same NUMA nodes.
+
+        The preferred size counts what is allocatable, reservations excluded (calculateHints in the kubelet's
+        memorymanager/policy_static.go).
+        """
+
+        def fits(mask: int) -> bool:
+            return (
+                self._groups_allow(mask)
+                and all(self._supplied(mask, kind) >= amount for kind, amount in demand.items())
+                and all(
+                    self._free(mask, kind) + reusable.get((mask, kind), 0) >= amount for kind, amount in demand.items()
+                )
+            )
+
+        return Wish("memory", nodes=self.nodes, size=self._smallest(demand), fits=fits)
+
+    def choose(self, demand: Amounts, hint: Alignment, reusable: Reusable) -> int | Refusal:
+        """
+        The mask that a container's memory will be bound to.
+
+        Without a mask in the hint the best of the manager's own; a mask with too little is widened to a fitting one around
+        it; a preferred hint is never replaced by one that is not (Allocate in the kubelet's policy_static.go).
+        """
+        wish = self.wish(demand, reusable)
+        mask, preferred = hint.mask, hint.preferred
+        if mask is None:
+            best = _best(wish, within=0)
+            if best is None:
+                return Refusal(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {self.missing(demand)}")
+            if preferred and not best.preferred:
+                return Refusal(UNEXPECTED_ADMISSION, f"no preferred set of NUMA nodes has free {self.missing(demand)}")
+            mask, preferred = best.mask or 0, best.preferred
+        if any(self._free(mask, kind) < amount for kind, amount in demand.items()):
+            best = _best(wish, within=mask)
+            if best is None or (preferred and not best.preferred):
+                return Refusal(
+                    UNEXPECTED_ADMISSION, f"no set around NUMA nodes {_named(mask)} has {self.missing(demand)}"
+                )
+            mask = best.mask or 0
+        if mask.bit_count() > 1 and not self._groups_allow(mask):
+            return Refusal(UNEXPECTED_ADMISSION, f"NUMA nodes {_named(mask)} are bound to other groups already")
+        return mask
+
+    def take(self, block: MemoryBlock, covered: int) -> None:
+        """Enter a block; ``covered`` bytes of it are there already, left by an init container. Drains low NUMA ids first."""
+        rest = max(0, block.amount - covered)
+        for numa in bits_of(block.mask):
+            self.blocks[numa] += 1
+            self.groups[numa] = block.mask
+            part = min(rest, max(0, self.free[numa].get(block.resource, 0)))
+            if part:
+                self.free[numa][block.resource] -= part
+                self.held[numa][block.resource] += part
+                rest -= part
+
+    def release(self, block: MemoryBlock) -> None:
+        """Strike a block out. Credits low NUMA ids first, as the manager does, whichever of the group was charged."""
+        rest = block.amount
+        for numa in bits_of(block.mask):
+            self.blocks[numa] -= 1
+            if not self.blocks[numa]:
+                self.groups[numa] = 1 << numa
+            part = min(rest, self.held[numa].get(block.resource, 0))
+            if part:
+                self.free[numa][block.resource] += part
+                self.held[numa][block.resource] -= part
+                rest -= part
+
+    def missing(self, demand: Amounts) -> str:
+        """The demand in words."""
+        return ", ".join(f"{kind} {amount}" for kind, amount in sorted(demand.items()))
+
+    def _groups_allow(self, mask: int) -> bool:
+        members = bits_of(mask)
+        if len(members) == 1:
+            return self.groups[members[0]].bit_count() == 1
+        return all(not self.blocks[numa] or self.groups[numa] == mask for numa in members)
+
+    def _free(self, mask: int, kind: str) -> int:
+        return sum(self.free[numa].get(kind, 0) for numa in bits_of(mask))
+
+    def _supplied(self, mask: int, kind: str) -> int:
+        return sum(self.supply[numa].get(kind, 0) for numa in bits_of(mask))
+
+    def _smallest(self, demand: Amounts) -> int:
+        for size in range(1, self.nodes.bit_count()):
+            for mask in masks_of(self.nodes, size):
+                if all(self._supplied(mask, kind) >= amount for kind, amount in demand.items()):
+                    return size
+        return self.nodes.bit_count()
+
+
+def _best(wish: Wish, within: int) -> Alignment | None:
+    """The narrowest, numerically smallest of the preferred masks around ``within``, else of the others."""
+    around = [(not preferred, mask.bit_count(), mask) for mask, preferred in wish.hints() if not within & ~mask]
+    if not around:
+        return None
+    rejected, _, mask = min(around)
+    return Alignment(mask=mask, preferred=not rejected)
+
+
+def _named(mask: int) -> str:
+    return ", ".join(str(numa) for numa in bits_of(mask))

@@ -1,0 +1,26 @@
+"""The kubelet's last admission check: does the pod fit into what the Node object says is allocatable?"""
+
+from typing import Final
+
+from koord_numa.core.amounts import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Amounts
+from koord_numa.core.kubelet.answers import OUT_OF, Refusal
+
+_FIRST: Final = (PODS, CPU, MEMORY, EPHEMERAL_STORAGE)
+
+
+def check_node_fit(requests: Amounts, requested: Amounts, allocatable: Amounts) -> Refusal | None:
+    """
+    The refusal that names the first resource that is short, or ``None``.
+
+    ``requested`` sums the pods present and counts them as ``pods``. Extended resources that the node does not list are not
+    checked (fitsRequest of the scheduler framework, called by the kubelet after removeMissingExtendedResources).
+    """
+    wanted = {**requests, PODS: 1}
+    for resource in (*_FIRST, *sorted(set(wanted) - set(_FIRST))):
+        amount = wanted.get(resource, 0)
+        if not amount or ("/" in resource and resource not in allocatable):
+            continue
+        free = allocatable.get(resource, 0) - requested.get(resource, 0)
+        if amount > free:
+            return Refusal(OUT_OF + resource, f"{resource}: needed {amount}, free {free}")
+    return None

@@ -1,0 +1,216 @@
+"""
+Admission exactly as the kubelet's managers do it, on a node whose configuration and state are known in full.
+
+Topology manager (policy and scope), then device, CPU and memory manager per container, then the node-level check. A refused pod
+leaves nothing behind.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.effective import effective_requests
+from koord_numa.core.kubelet.aggregates import Demand, PodDemand, pod_demand
+from koord_numa.core.kubelet.alignment import align
+from koord_numa.core.kubelet.answers import (
+    UNEXPECTED_ADMISSION,
+    Alignment,
+    ContainerGrant,
+    Grant,
+    MemoryBlock,
+    Refusal,
+)
+from koord_numa.core.kubelet.cpus import CpuStock
+from koord_numa.core.kubelet.devices import DeviceStock
+from koord_numa.core.kubelet.machine import KubeletNode
+from koord_numa.core.kubelet.memory import Reusable
+from koord_numa.core.kubelet.predicates import check_node_fit
+from koord_numa.core.kubelet.state import Books, KubeletState
+from koord_numa.core.kubelet.wishes import Wish
+from koord_numa.core.request import Container, PodRequest
+from koord_numa.core.vocabulary import ContainerKind, KubeletScope
+
+ANYWHERE: Final = Alignment(mask=None, preferred=False)
+"""What the managers read from the hint store when no hint was stored, as under policy none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The pod is in: what it got, and the state after its containers have started."""
+
+    grant: Grant
+    state: KubeletState
+
+
+def admit(state: KubeletState, uid: str, request: PodRequest) -> Admitted | Refusal:
+    """
+    Ask the kubelet of this state to admit a pod. The state is not changed.
+
+    Containers are handled init containers first, each seeing what is left by those before it, as the admission scopes in
+    scope_*.go of the kubelet's topologymanager.
+    """
+    demand = pod_demand(request)
+    books = state.books.copy()
+    attempt = _Attempt(state.node, books)
+    grants = attempt.run(demand)
+    if isinstance(grants, Refusal):
+        return grants
+    refusal = check_node_fit(effective_requests(request), state.requested, state.node.allocatable)
+    if refusal is not None:
+        return refusal
+    attempt.start(grants)
+    grant = Grant(demand.qos, tuple(grants))
+    return Admitted(grant, state.with_pod(uid, request, grant, books))
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One admission in progress: a draft of the books, and what init containers of this pod have left so far."""
+
+    node: KubeletNode
+    books: Books
+    reusable_cpus: int = 0
+    reusable_devices: dict[str, int] = field(default_factory=dict)
+    reusable_memory: Reusable = field(default_factory=dict)
+
+    def run(self, demand: PodDemand) -> list[ContainerGrant] | Refusal:
+        """Allocate for every container, or say why one of them cannot be served."""
+        common: Alignment | Refusal = ANYWHERE
+        if self.node.aligns and self.node.config.topology_scope is KubeletScope.POD:
+            common = align(self.node, self._wishes(demand.pod))
+            if isinstance(common, Refusal):
+                return common
+        grants: list[ContainerGrant] = []
+        for container, part in demand.containers:
+            hint: Alignment | Refusal = common
+            if self.node.aligns and self.node.config.topology_scope is KubeletScope.CONTAINER:
+                hint = align(self.node, self._wishes(part))
+            grant = hint if isinstance(hint, Refusal) else self._allocate(container, part, hint, grants)
+            if isinstance(grant, Refusal):
+                return Refusal(grant.reason, f"container {container.name}: {grant.detail}")
+            grants.append(grant)
+        return grants
+
+    def start(self, grants: list[ContainerGrant]) -> None:
+        """Containers start one after the other, which gives the memory of finished init containers back."""
+        if self.books.memory is not None:
+            for grant in grants:
+                if grant.kind is ContainerKind.INIT:
+                    for block in grant.memory:
+                        self.books.memory.release(block)
+
+    def _wishes(self, demand: Demand) -> list[Wish]:
+        wishes: list[Wish] = []
+        for resource, needed in demand.devices.items():
+            wish = self._devices(resource).wish(needed) if resource in self.node.devices else None
+            if wish is not None:
+                wishes.append(wish)
+        if demand.cpus and self.node.pins_cpus:
+            wishes.append(self._cpus().wish(demand.cpus))
+        if demand.memory and self.books.memory is not None and self.books.memory.knows(demand.memory):
+            wish = self.books.memory.wish(demand.memory, self.reusable_memory)
+            if wish.possible:  # without any hint the memory manager keeps silent, and fails later
+                wishes.extend([wish] * len(demand.memory))
+        return wishes
+
+    def _allocate(
+        self, container: Container, demand: Demand, hint: Alignment, earlier: list[ContainerGrant]
+    ) -> ContainerGrant | Refusal:
+        devices = self._take_devices(container.kind, demand, hint)
+        if isinstance(devices, Refusal):
+            return devices
+        cpus = self._take_cpus(container.kind, demand, hint)
+        if isinstance(cpus, Refusal):
+            return cpus
+        blocks = self._take_memory(container.kind, demand, hint, earlier)
+        if isinstance(blocks, Refusal):
+            return blocks
+        return ContainerGrant(
+            name=container.name,
+            kind=container.kind,
+            cpus=cpus,
+            memory=blocks,
+            devices=devices,
+            hint=hint if self.node.aligns else None,
+        )
+
+    def _take_devices(
+        self, kind: ContainerKind, demand: Demand, hint: Alignment
+    ) -> dict[str, tuple[str, ...]] | Refusal:
+        given: dict[str, tuple[str, ...]] = {}
+        for resource, needed in demand.devices.items():
+            if resource not in self.node.devices:
+                continue
+            stock = self._devices(resource)
+            bits = stock.take(needed, hint.mask)
+            if isinstance(bits, Refusal):
+                return bits
+            self.books.devices[resource] |= bits
+            kept = stock.reusable | bits if kind is ContainerKind.INIT else stock.reusable & ~bits
+            self.reusable_devices[resource] = kept
+            if bits:
+                given[resource] = stock.pool.ids(bits)
+        return given
+
+    def _take_cpus(self, kind: ContainerKind, demand: Demand, hint: Alignment) -> CpuSet | Refusal:
+        if not (demand.cpus and self.node.pins_cpus):
+            return CpuSet()
+        bits = self._cpus().take(demand.cpus, hint.mask)
+        if isinstance(bits, Refusal):
+            return bits
+        self.books.cpus &= ~bits
+        if kind is ContainerKind.INIT:
+            self.reusable_cpus |= bits
+        else:
+            self.reusable_cpus &= ~bits
+        return CpuSet(bits)
+
+    def _take_memory(
+        self, kind: ContainerKind, demand: Demand, hint: Alignment, earlier: list[ContainerGrant]
+    ) -> tuple[MemoryBlock, ...] | Refusal:
+        memory = self.books.memory
+        if memory is None or demand.memory is None:
+            return ()
+        if not memory.knows(demand.memory):
+            # The kubelet itself has no answer here: it follows a missing entry of its table.
+            return Refusal(UNEXPECTED_ADMISSION, f"a NUMA node lacks one of {', '.join(demand.memory)}")
+        mask = memory.choose(demand.memory, hint, self.reusable_memory)
+        if isinstance(mask, Refusal):
+            return mask
+        blocks = tuple(MemoryBlock(resource, amount, mask) for resource, amount in demand.memory.items())
+        for block in blocks:
+            place = (mask, block.resource)
+            left = self.reusable_memory.get(place, 0)
+            memory.take(block, covered=left)
+            kept = max(left, block.amount) if kind is ContainerKind.INIT else max(0, left - block.amount)
+            self.reusable_memory[place] = kept
+        _hand_over(blocks, earlier)
+        return blocks
+
+    def _devices(self, resource: str) -> DeviceStock:
+        return DeviceStock(
+            resource=resource,
+            pool=self.node.devices[resource],
+            taken=self.books.devices[resource],
+            reusable=self.reusable_devices.get(resource, 0),
+        )
+
+    def _cpus(self) -> CpuStock:
+        return CpuStock(self.node, self.books.cpus, self.reusable_cpus)
+
+
+def _hand_over(blocks: tuple[MemoryBlock, ...], earlier: list[ContainerGrant]) -> None:
+    """Take what these blocks cover off the blocks of earlier init containers, which may end up empty but stay listed."""
+    for block in blocks:
+        rest = block.amount
+        for place, grant in enumerate(earlier):
+            if grant.kind is not ContainerKind.INIT:
+                continue
+            shrunk = []
+            for old in grant.memory:
+                if old.resource == block.resource and old.mask == block.mask:
+                    part = min(rest, old.amount)
+                    rest -= part
+                    old = replace(old, amount=old.amount - part)
+                shrunk.append(old)
+            earlier[place] = replace(grant, memory=tuple(shrunk))

@@ -1,0 +1,98 @@
+"""
+A kubelet's books at one moment: free CPUs, devices and memory, and what every pod on the node was given.
+
+States are values: admitting or removing a pod makes a new one and leaves the old one intact, so trying something costs no more
+than a few small copies. ``replay.py`` decides; this module only keeps the books.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from koord_numa.core.amounts import PODS, Amounts, add, subtract
+from koord_numa.core.effective import effective_requests
+from koord_numa.core.kubelet.answers import Grant
+from koord_numa.core.kubelet.machine import KubeletNode
+from koord_numa.core.kubelet.memory import MemoryBooks
+from koord_numa.core.request import PodRequest
+from koord_numa.core.vocabulary import ContainerKind
+
+
+@dataclass(slots=True)
+class Books:
+    """What is free right now. A draft to be changed while one pod is admitted; never changed once it is part of a state."""
+
+    cpus: int  # bits of the CPUs that may become exclusive
+    devices: dict[str, int]  # resource -> bits of the devices that some pod has
+    memory: MemoryBooks | None  # None: the memory manager is off
+
+    def copy(self) -> "Books":
+        """A draft of its own."""
+        return Books(self.cpus, dict(self.devices), self.memory.copy() if self.memory is not None else None)
+
+    def release(self, grant: Grant, node: KubeletNode, kept_memory: Mapping[str, bool]) -> None:
+        """Give back what a pod was given: CPUs and devices of all containers, memory of those in ``kept_memory``."""
+        for container in grant.containers:
+            self.cpus |= container.cpus.bits
+            for resource, ids in container.devices.items():
+                for place, device in enumerate(node.devices[resource].devices):
+                    if device.id in ids:
+                        self.devices[resource] &= ~(1 << place)
+            if self.memory is not None and kept_memory[container.name]:
+                for block in container.memory:
+                    self.memory.release(block)
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """A pod on the node: what it was given, and what it counts as in the last admission check."""
+
+    grant: Grant
+    requests: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletState:
+    """The node, the books, and the pods by uid."""
+
+    node: KubeletNode
+    books: Books
+    pods: Mapping[str, Resident] = field(default_factory=dict)
+    requested: Amounts = field(default_factory=lambda: {PODS: 0})
+
+    @classmethod
+    def empty(cls, node: KubeletNode) -> "KubeletState":
+        """The books before the first pod."""
+        return cls(
+            node=node,
+            books=Books(
+                cpus=node.machine.bits & ~node.reserved if node.pins_cpus else 0,
+                devices=dict.fromkeys(node.devices, 0),
+                memory=MemoryBooks.of(node.memory) if node.pins_memory else None,
+            ),
+        )
+
+    def with_pod(self, uid: str, request: PodRequest, grant: Grant, books: Books) -> "KubeletState":
+        """The state after this grant, whose ``books`` the decision worked out on a draft of these."""
+        resident = Resident(grant, {**effective_requests(request), PODS: 1})
+        return replace(
+            self,
+            books=books,
+            pods={**self.pods, uid: resident},
+            requested=add(self.requested, resident.requests),
+        )
+
+    def without(self, uid: str) -> "KubeletState":
+        """The state after the pod is gone; unchanged when it was never there."""
+        resident = self.pods.get(uid)
+        if resident is None:
+            return self
+        books = self.books.copy()
+        # Regular init containers gave their memory back when the next container started, but not their CPUs and devices.
+        kept = {container.name: container.kind is not ContainerKind.INIT for container in resident.grant.containers}
+        books.release(resident.grant, self.node, kept)
+        return replace(
+            self,
+            books=books,
+            pods={other: pod for other, pod in self.pods.items() if other != uid},
+            requested=subtract(self.requested, resident.requests),
+        )
