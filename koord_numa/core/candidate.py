@@ -1,0 +1,48 @@
+"""One node as a decision sees it: the Node, what it offers, who holds what, and whether it is barred. Facts only, no rules."""
+
+from dataclasses import dataclass, field
+
+from koord_numa.core.amounts import CPU, Amounts
+from koord_numa.core.constraints import HostPort
+from koord_numa.core.inventory import Inventory, inventory, reserve
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.ledger import Ledger
+from koord_numa.core.node import Node, Topology
+from koord_numa.core.verdicts import Rejection
+from koord_numa.core.vocabulary import CpuOwner
+
+Offer = Inventory | KubeletView | Rejection
+"""What a node has to give: CPUs that are ours to choose, or a kubelet that chooses, or nothing and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """
+    A node in the state of one moment. ``allocatable`` is without the node's own reservation. ``barred`` says why nothing may go
+    there although the node itself is fine: locked by a rebind, not trusted.
+    """
+
+    node: Node
+    offer: Offer
+    ledger: Ledger
+    allocatable: Amounts = field(default_factory=dict)
+    ports: tuple[HostPort, ...] = ()
+    barred: Rejection | None = None
+
+    @property
+    def room(self) -> int:
+        """Milli-CPU that nobody has asked for yet."""
+        return self.allocatable.get(CPU, 0) - self.ledger.amounts.get(CPU, 0)
+
+
+def inventory_of(node: Node, topology: Topology | None) -> Inventory | Rejection | None:
+    """What the objects of a node offer when its CPUs are ours; ``None`` where a kubelet chooses them."""
+    if topology is not None and not topology.problem and topology.owner is CpuOwner.KUBELET:
+        return None
+    return inventory(node, topology)
+
+
+def candidate(node: Node, offer: Offer, ledger: Ledger, ports: tuple[HostPort, ...] = ()) -> Candidate:
+    """A node that nothing bars."""
+    allocatable = offer.allocatable if isinstance(offer, Inventory) else reserve(node.allocatable, node.reservation)
+    return Candidate(node, offer, ledger, allocatable, ports)

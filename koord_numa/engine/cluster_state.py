@@ -1,0 +1,193 @@
+"""
+What the engine believes about the cluster: nodes, topologies, and every pod that holds something, whoever placed it.
+
+Theory: facts replace what was known of one object, so order and repetition do not matter. Between a decision and its confirmation
+a pod is *assumed*: it is counted as if it were bound. An assumption ends in exactly one of three ways, each for this one pod:
+
+    assumed ──seen bound──▶ counted by what its own object says
+       │ ╲─its bind failed──▶ released
+       └──bound, but never seen: read back (``overdue``)──▶ one of the above
+
+Nothing here decides or talks to anyone.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from koord_numa.core.ledger import Holding, holding_of
+from koord_numa.core.node import Node, Topology
+from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Placement
+from koord_numa.engine.causes import Cause
+from koord_numa.engine.node_record import NodeRecord
+
+DELETED = "DELETED"
+"""The event type that says an object is gone; every other type, ``None`` among them, says that it exists as shown."""
+
+OnChange = Callable[[Cause, NodeRecord], None]
+
+
+@dataclass(slots=True)
+class Assumption:
+    """A placement that the API server has not shown yet. ``confirmed`` is when the bind was answered, monotonic seconds."""
+
+    pod: Pod
+    placement: Placement
+    confirmed: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class ClusterState:
+    """Everything known. ``on_change`` hears every change that may help a waiting pod or alter a remembered result."""
+
+    on_change: OnChange
+    nodes: dict[str, NodeRecord] = field(default_factory=dict)
+    node_of: dict[str, str] = field(default_factory=dict)  # uid of a counted pod -> its node
+    assumed: dict[str, Assumption] = field(default_factory=dict)
+
+    def pod(self, uid: str) -> Pod | None:
+        """A counted pod."""
+        name = self.node_of.get(uid)
+        return None if name is None else self.nodes[name].pods[uid]
+
+    def placed(self) -> Iterator[tuple[Node, Pod]]:
+        """Every counted pod with its node, where there is a Node object."""
+        for record in self.nodes.values():
+            if record.node is not None:
+                for pod in record.pods.values():
+                    yield record.node, pod
+
+    def observe_node(self, event: str | None, node: Node) -> None:
+        """A Node came, changed or went."""
+        record = self._record(node.name)
+        new = None if event == DELETED else node
+        if record.node != new:
+            cause = Cause.NODE_ADDED if record.node is None else Cause.NODE_CHANGED
+            record.set_objects(new, record.published)
+            self.on_change(cause, record)
+        self._forget_if_empty(record)
+
+    def observe_topology(self, event: str | None, topology: Topology) -> None:
+        """A NodeResourceTopology came, changed or went."""
+        record = self._record(topology.node)
+        new = None if event == DELETED else topology
+        if record.published != new:
+            record.set_objects(record.node, new)
+            self._settle_published(record)
+            self.on_change(Cause.TOPOLOGY_CHANGED, record)
+        self._forget_if_empty(record)
+
+    def observe_pod(self, event: str | None, pod: Pod) -> None:
+        """A pod with a node: counted until it has finished or is gone, by what its own object says."""
+        if event == DELETED or pod.finished or not pod.node:
+            self.release(pod.key.uid)
+            return
+        uid = pod.key.uid
+        assumption = self.assumed.pop(uid, None)
+        if self.node_of.get(uid, pod.node) != pod.node:
+            self.release(uid)
+        record = self._record(pod.node)
+        known = record.pods.get(uid)
+        holding = holding_of(pod)
+        if known is not None and pod.assignment is None and (assumption is not None or known.assignment is None):
+            # Nobody says where a kubelet put the pod, so what was assumed of it stays counted.
+            holding = replace(holding, numa=record.ledger.holdings[uid].numa)
+        self._count(record, pod, holding)
+
+    def replace_nodes(self, nodes: Iterable[Node]) -> None:
+        """These nodes exist and no others."""
+        found = {node.name: node for node in nodes}
+        for record in [r for r in self.nodes.values() if r.node is not None and r.name not in found]:
+            if record.node is not None:
+                self.observe_node(DELETED, record.node)
+        for node in found.values():
+            self.observe_node(None, node)
+
+    def replace_topologies(self, topologies: Iterable[Topology]) -> None:
+        """These NodeResourceTopologies exist and no others."""
+        found = {topology.node: topology for topology in topologies}
+        for record in [r for r in self.nodes.values() if r.published is not None and r.name not in found]:
+            if record.published is not None:
+                self.observe_topology(DELETED, record.published)
+        for topology in found.values():
+            self.observe_topology(None, topology)
+
+    def replace_pods(self, pods: Iterable[Pod]) -> None:
+        """These pods have a node and no others, except those that are assumed: a list may be older than a bind."""
+        found = {pod.key.uid: pod for pod in pods}
+        for uid in [uid for uid in self.node_of if uid not in found and uid not in self.assumed]:
+            self.release(uid)
+        for pod in found.values():
+            self.observe_pod(None, pod)
+
+    @contextmanager
+    def assume(self, pod: Pod, placement: Placement) -> Iterator[Assumption]:
+        """Count a decision before it is confirmed; whatever goes wrong inside, cancellation too, gives everything back."""
+        assumption = self._assume(pod, placement)
+        try:
+            yield assumption
+        except BaseException:
+            if self.assumed.get(pod.key.uid) is assumption:
+                self.release(pod.key.uid)
+            raise
+
+    def release(self, uid: str) -> None:
+        """The pod holds nothing any more, assumed or counted."""
+        self.assumed.pop(uid, None)
+        name = self.node_of.pop(uid, None)
+        if name is None:
+            return
+        record = self.nodes[name]
+        record.discount(uid)
+        self.on_change(Cause.CAPACITY_FREED, record)
+        self._forget_if_empty(record)
+
+    def overdue(self, before: float) -> list[Assumption]:
+        """Pods whose bind was confirmed before this time and that nobody has shown since."""
+        return [a for a in self.assumed.values() if a.confirmed is not None and a.confirmed < before]
+
+    def lock(self, name: str, why: str) -> None:
+        """Place nothing on this node; an empty reason unlocks it."""
+        record = self._record(name)
+        if record.locked == why:
+            return
+        record.locked = why
+        record.touch()
+        self.on_change(Cause.NODE_CHANGED if why else Cause.UNLOCKED, record)
+        self._forget_if_empty(record)
+
+    def _assume(self, pod: Pod, placement: Placement) -> Assumption:
+        self.release(pod.key.uid)
+        self.assumed[pod.key.uid] = assumption = Assumption(pod, placement)
+        here = replace(pod, node=placement.node, assignment=placement.assignment)
+        self._count(self._record(placement.node), here, holding_of(here))
+        return assumption
+
+    def _count(self, record: NodeRecord, pod: Pod, holding: Holding) -> None:
+        uid = pod.key.uid
+        known = record.pods.get(uid)
+        if known is not None and record.ledger.holdings[uid] == holding:
+            record.pods[uid] = pod
+            if known.labels != pod.labels or known.deleting != pod.deleting:
+                self.on_change(Cause.POD_BOUND, record)
+            return
+        if known is None and not pod.started:
+            record.unpublished.add(uid)
+        self.node_of[uid] = record.name
+        record.count(pod, holding)
+        self.on_change(Cause.POD_BOUND if known is None else Cause.CAPACITY_FREED, record)
+
+    def _settle_published(self, record: NodeRecord) -> None:
+        """A topology that is newer than a pod's start shows what the kubelet gave it."""
+        record.unpublished = {uid for uid in record.unpublished if not record.pods[uid].started}
+
+    def _record(self, name: str) -> NodeRecord:
+        record = self.nodes.get(name)
+        if record is None:
+            record = self.nodes[name] = NodeRecord(name)
+        return record
+
+    def _forget_if_empty(self, record: NodeRecord) -> None:
+        if record.empty:
+            self.nodes.pop(record.name, None)

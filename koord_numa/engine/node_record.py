@@ -1,0 +1,115 @@
+"""
+Everything the engine knows about one node name: its Node, its NodeResourceTopology, the pods counted there, and why it may be barred.
+
+A record exists as soon as anything mentions the name, because facts come in any order. It decides nothing.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from koord_numa.core.amounts import CPU
+from koord_numa.core.candidate import Candidate, Offer, candidate, inventory_of
+from koord_numa.core.inventory import Inventory, reserve
+from koord_numa.core.kubelet.view import kubelet_view
+from koord_numa.core.ledger import Holding, Ledger
+from koord_numa.core.node import Node, Topology
+from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Reason, Rejection
+from koord_numa.engine.trust import clash
+
+
+@dataclass(slots=True, eq=False)
+class NodeRecord:
+    """
+    One node name. ``unpublished`` are uids of counted pods that the node's topology does not show yet. ``revision`` grows
+    with every change that a decision could notice.
+    """
+
+    name: str
+    node: Node | None = None
+    published: Topology | None = None
+    ledger: Ledger = field(default_factory=Ledger)
+    pods: dict[str, Pod] = field(default_factory=dict)
+    unpublished: set[str] = field(default_factory=set)
+    locked: str = ""
+    revision: int = 0
+    _inventory: Inventory | Rejection | None = None  # of the objects alone; None: the kubelet chooses
+    _inventory_known: bool = False
+    _candidate: Candidate | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Is nothing known any more, so that the record can be forgotten?"""
+        return self.node is None and self.published is None and not self.pods and not self.locked
+
+    @property
+    def topology(self) -> Topology | None:
+        """The published topology, unless it belongs to a former node of this name (another uid)."""
+        found = self.published
+        if found is None or self.node is None:
+            return None
+        if found.node_uid and self.node.uid and found.node_uid != self.node.uid:
+            return None
+        return found
+
+    @property
+    def distrust(self) -> str:
+        """Why the node's CPUs cannot be trusted, empty when they can."""
+        return clash(self.topology, self.ledger)
+
+    @property
+    def room(self) -> int:
+        """Milli-CPU free on the node, 0 without a node."""
+        if self.node is None:
+            return 0
+        return reserve(self.node.allocatable, self.node.reservation).get(CPU, 0) - self.ledger.amounts.get(CPU, 0)
+
+    def set_objects(self, node: Node | None, published: Topology | None) -> None:
+        """The Node or its topology came, changed or went."""
+        self.node, self.published = node, published
+        self._inventory_known = False
+        self.touch()
+
+    def count(self, pod: Pod, holding: Holding) -> None:
+        """Count a pod, replacing what was counted for it before."""
+        self.pods[pod.key.uid] = pod
+        self.ledger.hold(holding)
+        self.touch()
+
+    def discount(self, uid: str) -> None:
+        """The pod holds nothing here any more."""
+        self.pods.pop(uid, None)
+        self.unpublished.discard(uid)
+        self.ledger.release(uid)
+        self.touch()
+
+    def touch(self) -> None:
+        """Something changed: what was derived from it is out of date."""
+        self.revision += 1
+        self._candidate = None
+
+    def candidate(self) -> Candidate | None:
+        """The node as a decision sees it; ``None`` when there is no Node object."""
+        if self.node is None:
+            return None
+        if self._candidate is None:
+            self._candidate = self._derive(self.node)
+        return self._candidate
+
+    def _derive(self, node: Node) -> Candidate:
+        topology = self.topology
+        if not self._inventory_known:
+            self._inventory, self._inventory_known = inventory_of(node, topology), True
+        offer: Offer | None = self._inventory
+        if offer is None and topology is not None:
+            offer = kubelet_view(node, topology, self.ledger, self.unpublished)
+        if offer is None:
+            raise AssertionError(f"node {node.name} has neither an inventory nor a kubelet-owned topology")
+        ports = tuple(port for pod in self.pods.values() for port in pod.request.constraints.host_ports)
+        return replace(candidate(node, offer, self.ledger, ports), barred=self._barred())
+
+    def _barred(self) -> Rejection | None:
+        if self.locked:
+            return Rejection(Reason.LOCKED, "node(s) were locked by a rebind", self.locked, resolvable=False)
+        if why := self.distrust:
+            return Rejection(Reason.UNTRUSTED, "node(s) had CPUs with two owners", why, resolvable=False)
+        return None
