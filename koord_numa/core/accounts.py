@@ -1,0 +1,156 @@
+"""
+What is free on each NUMA node of one node: the inventory less everything that the ledger knows.
+
+Theory. Koordinator subtracts recorded NUMA amounts only. Pods placed without a NUMA policy then vanish from the NUMA nodes'
+books, and mixed policies overcommit them. Under ``Accounting.EVERY_POD`` they count: CPUs of a pod without amounts are
+charged where they sit; amounts whose NUMA node nobody knows ("loose") may be anywhere, so all NUMA nodes together must still
+cover them. That is conservative for the node and claims nothing about a single NUMA node.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from koord_numa.core.amounts import CPU, MILLI
+from koord_numa.core.amplify import amplify
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.ledger import Ledger
+from koord_numa.core.machine import Machine
+from koord_numa.core.vocabulary import CpuBindPolicy
+
+PerNuma = tuple[int, ...]
+"""One number per NUMA node of the inventory, in the order of ``numa_ids``."""
+
+
+class Accounting(Enum):
+    """Who counts against a NUMA node: every pod on the node, or only recorded NUMA amounts (as Koordinator, which overcommits)."""
+
+    EVERY_POD = "every pod"
+    RECORDED_AMOUNTS = "recorded amounts"
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """How the books are kept: who counts, and how many pods may share one CPU (more than one only for embedding code)."""
+
+    accounting: Accounting = Accounting.EVERY_POD
+    references: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """
+    Totals and free amounts per NUMA node, by resource; a NUMA node that does not publish a resource has 0 of it.
+
+    ``spare`` are the CPUs that may be given to a pod now. ``loose`` is what pods hold without a known NUMA node, of resources
+    that some NUMA node publishes.
+    """
+
+    numa_ids: tuple[int, ...]
+    total: Mapping[str, PerNuma]
+    free: Mapping[str, PerNuma]
+    spare: CpuSet
+    loose: Mapping[str, int]
+    machine: Machine | None
+    counted: dict[CpuBindPolicy, PerNuma] = field(default_factory=dict, compare=False, repr=False)
+
+    def takeable(self, policy: CpuBindPolicy) -> PerNuma:
+        """
+        How many spare CPUs of each NUMA node a *required* bind policy can use; any other policy can use them all.
+
+        FullPCPUs: those of cores that are spare as a whole; SpreadByPCPUs: one of each core with a spare CPU. As
+        Koordinator's filterAvailableCPUsByRequiredCPUBindPolicy. Counted once, then remembered.
+        """
+        if policy not in self.counted:
+            self.counted[policy] = _takeable(self, policy)
+        return self.counted[policy]
+
+    def unclaimed(self, resource: str) -> int:
+        """What all NUMA nodes together have free and no pod without a known NUMA node may be using."""
+        return sum(self.free.get(resource, ())) - self.loose.get(resource, 0)
+
+
+def accounts(inventory: Inventory, ledger: Ledger, books: Books = Books()) -> Accounts:
+    """The accounts of this moment, remembered until the ledger changes."""
+    match ledger.derived:
+        case (known, how, Accounts() as remembered) if known is inventory and how == books:
+            return remembered
+    made = _accounts(inventory, ledger, books)
+    ledger.derived = (inventory, books, made)
+    return made
+
+
+def usable_cpus(spare: CpuSet, machine: Machine, required: CpuBindPolicy) -> CpuSet:
+    """The spare CPUs that a required bind policy may choose from; the lowest CPU stands for its core under SpreadByPCPUs."""
+    if required is CpuBindPolicy.FULL_PCPUS:
+        threads = machine.threads_per_core
+        return CpuSet(
+            sum(core.bits for core in machine.cores if (core.bits & spare.bits).bit_count() == threads) & spare.bits
+        )
+    if required is CpuBindPolicy.SPREAD_BY_PCPUS:
+        return CpuSet(sum(here & -here for here in (core.bits & spare.bits for core in machine.cores)))
+    return spare
+
+
+def _accounts(inventory: Inventory, ledger: Ledger, books: Books) -> Accounts:
+    names = sorted({name for _, offer in inventory.zones for name in offer})
+    total = {name: tuple(offer.get(name, 0) for _, offer in inventory.zones) for name in names}
+    held = {name: _held(name, inventory, ledger, books) for name in names}
+    return Accounts(
+        numa_ids=inventory.numa_ids,
+        total=total,
+        free={
+            name: tuple(max(0, there - taken) for there, taken in zip(total[name], held[name], strict=True))
+            for name in names
+        },
+        spare=_spare(inventory, ledger, books),
+        loose=_loose(names, inventory, ledger) if books.accounting is Accounting.EVERY_POD else {},
+        machine=inventory.machine,
+    )
+
+
+def _held(name: str, inventory: Inventory, ledger: Ledger, books: Books) -> PerNuma:
+    recorded = tuple(ledger.numa.get(numa, {}).get(name, 0) for numa in inventory.numa_ids)
+    if name != CPU or inventory.machine is None:
+        return recorded
+    every_pod = books.accounting is Accounting.EVERY_POD
+    bare = 0
+    if every_pod:
+        for bits in ledger.bare.values():
+            bare |= bits
+    ratio = inventory.ratios.get(CPU, 1)
+    held = []
+    for numa, amount in zip(inventory.numa_ids, recorded, strict=True):
+        here = inventory.machine.numa_bits.get(numa, 0)
+        amount += MILLI * (bare & here).bit_count()
+        if every_pod or numa in ledger.numa:
+            # CPUs of their own are recorded as they are, but weigh amplified: one CPU less is `ratio` CPUs less.
+            own = MILLI * (ledger.bits & here).bit_count()
+            amount += amplify(own, ratio) - own
+        held.append(amount)
+    return tuple(held)
+
+
+def _spare(inventory: Inventory, ledger: Ledger, books: Books) -> CpuSet:
+    if books.references == 1:
+        return inventory.cpus - ledger.cpus
+    full = CpuSet.of(cpu for cpu, count in ledger.references.items() if count >= books.references)
+    return inventory.cpus - full
+
+
+def _loose(names: list[str], inventory: Inventory, ledger: Ledger) -> dict[str, int]:
+    loose = {name: ledger.loose[name] for name in names if ledger.loose.get(name)}
+    for uid in inventory.kubelet_pods:
+        holding = ledger.holdings.get(uid)
+        if holding and CPU in loose:
+            # The kubelet chose its CPUs: they are reserved and have left the zones already.
+            loose[CPU] = max(0, loose[CPU] - holding.loose.get(CPU, 0))
+    return loose
+
+
+def _takeable(accounts: Accounts, policy: CpuBindPolicy) -> PerNuma:
+    if accounts.machine is None:
+        return (0,) * len(accounts.numa_ids)
+    usable = usable_cpus(accounts.spare, accounts.machine, policy).bits
+    return tuple((usable & accounts.machine.numa_bits.get(numa, 0)).bit_count() for numa in accounts.numa_ids)

@@ -1,0 +1,50 @@
+"""
+The CPUs that pods without own CPUs share: one pool per NUMA node, and a wider one for best-effort pods.
+
+What the node agent publishes as cpu-shared-pools and be-cpu-shared-pools, computed from our own ledger.
+"""
+
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.ledger import Ledger
+from koord_numa.core.request import SharedPool
+from koord_numa.core.vocabulary import QosClass
+
+
+def shared_pools(inventory: Inventory, ledger: Ledger) -> tuple[SharedPool, ...]:
+    """
+    The pools of LS and Burstable pods, by socket and then NUMA node: every CPU that no pod has for itself.
+
+    CPUs reserved for the kubelet belong to them (fine-grained CPU orchestration, "Basic CPU orchestration principles").
+    """
+    return _pools(inventory, ledger.cpus)
+
+
+def best_effort_pools(inventory: Inventory, ledger: Ledger) -> tuple[SharedPool, ...]:
+    """The pools of BE pods: LSR pods let them in, only CPUs of LSE pods are closed to them (same section)."""
+    closed = EMPTY
+    for holding in ledger:
+        if holding.cpus and holding.request and holding.request.qos is QosClass.LSE:
+            closed |= holding.cpus
+    return _pools(inventory, closed)
+
+
+def _pools(inventory: Inventory, taken: CpuSet) -> tuple[SharedPool, ...]:
+    if inventory.machine is None:
+        return ()
+    free = inventory.machine.all - taken - inventory.kept_from_pools
+    pools = (
+        SharedPool(socket=socket_of(inventory, numa), numa=numa, cpus=CpuSet(bits) & free)
+        for numa, bits in inventory.machine.numa_bits.items()
+        if bits
+    )
+    return tuple(sorted(pools, key=lambda pool: (pool.socket, pool.numa)))
+
+
+def socket_of(inventory: Inventory, numa: int) -> int:
+    """The socket of a NUMA node: the lowest that any of its CPUs is in; 0 when it has none or none are known."""
+    machine = inventory.machine
+    if machine is None:
+        return 0
+    here = machine.numa_bits.get(numa, 0)
+    return min((socket for socket, bits in machine.socket_bits.items() if bits & here), default=0)
