@@ -1,0 +1,121 @@
+"""
+The state of one choice of CPUs, and the shapes in which free CPUs can be offered: whole cores, one CPU per core, spread.
+
+The order in which shapes are tried is ``take.py``'s.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
+
+from koord_numa.core.cpus.ask import CpuAsk, Occupancy
+from koord_numa.core.cpus.layout import Layout, Place, layout_of
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.machine import Machine
+from koord_numa.core.ordering import by_use, tightness
+from koord_numa.core.vocabulary import CpuExclusivePolicy
+
+
+class Picking:
+    """The state of one choice. All sets are CPU bits."""
+
+    __slots__ = (
+        "ask",
+        "free",
+        "layout",
+        "machine",
+        "need",
+        "references",
+        "repelled_cores",
+        "repelled_numas",
+        "sign",
+        "taken",
+        "threads",
+    )
+
+    def __init__(self, ask: CpuAsk, count: int, machine: Machine, free: int, occupancy: Occupancy) -> None:
+        self.ask = ask
+        self.machine = machine
+        self.layout: Layout = layout_of(machine)
+        self.threads = machine.threads_per_core
+        self.sign = tightness(ask.strategy)
+        self.free = free
+        self.taken = 0
+        self.need = count
+        self.references: Mapping[int, int] = occupancy.references if occupancy.limit > 1 else {}
+        self.repelled_cores = 0
+        self.repelled_numas = 0
+        # Only pods of the same exclusive policy repel each other.
+        if ask.exclusive is CpuExclusivePolicy.PCPU_LEVEL:
+            self._repel(occupancy.pcpu_level.bits & machine.bits)
+        elif ask.exclusive is CpuExclusivePolicy.NUMA_NODE_LEVEL:
+            self._repel(occupancy.numa_level.bits & machine.bits)
+
+    def take(self, bits: int) -> None:
+        """Move CPUs from free to taken; they repel the pod's own later picks too."""
+        self.free &= ~bits
+        self.taken |= bits
+        self.need -= bits.bit_count()
+        if self.need > 0:
+            self._repel(bits)
+
+    def take_first(self, cpus: Sequence[int]) -> None:
+        """Take what is needed of these, in the given order."""
+        self.take(sum(1 << cpu for cpu in cpus[: self.need]))
+
+    def _repel(self, bits: int) -> None:
+        if self.ask.exclusive is CpuExclusivePolicy.PCPU_LEVEL:
+            for core, _, _ in self.layout.cores:
+                if core & bits:
+                    self.repelled_cores |= core
+        elif self.ask.exclusive is CpuExclusivePolicy.NUMA_NODE_LEVEL:
+            for place in self.layout.numas:
+                if place.bits & bits:
+                    self.repelled_numas |= place.bits
+
+    def in_order(self, bits: int) -> list[int]:
+        """CPUs ascending by id; where CPUs are shared, the least used first."""
+        return by_use(CpuSet(bits), self.references) if self.references else list(CpuSet(bits))
+
+    def whole_cores(self, place: Place, usable: int) -> list[int]:
+        """The place's cores with all threads usable, by use and then by id: each as CPU bits."""
+        threads = self.threads
+        whole = [mine for core in place.cores if (mine := core & usable).bit_count() == threads]
+        if self.references:
+            whole.sort(key=self.uses)
+        return whole
+
+    def of_whole(self, cores: Sequence[int]) -> int:
+        """As many CPUs of these whole cores as are needed: cores in the given order, the last one perhaps in part."""
+        whole, rest = divmod(self.need, self.threads)
+        bits = union(cores[:whole])
+        return bits | sum(1 << cpu for cpu in islice(CpuSet(cores[whole]), rest)) if rest else bits
+
+    def uses(self, bits: int) -> int:
+        """By how many pods these CPUs are held, all together."""
+        return sum(self.references.get(cpu, 0) for cpu in CpuSet(bits)) if self.references else 0
+
+    def layers(self, cpus: Iterable[int]) -> list[list[int]]:
+        """Deal CPUs out by core: the first CPU of every core, then the second of every core, …, each layer in the given order."""
+        core_of = self.layout.core_of
+        layers: list[list[int]] = []
+        depth: dict[int, int] = {}
+        for cpu in cpus:
+            core = core_of[cpu]
+            level = depth.get(core, 0)
+            depth[core] = level + 1
+            if level == len(layers):
+                layers.append([])
+            layers[level].append(cpu)
+        return layers
+
+    def spread(self, cpus: Sequence[int]) -> Sequence[int]:
+        """The same CPUs, siblings as far apart as possible; no more CPUs than one core has keep their order."""
+        return cpus if len(cpus) <= self.threads else list(chain.from_iterable(self.layers(cpus)))
+
+
+def union(sets: Iterable[int]) -> int:
+    """The CPU bits of all these."""
+    bits = 0
+    for each in sets:
+        bits |= each
+    return bits

@@ -1,0 +1,196 @@
+"""
+Koordinator's choice of CPUs for one pod: which of the available CPUs to take so that the pod gets the shape it asked for.
+
+Theory. A ``Picking`` moves CPUs from ``free`` to ``taken`` in stages, from the most compact shape to the least: one
+NUMA node, one socket, many sockets, scattered CPUs. A stage takes all that is needed, takes a part, or changes nothing;
+the last one takes whatever is left, so that a request fails only when fewer CPUs are available than wanted. Exclusive
+policies are wishes: a stage first looks at places that honour them and then at all.
+
+This module prefers and never demands: required policies, downgrades and even distribution are ``orchestrate.py``'s.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Final
+
+from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, NotEnoughCpus, Occupancy
+from koord_numa.core.cpus.picking import Picking, union
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.machine import Machine
+from koord_numa.core.ordering import neighbourhood_key, numa_key, ranks, socket_key
+from koord_numa.core.vocabulary import CpuBindPolicy
+
+
+def take_cpus(
+    ask: CpuAsk,
+    machine: Machine,
+    available: CpuSet,
+    occupancy: Occupancy = UNOCCUPIED,
+    preferred: CpuSet = EMPTY,
+) -> CpuSet | NotEnoughCpus:
+    """
+    Take exactly ``ask.count`` of the available CPUs, those of ``preferred`` first.
+
+    As Koordinator's ``takePreferredCPUs`` and ``takeCPUs`` (cpu_accumulator.go), except that a request over three or more
+    sockets never gets a CPU more than it asked for.
+    """
+    usable = available.bits & machine.bits
+    if ask.count > usable.bit_count():
+        return NotEnoughCpus(ask.count, usable.bit_count())
+    first = usable & preferred.bits
+    early = min(ask.count, first.bit_count())
+    taken = _take(ask, early, machine, first, occupancy) if early > 0 else 0
+    if ask.count > early:
+        taken |= _take(ask, ask.count - early, machine, usable & ~first, occupancy)
+    return CpuSet(taken)
+
+
+def _take(ask: CpuAsk, count: int, machine: Machine, free: int, occupancy: Occupancy) -> int:
+    picking = Picking(ask, count, machine, free, occupancy)
+    for stage in _stages(ask.bind, picking.threads):
+        stage(picking)
+        if picking.need < 1:
+            break
+    return picking.taken
+
+
+def _whole_cores_on_one_numa(picking: Picking) -> None:
+    """Whole cores of one NUMA node; an odd rest splits the last of them."""
+    if picking.need > picking.machine.cpus_per_numa:
+        return
+    for repelled in _honouring_then_not(picking.repelled_numas):
+        usable = picking.free & ~repelled
+        offers = [(place, picking.whole_cores(place, usable)) for place in picking.layout.numas]
+        offers = [(place, cores) for place, cores in offers if cores and len(cores) * picking.threads >= picking.need]
+        if offers:
+            _, cores = min(
+                offers,
+                key=lambda offer: numa_key(
+                    picking.sign,
+                    len(offer[1]),
+                    (usable & offer[0].socket_bits).bit_count(),
+                    offer[0].id,
+                ),
+            )
+            picking.take(picking.of_whole(cores))
+            return
+
+
+def _whole_cores_on_one_socket(picking: Picking) -> None:
+    """Whole cores of one socket."""
+    if picking.need > picking.machine.cpus_per_socket:
+        return
+    for cores in _socket_offers(picking):
+        if len(cores) * picking.threads >= picking.need:
+            picking.take(picking.of_whole(cores))
+            return
+
+
+def _whole_cores_of_many_sockets(picking: Picking) -> None:
+    """All whole cores of the sockets that offer most; then core by core from the ones that offer least."""
+    aside: list[list[int]] = []
+    for cores in sorted(_socket_offers(picking), key=len, reverse=True):
+        if picking.need < len(cores) * picking.threads:
+            aside.append(cores)
+            continue
+        picking.take(union(cores))
+        if picking.need < 1:
+            return
+    aside.sort(key=len)
+    for core in chain.from_iterable(aside):
+        # Koordinator goes on with the next socket here and may take a whole core for a smaller rest.
+        if picking.need < picking.threads:
+            return
+        picking.take(core)
+
+
+def _spread_on_one_numa(picking: Picking) -> None:
+    """CPUs of one NUMA node: of different cores that nobody repels, else of any."""
+    if picking.need > picking.machine.cpus_per_numa:
+        return
+    repelled = picking.repelled_numas | picking.repelled_cores
+    for usable, one_per_core in ((picking.free & ~repelled, True), (picking.free, False)):
+        places = sorted(
+            (place for place in picking.layout.numas if (place.bits & usable).bit_count() >= picking.need),
+            key=lambda place: numa_key(
+                picking.sign,
+                (place.bits & usable).bit_count(),
+                (place.socket_bits & usable).bit_count(),
+                place.id,
+            ),
+        )
+        for place in places:
+            cpus = picking.in_order(place.bits & usable)
+            offer = picking.layers(cpus)[0] if one_per_core else picking.spread(cpus)
+            if len(offer) >= picking.need:
+                picking.take_first(offer)
+                return
+
+
+def _spread_on_one_socket(picking: Picking) -> None:
+    """CPUs of one socket, likewise; NUMA nodes that repel do not matter any more."""
+    if picking.need > picking.machine.cpus_per_socket:
+        return
+    for usable, one_per_core in ((picking.free & ~picking.repelled_cores, True), (picking.free, False)):
+        offers: list[tuple[int, Sequence[int]]] = []
+        for place in picking.layout.sockets:
+            if (place.bits & usable).bit_count() >= picking.need:
+                cpus = picking.in_order(place.bits & usable)
+                offers.append((place.id, picking.layers(cpus)[0] if one_per_core else picking.spread(cpus)))
+        offers = [(socket, cpus) for socket, cpus in offers if len(cpus) >= picking.need]
+        if offers:
+            picking.take_first(min(offers, key=lambda offer: socket_key(picking.sign, len(offer[1]), offer[0]))[1])
+            return
+
+
+def _scattered(picking: Picking) -> None:
+    """Whatever is left: near what was taken, cores with the fewest free CPUs first, of different cores as long as possible."""
+    for repelled in _honouring_then_not(picking.repelled_numas | picking.repelled_cores):
+        picking.take_first(picking.spread(_by_neighbourhood(picking, picking.free & ~repelled)))
+        if picking.need < 1:
+            return
+
+
+_Stage = Callable[[Picking], None]
+_WHOLE: Final[tuple[_Stage, ...]] = (
+    _whole_cores_on_one_numa,
+    _whole_cores_on_one_socket,
+    _whole_cores_of_many_sockets,
+)
+_SPREAD: Final[tuple[_Stage, ...]] = (_spread_on_one_numa, _spread_on_one_socket)
+
+
+def _stages(bind: CpuBindPolicy, threads: int) -> tuple[_Stage, ...]:
+    if bind is CpuBindPolicy.FULL_PCPUS:
+        return (*_WHOLE, _scattered)
+    return (*_WHOLE, *_SPREAD, _scattered) if threads == 1 else (*_SPREAD, _scattered)
+
+
+def _honouring_then_not(repelled: int) -> tuple[int, ...]:
+    return (repelled, 0) if repelled else (0,)
+
+
+def _socket_offers(picking: Picking) -> list[list[int]]:
+    offers = [(place.id, picking.whole_cores(place, picking.free)) for place in picking.layout.sockets]
+    offers.sort(key=lambda offer: socket_key(picking.sign, len(offer[1]), offer[0]))
+    return [cores for _, cores in offers]
+
+
+def _by_neighbourhood(picking: Picking, usable: int) -> list[int]:
+    rank = ranks(
+        {
+            place.id: neighbourhood_key(
+                picking.sign,
+                (place.socket_bits & picking.taken).bit_count(),
+                (place.socket_bits & usable).bit_count(),
+                (place.bits & usable).bit_count(),
+            )
+            for place in picking.layout.numas
+        }
+    )
+    cores = [
+        (rank[numa], mine.bit_count(), socket, picking.uses(mine), position, mine)
+        for position, (core, numa, socket) in enumerate(picking.layout.cores)
+        if (mine := core & usable)
+    ]
+    return [cpu for *_, mine in sorted(cores) for cpu in picking.in_order(mine)]

@@ -1,0 +1,56 @@
+"""
+Every tie-break of the core: what is preferred among places, cores and CPUs that would do equally well.
+
+Keys end in a unique id, so that no answer depends on the order of its inputs. Nothing is chosen here, only compared.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from koord_numa.core.vocabulary import NumaAllocateStrategy
+
+Key = tuple[int, ...]
+
+
+def tightness(strategy: NumaAllocateStrategy) -> int:
+    """
+    The sign with which free amounts are compared: ``MostAllocated`` fills the fullest place first, everything else the emptiest.
+
+    As Koordinator's accumulator, where ``DistributeEvenly`` is no different from ``LeastAllocated``.
+    """
+    return 1 if strategy is NumaAllocateStrategy.MOST_ALLOCATED else -1
+
+
+def numa_key(sign: int, usable: int, free_in_socket: int, numa: int) -> Key:
+    """NUMA nodes: by what they offer, then by their socket, then by id."""
+    return (sign * usable, sign * free_in_socket, numa)
+
+
+def socket_key(sign: int, usable: int, socket: int) -> Key:
+    """Sockets: by what they offer, then by id."""
+    return (sign * usable, socket)
+
+
+def neighbourhood_key(sign: int, taken_in_socket: int, free_in_socket: int, free_in_numa: int) -> Key:
+    """Where to look for scattered CPUs: near those taken already, then by the socket's and the NUMA node's free CPUs."""
+    return (-taken_in_socket, sign * free_in_socket, sign * free_in_numa)
+
+
+def ranks(keys: Mapping[int, Key]) -> dict[int, int]:
+    """Replace keys by their rank: equal keys share one."""
+    order = {key: rank for rank, key in enumerate(sorted(set(keys.values())))}
+    return {name: order[key] for name, key in keys.items()}
+
+
+def by_use(cpus: Iterable[int], references: Mapping[int, int]) -> list[int]:
+    """CPUs that may be shared: the least used first, then by id."""
+    return sorted(cpus, key=lambda cpu: (references.get(cpu, 0), cpu))
+
+
+def emptiest_first(free: Mapping[int, int]) -> list[int]:
+    """NUMA nodes by free CPUs, most first, then by id."""
+    return sorted(free, key=lambda numa: (-free[numa], numa))
+
+
+def fullest_first(free: Mapping[int, int]) -> list[int]:
+    """Ids by free CPUs, fewest first, then by id: the kubelet's order at every level of its packed assignment."""
+    return sorted(free, key=lambda place: (free[place], place))
