@@ -1,0 +1,146 @@
+"""The same verbs without HTTP, for simulated machines and tests in the server's process: synchronous, validated, watched."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from koord_numa.sandbox.apiserver.cluster import Cluster
+from koord_numa.sandbox.apiserver.deletion import DeleteOptions
+from koord_numa.sandbox.apiserver.documents import JsonObject, clone, metadata_of
+from koord_numa.sandbox.apiserver.errors import ApiError
+from koord_numa.sandbox.apiserver.manifests import read_manifests
+from koord_numa.sandbox.apiserver.patches import merge_patch
+from koord_numa.sandbox.apiserver.records import Change
+from koord_numa.sandbox.apiserver.registry import Target
+from koord_numa.sandbox.apiserver.selectors import Selection, parse_fields, parse_labels
+from koord_numa.sandbox.apiserver.storage import Table
+
+WatchCallback = Callable[[str, JsonObject], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A watch in the server's process; ``cancel`` ends it."""
+
+    table: Table
+    listener: Callable[[Change], None]
+
+    def cancel(self) -> None:
+        """Call back no more; a second time does nothing."""
+        if self.listener in self.table.listeners:
+            self.table.listeners.remove(self.listener)
+
+
+class DirectStore:
+    """Objects by resource name: ``pods``, ``nodes``, ``noderesourcetopologies.topology.node.k8s.io``.
+
+    All methods return copies and raise ``ApiError`` where the HTTP API refuses. Objects are read in the preferred version of
+    their kind and written in the version they name.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        """A view of ``cluster``; holds nothing of its own."""
+        self._cluster = cluster
+
+    def create(self, document: Mapping[str, Any]) -> JsonObject:
+        """Store a new object in its own namespace (``default`` when it names none)."""
+        target = self._target_of(document, create=True)
+        return self._cluster.writer.create(target, clone(document)).record.load_as(target.api_version)
+
+    def update(self, document: Mapping[str, Any], subresource: str = "") -> JsonObject:
+        """Replace an object; without a resourceVersion the last writer wins where the kind allows it."""
+        target = self._target_of(document, subresource)
+        return self._cluster.writer.update(target, clone(document)).record.load_as(target.api_version)
+
+    def patch(
+        self, resource: str, name: str, patch: Mapping[str, Any], namespace: str = "", subresource: str = ""
+    ) -> JsonObject:
+        """Apply a JSON merge patch."""
+        target = self._target(resource, name, namespace, subresource)
+        written = self._cluster.writer.patch(target, lambda document: merge_patch(document, patch))
+        return written.record.load_as(target.api_version)
+
+    def apply(self, document: Mapping[str, Any]) -> JsonObject:
+        """Create an object, or lay it over the one that is there as a merge patch."""
+        target = self._target_of(document)
+        try:
+            self._cluster.backend.get(target)
+        except ApiError as problem:
+            if problem.code != 404:
+                raise
+            return self.create(document)
+        written = self._cluster.writer.patch(target, lambda current: merge_patch(current, clone(document)))
+        return written.record.load_as(target.api_version)
+
+    def apply_file(self, path: Path | str) -> list[JsonObject]:
+        """Apply every object of a YAML or JSON file. Raises ``ValueError`` for what is no object."""
+        return [self.apply(document) for document in read_manifests(Path(path))]
+
+    def get(self, resource: str, name: str, namespace: str = "") -> JsonObject:
+        """One object. Raises the 404 of an absent one."""
+        target = self._target(resource, name, namespace)
+        return self._cluster.backend.get(target).load_as(target.api_version)
+
+    def find(self, resource: str, name: str, namespace: str = "") -> JsonObject | None:
+        """One object, if it exists."""
+        target = self._target(resource, name, namespace)
+        record = self._cluster.backend.find(target)
+        return record.load_as(target.api_version) if record else None
+
+    def list(self, resource: str, namespace: str = "", labels: str = "", fields: str = "") -> list[JsonObject]:
+        """The selected objects by namespace and name; all namespaces when none is given."""
+        kind = self._cluster.backend.registry.named(resource)
+        selection = Selection(namespace, parse_labels(labels), parse_fields(fields, kind, labels))
+        version = kind.api_version(kind.versions[0])
+        return [record.load_as(version) for record in self._cluster.reader.select(kind, selection)]
+
+    def count(self, resource: str) -> int:
+        """How many objects there are."""
+        return len(self._cluster.backend.table(self._cluster.backend.registry.named(resource)))
+
+    def delete(self, resource: str, name: str, namespace: str = "", options: DeleteOptions | None = None) -> None:
+        """Delete an object, by default with the grace period its kind has; ``DeleteOptions(grace=0)`` at once."""
+        self._cluster.deleter.delete(self._target(resource, name, namespace), options or DeleteOptions())
+
+    def bind(self, namespace: str, name: str, binding: Mapping[str, Any]) -> None:
+        """Bind a pod as ``POST pods/{name}/binding`` does."""
+        self._cluster.pods.bind(self._target("pods", name, namespace), clone(binding))
+
+    def evict(self, namespace: str, name: str) -> None:
+        """Evict a pod as ``POST pods/{name}/eviction`` does."""
+        self._cluster.pods.evict(self._target("pods", name, namespace), {})
+
+    def subscribe(self, resource: str, callback: WatchCallback, fields: str = "") -> Subscription:
+        """Call back with ADDED, MODIFIED or DELETED and the object, at once with ADDED for what is there.
+
+        The object is shared by all subscribers: read it, never change it. A callback may use the store; what it changes is
+        told after it has returned.
+        """
+        kind = self._cluster.backend.registry.named(resource)
+        selection = Selection(fields=parse_fields(fields, kind))
+        version = kind.api_version(kind.versions[0])
+
+        def listener(change: Change) -> None:
+            event = selection.event_of(change)
+            if event is not None:
+                callback(event, change.subject(event).shared(version))
+
+        table = self._cluster.backend.table(kind)
+        for record in self._cluster.reader.select(kind, selection):
+            callback("ADDED", record.load_as(version))
+        table.listeners.append(listener)
+        return Subscription(table, listener)
+
+    def _target(self, resource: str, name: str, namespace: str = "", subresource: str = "") -> Target:
+        kind = self._cluster.backend.registry.named(resource)
+        place = (namespace or "default") if kind.namespaced else ""
+        return Target(kind, kind.versions[0], place, name, subresource)
+
+    def _target_of(self, document: Mapping[str, Any], subresource: str = "", *, create: bool = False) -> Target:
+        kind, version = self._cluster.backend.registry.of_object(
+            document.get("apiVersion", ""), document.get("kind", "")
+        )
+        metadata = metadata_of(document)
+        namespace = (metadata.get("namespace") or "default") if kind.namespaced else ""
+        return Target(kind, version, namespace, "" if create else metadata.get("name", ""), subresource)

@@ -1,0 +1,192 @@
+"""Faults on demand: which requests and watches are to suffer what. It decides; the HTTP side carries out.
+
+Every fault has its own seeded random numbers, so that the same requests in the same order suffer the same faults.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from koord_numa.sandbox.apiserver.documents import JsonObject
+from koord_numa.sandbox.apiserver.errors import ApiError
+from koord_numa.sandbox.apiserver.request_log import Asked
+
+
+class Effect(StrEnum):
+    """What happens. The first five happen to a request, the next four to the events of an open watch, outage to everything."""
+
+    ERROR = "error"  # answer with ``status`` instead of serving
+    DELAY = "delay"  # serve after ``seconds``
+    DROP = "drop"  # close the connection without serving
+    LOSE_ANSWER = "lose-answer"  # serve, then close the connection without an answer
+    SLOW_ANSWER = "slow-answer"  # serve at once, answer after ``seconds``
+    SLOW_WATCH = "slow-watch"  # wait ``seconds`` before each event
+    SILENT_WATCH = "silent-watch"  # send nothing, not even bookmarks, while the fault is there
+    EXPIRE_WATCH = "expire-watch"  # end the watch with an ERROR event of code 410
+    CUT_WATCH = "cut-watch"  # close the connection
+    OUTAGE = "outage"  # close every connection, drop every request
+
+
+_WATCH_EFFECTS: Final = frozenset((Effect.SLOW_WATCH, Effect.SILENT_WATCH, Effect.EXPIRE_WATCH, Effect.CUT_WATCH))
+
+_ERRORS: Final = {
+    400: ("BadRequest", "the request was refused on demand"),
+    401: ("Unauthorized", "Unauthorized"),
+    403: ("Forbidden", "forbidden: denied on demand"),
+    404: ("NotFound", "the server could not find the requested resource"),
+    409: ("Conflict", "the object has been modified; please apply your changes to the latest version and try again"),
+    410: ("Expired", "too old resource version"),
+    429: ("TooManyRequests", "too many requests, please try again later"),
+    500: ("InternalError", "Internal error occurred: on demand"),
+    503: ("ServiceUnavailable", "the server is currently unable to handle the request"),
+    504: ("Timeout", "the server was unable to return a response in the time allotted"),
+}
+
+
+class Fault(BaseModel):
+    """One fault: an effect and the requests it is for. ``*`` matches anything; several choices are separated by commas."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    effect: Effect = Effect.ERROR
+    verb: str = "*"
+    group: str = "*"
+    resource: str = "*"
+    subresource: str = "*"  # "" matches requests without one only
+    namespace: str = "*"
+    name: str = "*"
+    user_agent: str = "*"  # a part of it
+    status: int = Field(500, ge=400, le=599)
+    message: str = ""
+    retry_after: int = Field(0, ge=0)  # seconds
+    seconds: float = Field(0.0, ge=0)
+    skip: int = Field(0, ge=0)  # so many matching requests are spared first
+    count: int | None = Field(None, ge=1)  # how often it happens; for ever by default
+    probability: float = Field(1.0, ge=0, le=1)
+    seed: int = 0
+
+    def matches(self, asked: Asked) -> bool:
+        """Whether the request is one of those."""
+        return all(
+            pattern == "*" or value in pattern.split(",")
+            for pattern, value in (
+                (self.verb, asked.verb),
+                (self.group, asked.group),
+                (self.resource, asked.resource),
+                (self.subresource, asked.subresource),
+                (self.namespace, asked.namespace),
+                (self.name, asked.name),
+            )
+        ) and (self.user_agent == "*" or self.user_agent in asked.user_agent)
+
+    def error(self) -> ApiError:
+        """The refusal that the effect ERROR sends."""
+        reason, message = _ERRORS.get(self.status, ("", "refused on demand"))
+        details = {"retryAfterSeconds": self.retry_after} if self.retry_after else {}
+        return ApiError(self.status, reason, self.message or message, details)
+
+
+class _Armed:
+    """A fault with its state."""
+
+    def __init__(self, number: int, fault: Fault) -> None:
+        self.number = number
+        self.fault = fault
+        self.seen = 0
+        self.hits = 0
+        self._random = random.Random(fault.seed)  # noqa: S311  (repeatable chance, no secret)
+
+    @property
+    def spent(self) -> bool:
+        return self.fault.count is not None and self.hits >= self.fault.count
+
+    def strikes(self) -> bool:
+        """Whether the fault happens to one more matching request."""
+        if self.spent:
+            return False
+        self.seen += 1
+        if self.seen <= self.fault.skip or self._random.random() >= self.fault.probability:
+            return False
+        self.hits += 1
+        return True
+
+
+class Faults:
+    """The faults in force. With none of them, a request costs one look at an empty list."""
+
+    def __init__(self) -> None:
+        """Nothing is wrong."""
+        self._armed: list[_Armed] = []
+        self._issued = 0
+        self._on_change: list[Callable[[], None]] = []
+
+    def add(self, fault: Fault) -> int:
+        """Put a fault in force; returns the number to remove it by."""
+        self._issued += 1
+        self._armed.append(_Armed(self._issued, fault))
+        self._tell()
+        return self._issued
+
+    def remove(self, number: int) -> None:
+        """Take one fault out of force; unknown numbers are ignored."""
+        self._armed = [armed for armed in self._armed if armed.number != number]
+        self._tell()
+
+    def clear(self) -> None:
+        """Everything works again."""
+        self._armed.clear()
+        self._tell()
+
+    def hits(self, number: int) -> int:
+        """How often a fault has happened; 0 for unknown numbers."""
+        return next((armed.hits for armed in self._armed if armed.number == number), 0)
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back whenever faults come or go."""
+        self._on_change.append(callback)
+
+    def describe(self) -> list[JsonObject]:
+        """The faults in force, for people and for other processes."""
+        return [
+            {"id": armed.number, "hits": armed.hits, **armed.fault.model_dump(mode="json")} for armed in self._armed
+        ]
+
+    @property
+    def outage(self) -> bool:
+        """Whether a whole outage is in force."""
+        return any(armed.fault.effect is Effect.OUTAGE and not armed.spent for armed in self._armed)
+
+    def denies(self, asked: Asked) -> bool:
+        """Whether a fault of status 403 stands against such a request; asking does not count as a hit."""
+        return any(
+            armed.fault.effect is Effect.ERROR
+            and armed.fault.status == 403
+            and not armed.spent
+            and armed.fault.matches(asked)
+            for armed in self._armed
+        )
+
+    def on_request(self, asked: Asked) -> list[Fault]:
+        """What happens to a request, in the order the faults were added."""
+        return [] if not self._armed else list(self._striking(asked, lambda effect: effect not in _WATCH_EFFECTS))
+
+    def on_event(self, asked: Asked) -> list[Fault]:
+        """What happens to an open watch that is about to send something."""
+        return [] if not self._armed else list(self._striking(asked, lambda effect: effect in _WATCH_EFFECTS))
+
+    def _striking(self, asked: Asked, concerns: Callable[[Effect], bool]) -> Iterator[Fault]:
+        for armed in tuple(self._armed):
+            if concerns(armed.fault.effect) and armed.fault.matches(asked) and armed.strikes():
+                yield armed.fault
+
+    def _tell(self) -> None:
+        for callback in self._on_change:
+            callback()
+
+
+def first(faults: Iterable[Fault], *effects: Effect) -> Fault | None:
+    """The first of the faults with one of these effects."""
+    return next((fault for fault in faults if fault.effect in effects), None)

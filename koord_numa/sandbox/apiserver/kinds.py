@@ -1,0 +1,229 @@
+"""What a served kind is, and the table of built-in ones. Kinds of CustomResourceDefinitions are made in ``crds``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+FieldPath = tuple[str, ...]
+
+
+class Scope(Enum):
+    """Whether objects of a kind live in namespaces."""
+
+    NAMESPACED = "Namespaced"
+    CLUSTER = "Cluster"
+
+
+class Generation(Enum):
+    """When ``metadata.generation`` grows: never, or with every change outside metadata (and status where it is separate)."""
+
+    NONE = "none"
+    COUNTED = "counted"
+
+
+ALL_VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+CREATE_ONLY: Final = ("create",)
+
+COMMON_FIELDS: Final[Mapping[str, FieldPath]] = {
+    "metadata.name": ("metadata", "name"),
+    "metadata.namespace": ("metadata", "namespace"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One resource of one API group: its names, scope, versions and the fields that can be selected by."""
+
+    group: str
+    versions: tuple[str, ...]  # served ones, the preferred first
+    kind: str
+    plural: str
+    scope: Scope = Scope.NAMESPACED
+    short_names: tuple[str, ...] = ()
+    subresources: tuple[str, ...] = ()
+    generation: Generation = Generation.NONE
+    verbs: tuple[str, ...] = ALL_VERBS
+    categories: tuple[str, ...] = ()
+    fields: Mapping[str, FieldPath] = field(
+        default_factory=lambda: COMMON_FIELDS
+    )  # field-selector labels and their paths
+    storage_version: str = ""
+    custom: bool = False
+    table: str = ""  # where the objects are kept, when not under the kind's own name
+
+    @property
+    def namespaced(self) -> bool:
+        """Whether objects live in namespaces."""
+        return self.scope is Scope.NAMESPACED
+
+    @property
+    def singular(self) -> str:
+        """The lower-case singular name."""
+        return self.kind.lower()
+
+    @property
+    def list_kind(self) -> str:
+        """The kind of lists."""
+        return f"{self.kind}List"
+
+    @property
+    def qualified(self) -> str:
+        """The name for people and for the storage: ``pods``, ``leases.coordination.k8s.io``."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def stored_in(self) -> str:
+        """The storage table; the two event APIs share one."""
+        return self.table or self.qualified
+
+    @property
+    def stored_as(self) -> str:
+        """The apiVersion in which objects are kept."""
+        if self.table:
+            return "v1"
+        return self.api_version(self.storage_version or self.versions[0])
+
+    @property
+    def has_status(self) -> bool:
+        """Whether ``status`` is written through its own subresource only."""
+        return "status" in self.subresources
+
+    def api_version(self, version: str) -> str:
+        """``v1`` for the core group, ``group/version`` for the others."""
+        return f"{self.group}/{version}" if self.group else version
+
+
+_POD_FIELDS: Final[Mapping[str, FieldPath]] = {
+    **COMMON_FIELDS,
+    "spec.nodeName": ("spec", "nodeName"),
+    "spec.restartPolicy": ("spec", "restartPolicy"),
+    "spec.schedulerName": ("spec", "schedulerName"),
+    "spec.serviceAccountName": ("spec", "serviceAccountName"),
+    "spec.hostNetwork": ("spec", "hostNetwork"),
+    "status.phase": ("status", "phase"),
+    "status.podIP": ("status", "podIP"),
+    "status.nominatedNodeName": ("status", "nominatedNodeName"),
+}
+_EVENT_FIELDS: Final[Mapping[str, FieldPath]] = {
+    **COMMON_FIELDS,
+    **{
+        f"{prefix}.{name}": ("involvedObject", name)
+        for prefix in ("involvedObject", "regarding")
+        for name in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+    },
+    "reason": ("reason",),
+    "reportingComponent": ("reportingComponent",),
+    "reportingController": ("reportingComponent",),
+    "source": ("source", "component"),
+    "type": ("type",),
+}
+_ONE: Final = ("v1",)
+_STATUS: Final = ("status",)
+_CLUSTER: Final = Scope.CLUSTER
+_COUNTED: Final = Generation.COUNTED
+
+BUILTIN: Final = (
+    Kind("", _ONE, "Binding", "bindings", verbs=CREATE_ONLY),
+    Kind("", _ONE, "ConfigMap", "configmaps", short_names=("cm",)),
+    Kind("", _ONE, "Endpoints", "endpoints", short_names=("ep",)),
+    Kind("", _ONE, "Event", "events", short_names=("ev",), fields=_EVENT_FIELDS),
+    Kind("", _ONE, "LimitRange", "limitranges", short_names=("limits",)),
+    Kind(
+        "",
+        _ONE,
+        "Namespace",
+        "namespaces",
+        _CLUSTER,
+        ("ns",),
+        ("status", "finalize"),
+        verbs=tuple(v for v in ALL_VERBS if v != "deletecollection"),
+        fields={**COMMON_FIELDS, "status.phase": ("status", "phase")},
+    ),
+    Kind(
+        "",
+        _ONE,
+        "Node",
+        "nodes",
+        _CLUSTER,
+        ("no",),
+        _STATUS,
+        fields={**COMMON_FIELDS, "spec.unschedulable": ("spec", "unschedulable")},
+    ),
+    Kind("", _ONE, "PersistentVolumeClaim", "persistentvolumeclaims", short_names=("pvc",), subresources=_STATUS),
+    Kind("", _ONE, "PersistentVolume", "persistentvolumes", _CLUSTER, ("pv",), _STATUS),
+    Kind(
+        "",
+        _ONE,
+        "Pod",
+        "pods",
+        short_names=("po",),
+        subresources=("binding", "eviction", "resize", "status"),
+        generation=_COUNTED,
+        categories=("all",),
+        fields=_POD_FIELDS,
+    ),
+    Kind("", _ONE, "PodTemplate", "podtemplates"),
+    Kind(
+        "",
+        _ONE,
+        "ReplicationController",
+        "replicationcontrollers",
+        short_names=("rc",),
+        subresources=_STATUS,
+        generation=_COUNTED,
+        categories=("all",),
+    ),
+    Kind("", _ONE, "ResourceQuota", "resourcequotas", short_names=("quota",), subresources=_STATUS),
+    Kind("", _ONE, "Secret", "secrets", fields={**COMMON_FIELDS, "type": ("type",)}),
+    Kind("", _ONE, "ServiceAccount", "serviceaccounts", short_names=("sa",)),
+    Kind("", _ONE, "Service", "services", short_names=("svc",), subresources=_STATUS, categories=("all",)),
+    Kind(
+        "apiextensions.k8s.io",
+        _ONE,
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        _CLUSTER,
+        ("crd", "crds"),
+        _STATUS,
+        _COUNTED,
+        categories=("api-extensions",),
+    ),
+    Kind("apps", _ONE, "ControllerRevision", "controllerrevisions"),
+    Kind("apps", _ONE, "DaemonSet", "daemonsets", Scope.NAMESPACED, ("ds",), _STATUS, _COUNTED, categories=("all",)),
+    Kind(
+        "apps", _ONE, "Deployment", "deployments", Scope.NAMESPACED, ("deploy",), _STATUS, _COUNTED, categories=("all",)
+    ),
+    Kind("apps", _ONE, "ReplicaSet", "replicasets", Scope.NAMESPACED, ("rs",), _STATUS, _COUNTED, categories=("all",)),
+    Kind(
+        "apps", _ONE, "StatefulSet", "statefulsets", Scope.NAMESPACED, ("sts",), _STATUS, _COUNTED, categories=("all",)
+    ),
+    Kind("authentication.k8s.io", _ONE, "SelfSubjectReview", "selfsubjectreviews", _CLUSTER, verbs=CREATE_ONLY),
+    Kind("authorization.k8s.io", _ONE, "LocalSubjectAccessReview", "localsubjectaccessreviews", verbs=CREATE_ONLY),
+    Kind(
+        "authorization.k8s.io", _ONE, "SelfSubjectAccessReview", "selfsubjectaccessreviews", _CLUSTER, verbs=CREATE_ONLY
+    ),
+    Kind(
+        "authorization.k8s.io", _ONE, "SelfSubjectRulesReview", "selfsubjectrulesreviews", _CLUSTER, verbs=CREATE_ONLY
+    ),
+    Kind("authorization.k8s.io", _ONE, "SubjectAccessReview", "subjectaccessreviews", _CLUSTER, verbs=CREATE_ONLY),
+    Kind("batch", _ONE, "CronJob", "cronjobs", Scope.NAMESPACED, ("cj",), _STATUS, _COUNTED, categories=("all",)),
+    Kind("batch", _ONE, "Job", "jobs", Scope.NAMESPACED, (), _STATUS, _COUNTED, categories=("all",)),
+    Kind("coordination.k8s.io", _ONE, "Lease", "leases"),
+    Kind("discovery.k8s.io", _ONE, "EndpointSlice", "endpointslices", generation=_COUNTED),
+    Kind("events.k8s.io", _ONE, "Event", "events", short_names=("ev",), fields=_EVENT_FIELDS, table="events"),
+    Kind("networking.k8s.io", _ONE, "Ingress", "ingresses", Scope.NAMESPACED, ("ing",), _STATUS, _COUNTED),
+    Kind("networking.k8s.io", _ONE, "NetworkPolicy", "networkpolicies", Scope.NAMESPACED, ("netpol",), (), _COUNTED),
+    Kind("node.k8s.io", _ONE, "RuntimeClass", "runtimeclasses", _CLUSTER),
+    Kind("policy", _ONE, "PodDisruptionBudget", "poddisruptionbudgets", Scope.NAMESPACED, ("pdb",), _STATUS, _COUNTED),
+    Kind("rbac.authorization.k8s.io", _ONE, "ClusterRole", "clusterroles", _CLUSTER),
+    Kind("rbac.authorization.k8s.io", _ONE, "ClusterRoleBinding", "clusterrolebindings", _CLUSTER),
+    Kind("rbac.authorization.k8s.io", _ONE, "Role", "roles"),
+    Kind("rbac.authorization.k8s.io", _ONE, "RoleBinding", "rolebindings"),
+    Kind("scheduling.k8s.io", _ONE, "PriorityClass", "priorityclasses", _CLUSTER, ("pc",), (), _COUNTED),
+    Kind("storage.k8s.io", _ONE, "CSIDriver", "csidrivers", _CLUSTER),
+    Kind("storage.k8s.io", _ONE, "CSINode", "csinodes", _CLUSTER),
+    Kind("storage.k8s.io", _ONE, "CSIStorageCapacity", "csistoragecapacities"),
+    Kind("storage.k8s.io", _ONE, "StorageClass", "storageclasses", _CLUSTER, ("sc",)),
+    Kind("storage.k8s.io", _ONE, "VolumeAttachment", "volumeattachments", _CLUSTER, (), _STATUS),
+)

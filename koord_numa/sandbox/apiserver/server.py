@@ -1,0 +1,132 @@
+"""The API server as a whole: start, stop, address, and the doors for tests and simulated machines."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from aiohttp import web
+
+from koord_numa.sandbox.apiserver.cluster import Cluster
+from koord_numa.sandbox.apiserver.direct import DirectStore, Subscription, WatchCallback
+from koord_numa.sandbox.apiserver.documents import JsonObject
+from koord_numa.sandbox.apiserver.faults import Faults
+from koord_numa.sandbox.apiserver.handler import Handler, Serving
+from koord_numa.sandbox.apiserver.kubeconfig import kubeconfig, write_kubeconfig
+from koord_numa.sandbox.apiserver.request_log import RequestLog
+from koord_numa.sandbox.apiserver.storage import HISTORY
+
+_HOST: Final = "127.0.0.1"
+_MAX_BODY: Final = 3 * 1024 * 1024  # bytes, the limit of a real server
+_BOOKMARKS: Final = 10.0  # seconds; a real server sends one about every minute, tests want to see them
+_SHUTDOWN: Final = 2.0  # seconds for requests that are being answered
+
+
+class ApiServer:
+    """An in-memory Kubernetes API server on loopback. Its objects survive ``stop`` and are served again after ``start``."""
+
+    def __init__(
+        self,
+        port: int = 0,
+        crds: Sequence[Path | str] = (),
+        history: int = HISTORY,
+        bookmark_interval: float = _BOOKMARKS,
+    ) -> None:
+        """``port`` 0 takes a free one. ``crds`` are files to load. ``history`` is how many changes a watch can be behind."""
+        self._port = port
+        self._cluster = Cluster(history)
+        self.faults: Final = Faults()
+        self.requests: Final = RequestLog()
+        self.store: Final = DirectStore(self._cluster)
+        self._handler = Handler(Serving(self._cluster, self.faults, self.requests, self.compact, bookmark_interval))
+        self._runner: web.ServerRunner | None = None
+        for path in crds:
+            self.apply_file(path)
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        await self.stop()
+
+    async def start(self) -> None:
+        """Listen. A server that was stopped comes back on the same port. Raises ``OSError`` when the port is taken."""
+        self._handler.resume()
+        server = web.Server(self._handler, request_factory=_request, handler_cancellation=True, access_log=None)
+        runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=_SHUTDOWN)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, _HOST, self._port, backlog=1024, reuse_address=True).start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        self._port = runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """End watches, let running requests finish, and stop listening; does nothing when it is not running."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            self._handler.stop()
+            await asyncio.sleep(0)
+            await runner.cleanup()
+
+    @property
+    def port(self) -> int:
+        """Where it listens; 0 before the first start when a free one is to be taken."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """The address for clients."""
+        return f"http://{_HOST}:{self._port}"
+
+    @property
+    def revision(self) -> int:
+        """The resourceVersion of the latest change."""
+        return self._cluster.backend.storage.revision
+
+    @property
+    def open_watches(self) -> int:
+        """How many watches are being served."""
+        return self._handler.open_watches
+
+    def kubeconfig(self) -> JsonObject:
+        """A kubeconfig for this server."""
+        return kubeconfig(self.url)
+
+    def write_kubeconfig(self, path: Path | str) -> Path:
+        """Write the kubeconfig to a file; returns its path."""
+        return write_kubeconfig(Path(path), self.url)
+
+    def apply_file(self, path: Path | str) -> list[JsonObject]:
+        """Create or update every object of a YAML or JSON file."""
+        return self.store.apply_file(path)
+
+    def subscribe(self, resource: str, callback: WatchCallback, fields: str = "") -> Subscription:
+        """Watch without HTTP; see ``DirectStore.subscribe``."""
+        return self.store.subscribe(resource, callback, fields)
+
+    def compact(self) -> int:
+        """Forget the history of changes now: watches from earlier revisions get 410. Returns the current revision."""
+        return self._cluster.compact()
+
+
+def _request(message, payload, protocol, writer, task) -> web.BaseRequest:  # type: ignore[no-untyped-def]
+    """Requests with a larger limit for bodies than aiohttp's own; its parameter types are private to aiohttp."""
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=_MAX_BODY)
+
+
+async def serve(port: int = 0, kubeconfig_path: Path | str | None = None, crds: Sequence[Path | str] = ()) -> None:
+    """Serve until cancelled, with the kubeconfig written to a file if one is named."""
+    async with ApiServer(port, crds) as server:
+        if kubeconfig_path is not None:
+            server.write_kubeconfig(kubeconfig_path)
+        await asyncio.Event().wait()
