@@ -1,1 +1,8 @@
-"""JSON to core types and back: the only place with annotation, label and API group names."""
+"""JSON objects of Kubernetes and Koordinator to core types and back: the only place with annotation and label names."""
+
+from koord_numa.wire.errors import WireError
+from koord_numa.wire.nodes import parse_node
+from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.topologies import parse_topology
+
+__all__ = ["WireError", "parse_node", "parse_pod", "parse_topology"]

@@ -1,0 +1,214 @@
+"""What a pod's spec demands of nodes besides resources. What we cannot honour is listed in words, never dropped in silence."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from pydantic import Field
+
+from koord_numa.core.constraints import (
+    Constraints,
+    HostPort,
+    NodeTerm,
+    PreferredNodeTerm,
+    SpreadConstraint,
+    TaintEffect,
+    Toleration,
+)
+from koord_numa.wire import names
+from koord_numa.wire.errors import Place
+from koord_numa.wire.metadata import Head
+from koord_numa.wire.pod_affinity import AffinityTerms, Self, fold_keys, pod_terms, preferred_pod_terms
+from koord_numa.wire.reading import Strict, Words
+from koord_numa.wire.selectors import (
+    LabelSelectorModel,
+    NodeSelectorModel,
+    NodeTermModel,
+    label_pairs,
+    label_selector,
+    node_term,
+    node_terms,
+)
+from koord_numa.wire.volume_mounts import VolumeModel, volumes
+
+EFFECTS: Final = Words({"": "", **{effect.value: effect.value for effect in TaintEffect}})
+TOLERATES: Final = Words({"": "Equal", "Equal": "Equal", "Exists": "Exists", "Gt": "Gt", "Lt": "Lt"})
+WHEN_UNSATISFIABLE: Final = Words({"DoNotSchedule": True, "ScheduleAnyway": False})
+INCLUSION: Final = Words({"Honor": True, "Ignore": False})
+
+WEIGHTS: Final = range(1, 101)
+
+
+class TolerationModel(Strict):
+    """One toleration; how long it lasts is no business of placement."""
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class PreferredNodeModel(Strict):
+    """A weighted node term."""
+
+    weight: int
+    preference: NodeTermModel
+
+
+class NodeAffinityModel(Strict):
+    """Required and preferred node affinity."""
+
+    required: NodeSelectorModel | None = Field(None, alias="requiredDuringSchedulingIgnoredDuringExecution")
+    preferred: list[PreferredNodeModel] | None = Field(None, alias="preferredDuringSchedulingIgnoredDuringExecution")
+
+
+class AffinityModel(Strict):
+    """All kinds of affinity."""
+
+    node_affinity: NodeAffinityModel | None = None
+    pod_affinity: AffinityTerms | None = None
+    pod_anti_affinity: AffinityTerms | None = None
+
+
+class SpreadModel(Strict):
+    """One topology spread constraint."""
+
+    topology_key: str
+    max_skew: int = 1
+    when_unsatisfiable: str = "DoNotSchedule"
+    label_selector: LabelSelectorModel | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
+    match_label_keys: list[str] | None = None
+
+
+class PortModel(Strict):
+    """A container's port."""
+
+    host_port: int | None = None
+    container_port: int | None = None
+    protocol: str | None = None
+    host_ip: str | None = Field(None, alias="hostIP")
+
+
+class ClaimModel(Strict):
+    """A claim for devices (dynamic resource allocation)."""
+
+    name: str = ""
+
+
+class DemandsModel(Strict):
+    """The part of a pod's spec that is about where it may run."""
+
+    node_name: str | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: AffinityModel | None = None
+    tolerations: list[TolerationModel] | None = None
+    topology_spread_constraints: list[SpreadModel] | None = None
+    volumes: list[VolumeModel] | None = None
+    resource_claims: list[ClaimModel] | None = None
+    host_network: bool | None = None
+
+
+def constraints(top: Head, demands: DemandsModel, ports: Iterable[PortModel]) -> Constraints:
+    """Every demand of one pod. ``ports`` are those of its long-running containers."""
+    place = top.place.at("spec")
+    pod = Self(top.namespace or "default", top.labels)
+    affinity = demands.affinity or AffinityModel()
+    near, far = affinity.pod_affinity or AffinityTerms(), affinity.pod_anti_affinity or AffinityTerms()
+    node = affinity.node_affinity or NodeAffinityModel()
+    mounted = volumes(top, demands.volumes or ())
+    tolerations, untolerated = _tolerations(demands.tolerations or (), place.at("tolerations"))
+    claims = tuple(
+        f"resource claim {claim.name} (dynamic resource allocation)" for claim in demands.resource_claims or ()
+    )
+    return Constraints(
+        node_name=demands.node_name or "",
+        node_selector=label_pairs(demands.node_selector),
+        node_terms=None if node.required is None else node_terms(node.required, place.at("nodeAffinity")),
+        preferred_nodes=_preferred_nodes(node.preferred or (), place.at("nodeAffinity")),
+        tolerations=tolerations,
+        affinity=pod_terms(near.required or (), pod, place.at("podAffinity")),
+        anti_affinity=pod_terms(far.required or (), pod, place.at("podAntiAffinity")),
+        preferred_affinity=preferred_pod_terms(near.preferred or (), pod, place.at("podAffinity")),
+        preferred_anti_affinity=preferred_pod_terms(far.preferred or (), pod, place.at("podAntiAffinity")),
+        spread=tuple(_spread(model, pod, place) for model in demands.topology_spread_constraints or ()),
+        host_ports=_host_ports(ports, demands, place.at("ports")),
+        claims=mounted.claims,
+        unsupported=mounted.unsupported + untolerated + claims + _unsupported_annotations(top.annotations),
+    )
+
+
+def weight(value: int, place: Place) -> int:
+    """The weight of a preference."""
+    if value not in WEIGHTS:
+        raise place.at("weight").error(f"{value} is not in 1 to 100")
+    return value
+
+
+def _preferred_nodes(models: Iterable[PreferredNodeModel], place: Place) -> tuple[PreferredNodeTerm, ...]:
+    return tuple(
+        PreferredNodeTerm(weight(model.weight, place), term)
+        for model in models
+        if (term := node_term(model.preference, place)) != NodeTerm()  # an empty preference prefers nothing
+    )
+
+
+def _tolerations(models: Iterable[TolerationModel], place: Place) -> tuple[tuple[Toleration, ...], tuple[str, ...]]:
+    known: list[Toleration] = []
+    unsupported: list[str] = []
+    for model in models:
+        operator = TOLERATES.read(model.operator or "", place.at("operator"))
+        if operator in ("Gt", "Lt"):
+            unsupported.append(f"toleration of {model.key or 'every taint'} with operator {operator}")
+            continue
+        known.append(
+            Toleration(
+                key=model.key or "",
+                exists=operator == "Exists",
+                value=model.value or "",
+                effect=EFFECTS.read(model.effect or "", place.at("effect")),
+            )
+        )
+    return tuple(known), tuple(unsupported)
+
+
+def _spread(model: SpreadModel, pod: Self, place: Place) -> SpreadConstraint:
+    place = place.at("topologySpreadConstraints")
+    if model.max_skew < 1 or (model.min_domains is not None and model.min_domains < 1):
+        raise place.error(f"maxSkew {model.max_skew} and minDomains {model.min_domains} must be at least 1")
+    return SpreadConstraint(
+        topology_key=model.topology_key,
+        max_skew=model.max_skew,
+        hard=WHEN_UNSATISFIABLE.read(model.when_unsatisfiable, place.at("whenUnsatisfiable")),
+        selector=label_selector(model.label_selector, place, fold_keys(pod, model.match_label_keys)),
+        min_domains=model.min_domains or 1,
+        honor_affinity=INCLUSION.read(model.node_affinity_policy or "Honor", place.at("nodeAffinityPolicy")),
+        honor_taints=INCLUSION.read(model.node_taints_policy or "Ignore", place.at("nodeTaintsPolicy")),
+    )
+
+
+def _host_ports(ports: Iterable[PortModel], demands: DemandsModel, place: Place) -> tuple[HostPort, ...]:
+    found: set[tuple[int, str, str]] = set()
+    for port in ports:
+        # The API server fills hostPort in on the host's network; an object that never passed it gets the same here.
+        number = port.host_port or (port.container_port if demands.host_network else None)
+        if not number:
+            continue
+        if not 0 < number < 65536:
+            raise place.error(f"{number} is not a port")
+        found.add((number, port.protocol or "TCP", port.host_ip or "0.0.0.0"))  # noqa: S104  (Kubernetes' wildcard)
+    return tuple(HostPort(number, protocol, ip) for number, protocol, ip in sorted(found))
+
+
+_UNSUPPORTED_ANNOTATIONS: Final = {
+    names.RESERVATION_AFFINITY: "affinity to Koordinator reservations",
+    names.DEVICE_JOINT_ALLOCATE: "joint allocation of devices by Koordinator",
+    names.GPU_PARTITION_SPEC: "GPU partitions of Koordinator",
+}
+
+
+def _unsupported_annotations(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    if _UNSUPPORTED_ANNOTATIONS.keys().isdisjoint(annotations):
+        return ()
+    return tuple(words for name, words in _UNSUPPORTED_ANNOTATIONS.items() if name in annotations)

@@ -1,0 +1,69 @@
+"""The machine behind ``node.koordinator.sh/cpu-topology``. Nodes of one model share one ``Machine``: it is built once."""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Final
+
+from cachetools import LRUCache
+from pydantic import Field
+
+from koord_numa.core.cpuset import MAX_CPU
+from koord_numa.core.machine import Cpu, Machine
+from koord_numa.wire.errors import Place
+from koord_numa.wire.pod_annotations import numa_id
+from koord_numa.wire.reading import GoJson, Id, read_json
+
+Distances = Mapping[tuple[int, int], int]
+
+
+class CpuModel(GoJson):
+    """One logical CPU. ``uncore`` is ours: the agent may name the last-level cache, else the socket stands for it."""
+
+    id: Id = 0
+    core: Id = 0
+    socket: Id = 0
+    node: Id = 0
+    uncore: Id | None = None
+
+
+class CpuTopology(GoJson):
+    """``node.koordinator.sh/cpu-topology``."""
+
+    detail: list[CpuModel] = Field([])
+
+
+def machine(text: str, numa_ids: frozenset[int], distances: Distances, place: Place) -> Machine:
+    """
+    The machine with these CPUs, also with NUMA nodes that have none.
+
+    Raises ``WireError`` when no CPU is listed, one is listed twice, or an id is out of range.
+    """
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    key = digest, numa_ids, tuple(sorted(distances.items()))
+    known = _MACHINES.get(key)
+    if known is None:
+        cpus = _cpus(text, place)
+        known = _MACHINES[key] = Machine(cpus=cpus, numa_ids=tuple(numa_ids), distances=dict(distances))
+    return known
+
+
+def _cpus(text: str, place: Place) -> tuple[Cpu, ...]:
+    found: dict[int, Cpu] = {}
+    for model in read_json(CpuTopology, text, place).detail:
+        if model.id > MAX_CPU:
+            raise place.error(f"CPU {model.id} is above {MAX_CPU}")
+        if model.id in found:
+            raise place.error(f"CPU {model.id} is listed twice")
+        found[model.id] = Cpu(
+            id=model.id,
+            core=model.core,
+            numa=numa_id(model.node, place),
+            socket=model.socket,
+            uncore=model.socket if model.uncore is None else model.uncore,
+        )
+    if not found:
+        raise place.error("no CPU is listed")
+    return tuple(sorted(found.values()))
+
+
+_MACHINES: Final[LRUCache[object, Machine]] = LRUCache(maxsize=1024)

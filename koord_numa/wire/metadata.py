@@ -1,0 +1,83 @@
+"""The metadata that every object carries, and the identity without which an object cannot even be named."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from koord_numa.wire.errors import Place, shown
+from koord_numa.wire.reading import Findings, Strict, plain, read, read_time
+
+
+class Owner(Strict):
+    """One owner reference."""
+
+    kind: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
+class Metadata(Strict):
+    """The parts of an object's metadata that matter to somebody here."""
+
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    resource_version: str | None = None
+    generation: int | None = None
+    owner_references: list[Owner] | None = None
+
+    @property
+    def controller(self) -> str:
+        """The uid of the controlling owner, or nothing."""
+        return next((owner.uid for owner in self.owner_references or () if owner.controller), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The top of an object: who it is, where to say something is wrong with it, and its metadata."""
+
+    place: Place
+    name: str
+    namespace: str
+    uid: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    metadata: Metadata
+    created: float
+    body: dict[str, Any]  # the whole object
+
+
+def head(obj: object, kind: str, findings: Findings) -> Head:
+    """
+    The top of an object; malformed metadata goes to ``findings``.
+
+    Raises ``WireError`` when the object has no name: then nothing can be said about it at all.
+    """
+    body = plain(obj, Place(kind))
+    raw = plain(body.get("metadata"), Place(kind).at("metadata"))
+    name, namespace, uid = raw.get("name"), raw.get("namespace") or "", raw.get("uid") or ""
+    if not isinstance(name, str) or not name:
+        raise Place(kind).at("metadata.name").error(f"{shown(name)} is not a name")
+    if not isinstance(namespace, str) or not isinstance(uid, str):
+        wrong = namespace if isinstance(uid, str) else uid
+        raise Place.of(kind, name).at("metadata").error(f"{shown(wrong)} is neither a namespace nor a uid")
+    place = Place.of(kind, f"{namespace}/{name}" if namespace else name)
+    metadata = findings.of(lambda: read(Metadata, raw, place.at("metadata")), Metadata())
+    stamp = metadata.creation_timestamp
+    created = findings.of(lambda: read_time(stamp, place.at("metadata.creationTimestamp")) if stamp else 0.0, 0.0)
+    return Head(
+        place=place,
+        name=name,
+        namespace=namespace,
+        uid=uid,
+        labels=metadata.labels or {},
+        annotations=metadata.annotations or {},
+        metadata=metadata,
+        created=created,
+        body=body,
+    )
+
+
+def version(top: Head) -> str:
+    """The resource version, or nothing."""
+    return top.metadata.resource_version or ""

@@ -1,0 +1,171 @@
+"""What a pod's Koordinator annotations say: resource-spec, numa-topology-spec and resource-status."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+from pydantic import Field, TypeAdapter
+
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.machine import MAX_NUMA
+from koord_numa.core.request import Assignment, CpuBind, NumaSpec, SharedPool
+from koord_numa.core.vocabulary import (
+    CpuBindPolicy,
+    CpuExclusivePolicy,
+    NumaExclusive,
+    NumaPolicy,
+    PriorityClass,
+    QosClass,
+)
+from koord_numa.wire import names
+from koord_numa.wire.amounts import requested
+from koord_numa.wire.errors import Place, WireError, shown
+from koord_numa.wire.reading import GoJson, Id, Quantity, Words, read_json
+
+BIND_POLICIES: Final = Words({"": CpuBindPolicy.NONE} | {policy.value: policy for policy in CpuBindPolicy})
+EXCLUSIVE_POLICIES: Final = Words(
+    {"None": CpuExclusivePolicy.NONE} | {policy.value: policy for policy in CpuExclusivePolicy},
+    also={"Default": CpuExclusivePolicy.NONE},  # the proposal's word for what the scheduler does by default: nothing
+)
+NUMA_POLICIES: Final = Words({"None": NumaPolicy.NONE} | {policy.value: policy for policy in NumaPolicy})
+NUMA_EXCLUSIVES: Final = Words({exclusive.value: exclusive for exclusive in NumaExclusive})
+
+
+class ResourceSpec(GoJson):
+    """``scheduling.koordinator.sh/resource-spec``; the last two fields are the proposal's place for them."""
+
+    required: str = Field("", alias="requiredCPUBindPolicy")
+    preferred: str = Field("", alias="preferredCPUBindPolicy")
+    exclusive: str = Field("", alias="preferredCPUExclusivePolicy")
+    numa_policy: str = Field("", alias="numaTopologyPolicy")
+    numa_exclusive: str = Field("", alias="singleNUMANodeExclusive")
+
+
+class NumaTopologySpec(GoJson):
+    """``scheduling.koordinator.sh/numa-topology-spec``."""
+
+    numa_policy: str = Field("", alias="numaTopologyPolicy")
+    numa_exclusive: str = Field("", alias="singleNUMANodeExclusive")
+
+
+class NumaAmounts(GoJson):
+    """What a pod holds on one NUMA node."""
+
+    node: Id = 0
+    resources: dict[str, Quantity] = Field({})
+
+
+class Pool(GoJson):
+    """A shared pool, of a node or chosen for a pod."""
+
+    socket: Id = 0
+    node: Id = 0
+    cpuset: str = ""
+
+
+class ResourceStatus(GoJson):
+    """``scheduling.koordinator.sh/resource-status``."""
+
+    cpuset: str = ""
+    numa: list[NumaAmounts] = Field([], alias="numaNodeResources")
+    pools: list[Pool] = Field([], alias="cpuSharedPools")
+
+
+def qos_class(labels: Mapping[str, str]) -> QosClass:
+    """The QoS class by its label; as in Koordinator anything unknown is no class."""
+    return _QOS.get(labels.get(names.QOS_CLASS, ""), QosClass.NONE)
+
+
+def priority_class(labels: Mapping[str, str]) -> PriorityClass:
+    """The priority class by its label; as in Koordinator anything unknown is no class."""
+    return _PRIORITY.get(labels.get(names.PRIORITY_CLASS, ""), PriorityClass.NONE)
+
+
+def policies(annotations: Mapping[str, str], place: Place) -> tuple[CpuBind, NumaSpec]:
+    """The pod's CPU and NUMA policies. Of the two places for the NUMA policy its own annotation comes first."""
+    spec, numa = annotations.get(names.RESOURCE_SPEC), annotations.get(names.NUMA_TOPOLOGY_SPEC)
+    if spec is None and numa is None:
+        return _NO_POLICIES
+    reader = _policies if len(spec or "") + len(numa or "") < _LONGEST_SHARED else _policies.__wrapped__
+    found = reader(spec or "{}", numa or "{}")
+    if isinstance(found, WireError):
+        raise WireError(place.subject, found.key, found.complaint)
+    return found
+
+
+@lru_cache(maxsize=2048)
+def _policies(spec_text: str, numa_text: str) -> tuple[CpuBind, NumaSpec] | WireError:
+    place = Place("")
+    spec_place, numa_place = place.annotation(names.RESOURCE_SPEC), place.annotation(names.NUMA_TOPOLOGY_SPEC)
+    try:
+        spec = read_json(ResourceSpec, spec_text, spec_place)
+        numa = read_json(NumaTopologySpec, numa_text, numa_place)
+        bind = CpuBind(
+            required=BIND_POLICIES.read(spec.required, spec_place.at("requiredCPUBindPolicy")),
+            preferred=BIND_POLICIES.read(spec.preferred, spec_place.at("preferredCPUBindPolicy")),
+            exclusive=EXCLUSIVE_POLICIES.read(spec.exclusive, spec_place.at("preferredCPUExclusivePolicy")),
+        )
+        policy_place = numa_place if numa.numa_policy else spec_place
+        exclusive_place = numa_place if numa.numa_exclusive else spec_place
+        wish = NumaSpec(
+            policy=NUMA_POLICIES.read(numa.numa_policy or spec.numa_policy, policy_place.at("numaTopologyPolicy")),
+            exclusive=NUMA_EXCLUSIVES.read(
+                numa.numa_exclusive or spec.numa_exclusive, exclusive_place.at("singleNUMANodeExclusive")
+            ),
+        )
+    except WireError as error:
+        return error.with_traceback(None)  # remembered too: a malformed template is read once, not once a pod
+    return bind, wish
+
+
+def assignment(text: str, place: Place) -> Assignment:
+    """What a bound pod holds, by its resource-status."""
+    status = read_json(ResourceStatus, text, place)
+    numa: dict[int, dict[str, int]] = {}
+    for entry in status.numa:
+        held = numa.setdefault(numa_id(entry.node, place.at("numaNodeResources")), {})
+        for name, amount in requested(entry.resources, place.at("numaNodeResources")).items():
+            held[name] = held.get(name, 0) + amount
+    return Assignment(
+        cpus=cpu_list(status.cpuset, place.at("cpuset")),
+        numa=tuple(sorted(numa.items(), key=lambda item: item[0])),
+        shared_pools=shared_pools(status.pools, place.at("cpuSharedPools")),
+    )
+
+
+def shared_pools(pools: list[Pool], place: Place) -> tuple[SharedPool, ...]:
+    """Shared pools in the order of their NUMA nodes."""
+    found = [
+        SharedPool(socket=pool.socket, numa=numa_id(pool.node, place), cpus=cpu_list(pool.cpuset, place))
+        for pool in pools
+    ]
+    return tuple(sorted(found, key=lambda pool: (pool.socket, pool.numa)))
+
+
+def cpu_list(text: str, place: Place) -> CpuSet:
+    """A Linux cpu list such as ``0-3,8``."""
+    if not text:
+        return EMPTY
+    if len(text) > _LONGEST_CPU_LIST:
+        raise place.error(f"{shown(text)} is too long for a cpu list")
+    try:
+        return CpuSet.parse(text)
+    except ValueError as error:
+        raise place.error(str(error)) from None
+
+
+def numa_id(numa: int, place: Place) -> int:
+    """A NUMA id that fits into a mask."""
+    if not 0 <= numa < MAX_NUMA:
+        raise place.error(f"NUMA node {numa} is not in 0 to {MAX_NUMA - 1}")
+    return numa
+
+
+_LONGEST_SHARED: Final = 4096  # characters of annotations that are worth remembering
+_LONGEST_CPU_LIST: Final = 32768  # every CPU up to the largest id, each named alone, is shorter
+
+SHARED_POOLS: Final[TypeAdapter[list[Pool] | None]] = TypeAdapter(list[Pool] | None)
+
+_QOS: Final = {qos.value: qos for qos in QosClass}
+_PRIORITY: Final = {priority.value: priority for priority in PriorityClass}
+_NO_POLICIES: Final = (CpuBind(), NumaSpec())

@@ -1,0 +1,85 @@
+"""Pods: from the API object to identity, standing and request. A malformed pod is still a pod; its problem is named."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from koord_numa.core.request import Assignment, Pod, PodKey
+from koord_numa.wire import names
+from koord_numa.wire.errors import Place
+from koord_numa.wire.metadata import Head, head, version
+from koord_numa.wire.pod_annotations import assignment
+from koord_numa.wire.reading import Findings, Strict, read
+from koord_numa.wire.requests import pod_request
+
+
+class Standing(Strict):
+    """The part of a pod's spec that is about its place among other pods."""
+
+    scheduler_name: str | None = None
+    priority: int | None = None
+    preemption_policy: str | None = None
+    scheduling_gates: list[dict[str, Any]] | None = None
+
+
+class Status(Strict):
+    """How far the pod has come."""
+
+    phase: str | None = None
+    reason: str | None = None
+    nominated_node_name: str | None = None
+    container_statuses: list[Any] | None = None
+    init_container_statuses: list[Any] | None = None
+
+
+def parse_pod(obj: Mapping[str, Any]) -> Pod:
+    """
+    The pod in an API object. Malformed parts set ``Pod.problem`` and are left out; whatever amounts can be read count.
+
+    Raises ``WireError`` only when the object has no name or uid by which it could be known.
+    """
+    findings = Findings()
+    top = head(obj, "Pod", findings)
+    if not top.uid:
+        raise top.place.at("metadata.uid").error("is missing")
+    raw_spec, raw_status = _part(top, "spec", findings), _part(top, "status", findings)
+    standing = findings.of(lambda: read(Standing, raw_spec, top.place.at("spec")), Standing())
+    status = findings.of(lambda: read(Status, raw_status, top.place.at("status")), Status())
+    request = pod_request(top, raw_spec, standing.priority or 0, findings)
+    node = request.constraints.node_name
+    held = top.annotations.get(names.RESOURCE_STATUS)
+    return Pod(
+        key=PodKey(top.namespace or "default", top.name, top.uid),
+        request=request,
+        scheduler=standing.scheduler_name or "default-scheduler",
+        node=node,
+        nominated=status.nominated_node_name or "",
+        phase=status.phase or "Pending",
+        reason=status.reason or "",
+        created=top.created,
+        deleting=top.metadata.deletion_timestamp is not None,
+        gated=bool(standing.scheduling_gates),
+        mirror=names.MIRROR in top.annotations,
+        labels=request.labels,
+        owner=top.metadata.controller,
+        assignment=findings.of(lambda: _assignment(held, top.place), None) if node and held is not None else None,
+        preempts=standing.preemption_policy != "Never",
+        started=status.phase == "Running" or bool(status.container_statuses or status.init_container_statuses),
+        resource_version=version(top),
+        spec_text=top.annotations.get(names.RESOURCE_SPEC, ""),
+        stale_status=not node and held is not None,
+        problem=findings.problem,
+    )
+
+
+def _part(top: Head, key: str, findings: Findings) -> dict[str, Any]:
+    part = top.body.get(key)
+    if part is None or isinstance(part, dict):
+        return part or {}
+    if isinstance(part, Mapping):
+        return dict(part)
+    findings.problem = findings.problem or str(top.place.at(key).error("is not an object"))
+    return {}
+
+
+def _assignment(text: str, place: Place) -> Assignment | None:
+    return assignment(text, place.annotation(names.RESOURCE_STATUS))

@@ -1,0 +1,161 @@
+"""Pods' requests: what the containers ask for, and every demand. What is malformed is left out, the rest counts."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from koord_numa.core.amounts import Amounts
+from koord_numa.core.constraints import Constraints
+from koord_numa.core.request import Container, CpuBind, NumaSpec, PodRequest
+from koord_numa.core.vocabulary import ContainerKind
+from koord_numa.wire.amounts import requested
+from koord_numa.wire.constraints import DemandsModel, PortModel, constraints
+from koord_numa.wire.errors import Place, WireError
+from koord_numa.wire.metadata import Head
+from koord_numa.wire.pod_annotations import policies, priority_class, qos_class
+from koord_numa.wire.reading import Findings, Quantity, Strict, read
+from koord_numa.wire.selectors import label_pairs
+
+
+class Resources(Strict):
+    """Requests and limits, of a container or of a whole pod."""
+
+    requests: dict[str, Quantity] | None = None
+    limits: dict[str, Quantity] | None = None
+
+
+class ContainerModel(Strict):
+    """One container."""
+
+    name: str
+    resources: Resources | None = None
+    ports: list[PortModel] | None = None
+    restart_policy: str | None = None  # Always makes an init container a sidecar
+
+
+class Workload(Strict):
+    """The part of a pod's spec that is about what runs."""
+
+    containers: list[ContainerModel] | None = None
+    init_containers: list[ContainerModel] | None = None
+    overhead: dict[str, Quantity] | None = None
+    resources: Resources | None = None
+
+
+def pod_request(top: Head, spec: dict[str, Any], priority: int, findings: Findings) -> PodRequest:
+    """Everything about a pod that may change where it can go."""
+    work = _workload(top, spec, findings)
+    bind, numa = findings.of(lambda: policies(top.annotations, top.place), _NO_POLICIES)
+    return PodRequest(
+        containers=work.containers,
+        overhead=work.overhead,
+        pod_requests=work.pod_requests,
+        pod_limits=work.pod_limits,
+        qos=qos_class(top.labels),
+        priority_class=priority_class(top.labels),
+        priority=priority,
+        bind=bind,
+        numa=numa,
+        constraints=_demands(top, spec, work.ports, findings),
+        namespace=top.namespace or "default",
+        labels=label_pairs(top.labels),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    containers: tuple[Container, ...]
+    overhead: Amounts
+    pod_requests: Amounts | None
+    pod_limits: Amounts | None
+    ports: tuple[PortModel, ...]
+
+
+def _workload(top: Head, spec: dict[str, Any], findings: Findings) -> _Work:
+    found = findings.of(lambda: _read_workload(spec, top.place.at("spec")), None)
+    return _Work(_whatever_counts(spec), {}, None, None, ()) if found is None else found
+
+
+def _read_workload(spec: dict[str, Any], place: Place) -> _Work:
+    work = read(Workload, spec, place)
+    containers = tuple(_containers(work, place))
+    pod_requests, pod_limits = _pod_level(work.resources, containers, place.at("resources"))
+    ports = tuple(port for model in _long_running(work) for port in model.ports or ())
+    return _Work(containers, requested(work.overhead, place.at("overhead")), pod_requests, pod_limits, ports)
+
+
+def _demands(top: Head, spec: dict[str, Any], ports: Iterable[PortModel], findings: Findings) -> Constraints:
+    node = spec.get("nodeName")
+    known = Constraints(node_name=node if isinstance(node, str) else "")
+    return findings.of(lambda: _shared(constraints(top, read(DemandsModel, spec, top.place.at("spec")), ports)), known)
+
+
+def _containers(work: Workload, place: Place) -> Iterable[Container]:
+    for model in work.init_containers or ():
+        sidecar = model.restart_policy == "Always"
+        kind = ContainerKind.SIDECAR if sidecar else ContainerKind.INIT
+        yield _container(model, kind, place.at("initContainers"))
+    for model in work.containers or ():
+        yield _container(model, ContainerKind.APP, place.at("containers"))
+
+
+def _container(model: ContainerModel, kind: ContainerKind, place: Place) -> Container:
+    resources = model.resources or _NO_RESOURCES
+    limits = requested(resources.limits, place.at("limits"))
+    requests = requested(resources.requests, place.at("requests"))
+    return Container(model.name, kind, requests=limits | requests if limits else requests, limits=limits)
+
+
+def _pod_level(
+    resources: Resources | None, containers: Iterable[Container], place: Place
+) -> tuple[Amounts | None, Amounts | None]:
+    """Requests default to limits only where no container asks for the resource, as in the API server."""
+    if resources is None or not (resources.requests or resources.limits):
+        return None, None
+    limits = requested(resources.limits, place.at("limits"))
+    requests = requested(resources.requests, place.at("requests"))
+    mentioned = {name for container in containers for name in container.requests}
+    return {name: amount for name, amount in limits.items() if name not in mentioned} | requests, limits
+
+
+def _long_running(work: Workload) -> Iterable[ContainerModel]:
+    yield from (model for model in work.init_containers or () if model.restart_policy == "Always")
+    yield from work.containers or ()
+
+
+def _whatever_counts(spec: Mapping[str, Any]) -> tuple[Container, ...]:
+    """The containers of a malformed pod, with every amount that can be read: if it runs, it does use them."""
+    kinds = {"initContainers": ContainerKind.INIT, "containers": ContainerKind.APP}
+    found: list[Container] = []
+    for key, kind in kinds.items():
+        items = spec.get(key)
+        for index, item in enumerate(items if isinstance(items, list) else ()):
+            resources = item.get("resources") if isinstance(item, dict) else None
+            limits, requests = (
+                _readable(resources.get(part) if isinstance(resources, dict) else None)
+                for part in ("limits", "requests")
+            )
+            found.append(Container(f"{key}[{index}]", kind, requests=limits | requests, limits=limits))
+    return tuple(found)
+
+
+def _readable(values: object) -> dict[str, int]:
+    readable: dict[str, int] = {}
+    for name, value in values.items() if isinstance(values, dict) else ():
+        if isinstance(name, str) and isinstance(value, str | int | float) and not isinstance(value, bool):
+            try:
+                readable |= requested({name: value}, Place(""))
+            except WireError:
+                continue  # the problem is on record; this part of the pod simply cannot be counted
+    return readable
+
+
+@lru_cache(maxsize=8192)
+def _shared(found: Constraints) -> Constraints:
+    """Pods of one workload share one value."""
+    return found
+
+
+_NO_RESOURCES = Resources()
+_NO_POLICIES = (CpuBind(), NumaSpec())

@@ -1,0 +1,102 @@
+"""CPUs of a scheduler-owned node that are nobody's to give away: the kubelet's, the node's own, the system's."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import TypeAdapter
+
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.node import KubeletAllocation
+from koord_numa.core.request import SharedPool
+from koord_numa.wire import names
+from koord_numa.wire.errors import Place
+from koord_numa.wire.kubelet_config import BOOLEANS
+from koord_numa.wire.node_annotations import reservation
+from koord_numa.wire.pod_annotations import SHARED_POOLS, cpu_list, shared_pools
+from koord_numa.wire.reading import GoJson, load_json, read_as, read_json
+
+
+class PodCpuAllocation(GoJson):
+    """One entry of ``node.koordinator.sh/pod-cpu-allocs``; the proposal says ``cpu`` and writes the boolean as text."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    cpuset: str = ""
+    cpu: str = ""
+    managed_by_kubelet: bool | str = False
+
+
+class SystemQos(GoJson):
+    """``node.koordinator.sh/system-qos-resource``; exclusive unless it says otherwise."""
+
+    cpuset: str = ""
+    cpuset_exclusive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedCpus:
+    """The union of all sources, and the pods among them."""
+
+    cpus: CpuSet
+    kubelet_pods: tuple[KubeletAllocation, ...]
+
+
+def reserved_cpus(annotations: Mapping[str, str], kubelet: CpuSet | None, place: Place) -> ReservedCpus:
+    """
+    The four sources of koordinator's topology options: pods of the kubelet's CPU manager, the kubelet's reserved CPUs,
+    the node's reservation (whatever its apply policy), exclusive CPUs of the SYSTEM QoS class.
+    """
+    pods = _kubelet_pods(annotations, place)
+    cpus = (kubelet or EMPTY) | reservation(annotations, place).cpus | _system_cpus(annotations, place)
+    for pod in pods:
+        if pod.managed_by_kubelet:
+            cpus |= pod.cpus
+    return ReservedCpus(cpus, pods)
+
+
+def reported_pools(annotations: Mapping[str, str], place: Place) -> tuple[SharedPool, ...]:
+    """The shared pools as the agent last reported them."""
+    text = annotations.get(names.CPU_SHARED_POOLS)
+    if text is None:
+        return ()
+    place = place.annotation(names.CPU_SHARED_POOLS)
+    pools = read_as(SHARED_POOLS, load_json(text, place), place)
+    return shared_pools(pools or [], place)
+
+
+def _kubelet_pods(annotations: Mapping[str, str], place: Place) -> tuple[KubeletAllocation, ...]:
+    text = annotations.get(names.POD_CPU_ALLOCS)
+    if text is None:
+        return ()
+    place = place.annotation(names.POD_CPU_ALLOCS)
+    found = read_as(_ALLOCATIONS, load_json(text, place), place) or []
+    pods = [
+        KubeletAllocation(
+            namespace=entry.namespace,
+            name=entry.name,
+            uid=entry.uid,
+            cpus=cpu_list(entry.cpuset or entry.cpu, place),
+            managed_by_kubelet=_flag(entry.managed_by_kubelet, place.at("managedByKubelet")),
+        )
+        for entry in found
+    ]
+    return tuple(sorted(pods, key=lambda pod: (pod.namespace, pod.name, pod.uid)))
+
+
+def _system_cpus(annotations: Mapping[str, str], place: Place) -> CpuSet:
+    text = annotations.get(names.SYSTEM_QOS_RESOURCE)
+    if text is None:
+        return EMPTY
+    place = place.annotation(names.SYSTEM_QOS_RESOURCE)
+    found = read_json(SystemQos, text, place)
+    cpus = cpu_list(found.cpuset, place.at("cpuset"))
+    return cpus if found.cpuset_exclusive else EMPTY
+
+
+def _flag(value: bool | str, place: Place) -> bool:
+    return value if isinstance(value, bool) else bool(value) and BOOLEANS.read(value, place)
+
+
+_ALLOCATIONS: Final = TypeAdapter(list[PodCpuAllocation] | None)

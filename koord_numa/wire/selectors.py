@@ -1,0 +1,85 @@
+"""Label selectors and node selectors, as they stand in affinity, spread constraints, budgets and volumes."""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from koord_numa.core.constraints import LabelSelector, NodeTerm, Operator, Requirement
+from koord_numa.wire.errors import Place
+from koord_numa.wire.reading import Strict, Words
+
+OPERATORS = Words({operator.value: operator for operator in Operator})
+
+
+class RequirementModel(Strict):
+    """One condition on a label or field."""
+
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+
+class LabelSelectorModel(Strict):
+    """``matchLabels`` and ``matchExpressions``; all must hold."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[RequirementModel] | None = None
+
+
+class NodeTermModel(Strict):
+    """One term of a node selector."""
+
+    match_expressions: list[RequirementModel] | None = None
+    match_fields: list[RequirementModel] | None = None
+
+
+class NodeSelectorModel(Strict):
+    """Node terms of which any must hold."""
+
+    node_selector_terms: list[NodeTermModel] | None = None
+
+
+def requirements(models: Iterable[RequirementModel] | None, place: Place) -> tuple[Requirement, ...]:
+    """Conditions in a canonical order, so that equal selectors are equal values."""
+    found = {
+        Requirement(model.key, OPERATORS.read(model.operator, place.at(model.key)), tuple(sorted(model.values or ())))
+        for model in models or ()
+    }
+    return tuple(sorted(found, key=_order))
+
+
+def label_selector(
+    model: LabelSelectorModel | None, place: Place, more: Iterable[Requirement] = ()
+) -> LabelSelector | None:
+    """A selector with further conditions folded in; an absent selector stays absent and matches nothing."""
+    if model is None:
+        return None
+    equal = [Requirement(key, Operator.IN, (value,)) for key, value in (model.match_labels or {}).items()]
+    found = {*equal, *requirements(model.match_expressions, place), *more}
+    return LabelSelector(tuple(sorted(found, key=_order)))
+
+
+def node_terms(model: NodeSelectorModel, place: Place) -> tuple[NodeTerm, ...]:
+    """The terms of a node selector, in the order written."""
+    return tuple(node_term(term, place) for term in model.node_selector_terms or ())
+
+
+def node_term(model: NodeTermModel, place: Place) -> NodeTerm:
+    """One node term."""
+    return NodeTerm(
+        labels=requirements(model.match_expressions, place.at("matchExpressions")),
+        fields=requirements(model.match_fields, place.at("matchFields")),
+    )
+
+
+@lru_cache(maxsize=8192)
+def _pairs(pairs: frozenset[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(pairs))
+
+
+def label_pairs(labels: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    """Labels as sorted pairs; equal labels share one tuple."""
+    return _pairs(frozenset(labels.items())) if labels else ()
+
+
+def _order(requirement: Requirement) -> tuple[str, str, tuple[str, ...]]:
+    return requirement.key, requirement.operator.value, requirement.values

@@ -1,0 +1,105 @@
+"""The zones of a NodeResourceTopology: NUMA nodes with their resources, and what it costs to reach one from another."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from koord_numa.core.node import Zone
+from koord_numa.wire.amounts import current_name, supply
+from koord_numa.wire.errors import Place, shown
+from koord_numa.wire.names import ZONE_TYPE_NUMA
+from koord_numa.wire.pod_annotations import numa_id
+from koord_numa.wire.reading import Quantity, Strict
+
+LARGEST_COST: Final = 2**31 - 1
+
+# NFD and the exporters write node-0; Koordinator's scheduler also takes x-node-0, and so do we.
+_ZONE_NAME: Final = re.compile(r"(?:.{0,200}[-_])?node-(\d{1,9})", re.ASCII)
+
+
+class ResourceModel(Strict):
+    """One resource of a zone. The first version of the API may leave out what is available."""
+
+    name: str
+    capacity: Quantity | None = None
+    allocatable: Quantity | None = None
+    available: Quantity | None = None
+
+
+class CostModel(Strict):
+    """The cost of reaching another zone."""
+
+    name: str
+    value: int
+
+
+class AttributeModel(Strict):
+    """One attribute, of a zone or of the whole object."""
+
+    name: str
+    value: str
+
+
+class ZoneModel(Strict):
+    """One zone; those of type ``Node`` are NUMA nodes."""
+
+    name: str
+    type: str
+    costs: list[CostModel] | None = None
+    resources: list[ResourceModel] | None = None
+
+
+def zones(models: Iterable[ZoneModel], place: Place) -> tuple[Zone, ...]:
+    """The NUMA nodes in ascending order. Zones of other types are left alone."""
+    found: dict[int, Zone] = {}
+    for model in models:
+        if model.type != ZONE_TYPE_NUMA:
+            continue
+        numa = _numa_of(model.name)
+        if numa is None:
+            raise place.error(f"{shown(model.name)} is no name of a NUMA node such as node-0")
+        if numa in found:
+            raise place.error(f"NUMA node {numa} is listed twice")
+        found[numa_id(numa, place)] = _zone(numa, model, place.at(model.name))
+    return tuple(found[numa] for numa in sorted(found))
+
+
+def distances(models: Iterable[ZoneModel], place: Place) -> dict[tuple[int, int], int]:
+    """Costs by pair of NUMA nodes. Costs to something that is no NUMA node do not matter."""
+    found: dict[tuple[int, int], int] = {}
+    for model in models:
+        start = _numa_of(model.name) if model.type == ZONE_TYPE_NUMA else None
+        for cost in model.costs or ():
+            end = _numa_of(cost.name)
+            if start is None or end is None:
+                continue
+            if not 0 <= cost.value <= LARGEST_COST:
+                raise place.at(model.name).at("costs").error(f"{shown(cost.value)} is not a cost")
+            found[start, end] = cost.value
+    return dict(sorted(found.items()))
+
+
+def _numa_of(name: str) -> int | None:
+    match = _ZONE_NAME.fullmatch(name)
+    return int(match.group(1)) if match else None
+
+
+def _zone(numa: int, model: ZoneModel, place: Place) -> Zone:
+    capacity: dict[str, int] = {}
+    allocatable: dict[str, int] = {}
+    available: dict[str, int] = {}
+    for resource in model.resources or ():
+        name = current_name(resource.name)
+        if name in capacity:
+            raise place.at(name).error("is listed twice")
+        known = [value for value in (resource.capacity, resource.allocatable, resource.available) if value is not None]
+        if not known:
+            raise place.at(name).error("has neither capacity nor allocatable")
+        capacity[name] = supply(name, known[0], place)
+        allocatable[name] = _or(resource.allocatable, capacity[name], name, place)
+        available[name] = _or(resource.available, allocatable[name], name, place)
+    return Zone(numa=numa, capacity=capacity, allocatable=allocatable, available=available)
+
+
+def _or(value: Quantity | None, otherwise: int, name: str, place: Place) -> int:
+    return otherwise if value is None else supply(name, value, place)
