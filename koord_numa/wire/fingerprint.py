@@ -1,0 +1,30 @@
+"""The pod fingerprint that exporters publish with a NodeResourceTopology: which pods the numbers speak of."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from xxhash import xxh64_intdigest
+
+_PREFIX: Final = "pfp0"
+_VERSION: Final = "v001"
+_SHAPE: Final = re.compile(r"pfp0(v\d{3})([0-9a-f]{16})", re.ASCII)
+
+
+def fingerprint(pods: Iterable[tuple[str, str]]) -> str:
+    """
+    The fingerprint of a set of pods given as ``(namespace, name)``; order does not matter, repetition does.
+
+    Version v001 of k8stopologyawareschedwg/podfingerprint: each pod is the XXH64 of its name seeded with the XXH64 of
+    its namespace; the whole is the XXH64 of these, ascending, as little-endian words. Uids are not part of it: a pod
+    re-created under its name looks the same.
+    """
+    parts = sorted(xxh64_intdigest(name.encode(), seed=xxh64_intdigest(namespace.encode())) for namespace, name in pods)
+    whole = xxh64_intdigest(b"".join(part.to_bytes(8, "little") for part in parts))
+    return f"{_PREFIX}{_VERSION}{whole:016x}"
+
+
+def comparable(text: str) -> bool:
+    """Is this a fingerprint of the version that we can compute?"""
+    match = _SHAPE.fullmatch(text)
+    return match is not None and match.group(1) == _VERSION

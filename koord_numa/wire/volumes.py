@@ -1,0 +1,150 @@
+"""Persistent volumes, claims and storage classes: from API objects to what decides on nodes."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import Field
+
+from koord_numa.core.constraints import NodeTerm, Operator, Requirement
+from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from koord_numa.wire.errors import Place
+from koord_numa.wire.metadata import head
+from koord_numa.wire.reading import Findings, Strict, Words, read
+from koord_numa.wire.selectors import NodeSelectorModel, node_terms
+
+ZONE_LABELS: Final = (
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+)
+ZONE_SEPARATOR: Final = "__"  # a volume in several zones names them in one label
+SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
+LEGACY_CLASS: Final = "volume.beta.kubernetes.io/storage-class"
+DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
+NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
+
+BINDING_MODES: Final = Words({"Immediate": False, "WaitForFirstConsumer": True})
+
+
+class VolumeAffinity(Strict):
+    """Which nodes reach a volume."""
+
+    required: NodeSelectorModel | None = None
+
+
+class ClaimReference(Strict):
+    """The claim that a volume belongs to."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class VolumeSpec(Strict):
+    """Spec of a PersistentVolume."""
+
+    node_affinity: VolumeAffinity | None = None
+    claim_ref: ClaimReference | None = None
+    storage_class_name: str | None = None
+
+
+class ClaimSpec(Strict):
+    """Spec of a PersistentVolumeClaim."""
+
+    volume_name: str | None = None
+    storage_class_name: str | None = None
+    access_modes: list[str] | None = None
+
+
+class LabelTerm(Strict):
+    """One condition of an allowed topology."""
+
+    key: str
+    values: list[str] = Field([])
+
+
+class AllowedTopology(Strict):
+    """One of the topologies in which a class makes volumes."""
+
+    match_label_expressions: list[LabelTerm] | None = None
+
+
+class ClassModel(Strict):
+    """A StorageClass has no spec; its fields stand at the top."""
+
+    provisioner: str = ""
+    volume_binding_mode: str | None = None
+    allowed_topologies: list[AllowedTopology] | None = None
+
+
+def parse_volume(obj: Mapping[str, Any]) -> PersistentVolume:
+    """A PersistentVolume. Raises ``WireError`` only when it has no name."""
+    findings = Findings()
+    top = head(obj, "PersistentVolume", findings)
+    place = top.place.at("spec")
+    spec = findings.of(lambda: read(VolumeSpec, top.body.get("spec") or {}, place), VolumeSpec())
+    required = spec.node_affinity.required if spec.node_affinity else None
+    claim = spec.claim_ref or ClaimReference()
+    return PersistentVolume(
+        name=top.name,
+        node_terms=findings.of(lambda: _terms(required, place.at("nodeAffinity")), None),
+        zones=tuple(
+            (key, tuple(sorted(set(top.labels[key].split(ZONE_SEPARATOR))))) for key in ZONE_LABELS if key in top.labels
+        ),
+        claim=f"{claim.namespace}/{claim.name}" if claim.name else "",
+        claim_uid=claim.uid,
+        storage_class=spec.storage_class_name or "",
+        problem=findings.problem,
+    )
+
+
+def parse_claim(obj: Mapping[str, Any]) -> PersistentVolumeClaim:
+    """A PersistentVolumeClaim. Raises ``WireError`` only when it has no name."""
+    findings = Findings()
+    top = head(obj, "PersistentVolumeClaim", findings)
+    spec = findings.of(lambda: read(ClaimSpec, top.body.get("spec") or {}, top.place.at("spec")), ClaimSpec())
+    legacy = top.annotations.get(LEGACY_CLASS)
+    return PersistentVolumeClaim(
+        namespace=top.namespace or "default",
+        name=top.name,
+        uid=top.uid,
+        volume=spec.volume_name or "",
+        bound=bool(spec.volume_name) and BIND_COMPLETED in top.annotations,
+        storage_class=spec.storage_class_name if legacy is None else legacy,
+        selected_node=top.annotations.get(SELECTED_NODE, ""),
+        owner=top.metadata.controller,
+        deleting=top.metadata.deletion_timestamp is not None,
+        read_write_once_pod="ReadWriteOncePod" in (spec.access_modes or ()),
+        problem=findings.problem,
+    )
+
+
+def parse_storage_class(obj: Mapping[str, Any]) -> StorageClass:
+    """A StorageClass. Raises ``WireError`` only when it has no name."""
+    findings = Findings()
+    top = head(obj, "StorageClass", findings)
+    model = findings.of(lambda: read(ClassModel, top.body, top.place), ClassModel())
+    mode = model.volume_binding_mode or "Immediate"
+    return StorageClass(
+        name=top.name,
+        waits=findings.of(lambda: BINDING_MODES.read(mode, top.place.at("volumeBindingMode")), False),
+        provisions=model.provisioner != NO_PROVISIONER,
+        topologies=tuple(_allowed(topology) for topology in model.allowed_topologies or ()),
+        default=top.annotations.get(DEFAULT_CLASS) == "true",
+        problem=findings.problem,
+    )
+
+
+def _terms(required: NodeSelectorModel | None, place: Place) -> tuple[NodeTerm, ...] | None:
+    return None if required is None else node_terms(required, place)
+
+
+def _allowed(topology: AllowedTopology) -> NodeTerm:
+    return NodeTerm(
+        labels=tuple(
+            Requirement(term.key, Operator.IN, tuple(sorted(term.values)))
+            for term in topology.match_label_expressions or ()
+        )
+    )
