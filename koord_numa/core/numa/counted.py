@@ -11,6 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from koord_numa.core.numa.hints import Hint, masks_of_size
+
 Flags = NDArray[np.bool_]
 
 _EXACT: Final = 2**56
@@ -63,9 +65,12 @@ class Counted:
             size += 1
         return size
 
-    def singles(self) -> Iterator[int]:
-        """The accepted sets of one NUMA node, ascending: all that single-numa-node looks at."""
-        return (1 << numa for numa in sorted(self.free) if self.accepts(1 << numa))
+    def hints(self, widest: int) -> Iterator[Hint]:
+        """The list that this stands for, up to sets of ``widest`` NUMA nodes: by size, then lexicographic in the ids."""
+        for size in range(1, min(widest, len(self.free)) + 1):
+            for mask in masks_of_size(self.nodes, size):
+                if self.accepts(mask):
+                    yield Hint(mask, preferred=size == self.fewest)
 
     def table(self, ids: Sequence[int]) -> Flags:
         """``table[s]``: is the set of the NUMA nodes ``ids[i]``, i a bit of s, accepted? 2^len(ids) entries, by doubling."""

@@ -1,0 +1,109 @@
+"""
+Sets of NUMA nodes that several counted resources accept alike, without listing what each accepts alone.
+
+It answers for one size at a time, because the policies ask for the narrowest size only.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+
+from koord_numa.core.numa.counted import Counted
+from koord_numa.core.numa.hints import mask_of, numa_ids
+
+WIDEST_TABLE: Final = 16
+"""Up to so many NUMA nodes all sets are tabulated: 65,536 of them."""
+
+STEPS: Final = 100_000
+"""Beyond the table the search gives up after so many branches: adding up to enough is a knapsack in the worst case."""
+
+
+def common_masks(families: Sequence[Counted], size: int) -> list[int]:
+    """
+    The sets of ``size`` NUMA nodes that all accept, ascending; at least one family is given.
+
+    Beyond ``WIDEST_TABLE`` NUMA nodes only the numerically smallest one, or none when ``STEPS`` branches show none.
+    """
+    nodes = families[0].nodes
+    for family in families:
+        nodes &= family.nodes
+    if not 0 < size <= nodes.bit_count():
+        return []
+    ids = list(numa_ids(nodes))
+    if len(ids) > WIDEST_TABLE:
+        return _Search(families, ids).first(size)
+    accepted = families[0].table(ids)
+    for family in families[1:]:
+        accepted = accepted & family.table(ids)
+    found: list[int] = np.flatnonzero(accepted & (_sizes(len(ids)) == size)).tolist()
+    return [mask_of(ids[i] for i in numa_ids(mask)) for mask in found]
+
+
+def narrowest_common(families: Sequence[Counted]) -> list[int]:
+    """The sets of the smallest size at which all families accept some set alike; none if there is no such size."""
+    nodes = families[0].nodes
+    for family in families:
+        nodes &= family.nodes
+    smallest = max(family.narrowest for family in families)
+    if not all(family.accepts(nodes) for family in families):
+        return []
+    for size in range(smallest, nodes.bit_count() + 1):
+        if found := common_masks(families, size):
+            return found
+    return []
+
+
+def _sizes(bits: int) -> "np.typing.NDArray[np.int8]":
+    sizes = np.zeros(1, dtype=np.int8)
+    for _ in range(bits):
+        sizes = np.concatenate((sizes, sizes + np.int8(1)))
+    return sizes
+
+
+class _Search:
+    """
+    Depth first from the highest NUMA id down, leaving out before taking in: the first set found is the smallest number.
+
+    A branch dies when, for some resource, even the largest amounts among the NUMA nodes still open do not reach.
+    """
+
+    def __init__(self, families: Sequence[Counted], ids: Sequence[int]) -> None:
+        self.families, self.ids, self.steps = families, ids, STEPS
+        self.covering = 0
+        for family in families:
+            self.covering |= family.covering
+        amounts = [[family.free[numa] for numa in ids] for family in families]
+        # largest[f][open][count]: the most that ``count`` of the first ``open`` NUMA nodes offer of resource f
+        self.largest = [
+            [list(accumulate(sorted(row[:end], reverse=True), initial=0)) for end in range(len(ids) + 1)]
+            for row in amounts
+        ]
+        self.amounts = list(zip(*amounts, strict=True))
+
+    def first(self, size: int) -> list[int]:
+        if self.covering & ~mask_of(self.ids):
+            return []
+        found = self._descend(len(self.ids), size, [family.needed for family in self.families])
+        return [] if found is None else [found]
+
+    def _descend(self, open_ids: int, size: int, missing: list[int]) -> int | None:
+        self.steps -= 1
+        if self.steps < 0 or size > open_ids or size < (self.covering & mask_of(self.ids[:open_ids])).bit_count():
+            return None
+        if any(rows[open_ids][size] < rest for rows, rest in zip(self.largest, missing, strict=True)):
+            return None
+        if not open_ids:
+            return 0
+        highest = open_ids - 1
+        bit = 1 << self.ids[highest]
+        if not self.covering & bit:
+            found = self._descend(highest, size, missing)
+            if found is not None:
+                return found
+        if not size:
+            return None
+        rests = [rest - amount for rest, amount in zip(missing, self.amounts[highest], strict=True)]
+        found = self._descend(highest, size - 1, rests)
+        return None if found is None else found | bit

@@ -1,0 +1,42 @@
+"""How far the NUMA nodes of a set are from one another: what prefer-closest-numa-nodes compares among equally wide sets."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from koord_numa.core.machine import UNKNOWN_DISTANCE
+from koord_numa.core.numa.hints import numa_ids
+
+Distances = Mapping[tuple[int, int], int]
+"""ACPI SLIT cost from the first to the second NUMA node; an absent pair is ``UNKNOWN_DISTANCE``, as in ``Machine``."""
+
+_WORTH_A_MATRIX: Final = 64
+
+
+def closest(masks: Sequence[int], distances: Distances) -> int:
+    """
+    Of equally wide sets the one with the smallest average distance, then the numerically smallest.
+
+    The average runs over all ordered pairs, each NUMA node with itself included (the kubelet's numa_info.go); among sets of
+    one size the sums compare just as the averages do, and exactly. ``ValueError`` without any mask.
+    """
+    sums = _sums_by_matrix(masks, distances) if len(masks) > _WORTH_A_MATRIX else [spread(m, distances) for m in masks]
+    return min(zip(sums, masks, strict=True))[1]
+
+
+def spread(mask: int, distances: Distances) -> int:
+    """The sum of the distances over all ordered pairs of NUMA nodes in the set, each with itself included."""
+    ids = list(numa_ids(mask))
+    return sum(distances.get((a, b), UNKNOWN_DISTANCE) for a in ids for b in ids)
+
+
+def _sums_by_matrix(masks: Sequence[int], distances: Distances) -> list[int]:
+    everything = 0
+    for mask in masks:
+        everything |= mask
+    ids = list(numa_ids(everything))
+    members = np.array([[mask >> numa & 1 for numa in ids] for mask in masks], dtype=np.int64)
+    costs = np.array([[distances.get((a, b), UNKNOWN_DISTANCE) for b in ids] for a in ids], dtype=np.int64)
+    sums: list[int] = ((members @ costs) * members).sum(axis=1).tolist()
+    return sums

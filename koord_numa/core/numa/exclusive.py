@@ -1,0 +1,70 @@
+"""
+Exclusivity of NUMA nodes: pods on a single NUMA node and pods that span several keep away from one another.
+
+It compares sets with what is on the NUMA nodes already; who counts as what is for the ledger's readers to say.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from koord_numa.core.numa.hints import Hint
+from koord_numa.core.vocabulary import NumaExclusive
+
+
+class NumaUse(Enum):
+    """Who uses a NUMA node: nobody, only pods that sit on it alone, or some pod that spans several."""
+
+    IDLE = "idle"
+    SINGLE = "single"
+    SHARED = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """The NUMA nodes used by single-NUMA pods only, and those used by a pod that spans several. By NUMA id, not by position."""
+
+    single: int = 0
+    shared: int = 0
+
+    @classmethod
+    def of(cls, uses: Iterable[tuple[int, NumaUse]]) -> "Occupancy":
+        """From pairs of NUMA id and use."""
+        single = shared = 0
+        for numa, use in uses:
+            if use is NumaUse.SINGLE:
+                single |= 1 << numa
+            elif use is NumaUse.SHARED:
+                shared |= 1 << numa
+        return cls(single, shared)
+
+    def disturbs(self, mask: int) -> bool:
+        """Would a pod on this set share a NUMA node with pods of the other kind?"""
+        spans = mask & (mask - 1)
+        return bool(mask & (self.single if spans else self.shared))
+
+
+NOBODY = Occupancy()
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusivity:
+    """What a pod asks for (``singleNUMANodeExclusive``) and whom it would meet."""
+
+    wish: NumaExclusive = NumaExclusive.NONE
+    occupancy: Occupancy = NOBODY
+
+    def allows(self, mask: int) -> bool:
+        """``Required``: sets with pods of the other kind are never preferred. As Koordinator's checkExclusivePolicy."""
+        return self.wish is not NumaExclusive.REQUIRED or not self.occupancy.disturbs(mask)
+
+    def score(self, mask: int, score: int) -> int:
+        """``Preferred``: a hint on such a set is made with score 0. From the pod-level NUMA policy proposal, "Hint"; inert upstream."""
+        return 0 if self.wish is NumaExclusive.PREFERRED and self.occupancy.disturbs(mask) else score
+
+    def scored(self, hint: Hint) -> Hint:
+        """The hint as it is to be made under this wish."""
+        return hint if hint.mask is None else hint._replace(score=self.score(hint.mask, hint.score))
+
+
+UNCONSTRAINED = Exclusivity()

@@ -1,0 +1,134 @@
+"""
+Topology policies as rows of a table: which hints they consider, what they make of the merged one, and whom they admit.
+
+The rows decide; how hints are merged is in ``merge`` (the kubelet's) and ``scored_merge`` (Koordinator's).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from koord_numa.core.machine import MAX_NUMA
+from koord_numa.core.numa.counted import Counted
+from koord_numa.core.numa.distances import Distances
+from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
+from koord_numa.core.numa.hints import Hint
+from koord_numa.core.numa.merge import merge
+from koord_numa.core.numa.providers import Answer, Takes, Wish, wishes
+from koord_numa.core.numa.refusals import Refusal, refuse_impossible, refuse_unaligned
+from koord_numa.core.numa.scored_merge import merge_scored
+from koord_numa.core.vocabulary import KubeletPolicy, NumaPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One policy. ``considers`` filters the hints, ``settles`` changes the merged one (given all NUMA nodes), ``admits`` decides."""
+
+    considers: Callable[[Hint], bool]
+    settles: Callable[[Hint, int], Hint]
+    admits: Callable[[Hint], bool]
+    widest: int = MAX_NUMA  # no wider set passes ``considers``
+    closest: bool = True  # does it heed prefer-closest-numa-nodes?
+    joins: str = ""  # between the resources in Koordinator's refusal; policies that never refuse have none
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The merged hint and whether the policy admits it; a Koordinator policy that does not says why."""
+
+    hint: Hint
+    admitted: bool
+    refusal: Refusal | None = None
+
+
+def _any(_: Hint) -> bool:
+    return True
+
+
+def _preferred(hint: Hint) -> bool:
+    return hint.preferred
+
+
+def _single(hint: Hint) -> bool:
+    return hint.preferred and (hint.mask is None or hint.mask.bit_count() == 1)
+
+
+def _as_is(hint: Hint, _: int) -> Hint:
+    return hint
+
+
+def _any_instead_of_all(hint: Hint, nodes: int) -> Hint:
+    # As policy_single_numa_node.go of both: one NUMA node that is the whole machine constrains nothing.
+    return Hint(None, hint.preferred) if hint.mask == nodes else hint
+
+
+def _all_if_unsatisfied(hint: Hint, nodes: int) -> Hint:
+    # As Koordinator's policy_best_effort.go: a set too narrow for some resource is given up for the whole machine.
+    return Hint(nodes, preferred=False) if hint.unsatisfied else hint
+
+
+KUBELET: Final[Mapping[KubeletPolicy, Rule]] = {
+    KubeletPolicy.BEST_EFFORT: Rule(_any, _as_is, _any),
+    KubeletPolicy.RESTRICTED: Rule(_any, _as_is, _preferred),
+    KubeletPolicy.SINGLE_NUMA_NODE: Rule(_single, _any_instead_of_all, _preferred, widest=1, closest=False),
+}
+"""The kubelet's policies. ``none`` has no row: it asks nobody and admits."""
+
+KOORDINATOR: Final[Mapping[NumaPolicy, Rule]] = {
+    NumaPolicy.BEST_EFFORT: Rule(_any, _all_if_unsatisfied, _any),
+    NumaPolicy.RESTRICTED: Rule(_any, _as_is, _preferred, joins=" & "),
+    NumaPolicy.SINGLE_NUMA_NODE: Rule(_single, _any_instead_of_all, _preferred, widest=1, joins=","),
+}
+"""Koordinator's policies. ``NONE`` has no row either."""
+
+UNDECIDED: Final = Decision(Hint(None, preferred=False), admitted=True)
+"""The answer of the policies without a row: no set of NUMA nodes, admitted."""
+
+
+def decide_kubelet(
+    policy: KubeletPolicy, answers: Iterable[Answer], nodes: int, distances: Distances | None = None
+) -> Decision:
+    """
+    What the kubelet's topology manager decides for one container or pod on a machine with the NUMA nodes ``nodes``.
+
+    ``distances`` are given when the option prefer-closest-numa-nodes is on. As topologymanager/policy_*.go.
+    """
+    rule = KUBELET.get(policy)
+    if rule is None:
+        return UNDECIDED
+    takes = considered(wishes(answers), rule)
+    best = rule.settles(merge(takes, nodes, distances if rule.closest else None), nodes)
+    return Decision(best, rule.admits(best))
+
+
+def decide_koordinator(
+    policy: NumaPolicy, answers: Iterable[Answer], nodes: int, exclusivity: Exclusivity = UNCONSTRAINED
+) -> Decision:
+    """
+    What Koordinator's topology manager decides for one pod on one node with the NUMA nodes ``nodes``.
+
+    An impossible resource refuses at once, except under best-effort. As topologymanager/policy_*.go of Koordinator.
+    """
+    rule = KOORDINATOR.get(policy)
+    if rule is None:
+        return UNDECIDED
+    dimensions = wishes(answers)
+    if rule.joins and any(wish.impossible for wish in dimensions):
+        return Decision(
+            rule.settles(Hint(nodes, preferred=False), nodes), admitted=False, refusal=refuse_impossible(dimensions)
+        )
+    takes = [list(_listed(takes, MAX_NUMA)) for takes in considered(dimensions, rule)]
+    best = rule.settles(merge_scored(takes, nodes, exclusivity.allows), nodes)
+    admitted = rule.admits(best)
+    return Decision(best, admitted, None if admitted else refuse_unaligned(dimensions, rule.joins))
+
+
+def considered(dimensions: Sequence[Wish], rule: Rule) -> list[Takes]:
+    """What the rule leaves of every resource's hints. Of counted resources only the sets it can look at are listed."""
+    if rule.widest == MAX_NUMA:
+        return [wish.takes for wish in dimensions]
+    return [list(filter(rule.considers, _listed(wish.takes, rule.widest))) for wish in dimensions]
+
+
+def _listed(takes: Takes, widest: int) -> Iterable[Hint]:
+    return takes.hints(widest) if isinstance(takes, Counted) else takes

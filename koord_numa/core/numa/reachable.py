@@ -1,0 +1,112 @@
+"""
+Which merged sets are possible at all when one hint is taken of every resource.
+
+Theory. A merged set is the intersection of one set from every resource. There are as many combinations as the product of
+the lists' lengths, but at most 2^n sets. Write each list as a 0/1 array over all sets; replace every entry by the sum over
+its supersets; multiply the arrays entry by entry; undo the sums. The result counts, for every set, the combinations that
+intersect to it: n·2^n additions a resource, however long the lists. Beyond ``WIDEST_TABLE`` NUMA nodes the sets are
+intersected pair by pair, and equal ones are kept once.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord_numa.core.numa.common import WIDEST_TABLE, common_masks
+from koord_numa.core.numa.counted import Counted
+from koord_numa.core.numa.hints import Hint, mask_of, numa_ids
+from koord_numa.core.numa.providers import Takes
+
+Counts = NDArray[np.int64]
+
+_EXACT: Final = 2**62
+"""Counts of combinations stay below this; else they are cut down to "some" and "none" in between."""
+
+
+def reachable_masks(takes: Sequence[Takes], nodes: int) -> list[int]:
+    """
+    Every non-empty merged set within ``nodes``, ascending.
+
+    Beyond ``WIDEST_TABLE`` NUMA nodes a counted resource is represented by its widest set and its first narrowest one, for
+    nobody can list the rest: then every answer is a possible merge, but not every possible merge is among them.
+    """
+    ids = tuple(numa_ids(nodes))
+    if len(ids) <= WIDEST_TABLE:
+        return _by_table(takes, ids)
+    found = {nodes}
+    for dimension in takes:
+        masks = _samples(dimension) if isinstance(dimension, Counted) else listed_masks(dimension, nodes)
+        found = {have & mask for have in found for mask in masks}
+    return sorted(found - {0})
+
+
+def listed_masks(hints: Sequence[Hint], nodes: int) -> set[int]:
+    """The sets that these hints leave of ``nodes``; "any" leaves them all."""
+    return {nodes if hint[0] is None else nodes & hint[0] for hint in hints}
+
+
+def _by_table(takes: Sequence[Takes], ids: tuple[int, ...]) -> list[int]:
+    total: Counts | None = None
+    combinations = 1
+    for dimension in takes:
+        sets = _table(dimension, ids)
+        longest = int(sets.sum())
+        sums = _sum_over_supersets(sets)
+        if total is None:
+            total = sums
+        else:
+            if combinations * longest >= _EXACT:
+                some = (_undo_sums(total) != 0).astype(np.int64)
+                combinations = int(some.sum())
+                total = _sum_over_supersets(some)
+            total = total * sums
+        combinations *= longest
+    if total is None:
+        return [_spread_out(2 ** len(ids) - 1, ids)]
+    found: list[int] = np.flatnonzero(_undo_sums(total)[1:]).tolist()
+    if ids == tuple(range(len(ids))):
+        return [mask + 1 for mask in found]
+    return [_spread_out(mask + 1, ids) for mask in found]
+
+
+def _table(dimension: Takes, ids: tuple[int, ...]) -> Counts:
+    if isinstance(dimension, Counted):
+        return dimension.table(ids).astype(np.int64)
+    masks = listed_masks(dimension, mask_of(ids))
+    sets = np.zeros(2 ** len(ids), dtype=np.int64)
+    if ids != tuple(range(len(ids))):
+        masks = {sum(1 << i for i, numa in enumerate(ids) if mask >> numa & 1) for mask in masks}
+    sets[list(masks)] = 1
+    return sets
+
+
+def _spread_out(mask: int, ids: tuple[int, ...]) -> int:
+    return mask_of(ids[i] for i in numa_ids(mask))
+
+
+def _sum_over_supersets(counts: Counts) -> Counts:
+    sums = counts.copy()
+    for half in _halves(len(sums)):
+        view = sums.reshape(-1, 2, half)
+        view[:, 0] += view[:, 1]
+    return sums
+
+
+def _undo_sums(sums: Counts) -> Counts:
+    counts = sums.copy()
+    for half in _halves(len(counts)):
+        view = counts.reshape(-1, 2, half)
+        view[:, 0] -= view[:, 1]
+    return counts
+
+
+@lru_cache(maxsize=WIDEST_TABLE + 1)
+def _halves(length: int) -> tuple[int, ...]:
+    return tuple(1 << bit for bit in range(length.bit_length() - 1))
+
+
+def _samples(counted: Counted) -> set[int]:
+    return {counted.nodes, *common_masks((counted,), counted.narrowest)[:1]}

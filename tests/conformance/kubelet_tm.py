@@ -1,0 +1,72 @@
+"""The kubelet's topology manager: merge the hints of all providers under a policy and admit or not."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from koord_numa.core.numa.distances import Distances
+from koord_numa.core.numa.hints import Hint, mask_of
+from koord_numa.core.numa.policies import Decision, decide_kubelet
+from koord_numa.core.numa.providers import Answer
+from koord_numa.core.vocabulary import KubeletPolicy
+from tests.conformance.vectors import Case, Oracle
+
+
+@dataclass(frozen=True)
+class Merge:
+    """One call of a policy."""
+
+    policy: KubeletPolicy
+    answers: Sequence[Answer]
+    nodes: int
+    distances: Distances | None
+
+
+def load(case: Case) -> Merge:
+    """Distances count only when the option is on."""
+    given = case["in"]
+    return Merge(
+        KubeletPolicy(given["policy"]),
+        load_answers(given["providers"]),
+        mask_of(given["numa"]),
+        _distances(given) if given.get("prefer_closest") else None,
+    )
+
+
+def load_answers(providers: Sequence[Sequence[Any] | None] | None) -> list[Answer]:
+    """A hint is ``[mask, preferred]``, Koordinator's also has ``unsatisfied`` and ``score``."""
+    return [_answer(provider) for provider in providers or ()]
+
+
+def _answer(provider: Sequence[Any] | None) -> Answer:
+    if provider is None:
+        return None
+    return {resource: None if hints is None else [_hint(*hint) for hint in hints] for resource, hints in provider}
+
+
+def _hint(mask: int | None, preferred: int, unsatisfied: int = 0, score: int = 0) -> Hint:
+    return Hint(mask, bool(preferred), bool(unsatisfied), score)
+
+
+def _distances(given: Mapping[str, Any]) -> Distances:
+    return {
+        (numa, other): cost
+        for numa, row in zip(given["numa"], given["distances"], strict=True)
+        for other, cost in enumerate(row)
+    }
+
+
+def answer(given: Merge) -> Decision:
+    """Merge and decide."""
+    return decide_kubelet(given.policy, given.answers, given.nodes, given.distances)
+
+
+def agrees(case: Case, ours: Decision) -> str | None:
+    """The mask, whether it is preferred, and the verdict."""
+    answer = {"mask": ours.hint.mask, "preferred": ours.hint.preferred, "admit": ours.admitted}
+    recorded = {name: case["out"].get(name, False) for name in ("preferred", "admit")}
+    recorded["mask"] = case["out"]["mask"]
+    return None if answer == recorded else f"{answer}, recorded {recorded}"
+
+
+ORACLE = Oracle("kubelet-tm", load, answer, agrees)
