@@ -76,7 +76,7 @@ class Api:
 
     def __init__(self, configuration: Configuration) -> None:
         self._client = ApiClient(configuration)
-        self._configuration = configuration
+        self.configuration = configuration
         rest = self._client.rest_client
         self._session = aiohttp.ClientSession(
             connector=rest.pool_manager.connector,
@@ -170,11 +170,11 @@ class Api:
 
     async def _authenticate(self, headers: dict[str, str]) -> None:
         """Tokens of a service account change on disk; the configuration's own hook re-reads them."""
-        token = await self._configuration.get_api_key_with_prefix("BearerToken")
+        token = await self.configuration.get_api_key_with_prefix("BearerToken")
         if token:
             headers["Authorization"] = token
-        elif self._configuration.username:
-            headers["Authorization"] = self._configuration.get_basic_auth_token()
+        elif self.configuration.username:
+            headers["Authorization"] = self.configuration.get_basic_auth_token()
 
 
 def decoded(call: Call, raw: bytes) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.resources import Call, Resource
+from koord_numa.ports import Gone
 from koord_numa.wire.errors import WireError
 
 T = TypeVar("T")
@@ -28,13 +29,13 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
     """
-    Which objects (one resource, narrowed down by the server) and what to make of each.
+    Which objects (one resource, narrowed down by the server) and what to make of each: ``None`` for one that is not wanted.
 
     ``optional``: a cluster may well live without this kind installed, and then has no such objects.
     """
 
     resource: Resource
-    parse: Callable[[Mapping[str, Any]], T]
+    parse: Callable[[Mapping[str, Any]], T | None]
     field_selector: str = ""
     optional: bool = False
 
@@ -47,7 +48,7 @@ class Kind(Generic[T]):
         return {"fieldSelector": self.field_selector} if self.field_selector else {}
 
     def read(self, raw: Mapping[str, Any]) -> T | None:
-        """The parsed object; ``None`` when it is too malformed to be identified, which is said in the log."""
+        """The parsed object; ``None`` also when it is too malformed to be identified, which is said in the log."""
         try:
             return self.parse(raw)
         except WireError as error:
@@ -81,6 +82,21 @@ async def list_all(api: Api, kind: Kind[T]) -> Listed[T]:
         if not token:
             return Listed(objects, str(about.get("resourceVersion", "")))
         params["continue"] = token
+
+
+async def list_first_served(api: Api, kinds: Sequence[Kind[T]]) -> list[T]:
+    """
+    Every object of the first of these kinds (versions of one) that the server knows; none when all are optional and absent.
+
+    Raises as ``list_all``.
+    """
+    for kind in kinds:
+        try:
+            return (await list_all(api, kind)).objects
+        except Gone:
+            if not kind.optional:
+                raise
+    return []
 
 
 async def _add(objects: list[T], raw: Sequence[Mapping[str, Any]], kind: Kind[T]) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+from koord_numa.wire import names
+
 METHODS: Final = {
     "get": "GET",
     "list": "GET",
@@ -55,8 +57,12 @@ BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
 PRIORITY_CLASSES: Final = Resource("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)
 EVENTS: Final = Resource("events.k8s.io", "v1", "events")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
-TOPOLOGIES: Final = Resource("topology.node.k8s.io", "v1alpha2", "noderesourcetopologies", namespaced=False)
-REBINDS: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "rebindresources", namespaced=False)
+TOPOLOGIES: Final = tuple(
+    Resource(names.TOPOLOGY_GROUP, version, names.TOPOLOGY_PLURAL, namespaced=False)
+    for version in reversed(names.TOPOLOGY_VERSIONS)
+)
+"""The versions to try, the newest first: a cluster may serve only an older one."""
+REBINDS: Final = Resource(names.SCHEDULING_GROUP, names.REBIND_VERSION, names.REBIND_PLURAL, namespaced=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,35 @@
+"""
+The command line. Every module of this package that does not begin with an underscore is one command, under its own name.
+
+Commands are imported when they are used, so that ``--help`` of one does not load the others.
+"""
+
+import pkgutil
+from importlib import import_module
+
+import click
+
+from koord_numa import __version__
+
+
+class _Commands(click.Group):
+    """The modules of this package as commands: each has a ``click`` command named ``command``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
+        return sorted(
+            module.name.replace("_", "-")
+            for module in pkgutil.iter_modules(__path__)
+            if not module.name.startswith("_")
+        )
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command = import_module(f"{__name__}.{cmd_name.replace('-', '_')}").command
+        return command if isinstance(command, click.Command) else None
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="koord-numa")
+def main() -> None:
+    """A NUMA-aware Kubernetes scheduler: never rejected by the kubelet, never silent, always explained."""

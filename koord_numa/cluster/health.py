@@ -1,0 +1,75 @@
+"""
+What the outside may ask of the process over HTTP: ``/healthz``, ``/readyz``, ``/metrics``. It answers questions and changes nothing.
+
+Health is about this process alone: an API server that is down does not make it unhealthy, since a restart would not help.
+Readiness tells, in one line for each, what keeps it from scheduling.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+Complaints = Callable[[], Iterable[str]]
+"""What is wrong right now, a sentence each; nothing when all is well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """Who answers what."""
+
+    unhealthy: Complaints
+    not_ready: Complaints
+    metrics: CollectorRegistry
+
+
+class HealthServer:
+    """Serves on one port of every interface until stopped: probes and scrapers come from outside the pod."""
+
+    def __init__(self, questions: Questions, port: int, host: str | None = None) -> None:
+        self.port = port
+        self._host = host
+        self._questions = questions
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        """Listen. Port 0 takes any free one, and ``port`` then says which. Raises ``OSError`` when the port is taken."""
+        app = web.Application()
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/livez", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics)
+        runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, self._host, self.port, shutdown_timeout=1.0)
+            await site.start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        self.port = int(runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return _verdict(self._questions.unhealthy())
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return _verdict(self._questions.not_ready())
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(self._questions.metrics), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+
+def _verdict(complaints: Iterable[str]) -> web.Response:
+    found = list(complaints)
+    text = "".join(f"{line}\n" for line in found) or "ok\n"
+    return web.Response(status=503 if found else 200, text=text)

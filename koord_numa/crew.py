@@ -1,0 +1,37 @@
+"""Long-running tasks of which none may end by itself: the first that does is the failure of all. It knows nothing of what they do."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+class Ended(Exception):
+    """A task that should run for ever ended without an error."""
+
+
+class Crew:
+    """Tasks by name. ``failure`` is done, with the error, when one of them has ended before ``stop``."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    def start(self, name: str, duty: Coroutine[Any, Any, None]) -> None:
+        """Run a duty until ``stop``."""
+        task = asyncio.create_task(duty, name=name)
+        self._tasks[name] = task
+        task.add_done_callback(self._ended)
+
+    async def stop(self, *names: str) -> None:
+        """Cancel these tasks, or all when none is named, and wait until they are over."""
+        chosen = [self._tasks.pop(name) for name in (names or tuple(self._tasks)) if name in self._tasks]
+        for task in chosen:
+            task.cancel()
+        await asyncio.gather(*chosen, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        expected = task not in self._tasks.values()
+        error = None if task.cancelled() else task.exception()
+        if expected or self.failure.done():
+            return
+        self.failure.set_result(error or Ended(f"{task.get_name()} ended by itself"))

@@ -1,0 +1,57 @@
+"""How Kopf is to behave here: watch what the server selects, store nothing, retry for ever, stay out of peering."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import kopf
+
+from koord_numa.handlers.storages import NoDiffs, NoProgress
+
+FIRST_PAUSES: Final = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 5.0)
+LAST_PAUSE: Final = 10.0
+"""Seconds between tries of a request that fails with 403, 429 or 5xx."""
+
+IDLE: Final = 0.5
+"""Seconds after which Kopf ends the task of a quiet object; with its own 5 s a big list keeps a task for every object."""
+
+PAGE: Final = 500
+
+
+class EndlessPauses:
+    """
+    Pauses between retries that never run out.
+
+    Kopf stops the whole operator when they do. An outage or a right that is missing is no reason to: the engine serves what it
+    knows, says what is wrong, and goes on when it is over.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        yield from FIRST_PAUSES
+        while True:
+            yield LAST_PAUSE
+
+
+def configure(settings: kopf.OperatorSettings, scheduler_names: Sequence[str]) -> None:
+    """Apply to an operator's settings before it starts to watch."""
+    settings.persistence.diffbase_storage = NoDiffs()
+    settings.persistence.progress_storage = NoProgress()
+    settings.posting.enabled = False  # events are ours: aggregated, and not Kopf's log lines
+    settings.peering.standalone = (
+        True  # election is by our own Lease: Kopf's peering pauses all replicas at equal priority
+    )
+    settings.queueing.idle_timeout = IDLE
+    settings.networking.error_backoffs = EndlessPauses()
+    settings.watching.chunk_size = PAGE
+    settings.watching.field_selectors["v1", "pods"] = waiting_pods(scheduler_names)
+
+
+def waiting_pods(scheduler_names: Sequence[str]) -> str:
+    """
+    The field selector of pods that wait for one of these schedulers.
+
+    The server knows no "one of": with several names it selects every pod without a node, and the reception sorts them out.
+    """
+    wanted = ["spec.nodeName=", "status.phase!=Succeeded", "status.phase!=Failed"]
+    if len(scheduler_names) == 1:
+        wanted.append(f"spec.schedulerName={scheduler_names[0]}")
+    return ",".join(sorted(wanted))

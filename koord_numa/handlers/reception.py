@@ -1,0 +1,78 @@
+"""
+Where handlers hand over: raw events become core types here and go to the engine; nothing is decided.
+
+Malformed objects that cannot even be identified are said in the log and left out; an error raised here would only be swallowed.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import kopf
+
+from koord_numa.core.node import Topology
+from koord_numa.core.rebind_request import RebindRequest
+from koord_numa.core.request import Pod
+from koord_numa.engine.engine import Engine
+from koord_numa.handlers.roll import Roll
+from koord_numa.wire.errors import WireError
+from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.rebinds import parse_rebind
+from koord_numa.wire.topologies import parse_topology
+
+_log = logging.getLogger(__name__)
+
+
+class RebindDesk(Protocol):
+    """Who works on RebindResources."""
+
+    def observe_rebind(self, event: str | None, request: RebindRequest) -> None:
+        """A RebindResource as it is now; ``DELETED`` when it is gone."""
+        ...
+
+
+class Reception:
+    """One per operator, reachable from every handler as ``memo.reception``."""
+
+    def __init__(self, engine: Engine, rebinds: RebindDesk) -> None:
+        self._ours = frozenset(engine.settings.scheduler_names)
+        self.waiting: Roll[Pod] = Roll(engine.observe_waiting, lambda pod: pod.key.uid)
+        self.topologies: Roll[Topology] = Roll(engine.observe_topology, lambda topology: topology.node)
+        self.rebinds: Roll[RebindRequest] = Roll(rebinds.observe_rebind, lambda rebind: rebind.uid)
+
+    def is_ours(self, raw: Mapping[str, Any]) -> bool:
+        """Does this pod ask for one of our scheduler names?"""
+        return (raw.get("spec") or {}).get("schedulerName") in self._ours
+
+    def parse_ours(self, raw: Mapping[str, Any]) -> Pod | None:
+        """The pod, if it is for us. Raises ``WireError``."""
+        return parse_pod(raw) if self.is_ours(raw) else None
+
+    def pod(self, event: kopf.RawEvent) -> None:
+        """A pod without a node."""
+        try:
+            pod = self.parse_ours(event["object"])
+        except WireError as error:
+            _log.warning("a pod is ignored: %s", error)
+            return
+        if pod is not None:
+            self.waiting.note(event["type"], pod)
+
+    def topology(self, event: kopf.RawEvent) -> None:
+        """A NodeResourceTopology."""
+        try:
+            self.topologies.note(event["type"], parse_topology(event["object"]))
+        except WireError as error:
+            _log.warning("a NodeResourceTopology is ignored: %s", error)
+
+    def rebind(self, event: kopf.RawEvent) -> None:
+        """A RebindResource."""
+        try:
+            self.rebinds.note(event["type"], parse_rebind(event["object"]))
+        except WireError as error:
+            _log.warning("a RebindResource is ignored: %s", error)
+
+    def doubt(self) -> None:
+        """Kopf was away: what vanished meanwhile is still on the rolls."""
+        for roll in (self.waiting, self.topologies, self.rebinds):
+            roll.doubtful.set()

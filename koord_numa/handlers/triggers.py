@@ -1,0 +1,31 @@
+"""
+The table of triggers. Every body is one line: look at this again. Importing this module fills Kopf's default registry.
+
+Only ``on.event``: indices, daemons and change handlers leave annotations and finalizers on objects, or start in quadratic time.
+That holds for our own RebindResources as well: with two replicas, each would write its own progress on them; the engine of the
+leader writes their status instead. All are ``async``: Kopf runs others in threads, where they would race the engine.
+"""
+
+from typing import Any
+
+import kopf
+
+from koord_numa.wire import names
+
+
+@kopf.on.event("v1", "pods")
+async def pod_waits(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """The server selects pods without a node; one that gets a node arrives as deleted."""
+    memo.reception.pod(event)
+
+
+@kopf.on.event(names.TOPOLOGY_GROUP, names.TOPOLOGY_PLURAL)
+async def topology_changed(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """Whatever version the cluster prefers; both are understood."""
+    memo.reception.topology(event)
+
+
+@kopf.on.event(names.SCHEDULING_GROUP, names.REBIND_PLURAL)
+async def rebind_asked(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """Someone wants the pods of a node repacked, or wants to know how that would look."""
+    memo.reception.rebind(event)

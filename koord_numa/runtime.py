@@ -1,0 +1,192 @@
+"""
+Everything that runs beside Kopf: the connection, mirrors, election, events, health and the engine, put together once.
+
+It starts and stops them in the right order and notices when one of them dies. It decides nothing.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from socket import gethostname
+from typing import Final
+from uuid import uuid4
+
+from prometheus_client import CollectorRegistry
+
+from koord_numa.cluster.binder import ApiBinder
+from koord_numa.cluster.client import Api
+from koord_numa.cluster.events import EventRecorder
+from koord_numa.cluster.health import HealthServer, Questions
+from koord_numa.cluster.lease import Alone, LeaseElection, Term
+from koord_numa.cluster.listing import Kind, list_first_served
+from koord_numa.cluster.loop_lag import LoopLag
+from koord_numa.cluster.mirror import Mirror, Sink
+from koord_numa.cluster.resources import NODES, PODS, TOPOLOGIES
+from koord_numa.cluster.roster import Roster
+from koord_numa.core.node import Node, Topology
+from koord_numa.core.rebind_request import RebindRequest
+from koord_numa.core.request import Pod
+from koord_numa.crew import Crew
+from koord_numa.engine.engine import DELETED, Engine, Source
+from koord_numa.engine.outside import Outside
+from koord_numa.handlers.census import Census
+from koord_numa.handlers.kopf_settings import waiting_pods
+from koord_numa.handlers.reception import Reception
+from koord_numa.settings import LeaseSettings, Settings
+from koord_numa.wire.nodes import parse_node
+from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.status import resource_status
+from koord_numa.wire.topologies import parse_topology
+
+BOUND_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded"
+"""Failed pods are wanted too: among them are those that a kubelet refused."""
+
+DEFAULT_PORT: Final = 10251
+"""Where kube-scheduler used to serve the same paths without TLS."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one process is run, as opposed to what it decides. Port 0 takes any free port, ``None`` serves nothing."""
+
+    settings: Settings = field(default_factory=Settings)
+    kubeconfig: Path | None = None
+    identity: str = ""
+    elect: bool = True
+    port: int | None = DEFAULT_PORT
+
+
+class Unserved:
+    """``RebindDesk`` of a build without one: requests stay as they are, and the log says so."""
+
+    def observe_rebind(self, event: str | None, request: RebindRequest) -> None:
+        """Leave it to a build that can."""
+        if event != DELETED and not request.settled:
+            _log.warning("RebindResource %s waits: rebinding is not part of this build", request.name)
+
+
+class Runtime:
+    """One scheduler process, less Kopf. ``start`` once, ``stop`` once."""
+
+    def __init__(self, options: Options, api: Api) -> None:
+        settings = options.settings
+        self.options = options
+        self.api = api
+        self.crew = Crew()
+        self.identity = options.identity or f"{gethostname()}_{uuid4()}"
+        self.lease = self._election(settings.lease) if options.elect else Alone()
+        self.recorder = EventRecorder(api, self.identity)
+        self.roster = Roster()
+        self.engine = Engine(
+            settings,
+            Outside(ApiBinder(api, self.roster.takes_pods), self.recorder, self.lease, resource_status),
+        )
+        self.reception = Reception(self.engine, Unserved())
+        self.mirrors = self._mirrors()
+        self.censuses = self._censuses()
+        self.lag = LoopLag()
+        self.health = HealthServer(Questions(self._unhealthy, self._not_ready, CollectorRegistry()), options.port or 0)
+        self._stopped = False
+
+    @classmethod
+    async def connect(cls, options: Options) -> "Runtime":
+        """Put everything together; nothing is sent yet. Raises ``NoCredentials``."""
+        return cls(options, await Api.connect(options.kubeconfig))
+
+    async def start(self) -> None:
+        """Begin to watch, to compete for the lease, and to schedule as soon as everything is known."""
+        if self.options.port is not None:
+            await self.health.start()
+            _log.info("serving /healthz, /readyz and /metrics on port %d", self.health.port)
+        if isinstance(self.lease, LeaseElection):
+            self.crew.start("lease", self.lease.run())
+        self.crew.start("events", self.recorder.run())
+        self.crew.start("loop lag", self.lag.run())
+        for mirror in self.mirrors:
+            self.crew.start(f"mirror of {mirror.kind.resource}", mirror.run())
+        for census in self.censuses:
+            self.crew.start(f"census of {census.what}", census.run())
+        self.crew.start("engine", self.engine.run())
+
+    async def stop(self) -> None:
+        """
+        End in the order that loses nothing: decide no more and settle what is in flight, then let a standby lead, then go.
+
+        May be called again, and does nothing then.
+        """
+        if self._stopped:
+            return
+        self._stopped = True
+        await self.engine.stop()
+        await self.crew.stop("engine", "lease")
+        if isinstance(self.lease, LeaseElection):
+            await self.lease.release()
+        await self.crew.stop()
+        await self.recorder.flush()
+        await self.health.stop()
+        await self.api.close()
+
+    def _election(self, lease: LeaseSettings) -> LeaseElection:
+        term = Term(lease.name, lease.namespace, self.identity, lease.duration, lease.renew, lease.retry)
+        return LeaseElection(self.api, term)
+
+    def _mirrors(self) -> tuple[Mirror[Pod] | Mirror[Node], ...]:
+        engine, roster = self.engine, self.roster
+
+        def replace_nodes(nodes: list[Node]) -> None:
+            roster.replace(nodes)
+            engine.replace_nodes(nodes)
+
+        def observe_node(event: str, node: Node) -> None:
+            roster.observe(event, node)
+            engine.observe_node(event, node)
+
+        return (
+            Mirror(
+                self.api,
+                Kind(PODS, parse_pod, BOUND_PODS),
+                Sink(engine.replace_bound, engine.observe_bound, lambda: engine.synced(Source.BOUND)),
+            ),
+            Mirror(
+                self.api,
+                Kind(NODES, parse_node),
+                Sink(replace_nodes, observe_node, lambda: engine.synced(Source.NODES)),
+            ),
+        )
+
+    def _censuses(self) -> tuple[Census[Pod] | Census[Topology], ...]:
+        waiting = Kind(PODS, self.reception.parse_ours, waiting_pods(self.options.settings.scheduler_names))
+        topologies = tuple(Kind(resource, parse_topology, optional=True) for resource in TOPOLOGIES)
+        return (
+            Census(
+                "waiting pods",
+                self.reception.waiting,
+                lambda: list_first_served(self.api, (waiting,)),
+                lambda: self.engine.synced(Source.WAITING),
+            ),
+            Census(
+                "NodeResourceTopologies",
+                self.reception.topologies,
+                lambda: list_first_served(self.api, topologies),
+                lambda: self.engine.synced(Source.TOPOLOGIES),
+            ),
+        )
+
+    def _unhealthy(self) -> Iterator[str]:
+        if self.crew.failure.done():
+            yield f"a task has died: {self.crew.failure.result()}"
+
+    def _not_ready(self) -> Iterator[str]:
+        """What keeps this replica from scheduling, or from taking over at once. A warm standby is ready."""
+        yield from self._unhealthy()
+        for source in (*self.mirrors, *self.censuses):
+            what = source.kind.resource if isinstance(source, Mirror) else source.what
+            if not source.synced:
+                yield f"not all {what} are known yet{': ' if source.problem else ''}{source.problem}"
+            elif source.problem:
+                yield f"{what}: {source.problem}"
+        if self.lease.problem:
+            yield f"lease: {self.lease.problem}"
