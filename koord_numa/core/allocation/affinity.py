@@ -1,0 +1,173 @@
+"""
+Chooses the set of NUMA nodes for one pod, by arithmetic on what they offer; no allocation is tried.
+
+Theory. Every resource here is counted, so a set can hold the pod exactly when, resource by resource, the free whole units of
+its members add up (``split`` then finds the shares). The sets that can are the same for all resources; a resource only strikes
+those that contain a NUMA node with none of it left. A preferred merge needs one set that all resources accept alike, so it is
+found by going through the sets from the narrowest up, and the merge of hint lists is needed only when there is none and the
+policy (BestEffort) must answer nevertheless. A property test keeps both equal.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Final
+
+from koord_numa.core.accounts import Accounting, PerNuma
+from koord_numa.core.allocation.need import Need, Offers
+from koord_numa.core.allocation.split import split
+from koord_numa.core.amounts import CPU, MILLI
+from koord_numa.core.amplify import amplify
+from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
+from koord_numa.core.numa.hints import Hint, masks_of_size, numa_ids
+from koord_numa.core.numa.policies import KOORDINATOR, Decision, decide_koordinator
+from koord_numa.core.score.strategy import score
+from koord_numa.core.vocabulary import NumaPolicy
+
+WIDEST_LIST: Final = 12
+"""Up to so many NUMA nodes all sets are listed when hint lists are needed: 4,095 of them."""
+
+
+class Sets:
+    """The sets of NUMA nodes of one node, judged for one need. Sums are shared: a set is its lowest member and the rest."""
+
+    def __init__(self, need: Need, offers: Offers) -> None:
+        self.need, self.offers = need, offers
+        self.position = {numa: index for index, numa in enumerate(offers.numa_ids)}
+        self._wanted: list[tuple[int, PerNuma, dict[int, int]]] = []
+        self.shortage = False
+        for name, amounts in offers.given.items():
+            unit, needed = offers.units[name], need.amounts[name]
+            whole = tuple(amount // unit * unit for amount in amounts) if unit > 1 else amounts
+            self._wanted.append((needed, whole, {0: 0}))
+            self.shortage = self.shortage or sum(whole) < needed or needed % unit != 0
+
+    def holds(self, mask: int) -> bool:
+        """Could the whole pod be placed on exactly this set?"""
+        if self.shortage:
+            return False
+        for needed, whole, sums in self._wanted:
+            if self._sum(whole, sums, mask) < needed:
+                return False
+        return self._has_cpus(mask)
+
+    def touches(self, mask: int, name: str) -> bool:
+        """Does the set contain a NUMA node that has nothing left of this resource?"""
+        return bool(mask & self.offers.lacking[name])
+
+    def score(self, mask: int) -> int:
+        """How the configured strategy ranks the set: by what its members hold together."""
+        scoring = self.need.scoring
+        if scoring is None:
+            return 0
+        accounts, positions = self.offers.accounts, [self.position[numa] for numa in numa_ids(mask)]
+        capacity, used = {}, {}
+        for name in scoring.weights:
+            if name in accounts.total:
+                total, free = accounts.total[name], self.offers.free[name]
+                capacity[name] = sum(total[at] for at in positions)
+                used[name] = max(0, capacity[name] - sum(free[at] for at in positions))
+        return score(scoring, capacity, used, self._weighed())
+
+    def _weighed(self) -> dict[str, int]:
+        amounts = dict(self.need.amounts)
+        if self.need.binding and CPU in amounts:
+            amounts[CPU] = amplify(amounts[CPU], self.need.ratio)
+        return amounts
+
+    def _sum(self, whole: PerNuma, sums: dict[int, int], mask: int) -> int:
+        known = sums.get(mask)
+        if known is None:
+            low = mask & -mask
+            known = self._sum(whole, sums, mask ^ low) + whole[self.position[low.bit_length() - 1]]
+            sums[mask] = known
+        return known
+
+    def _has_cpus(self, mask: int) -> bool:
+        """Where amounts may promise more CPUs than can be taken, the shares must be there as CPUs."""
+        need = self.need
+        if need.binding is None or need.accounting is Accounting.EVERY_POD:
+            return need.binding is None or CPU in self.offers.given
+        positions = [self.position[numa] for numa in numa_ids(mask)]
+        if CPU not in self.offers.given:
+            return False
+        shares = split(need.amounts[CPU], [self.offers.given[CPU][at] for at in positions], self.offers.units[CPU])
+        return shares is not None and all(
+            share <= MILLI * self.offers.cpus[at] for share, at in zip(shares, positions, strict=True)
+        )
+
+
+def all_masks(offers: Offers) -> Iterator[int]:
+    """Every set, narrowest first, lexicographic in the ids within a size."""
+    return chain.from_iterable(masks_of_size(offers.mask, size) for size in range(1, len(offers.numa_ids) + 1))
+
+
+def hints(need: Need, offers: Offers, exclusivity: Exclusivity = UNCONSTRAINED) -> dict[str, list[Hint]]:
+    """
+    The hints of every resource, as Koordinator's resource_manager.go generates them: one per set that could hold the whole pod.
+
+    Preferred are those of the smallest size, and all of them under Restricted. A resource without hints has an empty list.
+    """
+    sets = Sets(need, offers)
+    fitting = [(mask, exclusivity.score(mask, sets.score(mask))) for mask in all_masks(offers) if sets.holds(mask)]
+    found: dict[str, list[Hint]] = {}
+    for name in offers.given:
+        accepted = [(mask, points) for mask, points in fitting if not sets.touches(mask, name)]
+        fewest = min((mask.bit_count() for mask, _ in accepted), default=0)
+        found[name] = [
+            Hint(mask, need.policy is NumaPolicy.RESTRICTED or mask.bit_count() == fewest, score=points)
+            for mask, points in accepted
+        ]
+    return found
+
+
+def preferred(need: Need, offers: Offers, exclusivity: Exclusivity) -> Hint | None:
+    """
+    The merged hint that all resources prefer, or ``None`` when there is none.
+
+    Of equally narrow sets the later one wins if it is a smaller number or scores higher: Koordinator's rule and order.
+    """
+    sets = Sets(need, offers)
+    if sets.shortage or not offers.given:
+        return None
+    widest = 1 if need.policy is NumaPolicy.SINGLE_NUMA_NODE else len(offers.numa_ids)
+    for size in range(1, widest + 1):
+        fitting = [mask for mask in masks_of_size(offers.mask, size) if sets.holds(mask)]
+        accepted = [mask for mask in fitting if not any(sets.touches(mask, name) for name in offers.given)]
+        best = _best(filter(exclusivity.allows, accepted), lambda mask: exclusivity.score(mask, sets.score(mask)))
+        if best is not None:
+            mask, points = best
+            return Hint(mask, preferred=True, score=len(offers.given) * points)
+        if need.policy is NumaPolicy.BEST_EFFORT and fitting and _someone_prefers(sets, fitting, offers):
+            return None
+    return None
+
+
+def _someone_prefers(sets: Sets, fitting: Iterable[int], offers: Offers) -> bool:
+    """From here on some resource's preferred size is passed: no wider set can be preferred by all."""
+    return any(not sets.touches(mask, name) for mask in fitting for name in offers.given)
+
+
+def _best(masks: Iterable[int], score_of: Callable[[int], int]) -> tuple[int, int] | None:
+    best: tuple[int, int] | None = None
+    for mask in masks:
+        points = score_of(mask)
+        if best is None or mask < best[0] or points > best[1]:
+            best = mask, points
+    return best
+
+
+def elect(need: Need, offers: Offers, exclusivity: Exclusivity = UNCONSTRAINED) -> Decision:
+    """
+    The set of NUMA nodes that the need's policy elects, and whether it admits it; the policy is not ``NONE``.
+
+    Hint lists are made and merged only where no set is preferred by all resources and BestEffort wants an answer all the same.
+    """
+    rule = KOORDINATOR[need.policy]
+    best = preferred(need, offers, exclusivity)
+    if best is not None:
+        return Decision(rule.settles(best, offers.mask), admitted=True)
+    if offers.given and need.policy is not NumaPolicy.BEST_EFFORT:
+        return Decision(Hint(None, preferred=False), admitted=False)
+    if len(offers.numa_ids) > WIDEST_LIST and offers.given:
+        return Decision(Hint(offers.mask, preferred=False), admitted=True)
+    return decide_koordinator(need.policy, [hints(need, offers, exclusivity)], offers.mask, exclusivity)

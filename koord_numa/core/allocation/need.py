@@ -1,0 +1,109 @@
+"""What one pod needs on one node, once the pod's wishes, the node's rules and the configured defaults are settled."""
+
+from dataclasses import dataclass, field
+
+from koord_numa.core.accounts import Accounting, Accounts, PerNuma
+from koord_numa.core.amounts import CPU, MILLI, Amounts
+from koord_numa.core.cpus.ask import Occupancy
+from koord_numa.core.score.strategy import Strategy
+from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """CPUs of its own: of which shape, whether that shape must hold, and whom they keep away."""
+
+    policy: CpuBindPolicy
+    required: bool = False
+    exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
+
+    @property
+    def demanded(self) -> CpuBindPolicy:
+        """The shape that must hold, ``NONE`` if it is only preferred."""
+        return self.policy if self.required else CpuBindPolicy.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """
+    Amounts and rules of one allocation.
+
+    ``amounts`` is what is put on NUMA nodes. ``ratio`` is the node's CPU amplification: CPUs of one's own are recorded as they
+    are but weigh ``ratio`` as much. ``scoring`` ranks equally wide sets of NUMA nodes.
+    """
+
+    amounts: Amounts
+    binding: Binding | None = None
+    policy: NumaPolicy = NumaPolicy.NONE
+    strategy: NumaAllocateStrategy = NumaAllocateStrategy.LEAST_ALLOCATED
+    scoring: Strategy | None = None
+    accounting: Accounting = Accounting.EVERY_POD
+    ratio: float = 1
+
+    @property
+    def cpus(self) -> int:
+        """How many CPUs of its own the pod gets."""
+        return self.amounts.get(CPU, 0) // MILLI if self.binding else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """
+    What each NUMA node can give to this need, by resource that it asks for and that some NUMA node publishes.
+
+    ``units`` is the smallest share of a resource; ``lacking`` has, as a mask, the NUMA nodes with nothing left of it.
+    ``free`` and ``total`` are the accounts of these and of the scored resources, CPUs limited to what a required bind policy
+    can use. ``cpus``: spare CPUs per NUMA node that the binding may choose from.
+    """
+
+    accounts: Accounts
+    given: dict[str, PerNuma]
+    units: dict[str, int]
+    lacking: dict[str, int]
+    free: dict[str, PerNuma]
+    cpus: PerNuma
+    occupancy: Occupancy = field(default_factory=Occupancy)
+
+    @property
+    def numa_ids(self) -> tuple[int, ...]:
+        """The NUMA nodes, ascending."""
+        return self.accounts.numa_ids
+
+    @property
+    def mask(self) -> int:
+        """All NUMA nodes."""
+        return sum(1 << numa for numa in self.numa_ids)
+
+
+def offers(need: Need, accounts: Accounts, occupancy: Occupancy) -> Offers:
+    """What the NUMA nodes can give to this need now."""
+    wanted = [name for name in need.amounts if name in accounts.total]
+    free = dict(accounts.free)
+    cpus: PerNuma = ()
+    if need.binding and accounts.machine:
+        cpus = accounts.takeable(need.binding.demanded)
+        if need.binding.required and CPU in free:
+            free[CPU] = _limit(free[CPU], cpus)
+    given = {name: free[name] for name in wanted}
+    units = dict.fromkeys(wanted, 1)
+    if need.binding and CPU in given:
+        units[CPU] = _cpu_unit(need.binding, accounts)
+        if need.accounting is Accounting.EVERY_POD:
+            given[CPU] = _limit(tuple(int(amount / need.ratio) for amount in free[CPU]), cpus)
+    lacking = {
+        name: sum(1 << numa for numa, amount in zip(accounts.numa_ids, given[name], strict=True) if not amount)
+        for name in wanted
+    }
+    return Offers(accounts, given, units, lacking, free, cpus, occupancy)
+
+
+def _limit(free: PerNuma, cpus: PerNuma) -> PerNuma:
+    """Never more than the CPUs that can be taken; as Koordinator's trimNUMANodeResources where a bind policy is required."""
+    return tuple(min(amount, MILLI * count) for amount, count in zip(free, cpus, strict=True))
+
+
+def _cpu_unit(binding: Binding, accounts: Accounts) -> int:
+    """Whole CPUs, or whole cores where those are required."""
+    if binding.demanded is CpuBindPolicy.FULL_PCPUS and accounts.machine:
+        return MILLI * max(1, accounts.machine.threads_per_core)
+    return MILLI

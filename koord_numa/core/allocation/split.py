@@ -1,0 +1,22 @@
+"""Splits one amount over NUMA nodes: as evenly as what is free allows. Numbers only."""
+
+from collections.abc import Sequence
+
+
+def split(amount: int, free: Sequence[int], unit: int = 1) -> tuple[int, ...] | None:
+    """
+    The share of each NUMA node, in the order of ``free``, or ``None`` when they cannot cover the amount in whole units.
+
+    Served from the one with the least free upwards, each with an equal part of what is left or all that it has; so whoever has
+    more takes over what others lack, and the amount fits exactly when the free whole units add up. As Koordinator's
+    node_allocation.go, whose order compares positions instead of NUMA ids; here the order is the one it means.
+    """
+    shares = [0] * len(free)
+    rest = amount
+    waiting = len(free)
+    for position in sorted(range(len(free)), key=free.__getitem__):
+        part = rest // unit // waiting * unit
+        shares[position] = min(part, free[position] // unit * unit)
+        rest -= shares[position]
+        waiting -= 1
+    return None if rest else tuple(shares)
