@@ -1,6 +1,6 @@
 """Tables of one machine in the shape that picking CPUs needs, made once per machine. They say nothing about what is free."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -13,7 +13,7 @@ _REMEMBERED: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A NUMA node or a socket: its CPUs, its cores ascending by id, and the socket around it (itself for a socket)."""
+    """A NUMA node, a socket or an uncore cache: its CPUs, its cores ascending by id, and the socket around it."""
 
     id: int
     bits: int
@@ -28,6 +28,7 @@ class Layout:
 
     numas: tuple[Place, ...]  # only those with CPUs, ascending by id
     sockets: tuple[Place, ...]
+    uncores: tuple[Place, ...]
     cores: tuple[tuple[int, int, int], ...]  # (CPU bits, NUMA id, socket id), ascending by (socket, core id, NUMA id)
     core_of: dict[int, int]  # CPU -> position in cores
     uniform: bool
@@ -38,31 +39,11 @@ class Layout:
 def layout_of(machine: Machine) -> Layout:
     """The tables of this machine."""
     cores = sorted(machine.cores, key=lambda core: (core.socket, core.id, core.numa))
-    socket_of: dict[int, int] = {}
-    for core in cores:
-        socket_of.setdefault(core.numa, core.socket)  # a NUMA node across sockets counts with the lower one
     sizes = {core.bits.bit_count() for core in cores}
     return Layout(
-        numas=tuple(
-            Place(
-                id=numa,
-                bits=machine.numa_bits[numa],
-                cores=_bits(core for core in cores if core.numa == numa),
-                socket=socket,
-                socket_bits=machine.socket_bits[socket],
-            )
-            for numa, socket in sorted(socket_of.items())
-        ),
-        sockets=tuple(
-            Place(
-                id=socket,
-                bits=bits,
-                cores=_bits(core for core in cores if core.socket == socket),
-                socket=socket,
-                socket_bits=bits,
-            )
-            for socket, bits in machine.socket_bits.items()
-        ),
+        numas=_places(machine, cores, lambda core: core.numa),
+        sockets=_places(machine, cores, lambda core: core.socket),
+        uncores=_places(machine, machine.cores, lambda core: core.uncore),  # by core id even across sockets
         cores=tuple((core.bits, core.numa, core.socket) for core in cores),
         core_of={
             cpu.id: position for position, core in enumerate(cores) for cpu in machine.cpus if core.bits >> cpu.id & 1
@@ -72,5 +53,17 @@ def layout_of(machine: Machine) -> Layout:
     )
 
 
-def _bits(cores: Iterable[Core]) -> tuple[int, ...]:
-    return tuple(core.bits for core in cores)
+def _places(machine: Machine, cores: Sequence[Core], place_of: Callable[[Core], int]) -> tuple[Place, ...]:
+    members: dict[int, list[Core]] = {}
+    for core in cores:
+        members.setdefault(place_of(core), []).append(core)
+    return tuple(
+        Place(
+            id=place,
+            bits=sum(core.bits for core in inside),
+            cores=tuple(core.bits for core in inside),
+            socket=inside[0].socket,  # what lies across sockets counts with the lowest one
+            socket_bits=machine.socket_bits[inside[0].socket],
+        )
+        for place, inside in sorted(members.items())
+    )

@@ -1,0 +1,187 @@
+"""
+The kubelet's distribution of CPUs over NUMA nodes: as few NUMA nodes as can hold the request, each giving an even share.
+
+Theory. For k = fewest, fewest + 1, … NUMA nodes, every combination of k is judged by how balanced the whole machine would be
+afterwards: each member gives the even share, and what remains is dealt out, group by group in turn, to some of the members.
+The balance is the standard deviation of what stays free per NUMA node; the first combination with the lowest wins. As
+the kubelet's cpu_assignment.go (``takeByTopologyNUMADistributed``), but combinations are immutable, so that none turns
+into another one, and a round that deals nothing ends the dealing instead of going on forever.
+
+The sum of what stays free is the same for every combination, so the sum of squares orders them; it is rounded to the
+kubelet's three decimals before it is compared, because equal balances are a tie there.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import floor, sqrt
+
+from koord_numa.core.cpus.ask import NotEnoughCpus
+from koord_numa.core.cpus.layout import layout_of
+from koord_numa.core.cpus.packed import pack, take_packed
+from koord_numa.core.cpus.static_options import StaticOptions
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.machine import Machine
+from koord_numa.core.ordering import fullest_first
+
+_UNBALANCED = float("inf")
+
+
+def take_distributed(
+    machine: Machine, available: CpuSet, count: int, group: int, options: StaticOptions
+) -> CpuSet | NotEnoughCpus:
+    """
+    Take exactly ``count`` of the available CPUs, an even share from each of as few NUMA nodes as possible.
+
+    CPUs go in multiples of ``group``. A count that is none, and a request that no combination can serve, is packed instead.
+    """
+    packing = StaticOptions(distribute_across_cores=options.distribute_across_cores)
+    free = available.bits & machine.bits
+    if count % group or not 0 < count <= free.bit_count():
+        return take_packed(machine, available, count, packing)
+    distribution = _Distribution(machine, free, count, group)
+    for size in distribution.sizes():
+        chosen = distribution.best(size)
+        if chosen is not None:
+            return _hand_out(machine, free, chosen, packing)
+    return take_packed(machine, available, count, packing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """How many CPUs each NUMA node gives: the even share first, then these groups in this order."""
+
+    share: int
+    members: tuple[int, ...]
+    group: int
+    dealt: tuple[int, ...]  # NUMA ids, one for each further group
+
+
+def _hand_out(machine: Machine, free: int, choice: _Choice, packing: StaticOptions) -> CpuSet:
+    taken = 0
+    gifts = [(numa, choice.share) for numa in choice.members] + [(numa, choice.group) for numa in choice.dealt]
+    for numa, cpus in gifts:
+        taken |= pack(machine, machine.numa_bits[numa] & free & ~taken, cpus, packing)
+    return CpuSet(taken)
+
+
+class _Distribution:
+    """One request over one machine: what is free per NUMA node, and how balanced a choice leaves it."""
+
+    __slots__ = ("_balances", "count", "free", "group", "machine", "mean", "total")
+
+    def __init__(self, machine: Machine, free: int, count: int, group: int) -> None:
+        by_numa = {place.id: n for place in layout_of(machine).numas if (n := (place.bits & free).bit_count())}
+        self.machine = machine
+        self.free: Mapping[int, int] = {numa: by_numa[numa] for numa in _in_packed_order(machine, free, by_numa)}
+        self.count = count
+        self.group = group
+        self.total = free.bit_count() - count
+        self.mean = _three_decimals(self.total / len(self.free))
+        self._balances: dict[int, float] = {}
+
+    def sizes(self) -> range:
+        """From how few NUMA nodes could hold the request if they were empty, to how many could take part."""
+        groups = -(-self.machine.counts.cpus // self.group)
+        per_numa = -(-groups // len(layout_of(self.machine).numas))
+        needed = self.count // self.group
+        return range(-(-needed // per_numa), min(needed, len(self.free)) + 1)
+
+    def best(self, size: int) -> _Choice | None:
+        """The first combination of this many NUMA nodes with the lowest balance, ``None`` when none can serve."""
+        share = self.count // size // self.group * self.group
+        lowest = _UNBALANCED
+        best: _Choice | None = None
+        for members in combinations(self.free, size):
+            if not self._can_serve(members, share):
+                continue
+            balance, dealt = self._deal(members, share, lowest)
+            if balance < lowest:
+                lowest, best = balance, _Choice(share, members, self.group, dealt)
+            if not lowest:
+                break
+        return best
+
+    def _can_serve(self, members: Sequence[int], share: int) -> bool:
+        groups = sum(self.free[numa] // self.group for numa in members)
+        return groups * self.group >= self.count and min(self.free[numa] for numa in members) >= share
+
+    def _deal(self, members: Sequence[int], share: int, lowest: float) -> tuple[float, tuple[int, ...]]:
+        """The lowest balance that dealing the remainder to some of the members can reach, and to whom it is dealt."""
+        left = dict(self.free)
+        for numa in members:
+            left[numa] -= share
+        squares = sum(n * n for n in left.values())
+        groups = (self.count - share * len(members)) // self.group
+        if not groups:
+            return self._balance(squares), ()
+        spare = {numa: left[numa] for numa in members if left[numa] >= self.group}
+        # Nobody can do better than by always taking from where most is left.
+        floor_ = self._balance(squares - _best_gain(spare, self.group, groups))
+        if floor_ >= lowest:
+            return _UNBALANCED, ()
+        best: tuple[float, tuple[int, ...]] = (_UNBALANCED, ())
+        for chosen in _subsets(tuple(spare)):
+            dealt, gain = _in_turn(chosen, spare, self.group, groups)
+            if len(dealt) == groups and (balance := self._balance(squares - gain)) < best[0]:
+                best = (balance, dealt)
+                if balance <= floor_:
+                    break
+        return best
+
+    def _balance(self, squares: int) -> float:
+        """The population standard deviation of what stays free per NUMA node, from the sum of its squares."""
+        known = self._balances.get(squares)
+        if known is None:
+            n = len(self.free)
+            variance = (squares - 2 * self.mean * self.total + n * self.mean * self.mean) / n
+            known = self._balances[squares] = _three_decimals(sqrt(max(0.0, variance)))
+        return known
+
+
+def _in_packed_order(machine: Machine, free: int, by_numa: Mapping[int, int]) -> list[int]:
+    if machine.counts.sockets >= machine.counts.numa:
+        return fullest_first(by_numa)
+    by_socket = {socket: (bits & free).bit_count() for socket, bits in machine.socket_bits.items()}
+    homes = {place.id: place.socket for place in layout_of(machine).numas}
+    return [
+        numa
+        for socket in fullest_first(by_socket)
+        for numa in fullest_first({numa: n for numa, n in by_numa.items() if homes[numa] == socket})
+    ]
+
+
+def _subsets(members: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """All but the empty one, largest first."""
+    for size in range(len(members), 0, -1):
+        yield from combinations(members, size)
+
+
+def _in_turn(members: Sequence[int], spare: Mapping[int, int], group: int, groups: int) -> tuple[tuple[int, ...], int]:
+    """Take one group from each member in turn: from whom, and by how much the sum of squares falls."""
+    dealt: list[int] = []
+    gain = 0
+    turn = 0
+    able: Sequence[int] = members
+    while len(dealt) < groups and able:
+        for numa in able[: groups - len(dealt)]:
+            gain += group * (2 * (spare[numa] - turn * group) - group)
+            dealt.append(numa)
+        turn += 1
+        able = [numa for numa in able if spare[numa] >= (turn + 1) * group]
+    return tuple(dealt), gain
+
+
+def _best_gain(spare: Mapping[int, int], group: int, groups: int) -> int:
+    """The largest possible fall of the sum of squares: every group is taken from where most is left."""
+    left = list(spare.values())
+    gain = 0
+    for _ in range(groups if left else 0):
+        position = max(range(len(left)), key=left.__getitem__)
+        gain += group * (2 * left[position] - group)
+        left[position] -= group
+    return gain
+
+
+def _three_decimals(value: float) -> float:
+    return floor(value * 1000 + 0.5) / 1000

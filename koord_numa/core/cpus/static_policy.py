@@ -1,0 +1,19 @@
+"""Which CPUs the kubelet's static CPU manager hands out of a pool, by its options. Who may get any is not decided here."""
+
+from koord_numa.core.cpus.ask import NotEnoughCpus
+from koord_numa.core.cpus.distributed import take_distributed
+from koord_numa.core.cpus.packed import take_packed
+from koord_numa.core.cpus.static_options import StaticOptions
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.machine import Machine
+
+
+def assign(machine: Machine, available: CpuSet, count: int, options: StaticOptions) -> CpuSet | NotEnoughCpus:
+    """
+    The CPUs that the kubelet takes for a container of ``count`` whole CPUs.
+
+    As ``takeByTopology`` in the kubelet's policy_static.go: distribution over NUMA nodes excludes uncore alignment.
+    """
+    if options.distribute_across_numa:
+        return take_distributed(machine, available, count, options.group(machine), options)
+    return take_packed(machine, available, count, options)
