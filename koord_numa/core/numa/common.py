@@ -5,10 +5,12 @@ It answers for one size at a time, because the policies ask for the narrowest si
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hints import mask_of, numa_ids
@@ -38,6 +40,8 @@ def common_masks(families: Sequence[Counted], size: int) -> list[int]:
     for family in families[1:]:
         accepted = accepted & family.table(ids)
     found: list[int] = np.flatnonzero(accepted & (_sizes(len(ids)) == size)).tolist()
+    if ids == list(range(len(ids))):
+        return found
     return [mask_of(ids[i] for i in numa_ids(mask)) for mask in found]
 
 
@@ -55,7 +59,8 @@ def narrowest_common(families: Sequence[Counted]) -> list[int]:
     return []
 
 
-def _sizes(bits: int) -> "np.typing.NDArray[np.int8]":
+@lru_cache(maxsize=WIDEST_TABLE + 1)
+def _sizes(bits: int) -> NDArray[np.int8]:
     sizes = np.zeros(1, dtype=np.int8)
     for _ in range(bits):
         sizes = np.concatenate((sizes, sizes + np.int8(1)))

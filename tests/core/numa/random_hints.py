@@ -1,0 +1,39 @@
+"""Random hints, exclusivities and distances on small machines, for the laws of the merge."""
+
+from hypothesis import strategies as st
+
+from koord_numa.core.numa.distances import Distances
+from koord_numa.core.numa.hints import Hint, mask_of, numa_ids
+
+IDS = st.one_of(
+    st.integers(1, 5).map(lambda count: list(range(count))),
+    st.lists(st.integers(0, 63), min_size=1, max_size=4, unique=True).map(sorted),  # machines with gaps
+)
+
+
+@st.composite
+def subsets(draw: st.DrawFn, nodes: int) -> int:
+    """A non-empty set of NUMA nodes."""
+    return mask_of(draw(st.lists(st.sampled_from(list(numa_ids(nodes))), min_size=1, unique=True)))
+
+
+def hints(nodes: int) -> st.SearchStrategy[list[Hint]]:
+    """A list as providers make it, or worse: repeats, mixed preferences, "any" in between."""
+    masks = st.one_of(subsets(nodes), subsets(nodes), subsets(nodes), st.none())
+    return st.lists(
+        st.builds(Hint, masks, st.booleans(), st.sampled_from([False, False, False, True]), st.integers(0, 3)),
+        min_size=1,
+        max_size=6,
+    )
+
+
+def lists(nodes: int) -> st.SearchStrategy[list[list[Hint]]]:
+    """Up to three resources: at most 216 combinations."""
+    return st.lists(hints(nodes), max_size=3)
+
+
+@st.composite
+def distances(draw: st.DrawFn, nodes: int) -> Distances:
+    """Costs in both directions, not necessarily equal."""
+    ids = list(numa_ids(nodes))
+    return {(a, b): draw(st.sampled_from([10, 11, 12, 20])) for a in ids for b in ids}
