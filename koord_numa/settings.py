@@ -86,7 +86,9 @@ class Profile(_Section):
     numa_scoring_strategy: Annotated[ScoringStrategy, Field(alias="numaScoringStrategy")] = ScoringStrategy(
         type=ScoringType.MOST_ALLOCATED
     )
-    single_numa_node_exclusive: Annotated[NumaExclusive, Field(alias="singleNUMANodeExclusive")] = NumaExclusive.NONE
+    single_numa_node_exclusive: Annotated[NumaExclusive, Field(alias="singleNUMANodeExclusive")] = (
+        NumaExclusive.REQUIRED
+    )
     nodes_without_topology: NodesWithoutTopology = NodesWithoutTopology.REFUSE
     score_weights: ScoreWeights = ScoreWeights()
 
@@ -147,7 +149,7 @@ class Settings(_Section):
     bind_concurrency: Annotated[int, Field(ge=1, le=1000)] = 32
     parked_retry_seconds: Annotated[float, Field(gt=0)] = 300.0
     settle_seconds: Annotated[float, Field(gt=0)] = 5.0
-    cool_down_seconds: Annotated[float, Field(gt=0)] = 60.0
+    cool_down: Backoff = Backoff(initial=30.0, max=600.0)
     remembered_classes: Annotated[int, Field(ge=1)] = 256
     lease: LeaseSettings = LeaseSettings()
 

@@ -1,6 +1,7 @@
 """What the engine is given by the composition root: the ports it writes through, its clock and its dice."""
 
-from collections.abc import Callable
+from asyncio import sleep
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import SystemRandom
 from time import monotonic
@@ -17,4 +18,5 @@ class Outside:
     lease: Lease
     annotate: AnnotationWriter
     clock: Clock = monotonic
+    sleep: Callable[[float], Awaitable[None]] = sleep
     random: Callable[[], float] = SystemRandom().random

@@ -47,8 +47,10 @@ class _Bucket:
     offered: Turn | None = None  # its one valid entry among the active buckets
 
     def add(self, pod: Pod) -> None:
+        turn, known = turn_of(pod), self.pods.get(pod.key.uid)
         self.pods[pod.key.uid] = pod
-        heappush(self.turns, turn_of(pod))
+        if known is None or turn_of(known) != turn:
+            heappush(self.turns, turn)
 
     def head(self) -> Turn | None:
         """The next pod's turn, after dropping stale ones."""

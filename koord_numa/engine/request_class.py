@@ -5,7 +5,7 @@ Interned while anything refers to them; two pods are of one class exactly when t
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
 from koord_numa.core.amounts import CPU, Amounts
@@ -23,6 +23,7 @@ class RequestClass:
     profile: Profile
     request: PodRequest
     amounts: Amounts
+    by_labels: bool = False  # labels and namespace are part of the class, because placed pods look at them
 
     @property
     def priority(self) -> int:
@@ -54,6 +55,7 @@ class RequestClasses:
         known = self._known.get(key)
         if known is None:
             self._count += 1
-            known = RequestClass(self._count, key, profile, pod.request, effective_requests(pod.request))
+            request = replace(pod.request, labels=pod.labels) if self.by_labels else pod.request
+            known = RequestClass(self._count, key, profile, request, effective_requests(request), self.by_labels)
             self._known[key] = known
         return known

@@ -1,0 +1,203 @@
+"""
+Where one pod goes: every node is asked in turn, and the best of those that say yes is taken. Pure; it holds and changes nothing.
+
+``evaluate`` is the whole rule for one node: predicates from the cheapest to the dearest, then what the node would give, then a score.
+Callers may remember its answers for as long as the candidate does not change, except for pods that ``looks_around``.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from koord_numa.core.allocate import AllocateOptions, allocate
+from koord_numa.core.amounts import CPU, MEMORY, Amounts
+from koord_numa.core.candidate import Candidate
+from koord_numa.core.effective import effective_requests
+from koord_numa.core.fit.node_affinity import fits_node_affinity, preferred_weight
+from koord_numa.core.fit.node_name import fits_node_name
+from koord_numa.core.fit.pod_affinity import Neighbourhood, fits_pod_affinity, pod_preference
+from koord_numa.core.fit.ports import fits_ports
+from koord_numa.core.fit.resources import fits_resources
+from koord_numa.core.fit.spread import SpreadView, crowding, fits_spread
+from koord_numa.core.fit.taints import fits_taints, fits_unschedulable, soft_taints
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.node import Node
+from koord_numa.core.request import PodRequest
+from koord_numa.core.score.filling import MAX_SCORE, score_filling
+from koord_numa.core.verdicts import Placement, Reason, Rejection, Unschedulable
+from koord_numa.core.vocabulary import ScoringType
+
+NUMA_STEP: Final = 10
+"""Points lost for every NUMA node beyond the first, as the ``100 - 10 * numa`` of the pod-level NUMA policy proposal."""
+
+TAINT_STEP: Final = 10
+"""Points lost for every PreferNoSchedule taint that the pod does not tolerate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """How much each part of a score counts."""
+
+    resources: int = 1
+    numa: int = 1
+    node_affinity: int = 2
+    taints: int = 3
+    pod_affinity: int = 2
+    spread: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The configuration of one scheduler name, as decisions need it."""
+
+    allocate: AllocateOptions = field(default_factory=AllocateOptions)
+    scoring: ScoringType = ScoringType.MOST_ALLOCATED
+    weights: Mapping[str, int] = field(default_factory=lambda: {CPU: 1, MEMORY: 1})
+    parts: Parts = Parts()
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One pod's request and its effective amounts. ``around`` is what other pods mean for it, where it cares."""
+
+    request: PodRequest
+    amounts: Amounts
+    neighbours: Neighbourhood | None = None
+    spread: SpreadView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A node takes the pod: how good that is, and what the pod gets."""
+
+    score: int
+    placement: Placement
+
+
+def ask_of(request: PodRequest) -> Ask:
+    """What a pod asks for, apart from what depends on other pods."""
+    return Ask(request, effective_requests(request))
+
+
+def looks_around(request: PodRequest) -> bool:
+    """Does the answer of a node depend on pods elsewhere?"""
+    demands = request.constraints
+    return bool(
+        demands.affinity
+        or demands.anti_affinity
+        or demands.preferred_affinity
+        or demands.preferred_anti_affinity
+        or demands.spread
+    )
+
+
+def decide(ask: Ask, candidates: Iterable[Candidate], rules: Rules) -> Placement | Unschedulable:
+    """
+    The placement on the best node, or every node's reason why not.
+
+    The highest score wins; equal scores go to the node whose name comes first. This is the only tie-break between nodes.
+    """
+    if refusal := refuse_everywhere(ask.request):
+        return Unschedulable({candidate.node.name: refusal for candidate in candidates})
+    best: tuple[int, str] | None = None
+    chosen: Placement | None = None
+    rejections: dict[str, Rejection] = {}
+    for candidate in candidates:
+        answer = evaluate(ask, candidate, rules)
+        name = candidate.node.name
+        if isinstance(answer, Rejection):
+            rejections[name] = answer
+        elif best is None or (-answer.score, name) < best:
+            best, chosen = (-answer.score, name), answer.placement
+    return chosen if chosen is not None else Unschedulable(rejections)
+
+
+def refuse_everywhere(request: PodRequest) -> Rejection | None:
+    """What stands against a pod whatever the node: demands that nobody here can honour are refused, never ignored."""
+    if not request.constraints.unsupported:
+        return None
+    why = "; ".join(request.constraints.unsupported)
+    return Rejection(Reason.UNSUPPORTED, f"koord-numa does not support: {why}", resolvable=False)
+
+
+def evaluate(ask: Ask, candidate: Candidate, rules: Rules) -> Fit | Rejection:
+    """Does this node take the pod, how well, and with what?"""
+    rejection = fits_objects(ask.request, candidate.node) or _fits_now(ask, candidate)
+    if rejection is not None:
+        return rejection
+    offered = _offered(ask, candidate, rules)
+    if isinstance(offered, Rejection):
+        return offered
+    return Fit(score(ask, candidate, offered, rules), offered)
+
+
+def fits_objects(request: PodRequest, node: Node) -> Rejection | None:
+    """The part that depends on the Node object alone: its name, cordon, taints and labels."""
+    if node.problem:
+        return Rejection(Reason.BAD_NODE, "node(s) had malformed labels or annotations", node.problem, resolvable=False)
+    return (
+        fits_node_name(request, node)
+        or fits_unschedulable(request, node)
+        or fits_taints(request, node)
+        or fits_node_affinity(request, node)
+    )
+
+
+def _fits_now(ask: Ask, candidate: Candidate) -> Rejection | None:
+    if candidate.barred is not None:
+        return candidate.barred
+    if isinstance(candidate.offer, Rejection):
+        return candidate.offer
+    request, node, ledger = ask.request, candidate.node, candidate.ledger
+    rejection = fits_ports(request, candidate.ports) or fits_resources(
+        ask.amounts, candidate.allocatable, ledger.amounts, len(ledger)
+    )
+    if rejection is None and ask.spread is not None:
+        rejection = fits_spread(request, node, ask.spread)
+    if rejection is None and ask.neighbours is not None:
+        rejection = fits_pod_affinity(request, node, ask.neighbours)
+    return rejection
+
+
+def _offered(ask: Ask, candidate: Candidate, rules: Rules) -> Placement | Rejection:
+    offer = candidate.offer
+    if isinstance(offer, Rejection):
+        return offer
+    if isinstance(offer, Inventory):
+        return allocate(ask.request, offer, candidate.ledger, rules.allocate)
+    raise NotImplementedError
+
+
+def score(ask: Ask, candidate: Candidate, placement: Placement, rules: Rules) -> int:
+    """The weighted sum of all parts. Parts are absolute, never relative to other nodes, so that a score can be remembered."""
+    parts, node = rules.parts, candidate.node
+    total = parts.numa * score_numa(placement)
+    total += parts.node_affinity * score_node_affinity(ask.request, node)
+    total += parts.taints * score_taints(ask.request, node)
+    held = candidate.ledger.amounts
+    total += parts.resources * score_filling(rules.scoring, ask.amounts, candidate.allocatable, held, rules.weights)
+    if ask.neighbours is not None:
+        total += parts.pod_affinity * max(-MAX_SCORE, min(MAX_SCORE, pod_preference(node, ask.neighbours)))
+    if ask.spread is not None:
+        total += parts.spread * max(0, MAX_SCORE - crowding(ask.request, node, ask.spread))
+    return total
+
+
+def score_numa(placement: Placement) -> int:
+    """100 on one NUMA node, less for every further one; 0 where nothing was aligned."""
+    if placement.mask is None:
+        return 0
+    return max(0, MAX_SCORE - NUMA_STEP * (placement.mask.bit_count() - 1))
+
+
+def score_node_affinity(request: PodRequest, node: Node) -> int:
+    """The share of the preferred terms' weights that the node earns, of 100."""
+    wishes = request.constraints.preferred_nodes
+    if not wishes:
+        return 0
+    return MAX_SCORE * preferred_weight(request, node) // sum(wish.weight for wish in wishes)
+
+
+def score_taints(request: PodRequest, node: Node) -> int:
+    """100, less for every soft taint that is not tolerated."""
+    return max(0, MAX_SCORE - TAINT_STEP * soft_taints(request, node))

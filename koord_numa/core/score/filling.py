@@ -1,0 +1,63 @@
+"""
+How full a place would be with one more pod, as a score of 0 to 100. A place is a whole node or some of its NUMA nodes.
+
+Amounts are exact integers; the balanced score uses exact fractions' spread in floating point, truncated, as kube-scheduler does.
+"""
+
+from collections.abc import Callable, Mapping
+from math import sqrt
+from typing import Final
+
+from koord_numa.core.amounts import CPU, MEMORY, Amounts
+from koord_numa.core.vocabulary import ScoringType
+
+MAX_SCORE: Final = 100
+ALWAYS_SCORED: Final = (CPU, MEMORY)
+"""These count even when the pod asks for none; other resources only when it asks for them (Koordinator's scorer)."""
+
+Weights = Mapping[str, int]
+
+
+def score_filling(strategy: ScoringType, wanted: Amounts, offer: Amounts, held: Amounts, weights: Weights) -> int:
+    """
+    The score of a place that offers ``offer`` of which ``held`` is taken, once ``wanted`` is added.
+
+    Most: how full; Least: how empty; Balanced: how alike the resources' fractions are. As Koordinator's and kube-scheduler's resource
+    allocation scorers: each resource's score is truncated, then the weighted mean. ``LeastNUMANodes`` says nothing about
+    filling: 0.
+    """
+    parts = [
+        (weight, held.get(name, 0) + wanted.get(name, 0), capacity)
+        for name, weight in weights.items()
+        if (capacity := offer.get(name, 0)) > 0 and (name in ALWAYS_SCORED or wanted.get(name, 0) > 0)
+    ]
+    if strategy is ScoringType.BALANCED_ALLOCATION:
+        return _balance([min(1.0, used / capacity) for _, used, capacity in parts])
+    term = _TERMS.get(strategy)
+    share = sum(weight for weight, _, _ in parts)
+    if term is None or not share:
+        return 0
+    return sum(weight * term(used, capacity) for weight, used, capacity in parts) // share
+
+
+def _most(used: int, capacity: int) -> int:
+    return min(used, capacity) * MAX_SCORE // capacity
+
+
+def _least(used: int, capacity: int) -> int:
+    return max(0, capacity - used) * MAX_SCORE // capacity
+
+
+_TERMS: Final[Mapping[ScoringType, Callable[[int, int], int]]] = {
+    ScoringType.MOST_ALLOCATED: _most,
+    ScoringType.LEAST_ALLOCATED: _least,
+}
+
+
+def _balance(fractions: list[float]) -> int:
+    """100 when all fractions are equal, less by their standard deviation (kube-scheduler's ``balanced_allocation.go``)."""
+    if not fractions:
+        return 0
+    mean = sum(fractions) / len(fractions)
+    deviation = sqrt(sum((fraction - mean) * (fraction - mean) for fraction in fractions) / len(fractions))
+    return int((1 - deviation) * MAX_SCORE)

@@ -1,0 +1,163 @@
+"""
+The numbers of all nodes in NumPy columns, a row a node, so that thousands of nodes are looked at in one operation.
+
+Rows are brought up to date just before they are read. Columns repeat what the records say; they are never the truth themselves.
+"""
+
+from collections.abc import Hashable, Iterable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord_numa.core.amounts import PODS
+from koord_numa.core.candidate import Candidate
+from koord_numa.core.node import Node
+from koord_numa.core.verdicts import Rejection
+from koord_numa.engine.name_order import NameOrder
+from koord_numa.engine.node_record import NodeRecord
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+UNLIMITED: Final = 1 << 50
+FIRST_ROWS: Final = 64
+
+
+class Columns:
+    """
+    One row a node, reused when the node is gone. ``journal`` lists rows in the order they changed: who remembers results
+    about rows re-reads those after the position it has seen.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[NodeRecord | None] = []
+        self.row_of: dict[str, int] = {}
+        self.order = NameOrder()
+        self.journal: list[int] = []
+        self.start = 0  # the journal position of journal[0]
+        self.usable: Bools = np.zeros(FIRST_ROWS, dtype=np.bool_)  # has a Node, nothing bars it
+        self.marks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # which cordon, taints and problem it has
+        self.offered: dict[str, Ints] = {}
+        self.held: dict[str, Ints] = {}
+        self.free_pods: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)
+        self.names: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)
+        self._mark_numbers: dict[Hashable, int] = {}
+        self.mark_examples: list[Node] = []
+        self._vacant: list[int] = []
+        self._stale: set[int] = set()
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        """How many rows there are, vacant ones among them."""
+        return len(self.records)
+
+    @property
+    def position(self) -> int:
+        """The journal position after the last change."""
+        return self.start + len(self.journal)
+
+    def changed(self, record: NodeRecord) -> None:
+        """Something about this node changed: it came, went, or its numbers differ."""
+        row = self.row_of.get(record.name)
+        if record.node is None:
+            if row is not None:
+                self._vacate(row, record.name)
+            return
+        if row is None:
+            row = self._occupy(record)
+        self._stale.add(row)
+        self.journal.append(row)
+        if len(self.journal) > 4 * len(self.records) + 1024:
+            cut = len(self.journal) // 2
+            del self.journal[:cut]
+            self.start += cut
+
+    def rows_since(self, position: int) -> list[int] | None:
+        """The rows that changed since a journal position, each once, ascending; ``None`` when that is too long ago to know."""
+        if position < self.start:
+            return None
+        return sorted(set(self.journal[position - self.start :]))
+
+    def candidate(self, row: int) -> Candidate | None:
+        """The node of a row as a decision sees it."""
+        record = self.records[row]
+        return None if record is None else record.candidate()
+
+    def refresh(self) -> None:
+        """Bring every changed row up to date."""
+        for row in sorted(self._stale):
+            self._refresh(row)
+        self._stale.clear()
+        if self._epoch != self.order.epoch:
+            self._epoch = self.order.epoch
+            for name, row in self.row_of.items():
+                self.names[row] = self.order.number(name)
+
+    def column(self, table: dict[str, Ints], resource: str) -> Ints:
+        """The column of a resource in ``offered`` or ``held``; made when it is new."""
+        found = table.get(resource)
+        if found is None:
+            found = table[resource] = np.zeros(len(self.usable), dtype=np.int64)
+        return found
+
+    def _occupy(self, record: NodeRecord) -> int:
+        if self._vacant:
+            row = self._vacant.pop()
+            self.records[row] = record
+        else:
+            row = len(self.records)
+            self.records.append(record)
+            if row >= len(self.usable):
+                self._grow()
+        self.row_of[record.name] = row
+        self.order.add(record.name)
+        return row
+
+    def _vacate(self, row: int, name: str) -> None:
+        del self.row_of[name]
+        self.records[row] = None
+        self.order.discard(name)
+        self._vacant.append(row)
+        self._stale.add(row)
+        self.journal.append(row)
+
+    def _grow(self) -> None:
+        size = 2 * len(self.usable)
+        for attribute in ("usable", "marks", "free_pods", "names"):
+            setattr(self, attribute, _longer(getattr(self, attribute), size))
+        for table in (self.offered, self.held):
+            for resource in table:
+                table[resource] = _longer(table[resource], size)
+
+    def _refresh(self, row: int) -> None:
+        seen = self.candidate(row)
+        if seen is None:
+            self.usable[row] = False
+            return
+        self.usable[row] = seen.barred is None and not isinstance(seen.offer, Rejection) and not seen.node.problem
+        self.marks[row] = self._mark(seen.node)
+        self.names[row] = self.order.number(seen.node.name)
+        self.free_pods[row] = seen.allocatable.get(PODS, UNLIMITED) - len(seen.ledger)
+        for table, amounts in ((self.offered, seen.allocatable), (self.held, seen.ledger.amounts)):
+            self._write(table, row, amounts.items())
+
+    def _write(self, table: dict[str, Ints], row: int, amounts: Iterable[tuple[str, int]]) -> None:
+        present = dict(amounts)
+        for resource in present:
+            self.column(table, resource)
+        for resource, values in table.items():
+            values[row] = present.get(resource, 0)
+
+    def _mark(self, node: Node) -> int:
+        key = (node.problem, node.unschedulable, node.taints)
+        number = self._mark_numbers.get(key)
+        if number is None:
+            number = self._mark_numbers[key] = len(self.mark_examples)
+            self.mark_examples.append(node)
+        return number
+
+
+def _longer(values: NDArray[Any], size: int) -> NDArray[Any]:
+    grown = np.zeros(size, dtype=values.dtype)
+    grown[: len(values)] = values
+    return grown

@@ -1,0 +1,137 @@
+"""
+Decides where a pod goes, now: remembered rankings for classes that do not care for other pods, a full look around for those that do.
+
+It reads the cluster state and changes nothing in it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cachetools import LRUCache
+
+from koord_numa.core.allocate import AllocateOptions, NumaScoring, WithoutTopology
+from koord_numa.core.candidate import Candidate
+from koord_numa.core.decide import Ask, Parts, Rules, decide, looks_around, refuse_everywhere
+from koord_numa.core.fit.pod_affinity import neighbourhood
+from koord_numa.core.fit.spread import spread_view
+from koord_numa.core.selectors import Labels
+from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
+from koord_numa.core.vocabulary import NumaAllocateStrategy, ScoringType
+from koord_numa.engine.cluster_state import ClusterState
+from koord_numa.engine.columns import Columns
+from koord_numa.engine.cooling import Cooling
+from koord_numa.engine.ranking import Ranking
+from koord_numa.engine.request_class import RequestClass
+from koord_numa.ports import Clock
+from koord_numa.settings import NodesWithoutTopology, Profile, ScoringStrategy
+
+
+class Decider:
+    """One per engine. ``remembered`` bounds the number of classes whose rankings are kept."""
+
+    def __init__(self, state: ClusterState, columns: Columns, cooling: Cooling, clock: Clock, remembered: int) -> None:
+        self._state = state
+        self._columns = columns
+        self._cooling = cooling
+        self._clock = clock
+        self._rankings: LRUCache[RequestClass, Ranking] = LRUCache(maxsize=remembered)
+        self._rules: dict[str, Rules] = {}
+        self.namespaces: Mapping[str, Labels] = {}
+
+    def decide(self, klass: RequestClass) -> Placement | Unschedulable:
+        """The best place for a pod of this class in the state of this moment, or every node's refusal."""
+        if refusal := refuse_everywhere(klass.request):
+            return Unschedulable(dict.fromkeys(sorted(self._columns.row_of), refusal))
+        if klass.by_labels or looks_around(klass.request):
+            return self._look_around(klass)
+        ranking = self._rankings.get(klass)
+        if ranking is None:
+            ranking = Ranking(self._ask(klass), self._rules_of(klass), self._columns, self._bars(klass))
+            self._rankings[klass] = ranking
+        return ranking.choose()
+
+    def _look_around(self, klass: RequestClass) -> Placement | Unschedulable:
+        """Counts of pods by topology domain change with every placement, so nothing is remembered here."""
+        request, placed = klass.request, list(self._state.placed())
+        nodes = [record.node for record in self._state.nodes.values() if record.node is not None]
+        ask = replace(
+            self._ask(klass),
+            neighbours=neighbourhood(request, placed, self.namespaces),
+            spread=spread_view(request, nodes, placed) if request.constraints.spread else None,
+        )
+        return decide(ask, self._candidates(klass), self._rules_of(klass))
+
+    def _candidates(self, klass: RequestClass) -> list[Candidate]:
+        bars = self._bars(klass)
+        found = [record.candidate() for record in self._state.nodes.values()]
+        return [
+            replace(seen, barred=bar) if (bar := bars(seen.node.name)) else seen for seen in found if seen is not None
+        ]
+
+    def _bars(self, klass: RequestClass) -> "Bars":
+        return Bars(self._cooling, self._clock, klass)
+
+    @staticmethod
+    def _ask(klass: RequestClass) -> Ask:
+        return Ask(klass.request, klass.amounts)
+
+    def _rules_of(self, klass: RequestClass) -> Rules:
+        name = klass.profile.scheduler_name
+        if name not in self._rules:
+            self._rules[name] = rules_of(klass.profile)
+        return self._rules[name]
+
+
+class Bars:
+    """Which nodes are barred for one class alone."""
+
+    def __init__(self, cooling: Cooling, clock: Clock, klass: RequestClass) -> None:
+        self._cooling = cooling
+        self._clock = clock
+        self._klass = klass
+
+    def __call__(self, node: str) -> Rejection | None:
+        """Why this class may not go there, ``None`` when it may."""
+        return self._cooling.refusal(node, self._klass, self._clock()) if len(self._cooling) else None
+
+
+def rules_of(profile: Profile) -> Rules:
+    """What a profile says, in the words of the core."""
+    weights = profile.score_weights
+    return Rules(
+        allocate=AllocateOptions(
+            bind=profile.default_cpu_bind_policy,
+            numa_policy=profile.default_numa_policy,
+            exclusive=profile.single_numa_node_exclusive,
+            strategy=_default_strategy(profile.numa_scoring_strategy),
+            scoring=NumaScoring(profile.numa_scoring_strategy.type, _weights(profile.numa_scoring_strategy)),
+            without_topology=_WITHOUT_TOPOLOGY[profile.nodes_without_topology],
+        ),
+        scoring=profile.scoring_strategy.type,
+        weights=_weights(profile.scoring_strategy),
+        parts=Parts(
+            resources=weights.resources,
+            numa=weights.numa,
+            node_affinity=weights.node_affinity,
+            taints=weights.taints,
+            pod_affinity=weights.pod_affinity,
+            spread=weights.spread,
+        ),
+    )
+
+
+def _default_strategy(strategy: ScoringStrategy) -> NumaAllocateStrategy:
+    """As Koordinator: nodes that name no strategy follow the NUMA scoring."""
+    if strategy.type is ScoringType.MOST_ALLOCATED:
+        return NumaAllocateStrategy.MOST_ALLOCATED
+    return NumaAllocateStrategy.LEAST_ALLOCATED
+
+
+def _weights(strategy: ScoringStrategy) -> dict[str, int]:
+    return {resource.name: resource.weight for resource in strategy.resources}
+
+
+_WITHOUT_TOPOLOGY: Mapping[NodesWithoutTopology, WithoutTopology] = {
+    NodesWithoutTopology.REFUSE: WithoutTopology.REFUSE,
+    NodesWithoutTopology.PERMISSIVE: WithoutTopology.PERMIT,
+}

@@ -1,0 +1,139 @@
+"""
+Which node is best for one request class, remembered from decision to decision: only what changed is looked at again.
+
+Theory: every row has a key, ``score * SPACE + (SPACE - number of the name)``, so that one maximum answers "best score, then first name".
+A key is a bound, taken from a sweep, until it is the largest; then the node is evaluated and its key becomes exact, or
+``NO``. When the largest key is exact, no other node can be better. Maxima are kept per block of rows, so that finding one costs a little more than the square root of
+the number of nodes.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import numpy as np
+
+from koord_numa.core.decide import Ask, Fit, Rules, evaluate
+from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
+from koord_numa.engine.columns import Columns, Ints
+from koord_numa.engine.name_order import SPACE
+from koord_numa.engine.rejections import Refusals
+from koord_numa.engine.sweep import NO, Sweep
+
+BLOCK: Final = 256
+FEW: Final = 2
+"""So many changed rows are evaluated at once; for more, a sweep finds out first which of them matter."""
+
+
+Bars = Callable[[str], Rejection | None]
+"""Why this class may not go to a node, apart from what the node itself says. When an answer changes, the row must count as changed."""
+
+
+def no_bars(_node: str) -> Rejection | None:
+    """Every node may be asked."""
+    return None
+
+
+class Ranking:
+    """The nodes as one request class sees them."""
+
+    def __init__(self, ask: Ask, rules: Rules, columns: Columns, bars: Bars = no_bars) -> None:
+        self._ask = ask
+        self._rules = rules
+        self._columns = columns
+        self._bars = bars
+        self._sweep = Sweep(ask, rules, columns)
+        self._position: int | None = None
+        self._epoch = -1
+        self._keys: Ints = np.zeros(0, dtype=np.int64)
+        self._best: Ints = np.zeros(0, dtype=np.int64)  # the largest key of every block
+        self._fits: dict[int, Placement] = {}  # rows whose key is exact
+        self._refusals = Refusals()
+
+    def choose(self) -> Placement | Unschedulable:
+        """The placement on the best node as things are now, or why there is none."""
+        self._catch_up()
+        while True:
+            block = int(self._best.argmax()) if len(self._best) else 0
+            if not len(self._best) or self._best[block] < 0:
+                return Unschedulable(self._explain())
+            row = block * BLOCK + int(self._keys[block * BLOCK : (block + 1) * BLOCK].argmax())
+            known = self._fits.get(row)
+            if known is not None:
+                return known
+            self._evaluate(row)
+            self._summarise((block,))
+
+    def _catch_up(self) -> None:
+        columns = self._columns
+        columns.refresh()
+        rows = None if self._position is None else columns.rows_since(self._position)
+        self._position = columns.position
+        if rows is None or self._epoch != columns.order.epoch:
+            self._start_over()
+            return
+        if not rows:
+            return
+        self._fit_size()
+        for row in rows:
+            self._forget(row)
+        if len(rows) <= FEW:
+            for row in rows:
+                self._evaluate(row)
+        else:
+            self._bound(np.array(rows, dtype=np.int64))
+        self._summarise(sorted({row // BLOCK for row in rows}))
+
+    def _start_over(self) -> None:
+        self._epoch = self._columns.order.epoch
+        self._keys = np.full(0, NO, dtype=np.int64)
+        self._fits.clear()
+        self._refusals.clear()
+        self._fit_size()
+        self._bound(np.arange(len(self._columns), dtype=np.int64))
+        self._summarise(range(len(self._best)))
+
+    def _fit_size(self) -> None:
+        """Room for every row, in whole blocks."""
+        blocks = -(-len(self._columns) // BLOCK)
+        missing = blocks * BLOCK - len(self._keys)
+        if missing > 0:
+            self._keys = np.concatenate([self._keys, np.full(missing, NO, dtype=np.int64)])
+            self._best = np.concatenate([self._best, np.full(blocks - len(self._best), NO, dtype=np.int64)])
+
+    def _bound(self, rows: Ints) -> None:
+        bounds = self._sweep.bounds(rows)
+        self._keys[rows] = np.where(bounds > NO, bounds * SPACE + (SPACE - self._columns.names[rows]), NO)
+
+    def _forget(self, row: int) -> None:
+        self._fits.pop(row, None)
+        self._refusals.forget(row)
+
+    def _evaluate(self, row: int) -> None:
+        """Replace a row's bound by the truth."""
+        candidate = self._columns.candidate(row)
+        if candidate is None:
+            self._keys[row] = NO
+            return
+        answer = self._bars(candidate.node.name) or evaluate(self._ask, candidate, self._rules)
+        if isinstance(answer, Fit):
+            self._fits[row] = answer.placement
+            self._keys[row] = answer.score * SPACE + (SPACE - int(self._columns.names[row]))
+        else:
+            self._refusals.add(row, answer)
+            self._keys[row] = NO
+
+    def _summarise(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            self._best[block] = self._keys[block * BLOCK : (block + 1) * BLOCK].max()
+
+    def _explain(self) -> dict[str, Rejection]:
+        """Every node's refusal; nodes that only the sweep has seen are asked now."""
+        told: dict[str, Rejection] = {}
+        for name, row in self._columns.row_of.items():
+            refusal = self._refusals.get(row)
+            if refusal is None:
+                self._evaluate(row)
+                refusal = self._refusals.get(row)
+            if refusal is not None:
+                told[name] = refusal
+        return told

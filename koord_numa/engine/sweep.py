@@ -1,0 +1,106 @@
+"""
+Looks at many nodes at once: which of them may take a request, and at most how well. Never wrong in the other direction.
+
+The scalar ``core.decide.evaluate`` is the specification. For every row the sweep gives a bound: ``NO`` only where
+``evaluate`` refuses, else a score that ``evaluate`` cannot exceed. A property test keeps that true.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from koord_numa.core.amounts import Amounts
+from koord_numa.core.decide import Ask, Rules, fits_objects, score_node_affinity, score_taints
+from koord_numa.core.node import Node
+from koord_numa.core.score.filling import ALWAYS_SCORED, MAX_SCORE
+from koord_numa.core.vocabulary import ScoringType
+from koord_numa.engine.columns import Columns, Ints
+
+NO: Final = -1
+
+
+class Sweep:
+    """Bounds for one request under one set of rules."""
+
+    def __init__(self, ask: Ask, rules: Rules, columns: Columns) -> None:
+        self._ask = ask
+        self._rules = rules
+        self._columns = columns
+        demands = ask.request.constraints
+        self._by_labels = bool(
+            demands.node_name or demands.node_selector or demands.node_terms is not None or demands.preferred_nodes
+        )
+        self._of_mark: Ints = np.zeros(0, dtype=np.int64)
+        self._of_node: dict[int, tuple[Node, int]] = {}
+
+    def bounds(self, rows: Ints) -> Ints:
+        """An upper bound of the score of each of these rows, or ``NO``. The columns must be up to date."""
+        columns, amounts = self._columns, self._ask.amounts
+        bound = self._objects(rows)
+        possible = (bound > NO) & columns.usable[rows] & (columns.free_pods[rows] >= 1)
+        for name, amount in amounts.items():
+            if amount > 0:
+                free = columns.column(columns.offered, name)[rows] - columns.column(columns.held, name)[rows]
+                possible &= free >= amount
+        bound = bound + self._rules.parts.resources * self._filling(rows, amounts)
+        bound += self._rules.parts.numa * MAX_SCORE
+        return np.where(possible, bound, NO)
+
+    def _objects(self, rows: Ints) -> Ints:
+        """What the Node objects alone say: ``NO``, or their part of the score."""
+        columns = self._columns
+        if self._by_labels:
+            return np.fromiter((self._of_row(int(row)) for row in rows), dtype=np.int64, count=len(rows))
+        examples = columns.mark_examples
+        if len(self._of_mark) < len(examples):
+            self._of_mark = np.array([self._of(node) for node in examples], dtype=np.int64)
+        return self._of_mark[columns.marks[rows]] if len(examples) else np.full(len(rows), NO, dtype=np.int64)
+
+    def _of_row(self, row: int) -> int:
+        record = self._columns.records[row]
+        if record is None or record.node is None:
+            return NO
+        known = self._of_node.get(row)
+        if known is None or known[0] is not record.node:
+            known = self._of_node[row] = (record.node, self._of(record.node))
+        return known[1]
+
+    def _of(self, node: Node) -> int:
+        request, parts = self._ask.request, self._rules.parts
+        if fits_objects(request, node) is not None:
+            return NO
+        return parts.node_affinity * score_node_affinity(request, node) + parts.taints * score_taints(request, node)
+
+    def _filling(self, rows: Ints, wanted: Amounts) -> Ints:
+        """As ``score_filling`` of whole nodes, for every row."""
+        strategy, columns = self._rules.scoring, self._columns
+        total, share = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
+        fractions = []
+        for name, weight in self._rules.weights.items():
+            if name not in ALWAYS_SCORED and wanted.get(name, 0) <= 0:
+                continue
+            offered = columns.column(columns.offered, name)[rows]
+            used = columns.column(columns.held, name)[rows] + wanted.get(name, 0)
+            there, divisor = offered > 0, np.maximum(offered, 1)
+            if strategy is ScoringType.MOST_ALLOCATED:
+                term = np.minimum(used, offered) * MAX_SCORE // divisor
+            else:
+                term = np.maximum(0, offered - used) * MAX_SCORE // divisor
+            fractions.append(np.where(there, np.minimum(1.0, used / divisor), np.nan))
+            total += np.where(there, weight * term, 0)
+            share += np.where(there, weight, 0)
+        if strategy is ScoringType.BALANCED_ALLOCATION:
+            return _balance(np.array(fractions))
+        if strategy is ScoringType.LEAST_NUMA_NODES:
+            return np.zeros(len(rows), dtype=np.int64)
+        return total // np.maximum(share, 1)
+
+
+def _balance(fractions: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Ints:
+    """One more than the truncated balanced score: the order of additions may differ in the last digit."""
+    count = (~np.isnan(fractions)).sum(axis=0)
+    filled = np.nan_to_num(fractions)
+    mean = filled.sum(axis=0) / np.maximum(count, 1)
+    spread = np.where(np.isnan(fractions), 0.0, (fractions - mean) ** 2).sum(axis=0) / np.maximum(count, 1)
+    score = ((1 - np.sqrt(spread)) * MAX_SCORE).astype(np.int64) + 1
+    return np.where(count == 0, 0, np.minimum(MAX_SCORE, score))
