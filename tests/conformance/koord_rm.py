@@ -6,7 +6,7 @@ NUMA ids. Where that order differs from the one it means, the recorded answer is
 that the request fits exactly when it can, and that it is split evenly (row `split-order` of the deviations).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final
@@ -16,7 +16,7 @@ from koord_numa.core.allocation.affinity import elect, hints
 from koord_numa.core.allocation.need import Binding, Need, Offers, offers
 from koord_numa.core.allocation.occupants import cpu_occupancy, numa_occupancy
 from koord_numa.core.allocation.place import Given, Short, place
-from koord_numa.core.amounts import CPU
+from koord_numa.core.amounts import CPU, MILLI
 from koord_numa.core.amplify import amplify_all
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
@@ -39,6 +39,7 @@ from tests.conformance.vectors import Case, Oracle
 from tests.machines import machine_from_topo
 
 SPLIT_ORDER: Final = "split-order"
+WHOLE_SHARES: Final = "whole-cpu-shares"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,24 +147,43 @@ def agrees(case: Case, found: Answer) -> str | None:
 
 def split_in_another_order(case: Case, found: Answer) -> bool:
     """The row `split-order`: positions and NUMA ids disagree on some set that matters, and our answer obeys the rule."""
+    return _follows(case, found, lambda mask: not _orders_agree(found.offers, mask))
+
+
+def split_in_whole_cpus(case: Case, found: Answer) -> bool:
+    """The row `whole-cpu-shares`: some NUMA node has a part of a CPU (or core) free, and our answer obeys the rule."""
+    return _follows(
+        case, found, lambda mask: _has_broken_cpus(found, mask) or not _orders_agree(found.offers, mask)
+    ) and any(_has_broken_cpus(found, mask) for mask in _all_masks(found.offers))
+
+
+def _follows(case: Case, found: Answer, doubtful: Callable[[int], bool]) -> bool:
+    """Does our answer differ on doubtful sets only, and fit exactly when it can, split evenly?"""
     if found.allocated is not None and not _obeys(found):
         return False
     if found.question.what == "allocate":
-        return found.question.mask is not None and not _orders_agree(found.offers, found.question.mask)
+        return found.question.mask is not None and doubtful(found.question.mask)
     masks = _all_masks(found.offers)
-    doubtful = {mask for mask in masks if not _orders_agree(found.offers, mask)}
-    certain = set(masks) - doubtful
+    certain = {mask for mask in masks if not doubtful(mask)}
     for name, recorded in case["out"]["hints"].items():
         theirs = {hint[0] for hint in recorded}
         ours = {hint.mask for hint in found.hints[name]}
         if theirs & certain != ours & certain:
             return False
-        lacking = found.offers.lacking[name]
-        if any((mask in ours) != (_can(found, mask) and not mask & lacking) for mask in masks):
+        if any((mask in ours) != (_can(found, mask) and not mask & found.offers.lacking[name]) for mask in masks):
             return False
     if found.elected is not None and found.merged is not None and _election_differs(found.elected, found.merged):
         return False
-    return bool(doubtful)
+    return len(certain) < len(masks)
+
+
+def _has_broken_cpus(found: Answer, mask: int) -> bool:
+    """Is there, for a pod with own CPUs, a rest on the set that makes no whole CPU (or core, where required)?"""
+    room = found.offers
+    if found.question.need.binding is None or CPU not in room.given:
+        return False
+    members = [at for at, numa in enumerate(room.numa_ids) if mask >> numa & 1]
+    return any(room.given[CPU][at] % room.units[CPU] for at in members)
 
 
 def _election_differs(elected: Decision, merged: Decision) -> str | None:
@@ -220,14 +240,31 @@ def _by_position(ids: Sequence[int], free: Mapping[int, int]) -> list[int]:
 
 
 def _can(found: Answer, mask: int) -> bool:
-    """Does the request fit on the set by its plain sums?"""
+    """
+    Does the request fit on the set? Its plain sums decide, and for CPUs of its own each even share must be there as CPUs.
+
+    Amounts and CPUs disagree where a pod holds CPUs and no amounts; here, as upstream, shares follow the amounts.
+    """
     room, need = found.offers, found.question.need
     members = [at for at, numa in enumerate(room.numa_ids) if mask >> numa & 1]
     for name, given in room.given.items():
         unit = room.units[name]
         if need.amounts[name] % unit or sum(given[at] // unit * unit for at in members) < need.amounts[name]:
             return False
-    return True
+    if need.binding is None:
+        return True
+    shares = _fill(need.amounts[CPU] // room.units[CPU], {at: room.given[CPU][at] // room.units[CPU] for at in members})
+    return all(share * room.units[CPU] <= MILLI * room.cpus[at] for at, share in shares.items())
+
+
+def _fill(units: int, free: Mapping[int, int]) -> dict[int, int]:
+    """From who has least free upwards, each an equal part of the rest or all it has."""
+    shares = dict.fromkeys(free, 0)
+    order = sorted(free, key=lambda at: free[at])
+    for index, at in enumerate(order):
+        shares[at] = min(free[at], units // (len(order) - index))
+        units -= shares[at]
+    return shares
 
 
 def _obeys(found: Answer) -> bool:
@@ -237,7 +274,7 @@ def _obeys(found: Answer) -> bool:
     if mask is None:
         return False
     if isinstance(found.allocated, Short):
-        return not _can(found, mask) or found.allocated.resources == ()
+        return not _can(found, mask)
     assert found.allocated is not None
     shares = dict(found.allocated.numa)
     for name, given in room.given.items():
@@ -267,4 +304,10 @@ def _exclusive(text: str) -> CpuExclusivePolicy:
     return CpuExclusivePolicy("" if text == "None" else text)
 
 
-ORACLE = Oracle("koord-rm", load, answer, agrees, (Deviation(SPLIT_ORDER, split_in_another_order),))
+ORACLE = Oracle(
+    "koord-rm",
+    load,
+    answer,
+    agrees,
+    (Deviation(SPLIT_ORDER, split_in_another_order), Deviation(WHOLE_SHARES, split_in_whole_cpus)),
+)
