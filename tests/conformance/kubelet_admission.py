@@ -12,8 +12,9 @@ from koord_numa.core.amounts import Amounts
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.answers import ContainerGrant, Grant
 from koord_numa.core.kubelet.machine import Device, DevicePool, KubeletNode, bits_of
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.machine import machine_of
-from koord_numa.core.node import KubeletConfig
+from koord_numa.core.node import KubeletConfig, Zone
 from koord_numa.core.quantity import amount, supply
 from koord_numa.core.request import Container, PodRequest
 from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
@@ -40,6 +41,7 @@ class Sequence:
     node: KubeletNode
     steps: tuple[Step, ...]
     nrt_after: Mapping[str, Any]
+    memory: Mapping[int, int]  # all bytes per NUMA node
     leaks: bool
 
 
@@ -50,6 +52,7 @@ def load(case: Case) -> Sequence:
         node=_node(case["node"], case.get("reserved_set", "")),
         steps=tuple(_step(step) for step in case["steps"]),
         nrt_after=case["nrt_after"],
+        memory=dict(zip(case["node"]["numa_nodes"], case["node"]["memory"], strict=True)),
         leaks=bool(case.get("leak")),
     )
 
@@ -135,3 +138,39 @@ def _written(one: ContainerGrant) -> dict[str, Any]:
         numa = None if one.hint.mask is None else list(bits_of(one.hint.mask))
         text["hint"] = {"numa": numa, "preferred": one.hint.preferred}
     return text
+
+
+def exported(node: KubeletNode, state: KubeletState, capacity: Mapping[int, int]) -> tuple[Zone, ...]:
+    """What an ideal exporter publishes of this state. ``capacity`` is all memory per NUMA node, in bytes."""
+    return tuple(_zone(node, state, numa, capacity[numa]) for numa in node.machine.numa_ids)
+
+
+def _zone(node: KubeletNode, state: KubeletState, numa: int, memory: int) -> Zone:
+    rows: dict[str, tuple[int, int, int]] = {}  # capacity, allocatable, available
+    if node.pins_cpus and (cpus := node.machine.numa_bits[numa]):
+        counted = (cpus, cpus & ~node.reserved, cpus & state.books.cpus)
+        all_of, usable, free = (bits.bit_count() * 1000 for bits in counted)
+        rows["cpu"] = (all_of, usable, free)
+    if state.books.memory is not None:
+        for kind, amount_of in node.memory[numa].items():
+            if kind == "memory" or amount_of:
+                all_of = memory if kind == "memory" else amount_of
+                rows[kind] = (all_of, amount_of, state.books.memory.free[numa][kind])
+    for name, pool in node.devices.items():
+        if near := pool.near(1 << numa) & pool.healthy:
+            rows[name] = (near.bit_count(), near.bit_count(), (near & ~state.books.devices[name]).bit_count())
+    rows = rows or {"cpu": (node.machine.numa_bits[numa].bit_count() * 1000, 0, 0)}
+    capacity, allocatable, available = ({name: row[part] for name, row in rows.items()} for part in range(3))
+    return Zone(numa, capacity, allocatable, available)
+
+
+def published(nrt: Mapping[str, Any]) -> tuple[Zone, ...]:
+    """The zones of a recorded NodeResourceTopology."""
+    zones = []
+    for zone in nrt["zones"]:
+        columns = {
+            part: {row["name"]: supply(row["name"], row[part]) for row in zone["resources"]}
+            for part in ("capacity", "allocatable", "available")
+        }
+        zones.append(Zone(int(zone["name"].removeprefix("node-")), **columns))
+    return tuple(zones)

@@ -8,7 +8,7 @@ never look at a mask that is not preferred. Only best-effort falls back to inter
 from collections.abc import Iterator, Sequence
 
 from koord_numa.core.kubelet.answers import TOPOLOGY_AFFINITY, Alignment, Refusal
-from koord_numa.core.kubelet.machine import CLOSEST_NUMA, KubeletNode, bits_of
+from koord_numa.core.kubelet.machine import KubeletNode, bits_of
 from koord_numa.core.kubelet.wishes import Wish
 from koord_numa.core.vocabulary import KubeletPolicy
 
@@ -70,7 +70,7 @@ def _compromise(node: KubeletNode, wishes: Sequence[Wish]) -> Alignment:
 def _rank(node: KubeletNode, mask: int) -> tuple[int, int, int]:
     """Narrower first, then closer together where the option says so, then the smaller number."""
     distance = 0
-    if node.option(CLOSEST_NUMA) and node.config.topology_policy is not KubeletPolicy.SINGLE_NUMA_NODE:
+    if node.prefers_closest and node.config.topology_policy is not KubeletPolicy.SINGLE_NUMA_NODE:
         members = bits_of(mask)
         distance = sum(node.machine.distance(start, end) for start in members for end in members)
     return mask.bit_count(), distance, mask

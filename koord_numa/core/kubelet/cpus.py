@@ -7,18 +7,11 @@ Works on CPU bits that its caller keeps; the order of CPUs inside a NUMA node se
 from dataclasses import dataclass
 
 from koord_numa.core.amounts import CPU
+from koord_numa.core.cpus.ask import NotEnoughCpus
+from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.cpus.static_policy import StaticOptions, assign
 from koord_numa.core.kubelet.answers import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, Refusal
-from koord_numa.core.kubelet.machine import (
-    ACROSS_CORES,
-    ACROSS_NUMA,
-    BY_SOCKET,
-    BY_UNCORE,
-    FULL_CORES,
-    KubeletNode,
-    bits_of,
-)
+from koord_numa.core.kubelet.machine import KubeletNode, bits_of
 from koord_numa.core.kubelet.wishes import Wish, fewest
 
 
@@ -48,7 +41,7 @@ class CpuStock:
             return not pinned & ~mask and sum(free[numa] for numa in bits_of(mask)) >= missing
 
         also = None
-        if self.node.option(BY_SOCKET):
+        if self.node.static_options.align_by_socket:
             per_socket = len(totals) // len(machine.socket_bits)
             sockets = -(-size // per_socket) if per_socket else 0
 
@@ -68,16 +61,16 @@ class CpuStock:
         if refusal is not None:
             return refusal
         pool = self.free | self.reusable
-        if needed > pool.bit_count():
-            return Refusal(UNEXPECTED_ADMISSION, f"needed {needed} exclusive CPUs, free {pool.bit_count()}")
-        chosen = 0
-        if mask is not None:
-            aligned = pool & self._aligned(mask)
-            chosen = self._assign(aligned, min(needed, aligned.bit_count()))
-        return chosen | self._assign(pool & ~chosen, needed - chosen.bit_count())
+        near = pool & self._aligned(mask) if mask is not None else 0
+        count_near = min(needed, near.bit_count())
+        aligned = self._assign(near, count_near)
+        if isinstance(aligned, Refusal):
+            return aligned
+        others = self._assign(pool & ~aligned, needed - count_near)
+        return others if isinstance(others, Refusal) else aligned | others
 
     def _check_whole_cores(self, needed: int) -> Refusal | None:
-        if not self.node.option(FULL_CORES):
+        if not self.node.static_options.full_pcpus_only:
             return None
         threads = self.node.machine.threads_per_core
         if needed % threads:
@@ -87,14 +80,18 @@ class CpuStock:
             return Refusal(SMT_ALIGNMENT, f"needed {needed} CPUs on whole cores, free {whole}")
         return None
 
-    def _assign(self, pool: int, count: int) -> int:
+    def _assign(self, pool: int, count: int) -> int | Refusal:
         if not count:
             return 0
-        return assign(self.node.machine, CpuSet(pool), count, static_options(self.node)).bits
+        chosen = assign(self.node.machine, CpuSet(pool), count, self.node.static_options)
+        if isinstance(chosen, NotEnoughCpus):
+            free = (self.free | self.reusable).bit_count()
+            return Refusal(UNEXPECTED_ADMISSION, f"needed {count} more exclusive CPUs, free {free}")
+        return chosen.bits
 
     def _aligned(self, mask: int) -> int:
         machine = self.node.machine
-        if self.node.option(BY_SOCKET):
+        if self.node.static_options.align_by_socket:
             return sum(machine.socket_bits[socket] for socket in bits_of(self._sockets(mask)))
         return sum(machine.numa_bits.get(numa, 0) for numa in bits_of(mask))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.amounts import Amounts
+from koord_numa.core.cpus.static_options import StaticOptions
 from koord_numa.core.machine import Machine
 from koord_numa.core.node import KubeletConfig
 from koord_numa.core.vocabulary import KubeletPolicy
@@ -17,10 +18,6 @@ STATIC_CPUS: Final = "static"
 STATIC_MEMORY: Final = "Static"
 
 FULL_CORES: Final = "full-pcpus-only"
-ACROSS_NUMA: Final = "distribute-cpus-across-numa"
-ACROSS_CORES: Final = "distribute-cpus-across-cores"
-BY_SOCKET: Final = "align-by-socket"
-BY_UNCORE: Final = "prefer-align-cpus-by-uncorecache"
 CLOSEST_NUMA: Final = "prefer-closest-numa-nodes"
 
 
@@ -83,6 +80,8 @@ class KubeletNode:
     devices: Mapping[str, DevicePool] = field(default_factory=dict)
     reserved: int = field(init=False, repr=False)  # CPU bits that are never exclusive
     reserved_cores: int = field(init=False, repr=False)  # the same with all their siblings
+    static_options: StaticOptions = field(init=False, repr=False)
+    prefers_closest: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         reserved = self.config.reserved_cpus.bits if self.config.reserved_cpus is not None else 0
@@ -90,6 +89,8 @@ class KubeletNode:
         for core in self.machine.cores:
             cores |= core.bits if core.bits & reserved else 0
         object.__setattr__(self, "reserved", reserved)
+        object.__setattr__(self, "static_options", StaticOptions.of(self.config.cpu_options))
+        object.__setattr__(self, "prefers_closest", self.config.topology_options.get(CLOSEST_NUMA, False))
         object.__setattr__(self, "reserved_cores", cores)
 
     @property
@@ -106,10 +107,6 @@ class KubeletNode:
     def aligns(self) -> bool:
         """Does the topology manager ask for hints at all?"""
         return self.config.topology_policy not in (None, KubeletPolicy.NONE)
-
-    def option(self, name: str) -> bool:
-        """Is this option of the CPU or topology manager on?"""
-        return self.config.cpu_options.get(name, False) or self.config.topology_options.get(name, False)
 
 
 def bits_of(mask: int) -> tuple[int, ...]:

@@ -1,10 +1,10 @@
 """
 Admission exactly as the kubelet's managers do it, on a node whose configuration and state are known in full.
 
-Topology manager (policy and scope), then device, CPU and memory manager per container, then the node-level check. A refused pod
-leaves nothing behind.
+Topology manager (policy and scope), then device, CPU and memory manager per container, then the node-level check.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -23,7 +23,7 @@ from koord_numa.core.kubelet.answers import (
 from koord_numa.core.kubelet.cpus import CpuStock
 from koord_numa.core.kubelet.devices import DeviceStock
 from koord_numa.core.kubelet.machine import KubeletNode
-from koord_numa.core.kubelet.memory import Reusable
+from koord_numa.core.kubelet.memory import MemoryBooks, Reusable
 from koord_numa.core.kubelet.predicates import check_node_fit
 from koord_numa.core.kubelet.state import Books, KubeletState
 from koord_numa.core.kubelet.wishes import Wish
@@ -42,7 +42,20 @@ class Admitted:
     state: KubeletState
 
 
-def admit(state: KubeletState, uid: str, request: PodRequest) -> Admitted | Refusal:
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """
+    The pod is out. ``state`` is the one after the kubelet has cleaned up.
+
+    It equals the state before, with one exception that the kubelet really makes: memory that a hint forced onto one NUMA node of a
+    group takes that NUMA node out of the group, and giving the memory back does not put it in again.
+    """
+
+    refusal: Refusal
+    state: KubeletState
+
+
+def admit(state: KubeletState, uid: str, request: PodRequest) -> Admitted | Refused:
     """
     Ask the kubelet of this state to admit a pod. The state is not changed.
 
@@ -50,17 +63,15 @@ def admit(state: KubeletState, uid: str, request: PodRequest) -> Admitted | Refu
     scope_*.go of the kubelet's topologymanager.
     """
     demand = pod_demand(request)
-    books = state.books.copy()
-    attempt = _Attempt(state.node, books)
-    grants = attempt.run(demand)
-    if isinstance(grants, Refusal):
-        return grants
-    refusal = check_node_fit(effective_requests(request), state.requested, state.node.allocatable)
+    attempt = _Attempt(state.node, state.books.copy())
+    refusal = attempt.run(demand) or check_node_fit(
+        effective_requests(request), state.requested, state.node.allocatable
+    )
     if refusal is not None:
-        return refusal
-    attempt.start(grants)
-    grant = Grant(demand.qos, tuple(grants))
-    return Admitted(grant, state.with_pod(uid, request, grant, books))
+        return Refused(refusal, state.with_memory(attempt.clean_up()))
+    attempt.start()
+    grant = Grant(demand.qos, tuple(attempt.grants))
+    return Admitted(grant, state.with_pod(uid, request, grant, attempt.books))
 
 
 @dataclass(slots=True)
@@ -72,32 +83,40 @@ class _Attempt:
     reusable_cpus: int = 0
     reusable_devices: dict[str, int] = field(default_factory=dict)
     reusable_memory: Reusable = field(default_factory=dict)
+    grants: list[ContainerGrant] = field(default_factory=list)
 
-    def run(self, demand: PodDemand) -> list[ContainerGrant] | Refusal:
+    def run(self, demand: PodDemand) -> Refusal | None:
         """Allocate for every container, or say why one of them cannot be served."""
         common: Alignment | Refusal = ANYWHERE
         if self.node.aligns and self.node.config.topology_scope is KubeletScope.POD:
             common = align(self.node, self._wishes(demand.pod))
             if isinstance(common, Refusal):
                 return common
-        grants: list[ContainerGrant] = []
         for container, part in demand.containers:
             hint: Alignment | Refusal = common
             if self.node.aligns and self.node.config.topology_scope is KubeletScope.CONTAINER:
                 hint = align(self.node, self._wishes(part))
-            grant = hint if isinstance(hint, Refusal) else self._allocate(container, part, hint, grants)
+            grant = hint if isinstance(hint, Refusal) else self._allocate(container, part, hint)
             if isinstance(grant, Refusal):
                 return Refusal(grant.reason, f"container {container.name}: {grant.detail}")
-            grants.append(grant)
-        return grants
+            self.grants.append(grant)
+        return None
 
-    def start(self, grants: list[ContainerGrant]) -> None:
+    def start(self) -> None:
         """Containers start one after the other, which gives the memory of finished init containers back."""
-        if self.books.memory is not None:
-            for grant in grants:
-                if grant.kind is ContainerKind.INIT:
-                    for block in grant.memory:
-                        self.books.memory.release(block)
+        self._release_memory(lambda grant: grant.kind is ContainerKind.INIT)
+
+    def clean_up(self) -> MemoryBooks | None:
+        """The memory books after the containers served so far are removed again."""
+        self._release_memory(lambda _: True)
+        return self.books.memory
+
+    def _release_memory(self, chosen: Callable[[ContainerGrant], bool]) -> None:
+        if self.books.memory is None:
+            return
+        for grant in filter(chosen, self.grants):
+            for block in grant.memory:
+                self.books.memory.release(block)
 
     def _wishes(self, demand: Demand) -> list[Wish]:
         wishes: list[Wish] = []
@@ -113,16 +132,14 @@ class _Attempt:
                 wishes.extend([wish] * len(demand.memory))
         return wishes
 
-    def _allocate(
-        self, container: Container, demand: Demand, hint: Alignment, earlier: list[ContainerGrant]
-    ) -> ContainerGrant | Refusal:
+    def _allocate(self, container: Container, demand: Demand, hint: Alignment) -> ContainerGrant | Refusal:
         devices = self._take_devices(container.kind, demand, hint)
         if isinstance(devices, Refusal):
             return devices
         cpus = self._take_cpus(container.kind, demand, hint)
         if isinstance(cpus, Refusal):
             return cpus
-        blocks = self._take_memory(container.kind, demand, hint, earlier)
+        blocks = self._take_memory(container.kind, demand, hint)
         if isinstance(blocks, Refusal):
             return blocks
         return ContainerGrant(
@@ -165,9 +182,7 @@ class _Attempt:
             self.reusable_cpus &= ~bits
         return CpuSet(bits)
 
-    def _take_memory(
-        self, kind: ContainerKind, demand: Demand, hint: Alignment, earlier: list[ContainerGrant]
-    ) -> tuple[MemoryBlock, ...] | Refusal:
+    def _take_memory(self, kind: ContainerKind, demand: Demand, hint: Alignment) -> tuple[MemoryBlock, ...] | Refusal:
         memory = self.books.memory
         if memory is None or demand.memory is None:
             return ()
@@ -184,7 +199,7 @@ class _Attempt:
             memory.take(block, covered=left)
             kept = max(left, block.amount) if kind is ContainerKind.INIT else max(0, left - block.amount)
             self.reusable_memory[place] = kept
-        _hand_over(blocks, earlier)
+        _hand_over(blocks, self.grants)
         return blocks
 
     def _devices(self, resource: str) -> DeviceStock:

@@ -81,6 +81,10 @@ class KubeletState:
             requested=add(self.requested, resident.requests),
         )
 
+    def with_memory(self, memory: MemoryBooks | None) -> "KubeletState":
+        """The same state with other memory books."""
+        return replace(self, books=Books(self.books.cpus, self.books.devices, memory))
+
     def without(self, uid: str) -> "KubeletState":
         """The state after the pod is gone; unchanged when it was never there."""
         resident = self.pods.get(uid)

@@ -1,0 +1,67 @@
+"""
+The kubelet's recorded answers to sequences of pods, against the exact model and against what a scheduler can conclude.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from koord_numa.core.kubelet.replay import Refused, admit
+from koord_numa.core.kubelet.state import KubeletState
+from tests.conformance.kubelet_admission import Sequence, exported, load, published, written
+from tests.conformance.vectors import Case, Conforms, Oracle, each_file
+
+Answers = list[Mapping[str, Any]]
+
+
+def replay(sequence: Sequence) -> Answers:
+    """What the exact model answers at every step, and the zones that an exporter would show after it."""
+    return list(_answers(sequence))
+
+
+def _answers(sequence: Sequence) -> Iterator[Mapping[str, Any]]:
+    state = KubeletState.empty(sequence.node)
+    for step in sequence.steps:
+        if step.request is None:
+            state = state.without(step.uid)
+            out: Mapping[str, Any] = {}
+        else:
+            verdict = admit(state, step.uid, step.request)
+            state = verdict.state
+            refused = isinstance(verdict, Refused)
+            out = {"admit": False, "reason": verdict.refusal.reason} if refused else written(verdict.grant)
+        yield {"out": out, "zones": exported(sequence.node, state, sequence.memory)}
+
+
+def agrees(case: Case, ours: Answers) -> str | None:
+    """Every answer in full (containers, CPUs, blocks, devices, hints), and every recorded zone."""
+    for number, (step, answer) in enumerate(zip(case["steps"], ours, strict=True)):
+        recorded = step.get("out", {})
+        if _ordered(recorded) != _ordered(answer["out"]):
+            return f"step {number}: {answer['out']}, recorded {recorded}"
+        if "nrt" in step and published(step["nrt"]) != answer["zones"]:
+            return f"step {number}: zones {answer['zones']}, recorded {published(step['nrt'])}"
+    if published(case["nrt_after"]) != ours[-1]["zones"]:
+        return f"after the last step: zones {ours[-1]['zones']}, recorded {published(case['nrt_after'])}"
+    return None
+
+
+def _ordered(out: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Lists whose order says nothing, sorted."""
+    containers = {
+        name: {
+            **one,
+            "devices": {resource: sorted(ids) for resource, ids in one["devices"].items()},
+            "memory_blocks": sorted(one.get("memory_blocks", ()), key=lambda block: str(block["type"])),
+        }
+        for name, one in out.get("containers", {}).items()
+    }
+    return {**out, "containers": containers}
+
+
+ORACLE = Oracle("kubelet-admission", load, replay, agrees)
+
+
+@each_file("kubelet-admission")
+def test_kubelet_admission_is_replayed_exactly(file: Path, conforms: Conforms) -> None:
+    conforms(ORACLE, file)
