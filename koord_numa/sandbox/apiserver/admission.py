@@ -19,8 +19,9 @@ def admit(backend: Backend, kind: Kind, document: JsonObject) -> None:
         raise forbidden(kind, document["metadata"].get("name") or "", f"no PriorityClass with name {name} was found")
     value = chosen["value"] if chosen else 0
     if spec.get("priority") not in (None, value):
-        why = f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; priority admission controller computed {value}"
-        raise forbidden(kind, document["metadata"].get("name") or "", why + " from the given PriorityClass name")
+        why = f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; "
+        why += f"priority admission controller computed {value} from the given PriorityClass name"
+        raise forbidden(kind, document["metadata"].get("name") or "", why)
     spec["priority"] = value
     if chosen:
         spec["priorityClassName"] = chosen["metadata"]["name"]

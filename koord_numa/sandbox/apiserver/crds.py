@@ -85,7 +85,7 @@ def crd_causes(crd: JsonObject) -> Iterator[Cause]:
     names = spec["names"]
     expected = f"{names.get('plural', '')}.{spec.get('group', '')}"
     if crd["metadata"].get("name") != expected:
-        yield invalid_value("metadata.name", crd["metadata"].get("name"), f'must be spec.names.plural+"."+spec.group')
+        yield invalid_value("metadata.name", crd["metadata"].get("name"), 'must be spec.names.plural+"."+spec.group')
     for field in ("plural", "kind"):
         if not names.get(field):
             yield required(f"spec.names.{field}")
@@ -130,14 +130,17 @@ def _schema_causes(schema: Any, path: str, *, root: bool = False) -> Iterator[Ca
     elif kind is not None and kind not in _TYPES:
         yield unsupported(f"{path}.type", kind, _TYPES)
     elif "default" in schema:
-        for cause in validate(schema["default"], schema, f"{path}.default"):
-            yield cause
+        yield from validate(schema["default"], schema, f"{path}.default")
+    yield from _inner_causes(schema, path, root=root)
+
+
+def _inner_causes(schema: JsonObject, path: str, *, root: bool) -> Iterator[Cause]:
     for name, inner in (schema.get("properties") or {}).items():
         if not (root and name in _IDENTITY):
             yield from _schema_causes(inner, f"{path}.properties[{name}]")
     if "items" in schema:
         yield from _schema_causes(schema["items"], f"{path}.items")
-    elif kind == "array":
+    elif schema.get("type") == "array":
         yield required(f"{path}.items", "must be specified")
     if isinstance(schema.get("additionalProperties"), dict):
         yield from _schema_causes(schema["additionalProperties"], f"{path}.additionalProperties")

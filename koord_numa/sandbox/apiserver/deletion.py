@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, Final
 
 from koord_numa.sandbox.apiserver.backend import Backend, DryRun, Outcome, Written
+from koord_numa.sandbox.apiserver.definitions import DEFINITIONS
 from koord_numa.sandbox.apiserver.documents import JsonObject, dig, metadata_of, timestamp
 from koord_numa.sandbox.apiserver.errors import bad_request, conflict, forbidden
 from koord_numa.sandbox.apiserver.garbage import FOREGROUND, Dependents
@@ -118,39 +119,33 @@ class Deleter:
             why = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {record.uid}"
             raise conflict(kind, name, why)
         if options.resource_version and options.resource_version != str(record.revision):
-            why = f"Precondition failed: ResourceVersion in precondition: {options.resource_version}, ResourceVersion in object meta: {record.revision}"
-            raise conflict(kind, name, why)
+            why = f"Precondition failed: ResourceVersion in precondition: {options.resource_version}, "
+            raise conflict(kind, name, f"{why}ResourceVersion in object meta: {record.revision}")
         if kind.qualified == "namespaces" and name in _KEPT_NAMESPACES:
             raise forbidden(kind, name, "this namespace may not be deleted")
 
     def _delete(self, kind: Kind, record: Record, options: DeleteOptions) -> Written:
-        document = record.load()
-        metadata = document["metadata"]
-        grace = _grace(kind, document, options)
         if options.dry_run is DryRun.ALL:
             return Written(record, Outcome.UNCHANGED)
-        if options.propagation is Propagation.FOREGROUND and self._dependents.of(record) and not record.deleting:
-            metadata["finalizers"] = [*(metadata.get("finalizers") or ()), FOREGROUND]
-        elif options.propagation is Propagation.ORPHAN:
+        if options.propagation is Propagation.ORPHAN:
             self._dependents.release(record)
-        if record.deleting:
-            grace = min(grace, metadata.get("deletionGracePeriodSeconds") or 0)
-        moment = datetime.now(UTC) + timedelta(seconds=grace)
-        metadata["deletionGracePeriodSeconds"] = grace
-        if not record.deleting:
-            metadata["deletionTimestamp"] = timestamp(moment)
-            if "generation" in metadata:
-                metadata["generation"] += 1
+        in_foreground = (
+            options.propagation is Propagation.FOREGROUND and not record.deleting and bool(self._dependents.of(record))
+        )
+        document = _marked(kind, record, options)
+        if in_foreground:
+            metadata = document["metadata"]
+            metadata["finalizers"] = [*(metadata.get("finalizers") or ()), FOREGROUND]
         if kind.qualified == "namespaces":
             return self._delete_namespace(kind, document)
         if self.is_finished(kind, document):
-            if kind.qualified == "customresourcedefinitions.apiextensions.k8s.io":
+            if kind.qualified == DEFINITIONS:
                 self._delete_custom_resources(document)
             return Written(self.remove(kind, document), Outcome.REMOVED)
         if record.load() == document:
             return Written(record, Outcome.UNCHANGED)
         written = Written(self._backend.put(kind, document), Outcome.UPDATED)
-        if options.propagation is Propagation.FOREGROUND:
+        if in_foreground:
             for dependent_kind, dependent in self._dependents.of(record):
                 self._delete(dependent_kind, dependent, _AT_ONCE)
         return written
@@ -200,6 +195,21 @@ class Deleter:
             self.remove(kind, document)
         else:
             self._backend.put(kind, document)
+
+
+def _marked(kind: Kind, record: Record, options: DeleteOptions) -> JsonObject:
+    """The object with its deletion noted; a second deletion can only shorten the grace period."""
+    document = record.load()
+    metadata: JsonObject = document["metadata"]
+    grace = _grace(kind, document, options)
+    if record.deleting:
+        metadata["deletionGracePeriodSeconds"] = min(grace, metadata.get("deletionGracePeriodSeconds") or 0)
+        return document
+    metadata["deletionGracePeriodSeconds"] = grace
+    metadata["deletionTimestamp"] = timestamp(datetime.now(UTC) + timedelta(seconds=grace))
+    if "generation" in metadata:
+        metadata["generation"] += 1
+    return document
 
 
 def _grace(kind: Kind, document: JsonObject, options: DeleteOptions) -> int:

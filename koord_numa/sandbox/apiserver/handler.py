@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-
 from aiohttp import web
 
 from koord_numa.sandbox.apiserver import answers, nonresource

@@ -32,7 +32,7 @@ def read_manifests(path: Path) -> list[JsonObject]:
     """All objects of a file, those inside a ``List`` too. Raises ``ValueError`` for what is no object."""
     found: list[JsonObject] = []
     try:
-        documents = list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=_JsonLoader))  # noqa: S506  (a SafeLoader)
+        documents = list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=_JsonLoader))
     except yaml.YAMLError as problem:
         raise ValueError(f"{path}: {problem}") from problem
     for document in documents:

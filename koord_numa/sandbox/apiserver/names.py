@@ -23,7 +23,10 @@ _SUBDOMAIN_RULE: Final = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', "
     "and must start and end with an alphanumeric character"
 )
-_QUALIFIED_RULE: Final = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
+_QUALIFIED_RULE: Final = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', "
+    "and must start and end with an alphanumeric character"
+)
 _VALUE_RULE: Final = (
     "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', "
     "and must start and end with an alphanumeric character"

@@ -7,9 +7,11 @@ from aiohttp import web
 from koord_numa.sandbox.apiserver import answers, discovery, openapi
 from koord_numa.sandbox.apiserver.backend import Backend
 from koord_numa.sandbox.apiserver.documents import JsonObject, dumps
-from koord_numa.sandbox.apiserver.errors import ApiError, no_such_path
+from koord_numa.sandbox.apiserver.errors import no_such_path
 
 _HEALTH: Final = ("/healthz", "/livez", "/readyz")
+_PROTOBUF: Final = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+_EMPTY_PROTOBUF: Final = b"\x0a\x032.0"  # a document of nothing but its version: openapi.v2.Document{swagger: "2.0"}
 _AGGREGATED: Final = "APIGroupDiscoveryList"
 
 
@@ -68,7 +70,7 @@ def _openapi(request: web.BaseRequest, parts: list[str], backend: Backend) -> we
     if parts == ["v2"]:
         accept = request.headers.get("Accept", "")
         if "protobuf" in accept and "json" not in accept:
-            raise ApiError(406, "NotAcceptable", "only the following media types are accepted: application/json")
+            return web.Response(body=_EMPTY_PROTOBUF, headers={"Content-Type": _PROTOBUF})
         return answers.document(openapi.swagger())
     if parts == ["v3"]:
         return answers.document(openapi.index(backend))

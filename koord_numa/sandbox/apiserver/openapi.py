@@ -8,8 +8,8 @@ from typing import Any, Final
 import xxhash
 
 from koord_numa.sandbox.apiserver.backend import Backend
-from koord_numa.sandbox.apiserver.documents import JsonObject, dumps
 from koord_numa.sandbox.apiserver.discovery import VERSION
+from koord_numa.sandbox.apiserver.documents import JsonObject, dumps
 from koord_numa.sandbox.apiserver.kinds import Kind
 
 _GVK: Final = "x-kubernetes-group-version-kind"

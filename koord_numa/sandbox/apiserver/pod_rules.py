@@ -21,6 +21,7 @@ _PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _OVERCOMMITTED: Final = ("cpu", "memory", "ephemeral-storage")  # may have a limit above the request
 
+QUANTITY_RULE: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 CHANGE_RULE: Final = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
@@ -59,7 +60,7 @@ def _container_shape_problem(container: JsonObject) -> str:
             try:
                 parse_quantity(amount)
             except ValueError:
-                return f"resources.{part}.{name}: quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+                return f"resources.{part}.{name}: {QUANTITY_RULE}"
     ports = container.get("ports") or []
     return (
         ""
@@ -71,15 +72,7 @@ def _container_shape_problem(container: JsonObject) -> str:
 def pod_causes(pod: JsonObject) -> Iterator[Cause]:
     """All that is wrong with a new pod, after defaulting."""
     spec = pod["spec"]
-    if not spec.get("containers"):
-        yield required("spec.containers")
-    seen: set[str] = set()
-    for path, container in containers_of(spec):
-        yield from _container_causes(container, path)
-        name = container.get("name")
-        if name in seen:
-            yield duplicate(f"{path}.name", name)
-        seen.add(str(name))
+    yield from _all_container_causes(spec)
     for field, choices in (("restartPolicy", _RESTART), ("dnsPolicy", _DNS)):
         if spec[field] not in choices:
             yield unsupported(f"spec.{field}", spec[field], choices)
@@ -91,6 +84,22 @@ def pod_causes(pod: JsonObject) -> Iterator[Cause]:
         if spec.get("schedulingGates"):
             yield forbidden_field("spec.nodeName", "cannot be set until all schedulingGates have been cleared")
     yield from _name_cause("spec.schedulerName", spec["schedulerName"])
+    yield from _placement_causes(spec)
+
+
+def _all_container_causes(spec: JsonObject) -> Iterator[Cause]:
+    if not spec.get("containers"):
+        yield required("spec.containers")
+    seen: set[str] = set()
+    for path, container in containers_of(spec):
+        yield from _container_causes(container, path)
+        name = container.get("name")
+        if name in seen:
+            yield duplicate(f"{path}.name", name)
+        seen.add(str(name))
+
+
+def _placement_causes(spec: JsonObject) -> Iterator[Cause]:
     for key, value in (spec.get("nodeSelector") or {}).items():
         if label_key_problem(key):
             yield invalid_value("spec.nodeSelector", key, label_key_problem(key))

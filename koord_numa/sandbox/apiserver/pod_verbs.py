@@ -56,7 +56,7 @@ class PodVerbs:
                     f"{why}AdditionalErrorMsg: Precondition failed: {name} in precondition: {wanted}, {name} in object meta: {found}",
                 )
         pod = record.load()
-        self._check_bindable(target, record, pod, str(node))
+        self._check_bindable(target, record, pod)
         pod["spec"]["nodeName"] = node
         for field in ("annotations", "labels"):
             if meta.get(field):
@@ -79,7 +79,7 @@ class PodVerbs:
         if causes:
             raise invalid(target.kind, target.name, causes)
 
-    def _check_bindable(self, target: Target, record: Record, pod: JsonObject, node: str) -> None:
+    def _check_bindable(self, target: Target, record: Record, pod: JsonObject) -> None:
         name = target.name
         if record.deleting:
             raise conflict(target.kind, name, f"pod {name} is being deleted, cannot be assigned to a host")

@@ -14,7 +14,10 @@ from koord_numa.sandbox.apiserver.records import Record
 from koord_numa.sandbox.apiserver.selectors import Selection
 
 _SNAPSHOTS: Final = 64
-_EXPIRED: Final = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter."
+_EXPIRED: Final = (
+    "The provided continue parameter is too old to display a consistent list result. "
+    "You can start a new list without the continue parameter."
+)
 
 
 @dataclass(frozen=True, slots=True)

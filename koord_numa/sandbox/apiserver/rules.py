@@ -9,7 +9,7 @@ from koord_numa.sandbox.apiserver.crds import begin_crd, crd_causes, crd_shape_p
 from koord_numa.sandbox.apiserver.documents import JsonObject, dig, metadata_of, section
 from koord_numa.sandbox.apiserver.errors import Cause, forbidden_field, invalid_value, required, unsupported
 from koord_numa.sandbox.apiserver.names import label_key_problem
-from koord_numa.sandbox.apiserver.pod_rules import pod_causes, pod_change_causes, pod_shape_problem
+from koord_numa.sandbox.apiserver.pod_rules import QUANTITY_RULE, pod_causes, pod_change_causes, pod_shape_problem
 from koord_numa.sandbox.apiserver.pods import begin_pod, default_pod
 
 _MAX_USER_PRIORITY: Final = 1_000_000_000
@@ -71,7 +71,7 @@ def _node_shape_problem(node: JsonObject) -> str:
             try:
                 parse_quantity(amount)
             except ValueError:
-                return f"status.{part}.{name}: quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+                return f"status.{part}.{name}: {QUANTITY_RULE}"
     return ""
 
 

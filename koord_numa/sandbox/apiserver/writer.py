@@ -35,24 +35,16 @@ from koord_numa.sandbox.apiserver.lists import ListRules, builtin_apply_rules, s
 from koord_numa.sandbox.apiserver.names import metadata_causes, metadata_type_problem
 from koord_numa.sandbox.apiserver.naming import generated_name
 from koord_numa.sandbox.apiserver.ownership import Ownership, conflict_error, leaves_of, merge_applied, remove
-from koord_numa.sandbox.apiserver.pods import containers_of
 from koord_numa.sandbox.apiserver.records import DELETED, Record
 from koord_numa.sandbox.apiserver.records import Change as StoredChange
 from koord_numa.sandbox.apiserver.registry import Target
 from koord_numa.sandbox.apiserver.rules import rules_of
+from koord_numa.sandbox.apiserver.settling import desired, settle
 from koord_numa.sandbox.apiserver.storage import Table
 from koord_numa.sandbox.apiserver.versions import convert
 
 Change = Callable[[JsonObject], JsonObject]
 
-_SYSTEM_METADATA: Final = (
-    "uid",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "generation",
-    "generateName",
-)
 _DEFAULTS: Final = WriteOptions()
 
 
@@ -84,6 +76,7 @@ class Writer:
         metadata["uid"] = str(uuid4())
         metadata["creationTimestamp"] = timestamp()
         document, warnings = self._shape(target, document, options)
+        document = {"apiVersion": document["apiVersion"], "kind": kind.kind, **document}
         rules = rules_of(kind.qualified)
         rules.default(document)
         admit(self._backend, kind, document)
@@ -179,7 +172,7 @@ class Writer:
             raise modified_meanwhile(kind, target.name)
         document, warnings = self._shape(target, document, options)
         old = current.load()
-        new = _settle(target, old, document)
+        new = settle(target, old, document)
         rules = rules_of(kind.qualified)
         if not target.subresource:
             rules.default(new)
@@ -188,7 +181,7 @@ class Writer:
             causes = list(rules.change_causes(old, new))
             if causes:
                 raise invalid(kind, target.name, causes)
-        if kind.generation is Generation.COUNTED and _desired(kind, old) != _desired(kind, new):
+        if kind.generation is Generation.COUNTED and desired(kind, old) != desired(kind, new):
             metadata_of(new)["generation"] = (metadata_of(old).get("generation") or 0) + 1
         if new == old:
             return Written(current, Outcome.UNCHANGED, warnings)
@@ -211,13 +204,12 @@ class Writer:
             )
         problem = metadata_type_problem(document.setdefault("metadata", {}))
         if problem:
-            raise _undecodable(kind, problem)
+            raise _undecodable(kind, problem, target.version)
         metadata = document["metadata"]
         namespace = metadata.get("namespace")
         if namespace and namespace != target.namespace:
-            raise bad_request(
-                f"the namespace of the provided object does not match the namespace sent on the request ({namespace} is not {target.namespace})"
-            )
+            why = f"({namespace} is not {target.namespace})"
+            raise bad_request(f"the namespace of the provided object does not match the namespace sent on the request {why}")
         if target.name and metadata.setdefault("name", target.name) != target.name:
             raise bad_request(
                 f"the name of the object ({metadata['name']}) does not match the name on the URL ({target.name})"
@@ -231,7 +223,7 @@ class Writer:
             parts = [part for part in ("spec", "status") if not isinstance(stored.get(part), dict | None)]
             problem = f"{parts[0]}: expected an object" if parts else rules_of(kind.qualified).shape_problem(stored)
             if problem:
-                raise _undecodable(kind, problem)
+                raise _undecodable(kind, problem, target.version)
             return stored, ()
         versions = self._backend.custom[kind.qualified]
         unknown = versions[target.version].shape(document)
@@ -256,51 +248,5 @@ class Writer:
             raise invalid(target.kind, metadata_of(document).get("name") or "", causes)
 
 
-def _settle(target: Target, old: JsonObject, proposed: JsonObject) -> JsonObject:
-    """The proposed object reduced to what the (sub)resource may change."""
-    if target.subresource == "status":
-        settled = {**old, "status": proposed.get("status")}
-        if settled["status"] is None:
-            del settled["status"]
-        settled["metadata"] = dict(old["metadata"])
-        if not target.kind.custom:  # built-in kinds take labels and annotations along with a status
-            for field in ("labels", "annotations"):
-                _carry(proposed["metadata"], settled["metadata"], field)
-        return settled
-    if target.subresource == "resize":
-        return _resized(old, proposed)
-    settled = dict(proposed)
-    settled["metadata"] = dict(proposed["metadata"])
-    settled["metadata"].pop("managedFields", None)
-    for field in (*_SYSTEM_METADATA, "name", "namespace", "resourceVersion"):
-        _carry(old["metadata"], settled["metadata"], field)
-    if target.kind.has_status:
-        _carry(old, settled, "status")
-    return settled
-
-
-def _resized(old: JsonObject, proposed: JsonObject) -> JsonObject:
-    """The old pod with the proposed containers' resources."""
-    resized: JsonObject = clone(old)
-    wanted = {
-        container.get("name"): container.get("resources") for _, container in containers_of(proposed.get("spec") or {})
-    }
-    for _, container in containers_of(resized["spec"]):
-        container["resources"] = wanted.get(container["name"]) or container["resources"]
-    return resized
-
-
-def _carry(source: JsonObject, to: JsonObject, field: str) -> None:
-    if field in source:
-        to[field] = source[field]
-    else:
-        to.pop(field, None)
-
-
-def _desired(kind: Kind, document: JsonObject) -> JsonObject:
-    separate = ("metadata", "status") if kind.has_status else ("metadata",)
-    return {name: value for name, value in document.items() if name not in separate}
-
-
-def _undecodable(kind: Kind, problem: str) -> ApiError:
-    return bad_request(f'{kind.kind} in version "{kind.versions[0]}" cannot be handled as a {kind.kind}: {problem}')
+def _undecodable(kind: Kind, problem: str, version: str) -> ApiError:
+    return bad_request(f'{kind.kind} in version "{version}" cannot be handled as a {kind.kind}: {problem}')
