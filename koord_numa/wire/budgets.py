@@ -6,7 +6,7 @@ from typing import Any
 from koord_numa.core.budgets import DisruptionBudget, NamedPriority
 from koord_numa.core.constraints import LabelSelector
 from koord_numa.wire.metadata import head
-from koord_numa.wire.reading import Findings, Strict, read
+from koord_numa.wire.reading import Findings, Int64, Strict, read
 from koord_numa.wire.selectors import LabelSelectorModel, label_selector
 
 
@@ -19,14 +19,14 @@ class BudgetSpec(Strict):
 class BudgetStatus(Strict):
     """How much disruption is allowed now."""
 
-    disruptions_allowed: int | None = None
+    disruptions_allowed: Int64 | None = None
     disrupted_pods: dict[str, str] | None = None
 
 
 class PriorityModel(Strict):
     """A PriorityClass has no spec; its fields stand at the top."""
 
-    value: int = 0
+    value: Int64 = 0
     global_default: bool | None = None
     preemption_policy: str | None = None
 

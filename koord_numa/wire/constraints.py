@@ -1,7 +1,7 @@
 """What a pod's spec demands of nodes besides resources. What we cannot honour is listed in words, never dropped in silence."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -18,7 +18,7 @@ from koord_numa.wire import names
 from koord_numa.wire.errors import Place
 from koord_numa.wire.metadata import Head
 from koord_numa.wire.pod_affinity import AffinityTerms, Self, fold_keys, pod_terms, preferred_pod_terms
-from koord_numa.wire.reading import Strict, Words
+from koord_numa.wire.reading import Count, Strict, Weight, Words
 from koord_numa.wire.selectors import (
     LabelSelectorModel,
     NodeSelectorModel,
@@ -35,7 +35,7 @@ TOLERATES: Final = Words({"": "Equal", "Equal": "Equal", "Exists": "Exists", "Gt
 WHEN_UNSATISFIABLE: Final = Words({"DoNotSchedule": True, "ScheduleAnyway": False})
 INCLUSION: Final = Words({"Honor": True, "Ignore": False})
 
-WEIGHTS: Final = range(1, 101)
+Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class TolerationModel(Strict):
@@ -50,7 +50,7 @@ class TolerationModel(Strict):
 class PreferredNodeModel(Strict):
     """A weighted node term."""
 
-    weight: int
+    weight: Weight
     preference: NodeTermModel
 
 
@@ -73,10 +73,10 @@ class SpreadModel(Strict):
     """One topology spread constraint."""
 
     topology_key: str
-    max_skew: int = 1
+    max_skew: Count = 1
     when_unsatisfiable: str = "DoNotSchedule"
     label_selector: LabelSelectorModel | None = None
-    min_domains: int | None = None
+    min_domains: Count | None = None
     node_affinity_policy: str | None = None
     node_taints_policy: str | None = None
     match_label_keys: list[str] | None = None
@@ -85,8 +85,8 @@ class SpreadModel(Strict):
 class PortModel(Strict):
     """A container's port."""
 
-    host_port: int | None = None
-    container_port: int | None = None
+    host_port: Port | None = None
+    container_port: Port | None = None
     protocol: str | None = None
     host_ip: str | None = Field(None, alias="hostIP")
 
@@ -133,22 +133,15 @@ def constraints(top: Head, demands: DemandsModel, ports: Iterable[PortModel]) ->
         preferred_affinity=preferred_pod_terms(near.preferred or (), pod, place.at("podAffinity")),
         preferred_anti_affinity=preferred_pod_terms(far.preferred or (), pod, place.at("podAntiAffinity")),
         spread=tuple(_spread(model, pod, place) for model in demands.topology_spread_constraints or ()),
-        host_ports=_host_ports(ports, demands, place.at("ports")),
+        host_ports=_host_ports(ports, demands),
         claims=mounted.claims,
         unsupported=mounted.unsupported + untolerated + claims + _unsupported_annotations(top.annotations),
     )
 
 
-def weight(value: int, place: Place) -> int:
-    """The weight of a preference."""
-    if value not in WEIGHTS:
-        raise place.at("weight").error(f"{value} is not in 1 to 100")
-    return value
-
-
 def _preferred_nodes(models: Iterable[PreferredNodeModel], place: Place) -> tuple[PreferredNodeTerm, ...]:
     return tuple(
-        PreferredNodeTerm(weight(model.weight, place), term)
+        PreferredNodeTerm(model.weight, term)
         for model in models
         if (term := node_term(model.preference, place)) != NodeTerm()  # an empty preference prefers nothing
     )
@@ -175,8 +168,6 @@ def _tolerations(models: Iterable[TolerationModel], place: Place) -> tuple[tuple
 
 def _spread(model: SpreadModel, pod: Self, place: Place) -> SpreadConstraint:
     place = place.at("topologySpreadConstraints")
-    if model.max_skew < 1 or (model.min_domains is not None and model.min_domains < 1):
-        raise place.error(f"maxSkew {model.max_skew} and minDomains {model.min_domains} must be at least 1")
     return SpreadConstraint(
         topology_key=model.topology_key,
         max_skew=model.max_skew,
@@ -188,16 +179,13 @@ def _spread(model: SpreadModel, pod: Self, place: Place) -> SpreadConstraint:
     )
 
 
-def _host_ports(ports: Iterable[PortModel], demands: DemandsModel, place: Place) -> tuple[HostPort, ...]:
+def _host_ports(ports: Iterable[PortModel], demands: DemandsModel) -> tuple[HostPort, ...]:
     found: set[tuple[int, str, str]] = set()
     for port in ports:
         # The API server fills hostPort in on the host's network; an object that never passed it gets the same here.
         number = port.host_port or (port.container_port if demands.host_network else None)
-        if not number:
-            continue
-        if not 0 < number < 65536:
-            raise place.error(f"{number} is not a port")
-        found.add((number, port.protocol or "TCP", port.host_ip or "0.0.0.0"))  # noqa: S104  (Kubernetes' wildcard)
+        if number:
+            found.add((number, port.protocol or "TCP", port.host_ip or "0.0.0.0"))  # noqa: S104  (Kubernetes' wildcard)
     return tuple(HostPort(number, protocol, ip) for number, protocol, ip in sorted(found))
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from koord_numa.wire.errors import Place, shown
-from koord_numa.wire.reading import Findings, Strict, plain, read, read_time
+from koord_numa.wire.reading import Findings, Int64, Strict, plain, read, read_time
 
 
 class Owner(Strict):
@@ -23,7 +23,7 @@ class Metadata(Strict):
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     resource_version: str | None = None
-    generation: int | None = None
+    generation: Int64 | None = None
     owner_references: list[Owner] | None = None
 
     @property

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from koord_numa.core.constraints import Operator, PodTerm, PreferredPodTerm, Requirement
 from koord_numa.wire.errors import Place
-from koord_numa.wire.reading import Strict
+from koord_numa.wire.reading import Strict, Weight
 from koord_numa.wire.selectors import LabelSelectorModel, label_selector
 
 
@@ -33,7 +33,7 @@ class PodTermModel(Strict):
 class PreferredPodModel(Strict):
     """A weighted pod affinity term."""
 
-    weight: int = Field(ge=1, le=100)
+    weight: Weight
     pod_affinity_term: PodTermModel
 
 

@@ -8,7 +8,7 @@ from koord_numa.wire import names
 from koord_numa.wire.errors import Place
 from koord_numa.wire.metadata import Head, head, version
 from koord_numa.wire.pod_annotations import assignment
-from koord_numa.wire.reading import Findings, Strict, read
+from koord_numa.wire.reading import Findings, Int64, Strict, read
 from koord_numa.wire.requests import pod_request
 
 
@@ -16,7 +16,7 @@ class Standing(Strict):
     """The part of a pod's spec that is about its place among other pods."""
 
     scheduler_name: str | None = None
-    priority: int | None = None
+    priority: Int64 | None = None
     preemption_policy: str | None = None
     scheduling_gates: list[dict[str, Any]] | None = None
 

@@ -22,7 +22,10 @@ T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
 
 Quantity = str | int | float
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Id = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Weight = Annotated[int, Field(ge=1, le=100)]
 
 
 class Strict(BaseModel):

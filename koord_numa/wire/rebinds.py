@@ -13,9 +13,7 @@ from koord_numa.core.rebind_request import (
 )
 from koord_numa.wire import names
 from koord_numa.wire.metadata import head, version
-from koord_numa.wire.reading import Findings, Strict, Words, read
-
-LONGEST_DEADLINE: Final = 2**31 - 1
+from koord_numa.wire.reading import Count, Findings, Int64, Strict, Words, read
 
 ACTIONS: Final = Words({action.value: action for action in RebindAction})
 PHASES: Final = Words({phase.value: phase for phase in RebindPhase})
@@ -29,7 +27,7 @@ class RebindSpec(Strict):
 
     node_name: str | None = None
     rebind_action: str | None = None
-    deadline_in_seconds: int | None = None
+    deadline_in_seconds: Count | None = None
     dry_run: bool | None = None
 
 
@@ -37,7 +35,7 @@ class RebindStatus(Strict):
     """What was answered before."""
 
     phase: str | None = None
-    observed_generation: int | None = None
+    observed_generation: Int64 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +63,14 @@ def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
     status_place = top.place.at("status")
     status = findings.of(lambda: read(RebindStatus, top.body.get("status") or {}, status_place), RebindStatus())
     action = spec.rebind_action or RebindAction.REBIND_CPU.value
-    deadline = DEFAULT_DEADLINE if spec.deadline_in_seconds is None else spec.deadline_in_seconds
     if not findings.problem and not spec.node_name:
         findings.problem = str(place.at("nodeName").error("is missing"))
-    if not findings.problem and not 1 <= deadline <= LONGEST_DEADLINE:
-        findings.problem = str(
-            place.at("deadlineInSeconds").error(f"{deadline} is not 1 to {LONGEST_DEADLINE} seconds")
-        )
     return RebindRequest(
         name=top.name,
         uid=top.uid,
         node=spec.node_name or "",
         action=findings.of(lambda: ACTIONS.read(action, place.at("rebindAction")), RebindAction.REBIND_CPU),
-        deadline=deadline,
+        deadline=spec.deadline_in_seconds or DEFAULT_DEADLINE,
         dry_run=bool(spec.dry_run),
         generation=top.metadata.generation or 0,
         created=top.created,

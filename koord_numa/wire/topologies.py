@@ -48,7 +48,7 @@ def _read(top: Head, blank: Topology) -> Topology:
     model = read(TopologyModel, top.body, top.place)
     attributes = model.attributes or []
     found_zones = zones(model.zones or (), top.place.at("zones"))
-    costs = distances(model.zones or (), top.place.at("zones"))
+    costs = distances(model.zones or ())
     kubelet = kubelet_config(model.topology_policies or (), attributes, top.annotations, top.place)
     topology = replace(
         blank,
