@@ -13,6 +13,7 @@ from enum import Enum
 
 from koord_numa.core.amounts import CPU, MILLI
 from koord_numa.core.amplify import amplify
+from koord_numa.core.cpus.shape import shaped
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Ledger
@@ -81,18 +82,6 @@ def accounts(inventory: Inventory, ledger: Ledger, books: Books = Books()) -> Ac
     return made
 
 
-def usable_cpus(spare: CpuSet, machine: Machine, required: CpuBindPolicy) -> CpuSet:
-    """The spare CPUs that a required bind policy may choose from; the lowest CPU stands for its core under SpreadByPCPUs."""
-    if required is CpuBindPolicy.FULL_PCPUS:
-        threads = machine.threads_per_core
-        return CpuSet(
-            sum(core.bits for core in machine.cores if (core.bits & spare.bits).bit_count() == threads) & spare.bits
-        )
-    if required is CpuBindPolicy.SPREAD_BY_PCPUS:
-        return CpuSet(sum(here & -here for here in (core.bits & spare.bits for core in machine.cores)))
-    return spare
-
-
 def _accounts(inventory: Inventory, ledger: Ledger, books: Books) -> Accounts:
     names = sorted({name for _, offer in inventory.zones for name in offer})
     total = {name: tuple(offer.get(name, 0) for _, offer in inventory.zones) for name in names}
@@ -152,5 +141,5 @@ def _loose(names: list[str], inventory: Inventory, ledger: Ledger) -> dict[str, 
 def _takeable(accounts: Accounts, policy: CpuBindPolicy) -> PerNuma:
     if accounts.machine is None:
         return (0,) * len(accounts.numa_ids)
-    usable = usable_cpus(accounts.spare, accounts.machine, policy).bits
+    usable = shaped(policy, accounts.machine, accounts.spare).bits
     return tuple((usable & accounts.machine.numa_bits.get(numa, 0)).bit_count() for numa in accounts.numa_ids)

@@ -18,6 +18,7 @@ from koord_numa.core.allocation.occupants import cpu_occupancy, numa_occupancy
 from koord_numa.core.allocation.place import Given, Short, place
 from koord_numa.core.amounts import CPU, MILLI
 from koord_numa.core.amplify import amplify_all
+from koord_numa.core.cpus.orchestrate import Downgrade
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Holding, Ledger
@@ -68,16 +69,25 @@ class Answer:
 
 
 def load(case: Case) -> Question:
-    """The question of a case. Upstream's recorded answers know no pods without NUMA amounts, and nothing of `Preferred`."""
+    """
+    The question of a case, without what upstream's answers know nothing of.
+
+    That is: pods without NUMA amounts, `Preferred`, the downgrade of NUMANodeLevel, and an even distribution.
+    """
     given = case["in"]
     machine = machine_from_topo(given["topo"])
     ratios = given.get("amplification") or {}
     reserved = CpuSet.parse(given.get("reserved", ""))
     request = given["request"]
     binding = Binding(
-        policy=CpuBindPolicy(request["bind"]), required=request["required"], exclusive=_exclusive(request["excl"])
+        policy=CpuBindPolicy(request["bind"]),
+        required=request["required"],
+        exclusive=_exclusive(request["excl"]),
+        downgrade=Downgrade.NONE,
     )
     strategy = NumaAllocateStrategy(given.get("label_strategy") or given["strategy"])
+    if strategy is NumaAllocateStrategy.DISTRIBUTE_EVENLY:
+        strategy = NumaAllocateStrategy.LEAST_ALLOCATED  # what the name means upstream
     numa_score = given.get("numa_score")
     exclusive = NumaExclusive(given.get("exclusive", ""))
     return Question(

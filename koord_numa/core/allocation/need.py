@@ -5,17 +5,23 @@ from dataclasses import dataclass, field
 from koord_numa.core.accounts import Accounting, Accounts, PerNuma
 from koord_numa.core.amounts import CPU, MILLI, Amounts
 from koord_numa.core.cpus.ask import Occupancy
+from koord_numa.core.cpus.orchestrate import Downgrade
 from koord_numa.core.score.strategy import Strategy
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """CPUs of its own: of which shape, whether that shape must hold, and whom they keep away."""
+    """
+    CPUs of its own: of which shape, whether that shape must hold, and whom they keep away.
+
+    ``downgrade`` is what happens to a NUMANodeLevel that cannot be honoured.
+    """
 
     policy: CpuBindPolicy
     required: bool = False
     exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
+    downgrade: Downgrade = Downgrade.TO_PCPU_LEVEL
 
     @property
     def demanded(self) -> CpuBindPolicy:

@@ -5,30 +5,32 @@ Carries an elected set of NUMA nodes out: shares of every amount, then CPUs. It 
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.accounts import Accounting, usable_cpus
+from koord_numa.core.accounts import Accounting
 from koord_numa.core.allocation.need import Binding, Need, Offers
 from koord_numa.core.allocation.split import split
 from koord_numa.core.amounts import CPU, MILLI, Amounts
 from koord_numa.core.cpus.ask import CpuAsk, NotEnoughCpus
-from koord_numa.core.cpus.take import take_cpus
+from koord_numa.core.cpus.orchestrate import CpuWish, pick_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.machine import Machine
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the pod gets: amounts per NUMA node, ascending, and CPUs of its own."""
+    """What the pod gets: amounts per NUMA node, ascending, and CPUs of its own. ``notes``: which wishes could not be met."""
 
     numa: tuple[tuple[int, Amounts], ...] = ()
     cpus: CpuSet = EMPTY
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """What there is not enough of on the set: resources, or CPUs of the wanted shape (``found`` of them)."""
+    """What there is not enough of on the set: resources, or CPUs (then ``why`` says of which shape, ``found`` how many)."""
 
     resources: tuple[str, ...] = ()
     found: int = 0
+    why: str = "not enough free CPUs"
 
 
 NOTHING_GIVEN: Final = Given()
@@ -62,49 +64,52 @@ def place(need: Need, offers: Offers, mask: int | None) -> Given | Short:
 
 
 def _cpus_of(need: Need, binding: Binding, offers: Offers, numa: tuple[tuple[int, Amounts], ...]) -> Given | Short:
-    machine, usable = _usable(binding, offers)
+    machine = _machine(offers)
     taken = EMPTY
+    notes: list[str] = []
     for node, amounts in numa:
-        here = usable & CpuSet(machine.numa_bits.get(node, 0))
-        count = min(amounts.get(CPU, 0) // MILLI, len(here))
-        found = take_cpus(_ask(need, binding, count), machine, here, offers.occupancy)
+        here = CpuSet(machine.numa_bits.get(node, 0)) & offers.accounts.spare
+        found = pick_cpus(_wish(need, binding, amounts.get(CPU, 0) // MILLI), machine, here, offers.occupancy)
         if isinstance(found, NotEnoughCpus):
-            return Short(found=len(taken) + found.found)
-        taken |= found
-    return Given(numa, taken) if len(taken) == need.cpus else Short(found=len(taken))
+            return Short(found=len(taken) + found.found, why=found.why)
+        taken |= found.cpus
+        notes += (note for note in found.notes if note not in notes)
+    return Given(numa, taken, tuple(notes)) if len(taken) == need.cpus else Short(found=len(taken))
 
 
 def _cpus_anywhere(need: Need, offers: Offers) -> Given | Short:
     if need.binding is None:
         return NOTHING_GIVEN
-    machine, usable = _usable(need.binding, offers)
+    spare = offers.accounts.spare
     if need.accounting is Accounting.EVERY_POD:
-        usable = _unclaimed(need, need.binding, offers, usable)
-    found = take_cpus(_ask(need, need.binding, need.cpus), machine, usable, offers.occupancy)
-    return Short(found=found.found) if isinstance(found, NotEnoughCpus) else Given(cpus=found)
+        spare = _unclaimed(need, need.binding, offers, spare)
+    found = pick_cpus(_wish(need, need.binding, need.cpus), _machine(offers), spare, offers.occupancy)
+    if isinstance(found, NotEnoughCpus):
+        return Short(found=found.found, why=found.why)
+    return Given(cpus=found.cpus, notes=found.notes)
 
 
-def _unclaimed(need: Need, binding: Binding, offers: Offers, usable: CpuSet) -> CpuSet:
+def _unclaimed(need: Need, binding: Binding, offers: Offers, spare: CpuSet) -> CpuSet:
     """No more CPUs of a NUMA node than its amounts leave: the rest is what pods without own CPUs were promised there."""
-    machine = offers.accounts.machine
     given = offers.given.get(CPU)
-    if machine is None or given is None:
-        return usable
+    if given is None:
+        return spare
+    machine = _machine(offers)
     for numa, amount in zip(offers.numa_ids, given, strict=True):
-        here = usable & CpuSet(machine.numa_bits.get(numa, 0))
+        here = spare & CpuSet(machine.numa_bits.get(numa, 0))
         count = amount // offers.units[CPU] * offers.units[CPU] // MILLI
         if count < len(here):
-            kept = take_cpus(_ask(need, binding, count), machine, here, offers.occupancy)
-            usable -= here if isinstance(kept, NotEnoughCpus) else here - kept
-    return usable
+            kept = pick_cpus(_wish(need, binding, count), machine, here, offers.occupancy)
+            spare -= here if isinstance(kept, NotEnoughCpus) else here - kept.cpus
+    return spare
 
 
-def _usable(binding: Binding, offers: Offers) -> tuple[Machine, CpuSet]:
-    machine = offers.accounts.machine
-    if machine is None:
+def _machine(offers: Offers) -> Machine:
+    if offers.accounts.machine is None:
         raise ValueError("CPUs cannot be taken from a machine whose CPUs are unknown")
-    return machine, usable_cpus(offers.accounts.spare, machine, binding.demanded)
+    return offers.accounts.machine
 
 
-def _ask(need: Need, binding: Binding, count: int) -> CpuAsk:
-    return CpuAsk(count=count, bind=binding.policy, exclusive=binding.exclusive, strategy=need.strategy)
+def _wish(need: Need, binding: Binding, count: int) -> CpuWish:
+    ask = CpuAsk(count=count, bind=binding.policy, exclusive=binding.exclusive, strategy=need.strategy)
+    return CpuWish(ask, required=binding.required, downgrade=binding.downgrade)
