@@ -1,0 +1,74 @@
+"""
+The NUMA strategy DistributeEvenly: the same share from every NUMA node, in whole cores when full cores are asked for.
+
+Koordinator names the strategy and treats it as LeastAllocated; the fine-grained CPU orchestration proposal describes it. It
+stands above the take, which chooses inside each NUMA node.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, NotEnoughCpus, Occupancy
+from koord_numa.core.cpus.layout import layout_of
+from koord_numa.core.cpus.take import take_cpus
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.machine import Machine
+from koord_numa.core.ordering import emptiest_first
+from koord_numa.core.vocabulary import CpuBindPolicy
+
+
+def take_evenly(
+    ask: CpuAsk,
+    machine: Machine,
+    available: CpuSet,
+    occupancy: Occupancy = UNOCCUPIED,
+    preferred: CpuSet = EMPTY,
+) -> CpuSet | NotEnoughCpus:
+    """Take exactly ``ask.count`` of the available CPUs, as many from each NUMA node as from any other, preferred ones first."""
+    usable = available & machine.all
+    if ask.count > len(usable):
+        return NotEnoughCpus(ask.count, len(usable))
+    first = usable & preferred
+    taken = _evenly(replace(ask, count=min(ask.count, len(first))), machine, first, occupancy)
+    rest = replace(ask, count=ask.count - len(taken))
+    return taken | _evenly(rest, machine, usable - first, occupancy)
+
+
+def even_shares(capacity: Mapping[int, int], units: int) -> dict[int, int]:
+    """
+    How many units each NUMA node gives: equal shares, except where less is left.
+
+    What does not divide comes from the NUMA nodes with most. No more units are dealt than there are.
+    """
+    shares = dict.fromkeys(capacity, 0)
+    left = min(units, sum(capacity.values()))
+    while left > 0:
+        able = [numa for numa in emptiest_first(capacity) if shares[numa] < capacity[numa]]
+        step = max(1, min(left // len(able), *(capacity[numa] - shares[numa] for numa in able)))
+        for numa in able[:left]:
+            shares[numa] += step
+            left -= step
+    return shares
+
+
+def _evenly(ask: CpuAsk, machine: Machine, free: CpuSet, occupancy: Occupancy) -> CpuSet:
+    taken = EMPTY
+    threads = machine.threads_per_core
+    if ask.bind is CpuBindPolicy.FULL_PCPUS and threads > 1:
+        whole = CpuSet(sum(mine for core in machine.cores if (mine := core.bits & free.bits).bit_count() == threads))
+        taken = _from_each(ask, machine, whole, occupancy, threads)
+    rest = replace(ask, count=ask.count - len(taken))
+    return taken | _from_each(rest, machine, free - taken, occupancy, 1)
+
+
+def _from_each(ask: CpuAsk, machine: Machine, free: CpuSet, occupancy: Occupancy, unit: int) -> CpuSet:
+    """Equal shares of up to ``ask.count`` free CPUs, in multiples of ``unit``."""
+    pools = {place.id: CpuSet(place.bits & free.bits) for place in layout_of(machine).numas}
+    shares = even_shares({numa: len(pool) // unit for numa, pool in pools.items()}, ask.count // unit)
+    taken = EMPTY
+    for numa, share in shares.items():
+        found = take_cpus(replace(ask, count=share * unit), machine, pools[numa], occupancy)
+        if isinstance(found, NotEnoughCpus):
+            raise RuntimeError(f"NUMA node {numa} was counted on for {share * unit} CPUs: {found}")  # noqa: TRY004
+        taken |= found
+    return taken

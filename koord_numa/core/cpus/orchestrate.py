@@ -1,0 +1,130 @@
+"""
+One pod's CPUs with everything that stands above the take: required policies, downgrades, even distribution, machines without SMT.
+
+Each rule changes the question and leaves the choosing to ``take.py`` and ``evenly.py``.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, NotEnoughCpus, Occupancy
+from koord_numa.core.cpus.evenly import take_evenly
+from koord_numa.core.cpus.layout import layout_of
+from koord_numa.core.cpus.shape import exactly_whole_cores, has_shape, shaped
+from koord_numa.core.cpus.take import take_cpus
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.machine import Machine
+from koord_numa.core.ordering import tightness
+from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
+
+NO_SPREAD_WITHOUT_SMT: Final = "SpreadByPCPUs means nothing without SMT: every CPU is a core of its own"
+NO_PCPU_LEVEL_WITHOUT_SMT: Final = "PCPULevel means nothing without SMT: no core can be shared"
+NUMA_LEVEL_DOWNGRADED: Final = "NUMANodeLevel cannot be honoured: every choice touches an exclusively held NUMA node"
+
+
+class Downgrade(Enum):
+    """What happens to a NUMANodeLevel that cannot be honoured: the proposal's way, or Koordinator's."""
+
+    TO_PCPU_LEVEL = "take PCPULevel instead"
+    NONE = "ignore it"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuWish:
+    """What a pod asks for and how firmly. ``required``: the bind policy is a demand, not a preference."""
+
+    ask: CpuAsk
+    required: bool = False
+    downgrade: Downgrade = Downgrade.TO_PCPU_LEVEL
+
+
+@dataclass(frozen=True, slots=True)
+class CpuPick:
+    """The chosen CPUs, the exclusive policy that they were chosen by, and what had to be given up for them."""
+
+    cpus: CpuSet
+    exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
+    notes: tuple[str, ...] = ()
+
+
+def pick_cpus(
+    wish: CpuWish,
+    machine: Machine,
+    available: CpuSet,
+    occupancy: Occupancy = UNOCCUPIED,
+    preferred: CpuSet = EMPTY,
+) -> CpuPick | NotEnoughCpus:
+    """
+    Choose ``wish.ask.count`` of the available CPUs, preferred ones first, or say how many of the right shape there are.
+
+    A required FullPCPUs never splits a core and a required SpreadByPCPUs never takes two CPUs of one.
+    """
+    wish, notes = _without_smt(wish, machine)
+    pool = available & machine.all
+    if wish.required:
+        pool = shaped(wish.ask.bind, machine, available, preferred)
+        preferred = shaped(wish.ask.bind, machine, preferred & pool)
+    if wish.ask.count > len(pool):
+        return NotEnoughCpus(wish.ask.count, len(pool), _shortage(wish))
+    found = _exclusively(wish, machine, pool, occupancy, preferred)
+    if isinstance(found, NotEnoughCpus):
+        return found
+    if wish.required and not has_shape(wish.ask.bind, machine, found.cpus):
+        whole = exactly_whole_cores(machine, pool, wish.ask.count, tightness(wish.ask.strategy))
+        if whole is None:
+            return NotEnoughCpus(wish.ask.count, len(pool), "whole free cores do not add up to the CPUs asked for")
+        found = replace(found, cpus=whole)
+    return replace(found, notes=(*notes, *found.notes))
+
+
+def _without_smt(wish: CpuWish, machine: Machine) -> tuple[CpuWish, tuple[str, ...]]:
+    """On machines without SMT (ARM) only FullPCPUs and NUMANodeLevel have a meaning, as the proposal says."""
+    if layout_of(machine).smt:
+        return wish, ()
+    notes: list[str] = []
+    ask = wish.ask
+    if ask.bind is CpuBindPolicy.SPREAD_BY_PCPUS:
+        ask = replace(ask, bind=CpuBindPolicy.FULL_PCPUS)
+        notes.append(NO_SPREAD_WITHOUT_SMT)
+    if ask.exclusive is CpuExclusivePolicy.PCPU_LEVEL:
+        ask = replace(ask, exclusive=CpuExclusivePolicy.NONE)
+        notes.append(NO_PCPU_LEVEL_WITHOUT_SMT)
+    return replace(wish, ask=ask), tuple(notes)
+
+
+def _exclusively(
+    wish: CpuWish, machine: Machine, pool: CpuSet, occupancy: Occupancy, preferred: CpuSet
+) -> CpuPick | NotEnoughCpus:
+    """Choose by the exclusive policy; where the choice breaks NUMANodeLevel, use only NUMA nodes that nobody holds, or downgrade."""
+    ask = wish.ask
+    found = _choose(ask, machine, pool, occupancy, preferred)
+    if isinstance(found, NotEnoughCpus):
+        return found
+    if ask.exclusive is not CpuExclusivePolicy.NUMA_NODE_LEVEL or wish.downgrade is Downgrade.NONE:
+        return CpuPick(found, ask.exclusive)
+    forbidden = CpuSet(sum(bits for bits in machine.numa_bits.values() if bits & occupancy.numa_level.bits))
+    if not found & forbidden:
+        return CpuPick(found, ask.exclusive)
+    elsewhere = _choose(ask, machine, pool - forbidden, occupancy, preferred)
+    if isinstance(elsewhere, CpuSet) and not preferred & forbidden:
+        return CpuPick(elsewhere, ask.exclusive)
+    below = CpuExclusivePolicy.PCPU_LEVEL if layout_of(machine).smt else CpuExclusivePolicy.NONE
+    found = _choose(replace(ask, exclusive=below), machine, pool, occupancy, preferred)
+    return found if isinstance(found, NotEnoughCpus) else CpuPick(found, below, (NUMA_LEVEL_DOWNGRADED,))
+
+
+def _choose(
+    ask: CpuAsk, machine: Machine, pool: CpuSet, occupancy: Occupancy, preferred: CpuSet
+) -> CpuSet | NotEnoughCpus:
+    even = ask.strategy is NumaAllocateStrategy.DISTRIBUTE_EVENLY
+    return (take_evenly if even else take_cpus)(ask, machine, pool, occupancy, preferred)
+
+
+def _shortage(wish: CpuWish) -> str:
+    if not wish.required:
+        return "not enough free CPUs"
+    return {
+        CpuBindPolicy.FULL_PCPUS: "not enough CPUs in whole free cores",
+        CpuBindPolicy.SPREAD_BY_PCPUS: "not enough cores with a free CPU",
+    }.get(wish.ask.bind, "not enough free CPUs")

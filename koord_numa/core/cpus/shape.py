@@ -1,0 +1,73 @@
+"""
+What a required bind policy demands of a set of CPUs: whole cores only, or one CPU per core.
+
+A core is whole when *all* its CPUs are there, however many that core has: cores may differ on one machine.
+"""
+
+from koord_numa.core.cpus.layout import layout_of
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.machine import Machine
+from koord_numa.core.ordering import socket_key
+from koord_numa.core.vocabulary import CpuBindPolicy
+
+
+def shaped(bind: CpuBindPolicy, machine: Machine, available: CpuSet, preferred: CpuSet = EMPTY) -> CpuSet:
+    """
+    Those of the available CPUs that a pod requiring this policy may be given.
+
+    FullPCPUs: CPUs of wholly available cores. SpreadByPCPUs: of every core the lowest available CPU, a preferred one if
+    there is one. As Koordinator's ``filterAvailableCPUsByRequiredCPUBindPolicy``, which knows no preference here.
+    """
+    if bind is CpuBindPolicy.FULL_PCPUS:
+        return CpuSet(sum(core.bits for core in machine.cores if not core.bits & ~available.bits))
+    if bind is CpuBindPolicy.SPREAD_BY_PCPUS:
+        bits = 0
+        for core in machine.cores:
+            mine = core.bits & available.bits
+            mine = mine & preferred.bits or mine
+            bits |= mine & -mine
+        return CpuSet(bits)
+    return CpuSet(available.bits & machine.bits)
+
+
+def has_shape(bind: CpuBindPolicy, machine: Machine, cpus: CpuSet) -> bool:
+    """Would a pod requiring this policy accept these CPUs?"""
+    parts = ((core.bits, core.bits & cpus.bits) for core in machine.cores)
+    if bind is CpuBindPolicy.FULL_PCPUS:
+        return all(mine in (0, core) for core, mine in parts)
+    if bind is CpuBindPolicy.SPREAD_BY_PCPUS:
+        return all(mine.bit_count() <= 1 for _, mine in parts)
+    return True
+
+
+def exactly_whole_cores(machine: Machine, pool: CpuSet, count: int, sign: int) -> CpuSet | None:
+    """
+    Whole cores out of the pool with exactly ``count`` CPUs together, or ``None`` when no choice of cores adds up to it.
+
+    For machines whose cores differ in size, where taking core after core may miss the sum. One NUMA node is better
+    than one socket, and that better than the whole machine; inside a place, cores with low ids are.
+    """
+    layout = layout_of(machine)
+    everywhere = [core.bits for core in machine.cores if not core.bits & ~pool.bits]
+    for places in (layout.numas, layout.sockets):
+        for place in sorted(places, key=lambda place: socket_key(sign, (place.bits & pool.bits).bit_count(), place.id)):
+            found = _adding_up([core for core in everywhere if core & place.bits == core], count)
+            if found is not None:
+                return CpuSet(found)
+    found = _adding_up(everywhere, count)
+    return None if found is None else CpuSet(found)
+
+
+def _adding_up(cores: list[int], count: int) -> int | None:
+    """A subset of the cores with this many CPUs in sum; bit s of ``reachable[i]``: the first i cores can make s."""
+    reachable = [1]
+    for core in cores:
+        reachable.append(reachable[-1] | reachable[-1] << core.bit_count())
+    if not reachable[-1] >> count & 1:
+        return None
+    bits, missing = 0, count
+    for position in range(len(cores) - 1, -1, -1):
+        if not reachable[position] >> missing & 1:
+            bits |= cores[position]
+            missing -= cores[position].bit_count()
+    return bits

@@ -1,0 +1,67 @@
+"""Hypothesis strategies for machines, odd ones among them, and for questions about their CPUs."""
+
+from hypothesis import strategies as st
+
+from koord_numa.core.cpus.ask import CpuAsk, Occupancy
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.machine import Cpu, Machine
+from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
+from tests.machines import machine
+
+BINDS = (CpuBindPolicy.NONE, CpuBindPolicy.DEFAULT, CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS)
+
+
+@st.composite
+def regular_machines(draw: st.DrawFn, max_cpus: int = 64) -> Machine:
+    """Sockets, NUMA nodes, cores and threads of equal size, numbered either way."""
+    sockets, numa = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    threads = draw(st.sampled_from([1, 2, 2, 4]))
+    cores = draw(st.integers(1, max(1, max_cpus // (sockets * numa * threads))))
+    return machine(f"{sockets}x{numa}x{cores}x{threads}", draw(st.sampled_from(["seq", "split"])))
+
+
+@st.composite
+def odd_machines(draw: st.DrawFn, max_cores: int = 10) -> Machine:
+    """Sparse and shuffled ids, cores of unequal size, unequal NUMA nodes, some without CPUs, core ids that repeat."""
+    homes = draw(st.lists(st.sampled_from([0, 1, 2, 5]), min_size=1, max_size=max_cores))
+    sizes = draw(st.lists(st.sampled_from([1, 2, 2, 3]), min_size=len(homes), max_size=len(homes)))
+    ids = iter(draw(st.permutations(range(sum(sizes) + 3))))
+    cpus = tuple(
+        Cpu(id=next(ids), core=position // 2, numa=numa * 8 + position % 2, socket=numa, uncore=position % 3)
+        for position, (numa, size) in enumerate(zip(homes, sizes, strict=True))
+        for _ in range(size)
+    )
+    return Machine(cpus=cpus, numa_ids=(63,))
+
+
+def machines(max_cpus: int = 64) -> st.SearchStrategy[Machine]:
+    """Machines of both kinds."""
+    return regular_machines(max_cpus) | odd_machines()
+
+
+def cpusets_of(some: Machine) -> st.SearchStrategy[CpuSet]:
+    """Some of a machine's CPUs: each for itself, or nearly all."""
+    ids = [cpu.id for cpu in some.cpus]
+    few = st.sets(st.sampled_from(ids)).map(CpuSet.of)
+    return few | few.map(lambda cpus: some.all - cpus)
+
+
+@st.composite
+def asks(draw: st.DrawFn, most: int) -> CpuAsk:
+    """A request of 1 to ``most`` CPUs with any policies."""
+    return CpuAsk(
+        count=draw(st.integers(1, max(1, most))),
+        bind=draw(st.sampled_from(BINDS)),
+        exclusive=draw(st.sampled_from(list(CpuExclusivePolicy))),
+        strategy=draw(st.sampled_from(list(NumaAllocateStrategy))),
+    )
+
+
+@st.composite
+def occupancies(draw: st.DrawFn, some: Machine) -> Occupancy:
+    """CPUs held by others: exclusive ones, and use counts where CPUs may be shared."""
+    held = [
+        (draw(cpusets_of(some)), draw(st.sampled_from(list(CpuExclusivePolicy))))
+        for _ in range(draw(st.integers(0, 3)))
+    ]
+    return Occupancy.of(held, limit=draw(st.sampled_from([1, 4])))
