@@ -1,0 +1,44 @@
+"""Who may share a NUMA node with whom."""
+
+import pytest
+
+from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity, NumaUse, Occupancy
+from koord_numa.core.numa.hints import Hint
+from koord_numa.core.vocabulary import NumaExclusive
+
+IDLE, SINGLE, SHARED = NumaUse.IDLE, NumaUse.SINGLE, NumaUse.SHARED
+
+
+@pytest.mark.parametrize(
+    ("mask", "uses", "disturbs"),
+    [
+        pytest.param(0b01, (IDLE, SINGLE), False, id="one, idle"),
+        pytest.param(0b01, (SHARED, SINGLE), True, id="one, shared"),
+        pytest.param(0b01, (SHARED, SHARED), True, id="one, all shared"),
+        pytest.param(0b01, (SINGLE, SHARED), False, id="one, beside its like"),
+        pytest.param(0b11, (SHARED, SINGLE), True, id="two, one of them single"),
+        pytest.param(0b11, (SHARED, IDLE), False, id="two, shared and idle"),
+        pytest.param(0b11, (SHARED, SHARED), False, id="two, beside their like"),
+    ],
+)
+def test_disturbance(mask: int, uses: tuple[NumaUse, ...], disturbs: bool) -> None:
+    occupancy = Occupancy.of(enumerate(uses))
+    assert occupancy.disturbs(mask) == disturbs
+    assert Exclusivity(NumaExclusive.REQUIRED, occupancy).allows(mask) != disturbs
+    assert Exclusivity(NumaExclusive.PREFERRED, occupancy).allows(mask)
+    assert Exclusivity(NumaExclusive.PREFERRED, occupancy).score(mask, 7) == (0 if disturbs else 7)
+    assert Exclusivity(NumaExclusive.REQUIRED, occupancy).score(mask, 7) == 7
+    assert Exclusivity(NumaExclusive.NONE, occupancy).allows(mask)
+
+
+def test_occupancy_goes_by_numa_id() -> None:
+    """Ids with gaps: position 1 is not NUMA node 1."""
+    assert Occupancy.of([(0, IDLE), (5, SHARED), (63, SINGLE)]) == Occupancy(single=1 << 63, shared=1 << 5)
+
+
+def test_hints_are_scored_by_the_wish() -> None:
+    wish = Exclusivity(NumaExclusive.PREFERRED, Occupancy(shared=0b01))
+    assert wish.scored(Hint(0b01, True, score=9)) == Hint(0b01, True, score=0)
+    assert wish.scored(Hint(0b10, True, score=9)) == Hint(0b10, True, score=9)
+    assert wish.scored(Hint(None, True, score=9)) == Hint(None, True, score=9)
+    assert UNCONSTRAINED.scored(Hint(0b01, True, score=9)) == Hint(0b01, True, score=9)

@@ -1,0 +1,68 @@
+"""Masks, their order, the distances in them; providers and the store."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord_numa.core.machine import UNKNOWN_DISTANCE
+from koord_numa.core.numa.distances import closest, spread
+from koord_numa.core.numa.hints import ANYWHERE, Hint, mask_of, masks_of_size, numa_ids
+from koord_numa.core.numa.providers import Affinities, Answer, HintProvider, gather
+
+
+def test_masks_of_a_size_are_lexicographic_in_the_ids() -> None:
+    assert masks_of_size(0b1111, 2) == (0b0011, 0b0101, 0b1001, 0b0110, 0b1010, 0b1100)
+    assert masks_of_size(1 << 63 | 1 << 7, 1) == (1 << 7, 1 << 63)
+    assert masks_of_size(0b11, 3) == ()
+
+
+@given(st.sets(st.integers(0, 63)))
+def test_a_mask_is_its_ids(ids: set[int]) -> None:
+    assert list(numa_ids(mask_of(ids))) == sorted(ids)
+
+
+TWO_SOCKETS = {(a, b): 10 if a == b else 12 if a // 2 == b // 2 else 32 for a in range(4) for b in range(4)}
+
+
+@pytest.mark.parametrize(
+    ("masks", "expected"),
+    [
+        pytest.param([0b0110, 0b0011, 0b1100], 0b0011, id="same socket, smaller number on a tie"),
+        pytest.param([0b0110, 0b1001], 0b0110, id="equally far: smaller number"),
+        pytest.param([0b1100, 0b0101], 0b1100, id="closer beats smaller"),
+    ],
+)
+def test_the_closest_set(masks: list[int], expected: int) -> None:
+    assert closest(masks, TWO_SOCKETS) == expected
+    assert closest(masks * 40, TWO_SOCKETS) == expected  # by matrix
+
+
+def test_distances_are_summed_in_both_directions_and_absent_ones_are_far() -> None:
+    assert spread(0b11, {(0, 0): 10, (0, 1): 15, (1, 0): 21}) == 46 + UNKNOWN_DISTANCE
+
+
+class Halves:
+    """Hands out an even count from the left, an odd one from the right."""
+
+    def hints(self, ask: int) -> Answer:
+        return {"thing": [Hint(0b10 if ask % 2 else 0b01, preferred=True)]}
+
+
+class Silent:
+    """Has nothing to say."""
+
+    def hints(self, ask: int) -> Answer:
+        return None
+
+
+def test_providers_are_asked_in_order() -> None:
+    providers: list[HintProvider[int]] = [Halves(), Silent()]
+    assert gather(providers, 3) == [{"thing": [Hint(0b10, preferred=True)]}, None]
+
+
+def test_whoever_was_not_decided_may_go_anywhere() -> None:
+    store: Affinities[tuple[str, str]] = Affinities()
+    store["pod", "container"] = Hint(0b10, preferred=True)
+    assert store["pod", "container"] == Hint(0b10, preferred=True)
+    assert store["pod", "other"] == ANYWHERE
+    assert len(store) == 1
