@@ -65,7 +65,7 @@ def read(model: type[Model], value: object, place: Place) -> Model:
 def read_as(adapter: TypeAdapter[T], value: object, place: Place) -> T:
     """A value as any type, such as a list of models."""
     try:
-        return adapter.validate_python(value)
+        return adapter.validate_python(value, strict=True)
     except ValidationError as error:
         raise _complaint(error, place) from None
 
