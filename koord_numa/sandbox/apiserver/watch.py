@@ -69,6 +69,7 @@ class WatchStream:
         self._table = backend.table(self._kind)
         self._cursor = request.start
         self._woken = asyncio.Event()
+        self._woken.set()  # what happened since the start is due at once
         self._table.listeners.append(self._changed)
 
     def close(self) -> None:
