@@ -6,15 +6,36 @@ Facts are level-based: they may come in any order, merged or repeated. Nothing i
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import StrEnum
+from logging import getLogger
+from typing import Final
+
+from cachetools import LRUCache
 
 from koord_numa.core.node import Node, Topology
 from koord_numa.core.request import Pod
+from koord_numa.engine.causes import Cause
+from koord_numa.engine.cluster_state import DELETED, Assumption, ClusterState
+from koord_numa.engine.columns import Columns
+from koord_numa.engine.cooling import Cooling, is_refusal
+from koord_numa.engine.decider import Decider
+from koord_numa.engine.meter import Meter
+from koord_numa.engine.node_record import NodeRecord
+from koord_numa.engine.notices import Notices
 from koord_numa.engine.outside import Outside
+from koord_numa.engine.queue import Queue, QueueNumbers
+from koord_numa.engine.request_class import RequestClasses
+from koord_numa.engine.scheduler import Desk, Scheduler
+from koord_numa.engine.verdict_text import why_everywhere
+from koord_numa.ports import ClusterError, Gone
 from koord_numa.settings import Settings
 
-DELETED = "DELETED"
-"""The event type that says an object is gone; every other type, ``None`` among them, says that it exists as shown."""
+log = getLogger(__name__)
+
+HOUSEKEEPING_SECONDS: Final = 1.0
+REMEMBERED_REFUSALS: Final = 20_000
+"""Pods that a kubelet refused stay in the API for long; each is counted once."""
 
 
 class Source(StrEnum):
@@ -32,6 +53,26 @@ class Engine:
     def __init__(self, settings: Settings, outside: Outside) -> None:
         self.settings = settings
         self.outside = outside
+        self.meter = Meter()
+        self.state = ClusterState(self._on_change)
+        self._columns = Columns()
+        self._cooling = Cooling(settings.cool_down)
+        self._classes = RequestClasses(settings)
+        self._queue = Queue(settings.wake_pause, settings.parked_retry_seconds, outside.random)
+        self._notices = Notices(outside)
+        self._desk = Desk(
+            settings=settings,
+            outside=outside,
+            state=self.state,
+            queue=self._queue,
+            classes=self._classes,
+            decider=Decider(self.state, self._columns, self._cooling, outside.clock, settings.remembered_classes),
+            notices=self._notices,
+            meter=self.meter,
+        )
+        self.scheduler = Scheduler(self._desk)
+        self._refused: LRUCache[str, bool] = LRUCache(maxsize=REMEMBERED_REFUSALS)
+        self._distrusted: dict[str, str] = {}
         self._missing = set(Source)
         self._ready = asyncio.Event()
 
@@ -42,29 +83,68 @@ class Engine:
         A pod that has no node yet. ``DELETED`` only says that it waits no longer: the server's field selector reports a bound pod
         that way too, so what a pod holds is settled by ``observe_bound`` and by the answer to the bind.
         """
+        uid = pod.key.uid
+        if event == DELETED or not _wants_node(pod):
+            self._waits_no_longer(uid)
+            return
+        if uid in self.state.node_of and uid not in self._desk.in_flight:
+            return  # bound already; what this source shows is older
+        klass = self._classes.of(pod)
+        if klass is None:
+            return
+        self._desk.waiting[uid] = pod
+        if pod.problem:
+            self._queue.remove(uid)
+            self._notices.waits(pod.key, f"the pod cannot be understood: {pod.problem}")
+            return
+        if uid in self._desk.in_flight:
+            return
+        verdict = self._queue.add(pod, klass)
+        if verdict is not None:
+            self._notices.waits(pod.key, why_everywhere(verdict))
+        self.scheduler.kick()
 
     def observe_bound(self, event: str | None, pod: Pod) -> None:
         """A pod that has a node, whoever put it there: it is counted the moment it is seen, and no longer once it is gone."""
+        if event != DELETED and is_refusal(pod):
+            self._note_refusal(pod)
+        self._mind_labels(pod)
+        self.state.observe_pod(event, pod)
+        if event == DELETED or pod.node:
+            self._waits_no_longer(pod.key.uid)
 
     def observe_node(self, event: str | None, node: Node) -> None:
         """A Node object."""
+        self.state.observe_node(event, node)
 
     def observe_topology(self, event: str | None, topology: Topology) -> None:
         """A NodeResourceTopology; it may come before its node, after it, or never."""
+        self.state.observe_topology(event, topology)
 
     # A list is the whole truth about its kind: what it does not show is gone.
 
     def replace_waiting(self, pods: Iterable[Pod]) -> None:
         """All pods without a node."""
+        found = {pod.key.uid: pod for pod in pods}
+        for uid in [uid for uid in self._desk.waiting if uid not in found]:
+            self._waits_no_longer(uid)
+        for pod in found.values():
+            self.observe_waiting(None, pod)
 
     def replace_bound(self, pods: Iterable[Pod]) -> None:
-        """All pods with a node."""
+        """All pods with a node. Pods whose bind was just confirmed stay: the list may be older."""
+        found = list(pods)
+        for pod in found:
+            self.observe_bound(None, pod)
+        self.state.replace_pods(found)
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
         """All nodes."""
+        self.state.replace_nodes(nodes)
 
     def replace_topologies(self, topologies: Iterable[Topology]) -> None:
         """All NodeResourceTopologies; none at all when their CRD is not installed."""
+        self.state.replace_topologies(topologies)
 
     def synced(self, source: Source) -> None:
         """This source has told everything that exists."""
@@ -77,14 +157,147 @@ class Engine:
         """Is everything known that a decision needs?"""
         return self._ready.is_set()
 
+    @property
+    def missing(self) -> frozenset[Source]:
+        """Sources that have not told everything yet."""
+        return frozenset(self._missing)
+
     def lock_node(self, node: str, why: str) -> None:
         """Place nothing on this node until it is unlocked: a rebind works on it."""
+        self.state.lock(node, why)
 
     def unlock_node(self, node: str) -> None:
         """The rebind is over; pods that waited for the node are tried again."""
+        self.state.lock(node, "")
+
+    def kick(self) -> None:
+        """Look whether there is something to do, for instance because the lease was won."""
+        self.scheduler.kick()
 
     async def run(self) -> None:
         """Decide and bind until ``stop``: returns when every bind in flight has been settled."""
+        await self._ready.wait()
+        side = [asyncio.create_task(self._notices.run()), asyncio.create_task(self._keep_house())]
+        try:
+            await self.scheduler.run()
+        finally:
+            for task in side:
+                task.cancel()
+            await asyncio.gather(*side, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Decide nothing more, and wait until binds in flight are settled."""
+        """Decide nothing more; ``run`` returns when binds in flight are settled."""
+        self._ready.set()
+        self.scheduler.stop()
+
+    # Views.
+
+    def queue_numbers(self) -> QueueNumbers:
+        """How many pods are active, backing off, and parked."""
+        return self._queue.numbers()
+
+    def explain(self, uid: str) -> str:
+        """Why a pod waits, as last decided; empty when it was not tried yet or does not wait."""
+        verdict = self._queue.verdict(uid)
+        return "" if verdict is None else why_everywhere(verdict)
+
+    def waiting(self) -> list[Pod]:
+        """Pods that want a node, in no particular order."""
+        return list(self._desk.waiting.values())
+
+    # Reactions.
+
+    def _waits_no_longer(self, uid: str) -> None:
+        self._desk.waiting.pop(uid, None)
+        self._desk.attempts.pop(uid, None)
+        self._queue.remove(uid)
+        self._notices.forget(uid)
+
+    def _on_change(self, cause: Cause, record: NodeRecord) -> None:
+        """Results about this node are out of date, and those who wait for such a change are tried again."""
+        self._columns.changed(record)
+        now = self.outside.clock()
+        if cause is Cause.CAPACITY_FREED:
+            self._queue.wake(cause, now, record.room)
+            self._queue.wake(Cause.POD_GONE, now)
+        else:
+            self._queue.wake(cause, now)
+        if record.topology is not None and record.topology.kubelet_pods:
+            self._mind_trust(record)
+        self.scheduler.kick()
+
+    def _mind_trust(self, record: NodeRecord) -> None:
+        """Say when two owners of a node's CPUs clash, once per clash, and when that is over."""
+        why = record.distrust
+        if self._distrusted.get(record.name, "") == why:
+            return
+        if why:
+            self._distrusted[record.name] = why
+            self.outside.recorder.node_event(record.name, warning=True, reason="TwoCPUOwners", message=why)
+        else:
+            del self._distrusted[record.name]
+
+    def _note_refusal(self, pod: Pod) -> None:
+        """A kubelet refused a pod that we placed: that node rests for such pods. Old refusals found at the start say nothing."""
+        uid = pod.key.uid
+        klass = self._classes.of(pod)
+        if klass is None or uid in self._refused:
+            return
+        self._refused[uid] = True
+        if not self.ready:
+            return
+        self.meter.refusals[pod.reason] += 1
+        self._cooling.refused(pod.node, klass, pod.reason, self.outside.clock())
+        record = self.state.nodes.get(pod.node)
+        if record is not None:
+            self._columns.changed(record)
+        why = f"the kubelet answered {pod.reason} to {pod.key}; pods like it avoid this node for a while"
+        self.outside.recorder.node_event(pod.node, warning=True, reason="KubeletRefusal", message=why)
+
+    def _mind_labels(self, pod: Pod) -> None:
+        """From the first pod on that keeps others away by their labels, labels are part of every request class."""
+        demands = pod.request.constraints
+        if self._classes.by_labels or not (demands.anti_affinity or demands.preferred_anti_affinity):
+            return
+        self._classes.by_labels = True
+        for waiting in list(self._desk.waiting.values()):
+            self.observe_waiting(None, waiting)
+
+    async def _keep_house(self) -> None:
+        """Things that only time brings: rests end, and binds that nobody has shown are read back."""
+        while True:
+            await self.outside.sleep(HOUSEKEEPING_SECONDS)
+            self.end_rests()
+            for assumption in self.state.overdue(self.outside.clock() - self.settings.settle_seconds):
+                await self.read_back(assumption)
+
+    def end_rests(self) -> None:
+        """Nodes that have cooled down may be tried again."""
+        nodes = self._cooling.ended(self.outside.clock())
+        for name in nodes:
+            record = self.state.nodes.get(name)
+            if record is not None:
+                self._columns.changed(record)
+        if nodes:
+            self._queue.wake(Cause.COOLED_DOWN, self.outside.clock())
+            self.scheduler.kick()
+
+    async def read_back(self, assumption: Assumption) -> None:
+        """A bind was confirmed long ago and the pod has not been shown since: it may have gone before anyone saw it."""
+        try:
+            seen = await self.outside.binder.read_pod(assumption.pod.key)
+        except Gone:
+            if self.state.assumed.get(assumption.pod.key.uid) is assumption:
+                self.state.release(assumption.pod.key.uid)
+            return
+        except ClusterError as error:
+            log.info("pod %s cannot be read back now: %s", assumption.pod.key, error)
+            return
+        with suppress(KeyError):
+            del self.state.assumed[assumption.pod.key.uid]
+        self.observe_bound(None, seen)
+
+
+def _wants_node(pod: Pod) -> bool:
+    """Pods with a node, leaving, gated, finished or run by a kubelet on its own are never tried."""
+    return not (pod.node or pod.deleting or pod.gated or pod.mirror or pod.finished)

@@ -102,6 +102,11 @@ class Queue:
     def __len__(self) -> int:
         return len(self._class_of)
 
+    @property
+    def ready(self) -> bool:
+        """May somebody be tried at once, as far as is known without looking closely?"""
+        return bool(self._ready)
+
     def add(self, pod: Pod, klass: RequestClass) -> Unschedulable | None:
         """
         Queue a pod, or take note that it changed. When its class waits already, the verdict it waits with: the pod

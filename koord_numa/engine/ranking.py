@@ -1,10 +1,10 @@
 """
 Which node is best for one request class, remembered from decision to decision: only what changed is looked at again.
 
-Theory: every row has a key, ``score * SPACE + (SPACE - number of the name)``, so that one maximum answers "best score, then first name".
-A key is a bound, taken from a sweep, until it is the largest; then the node is evaluated and its key becomes exact, or
-``NO``. When the largest key is exact, no other node can be better. Maxima are kept per block of rows, so that finding one costs a little more than the square root of
-the number of nodes.
+Theory: every row has a key, ``score * SPACE + (SPACE - number of the name)``, so that one maximum answers "best score, then
+first name". A key is a bound, taken from a sweep, until it is the largest; then the node is evaluated and its key becomes exact,
+or ``NO``. When the largest key is exact, no other node can be better. Maxima are kept per block of rows, so that finding one
+costs a little more than the square root of the number of nodes.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,0 +1,245 @@
+"""
+The loop: take the pod whose turn it is, decide, hold, bind, tell.
+
+Theory: a number of lanes run at once. Deciding and holding happen without an ``await`` in between, so decisions are one at a time
+although binds overlap; a lane that waits for the API server keeps only itself busy. An idle lane sleeps until it is called, and
+calls the next one when there is more to do.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from logging import getLogger
+
+from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Placement, Unschedulable
+from koord_numa.engine.binding import Binding, NotLeader
+from koord_numa.engine.cluster_state import ClusterState
+from koord_numa.engine.decider import Decider
+from koord_numa.engine.meter import Meter
+from koord_numa.engine.notices import Notices
+from koord_numa.engine.outside import Outside
+from koord_numa.engine.queue import Queue, pause
+from koord_numa.engine.request_class import RequestClass, RequestClasses
+from koord_numa.engine.verdict_text import why_everywhere
+from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, Unavailable
+from koord_numa.settings import Settings
+
+log = getLogger(__name__)
+
+LEASE_POLL_SECONDS = 0.2
+
+
+@dataclass(slots=True)
+class Desk:
+    """What the lanes share. ``waiting`` are the pods that want a node, by uid, as last seen; ``in_flight`` those a lane works on."""
+
+    settings: Settings
+    outside: Outside
+    state: ClusterState
+    queue: Queue
+    classes: RequestClasses
+    decider: Decider
+    notices: Notices
+    meter: Meter
+    waiting: dict[str, Pod] = field(default_factory=dict)
+    in_flight: set[str] = field(default_factory=set)
+    attempts: dict[str, int] = field(default_factory=dict)  # failed binds in a row, by uid
+
+
+AfterUnschedulable = Callable[[Pod, RequestClass, Unschedulable], None]
+"""Called when no node takes a pod: where preemption begins."""
+
+
+class Scheduler:
+    """Decides and binds what the queue offers."""
+
+    def __init__(self, desk: Desk, after_unschedulable: AfterUnschedulable | None = None) -> None:
+        self._desk = desk
+        self._binding = Binding(desk.outside, desk.settings)
+        self._after_unschedulable = after_unschedulable
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._stopping = False
+        self._pause_until = 0.0
+        self._outages = 0
+        self._alarm: asyncio.TimerHandle | None = None
+
+    async def run(self) -> None:
+        """Decide and bind until ``stop``; returns when every bind in flight is settled."""
+        self._stopping = False
+        async with asyncio.TaskGroup() as lanes:
+            for _ in range(self._desk.settings.bind_concurrency):
+                lanes.create_task(self._lane())
+
+    def stop(self) -> None:
+        """Decide nothing more; binds in flight are finished."""
+        self._stopping = True
+        while self._idle:
+            self._call_one()
+
+    def kick(self) -> None:
+        """There may be something to do: call one idle lane."""
+        if self._idle:
+            self._call_one()
+
+    def next_pod(self) -> Pod | None:
+        """The pod to try now; ``None`` when nobody may be tried, we do not lead, or the API server asked for a pause."""
+        now = self._desk.outside.clock()
+        if self._stopping or now < self._pause_until or not self._desk.outside.lease.fresh():
+            return None
+        return self._desk.queue.pop(now)
+
+    async def schedule_one(self, pod: Pod) -> None:
+        """Place one pod: decide, hold, bind. Whatever goes wrong, what was held is given back, and the pod waits again or is gone."""
+        desk, uid = self._desk, pod.key.uid
+        klass = desk.classes.of(pod)
+        if klass is None or uid not in desk.waiting:
+            return
+        verdict = self._decide(klass)
+        if isinstance(verdict, Unschedulable):
+            self._park(pod, klass, verdict)
+            return
+        desk.queue.placed(klass)
+        desk.in_flight.add(uid)
+        started = desk.outside.clock()
+        try:
+            with desk.state.assume(pod, verdict) as assumption:
+                await self._binding.bind(pod, verdict)
+                assumption.confirmed = desk.outside.clock()
+            self._bound(pod, verdict)
+        except ClusterError as error:
+            await self._failed(pod, klass, error)
+        finally:
+            desk.in_flight.discard(uid)
+            if uid in desk.waiting and uid not in desk.queue:
+                self._again(pod, klass, 0.0)  # cancelled, or a bug: either way the pod is not lost
+            desk.meter.binding.add(desk.outside.clock() - started)
+
+    async def _lane(self) -> None:
+        while not self._stopping:
+            pod = self.next_pod()
+            if pod is None:
+                await self._idle_until_called()
+                continue
+            if self._desk.queue.ready:
+                self.kick()
+            await self.schedule_one(pod)
+            await asyncio.sleep(0)
+
+    def _decide(self, klass: RequestClass) -> Placement | Unschedulable:
+        started = self._desk.outside.clock()
+        verdict = self._desk.decider.decide(klass)
+        self._desk.meter.deciding.add(self._desk.outside.clock() - started)
+        return verdict
+
+    def _park(self, pod: Pod, klass: RequestClass, verdict: Unschedulable) -> None:
+        """Nobody of this class fits anywhere: all of them wait, and each is told once."""
+        desk = self._desk
+        desk.meter.attempts["unschedulable"] += 1
+        desk.queue.park(pod, klass, verdict, desk.outside.clock())
+        why = why_everywhere(verdict)
+        for waiting in desk.queue.pods_of(klass):
+            desk.notices.waits(waiting.key, why)
+        if self._after_unschedulable is not None:
+            self._after_unschedulable(pod, klass, verdict)
+
+    def _bound(self, pod: Pod, placement: Placement) -> None:
+        desk = self._desk
+        self._outages = 0
+        desk.waiting.pop(pod.key.uid, None)
+        desk.attempts.pop(pod.key.uid, None)
+        desk.meter.attempts["scheduled"] += 1
+        desk.meter.placements[placement.alignment.value] += 1
+        desk.notices.placed(pod, placement)
+
+    async def _failed(self, pod: Pod, klass: RequestClass, error: ClusterError) -> None:
+        desk, uid = self._desk, pod.key.uid
+        desk.meter.attempts["error"] += 1
+        desk.meter.failures[type(error).__name__] += 1
+        if isinstance(error, Conflict):
+            error = await self._look_again(pod) or error
+        if isinstance(error, Gone):
+            self._drop(uid)
+            return
+        delay = pause(desk.settings.api_backoff, desk.attempts.get(uid, 0) + 1, desk.outside.random())
+        if isinstance(error, NotLeader):
+            delay = 0.0
+        elif isinstance(error, Unavailable):
+            delay = max(delay, error.retry_after or 0.0)
+            self._outage(error)
+        elif isinstance(error, Forbidden):
+            delay = desk.settings.parked_retry_seconds
+            desk.notices.warn(pod.key, f"koord-numa lacks the right to {error.rule}")
+        elif isinstance(error, Invalid):
+            delay = desk.settings.parked_retry_seconds
+            desk.notices.warn(pod.key, f"the API server does not accept the binding: {error}")
+        self._again(pod, klass, delay)
+
+    async def _look_again(self, pod: Pod) -> ClusterError | None:
+        """After a conflict: what has become of the pod? It may have got a node, from us or from others, or be going."""
+        desk = self._desk
+        try:
+            seen = await desk.outside.binder.read_pod(pod.key)
+        except ClusterError as error:
+            return error
+        if seen.node:
+            desk.state.observe_pod(None, seen)
+        if seen.node or seen.deleting or seen.gated or seen.finished:
+            return Gone(f"pod {pod.key} waits no longer")
+        return None
+
+    def _again(self, pod: Pod, klass: RequestClass, delay: float) -> None:
+        """The pod, as it is by now, is tried again after ``delay`` seconds."""
+        desk, uid = self._desk, pod.key.uid
+        current = desk.waiting.get(uid)
+        if current is None:
+            desk.attempts.pop(uid, None)
+            return
+        if delay:
+            desk.attempts[uid] = desk.attempts.get(uid, 0) + 1
+        desk.queue.back_off(current, desk.classes.of(current) or klass, desk.outside.clock() + delay)
+
+    def _drop(self, uid: str) -> None:
+        desk = self._desk
+        desk.waiting.pop(uid, None)
+        desk.attempts.pop(uid, None)
+        desk.queue.remove(uid)
+        desk.notices.forget(uid)
+
+    def _outage(self, error: Unavailable) -> None:
+        """The API server cannot cope or cannot be reached: all lanes pause, longer each time, as long as it asks for."""
+        self._outages += 1
+        seconds = pause(self._desk.settings.api_backoff, self._outages, self._desk.outside.random())
+        until = self._desk.outside.clock() + max(seconds, error.retry_after or 0.0)
+        self._pause_until = max(self._pause_until, until)
+
+    async def _idle_until_called(self) -> None:
+        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle.append(called)
+        self._set_alarm()
+        try:
+            await called
+        finally:
+            with suppress(ValueError):
+                self._idle.remove(called)
+
+    def _call_one(self) -> None:
+        called = self._idle.popleft()
+        if not called.done():
+            called.set_result(None)
+
+    def _set_alarm(self) -> None:
+        """Time alone can make a pod ready: one timer for all idle lanes."""
+        desk = self._desk
+        now = desk.outside.clock()
+        due = desk.queue.next_due(now)
+        if due is None:
+            return
+        if not desk.outside.lease.fresh():
+            due = now + LEASE_POLL_SECONDS
+        if self._alarm is not None:
+            self._alarm.cancel()
+        wait = max(due, self._pause_until) - now
+        self._alarm = asyncio.get_running_loop().call_later(max(wait, 0.001), self.kick)

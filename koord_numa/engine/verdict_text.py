@@ -1,0 +1,11 @@
+"""The sentence for a pod that fits nowhere. Words come from ``core.explain``; this only chooses them."""
+
+from koord_numa.core.explain import explain
+from koord_numa.core.verdicts import Unschedulable
+
+
+def why_everywhere(verdict: Unschedulable) -> str:
+    """kube-scheduler's sentence with numbers, or what to say when there is no node at all."""
+    if not verdict.rejections:
+        return "0/0 nodes are available: no node is known."
+    return explain(verdict.rejections)
