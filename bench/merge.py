@@ -28,13 +28,13 @@ _RESOURCES: Final = ("cpu", "memory", "nvidia.com/gpu")
 
 def figures() -> Iterator[Figure]:
     """Recorded inputs first, then the wide machines."""
-    for oracle in (koord_tm.ORACLE, kubelet_tm.ORACLE):
-        yield from _recorded(oracle)
+    yield from _recorded(koord_tm.ORACLE, lambda given: koord_tm.as_recorded(koord_tm.answer(given)))  # with reasons
+    yield from _recorded(kubelet_tm.ORACLE, kubelet_tm.answer)
     yield from _listed()
     yield from _counted()
 
 
-def _recorded(oracle: Oracle[Any, Any]) -> Iterator[Figure]:
+def _recorded(oracle: Oracle[Any, Any], decide: Callable[[Any], object]) -> Iterator[Figure]:
     file = folder() / "bench" / f"{oracle.name}.jsonl"
     if not file.is_file():
         raise NotMeasurableError(f"no {file.name} among the recorded inputs")
@@ -42,7 +42,7 @@ def _recorded(oracle: Oracle[Any, Any]) -> Iterator[Figure]:
     for case, given in loaded:
         if difference := oracle.agrees(case, oracle.answer(given)):
             raise AssertionError(f"{case['id']}: {difference}")
-    times = sorted(_microseconds(lambda given=given: oracle.answer(given)) for _, given in loaded)  # type: ignore[misc]
+    times = sorted(_microseconds(lambda given=given: decide(given)) for _, given in loaded)  # type: ignore[misc]
     lines = (json.loads(line) for line in (file.parent / "results-go.jsonl").read_text().splitlines())
     go = next(line for line in lines if line["oracle"] == oracle.name)
     note = (
@@ -71,6 +71,12 @@ def _counted() -> Iterator[Figure]:
         for title, busy in (("free", False), ("busy", True)):
             deciding = _deciding(policy, _node(16, wanted=6, busy=busy), 2**16 - 1)
             yield Figure(f"merge {policy}, 16 NUMA counted, {title}", _milliseconds(deciding), "ms", 50)
+        deciding = _deciding(policy, _node(64, wanted=6, busy=True), 2**64 - 1)
+        yield Figure(f"merge {policy}, 64 NUMA counted", _milliseconds(deciding), "ms", 50)
+    for numa_policy in (NumaPolicy.RESTRICTED, NumaPolicy.BEST_EFFORT):
+        answers = _node(16, wanted=6, busy=True)
+        elected = _milliseconds(lambda p=numa_policy, a=answers: decide_koordinator(p, a, 2**16 - 1))  # type: ignore[misc]
+        yield Figure(f"merge koordinator {numa_policy}, 16 NUMA counted", elected, "ms", 50)
     single = _deciding(KubeletPolicy.SINGLE_NUMA_NODE, _node(64, wanted=1, busy=True), 2**64 - 1)
     yield Figure("merge single-numa-node, 64 NUMA", _milliseconds(single), "ms", 5)
 

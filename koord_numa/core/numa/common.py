@@ -4,7 +4,7 @@ Sets of NUMA nodes that several counted resources accept alike, without listing 
 It answers for one size at a time, because the policies ask for the narrowest size only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Final
@@ -18,19 +18,17 @@ from koord_numa.core.numa.hints import mask_of, numa_ids
 WIDEST_TABLE: Final = 16
 """Up to so many NUMA nodes all sets are tabulated: 65,536 of them."""
 
-STEPS: Final = 100_000
+STEPS: Final = 20_000
 """Beyond the table the search gives up after so many branches: adding up to enough is a knapsack in the worst case."""
 
 
-def common_masks(families: Sequence[Counted], size: int) -> list[int]:
+def common_masks(families: Sequence[Counted], size: int, within: int = -1) -> list[int]:
     """
-    The sets of ``size`` NUMA nodes that all accept, ascending; at least one family is given.
+    The sets of ``size`` NUMA nodes out of ``within`` that all accept, ascending; at least one family is given.
 
     Beyond ``WIDEST_TABLE`` NUMA nodes only the numerically smallest one, or none when ``STEPS`` branches show none.
     """
-    nodes = families[0].nodes
-    for family in families:
-        nodes &= family.nodes
+    nodes = _shared_nodes(families) & within
     if not 0 < size <= nodes.bit_count():
         return []
     ids = list(numa_ids(nodes))
@@ -45,18 +43,25 @@ def common_masks(families: Sequence[Counted], size: int) -> list[int]:
     return [mask_of(ids[i] for i in numa_ids(mask)) for mask in found]
 
 
-def narrowest_common(families: Sequence[Counted]) -> list[int]:
-    """The sets of the smallest size at which all families accept some set alike; none if there is no such size."""
+def narrowest_common(families: Sequence[Counted], denied: Callable[[int], int] = lambda _: 0) -> list[int]:
+    """
+    The sets of the smallest size at which all families accept some set alike; none if there is no such size.
+
+    ``denied`` names the NUMA nodes that sets of a size must not contain.
+    """
+    nodes = _shared_nodes(families)
+    for size in range(max(family.narrowest for family in families), nodes.bit_count() + 1):
+        within = nodes & ~denied(size)
+        if all(family.accepts(within) for family in families) and (found := common_masks(families, size, within)):
+            return found
+    return []
+
+
+def _shared_nodes(families: Sequence[Counted]) -> int:
     nodes = families[0].nodes
     for family in families:
         nodes &= family.nodes
-    smallest = max(family.narrowest for family in families)
-    if not all(family.accepts(nodes) for family in families):
-        return []
-    for size in range(smallest, nodes.bit_count() + 1):
-        if found := common_masks(families, size):
-            return found
-    return []
+    return nodes
 
 
 @lru_cache(maxsize=WIDEST_TABLE + 1)

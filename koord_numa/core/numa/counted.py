@@ -19,13 +19,18 @@ _EXACT: Final = 2**56
 """Up to here a sum over 64 NUMA nodes fits into a machine integer; beyond it amounts are added as Python integers."""
 
 
+EVERY_SIZE: Final = 0
+"""All accepted sets are preferred, as Koordinator's NodeNUMAResource marks them under Restricted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Counted:
     """
     Accepts the sets within ``free`` that cover ``covering`` and whose free amounts reach ``needed``.
 
-    ``fewest`` is the size of a preferred set. ``covering`` are NUMA nodes that every set must include, as those of a pod's
-    still reusable init CPUs. An instance with nothing acceptable is false, like an empty list of hints.
+    ``fewest`` is the size of a preferred set, or ``EVERY_SIZE``. Every set must include the NUMA nodes in ``covering``, such as
+    those of a pod's still reusable init CPUs. Amounts are not negative. An instance with nothing acceptable is false, like an
+    empty list of hints.
     """
 
     free: Mapping[int, int]  # NUMA id -> free amount; NUMA nodes that may not take part are absent
@@ -48,7 +53,7 @@ class Counted:
 
     def prefers(self, mask: int) -> bool:
         """Is it, besides, as narrow as a set can ever be?"""
-        return mask.bit_count() == self.fewest and self.accepts(mask)
+        return self.fewest in (EVERY_SIZE, mask.bit_count()) and self.accepts(mask)
 
     @property
     def narrowest(self) -> int:
@@ -70,7 +75,7 @@ class Counted:
         for size in range(1, min(widest, len(self.free)) + 1):
             for mask in masks_of_size(self.nodes, size):
                 if self.accepts(mask):
-                    yield Hint(mask, preferred=size == self.fewest)
+                    yield Hint(mask, preferred=self.fewest in (EVERY_SIZE, size))
 
     def table(self, ids: Sequence[int]) -> Flags:
         """``table[s]``: is the set of the NUMA nodes ``ids[i]``, i a bit of s, accepted? 2^len(ids) entries, by doubling."""

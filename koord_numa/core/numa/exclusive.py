@@ -38,10 +38,13 @@ class Occupancy:
                 shared |= 1 << numa
         return cls(single, shared)
 
+    def others(self, size: int) -> int:
+        """The NUMA nodes with pods of the other kind, seen from a pod on ``size`` NUMA nodes."""
+        return self.shared if size == 1 else self.single
+
     def disturbs(self, mask: int) -> bool:
         """Would a pod on this set share a NUMA node with pods of the other kind?"""
-        spans = mask & (mask - 1)
-        return bool(mask & (self.single if spans else self.shared))
+        return bool(mask & self.others(mask.bit_count()))
 
 
 NOBODY = Occupancy()
@@ -54,9 +57,13 @@ class Exclusivity:
     wish: NumaExclusive = NumaExclusive.NONE
     occupancy: Occupancy = NOBODY
 
+    def denied(self, size: int) -> int:
+        """``Required``: NUMA nodes that no preferred set of this size may contain. As Koordinator's checkExclusivePolicy."""
+        return self.occupancy.others(size) if self.wish is NumaExclusive.REQUIRED else 0
+
     def allows(self, mask: int) -> bool:
-        """``Required``: sets with pods of the other kind are never preferred. As Koordinator's checkExclusivePolicy."""
-        return self.wish is not NumaExclusive.REQUIRED or not self.occupancy.disturbs(mask)
+        """May this set be preferred?"""
+        return not mask & self.denied(mask.bit_count())
 
     def score(self, mask: int, score: int) -> int:
         """``Preferred``: a hint on such a set is made with score 0. From the pod-level NUMA policy proposal, "Hint"; inert upstream."""

@@ -7,10 +7,10 @@ lists. Only when there is none do unequal sets matter, and then only which inter
 combinations.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from koord_numa.core.numa.common import common_masks
-from koord_numa.core.numa.counted import Counted
+from koord_numa.core.numa.common import common_masks, narrowest_common
+from koord_numa.core.numa.counted import EVERY_SIZE, Counted
 from koord_numa.core.numa.distances import Distances, closest
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.numa.providers import Takes
@@ -34,23 +34,38 @@ def merge(takes: Sequence[Takes], nodes: int, distances: Distances | None = None
     return Hint(_choose([mask for mask in reachable if mask.bit_count() == size], distances), preferred=False)
 
 
-def preferred_masks(takes: Sequence[Takes], nodes: int) -> set[int]:
+def nothing_denied(_: int) -> int:
+    """No size of set is kept away from any NUMA node."""
+    return 0
+
+
+def preferred_masks(takes: Sequence[Takes], nodes: int, denied: Callable[[int], int] = nothing_denied) -> set[int]:
     """
     The non-empty sets that every resource prefers alike; one that prefers "any" goes along with each of them.
 
-    When all prefer "any", so do all NUMA nodes together. Of counted resources alone, only sets of the size all prefer are
-    looked at, and beyond sixteen NUMA nodes only the numerically smallest.
+    When all prefer "any", so do all NUMA nodes together. Of counted resources alone only the narrowest are looked at, and
+    beyond sixteen NUMA nodes only the numerically smallest. ``denied`` names NUMA nodes that sets of a size must not contain.
     """
     listed = [{hint[0] for hint in take if hint[1]} for take in takes if not isinstance(take, Counted)]
     counted = [take for take in takes if isinstance(take, Counted)]
     strict = [masks for masks in listed if None not in masks]
+    found: Iterable[int]
     if strict:
         shared = [mask for mask in set.intersection(*strict) if mask is not None]
-        return {mask & nodes for mask in shared if all(family.prefers(mask) for family in counted)} - {0}
-    if counted:
-        sizes = {family.fewest for family in counted}
-        return {mask & nodes for mask in common_masks(counted, sizes.pop())} - {0} if len(sizes) == 1 else set()
-    return {nodes, *(mask & nodes for masks in listed for mask in masks if mask is not None)} - {0}
+        found = (mask for mask in shared if all(family.prefers(mask) for family in counted))
+    elif counted:
+        found = _preferred_by_all(counted, nodes, denied)
+    else:
+        found = (nodes, *(mask for masks in listed for mask in masks if mask is not None))
+    return {mask & nodes for mask in found if mask & nodes and not mask & denied(mask.bit_count())}
+
+
+def _preferred_by_all(counted: Sequence[Counted], nodes: int, denied: Callable[[int], int]) -> list[int]:
+    sizes = {family.fewest for family in counted} - {EVERY_SIZE}
+    if not sizes:
+        return narrowest_common(counted, denied)
+    size = sizes.pop()
+    return [] if sizes else common_masks(counted, size, nodes & ~denied(size))
 
 
 def narrowest(masks: Collection[int]) -> list[int]:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.machine import MAX_NUMA
-from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.distances import Distances
 from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.numa.merge import merge
-from koord_numa.core.numa.providers import Answer, Takes, Wish, wishes
+from koord_numa.core.numa.providers import Answer, Takes, Wish, hints_of, wishes
 from koord_numa.core.numa.refusals import Refusal, refuse_impossible, refuse_unaligned
 from koord_numa.core.numa.scored_merge import merge_scored
 from koord_numa.core.vocabulary import KubeletPolicy, NumaPolicy
@@ -117,8 +116,7 @@ def decide_koordinator(
         return Decision(
             rule.settles(Hint(nodes, preferred=False), nodes), admitted=False, refusal=refuse_impossible(dimensions)
         )
-    takes = [list(_listed(takes, MAX_NUMA)) for takes in considered(dimensions, rule)]
-    best = rule.settles(merge_scored(takes, nodes, exclusivity.allows), nodes)
+    best = rule.settles(merge_scored(considered(dimensions, rule), nodes, exclusivity.denied), nodes)
     admitted = rule.admits(best)
     return Decision(best, admitted, None if admitted else refuse_unaligned(dimensions, rule.joins))
 
@@ -127,8 +125,4 @@ def considered(dimensions: Sequence[Wish], rule: Rule) -> list[Takes]:
     """What the rule leaves of every resource's hints. Of counted resources only the sets it can look at are listed."""
     if rule.widest == MAX_NUMA:
         return [wish.takes for wish in dimensions]
-    return [list(filter(rule.considers, _listed(wish.takes, rule.widest))) for wish in dimensions]
-
-
-def _listed(takes: Takes, widest: int) -> Iterable[Hint]:
-    return takes.hints(widest) if isinstance(takes, Counted) else takes
+    return [list(filter(rule.considers, hints_of(wish.takes, rule.widest))) for wish in dimensions]

@@ -7,6 +7,7 @@ A provider knows one kind of resource. It never sees another provider's hints, a
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from koord_numa.core.machine import MAX_NUMA
 from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hints import ANYWHERE, NOWHERE, Hint
 
@@ -40,6 +41,11 @@ class Affinities(dict[KeyT, Hint]):
 
     def __missing__(self, key: KeyT) -> Hint:
         return ANYWHERE
+
+
+def hints_of(takes: Takes, widest: int = MAX_NUMA) -> Iterable[Hint]:
+    """The hints as a list; of a counted resource those on up to ``widest`` NUMA nodes."""
+    return takes.hints(widest) if isinstance(takes, Counted) else takes
 
 
 class Wish(NamedTuple):

@@ -10,15 +10,24 @@ need no walk: a hint equal to the merged mask adds its score, wider ones add not
 others only have to contain it, so each takes its last place in its list. Only a mask met by wider hints alone is searched.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-from koord_numa.core.numa.hints import ANYWHERE, Hint
-from koord_numa.core.numa.merge import narrowest, preferred_masks
+from koord_numa.core.numa.counted import Counted
+from koord_numa.core.numa.hints import ANYWHERE, Hint, numa_ids
+from koord_numa.core.numa.merge import narrowest, nothing_denied, preferred_masks
+from koord_numa.core.numa.providers import Takes, hints_of
 from koord_numa.core.numa.reachable import reachable_masks
 
 Place = tuple[int, ...]
 """A combination: the position of the hint taken from each list. Later combinations compare greater."""
+
+
+WIDEST_LIST: Final = 8
+"""On more NUMA nodes counted resources are not written out as lists: that would be thousands of hints."""
+
+NOT_LISTED: Final[Mapping[int, int]] = {}
 
 
 class Option(NamedTuple):
@@ -31,76 +40,129 @@ class Option(NamedTuple):
     satisfied: bool
 
 
-def merge_scored(takes: Sequence[Sequence[Hint]], nodes: int, allows: Callable[[int], bool]) -> Hint:
+def merge_scored(takes: Sequence[Takes], nodes: int, denied: Callable[[int], int] = nothing_denied) -> Hint:
     """
-    The best hint for all resources together; sets that ``allows`` denies (exclusivity) can only win as not preferred.
+    The best hint for all resources together; a set with NUMA nodes ``denied`` to its size can only win as not preferred.
 
     Masks lie within ``nodes``, scores are not negative. When nothing can be merged the answer is all NUMA nodes, not
     preferred. As Koordinator's topologymanager/policy.go, mergeFilteredHints.
     """
     takes = takes or [(ANYWHERE,)]  # nobody was asked
-    preferred = narrowest([mask for mask in preferred_masks(takes, nodes) if allows(mask)])
+    preferred = narrowest(preferred_masks(takes, nodes, denied))
     if preferred:
-        level = {None, *preferred}
-        lists = [[hint for hint in hints if hint.preferred and hint.mask in level] for hints in takes]
+        lists = [_preferring(take, preferred) for take in takes]
         return _last_standing(lists, nodes, preferred)._replace(preferred=True)
-    level_masks = narrowest(reachable_masks(takes, nodes))
     first = Hint(nodes, preferred=False)  # what the walk starts with
-    if not level_masks:
+    reachable = narrowest(reachable_masks(takes, nodes))
+    if not reachable:
         return first
-    best = _last_standing(takes, nodes, level_masks)
+    if any(isinstance(take, Counted) for take in takes) and nodes.bit_count() > WIDEST_LIST:
+        best = _without_lists(takes, reachable[0])
+    else:
+        best = _last_standing([list(hints_of(take)) for take in takes], nodes, reachable)
     return best if best.mask != nodes or best.score > 0 else first
+
+
+def _preferring(take: Takes, level: Sequence[int]) -> list[Hint]:
+    if isinstance(take, Counted):
+        in_order = sorted(level, key=lambda mask: list(numa_ids(mask)))
+        return [Hint(mask, preferred=True) for mask in in_order if take.prefers(mask)]
+    wanted = {None, *level}
+    return [hint for hint in take if hint.preferred and hint.mask in wanted]
+
+
+def _without_lists(takes: Sequence[Takes], mask: int) -> Hint:
+    """
+    The smallest mask, whatever the scores: the whole answer when counted resources, which have no scores, are alone.
+
+    Their lists begin narrow, so that the first combination is the mask itself wherever it is accepted.
+    """
+    counted = [take for take in takes if isinstance(take, Counted)]
+    return Hint(mask, preferred=False, unsatisfied=not all(family.accepts(mask) for family in counted))
 
 
 def _last_standing(lists: Sequence[Sequence[Hint]], nodes: int, level: Sequence[int]) -> Hint:
     """Of the combinations that merge into one of ``level`` (ascending, equally narrow) the first that no later one beats."""
-    lasts = {mask: _last_by_score(lists, mask) for mask in level}
+    if not any(hint.score for hints in lists for hint in hints):
+        level = level[:1]  # nothing beats the smallest mask
+    size = level[0].bit_count()
+    found = [Occurrences.of(hints, size) for hints in lists]
+    lasts = {mask: _last_by_score(found, mask) for mask in level}
+    higher = _last_of_higher(lasts.values())
     smaller: Place = ()  # the last occurrence of a smaller mask
     for mask in level:
         last = lasts[mask]
         for score in sorted(last, reverse=True):
-            beaten = max(smaller, _last_of_higher(lasts, score))
+            beaten = max(smaller, higher[score])
             if last[score] > beaten:
-                return _first_after(beaten, lists, nodes, Hint(mask, preferred=False, score=score))
+                return _first_after(beaten, lists, nodes, (mask, score))
         wide = _last_of_wider(lists, nodes, mask)
-        beaten = max(smaller, _last_of_higher(lasts, 0))
+        beaten = max(smaller, higher[0])
         if wide > beaten:
-            return _first_after(beaten, lists, nodes, Hint(mask, preferred=False))
+            return _first_after(beaten, lists, nodes, (mask, 0))
         smaller = max(smaller, wide, *last.values())
     raise AssertionError("the last of all combinations is beaten by none")
 
 
-def _last_by_score(lists: Sequence[Sequence[Hint]], mask: int) -> dict[int, Place]:
+@dataclass(frozen=True, slots=True)
+class Occurrences:
+    """Where the sets of one list are: those of the size that is to come out by mask and score, and the rest from the end."""
+
+    equal: Mapping[int, Mapping[int, int]]  # mask -> score -> last place
+    others: Sequence[tuple[int, int]]  # (wider mask, or -1 for "any"; place), last first
+
+    @classmethod
+    def of(cls, hints: Sequence[Hint], size: int) -> "Occurrences":
+        equal: dict[int, dict[int, int]] = {}
+        others: list[tuple[int, int]] = []
+        for place, hint in enumerate(hints):
+            mask = hint[0]
+            if mask is None:
+                others.append((-1, place))
+                continue
+            width = mask.bit_count()
+            if width == size:
+                equal.setdefault(mask, {})[hint[3]] = place
+            elif width > size:
+                others.append((mask, place))
+        others.reverse()
+        return cls(equal, others)
+
+    def last_wider(self, mask: int) -> int | None:
+        """The last set that contains the mask and is not equal to it."""
+        return next((place for wider, place in self.others if wider & mask == mask), None)
+
+
+def _last_by_score(lists: Sequence[Occurrences], mask: int) -> dict[int, Place]:
     """The last combination for each score that the mask can have with at least one hint equal to it."""
     found: dict[tuple[bool, int], Place] = {(False, 0): ()}
-    for hints in lists:
-        adds: dict[tuple[bool, int], int] = {}
-        for index, hint in enumerate(hints):
-            if hint[0] == mask:
-                adds[True, hint[3]] = index
-        wider = _last_wider(hints, mask)
-        if wider >= 0:
-            adds[False, 0] = wider
+    for occurrences in lists:
+        adds = [(True, score, place) for score, place in occurrences.equal.get(mask, NOT_LISTED).items()]
+        wider = occurrences.last_wider(mask)
+        if wider is not None:
+            adds.append((False, 0, wider))
         longer: dict[tuple[bool, int], Place] = {}
-        for (equal, score), place in found.items():
-            for (equals, more), index in adds.items():
-                key, candidate = (equal or equals, score + more), (*place, index)
+        for (equal, score), places in found.items():
+            for equals, more, place in adds:
+                key, candidate = (equal or equals, score + more), (*places, place)
                 if candidate > longer.get(key, ()):
                     longer[key] = candidate
         found = longer
-    return {score: place for (equal, score), place in found.items() if equal}
+    return {score: places for (equal, score), places in found.items() if equal}
 
 
-def _last_wider(hints: Sequence[Hint], mask: int) -> int:
-    for index in range(len(hints) - 1, -1, -1):
-        wider = hints[index][0]
-        if wider is None or (wider & mask == mask and wider != mask):
-            return index
-    return -1
-
-
-def _last_of_higher(lasts: Mapping[int, Mapping[int, Place]], score: int) -> Place:
-    return max((place for last in lasts.values() for other, place in last.items() if other > score), default=())
+def _last_of_higher(lasts: Iterable[Mapping[int, Place]]) -> dict[int, Place]:
+    """For every score, the last combination that has a higher one."""
+    by_score: dict[int, Place] = {0: ()}
+    for last in lasts:
+        for score, place in last.items():
+            by_score[score] = max(place, by_score.get(score, ()))
+    higher: dict[int, Place] = {}
+    latest: Place = ()
+    for score in sorted(by_score, reverse=True):
+        higher[score] = latest
+        latest = max(latest, by_score[score])
+    return higher
 
 
 def _last_of_wider(lists: Sequence[Sequence[Hint]], nodes: int, mask: int) -> Place:
@@ -109,12 +171,12 @@ def _last_of_wider(lists: Sequence[Sequence[Hint]], nodes: int, mask: int) -> Pl
     return tuple(option.place for option in _Walk(options, mask, score=0).first(nodes, ()))
 
 
-def _first_after(after: Place, lists: Sequence[Sequence[Hint]], nodes: int, best: Hint) -> Hint:
-    """Its first occurrence after that place decides whether the winner is satisfied: equal candidates do not replace it."""
-    mask = nodes if best.mask is None else best.mask
+def _first_after(after: Place, lists: Sequence[Sequence[Hint]], nodes: int, value: tuple[int, int]) -> Hint:
+    """The winner, given its mask and score: the first such combination after that place, as equals do not replace it."""
+    mask, score = value
     options = [_options(hints, nodes, mask) for hints in lists]
-    chosen = _Walk(options, mask, best.score).first(nodes, after)
-    return best._replace(unsatisfied=not all(option.satisfied for option in chosen))
+    chosen = _Walk(options, mask, score).first(nodes, after)
+    return Hint(mask, preferred=False, unsatisfied=not all(option.satisfied for option in chosen), score=score)
 
 
 def _options(hints: Sequence[Hint], nodes: int, mask: int) -> list[Option]:

@@ -75,11 +75,11 @@ def _average(hint: Hint, distances: Distances) -> float:
     return sum(distances[a, b] for a in ids for b in ids) / len(ids) ** 2
 
 
-def koordinator_merge(lists: Sequence[Sequence[Hint]], nodes: int, allows: Callable[[int], bool]) -> Hint:
+def koordinator_merge(lists: Sequence[Sequence[Hint]], nodes: int, denied: Callable[[int], int]) -> Hint:
     """The walk of Koordinator's mergeFilteredHints, with the exclusivity check on every candidate."""
     best = Hint(nodes, preferred=False)
     for candidate in candidates(lists, nodes):
-        if not allows(candidate.mask or 0):
+        if (candidate.mask or 0) & denied(_bits(candidate)):
             candidate = candidate._replace(preferred=False)
         if candidate.preferred != best.preferred:
             best = candidate if candidate.preferred else best

@@ -24,11 +24,13 @@ IDLE, SINGLE, SHARED = NumaUse.IDLE, NumaUse.SINGLE, NumaUse.SHARED
 def test_disturbance(mask: int, uses: tuple[NumaUse, ...], disturbs: bool) -> None:
     occupancy = Occupancy.of(enumerate(uses))
     assert occupancy.disturbs(mask) == disturbs
+    size = mask.bit_count()
+    assert bool(Exclusivity(NumaExclusive.REQUIRED, occupancy).denied(size) & mask) == disturbs
     assert Exclusivity(NumaExclusive.REQUIRED, occupancy).allows(mask) != disturbs
-    assert Exclusivity(NumaExclusive.PREFERRED, occupancy).allows(mask)
+    assert Exclusivity(NumaExclusive.PREFERRED, occupancy).denied(size) == 0
     assert Exclusivity(NumaExclusive.PREFERRED, occupancy).score(mask, 7) == (0 if disturbs else 7)
     assert Exclusivity(NumaExclusive.REQUIRED, occupancy).score(mask, 7) == 7
-    assert Exclusivity(NumaExclusive.NONE, occupancy).allows(mask)
+    assert Exclusivity(NumaExclusive.NONE, occupancy).denied(size) == 0
 
 
 def test_occupancy_goes_by_numa_id() -> None:

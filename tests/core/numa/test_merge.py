@@ -18,10 +18,6 @@ from tests.core.numa.enumeration import koordinator_merge, kubelet_merge
 FOUR = 0b1111
 
 
-def always(_: int) -> bool:
-    return True
-
-
 def hints(*masks: int, preferred: bool = True) -> list[Hint]:
     return [Hint(mask, preferred) for mask in masks]
 
@@ -87,7 +83,7 @@ def test_closest_sets_win_only_among_equally_narrow_ones() -> None:
     ],
 )
 def test_koordinator_merge_by_hand(lists: list[list[Hint]], expected: Hint) -> None:
-    assert merge_scored(lists, FOUR, always) == expected
+    assert merge_scored(lists, FOUR) == expected
 
 
 @given(st.data())
@@ -105,8 +101,8 @@ def test_koordinator_merge_equals_the_walk(data: st.DataObject) -> None:
     nodes = mask_of(data.draw(random_hints.IDS))
     lists = data.draw(random_hints.lists(nodes))
     occupancy = Occupancy(data.draw(random_hints.subsets(nodes)), data.draw(random_hints.subsets(nodes)))
-    allows = Exclusivity(data.draw(st.sampled_from(NumaExclusive)), occupancy).allows
-    assert merge_scored(lists, nodes, allows) == koordinator_merge(lists, nodes, allows)
+    denied = Exclusivity(data.draw(st.sampled_from(NumaExclusive)), occupancy).denied
+    assert merge_scored(lists, nodes, denied) == koordinator_merge(lists, nodes, denied)
 
 
 @given(st.data())
