@@ -28,8 +28,10 @@ def _answers(sequence: Sequence) -> Iterator[Mapping[str, Any]]:
         else:
             verdict = admit(state, step.uid, step.request)
             state = verdict.state
-            refused = isinstance(verdict, Refused)
-            out = {"admit": False, "reason": verdict.refusal.reason} if refused else written(verdict.grant)
+            if isinstance(verdict, Refused):
+                out = {"admit": False, "reason": verdict.refusal.reason}
+            else:
+                out = written(verdict.grant)
         yield {"out": out, "zones": exported(sequence.node, state, sequence.memory)}
 
 

@@ -48,11 +48,13 @@ class Refused:
     The pod is out. ``state`` is the one after the kubelet has cleaned up.
 
     It equals the state before, with one exception that the kubelet really makes: memory that a hint forced onto one NUMA node of a
-    group takes that NUMA node out of the group, and giving the memory back does not put it in again.
+    group takes that NUMA node out of the group, and giving the memory back does not put it in again. ``unit`` is the container's or
+    pod's demand that could not be met, ``None`` when all were and the node as a whole is too full.
     """
 
     refusal: Refusal
     state: KubeletState
+    unit: Demand | None
 
 
 def admit(state: KubeletState, uid: str, request: PodRequest) -> Admitted | Refused:
@@ -68,7 +70,7 @@ def admit(state: KubeletState, uid: str, request: PodRequest) -> Admitted | Refu
         effective_requests(request), state.requested, state.node.allocatable
     )
     if refusal is not None:
-        return Refused(refusal, state.with_memory(attempt.clean_up()))
+        return Refused(refusal, state.with_memory(attempt.clean_up()), attempt.failed)
     attempt.start()
     grant = Grant(demand.qos, tuple(attempt.grants))
     return Admitted(grant, state.with_pod(uid, request, grant, attempt.books))
@@ -84,6 +86,7 @@ class _Attempt:
     reusable_devices: dict[str, int] = field(default_factory=dict)
     reusable_memory: Reusable = field(default_factory=dict)
     grants: list[ContainerGrant] = field(default_factory=list)
+    failed: Demand | None = None
 
     def run(self, demand: PodDemand) -> Refusal | None:
         """Allocate for every container, or say why one of them cannot be served."""
@@ -91,6 +94,7 @@ class _Attempt:
         if self.node.aligns and self.node.config.topology_scope is KubeletScope.POD:
             common = align(self.node, self._wishes(demand.pod))
             if isinstance(common, Refusal):
+                self.failed = demand.pod
                 return common
         for container, part in demand.containers:
             hint: Alignment | Refusal = common
@@ -98,6 +102,7 @@ class _Attempt:
                 hint = align(self.node, self._wishes(part))
             grant = hint if isinstance(hint, Refusal) else self._allocate(container, part, hint)
             if isinstance(grant, Refusal):
+                self.failed = part
                 return Refusal(grant.reason, f"container {container.name}: {grant.detail}")
             self.grants.append(grant)
         return None

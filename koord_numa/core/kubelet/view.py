@@ -1,64 +1,133 @@
 """
 What a scheduler can see of one kubelet-owned node: published zones, the Node object, and the pods known to be there.
 
-Gathers facts once per change of the node; ``admission.py`` decides on them. Nothing here guesses what nobody published.
+Gathers facts once per change of the node; ``admission.py`` decides on them. What nobody published is assumed here, carefully, and said.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
-from koord_numa.core.amounts import PODS, Amounts, subtract, total
+from koord_numa.core.amounts import PODS, Amounts, total
+from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
+from koord_numa.core.kubelet.cores import ARCHITECTURE, WholeCores, whole_cores
+from koord_numa.core.kubelet.leftovers import without_leftovers
+from koord_numa.core.kubelet.published import Published, surmise
+from koord_numa.core.kubelet.replay import admit
+from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.ledger import Holding
-from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
+from koord_numa.core.node import Node, Topology, Zone
+from koord_numa.core.request import PodRequest
+
+
+class Knowledge(Enum):
+    """How much of the kubelet's state is known."""
+
+    EXACT = "exact"  # the whole configuration, and every pod in the order of its admission
+    PUBLISHED = "published"  # what exporters publish: amounts per NUMA node
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletView:
     """
-    One node, ready for decisions. ``zones`` are ascending by NUMA id and already without what unpublished pods hold.
+    One node, ready for decisions. ``state`` is what the kubelet's books are, or may be.
 
-    ``requested`` sums the effective requests of all pods on the node, with their number as ``pods``.
+    ``cores`` is the rule about whole cores to be kept in addition. ``groups_known`` is false when the pods known to be there do not explain
+    where memory is in use. ``problem`` is non-empty when nothing may be placed that the kubelet would align.
     """
 
     node: str
-    config: KubeletConfig
-    zones: tuple[Zone, ...]
-    allocatable: Amounts
-    requested: Amounts = field(default_factory=dict)
-    distances: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    holdings: tuple[Holding, ...] = ()  # oldest first
+    state: KubeletState
+    knowledge: Knowledge
+    cores: WholeCores = field(default_factory=WholeCores)
+    groups_known: bool = True
+    problem: str = ""
+    demands: Mapping[str, PodDemand] = field(default_factory=dict)  # by uid, of the pods there
 
 
 def kubelet_view(
-    node: Node, topology: Topology, holdings: Iterable[Holding], unpublished: Collection[str] = ()
+    node: Node,
+    topology: Topology,
+    holdings: Iterable[Holding],
+    unpublished: Collection[str] = (),
+    previous: KubeletView | None = None,
 ) -> KubeletView:
     """
-    Gather what is known of one kubelet-owned node.
+    Gather what is known of one kubelet-owned node from what exporters publish.
 
-    ``unpublished`` are the uids of pods that ``topology`` does not show yet: placed by us or seen bound since it was made. What they hold per NUMA
-    node is subtracted here; the other pods' use is in the zones' available amounts already.
+    ``unpublished`` are the uids of pods that ``topology`` does not show yet: placed by us, or seen bound, since it was made. What they hold
+    per NUMA node is subtracted here; the other pods' use is in the zones' available amounts already. ``previous`` saves work only.
     """
-    known = tuple(sorted(holdings, key=lambda held: (held.created, held.pod.uid)))
-    hidden: dict[int, dict[str, int]] = {}
-    for held in known:
-        if held.pod.uid in unpublished:
-            for numa, amounts in held.numa:
-                hidden[numa] = total((hidden.get(numa, {}), amounts))
-    return KubeletView(
-        node=node.name,
+    known = list(holdings)
+    demands = _demands(known, previous)
+    published = [demands[held.pod.uid] for held in known if held.pod.uid in demands and held.pod.uid not in unpublished]
+    zones = without_leftovers(topology.zones, published)
+    zones = _without(zones, [held for held in known if held.pod.uid in unpublished])
+    facts = Published(
         config=topology.kubelet,
-        zones=tuple(
-            replace(zone, available=subtract(zone.available, _known_to(zone, hidden[zone.numa])))
-            if zone.numa in hidden
-            else zone
-            for zone in topology.zones
-        ),
+        zones=zones,
+        distances=topology.distances,
         allocatable=node.allocatable,
         requested={**total(held.amounts for held in known), PODS: len(known)},
-        distances=topology.distances,
-        holdings=known,
+        pods=tuple(demands.values()),
+    )
+    guess = surmise(facts)
+    seen = [part.cpus for demand in published for _, part in demand.containers if part.cpus]
+    return KubeletView(
+        node=node.name,
+        state=guess.state,
+        knowledge=Knowledge.PUBLISHED,
+        cores=whole_cores(topology.kubelet, zones, node.labels.get(ARCHITECTURE, ""), seen)
+        if guess.state.node.pins_cpus
+        else WholeCores(),
+        groups_known=guess.groups_known,
+        problem=_problem(topology),
+        demands=demands,
     )
 
 
-def _known_to(zone: Zone, amounts: Amounts) -> Amounts:
-    return {name: amount for name, amount in amounts.items() if name in zone.available}
+def exact_view(node: str, state: KubeletState) -> KubeletView:
+    """A node whose kubelet we can follow step by step: its whole configuration is known, and so was every pod."""
+    return KubeletView(node=node, state=state, knowledge=Knowledge.EXACT)
+
+
+def after_admission(view: KubeletView, uid: str, request: PodRequest) -> KubeletView:
+    """An exact view after the kubelet was given this pod, whether it took it or not."""
+    return replace(view, state=admit(view.state, uid, request).state)
+
+
+def after_removal(view: KubeletView, uid: str) -> KubeletView:
+    """An exact view after the pod is gone."""
+    return replace(view, state=view.state.without(uid))
+
+
+def _demands(known: Sequence[Holding], previous: KubeletView | None) -> dict[str, PodDemand]:
+    old = previous.demands if previous is not None else {}
+    return {
+        held.pod.uid: old.get(held.pod.uid) or pod_demand(held.request) for held in known if held.request is not None
+    }
+
+
+def _problem(topology: Topology) -> str:
+    if topology.problem:
+        return topology.problem
+    if not topology.zones:
+        return "no NUMA nodes are published"
+    if topology.kubelet.topology_policy is None:
+        return "the topology manager policy is not published"
+    return ""
+
+
+def _without(zones: Sequence[Zone], hidden: Sequence[Holding]) -> tuple[Zone, ...]:
+    held: dict[int, list[Amounts]] = {}
+    for holding in hidden:
+        for numa, amounts in holding.numa:
+            held.setdefault(numa, []).append(amounts)
+    return tuple(
+        replace(zone, available=_less(zone.available, total(held[zone.numa]))) if zone.numa in held else zone
+        for zone in zones
+    )
+
+
+def _less(available: Amounts, amounts: Amounts) -> dict[str, int]:
+    return {name: amount - amounts.get(name, 0) for name, amount in available.items()}

@@ -1,0 +1,208 @@
+"""
+A scheduler's conclusion: would this kubelet admit this pod now, and what would the pod then hold?
+
+Asks the kubelet's own procedure on the state that a view supposes, after the careful rules for what nobody published. A "yes" must
+hold; a "no" may be wrong, and says which assumption decided.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from koord_numa.core.amounts import CPU, MEMORY, MILLI, PODS, Amounts, total
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.aggregates import Demand, PodDemand, pod_demand
+from koord_numa.core.kubelet.answers import (
+    OUT_OF,
+    SMT_ALIGNMENT,
+    TOPOLOGY_AFFINITY,
+    Charge,
+    Grant,
+    KubeletAdmission,
+)
+from koord_numa.core.kubelet.machine import KubeletNode
+from koord_numa.core.kubelet.replay import Admitted, Refused, admit
+from koord_numa.core.kubelet.state import Books, KubeletState
+from koord_numa.core.kubelet.view import Knowledge, KubeletView
+from koord_numa.core.request import PodRequest
+from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
+from koord_numa.core.vocabulary import KubeletPolicy
+
+CANNOT_ALIGN: Final = "node(s) whose kubelet cannot align the pod to NUMA nodes"
+NO_WHOLE_CORES: Final = "node(s) whose kubelet cannot give whole cores"
+CANNOT_ALLOCATE: Final = "node(s) whose kubelet lacks exclusive CPUs, memory or devices"
+NOTHING_KNOWN: Final = "node(s) without usable NUMA topology"
+
+_NO_UID: Final = ""
+
+
+def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Rejection:
+    """
+    Whether the kubelet of this node would admit the pod, as far as a scheduler can tell.
+
+    The reasons are those of the kubelet's ``status.reason``: alignment (TopologyAffinityError), whole cores (SMTAlignmentError),
+    allocation (UnexpectedAdmissionError), and node-wide amounts (OutOf…).
+    """
+    demand = pod_demand(request)
+    doubt = _doubt(demand, view)
+    if doubt is not None:
+        return doubt
+    verdict = admit(view.state, _NO_UID, request)
+    if isinstance(verdict, Refused):
+        return _rejection(request, verdict, view)
+    return _admission(demand, verdict, view)
+
+
+def _doubt(demand: PodDemand, view: KubeletView) -> Rejection | None:
+    """The refusal that rests on not knowing better."""
+    if view.problem and _is_aligned(demand):
+        return Rejection(Reason.NO_TOPOLOGY, NOTHING_KNOWN, view.problem, resolvable=False)
+    counts = [part.cpus for _, part in demand.containers if part.cpus]
+    rule = view.cores
+    if counts and rule.threads > 1:
+        odd = [count for count in counts if count % rule.threads]
+        if odd:
+            detail = f"{odd[0]} CPUs are not a multiple of {rule.threads}; {rule.why}"
+            return Rejection(Reason.KUBELET_SMT, NO_WHOLE_CORES, detail, resolvable=False)
+        if sum(counts) > rule.free:
+            detail = f"{sum(counts)} CPUs needed, {rule.free} surely free on whole cores; {rule.why}"
+            return Rejection(Reason.KUBELET_SMT, NO_WHOLE_CORES, detail)
+    if demand.pod.memory and view.state.books.memory is not None and not view.groups_known:
+        detail = "the pods known to be there do not explain where memory is in use"
+        return Rejection(Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE, detail)
+    return None
+
+
+def _is_aligned(demand: PodDemand) -> bool:
+    parts = [part for _, part in demand.containers]
+    return any(part.cpus or part.memory or part.devices for part in parts)
+
+
+def _rejection(request: PodRequest, refused: Refused, view: KubeletView) -> Rejection:
+    reason, detail = refused.refusal.reason, refused.refusal.detail
+    empty = KubeletState.empty(view.state.node)
+    resolvable = isinstance(admit(empty, _NO_UID, request), Admitted)
+    if reason.startswith(OUT_OF):
+        resource = reason.removeprefix(OUT_OF)
+        message = "Too many pods" if resource == PODS else f"Insufficient {resource}"
+        return Rejection(Reason.RESOURCES, message, detail, resolvable=resolvable)
+    kind, message = {
+        TOPOLOGY_AFFINITY: (Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN),
+        SMT_ALIGNMENT: (Reason.KUBELET_SMT, NO_WHOLE_CORES),
+    }.get(reason, (Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE))
+    wanted = _wanted(refused.unit, view.state.node)
+    numbers = tuple(_numbers(wanted, view.state))
+    return Rejection(
+        kind, message, detail, resolvable=resolvable, numbers=numbers, largest=_largest(wanted, view.state)
+    )
+
+
+def _wanted(unit: Demand | None, node: KubeletNode) -> dict[str, int]:
+    """The amounts of a unit that are tied to NUMA nodes, in our units."""
+    if unit is None:
+        return {}
+    wanted = {
+        name: amount for name, amount in unit.devices.items() if name in node.devices and node.devices[name].hosts
+    }
+    if unit.cpus and node.pins_cpus:
+        wanted[CPU] = unit.cpus * MILLI
+    if unit.memory and node.pins_memory:
+        wanted.update(unit.memory)
+    return dict(sorted(wanted.items()))
+
+
+def _numbers(wanted: Amounts, state: KubeletState) -> Iterator[NumaNumbers]:
+    node = state.node
+    whole = KubeletState.empty(node).books
+    for resource, needed in wanted.items():
+        for numa in node.machine.numa_ids:
+            free = free_on(node, state.books, numa).get(resource, 0)
+            yield NumaNumbers(numa, resource, free_on(node, whole, numa).get(resource, 0), free, needed)
+
+
+def _largest(wanted: Amounts, state: KubeletState) -> dict[str, int]:
+    """What the NUMA node with most CPUs, then memory, has free of the wanted resources."""
+    rooms = [free_on(state.node, state.books, numa) for numa in state.node.machine.numa_ids]
+    best = max(rooms, key=lambda room: (room.get(CPU, 0), room.get(MEMORY, 0)), default={})
+    return {resource: best.get(resource, 0) for resource in wanted}
+
+
+def free_on(node: KubeletNode, books: Books, numa: int) -> dict[str, int]:
+    """What is free on one NUMA node, in our units: exclusive CPUs (milli), memory by type, devices near it."""
+    free = {
+        name: (pool.near(1 << numa) & pool.healthy & ~books.devices[name]).bit_count()
+        for name, pool in node.devices.items()
+    }
+    if node.pins_cpus:
+        free[CPU] = (books.cpus & node.machine.numa_bits[numa]).bit_count() * MILLI
+    if books.memory is not None:
+        free.update(books.memory.free[numa])
+    return free
+
+
+def _admission(demand: PodDemand, verdict: Admitted, view: KubeletView) -> KubeletAdmission:
+    node = view.state.node
+    taken = {
+        numa: _difference(free_on(node, view.state.books, numa), free_on(node, verdict.state.books, numa))
+        for numa in node.machine.numa_ids
+    }
+    certain = view.knowledge is Knowledge.EXACT or _is_certain(verdict.grant, node)
+    mask = _mask(verdict.grant, node)
+    if not certain:
+        whole = total(taken.values())
+        taken = {numa: whole if mask >> numa & 1 else {} for numa in taken}
+    holds = tuple((numa, amounts) for numa, amounts in taken.items() if amounts)
+    cpus = CpuSet()
+    for container in verdict.grant.containers:
+        cpus |= container.cpus
+    return KubeletAdmission(
+        numa=holds,
+        charge=Charge.PREDICTED if certain else Charge.EVERYWHERE,
+        mask=mask if holds else None,
+        cpus=cpus if view.knowledge is Knowledge.EXACT else CpuSet(),
+        note="" if view.knowledge is Knowledge.EXACT else _note(demand, view, certain=certain),
+    )
+
+
+def _difference(before: Amounts, after: Amounts) -> dict[str, int]:
+    return {name: amount - after[name] for name, amount in before.items() if amount != after[name]}
+
+
+def _places(grant: Grant, node: KubeletNode) -> Iterator[int]:
+    """For everything that is tied to NUMA nodes, the mask it may be on."""
+    everywhere = node.machine.numa_mask
+    for container in grant.containers:
+        hint = container.hint.mask if container.hint is not None else None
+        aligned = everywhere if hint is None else hint
+        if container.cpus:
+            yield aligned
+        for block in container.memory:
+            yield block.mask
+        for resource, ids in container.devices.items():
+            pool = node.devices[resource]
+            near = [device.near for device in pool.devices if device.id in ids and device.near]
+            yield from (aligned | mask if mask.bit_count() > 1 else aligned for mask in near)
+
+
+def _is_certain(grant: Grant, node: KubeletNode) -> bool:
+    """Is each thing on one NUMA node only, which the kubelet's order of preference then fixes?"""
+    return all(mask.bit_count() == 1 for mask in _places(grant, node))
+
+
+def _mask(grant: Grant, node: KubeletNode) -> int:
+    mask = 0
+    for place in _places(grant, node):
+        mask |= place
+    return mask
+
+
+def _note(demand: PodDemand, view: KubeletView, *, certain: bool) -> str:
+    """The assumptions that this yes rests on."""
+    notes = []
+    if any(part.cpus for _, part in demand.containers) and view.cores.threads > 1:
+        notes.append(view.cores.why)
+    policy = view.state.node.config.topology_policy
+    if demand.pod.memory and view.state.books.memory is not None and policy is not KubeletPolicy.SINGLE_NUMA_NODE:
+        notes.append("memory is taken to be grouped as the pods on the node suggest")
+    if not certain:
+        notes.append("several NUMA nodes are possible, so the pod is counted on each")
+    return "; ".join(notes)

@@ -1,0 +1,58 @@
+"""
+How careful a scheduler must be about whole physical cores on a node whose kubelet options or threads per core nobody published.
+
+With full-pcpus-only the kubelet refuses CPU counts that are no multiple of the threads per core, and counts beyond the free whole cores.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from koord_numa.core.amounts import CPU, MILLI
+from koord_numa.core.kubelet.machine import FULL_CORES
+from koord_numa.core.node import KubeletConfig, Zone
+
+ARCHITECTURE: Final = "kubernetes.io/arch"
+"""The well-known label of every Node that its kubelet sets."""
+
+_THREADS: Final = {"amd64": (2,), "arm64": (2,), "s390x": (2,), "riscv64": (2,)}
+_ANY_THREADS: Final = (8, 4, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCores:
+    """
+    The rule to be kept: every container's exclusive CPUs are a multiple of ``threads``, and all of a pod's together are at most ``free``.
+
+    ``threads`` 1 means that nothing has to be kept. ``why`` says which assumption this rests on.
+    """
+
+    threads: int = 1
+    free: int = 0
+    why: str = ""
+
+
+def whole_cores(config: KubeletConfig, zones: Sequence[Zone], architecture: str, seen: Iterable[int]) -> WholeCores:
+    """
+    The most careful rule that the facts allow.
+
+    ``seen`` are the exclusive CPU counts that this kubelet has admitted: a count that is no multiple of some number of threads proves
+    that this number, or the option, is not in force. So does a NUMA node with such a number of CPUs.
+    """
+    if config.cpu_policy is not None and not config.cpu_options.get(FULL_CORES, False):
+        return WholeCores()
+    counts = [*seen, *(zone.capacity.get(CPU, 0) // MILLI for zone in zones)]
+    for threads in _THREADS.get(architecture, _ANY_THREADS):
+        if all(count % threads == 0 for count in counts):
+            reserved = sum(zone.capacity.get(CPU, 0) - zone.allocatable.get(CPU, 0) for zone in zones) // MILLI
+            free = sum(zone.available.get(CPU, 0) for zone in zones) // MILLI
+            known = (
+                "full-pcpus-only is on" if config.cpu_policy is not None else "CPU manager options are not published"
+            )
+            return WholeCores(
+                threads=threads,
+                # A reserved CPU spoils the core it is on, and nobody says which one that is.
+                free=max(0, free - reserved * (threads - 1)),
+                why=f"{known}: CPUs are taken to be whole cores of {threads} threads",
+            )
+    return WholeCores()

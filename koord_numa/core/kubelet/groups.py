@@ -1,0 +1,108 @@
+"""
+Which NUMA nodes are tied together by memory blocks that span them: worked out from what pods asked for and what is in use.
+
+No exporter publishes the memory manager's groups, but its arithmetic leaves traces: the blocks of a group add up to what is in
+use on all its NUMA nodes together, and those of a NUMA node on its own to what is in use there.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Final
+
+from koord_numa.core.amounts import Amounts, total, without_zeros
+from koord_numa.core.kubelet.machine import bits_of
+from koord_numa.core.kubelet.wishes import masks_of
+
+STEPS: Final = 2_000
+"""The search gives up after so many trials: attributing blocks to NUMA nodes is a subset sum in the worst case."""
+
+_MOST_GROUPS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The memory of one container, bytes by type, and whether it may or must span NUMA nodes."""
+
+    amounts: Amounts
+    may_span: bool
+    must_span: bool
+
+
+@dataclass(slots=True)
+class _Search:
+    """Depth first over blocks, largest first; a cell's rest is what is in use there and not yet attributed."""
+
+    blocks: Sequence[Block]
+    steps: int = field(default=STEPS)
+
+    def covers(self, cells: Sequence[tuple[int, dict[str, int]]], place: int = 0) -> bool:
+        """Can all blocks from ``place`` on be attributed so that nothing is left?"""
+        self.steps -= 1
+        if self.steps < 0:
+            return False
+        if place == len(self.blocks):
+            return not any(amount for _, rest in cells for amount in rest.values())
+        block = self.blocks[place]
+        tried: list[dict[str, int]] = []
+        for mask, rest in cells:
+            spans = mask.bit_count() > 1
+            if (block.must_span and not spans) or (spans and not block.may_span) or rest in tried:
+                continue
+            if any(rest.get(kind, 0) < amount for kind, amount in block.amounts.items()):
+                continue
+            if not spans:
+                tried.append(dict(rest))  # equal NUMA nodes are as good as one another
+            for kind, amount in block.amounts.items():
+                rest[kind] -= amount
+            found = self.covers(cells, place + 1)
+            for kind, amount in block.amounts.items():
+                rest[kind] += amount
+            if found:
+                return True
+        return False
+
+
+def explain_use(used: Mapping[int, Amounts], blocks: Sequence[Block]) -> Mapping[int, int] | None:
+    """
+    For every NUMA node the mask of its group, itself when it is in none; ``None`` when the blocks do not explain the use.
+
+    ``used`` is per NUMA node and memory type in bytes. The explanation with the fewest NUMA nodes in groups is taken.
+    """
+    if _total(used.values()) != _total(block.amounts for block in blocks):
+        return None
+    ordered = sorted(blocks, key=lambda block: sorted(block.amounts.values(), reverse=True), reverse=True)
+    search = _Search(ordered)
+    may_group = any(block.may_span for block in ordered)
+    for masks in _partitions(sum(1 << numa for numa in used), may_group=may_group):
+        cells = [(mask, _together(used, mask)) for mask in masks]
+        if search.covers(cells):
+            return {numa: mask for mask in masks for numa in bits_of(mask)}
+        if search.steps < 0:
+            return None
+    return None
+
+
+def _partitions(nodes: int, may_group: bool) -> Iterator[list[int]]:
+    singles = [1 << numa for numa in bits_of(nodes)]
+    yield singles
+    if not may_group:
+        return
+    groups = [mask for size in range(2, len(singles) + 1) for mask in masks_of(nodes, size)]
+    for count in range(1, _MOST_GROUPS + 1):
+        for chosen in combinations(groups, count):
+            grouped = sum(chosen)
+            if grouped.bit_count() == sum(mask.bit_count() for mask in chosen) and not grouped & ~nodes:
+                yield [*chosen, *(single for single in singles if not single & grouped)]
+
+
+def _total(parts: Iterable[Amounts]) -> dict[str, int]:
+    return without_zeros(total(parts))
+
+
+def _together(used: Mapping[int, Amounts], mask: int) -> dict[str, int]:
+    rest: dict[str, int] = {}
+    for numa in bits_of(mask):
+        for kind, amount in used[numa].items():
+            rest[kind] = rest.get(kind, 0) + amount
+    return rest
