@@ -1,61 +1,152 @@
 """
 Allocation on a node whose CPUs the scheduler owns: from one pod and one node to a placement, or a refusal with numbers.
 
-Pure and repeatable: same request, inventory, ledger and options, same answer.
+Pure and repeatable: same request, inventory, ledger and options, same answer. The order of the rules is Koordinator's
+(NodeNUMAResource: Filter, then Reserve), with one difference: whatever would fail late there is refused here.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import replace
+from typing import Final
 
+from koord_numa.core.accounts import Accounting, Accounts, Books, accounts
+from koord_numa.core.allocation.affinity import elect, preferred
+from koord_numa.core.allocation.demand import CpuUse, Demand, demand_of
+from koord_numa.core.allocation.need import Need, Offers, offers
+from koord_numa.core.allocation.occupants import cpu_occupancy, numa_occupancy
+from koord_numa.core.allocation.options import AllocateOptions, WithoutTopology
+from koord_numa.core.allocation.place import Short, place
+from koord_numa.core.allocation.refusals import (
+    amplified_shortage,
+    cannot_be_placed,
+    no_pool,
+    not_aligned,
+    overcommitted,
+)
+from koord_numa.core.allocation.rules import Terms, terms
+from koord_numa.core.amounts import MILLI
+from koord_numa.core.cpus.ask import UNOCCUPIED
+from koord_numa.core.cpuset import EMPTY
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Ledger
-from koord_numa.core.request import PodRequest
-from koord_numa.core.verdicts import Placement, Rejection
-from koord_numa.core.vocabulary import CpuBindPolicy, NumaAllocateStrategy, NumaExclusive, NumaPolicy, ScoringType
+from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
+from koord_numa.core.numa.hints import numa_ids
+from koord_numa.core.request import PodRequest, SharedPool
+from koord_numa.core.score.strategy import Strategy as NumaScoring
+from koord_numa.core.shared_pools import shared_pools, socket_of
+from koord_numa.core.verdicts import Alignment, Placement, Rejection
+from koord_numa.core.vocabulary import CpuExclusivePolicy, NumaExclusive, NumaPolicy
 
+__all__ = [
+    "Accounting",
+    "AllocateOptions",
+    "NumaScoring",
+    "WithoutTopology",
+    "allocate",
+    "allocate_demand",
+    "demand_of",
+]
 
-class Accounting(Enum):
-    """Who counts against a NUMA node: every pod on the node, or only recorded NUMA amounts (as Koordinator, which overcommits)."""
-
-    EVERY_POD = "every pod"
-    RECORDED_AMOUNTS = "recorded amounts"
-
-
-class WithoutTopology(Enum):
-    """What becomes of a pod that wants NUMA alignment on a node without NUMA data."""
-
-    REFUSE = "refuse"
-    PERMIT = "permit"
-
-
-@dataclass(frozen=True, slots=True)
-class NumaScoring:
-    """How sets of NUMA nodes of one size are ranked: by strategy, with a weight per resource."""
-
-    type: ScoringType = ScoringType.LEAST_ALLOCATED
-    weights: Mapping[str, int] = field(default_factory=lambda: {"cpu": 1, "memory": 1})
-
-
-@dataclass(frozen=True, slots=True)
-class AllocateOptions:
-    """
-    The configured defaults. ``bind`` is for pods with own CPUs that name no policy (``NONE``: they get none of their own);
-    ``numa_policy`` for pods with own CPUs where neither pod nor node names one; ``exclusive`` for pods that name a NUMA policy
-    but no exclusivity; ``strategy`` for nodes that name none.
-    """
-
-    bind: CpuBindPolicy = CpuBindPolicy.FULL_PCPUS
-    numa_policy: NumaPolicy = NumaPolicy.BEST_EFFORT
-    exclusive: NumaExclusive = NumaExclusive.REQUIRED
-    strategy: NumaAllocateStrategy = NumaAllocateStrategy.LEAST_ALLOCATED
-    scoring: NumaScoring | None = field(default_factory=NumaScoring)
-    without_topology: WithoutTopology = WithoutTopology.REFUSE
-    accounting: Accounting = Accounting.EVERY_POD
+_POOLED: Final = frozenset({NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE})
+"""Under these a pod without own CPUs is told which shared pools are its (fine-grained CPU orchestration, "Resource status")."""
 
 
 def allocate(
     request: PodRequest, inventory: Inventory, ledger: Ledger, options: AllocateOptions
 ) -> Placement | Rejection:
-    """Place one pod on one node, or say with numbers why not."""
-    raise NotImplementedError
+    """Place one pod on one node, or say with numbers why not. Whoever asks many nodes makes the demand once."""
+    demand = demand_of(request, options)
+    return demand if isinstance(demand, Rejection) else allocate_demand(demand, inventory, ledger)
+
+
+def allocate_demand(demand: Demand, inventory: Inventory, ledger: Ledger) -> Placement | Rejection:
+    """As ``allocate``, for a demand that is known already."""
+    agreed = terms(demand, inventory)
+    if isinstance(agreed, Rejection):
+        return agreed
+    need = agreed.need
+    books = accounts(inventory, ledger, Books(need.accounting))
+    if refusal := amplified_shortage(need, inventory, ledger) or overcommitted(need, books):
+        return refusal
+    room = _room(need, books, ledger)
+    if demand.use is CpuUse.POOL_OF_ONE_NUMA:
+        return _into_one_pool(demand, agreed, inventory, room, ledger)
+    if need.policy is NumaPolicy.NONE:
+        return _unaligned(agreed, inventory, room)
+    exclusivity = _exclusivity(agreed.exclusive, inventory, ledger)
+    decision = elect(need, room, exclusivity)
+    if not decision.admitted:
+        return not_aligned(need, room, exclusivity)
+    given = place(need, room, decision.hint.mask)
+    if isinstance(given, Short):
+        return cannot_be_placed(need, room, given)
+    mask = decision.hint.mask
+    pooled = need.binding is None and not demand.best_effort and need.policy in _POOLED and mask is not None
+    return replace(
+        _placement(need, inventory, mask),
+        cpus=given.cpus,
+        numa=given.numa,
+        shared_pools=_pools(inventory, mask) if pooled and mask is not None else (),
+        alignment=Alignment.ALIGNED if decision.hint.preferred else Alignment.UNALIGNED,
+        note="; ".join(given.notes),
+    )
+
+
+def _room(need: Need, books: Accounts, ledger: Ledger) -> Offers:
+    exclusive = need.binding is not None and need.binding.exclusive is not CpuExclusivePolicy.NONE
+    return offers(need, books, cpu_occupancy(ledger) if exclusive else UNOCCUPIED)
+
+
+def _exclusivity(wish: NumaExclusive, inventory: Inventory, ledger: Ledger) -> Exclusivity:
+    if wish is NumaExclusive.NONE:
+        return UNCONSTRAINED
+    return Exclusivity(wish, numa_occupancy(ledger, inventory.machine))
+
+
+def _unaligned(agreed: Terms, inventory: Inventory, room: Offers) -> Placement | Rejection:
+    given = place(agreed.need, room, None)
+    if isinstance(given, Short):
+        return cannot_be_placed(agreed.need, room, given)
+    return replace(
+        _placement(agreed.need, inventory, None), cpus=given.cpus, note="; ".join((agreed.note, *given.notes))
+    )
+
+
+def _into_one_pool(
+    demand: Demand, agreed: Terms, inventory: Inventory, room: Offers, ledger: Ledger
+) -> Placement | Rejection:
+    """
+    ConstrainedBurst: one NUMA node whose shared pool is as large as the pod's limit and that has room for its requests.
+
+    From the fine-grained CPU orchestration proposal; the constant is inert upstream.
+    """
+    need = replace(agreed.need, policy=NumaPolicy.SINGLE_NUMA_NODE)
+    sizes = {pool.numa: MILLI * len(pool.cpus) for pool in shared_pools(inventory, ledger)}
+    large = sum(1 << numa for numa, size in sizes.items() if size >= demand.burst)
+    best = preferred(need, room, _exclusivity(agreed.exclusive, inventory, ledger), lambda mask: not mask & ~large)
+    given = None if best is None else place(need, room, best.mask)
+    if best is None or given is None or isinstance(given, Short):
+        return no_pool(room, sizes, demand.burst)
+    return replace(
+        _placement(need, inventory, best.mask),
+        numa=given.numa,
+        shared_pools=_pools(inventory, best.mask or 0),
+        alignment=Alignment.ALIGNED,
+    )
+
+
+def _placement(need: Need, inventory: Inventory, mask: int | None) -> Placement:
+    if need.binding is None:
+        return Placement(inventory.node, mask=mask)
+    binding = need.binding
+    return Placement(
+        inventory.node,
+        mask=mask,
+        bind=binding.policy,
+        bind_required=binding.required,
+        exclusive=binding.exclusive,
+    )
+
+
+def _pools(inventory: Inventory, mask: int) -> tuple[SharedPool, ...]:
+    """The pools by socket and NUMA node; the agent fills in the CPUs, which change with every pod (same section)."""
+    return tuple(SharedPool(socket_of(inventory, numa), numa, EMPTY) for numa in numa_ids(mask))

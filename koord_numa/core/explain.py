@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MEMORY, MILLI, is_hugepages
+from koord_numa.core.amounts import CPU, MEMORY, MILLI, Amounts, is_hugepages
 from koord_numa.core.verdicts import NumaNumbers, Rejection
 
 LINES: Final = 3
@@ -52,8 +52,7 @@ def describe(rejection: Rejection) -> str:
     if rejection.detail:
         parts.append(rejection.detail)
     if rejection.largest:
-        room = ", ".join(_amount(resource, amount) for resource, amount in sorted(rejection.largest.items()))
-        parts.append(f"the largest that fits is {room}")
+        parts.append(f"the largest that fits is {amounts_text(rejection.largest)}")
     return "; ".join(parts)
 
 
@@ -84,8 +83,9 @@ def _numbers(resource: str, numbers: Sequence[NumaNumbers]) -> str:
     return ", ".join(texts)
 
 
-def _amount(resource: str, amount: int) -> str:
-    return f"{_bare(resource, amount)} {_unit(resource)}"
+def amounts_text(amounts: Amounts) -> str:
+    """``8 CPUs, 16Gi memory``, by resource name."""
+    return ", ".join(f"{_bare(resource, amount)} {_unit(resource)}" for resource, amount in sorted(amounts.items()))
 
 
 def _unit(resource: str) -> str:

@@ -120,9 +120,11 @@ def hints(need: Need, offers: Offers, exclusivity: Exclusivity = UNCONSTRAINED) 
     return found
 
 
-def preferred(need: Need, offers: Offers, exclusivity: Exclusivity) -> Hint | None:
+def preferred(
+    need: Need, offers: Offers, exclusivity: Exclusivity, suits: Callable[[int], bool] | None = None
+) -> Hint | None:
     """
-    The merged hint that all resources prefer, or ``None`` when there is none.
+    The merged hint that all resources prefer, or ``None`` when there is none; only sets that ``suits`` are looked at.
 
     Of equally narrow sets the later one wins if it is a smaller number or scores higher: Koordinator's rule and order.
     """
@@ -131,7 +133,9 @@ def preferred(need: Need, offers: Offers, exclusivity: Exclusivity) -> Hint | No
         return None
     widest = 1 if need.policy is NumaPolicy.SINGLE_NUMA_NODE else len(offers.numa_ids)
     for size in range(1, widest + 1):
-        fitting = [mask for mask in masks_of_size(offers.mask, size) if sets.holds(mask)]
+        fitting = [
+            mask for mask in masks_of_size(offers.mask, size) if sets.holds(mask) and (suits is None or suits(mask))
+        ]
         accepted = [mask for mask in fitting if not any(sets.touches(mask, name) for name in offers.given)]
         best = _best(filter(exclusivity.allows, accepted), lambda mask: exclusivity.score(mask, sets.score(mask)))
         if best is not None:

@@ -1,0 +1,144 @@
+"""
+What one pod demands, the same for every node: amounts, whether its CPUs are its own, which policies it names.
+
+Made once per request class. Rules of a node (label, kubelet, what is free) come later, in ``rules.py``.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from koord_numa.core.allocation.options import AllocateOptions
+from koord_numa.core.amounts import CPU, MILLI, Amounts
+from koord_numa.core.effective import effective_limits, effective_requests, is_limited, kube_qos
+from koord_numa.core.qos import OWN_CPUS, bursts, is_exclusive_by_policy, is_pinned_by_static_kubelet, may_use_cpuset
+from koord_numa.core.request import CpuBind, PodRequest
+from koord_numa.core.verdicts import Reason, Rejection
+from koord_numa.core.vocabulary import (
+    CpuBindPolicy,
+    CpuExclusivePolicy,
+    KubeQos,
+    NumaExclusive,
+    NumaPolicy,
+    QosClass,
+)
+
+NOT_WHOLE = Rejection(Reason.CPU_COUNT, "the requested CPUs must be integer", resolvable=False)
+
+
+class CpuUse(Enum):
+    """Whose CPUs the pod runs on, as far as the pod itself decides."""
+
+    OWN = "its own"
+    SHARED = "shared"
+    POOL_OF_ONE_NUMA = "the shared pool of one NUMA node"  # ConstrainedBurst
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """
+    A pod as an allocation sees it. ``burst`` is the CPU (milli) that a ConstrainedBurst pod may use at its limit.
+
+    ``pinnable``: a static kubelet would pin it, so that on such a node it gets CPUs of its own. ``why_shared`` says in one
+    clause why its CPUs are not its own.
+    """
+
+    amounts: Amounts
+    use: CpuUse = CpuUse.SHARED
+    required: CpuBindPolicy = CpuBindPolicy.NONE
+    preferred: CpuBindPolicy = CpuBindPolicy.NONE
+    cpu_exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
+    numa: NumaPolicy = NumaPolicy.NONE
+    numa_exclusive: NumaExclusive = NumaExclusive.NONE
+    pinnable: bool = False
+    best_effort: bool = False
+    burst: int = 0
+    why_shared: str = ""
+    options: AllocateOptions = field(default_factory=AllocateOptions)
+
+    @property
+    def cpu(self) -> int:
+        """Requested milli-CPU."""
+        return self.amounts.get(CPU, 0)
+
+    @property
+    def has_whole_cpus(self) -> bool:
+        """A whole, positive number of CPUs?"""
+        return self.cpu > 0 and self.cpu % MILLI == 0
+
+
+def demand_of(request: PodRequest, options: AllocateOptions) -> Demand | Rejection:
+    """What the pod demands, or why no node can ever serve it as it is."""
+    amounts = effective_requests(request)
+    use, bind = _use(request, options)
+    cpu = amounts.get(CPU, 0)
+    if use is CpuUse.OWN:
+        if cpu % MILLI:
+            return NOT_WHOLE
+        if bursts(request):
+            return Rejection(
+                Reason.BAD_POD,
+                "the CPU request and limit of LSE and LSR pods must be equal",
+                detail=f"{request.qos} pod with a CPU limit above its request",
+                resolvable=False,
+            )
+    own = use is CpuUse.OWN and cpu > 0
+    return Demand(
+        amounts=amounts,
+        use=use if own or use is not CpuUse.OWN else CpuUse.SHARED,
+        required=bind.required if own else CpuBindPolicy.NONE,
+        preferred=bind.preferred,
+        cpu_exclusive=bind.exclusive if own else CpuExclusivePolicy.NONE,
+        numa=request.numa.policy,
+        numa_exclusive=_numa_exclusive(request, options),
+        pinnable=request.qos is QosClass.NONE and cpu % MILLI == 0 and is_pinned_by_static_kubelet(request),
+        best_effort=request.qos is QosClass.BE or kube_qos(request) is KubeQos.BEST_EFFORT,
+        burst=max(cpu, effective_limits(request).get(CPU, 0)) if is_limited(request, CPU) else cpu,
+        why_shared=_why_shared(request, cpu),
+        options=options,
+    )
+
+
+def _use(request: PodRequest, options: AllocateOptions) -> tuple[CpuUse, CpuBind]:
+    """
+    Whose CPUs, and under which bind policies, with the configured default filled in.
+
+    As Koordinator's PreFilter: a policy that is none of FullPCPUs and SpreadByPCPUs binds nothing. ConstrainedBurst is the
+    orchestration proposal's; it is inert there.
+    """
+    bind = _with_defaults(request.bind, options)
+    effective = bind.required if bind.required is not CpuBindPolicy.NONE else bind.preferred
+    if effective is CpuBindPolicy.CONSTRAINED_BURST:
+        return CpuUse.POOL_OF_ONE_NUMA, bind
+    own = may_use_cpuset(request) or is_exclusive_by_policy(request)
+    return (CpuUse.OWN if own and effective is not CpuBindPolicy.NONE else CpuUse.SHARED), bind
+
+
+def _with_defaults(bind: CpuBind, options: AllocateOptions) -> CpuBind:
+    unset = (CpuBindPolicy.NONE, CpuBindPolicy.DEFAULT)
+    return CpuBind(
+        required=options.bind if bind.required is CpuBindPolicy.DEFAULT else bind.required,
+        preferred=options.bind if bind.preferred in unset else bind.preferred,
+        exclusive=bind.exclusive,
+    )
+
+
+def _numa_exclusive(request: PodRequest, options: AllocateOptions) -> NumaExclusive:
+    """Only a pod that names a NUMA policy is exclusive without saying so (pod-level NUMA policy, "SingleNUMANodeExclusive")."""
+    if request.numa.exclusive is not NumaExclusive.NONE or request.numa.policy is NumaPolicy.NONE:
+        return request.numa.exclusive
+    return options.exclusive
+
+
+def _why_shared(request: PodRequest, cpu: int) -> str:
+    qos = kube_qos(request)
+    if not cpu:
+        return "it requests no CPU"
+    if cpu % MILLI:
+        return f"it requests {cpu / MILLI:g} CPUs, which is no whole number"
+    if request.qos in OWN_CPUS:
+        return f"as an {request.qos} pod outside the production band it has no CPUs of its own"
+    if request.qos is not QosClass.NONE:
+        return f"its QoS class is {request.qos}"
+    if qos is not KubeQos.GUARANTEED:
+        return f"it is {qos}"
+    return "it is Guaranteed, but of no QoS class that has CPUs of its own (LSE, LSR)"

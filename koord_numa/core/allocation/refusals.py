@@ -1,0 +1,179 @@
+"""Refusals with numbers: what was free on each NUMA node, what was needed, which rule decided, what would still fit."""
+
+from collections.abc import Iterable, Mapping
+
+from koord_numa.core.accounts import Accounts, PerNuma
+from koord_numa.core.allocation.affinity import elect
+from koord_numa.core.allocation.need import Need, Offers
+from koord_numa.core.allocation.place import Short
+from koord_numa.core.amounts import CPU, MILLI, Amounts
+from koord_numa.core.amplify import amplify
+from koord_numa.core.explain import amounts_text
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.ledger import Ledger
+from koord_numa.core.numa.exclusive import Exclusivity
+from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
+from koord_numa.core.vocabulary import NumaExclusive, NumaPolicy
+
+
+def not_aligned(need: Need, offers: Offers, exclusivity: Exclusivity) -> Rejection:
+    """No set of NUMA nodes is acceptable: too little in sum, kept apart by exclusivity, or not where the policy wants it."""
+    short = [name for name, given in offers.given.items() if _whole(given, offers.units[name]) < need.amounts[name]]
+    if short:
+        return insufficient(need, offers, sorted(short))
+    where = "in one NUMA node" if need.policy is NumaPolicy.SINGLE_NUMA_NODE else "on NUMA nodes that have some of each"
+    if exclusivity.wish is NumaExclusive.REQUIRED and elect(need, offers).admitted:
+        return Rejection(
+            Reason.NUMA_AFFINITY,
+            "node(s) NUMA nodes are kept by pods of the other kind (singleNUMANodeExclusive)",
+            detail=f"needs {_wanted(need, offers)} {where}, apart from pods that span NUMA nodes differently",
+            numbers=_numbers(need, offers, offers.given),
+        )
+    return Rejection(
+        Reason.NUMA_AFFINITY,
+        f"node(s) cannot meet NUMA policy {need.policy}",
+        detail=f"needs {_wanted(need, offers)} {where}",
+        resolvable=_could_ever(need, offers),
+        numbers=_numbers(need, offers, _decisive(need, offers)),
+        largest=_largest(need, offers),
+    )
+
+
+def insufficient(need: Need, offers: Offers, short: Iterable[str]) -> Rejection:
+    """The NUMA nodes that come into question have too little of these resources together."""
+    names = list(short)
+    return Rejection(
+        Reason.RESOURCES,
+        f"Insufficient NUMA {' and '.join(names)}",
+        detail=f"needs {_wanted(need, offers)}",
+        resolvable=all(sum(offers.accounts.total[name]) >= need.amounts[name] for name in names),
+        numbers=_numbers(need, offers, names),
+    )
+
+
+def cannot_be_placed(need: Need, offers: Offers, short: Short) -> Rejection:
+    """The elected NUMA nodes, or the whole node where none were elected, cannot serve the pod."""
+    if short.resources:
+        return insufficient(need, offers, short.resources)
+    return Rejection(
+        Reason.CPUS,
+        "not enough cpus available to satisfy request",
+        detail=f"{short.why}: needs {need.cpus}, found {short.found}",
+        numbers=tuple(
+            NumaNumbers(numa, CPU, MILLI * total, MILLI * free, need.amounts[CPU])
+            for numa, total, free in zip(offers.numa_ids, _cpus_there(offers), offers.cpus, strict=True)
+        ),
+    )
+
+
+def overcommitted(need: Need, accounts: Accounts) -> Rejection | None:
+    """Would the pod take what pods without a known NUMA node hold? All NUMA nodes together must still cover those."""
+    for name, amount in need.amounts.items():
+        if name not in accounts.loose:
+            continue
+        weight = amplify(amount, need.ratio) if name == CPU and need.binding else amount
+        if accounts.unclaimed(name) < weight:
+            held = amounts_text({name: accounts.loose[name]})
+            return Rejection(
+                Reason.RESOURCES,
+                f"Insufficient NUMA {name}",
+                detail=f"needs {amounts_text({name: amount})}; pods placed without NUMA nodes hold {held}",
+                numbers=tuple(
+                    NumaNumbers(numa, name, total, free, amount)
+                    for numa, total, free in zip(
+                        accounts.numa_ids, accounts.total[name], accounts.free[name], strict=True
+                    )
+                ),
+            )
+    return None
+
+
+def amplified_shortage(need: Need, inventory: Inventory, ledger: Ledger) -> Rejection | None:
+    """
+    On a node with amplified CPU: do the requests still fit when CPUs of one's own weigh amplified?
+
+    As Koordinator's filterAmplifiedCPUs; without amplification the plain predicate on resources has said everything.
+    """
+    ratio = inventory.node_ratios.get(CPU, 1)
+    wanted = need.amounts.get(CPU, 0)
+    if ratio <= 1 or not wanted:
+        return None
+    weight = amplify(wanted, ratio) if need.binding else wanted
+    held, own = ledger.amounts.get(CPU, 0), MILLI * len(ledger.cpus)
+    if own and held >= own:
+        held += amplify(own, ratio) - own
+    free = inventory.allocatable.get(CPU, 0) - held
+    if weight <= free:
+        return None
+    text = f"{amounts_text({CPU: weight})} amplified by {ratio:g} needed, {amounts_text({CPU: max(0, free)})} free"
+    return Rejection(Reason.RESOURCES, "Insufficient amplified cpu", detail=text)
+
+
+def no_pool(offers: Offers, pools: Mapping[int, int], burst: int) -> Rejection:
+    """No NUMA node's shared pool is as large as the pod's limit and has room for its requests."""
+    return Rejection(
+        Reason.CPUS,
+        "node(s) had no shared CPU pool that fits the pod's limit",
+        detail=f"needs a shared pool of {amounts_text({CPU: burst})} in one NUMA node",
+        numbers=tuple(
+            NumaNumbers(numa, CPU, MILLI * total, pools.get(numa, 0), burst)
+            for numa, total in zip(offers.numa_ids, _cpus_there(offers), strict=True)
+        ),
+    )
+
+
+def _wanted(need: Need, offers: Offers) -> str:
+    return amounts_text({name: need.amounts[name] for name in offers.given})
+
+
+def _whole(given: PerNuma, unit: int) -> int:
+    return sum(amount // unit * unit for amount in given)
+
+
+def _decisive(need: Need, offers: Offers) -> list[str]:
+    """The resources that rule some NUMA node out by themselves; all of them where none does."""
+    if need.policy is NumaPolicy.SINGLE_NUMA_NODE:
+        some = [name for name, given in offers.given.items() if any(free < need.amounts[name] for free in given)]
+    else:
+        some = [name for name, mask in offers.lacking.items() if mask]
+    return some or list(offers.given)
+
+
+def _numbers(need: Need, offers: Offers, names: Iterable[str]) -> tuple[NumaNumbers, ...]:
+    return tuple(
+        NumaNumbers(numa, name, total, free, need.amounts[name])
+        for name in names
+        for numa, total, free in zip(offers.numa_ids, offers.accounts.total[name], offers.given[name], strict=True)
+    )
+
+
+def _cpus_there(offers: Offers) -> PerNuma:
+    machine = offers.accounts.machine
+    return tuple(machine.numa_bits.get(numa, 0).bit_count() if machine else 0 for numa in offers.numa_ids)
+
+
+def _could_ever(need: Need, offers: Offers) -> bool:
+    """Would an empty node do?"""
+    totals = [
+        [offers.accounts.total[name][at] >= need.amounts[name] for name in offers.given] for at in _positions(offers)
+    ]
+    return need.policy is not NumaPolicy.SINGLE_NUMA_NODE or any(all(fits) for fits in totals)
+
+
+def _largest(need: Need, offers: Offers) -> Amounts:
+    """What the roomiest single NUMA node could still take: the one where the scarcest resource covers most of the need."""
+    if need.policy is not NumaPolicy.SINGLE_NUMA_NODE or not offers.given:
+        return {}
+
+    def room(at: int) -> float:
+        return min(given[at] / need.amounts[name] for name, given in offers.given.items() if need.amounts[name])
+
+    best = max(_positions(offers), key=lambda at: (room(at), -at))
+    units = offers.units
+    return {
+        name: min(need.amounts[name], given[best] // units[name] * units[name]) for name, given in offers.given.items()
+    }
+
+
+def _positions(offers: Offers) -> range:
+    return range(len(offers.numa_ids))

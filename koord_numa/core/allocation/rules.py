@@ -1,0 +1,153 @@
+"""
+The rules of one node applied to one pod: which NUMA policy is in force, and whether and how the pod gets CPUs of its own.
+
+Labels, kubelet settings and the pod's own words meet here; nothing looks at what is free.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from koord_numa.core.allocation.demand import NOT_WHOLE, CpuUse, Demand
+from koord_numa.core.allocation.need import Binding, Need
+from koord_numa.core.allocation.options import WithoutTopology
+from koord_numa.core.amounts import CPU
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.score.strategy import Strategy
+from koord_numa.core.verdicts import Reason, Rejection
+from koord_numa.core.vocabulary import (
+    CpuBindPolicy,
+    NodeBindPolicy,
+    NumaAllocateStrategy,
+    NumaExclusive,
+    NumaPolicy,
+    ScoringType,
+)
+
+POLICY_MISMATCH: Final = "node(s) NUMA Topology policy not match"
+NO_CPU_TOPOLOGY: Final = "node(s) invalid CPU Topology"
+NO_NUMA_DATA: Final = "node(s) missing NUMA resources"
+BIND_CONFLICT: Final = "node(s) cpu bind policy conflicts with pod's required cpu bind policy"
+BROKEN_CORE: Final = "node(s) requested cpus not multiple cpus per core"
+
+_IMPOSED: Final = {
+    NodeBindPolicy.FULL_PCPUS_ONLY: CpuBindPolicy.FULL_PCPUS,
+    NodeBindPolicy.SPREAD_BY_PCPUS: CpuBindPolicy.SPREAD_BY_PCPUS,
+}
+_FILLING: Final = {
+    NumaAllocateStrategy.MOST_ALLOCATED: ScoringType.MOST_ALLOCATED,
+    NumaAllocateStrategy.LEAST_ALLOCATED: ScoringType.LEAST_ALLOCATED,
+    NumaAllocateStrategy.DISTRIBUTE_EVENLY: ScoringType.LEAST_ALLOCATED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is to be allocated and under which exclusivity. ``note``: why no NUMA policy is in force, if none is."""
+
+    need: Need
+    exclusive: NumaExclusive = NumaExclusive.NONE
+    note: str = ""
+
+
+def terms(demand: Demand, inventory: Inventory) -> Terms | Rejection:
+    """The terms of this pod on this node, or the rule that keeps them apart; no such refusal can be resolved by evicting pods."""
+    if NumaPolicy.NONE not in (demand.numa, inventory.policy) and demand.numa is not inventory.policy:
+        return _refuse(
+            Reason.NUMA_POLICY, POLICY_MISMATCH, f"the pod wants {demand.numa}, the node has {inventory.policy}"
+        )
+    binding = _binding(demand, inventory)
+    if isinstance(binding, Rejection):
+        return binding
+    policy = _policy(demand, inventory, binding)
+    if isinstance(policy, Rejection):
+        return policy
+    need = Need(
+        amounts=demand.amounts,
+        binding=binding,
+        policy=policy,
+        strategy=inventory.strategy or demand.options.strategy,
+        scoring=_scoring(inventory, demand.options.scoring),
+        accounting=demand.options.accounting,
+        ratio=max(1, inventory.ratios.get(CPU, 1)),
+    )
+    return Terms(need, demand.numa_exclusive, _note(demand, inventory, binding) if policy is NumaPolicy.NONE else "")
+
+
+def _binding(demand: Demand, inventory: Inventory) -> Binding | Rejection | None:
+    """CPUs of its own: by the pod's own right, because a static kubelet would pin it, or because the node binds everyone."""
+    imposed = _IMPOSED.get(inventory.bind)
+    if demand.use is CpuUse.POOL_OF_ONE_NUMA:
+        if imposed and demand.cpu:
+            return _refuse(Reason.BIND_POLICY, BIND_CONFLICT, f"the node binds CPUs ({imposed}), the pod shares a pool")
+        return None if inventory.machine else _no_machine(inventory)
+    if demand.use is not CpuUse.OWN and not (imposed and demand.cpu) and not _is_pinned(demand, inventory):
+        return None
+    if not demand.has_whole_cpus:
+        return NOT_WHOLE
+    if inventory.machine is None:
+        return _no_machine(inventory)
+    wanted = demand.required
+    if imposed and wanted not in (CpuBindPolicy.NONE, imposed):
+        return _refuse(Reason.BIND_POLICY, BIND_CONFLICT, f"the node imposes {imposed}, the pod requires {wanted}")
+    required = imposed or wanted
+    if required is CpuBindPolicy.NONE:
+        chosen = demand.preferred if demand.preferred in _IMPOSED.values() else CpuBindPolicy.FULL_PCPUS
+        return Binding(chosen, exclusive=demand.cpu_exclusive)
+    binding = Binding(required, required=True, exclusive=demand.cpu_exclusive)
+    return _whole_cores(demand, inventory, binding)
+
+
+def _is_pinned(demand: Demand, inventory: Inventory) -> bool:
+    return inventory.static_kubelet and demand.pinnable
+
+
+def _whole_cores(demand: Demand, inventory: Inventory, binding: Binding) -> Binding | Rejection:
+    """SMT alignment, as the kubelet's full-pcpus-only demands it."""
+    threads = inventory.machine.threads_per_core if inventory.machine else 0
+    cpus = Need(demand.amounts, binding).cpus
+    if binding.policy is CpuBindPolicy.FULL_PCPUS and threads and cpus % threads:
+        return _refuse(Reason.CPU_COUNT, BROKEN_CORE, f"{cpus} CPUs are no whole cores of {threads}")
+    return binding
+
+
+def _policy(demand: Demand, inventory: Inventory, binding: Binding | None) -> NumaPolicy | Rejection:
+    """
+    Pod over node over the configured default, which counts for pods with CPUs of their own only.
+
+    Nobody asked the others to be aligned, and confining them to one NUMA node's pool would take CPUs away from them.
+    """
+    stated = demand.numa if demand.numa is not NumaPolicy.NONE else inventory.policy
+    policy = demand.options.numa_policy if stated is NumaPolicy.NONE and binding else stated
+    if policy is NumaPolicy.NONE or inventory.zones:
+        return policy
+    if stated is NumaPolicy.NONE or demand.options.without_topology is WithoutTopology.PERMIT:
+        return NumaPolicy.NONE
+    reason = Reason.BAD_TOPOLOGY if inventory.problem else Reason.NO_TOPOLOGY
+    return _refuse(
+        reason, NO_NUMA_DATA, inventory.problem or f"nothing is known of its NUMA nodes, {stated} needs them"
+    )
+
+
+def _scoring(inventory: Inventory, configured: Strategy | None) -> Strategy | None:
+    """A node's own strategy decides which NUMA node is filled first, as its name says; upstream it only orders CPUs."""
+    if configured is None or inventory.strategy is None:
+        return configured
+    return replace(configured, type=_FILLING[inventory.strategy])
+
+
+def _note(demand: Demand, inventory: Inventory, binding: Binding | None) -> str:
+    if not inventory.zones and (inventory.policy, demand.numa) != (NumaPolicy.NONE, NumaPolicy.NONE):
+        return "no NUMA alignment was attempted: the node publishes no NUMA data"
+    if binding is not None:
+        why = "the node publishes no NUMA data" if not inventory.zones else "none is configured"
+        return f"no NUMA alignment was attempted: neither pod nor node names a NUMA policy, and {why}"
+    return f"no NUMA alignment was attempted: neither pod nor node names a NUMA policy, and {demand.why_shared}"
+
+
+def _no_machine(inventory: Inventory) -> Rejection:
+    reason = Reason.BAD_TOPOLOGY if inventory.problem else Reason.NO_TOPOLOGY
+    return _refuse(reason, NO_CPU_TOPOLOGY, inventory.problem or "its CPUs are unknown")
+
+
+def _refuse(reason: Reason, message: str, detail: str) -> Rejection:
+    return Rejection(reason, message, detail, resolvable=False)
