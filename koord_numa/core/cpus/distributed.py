@@ -8,23 +8,29 @@ the kubelet's cpu_assignment.go (``takeByTopologyNUMADistributed``), but combina
 into another one, and a round that deals nothing ends the dealing instead of going on forever.
 
 The sum of what stays free is the same for every combination, so the sum of squares orders them; it is rounded to the
-kubelet's three decimals before it is compared, because equal balances are a tie there.
+kubelet's three decimals before it is compared, because equal balances are a tie there. NUMA nodes with as many free CPUs
+are interchangeable, so only one of the combinations that swap them is looked at.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, islice
 from math import floor, sqrt
+from typing import Final
 
 from koord_numa.core.cpus.ask import NotEnoughCpus
 from koord_numa.core.cpus.layout import layout_of
 from koord_numa.core.cpus.packed import pack, take_packed
+from koord_numa.core.cpus.representatives import representatives
 from koord_numa.core.cpus.static_options import StaticOptions
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.machine import Machine
-from koord_numa.core.ordering import fullest_first
+from koord_numa.core.ordering import emptiest_first, fullest_first
 
-_UNBALANCED = float("inf")
+_UNBALANCED: Final = float("inf")
+_SEARCHED: Final = 20_000
+_SUBSETS: Final = 4_096
+"""Where the search ends: beyond every combination of 16 NUMA nodes and every subset of 12. A kubelet would not come back."""
 
 
 def take_distributed(
@@ -90,9 +96,21 @@ class _Distribution:
     def best(self, size: int) -> _Choice | None:
         """The first combination of this many NUMA nodes with the lowest balance, ``None`` when none can serve."""
         share = self.count // size // self.group * self.group
+        ids = tuple(self.free)
+        richest = set(emptiest_first(self.free)[:size])
+        if not self._can_serve(tuple(richest), share):
+            return None
+        # The last candidate matters only when the search ends before it has met one that can serve.
+        candidates = chain(
+            (
+                tuple(ids[position] for position in positions)
+                for positions in islice(representatives(tuple(self.free.values()), size), _SEARCHED)
+            ),
+            (tuple(numa for numa in ids if numa in richest),),
+        )
         lowest = _UNBALANCED
         best: _Choice | None = None
-        for members in combinations(self.free, size):
+        for members in candidates:
             if not self._can_serve(members, share):
                 continue
             balance, dealt = self._deal(members, share, lowest)
@@ -121,7 +139,7 @@ class _Distribution:
         if floor_ >= lowest:
             return _UNBALANCED, ()
         best: tuple[float, tuple[int, ...]] = (_UNBALANCED, ())
-        for chosen in _subsets(tuple(spare)):
+        for chosen in islice(_subsets(spare), _SUBSETS):
             dealt, gain = _in_turn(chosen, spare, self.group, groups)
             if len(dealt) == groups and (balance := self._balance(squares - gain)) < best[0]:
                 best = (balance, dealt)
@@ -151,10 +169,12 @@ def _in_packed_order(machine: Machine, free: int, by_numa: Mapping[int, int]) ->
     ]
 
 
-def _subsets(members: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """All but the empty one, largest first."""
-    for size in range(len(members), 0, -1):
-        yield from combinations(members, size)
+def _subsets(spare: Mapping[int, int]) -> Iterator[tuple[int, ...]]:
+    """All of these NUMA nodes but none, largest subsets first."""
+    ids, kinds = tuple(spare), tuple(spare.values())
+    for size in range(len(ids), 0, -1):
+        for positions in representatives(kinds, size):
+            yield tuple(ids[position] for position in positions)
 
 
 def _in_turn(members: Sequence[int], spare: Mapping[int, int], group: int, groups: int) -> tuple[tuple[int, ...], int]:
