@@ -20,12 +20,12 @@ from koord_numa.core.kubelet.answers import (
     KubeletAdmission,
 )
 from koord_numa.core.kubelet.machine import KubeletNode
-from koord_numa.core.kubelet.replay import Admitted, Refused, admit
+from koord_numa.core.kubelet.replay import Admitted, Refused, Reuse, admit
 from koord_numa.core.kubelet.state import Books, KubeletState
 from koord_numa.core.kubelet.view import Knowledge, KubeletView
 from koord_numa.core.request import PodRequest
 from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
-from koord_numa.core.vocabulary import KubeletPolicy
+from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy
 
 CANNOT_ALIGN: Final = "node(s) whose kubelet cannot align the pod to NUMA nodes"
 NO_WHOLE_CORES: Final = "node(s) whose kubelet cannot give whole cores"
@@ -47,9 +47,25 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     if doubt is not None:
         return doubt
     verdict = admit(view.state, _NO_UID, request)
+    if isinstance(verdict, Admitted) and _order_matters(demand, view):
+        worst = admit(view.state, _NO_UID, request, Reuse.LAST)
+        if isinstance(worst, Admitted) or _accepts_only_preferred(view):
+            verdict = worst
     if isinstance(verdict, Refused):
         return _rejection(request, verdict, view)
     return _admission(demand, verdict, view)
+
+
+def _order_matters(demand: PodDemand, view: KubeletView) -> bool:
+    """Is it open which of its init containers' CPUs a later container gets? Then the worst order is taken."""
+    if view.knowledge is Knowledge.EXACT:
+        return False
+    return any(part.cpus and container.kind is ContainerKind.INIT for container, part in demand.containers)
+
+
+def _accepts_only_preferred(view: KubeletView) -> bool:
+    policy = view.state.node.config.topology_policy
+    return policy in (KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE)
 
 
 def _doubt(demand: PodDemand, view: KubeletView) -> Rejection | None:
@@ -171,7 +187,8 @@ def _places(grant: Grant, node: KubeletNode) -> Iterator[int]:
     """For everything that is tied to NUMA nodes, the mask it may be on."""
     everywhere = node.machine.numa_mask
     for container in grant.containers:
-        hint = container.hint.mask if container.hint is not None else None
+        hint = container.hint.mask if container.hint is not None and container.hint.preferred else None
+        # A hint that is not preferred may be too narrow, and the rest then comes from anywhere.
         aligned = everywhere if hint is None else hint
         if container.cpus:
             yield aligned

@@ -69,6 +69,16 @@ class CpuStock:
         others = self._assign(pool & ~aligned, needed - count_near)
         return others if isinstance(others, Refusal) else aligned | others
 
+    def take_fresh(self, needed: int, mask: int | None) -> int | Refusal:
+        """As ``take``, if the CPUs were in an order that puts reusable ones last."""
+        near = self._aligned(mask) if mask is not None else self.node.machine.bits
+        fresh = min(needed, (self.free & near).bit_count())
+        first = CpuStock(self.node, self.free & near).take(fresh, None)
+        if isinstance(first, Refusal):
+            return first
+        rest = CpuStock(self.node, self.free & ~first, self.reusable).take(needed - fresh, mask)
+        return rest if isinstance(rest, Refusal) else first | rest
+
     def _check_whole_cores(self, needed: int) -> Refusal | None:
         if not self.node.static_options.full_pcpus_only:
             return None

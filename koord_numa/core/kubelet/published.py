@@ -144,11 +144,34 @@ def _memory(facts: Published, node: KubeletNode) -> tuple[MemoryBooks, bool]:
             books.held[zone.numa][kind] = node.memory[zone.numa][kind] - free[kind]
         used[zone.numa] = without_zeros(books.held[zone.numa])
     blocks = [block for pod in facts.pods for block in _blocks(pod, facts.config, node.memory)]
-    groups = explain_use(used, blocks) if any(block.may_span for block in blocks) else books.groups
+    groups: Mapping[int, int] | None = books.groups
+    if any(_is_torn(pod, facts) for pod in facts.pods):
+        groups = None
+    elif any(block.may_span for block in blocks):
+        groups = explain_use(used, blocks)
     for numa in books.supply:
         books.groups[numa] = groups[numa] if groups is not None else (1 << numa) | (_TIED_UP if used[numa] else 0)
         books.blocks[numa] = int(bool(used[numa]) or books.groups[numa].bit_count() > 1)
     return books, groups is not None
+
+
+def _is_torn(pod: PodDemand, facts: Published) -> bool:
+    """
+    Did CPUs or devices need several NUMA nodes for a pod under best-effort? Then its memory belongs to a group, too, of which
+    nothing can be seen: the bytes may all have come from one of its NUMA nodes.
+    """
+    if facts.config.topology_policy is not KubeletPolicy.BEST_EFFORT or not pod.pod.memory:
+        return False
+    units = [pod.pod] if facts.config.topology_scope is KubeletScope.POD else [demand for _, demand in pod.containers]
+    return any(
+        unit.cpus * MILLI > max((zone.capacity.get(CPU, 0) for zone in facts.zones), default=0)
+        or any(
+            count > max((zone.allocatable.get(name, 0) for zone in facts.zones), default=0)
+            for name, count in unit.devices.items()
+            if any(zone.allocatable.get(name) for zone in facts.zones)
+        )
+        for unit in units
+    )
 
 
 def _blocks(pod: PodDemand, config: KubeletConfig, supply: Mapping[int, Amounts]) -> list[Block]:

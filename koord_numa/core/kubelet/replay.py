@@ -6,6 +6,7 @@ Topology manager (policy and scope), then device, CPU and memory manager per con
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Final
 
 from koord_numa.core.cpuset import CpuSet
@@ -57,7 +58,14 @@ class Refused:
     unit: Demand | None
 
 
-def admit(state: KubeletState, uid: str, request: PodRequest) -> Admitted | Refused:
+class Reuse(Enum):
+    """Whether later containers of a pod get the CPUs that its init containers leave."""
+
+    AS_ASSIGNED = "as assigned"  # whichever the CPU manager's order of CPUs yields, which knows no preference
+    LAST = "last"  # only when nothing else is free: the pod stays confined to their NUMA nodes as long as possible
+
+
+def admit(state: KubeletState, uid: str, request: PodRequest, reuse: Reuse = Reuse.AS_ASSIGNED) -> Admitted | Refused:
     """
     Ask the kubelet of this state to admit a pod. The state is not changed.
 
@@ -65,7 +73,7 @@ def admit(state: KubeletState, uid: str, request: PodRequest) -> Admitted | Refu
     scope_*.go of the kubelet's topologymanager.
     """
     demand = pod_demand(request)
-    attempt = _Attempt(state.node, state.books.copy())
+    attempt = _Attempt(state.node, state.books.copy(), reuse)
     refusal = attempt.run(demand) or check_node_fit(
         effective_requests(request), state.requested, state.node.allocatable
     )
@@ -82,6 +90,7 @@ class _Attempt:
 
     node: KubeletNode
     books: Books
+    reuse: Reuse
     reusable_cpus: int = 0
     reusable_devices: dict[str, int] = field(default_factory=dict)
     reusable_memory: Reusable = field(default_factory=dict)
@@ -177,7 +186,12 @@ class _Attempt:
     def _take_cpus(self, kind: ContainerKind, demand: Demand, hint: Alignment) -> CpuSet | Refusal:
         if not (demand.cpus and self.node.pins_cpus):
             return CpuSet()
-        bits = self._cpus().take(demand.cpus, hint.mask)
+        stock = self._cpus()
+        bits = (
+            stock.take(demand.cpus, hint.mask)
+            if self.reuse is Reuse.AS_ASSIGNED
+            else stock.take_fresh(demand.cpus, hint.mask)
+        )
         if isinstance(bits, Refusal):
             return bits
         self.books.cpus &= ~bits
