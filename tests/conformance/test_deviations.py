@@ -1,0 +1,40 @@
+"""The table of deviations: every row shows its test, and every excuse has its row."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.deviations import DOCUMENT, documented
+from tests.conformance.vectors import REPOSITORY, Oracle
+
+TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+ADAPTERS = sorted(
+    path.stem for path in Path(__file__).parent.glob("*.py") if re.search(r"^ORACLE\b", path.read_text(), re.MULTILINE)
+)
+
+
+def rows() -> list[str]:
+    """The lines of the table that are rows."""
+    return [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.split("`")[1])
+def test_every_row_names_a_test_that_exists(row: str) -> None:
+    named = TEST.findall(row.rsplit("|", 2)[1])
+    assert named, "the last column names no test"
+    for file, test in named:
+        source = (REPOSITORY / file).read_text()
+        assert f"def {test}(" in source if test else "def test_" in source
+
+
+def test_every_row_has_its_own_name() -> None:
+    assert len(rows()) == len(documented())
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_every_excuse_has_a_row(adapter: str) -> None:
+    oracle = import_module(f"tests.conformance.{adapter}").ORACLE
+    assert isinstance(oracle, Oracle)
+    assert {deviation.row for deviation in oracle.deviations} <= documented()
