@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 from koord_numa.core.rebind_request import (
     DEFAULT_DEADLINE,
@@ -13,10 +15,12 @@ from koord_numa.core.rebind_request import (
 )
 from koord_numa.wire import names
 from koord_numa.wire.metadata import head, version
-from koord_numa.wire.reading import Count, Findings, Int64, Strict, Words, read
+from koord_numa.wire.reading import Findings, Int64, Strict, Words, read
 
 ACTIONS: Final = Words({action.value: action for action in RebindAction})
 PHASES: Final = Words({phase.value: phase for phase in RebindPhase})
+
+Deadline = Annotated[int, Field(ge=1, le=2**63 - 1)]
 
 CONDITION: Final = "Complete"
 """The type of the one condition: True when the rebind succeeded, False when it failed, Unknown until then."""
@@ -27,7 +31,7 @@ class RebindSpec(Strict):
 
     node_name: str | None = None
     rebind_action: str | None = None
-    deadline_in_seconds: Count | None = None
+    deadline_in_seconds: Deadline | None = None
     dry_run: bool | None = None
 
 
