@@ -9,7 +9,8 @@ from typing import Any
 from koord_numa.core.kubelet.replay import Refused, admit
 from koord_numa.core.kubelet.state import KubeletState
 from tests.conformance.kubelet_admission import Sequence, exported, load, published, written
-from tests.conformance.vectors import Case, Conforms, Oracle, each_file
+from tests.conformance.kubelet_seen import Score, judge, with_full_configuration, with_published_amounts
+from tests.conformance.vectors import Case, Conforms, Oracle, cases, each_file
 
 Answers = list[Mapping[str, Any]]
 
@@ -67,3 +68,30 @@ ORACLE = Oracle("kubelet-admission", load, replay, agrees)
 @each_file("kubelet-admission")
 def test_kubelet_admission_is_replayed_exactly(file: Path, conforms: Conforms) -> None:
     conforms(ORACLE, file)
+
+
+@each_file("kubelet-admission")
+def test_kubelet_admission_with_the_full_configuration_known(file: Path, record_property: Any) -> None:
+    """Never a pod that the kubelet refuses, and hardly one missed that it admits."""
+    score = Score()
+    for case in cases(file):
+        judge(load(case), with_full_configuration, score)
+    record_property("conformance", f"{file.name}, configuration known: {str(score).splitlines()[0]}")
+    assert score.admits
+    assert not score.wrong_yes, str(score)
+    assert score.wrong_no.total() <= 0.02 * score.admits, str(score)
+    assert not score.wrong_charges, score.wrong_charges
+
+
+@each_file("kubelet-admission")
+def test_kubelet_admission_with_published_amounts_only(file: Path, record_property: Any) -> None:
+    """At most one pod in a thousand is placed where the kubelet refuses it; the price is measured and named."""
+    score = Score()
+    for case in cases(file):
+        judge(load(case), with_published_amounts, score)
+    first, second = str(score).splitlines()[:2]
+    record_property("conformance", f"{file.name}, amounts published: {first}; {second}")
+    assert score.admits
+    assert score.wrong_yes.total() <= 0.001 * score.steps, str(score)
+    assert score.wrong_no.total() <= 0.25 * score.admits, str(score)
+    assert score.wrong_charges.total() <= 0.005 * score.admits, score.wrong_charges
