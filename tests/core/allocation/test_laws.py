@@ -1,0 +1,248 @@
+"""Laws of allocation on random nodes and sequences of pods: nothing is given twice, nothing is forgotten, the order is irrelevant."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koord_numa.core.accounts import Accounting, Books, accounts
+from koord_numa.core.allocate import AllocateOptions, allocate
+from koord_numa.core.allocation.affinity import elect, hints
+from koord_numa.core.allocation.need import Binding, Need, offers
+from koord_numa.core.allocation.occupants import cpu_occupancy, numa_occupancy
+from koord_numa.core.allocation.place import Given, place
+from koord_numa.core.cpus.shape import has_shape
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.ledger import Holding, Ledger, holding_of
+from koord_numa.core.numa.exclusive import Exclusivity
+from koord_numa.core.numa.policies import decide_koordinator
+from koord_numa.core.request import Pod, PodKey, PodRequest
+from koord_numa.core.score.strategy import Strategy
+from koord_numa.core.verdicts import Placement, Reason, Rejection
+from koord_numa.core.vocabulary import (
+    CpuBindPolicy,
+    NodeBindPolicy,
+    NumaAllocateStrategy,
+    NumaExclusive,
+    NumaPolicy,
+    QosClass,
+    ScoringType,
+)
+from tests.core.allocation.nodes import GI, node, pod
+
+SHAPES = ["1x1x4x2", "2x1x3x2", "2x2x2x2", "2x2x4x1", "1x3x2x4", "5x1x2x2"]
+POLICIES = [NumaPolicy.BEST_EFFORT, NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE]
+SCORED = [ScoringType.LEAST_ALLOCATED, ScoringType.MOST_ALLOCATED, ScoringType.BALANCED_ALLOCATION]
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> Inventory:
+    """A node with some GPUs per NUMA node, perhaps reserved CPUs, amplification and node-wide policies."""
+    made = node(draw(st.sampled_from(SHAPES)), memory=8 * GI, reserved=draw(st.sampled_from(["", "0", "1-2"])))
+    zones = tuple((numa, {**offer, "nvidia.com/gpu": draw(st.integers(0, 2))}) for numa, offer in made.zones)
+    ratio = draw(st.sampled_from([1.0, 1.0, 1.5]))
+    return replace(
+        made,
+        zones=tuple((numa, {**offer, "cpu": int(offer["cpu"] * ratio)}) for numa, offer in zones),
+        allocatable={
+            **made.allocatable,
+            "cpu": int(made.allocatable["cpu"] * ratio),
+            "nvidia.com/gpu": sum(offer["nvidia.com/gpu"] for _, offer in zones),
+        },
+        ratios={"cpu": ratio},
+        node_ratios={"cpu": ratio},
+        bind=draw(st.sampled_from([NodeBindPolicy.NONE, NodeBindPolicy.NONE, *NodeBindPolicy])),
+        strategy=draw(st.sampled_from([None, *NumaAllocateStrategy])),
+    )
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> PodRequest:
+    """Pods of all kinds, most of them small enough for the nodes above."""
+    cpu = draw(st.sampled_from([0, 500, 1000, 1500, 2000, 3000, 4000, 6000, 9000]))
+    return pod(
+        cpu,
+        draw(st.sampled_from([0, GI, 3 * GI + 1, 7 * GI])),
+        limit=draw(st.sampled_from([None, None, cpu + 1000])),
+        qos=draw(st.sampled_from([QosClass.NONE, QosClass.LS, QosClass.LSR, QosClass.LSR])),
+        numa=draw(st.sampled_from(list(NumaPolicy))),
+        exclusive=draw(st.sampled_from(list(NumaExclusive))),
+        required=draw(st.sampled_from([CpuBindPolicy.NONE, *CpuBindPolicy])),
+        preferred=draw(st.sampled_from(list(CpuBindPolicy))),
+        gpus=draw(st.sampled_from([0, 0, 1, 2])),
+    )
+
+
+options = st.builds(
+    AllocateOptions, numa_policy=st.sampled_from(list(NumaPolicy)), scoring=st.builds(Strategy, st.sampled_from(SCORED))
+)
+
+
+def filled(where: Inventory, requests: list[PodRequest], given_options: AllocateOptions) -> Ledger:
+    """The ledger after these pods came one after the other and stayed where they were placed."""
+    ledger = Ledger()
+    for index, request in enumerate(requests):
+        answer = allocate(request, where, ledger, given_options)
+        if isinstance(answer, Placement) and fits_node(request, where, ledger):
+            ledger.hold(holding_of(Pod(PodKey("ns", str(index), str(index)), request), answer.assignment))
+    return ledger
+
+
+def fits_node(request: PodRequest, where: Inventory, ledger: Ledger) -> bool:
+    """What the plain predicate on resources checks besides."""
+    wanted = holding_of(Pod(PodKey("", "", ""), request)).amounts
+    return all(ledger.amounts.get(name, 0) + wanted.get(name, 0) <= there for name, there in where.allocatable.items())
+
+
+@given(nodes(), st.lists(pods(), max_size=8), options)
+@settings(max_examples=150)
+def test_nothing_is_given_twice_and_no_numa_node_is_overcommitted(
+    where: Inventory, requests: list[PodRequest], given_options: AllocateOptions
+) -> None:
+    ledger = filled(where, requests, given_options)
+    assert all(count == 1 for count in ledger.references.values())
+    assert ledger.cpus <= where.cpus
+    books = accounts(where, ledger)
+    for name, totals in books.total.items():
+        for numa, there in zip(books.numa_ids, totals, strict=True):
+            assert ledger.numa.get(numa, {}).get(name, 0) <= there
+        assert books.unclaimed(name) >= 0 or not any(h.numa for h in ledger)
+
+
+@given(nodes(), st.lists(pods(), max_size=5), pods(), options)
+@settings(max_examples=150)
+def test_a_placement_is_what_was_asked_for(
+    where: Inventory, requests: list[PodRequest], request: PodRequest, given_options: AllocateOptions
+) -> None:
+    ledger = filled(where, requests, given_options)
+    answer = allocate(request, where, ledger, given_options)
+    if isinstance(answer, Rejection):
+        assert answer.message
+        return
+    assert where.machine is not None
+    amounts = holding_of(Pod(PodKey("", "", ""), request)).amounts
+    if answer.bind is not CpuBindPolicy.NONE:
+        assert 1000 * len(answer.cpus) == amounts["cpu"]
+        assert not answer.cpus & ledger.cpus
+        if answer.bind_required:
+            assert has_shape(answer.bind, where.machine, answer.cpus)
+    else:
+        assert not answer.cpus
+    if answer.mask is not None:
+        assert {numa for numa, _ in answer.numa} <= {numa for numa in where.numa_ids if answer.mask >> numa & 1}
+        published = {name for _, offer in where.zones for name in offer}
+        for name, amount in amounts.items():
+            if name in published:
+                assert sum(given.get(name, 0) for _, given in answer.numa) == amount
+        for numa, given_here in answer.numa:
+            if answer.cpus:
+                here = answer.cpus & CpuSet(where.machine.numa_bits[numa])
+                assert 1000 * len(here) == given_here.get("cpu", 0)
+    if request.numa.policy is NumaPolicy.SINGLE_NUMA_NODE and len(where.zones) > 1:
+        assert answer.mask is not None
+        assert answer.mask.bit_count() == 1
+
+
+@given(nodes(), st.lists(pods(), max_size=5), pods(), options)
+@settings(max_examples=80)
+def test_who_came_first_does_not_matter(
+    where: Inventory, requests: list[PodRequest], request: PodRequest, given_options: AllocateOptions
+) -> None:
+    ledger = filled(where, requests, given_options)
+    backwards = Ledger.of(reversed(list(ledger)))
+    assert allocate(request, where, ledger, given_options) == allocate(request, where, backwards, given_options)
+
+
+@given(nodes(), st.lists(pods(), max_size=5), pods(), options)
+@settings(max_examples=80)
+def test_a_pod_that_leaves_gives_everything_back(
+    where: Inventory, requests: list[PodRequest], request: PodRequest, given_options: AllocateOptions
+) -> None:
+    ledger = filled(where, requests, given_options)
+    before = accounts(where, ledger)
+    answer = allocate(request, where, ledger, given_options)
+    if isinstance(answer, Placement):
+        ledger.hold(holding_of(Pod(PodKey("ns", "last", "last"), request), answer.assignment))
+        ledger.release("last")
+        assert accounts(where, ledger) == before
+        assert allocate(request, where, ledger, given_options) == answer
+
+
+@given(nodes(), st.lists(pods(), max_size=4), pods())
+@settings(max_examples=150)
+def test_the_largest_that_fits_does_fit(where: Inventory, requests: list[PodRequest], request: PodRequest) -> None:
+    ledger = filled(where, requests, AllocateOptions())
+    answer = allocate(request, where, ledger, AllocateOptions())
+    if not isinstance(answer, Rejection) or not answer.largest or ledger.loose:
+        return
+    assert answer.reason is Reason.NUMA_AFFINITY
+    amounts = dict(answer.largest)
+    smaller = replace(
+        request,
+        containers=(replace(request.containers[0], requests=amounts, limits={**amounts, "cpu": 10**6}),),
+        qos=QosClass.LS,
+        numa=replace(request.numa, exclusive=NumaExclusive.PREFERRED),
+    )
+    if where.bind is NodeBindPolicy.NONE and where.ratios["cpu"] == 1:
+        assert isinstance(allocate(smaller, where, ledger, AllocateOptions()), Placement)
+
+
+@st.composite
+def held_amounts(draw: st.DrawFn, where: Inventory) -> Ledger:
+    """Any ledger, also one that no allocation would have made: amounts and CPUs need not agree."""
+    assert where.machine is not None
+    free = list(where.cpus)
+    holdings = []
+    for index in range(draw(st.integers(0, 4))):
+        some = draw(st.sets(st.sampled_from(free), max_size=6))
+        numa = draw(
+            st.dictionaries(
+                st.sampled_from(where.numa_ids),
+                st.fixed_dictionaries(
+                    {"cpu": st.integers(0, 40).map(lambda n: n * 100), "memory": st.integers(0, 4 * GI)}
+                ),
+                max_size=2,
+            )
+        )
+        holdings.append(
+            Holding(PodKey("ns", str(index), str(index)), {}, CpuSet.of(some), numa=tuple(sorted(numa.items())))
+        )
+        free = [cpu for cpu in free if cpu not in some] or free
+    return Ledger.of(holdings)
+
+
+@given(nodes(), st.data(), st.sampled_from(list(Accounting)))
+@settings(max_examples=250)
+def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
+    where: Inventory, data: st.DataObject, accounting: Accounting
+) -> None:
+    ledger = data.draw(held_amounts(where))
+    cpu = data.draw(st.sampled_from([0, 1000, 2000, 4000, 6000]))
+    binding = data.draw(
+        st.sampled_from(
+            [None, Binding(CpuBindPolicy.SPREAD_BY_PCPUS), Binding(CpuBindPolicy.SPREAD_BY_PCPUS, required=True)]
+        )
+    )
+    wanted = {
+        "cpu": cpu,
+        "memory": data.draw(st.sampled_from([0, GI, 9 * GI])),
+        "nvidia.com/gpu": data.draw(st.integers(0, 2)),
+    }
+    need = Need(
+        amounts={name: amount for name, amount in wanted.items() if amount},
+        binding=binding if cpu else None,
+        policy=data.draw(st.sampled_from(POLICIES)),
+        scoring=Strategy(data.draw(st.sampled_from(SCORED))),
+        accounting=accounting,
+        ratio=where.ratios["cpu"],
+    )
+    room = offers(need, accounts(where, ledger, Books(accounting)), cpu_occupancy(ledger))
+    exclusivity = Exclusivity(data.draw(st.sampled_from(list(NumaExclusive))), numa_occupancy(ledger, where.machine))
+    merged = decide_koordinator(need.policy, [hints(need, room, exclusivity)], room.mask, exclusivity)
+    elected = elect(need, room, exclusivity)
+    assert elected.admitted == merged.admitted
+    if merged.admitted:
+        assert elected.hint == merged.hint
+        if elected.hint.preferred and elected.hint.mask is not None:
+            assert isinstance(place(need, room, elected.hint.mask), Given)
