@@ -12,7 +12,6 @@ from tests.conformance.vectors import Case, Oracle
 from tests.machines import machine_from_topo
 
 Answer = CpuSet | NotEnoughCpus
-ENDLESS = "oracle: upstream would loop forever here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ def agrees(case: Case, found: Answer) -> str | None:
     """The same CPUs, or a refusal where one was recorded; where the kubelet never ends, any answer that obeys the laws."""
     recorded = case.get("out_without_slice_aliasing", case["out"])
     ours = "refused" if isinstance(found, NotEnoughCpus) else str(found)
-    if recorded.get("panic") == ENDLESS:
+    if "panic" in recorded:
         available = CpuSet.parse(case["in"]["available"])
         lawful = isinstance(found, CpuSet) and len(found) == case["in"]["n"] and found <= available
         return None if lawful else f"recorded no end, ours {ours}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
@@ -46,7 +47,7 @@ class Occupancy:
         return cls(CpuSet(pcpu), CpuSet(numa), references, limit)
 
 
-UNOCCUPIED = Occupancy()
+UNOCCUPIED: Final = Occupancy()
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ def _uncores(packing: _Packing) -> list[Place]:
 
 def _part_of(packing: _Packing, uncore: Place) -> int:
     """The free CPUs of the lowest cores that could hold the need; an odd need leaves out one sibling."""
-    threads = packing.machine.threads_per_core
+    threads = max(1, packing.machine.threads_per_core)
     cores = [mine for core in uncore.cores if (mine := core & packing.free)]
     bits = sum(cores[: -(-packing.need // threads)])
     if threads > 1 and packing.need % 2 and bits.bit_count() > packing.need:
