@@ -53,6 +53,8 @@ async def begin(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
 @kopf.on.login(errors=kopf.ErrorsMode.PERMANENT)
 async def login(memo: kopf.Memo, **_: Any) -> kopf.ConnectionInfo:
     """The same server and credentials as our own requests."""
+    if "stop" in memo:
+        _on_signals(memo.stop)  # Kopf has put its own handlers there just before; they would stop only Kopf
     return await connection_info(memo.runtime)
 
 
@@ -109,11 +111,17 @@ async def serve(options: Options) -> None:
     stop = asyncio.Event()
     _on_signals(stop)
     runtime.crew.failure.add_done_callback(lambda _: stop.set())
+    watching = None
     try:
         await runtime.start()
-        await _run_kopf(runtime, stop)
+        watching = asyncio.create_task(_run_kopf(runtime, stop), name="kopf")
+        stopping = asyncio.create_task(stop.wait(), name="stop")
+        await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        await runtime.stop()
+        stop.set()
+        await runtime.stop()  # first: Kopf takes its time to end, and a standby waits for the lease
+        if watching is not None:
+            await watching
     if runtime.crew.failure.done():
         raise runtime.crew.failure.result()
 
@@ -123,11 +131,10 @@ async def _run_kopf(runtime: Runtime, stop: asyncio.Event) -> None:
     clock = asyncio.get_running_loop().time
     while not stop.is_set():
         begun = clock()
-        ended = asyncio.create_task(_kopf(runtime, stop), name="kopf")
+        ended = asyncio.create_task(_kopf(runtime, stop), name="kopf operator")
         await asyncio.wait({ended})
-        _on_signals(stop)  # Kopf has put its own handlers there
         error = ended.exception()
-        if error is None:
+        if error is None or stop.is_set():
             return
         if not _may_heal(error):
             raise error
@@ -145,7 +152,8 @@ async def _kopf(runtime: Runtime, stop: asyncio.Event) -> None:
     settings = kopf.OperatorSettings()
     # Kopf would kill the process some minutes after it gave up; here it only gives way to its next run.
     settings.process.ultimate_exiting_timeout = None
-    await kopf.operator(clusterwide=True, settings=settings, memo=kopf.Memo(runtime=runtime), stop_flag=stop)
+    memo = kopf.Memo(runtime=runtime, stop=stop)
+    await kopf.operator(clusterwide=True, settings=settings, memo=memo, stop_flag=stop)
 
 
 def _may_heal(error: BaseException) -> bool:

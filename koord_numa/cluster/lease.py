@@ -185,13 +185,14 @@ class LeaseElection:
     def _spec(self, holder: str, duration: int) -> dict[str, Any]:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # for people: nobody decides by these times
         before = self._seen.spec
-        ours = self.holder == holder
+        changes = holder != self.holder
+        begins = bool(holder) and changes
         return {
             "holderIdentity": holder,
             "leaseDurationSeconds": duration,
             "renewTime": now,
-            "acquireTime": before.get("acquireTime", now) if ours else now,
-            "leaseTransitions": int(before.get("leaseTransitions") or 0) + (0 if ours else 1),
+            "acquireTime": now if begins else before.get("acquireTime", now),
+            "leaseTransitions": int(before.get("leaseTransitions") or 0) + int(begins and self._seen.raw is not None),
         }
 
     def _pause(self) -> float:

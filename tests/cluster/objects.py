@@ -1,0 +1,37 @@
+"""Small API objects for tests, and waiting for what happens in the background."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+JsonObject = dict[str, Any]
+
+
+def pod(name: str, *, node: str = "", cpu: str = "1", scheduler: str = "koord-numa", **spec: Any) -> JsonObject:
+    """A pod in the default namespace."""
+    body: JsonObject = {
+        "schedulerName": scheduler,
+        "containers": [{"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}}],
+    } | spec
+    if node:
+        body["nodeName"] = node
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": body}
+
+
+def node(name: str, *, cpu: str = "8", labels: Mapping[str, str] | None = None, cordoned: bool = False) -> JsonObject:
+    """A node with some allocatable resources."""
+    amounts = {"cpu": cpu, "memory": "16Gi", "pods": "110"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": dict(labels or {})},
+        "spec": {"unschedulable": True} if cordoned else {},
+        "status": {"allocatable": amounts, "capacity": amounts},
+    }
+
+
+async def until(true: Callable[[], object], seconds: float = 10.0) -> None:
+    """Let others run until something is true; fails the test when it takes longer than it ever should."""
+    async with asyncio.timeout(seconds):
+        while not true():  # noqa: ASYNC110  (what is awaited is a condition of the whole system, not one event)
+            await asyncio.sleep(0.005)

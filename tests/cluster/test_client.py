@@ -1,0 +1,119 @@
+"""Every way a request can end has its error."""
+
+from pathlib import Path
+
+import pytest
+
+from koord_numa.cluster import client
+from koord_numa.cluster.client import Api, Body, NoCredentials
+from koord_numa.cluster.outcomes import Expired
+from koord_numa.cluster.resources import NODES, PODS, Call
+from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, Unavailable, UnknownOutcome
+from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
+from tests.cluster.objects import node, pod
+
+READ = Call("list", PODS)
+WRITE = Call("create", PODS, "default")
+
+
+@pytest.mark.parametrize(
+    ("status", "reading", "writing"),
+    [
+        (400, Invalid, Invalid),
+        (401, Forbidden, Forbidden),
+        (403, Forbidden, Forbidden),
+        (404, Gone, Gone),
+        (409, Conflict, Conflict),
+        (410, Expired, Expired),
+        (422, Invalid, Invalid),
+        (429, Unavailable, Unavailable),
+        (500, Unavailable, UnknownOutcome),
+        (502, Unavailable, UnknownOutcome),
+        (503, Unavailable, Unavailable),
+        (504, Unavailable, UnknownOutcome),
+    ],
+)
+async def test_each_status_has_its_error(
+    server: ApiServer, api: Api, status: int, reading: type[ClusterError], writing: type[ClusterError]
+) -> None:
+    server.faults.add(Fault(status=status))
+    with pytest.raises(reading) as read:
+        await api.send(READ)
+    assert type(read.value) is reading
+    with pytest.raises(writing) as written:
+        await api.send(WRITE, Body(pod("a")))
+    assert type(written.value) is writing
+
+
+async def test_a_refusal_names_the_rule(server: ApiServer, api: Api) -> None:
+    server.faults.add(Fault(status=403))
+    with pytest.raises(Forbidden) as refused:
+        await api.send(Call("create", PODS, "default", "a", "binding"), Body({}))
+    assert refused.value.rule == "create pods/binding"
+
+
+async def test_overload_carries_what_the_server_asked_for(server: ApiServer, api: Api) -> None:
+    server.faults.add(Fault(status=429, retry_after=7))
+    with pytest.raises(Unavailable) as refused:
+        await api.send(READ)
+    assert refused.value.retry_after == 7.0
+
+
+@pytest.mark.parametrize(
+    ("effect", "reading", "writing"),
+    [(Effect.DROP, Unavailable, UnknownOutcome), (Effect.LOSE_ANSWER, Unavailable, UnknownOutcome)],
+)
+async def test_a_broken_connection_leaves_only_writes_open(
+    server: ApiServer, api: Api, effect: Effect, reading: type[ClusterError], writing: type[ClusterError]
+) -> None:
+    server.faults.add(Fault(effect=effect))
+    with pytest.raises(reading):
+        await api.send(READ)
+    with pytest.raises(writing):
+        await api.send(WRITE, Body(pod("a")))
+
+
+async def test_what_was_never_sent_is_no_open_outcome(server: ApiServer, api: Api) -> None:
+    await server.stop()
+    with pytest.raises(Unavailable):
+        await api.send(WRITE, Body(pod("a")))
+
+
+@pytest.mark.parametrize(("call", "error"), [(READ, Unavailable), (WRITE, UnknownOutcome)], ids=["read", "write"])
+async def test_an_answer_that_does_not_come_in_time(
+    server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch, call: Call, error: type[ClusterError]
+) -> None:
+    monkeypatch.setattr(client, "REQUEST_TIMEOUT", 0.05)
+    server.faults.add(Fault(effect=Effect.DELAY, seconds=2.0))
+    with pytest.raises(error):
+        await api.send(call, Body(pod("a")) if call.writes else None)
+
+
+async def test_whole_objects_come_back(server: ApiServer, api: Api) -> None:
+    created = await api.send(Call("create", NODES), Body(node("a")))
+    assert created == server.store.get("nodes", "a")
+    assert await api.send(Call("get", NODES, name="a")) == created
+
+
+async def test_requests_say_who_we_are(server: ApiServer, api: Api) -> None:
+    await api.send(READ)
+    assert {asked.user_agent.partition("/")[0] for asked in server.requests} == {"koord-numa"}
+
+
+async def test_without_credentials_there_is_no_connection(tmp_path: Path) -> None:
+    with pytest.raises(NoCredentials, match="no credentials for a cluster"):
+        await Api.connect(tmp_path / "missing")
+
+
+async def test_a_token_of_the_kubeconfig_is_sent(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "{apiVersion: v1, kind: Config, current-context: c,"
+        " contexts: [{name: c, context: {cluster: k, user: u}}],"
+        " clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}],"
+        " users: [{name: u, user: {token: secret}}]}"
+    )
+    async with await Api.connect(kubeconfig) as api:
+        headers: dict[str, str] = {}
+        await api._authenticate(headers)
+    assert headers == {"Authorization": "Bearer secret"}

@@ -1,0 +1,257 @@
+"""A mirror shows what is there, whatever happens to its watch."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from koord_numa.cluster.backoff import Backoff
+from koord_numa.cluster.client import Api
+from koord_numa.cluster.listing import Kind, list_all
+from koord_numa.cluster.mirror import Mirror, Patience, Sink
+from koord_numa.cluster.resources import PODS, REBINDS, Resource
+from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions, Effect, Fault
+from koord_numa.wire.errors import WireError
+from tests.cluster.objects import node, pod, until
+
+QUICK = Patience(silence=0.5, watch=60.0, absent=0.02, backoff=lambda: Backoff(initial=0.01, cap=0.05))
+
+
+def seen(raw: Mapping[str, Any]) -> tuple[str, str]:
+    """What the tests' mirrors keep of an object: its name, and a field that changes."""
+    return raw["metadata"]["name"], (raw["metadata"].get("labels") or {}).get("v", "")
+
+
+class Picture:
+    """A sink that keeps what a mirror shows."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, str] = {}
+        self.lists = 0
+        self.synced = 0
+
+    def replace(self, found: list[tuple[str, str]]) -> None:
+        self.lists += 1
+        self.objects = dict(found)
+
+    def observe(self, event: str, found: tuple[str, str]) -> None:
+        if event == "DELETED":
+            self.objects.pop(found[0], None)
+        else:
+            self.objects[found[0]] = found[1]
+
+    def sync(self) -> None:
+        self.synced += 1
+
+
+class Watched:
+    """A running mirror and what it shows."""
+
+    def __init__(self, api: Api, kind: Kind[tuple[str, str]], patience: Patience) -> None:
+        self.picture = Picture()
+        sink = Sink(self.picture.replace, self.picture.observe, self.picture.sync)
+        self.mirror = Mirror(api, kind, sink, patience)
+
+    async def shows(self, *names: str) -> None:
+        await until(lambda: sorted(self.picture.objects) == sorted(names))
+
+
+@asynccontextmanager
+async def mirror_of(
+    api: Api, resource: Resource = PODS, fields: str = "", *, optional: bool = False, patience: Patience = QUICK
+) -> AsyncIterator[Watched]:
+    watched = Watched(api, Kind(resource, seen, fields, optional), patience)
+    task = asyncio.create_task(watched.mirror.run())
+    try:
+        yield watched
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def delete(server: ApiServer, name: str) -> None:
+    server.store.delete("pods", name, "default", DeleteOptions(grace=0))
+
+
+async def test_lists_then_watches(server: ApiServer, api: Api) -> None:
+    server.store.create(pod("a"))
+    async with mirror_of(api) as watched:
+        await until(lambda: watched.mirror.synced)
+        await watched.shows("a")
+        server.store.create(pod("b"))
+        await watched.shows("a", "b")
+        server.store.patch("pods", "b", {"metadata": {"labels": {"v": "2"}}}, "default")
+        await until(lambda: watched.picture.objects.get("b") == "2")
+        delete(server, "a")
+        await watched.shows("b")
+        assert (watched.picture.lists, watched.picture.synced) == (1, 1)
+
+
+async def test_an_empty_list_is_complete_too(api: Api) -> None:
+    async with mirror_of(api) as watched:
+        await until(lambda: watched.picture.synced == 1)
+        assert watched.picture.objects == {}
+
+
+async def test_long_lists_come_in_pages(server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koord_numa.cluster.listing.PAGE", 3)
+    for number in range(8):
+        server.store.create(pod(f"p{number}"))
+    async with mirror_of(api) as watched:
+        await watched.shows(*(f"p{number}" for number in range(8)))
+    assert sum(asked.verb == "list" for asked in server.requests) == 3
+
+
+async def test_the_server_selects(server: ApiServer, api: Api) -> None:
+    server.store.create(pod("waits"))
+    server.store.create(pod("runs", node="n"))
+    async with mirror_of(api, fields="spec.nodeName!=") as watched:
+        await watched.shows("runs")
+        server.store.bind("default", "waits", {"target": {"kind": "Node", "name": "n"}})
+        await watched.shows("runs", "waits")
+
+
+async def test_a_relist_after_410_drops_what_vanished_meanwhile(server: ApiServer, api: Api) -> None:
+    for name in ("a", "b"):
+        server.store.create(pod(name))
+    async with mirror_of(api) as watched:
+        await watched.shows("a", "b")
+        outage = server.faults.add(Fault(effect=Effect.OUTAGE))
+        await until(lambda: watched.mirror.problem)
+        delete(server, "a")
+        server.store.create(pod("c"))
+        server.compact()
+        server.faults.remove(outage)
+        await watched.shows("b", "c")
+        assert (watched.picture.lists, watched.picture.synced, watched.mirror.problem) == (2, 1, "")
+
+
+async def test_an_error_event_410_lists_again(server: ApiServer, api: Api) -> None:
+    server.store.create(pod("a"))
+    async with mirror_of(api) as watched:
+        await watched.shows("a")
+        server.faults.add(Fault(effect=Effect.EXPIRE_WATCH, count=1))
+        await until(lambda: watched.picture.lists == 2)
+        await watched.shows("a")
+
+
+async def test_a_cut_watch_goes_on_without_a_list(server: ApiServer, api: Api) -> None:
+    async with mirror_of(api) as watched:
+        await until(lambda: server.open_watches == 1)
+        server.faults.add(Fault(effect=Effect.CUT_WATCH, count=1))
+        for number in range(20):
+            server.store.create(pod(f"p{number}"))
+        await watched.shows(*(f"p{number}" for number in range(20)))
+        assert watched.picture.lists == 1
+
+
+async def test_a_silent_watch_is_left(server: ApiServer, api: Api) -> None:
+    async with mirror_of(api) as watched:
+        await until(lambda: server.open_watches == 1)
+        server.faults.add(Fault(effect=Effect.SLOW_WATCH, seconds=60.0, count=1))  # neither event nor bookmark comes
+        server.store.create(pod("a"))
+        await watched.shows("a")
+        assert (watched.picture.lists, watched.mirror.reconnects) == (1, 1)
+
+
+async def test_an_outage_is_waited_out(server: ApiServer, api: Api) -> None:
+    async with mirror_of(api) as watched:
+        await until(lambda: watched.mirror.synced)
+        await server.stop()
+        await until(lambda: watched.mirror.reconnects >= 5)
+        server.store.create(pod("a"))
+        await server.start()
+        await watched.shows("a")
+        assert watched.mirror.problem == ""
+
+
+async def test_a_missing_right_is_named_and_the_mirror_recovers(server: ApiServer, api: Api) -> None:
+    fault = server.faults.add(Fault(status=403, verb="list", resource="pods"))
+    server.store.create(pod("a"))
+    async with mirror_of(api) as watched:
+        await until(lambda: watched.mirror.problem)
+        assert "list pods" in watched.mirror.problem
+        assert not watched.mirror.synced
+        server.faults.remove(fault)
+        await watched.shows("a")
+
+
+async def test_retry_after_is_respected(server: ApiServer, api: Api) -> None:
+    server.faults.add(Fault(status=429, verb="list", retry_after=1, count=1))
+    begun = asyncio.get_running_loop().time()
+    async with mirror_of(api) as watched:
+        await until(lambda: watched.mirror.synced)
+    assert asyncio.get_running_loop().time() - begun >= 1
+
+
+async def test_a_kind_that_is_not_installed_is_empty_until_it_is(
+    server: ApiServer, api: Api, rebind_crd: Callable[[], None]
+) -> None:
+    async with mirror_of(api, REBINDS, optional=True) as watched:
+        await until(lambda: watched.mirror.synced)
+        rebind_crd()
+        server.store.create(
+            {
+                "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+                "kind": "RebindResource",
+                "metadata": {"name": "a"},
+                "spec": {"nodeName": "n"},
+            }
+        )
+        await watched.shows("a")
+        server.store.delete("customresourcedefinitions.apiextensions.k8s.io", REBINDS_CRD)
+        await watched.shows()
+        assert watched.picture.synced == 1
+
+
+REBINDS_CRD = "rebindresources.scheduling.koordinator.sh"
+
+
+async def test_a_404_of_something_else_does_not_empty_the_cluster(server: ApiServer, api: Api) -> None:
+    server.store.create(pod("a"))
+    async with mirror_of(api) as watched:
+        await watched.shows("a")
+        server.faults.add(Fault(status=404, verb="list,watch"))
+        server.faults.add(Fault(effect=Effect.CUT_WATCH, count=1))
+        await until(lambda: watched.mirror.problem)
+        assert sorted(watched.picture.objects) == ["a"]
+
+
+async def test_objects_that_cannot_be_identified_are_left_out(server: ApiServer, api: Api) -> None:
+    def strict(raw: Mapping[str, Any]) -> tuple[str, str]:
+        if raw["metadata"]["name"] == "bad":
+            raise WireError("Pod", "metadata", "is broken")
+        return seen(raw)
+
+    for name in ("bad", "good"):
+        server.store.create(pod(name))
+    assert (await list_all(api, Kind(PODS, strict))).objects == [("good", "")]
+
+
+async def test_bookmarks_keep_a_quiet_watch_young(server: ApiServer, api: Api) -> None:
+    async with mirror_of(api) as watched:
+        await until(lambda: watched.mirror.synced)
+        for name in "ab":
+            server.store.create(node(name))
+        version = watched.mirror._version
+        await until(lambda: watched.mirror._version != version)
+        assert watched.mirror.age < 5
+        assert watched.mirror.reconnects == 0
+
+
+async def test_events_and_random_cuts_end_in_the_true_picture(server: ApiServer, api: Api) -> None:
+    server.faults.add(Fault(effect=Effect.CUT_WATCH, probability=0.05, seed=1))
+    server.faults.add(Fault(effect=Effect.EXPIRE_WATCH, probability=0.02, seed=2))
+    server.faults.add(Fault(status=500, verb="list,watch", probability=0.2, seed=3))
+    async with mirror_of(api) as watched:
+        for number in range(300):
+            server.store.create(pod(f"p{number}"))
+            if number % 3 == 0:
+                delete(server, f"p{number // 2}")
+            await asyncio.sleep(0)
+        server.faults.clear()
+        true = [found["metadata"]["name"] for found in server.store.list("pods")]
+        await watched.shows(*true)
