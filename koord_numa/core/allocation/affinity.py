@@ -16,11 +16,9 @@ from koord_numa.core.accounts import Accounting, PerNuma
 from koord_numa.core.allocation.need import Need, Offers
 from koord_numa.core.allocation.split import split
 from koord_numa.core.amounts import CPU, MILLI
-from koord_numa.core.amplify import amplify
 from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
 from koord_numa.core.numa.hints import Hint, masks_of_size, numa_ids
 from koord_numa.core.numa.policies import KOORDINATOR, Decision, decide_koordinator
-from koord_numa.core.score.strategy import score
 from koord_numa.core.vocabulary import NumaPolicy
 
 WIDEST_LIST: Final = 12
@@ -66,13 +64,7 @@ class Sets:
                 total, free = accounts.total[name], self.offers.free[name]
                 capacity[name] = sum(total[at] for at in positions)
                 used[name] = max(0, capacity[name] - sum(free[at] for at in positions))
-        return score(scoring, capacity, used, self._weighed())
-
-    def _weighed(self) -> dict[str, int]:
-        amounts = dict(self.need.amounts)
-        if self.need.binding and CPU in amounts:
-            amounts[CPU] = amplify(amounts[CPU], self.need.ratio)
-        return amounts
+        return scoring.score(capacity, used, self.need.weighed)
 
     def _sum(self, whole: PerNuma, sums: dict[int, int], mask: int) -> int:
         known = sums.get(mask)

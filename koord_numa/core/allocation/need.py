@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from koord_numa.core.accounts import Accounting, Accounts, PerNuma
 from koord_numa.core.amounts import CPU, MILLI, Amounts
+from koord_numa.core.amplify import amplify
 from koord_numa.core.cpus.ask import Occupancy
 from koord_numa.core.cpus.orchestrate import Downgrade
 from koord_numa.core.score.strategy import Strategy
@@ -50,6 +51,13 @@ class Need:
     def cpus(self) -> int:
         """How many CPUs of its own the pod gets."""
         return self.amounts.get(CPU, 0) // MILLI if self.binding else 0
+
+    @property
+    def weighed(self) -> Amounts:
+        """The amounts with own CPUs amplified, as scores count them."""
+        if self.binding is None or self.ratio <= 1:
+            return self.amounts
+        return {**self.amounts, CPU: amplify(self.amounts[CPU], self.ratio)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,79 @@
+"""
+A placement seen as something to be scored: which NUMA nodes it fills, and how full it makes them or the node.
+
+Facts for the scores in ``koordinator.py`` and ``composite.py``; no score is made here.
+"""
+
+from dataclasses import dataclass
+
+from koord_numa.core.accounts import Accounts, Books, accounts
+from koord_numa.core.amounts import CPU, MILLI, Amounts, total
+from koord_numa.core.amplify import amplify
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.ledger import Ledger
+from koord_numa.core.verdicts import Placement
+from koord_numa.core.vocabulary import CpuBindPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One pod's placement on one node, before it is held. ``amounts`` is the pod's effective request."""
+
+    placement: Placement
+    amounts: Amounts
+    inventory: Inventory
+    ledger: Ledger
+
+    @property
+    def has_own_cpus(self) -> bool:
+        """Does the pod get CPUs of its own?"""
+        return self.placement.bind is not CpuBindPolicy.NONE
+
+    @property
+    def numa_nodes(self) -> int:
+        """
+        How many NUMA nodes the pod is on: those of its CPUs and amounts; all of them when it may run anywhere.
+
+        0 where the node's NUMA nodes are unknown.
+        """
+        machine = self.inventory.machine
+        mask = self.placement.mask or 0
+        if self.placement.cpus and machine:
+            mask |= machine.numa_of(self.placement.cpus)
+        return mask.bit_count() or self.numa_total
+
+    @property
+    def numa_total(self) -> int:
+        """How many NUMA nodes the node has."""
+        if self.inventory.zones:
+            return len(self.inventory.zones)
+        return len(self.inventory.machine.numa_ids) if self.inventory.machine else 0
+
+    @property
+    def books(self) -> Accounts:
+        """What was free on each NUMA node before the pod came."""
+        return accounts(self.inventory, self.ledger, Books())
+
+    def weighed(self, amounts: Amounts) -> Amounts:
+        """Amounts of this pod as they weigh on the node: own CPUs amplified."""
+        if not self.has_own_cpus or not amounts.get(CPU):
+            return amounts
+        return {**amounts, CPU: amplify(amounts[CPU], self.inventory.ratios.get(CPU))}
+
+    def capacity_on(self, numa: int) -> tuple[Amounts, Amounts]:
+        """What a NUMA node has in total, and how much of it was taken."""
+        books = self.books
+        at = books.numa_ids.index(numa)
+        capacity = {name: amounts[at] for name, amounts in books.total.items()}
+        return capacity, {name: capacity[name] - books.free[name][at] for name in capacity}
+
+    @property
+    def scope(self) -> tuple[Amounts, Amounts]:
+        """Total and taken of the NUMA nodes that the pod's amounts are on, or of the whole node when it has none."""
+        if self.placement.numa:
+            parts = [self.capacity_on(numa) for numa, _ in self.placement.numa]
+            return total(capacity for capacity, _ in parts), total(taken for _, taken in parts)
+        held = dict(self.ledger.amounts)
+        own = MILLI * len(self.ledger.cpus)
+        held[CPU] = held.get(CPU, 0) - own + amplify(own, self.inventory.ratios.get(CPU))
+        return self.inventory.allocatable, held
