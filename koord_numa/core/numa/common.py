@@ -100,7 +100,7 @@ class _Search:
 
     def _descend(self, open_ids: int, size: int, missing: list[int]) -> int | None:
         self.steps -= 1
-        if self.steps < 0 or size > open_ids or size < (self.covering & mask_of(self.ids[:open_ids])).bit_count():
+        if self.steps < 0 or size > open_ids:
             return None
         if any(rows[open_ids][size] < rest for rows, rest in zip(self.largest, missing, strict=True)):
             return None
