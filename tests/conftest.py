@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Machines that run tests are busy; a slow example is not a wrong one.
-settings.register_profile("busy", deadline=None)
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
 CONFORMANCE = "conformance"
