@@ -48,8 +48,3 @@ def numa_ids(mask: int) -> Iterator[int]:
 def masks_of_size(nodes: int, size: int) -> tuple[int, ...]:
     """All sets of ``size`` out of ``nodes``, lexicographic in the ascending ids: {0,1} {0,2} {1,2}. As bitmask.IterateBitMasks."""
     return tuple(sum(bits) for bits in combinations([1 << numa for numa in numa_ids(nodes)], size))
-
-
-def hints_by_list(masks: Iterable[int], fewest: int) -> list[Hint]:
-    """Hints on these masks; those of ``fewest`` NUMA nodes are preferred."""
-    return [Hint(mask, mask.bit_count() == fewest) for mask in masks]
