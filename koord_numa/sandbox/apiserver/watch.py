@@ -101,7 +101,6 @@ class WatchStream:
 
     def pending(self) -> list[bytes]:
         """The lines for everything that happened since the last call. Raises 410 when that is no longer in the history."""
-        self._woken.clear()
         if self._backend.storage.revision == self._cursor:
             return []
         changes = self._table.since(self._cursor)
@@ -136,6 +135,7 @@ class WatchStream:
                         await self._woken.wait()
                 except TimeoutError:
                     now = clock()
+            self._woken.clear()  # before the caller looks, so that what happens while it looks is not missed
             is_due = self._request.bookmarks and now >= due
             if is_due:
                 due = last_bookmark if now < last_bookmark < now + bookmark_interval else now + bookmark_interval

@@ -1,0 +1,302 @@
+"""Namespaces, nodes, both event APIs, CustomResourceDefinitions, and questions about permissions."""
+
+from typing import Any
+
+import pytest
+
+from koord_numa.sandbox.apiserver import ApiServer, Fault
+from tests.sandbox.apiserver.client import (
+    CONFIGMAPS,
+    CRDS,
+    NODES,
+    PODS,
+    RACKS,
+    Api,
+    binding,
+    configmap,
+    crd,
+    node,
+    pod,
+    rack,
+)
+
+NAMESPACES = "/api/v1/namespaces"
+EVENTS = "/api/v1/namespaces/default/events"
+NEW_EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+
+
+async def test_the_usual_namespaces_exist(api: Api) -> None:
+    items = (await api.get(NAMESPACES)).body["items"]
+    assert [item["metadata"]["name"] for item in items] == ["default", "kube-node-lease", "kube-public", "kube-system"]
+
+
+async def test_a_namespace_lives_and_dies_with_its_content(api: Api) -> None:
+    created = await api.create(NAMESPACES, {"metadata": {"name": "team"}})
+    assert (created["status"], created["spec"]) == ({"phase": "Active"}, {"finalizers": ["kubernetes"]})
+    assert created["metadata"]["labels"] == {"kubernetes.io/metadata.name": "team"}
+    await api.create(f"{NAMESPACES}/team/configmaps", configmap())
+    assert (await api.delete(f"{NAMESPACES}/team")).status == 200
+    assert (await api.get(f"{NAMESPACES}/team")).status == 404
+    assert (await api.get(f"{NAMESPACES}/team/configmaps/c")).status == 404
+
+
+async def test_a_namespace_waits_for_its_pods(api: Api) -> None:
+    pods = f"{NAMESPACES}/team/pods"
+    await api.create(NAMESPACES, {"metadata": {"name": "team"}})
+    await api.create(pods, pod())
+    await api.post(f"{pods}/p/binding", binding("p", "n1"))
+    assert (await api.delete(f"{NAMESPACES}/team")).body["status"]["phase"] == "Terminating"
+    refused = await api.post(pods, pod("q"))
+    assert (refused.reason, refused.body["details"]["causes"][0]["reason"]) == (
+        (403, "Forbidden"),
+        "NamespaceTerminating",
+    )
+    await api.delete(f"{pods}/p", gracePeriodSeconds="0")
+    assert (await api.get(f"{NAMESPACES}/team")).status == 404
+
+
+async def test_the_usual_namespaces_stay(api: Api) -> None:
+    assert (await api.delete(f"{NAMESPACES}/default")).reason == (403, "Forbidden")
+
+
+async def test_node_status_is_a_subresource(api: Api) -> None:
+    await api.create(NODES, node(capacity={"cpu": "8"}))
+    await api.patch(f"{NODES}/n1/status", {"status": {"allocatable": {"cpu": "6"}}})
+    changed = (
+        await api.patch(f"{NODES}/n1", {"spec": {"unschedulable": True}, "status": {"allocatable": {"cpu": "1"}}})
+    ).body
+    assert (changed["spec"]["unschedulable"], changed["status"]["allocatable"]) == (True, {"cpu": "6"})
+
+
+@pytest.mark.parametrize(
+    "taint", [{"key": "a b", "effect": "NoSchedule"}, {"key": "a", "effect": "Never"}], ids=["key", "effect"]
+)
+async def test_taints_are_checked(api: Api, taint: dict[str, str]) -> None:
+    assert (await api.post(NODES, {**node(), "spec": {"taints": [taint]}})).reason == (422, "Invalid")
+
+
+def core_event(**fields: Any) -> dict[str, Any]:
+    """An event of the old API."""
+    about = {"kind": "Pod", "namespace": "default", "name": "p", "uid": "1"}
+    return {
+        "metadata": {"name": "p.1"},
+        "involvedObject": about,
+        "reason": "Scheduled",
+        "message": "done",
+        "type": "Normal",
+        **fields,
+    }
+
+
+def new_event(**fields: Any) -> dict[str, Any]:
+    """An event of the new API."""
+    return {
+        "metadata": {"name": "p.2"},
+        "regarding": {"kind": "Pod", "namespace": "default", "name": "p", "uid": "1"},
+        "reason": "Scheduled",
+        "note": "done",
+        "type": "Normal",
+        "action": "Binding",
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "koord-numa",
+        "reportingInstance": "koord-numa-0",
+        **fields,
+    }
+
+
+async def test_both_event_apis_show_the_same_events(api: Api) -> None:
+    await api.create(EVENTS, core_event(source={"component": "kubelet"}, count=3))
+    await api.create(NEW_EVENTS, new_event())
+    core = (await api.get(EVENTS)).body["items"]
+    new = (await api.get(NEW_EVENTS)).body["items"]
+    assert [(one["apiVersion"], one["message"], one["involvedObject"]["name"]) for one in core] == [
+        ("v1", "done", "p")
+    ] * 2
+    assert [(one["apiVersion"], one["note"], one["regarding"]["name"]) for one in new] == [
+        ("events.k8s.io/v1", "done", "p")
+    ] * 2
+    assert (core[1]["reportingComponent"], new[0]["deprecatedSource"], new[0]["deprecatedCount"]) == (
+        "koord-numa",
+        {"component": "kubelet"},
+        3,
+    )
+
+
+async def test_events_are_watched_in_the_api_of_the_watcher(api: Api) -> None:
+    async with api.watch(EVENTS) as old, api.watch(NEW_EVENTS) as new:
+        await api.create(NEW_EVENTS, new_event())
+        assert ((await old.next())["object"]["message"], (await new.next())["object"]["note"]) == ("done", "done")
+
+
+@pytest.mark.parametrize(
+    "selector",
+    ["involvedObject.name=p,involvedObject.kind=Pod", "reason=Scheduled,type=Normal", "involvedObject.uid=1"],
+)
+async def test_events_are_selected_by_their_object(api: Api, selector: str) -> None:
+    await api.create(EVENTS, core_event())
+    assert len((await api.get(EVENTS, fieldSelector=selector)).body["items"]) == 1
+    assert (await api.get(EVENTS, fieldSelector="involvedObject.name=q")).body["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"action": ""}, "action"),
+        ({"reportingController": ""}, "reportingController"),
+        ({"reportingInstance": "x" * 129}, "reportingInstance"),
+        ({"note": "x" * 1025}, "message"),
+        ({"type": "Odd"}, "type"),
+        ({"regarding": {"kind": "Pod", "namespace": "other", "name": "p"}}, "involvedObject.namespace"),
+    ],
+)
+async def test_new_events_are_checked(api: Api, change: dict[str, Any], field: str) -> None:
+    answer = await api.post(NEW_EVENTS, new_event(**change))
+    assert answer.reason == (422, "Invalid")
+    assert [cause["field"] for cause in answer.body["details"]["causes"]] == [field]
+
+
+async def test_a_definition_is_established_and_served(api: Api) -> None:
+    created = await api.create(CRDS, crd())
+    conditions = {one["type"]: one["status"] for one in created["status"]["conditions"]}
+    assert conditions == {"NamesAccepted": "True", "Established": "True"}
+    assert created["status"]["storedVersions"] == ["v1"]
+    assert (await api.get(RACKS)).body["kind"] == "RackList"
+
+
+async def test_custom_defaults_and_pruning(api: Api) -> None:
+    await api.create(CRDS, crd())
+    answer = await api.post(
+        RACKS, rack(unknown=1, free={"any": {"thing": 1}}, port="http", slots=[{"name": "a", "odd": 1}])
+    )
+    assert answer.body["spec"] == {
+        "size": 1,
+        "free": {"any": {"thing": 1}},
+        "port": "http",
+        "slots": [{"name": "a"}],
+        "mode": "Fast",
+    }
+    assert answer.headers["Warning"] == '299 - "unknown field \\"spec.unknown\\""'
+
+
+async def test_strict_validation_refuses_unknown_fields(api: Api) -> None:
+    await api.create(CRDS, crd())
+    strict = await api.post(RACKS, rack(unknown=1), fieldValidation="Strict")
+    ignored = await api.post(RACKS, rack(unknown=1), fieldValidation="Ignore")
+    odd = await api.post(RACKS, rack("r2"), fieldValidation="Perhaps")
+    assert (strict.reason, ignored.status, "Warning" in ignored.headers, odd.status) == (
+        (400, "BadRequest"),
+        201,
+        False,
+        422,
+    )
+    assert 'unknown field "spec.unknown"' in strict.body["message"]
+
+
+INVALID_RACKS = [
+    pytest.param({"spec": {}}, "spec.size", "Required value", id="missing"),
+    pytest.param(rack(size="1"), "spec.size", "must be of type integer", id="type"),
+    pytest.param(rack(size=0), "spec.size", "should be greater than or equal to 1", id="minimum"),
+    pytest.param(rack(mode="Medium"), "spec.mode", 'supported values: "Fast", "Slow"', id="enum"),
+    pytest.param(rack(port=True), "spec.port", "must be of type integer,string", id="int-or-string"),
+    pytest.param(rack(slots=[{"free": True}]), "spec.slots[0].name", "Required value", id="inside-a-list"),
+    pytest.param(rack(slots=[{"name": "a"}, {"name": "a"}]), "spec.slots[1]", "Duplicate value", id="duplicate-key"),
+    pytest.param(rack(slots={}), "spec.slots", "must be of type array", id="no-list"),
+]
+
+
+@pytest.mark.parametrize(("body", "field", "words"), INVALID_RACKS)
+async def test_schemas_are_enforced(api: Api, body: dict[str, Any], field: str, words: str) -> None:
+    await api.create(CRDS, crd())
+    answer = await api.post(RACKS, {**rack(), **body})
+    assert answer.reason == (422, "Invalid"), answer.body
+    causes = {cause["field"]: cause["message"] for cause in answer.body["details"]["causes"]}
+    assert words in causes[field]
+    assert answer.body["message"].startswith('Rack.example.com "r1" is invalid: ')
+
+
+async def test_schemas_are_enforced_on_patches(api: Api) -> None:
+    await api.create(CRDS, crd())
+    await api.create(RACKS, rack())
+    assert (await api.patch(f"{RACKS}/r1", {"spec": {"size": None}})).reason == (422, "Invalid")
+
+
+async def test_a_kind_in_several_versions(api: Api) -> None:
+    await api.create(CRDS, crd())
+    alpha = RACKS.replace("/v1/", "/v1alpha1/")
+    created = (await api.post(alpha, {**rack(), "apiVersion": "example.com/v1alpha1"})).body
+    assert created["apiVersion"] == "example.com/v1alpha1"
+    assert (await api.get(f"{RACKS}/r1")).body["apiVersion"] == "example.com/v1"
+    assert [item["apiVersion"] for item in (await api.get(alpha)).body["items"]] == ["example.com/v1alpha1"]
+    assert (await api.get(RACKS.replace("/v1/", "/v2/"))).status == 404
+
+
+async def test_cluster_scope(api: Api) -> None:
+    await api.create(CRDS, crd(scope="Cluster"))
+    created = await api.create("/apis/example.com/v1/racks", rack())
+    assert "namespace" not in created["metadata"]
+    assert (await api.post(RACKS, rack("r2"))).status == 404
+
+
+async def test_custom_resources_go_with_their_definition(api: Api) -> None:
+    await api.create(CRDS, crd())
+    await api.create(RACKS, rack())
+    assert (await api.delete(f"{CRDS}/racks.example.com")).status == 200
+    assert (await api.get(RACKS)).status == 404
+    await api.create(CRDS, crd())
+    assert (await api.get(RACKS)).body["items"] == []
+
+
+async def test_a_changed_definition_counts_at_once(api: Api) -> None:
+    created = await api.create(CRDS, crd())
+    created["spec"]["versions"][1]["served"] = False
+    assert (await api.put(f"{CRDS}/racks.example.com", created)).status == 200
+    assert (await api.get("/apis/example.com/v1alpha1")).status == 404
+
+
+def _broken(**changes: Any) -> dict[str, Any]:
+    body = crd()
+    body["spec"].update(changes)
+    return body
+
+
+def _with_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return _broken(versions=[version])
+
+
+INVALID_CRDS = [
+    pytest.param(_broken(group="other.example"), "metadata.name", id="name"),
+    pytest.param(_broken(scope="Galaxy"), "spec.scope", id="scope"),
+    pytest.param(_broken(versions=[]), "spec.versions", id="no-storage-version"),
+    pytest.param(
+        _with_schema({"type": "array", "items": {"type": "string"}}),
+        "spec.versions[0].schema.openAPIV3Schema.type",
+        id="root-type",
+    ),
+    pytest.param(
+        _with_schema({"type": "object", "properties": {"a": {}}}),
+        "spec.versions[0].schema.openAPIV3Schema.properties[a].type",
+        id="untyped",
+    ),
+    pytest.param(
+        _with_schema({"type": "object", "properties": {"a": {"type": "integer", "default": "x"}}}),
+        "spec.versions[0].schema.openAPIV3Schema.properties[a].default",
+        id="default",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "field"), INVALID_CRDS)
+async def test_definitions_are_checked(api: Api, body: dict[str, Any], field: str) -> None:
+    answer = await api.post(CRDS, body)
+    assert answer.reason == (422, "Invalid"), answer.body
+    assert field in {cause["field"] for cause in answer.body["details"]["causes"]}
+
+
+async def test_permissions_are_granted_unless_a_fault_denies_them(api: Api, server: ApiServer) -> None:
+    server.faults.add(Fault(status=403, verb="create", resource="pods"))
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    asked = [{"spec": {"resourceAttributes": {"verb": verb, "resource": "pods"}}} for verb in ("create", "get")]
+    assert [(await api.post(reviews, body)).body["status"]["allowed"] for body in asked] == [False, True]
+    assert (await api.post(PODS, pod())).reason == (403, "Forbidden")
+    assert (await api.post(CONFIGMAPS, configmap())).status == 201
