@@ -6,7 +6,7 @@ Odd machines are data, not exceptions: sparse ids, offline CPUs, unequal or CPU-
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from koord_numa.core.cpuset import CpuSet
 
@@ -71,6 +71,9 @@ class Machine:
     numa_bits: Mapping[int, int] = field(init=False, repr=False, compare=False)  # CPU-less NUMA nodes have 0
     socket_bits: Mapping[int, int] = field(init=False, repr=False, compare=False)
     bits: int = field(init=False, repr=False, compare=False)
+    derived: dict[type, Any] = field(
+        init=False, repr=False, compare=False
+    )  # tables that others made of it, by their type
     _hash: int = field(init=False, repr=False, compare=False)  # machines are keys of caches; walking the CPUs is slow
 
     def __post_init__(self) -> None:
@@ -106,6 +109,7 @@ class Machine:
             "socket_bits": dict(sorted(socket_bits.items())),
             "bits": sum(1 << cpu.id for cpu in cpus),
             "counts": self.declared or _count(cpus, cores),
+            "derived": {},
             "_hash": hash((cpus, numa_ids)),
         }.items():
             object.__setattr__(self, name, value)

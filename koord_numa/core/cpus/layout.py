@@ -35,9 +35,17 @@ class Layout:
     smt: bool  # some core has more than one CPU
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def layout_of(machine: Machine) -> Layout:
     """The tables of this machine."""
+    known: Layout | None = machine.derived.get(Layout)
+    if known is None:
+        known = machine.derived[Layout] = _shared_layout(machine)
+    return known
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _shared_layout(machine: Machine) -> Layout:
+    """The same object for equal machines; finding it compares all their CPUs, too slow for every choice."""
     cores = sorted(machine.cores, key=lambda core: (core.socket, core.id, core.numa))
     sizes = {core.bits.bit_count() for core in cores}
     return Layout(
