@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.allocate import AllocateOptions, allocate
+from koord_numa.core.allocate import allocate_demand, demand_of
+from koord_numa.core.allocation.demand import Demand
+from koord_numa.core.allocation.options import AllocateOptions
 from koord_numa.core.amounts import CPU, MEMORY, Amounts
 from koord_numa.core.candidate import Candidate
 from koord_numa.core.effective import effective_requests
@@ -21,10 +23,11 @@ from koord_numa.core.fit.resources import fits_resources
 from koord_numa.core.fit.spread import SpreadView, crowding, fits_spread
 from koord_numa.core.fit.taints import fits_taints, fits_unschedulable, soft_taints
 from koord_numa.core.inventory import Inventory
+from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.node import Node
 from koord_numa.core.request import PodRequest
 from koord_numa.core.score.filling import MAX_SCORE, score_filling
-from koord_numa.core.verdicts import Placement, Reason, Rejection, Unschedulable
+from koord_numa.core.verdicts import Alignment, Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.vocabulary import ScoringType
 
 NUMA_STEP: Final = 10
@@ -58,10 +61,15 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One pod's request and its effective amounts. ``around`` is what other pods mean for it, where it cares."""
+    """
+    One pod's request, its effective amounts, and what it demands where CPUs are ours to give, by the rules of its scheduler name.
+
+    ``neighbours`` and ``spread`` are what other pods mean for it, where it cares.
+    """
 
     request: PodRequest
     amounts: Amounts
+    demand: Demand | Rejection
     neighbours: Neighbourhood | None = None
     spread: SpreadView | None = None
 
@@ -74,9 +82,9 @@ class Fit:
     placement: Placement
 
 
-def ask_of(request: PodRequest) -> Ask:
+def ask_of(request: PodRequest, rules: Rules) -> Ask:
     """What a pod asks for, apart from what depends on other pods."""
-    return Ask(request, effective_requests(request))
+    return Ask(request, effective_requests(request), demand_of(request, rules.allocate))
 
 
 def looks_around(request: PodRequest) -> bool:
@@ -125,7 +133,7 @@ def evaluate(ask: Ask, candidate: Candidate, rules: Rules) -> Fit | Rejection:
     rejection = fits_objects(ask.request, candidate.node) or _fits_now(ask, candidate)
     if rejection is not None:
         return rejection
-    offered = _offered(ask, candidate, rules)
+    offered = _offered(ask, candidate)
     if isinstance(offered, Rejection):
         return offered
     return Fit(score(ask, candidate, offered, rules), offered)
@@ -159,13 +167,27 @@ def _fits_now(ask: Ask, candidate: Candidate) -> Rejection | None:
     return rejection
 
 
-def _offered(ask: Ask, candidate: Candidate, rules: Rules) -> Placement | Rejection:
+def _offered(ask: Ask, candidate: Candidate) -> Placement | Rejection:
+    """What the node gives: CPUs that we choose, or a kubelet's admission, in so far as it can be foreseen."""
     offer = candidate.offer
     if isinstance(offer, Rejection):
         return offer
     if isinstance(offer, Inventory):
-        return allocate(ask.request, offer, candidate.ledger, rules.allocate)
-    raise NotImplementedError
+        return ask.demand if isinstance(ask.demand, Rejection) else allocate_demand(ask.demand, offer, candidate.ledger)
+    admission = would_admit(ask.request, offer)
+    if isinstance(admission, Rejection):
+        return admission
+    if admission.mask is None:
+        alignment = Alignment.NOT_ATTEMPTED
+    else:
+        alignment = Alignment.ALIGNED if admission.mask.bit_count() == 1 else Alignment.UNALIGNED
+    return Placement(
+        node=candidate.node.name,
+        numa=admission.numa,
+        mask=admission.mask,
+        alignment=alignment,
+        note=admission.note,
+    )
 
 
 def score(ask: Ask, candidate: Candidate, placement: Placement, rules: Rules) -> int:

@@ -11,7 +11,7 @@ from cachetools import LRUCache
 
 from koord_numa.core.allocate import AllocateOptions, NumaScoring, WithoutTopology
 from koord_numa.core.candidate import Candidate
-from koord_numa.core.decide import Ask, Parts, Rules, decide, looks_around, refuse_everywhere
+from koord_numa.core.decide import Ask, Parts, Rules, ask_of, decide, looks_around, refuse_everywhere
 from koord_numa.core.fit.pod_affinity import neighbourhood
 from koord_numa.core.fit.spread import spread_view
 from koord_numa.core.selectors import Labels
@@ -71,9 +71,8 @@ class Decider:
     def _bars(self, klass: RequestClass) -> "Bars":
         return Bars(self._cooling, self._clock, klass)
 
-    @staticmethod
-    def _ask(klass: RequestClass) -> Ask:
-        return Ask(klass.request, klass.amounts)
+    def _ask(self, klass: RequestClass) -> Ask:
+        return ask_of(klass.request, self._rules_of(klass))
 
     def _rules_of(self, klass: RequestClass) -> Rules:
         name = klass.profile.scheduler_name

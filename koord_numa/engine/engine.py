@@ -31,6 +31,8 @@ from koord_numa.engine.verdict_text import why_everywhere
 from koord_numa.ports import ClusterError, Gone
 from koord_numa.settings import Settings
 
+__all__ = ["DELETED", "Engine", "Source"]
+
 log = getLogger(__name__)
 
 HOUSEKEEPING_SECONDS: Final = 1.0

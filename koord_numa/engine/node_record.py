@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from koord_numa.core.amounts import CPU
 from koord_numa.core.candidate import Candidate, Offer, candidate, inventory_of
 from koord_numa.core.inventory import Inventory, reserve
-from koord_numa.core.kubelet.view import kubelet_view
+from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.node import Node, Topology
 from koord_numa.core.request import Pod
@@ -35,6 +35,7 @@ class NodeRecord:
     _inventory: Inventory | Rejection | None = None  # of the objects alone; None: the kubelet chooses
     _inventory_known: bool = False
     _candidate: Candidate | None = None
+    _view: KubeletView | None = None  # the last one, which saves work for the next
 
     @property
     def empty(self) -> bool:
@@ -101,7 +102,7 @@ class NodeRecord:
             self._inventory, self._inventory_known = inventory_of(node, topology), True
         offer: Offer | None = self._inventory
         if offer is None and topology is not None:
-            offer = kubelet_view(node, topology, self.ledger, self.unpublished)
+            self._view = offer = kubelet_view(node, topology, self.ledger, self.unpublished, self._view)
         if offer is None:
             raise AssertionError(f"node {node.name} has neither an inventory nor a kubelet-owned topology")
         ports = tuple(port for pod in self.pods.values() for port in pod.request.constraints.host_ports)

@@ -1,0 +1,200 @@
+"""A small world for the engine: objects in few words, and ports that answer as a test tells them to."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from koord_numa.core.machine import regular_machine
+from koord_numa.core.node import Node, Topology, Zone
+from koord_numa.core.request import Container, Pod, PodKey, PodRequest
+from koord_numa.core.verdicts import Placement
+from koord_numa.core.vocabulary import ContainerKind, CpuOwner
+from koord_numa.engine import Engine, Outside, Source
+from koord_numa.ports import ClusterError, Conflict, Gone
+from koord_numa.settings import Settings, load_settings
+
+GIB = 1 << 30
+
+
+def make_node(name: str, cpu: int = 8, memory: int = 32, **changes: object) -> Node:
+    """A node of so many CPUs and GiB."""
+    amounts = {"cpu": cpu * 1000, "memory": memory * GIB, "pods": 110}
+    node = Node(name=name, uid=f"uid-{name}", allocatable=amounts)
+    return replace(node, **changes)  # type: ignore[arg-type]  # changes are named fields
+
+
+def make_topology(node: str, sockets: int = 1, numa: int = 2, cores: int = 2, memory: int = 32) -> Topology:
+    """A scheduler-owned topology of two threads a core: ``sockets`` of ``numa`` NUMA nodes of ``cores`` cores."""
+    machine = regular_machine(sockets, numa, cores, 2)
+    count = len(machine.numa_ids)
+    amounts = {"cpu": cores * 2 * 1000, "memory": memory * GIB // count}
+    zones = tuple(Zone(number, amounts, amounts, amounts) for number in machine.numa_ids)
+    return Topology(node=node, owner=CpuOwner.SCHEDULER, zones=zones, machine=machine, node_uid=f"uid-{node}")
+
+
+def make_pod(name: str, cpu: int = 1000, memory: int = 1, **changes: object) -> Pod:
+    """A pod of one container that asks for milli-CPUs and GiB, for our scheduler."""
+    amounts = {"cpu": cpu, "memory": memory * GIB}
+    container = Container("app", ContainerKind.APP, amounts, amounts)
+    pod = Pod(PodKey("default", name, f"uid-{name}"), PodRequest(containers=(container,)), scheduler="koord-numa")
+    return replace(pod, **changes)  # type: ignore[arg-type]  # changes are named fields
+
+
+def bound(pod: Pod, node: str, **changes: object) -> Pod:
+    """The pod as the API server shows it once it has a node."""
+    return replace(pod, node=node, **changes)  # type: ignore[arg-type]  # changes are named fields
+
+
+@dataclass
+class Clock:
+    """Time stands still until a test moves it; sleeping moves it."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep without waiting, but let others run."""
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Server:
+    """A binder that keeps pods as an API server does. ``fail`` may raise instead of, or after, any call."""
+
+    pods: dict[str, Pod] = field(default_factory=dict)
+    refuse: set[str] = field(default_factory=set)  # nodes that take no pods
+    calls: list[str] = field(default_factory=list)
+    fail: Callable[[str], None] = lambda call: None
+    annotations: dict[str, Mapping[str, str]] = field(default_factory=dict)
+
+    async def bind(self, pod: PodKey, node: str, annotations: Mapping[str, str]) -> None:
+        """Bind once."""
+        self.calls.append(f"bind {pod.name} {node}")
+        self.fail("bind before")
+        seen = self.pods.get(pod.uid)
+        if seen is None:
+            raise Gone(f"no pod {pod}")
+        if seen.node:
+            raise Conflict(f"{pod} is bound")
+        self.pods[pod.uid] = replace(seen, node=node)
+        self.annotations[pod.uid] = annotations
+        self.fail("bind after")
+
+    async def read_pod(self, pod: PodKey) -> Pod:
+        """The pod as it is."""
+        self.calls.append(f"read {pod.name}")
+        self.fail("read")
+        if pod.uid not in self.pods:
+            raise Gone(f"no pod {pod}")
+        return self.pods[pod.uid]
+
+    async def node_takes_pods(self, node: str) -> bool:
+        """Unless a test says otherwise."""
+        self.fail("node")
+        return node not in self.refuse
+
+    async def set_unschedulable(self, pod: PodKey, message: str) -> None:
+        """Take note."""
+        self.calls.append(f"condition {pod.name}: {message}")
+        self.fail("condition")
+
+    async def nominate(self, pod: PodKey, node: str) -> None:
+        """Take note."""
+        self.calls.append(f"nominate {pod.name} {node}")
+
+    async def evict(self, pod: PodKey, message: str) -> None:
+        """Take note."""
+        self.calls.append(f"evict {pod.name}")
+
+
+@dataclass
+class Diary:
+    """A recorder that remembers."""
+
+    events: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def event(self, pod: PodKey, *, warning: bool, reason: str, message: str) -> None:
+        """Take note."""
+        self.events.append((pod.name, reason, message))
+
+    def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
+        """Take note."""
+        self.events.append((node, reason, message))
+
+    def reasons(self, name: str) -> list[str]:
+        """The reasons of the events about one object."""
+        return [reason for who, reason, _ in self.events if who == name]
+
+
+@dataclass
+class Crown:
+    """A lease that is held for as long as a test says."""
+
+    held: bool = True
+
+    def fresh(self) -> bool:
+        """Is it?"""
+        return self.held
+
+
+def annotate(pod: Pod, placement: Placement) -> Mapping[str, str]:
+    """Enough to see what was decided."""
+    return {"cpus": str(placement.cpus)}
+
+
+@dataclass
+class World:
+    """An engine with everything around it."""
+
+    engine: Engine
+    server: Server
+    diary: Diary
+    lease: Crown
+    clock: Clock
+
+    def waits(self, *pods: Pod) -> None:
+        """These pods are created."""
+        for pod in pods:
+            self.server.pods[pod.key.uid] = pod
+            self.engine.observe_waiting("ADDED", pod)
+
+    async def step(self) -> Pod | None:
+        """Try the pod whose turn it is."""
+        pod = self.engine.scheduler.next_pod()
+        if pod is not None:
+            await self.engine.scheduler.schedule_one(pod)
+        return pod
+
+    async def settle(self, limit: int = 1000) -> None:
+        """Try pods until nobody may be tried."""
+        for _ in range(limit):
+            if await self.step() is None:
+                return
+        raise AssertionError("the queue never comes to rest")
+
+    def nodes_of(self) -> dict[str, str]:
+        """Where the server has put the pods, by name."""
+        return {pod.key.name: pod.node for pod in self.server.pods.values()}
+
+    def ledgers(self) -> dict[str, dict[str, object]]:
+        """What every node's ledger holds."""
+        return {name: dict(record.ledger.holdings) for name, record in self.engine.state.nodes.items()}
+
+
+def make_world(*nodes: Node, settings: str | Settings = "", synced: bool = True) -> World:
+    """An engine that knows these nodes."""
+    server, diary, lease, clock = Server(), Diary(), Crown(), Clock()
+    outside = Outside(server, diary, lease, annotate, clock, clock.sleep, lambda: 0.0)
+    chosen = load_settings(settings) if isinstance(settings, str) else settings
+    world = World(Engine(chosen, outside), server, diary, lease, clock)
+    for node in nodes:
+        world.engine.observe_node("ADDED", node)
+    for source in Source if synced else ():
+        world.engine.synced(source)
+    return world
+
+
+Failure = type[ClusterError] | Callable[[], ClusterError]
