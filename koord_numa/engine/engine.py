@@ -76,7 +76,7 @@ class Engine:
         self._refused: LRUCache[str, bool] = LRUCache(maxsize=REMEMBERED_REFUSALS)
         self._distrusted: dict[str, str] = {}
         self._missing = set(Source)
-        self._ready = asyncio.Event()
+        self._begin = asyncio.Event()
 
     # Facts in: cheap, synchronous, idempotent.
 
@@ -152,12 +152,12 @@ class Engine:
         """This source has told everything that exists."""
         self._missing.discard(source)
         if not self._missing:
-            self._ready.set()
+            self._begin.set()
 
     @property
     def ready(self) -> bool:
         """Is everything known that a decision needs?"""
-        return self._ready.is_set()
+        return not self._missing
 
     @property
     def missing(self) -> frozenset[Source]:
@@ -178,7 +178,7 @@ class Engine:
 
     async def run(self) -> None:
         """Decide and bind until ``stop``: returns when every bind in flight has been settled."""
-        await self._ready.wait()
+        await self._begin.wait()
         side = [asyncio.create_task(self._notices.run()), asyncio.create_task(self._keep_house())]
         try:
             await self.scheduler.run()
@@ -189,8 +189,8 @@ class Engine:
 
     async def stop(self) -> None:
         """Decide nothing more; ``run`` returns when binds in flight are settled."""
-        self._ready.set()
         self.scheduler.stop()
+        self._begin.set()
 
     # Views.
 

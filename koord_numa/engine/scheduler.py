@@ -67,8 +67,7 @@ class Scheduler:
         self._alarm: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
-        """Decide and bind until ``stop``; returns when every bind in flight is settled."""
-        self._stopping = False
+        """Decide and bind until ``stop``, once; returns when every bind in flight is settled."""
         async with asyncio.TaskGroup() as lanes:
             for _ in range(self._desk.settings.bind_concurrency):
                 lanes.create_task(self._lane())
