@@ -61,6 +61,8 @@ class CpuStock:
         if refusal is not None:
             return refusal
         pool = self.free | self.reusable
+        if needed > pool.bit_count():
+            return Refusal(UNEXPECTED_ADMISSION, f"needed {needed} exclusive CPUs, free {pool.bit_count()}")
         near = pool & self._aligned(mask) if mask is not None else 0
         count_near = min(needed, near.bit_count())
         aligned = self._assign(near, count_near)
@@ -95,8 +97,7 @@ class CpuStock:
             return 0
         chosen = assign(self.node.machine, CpuSet(pool), count, self.node.static_options)
         if isinstance(chosen, NotEnoughCpus):
-            free = (self.free | self.reusable).bit_count()
-            return Refusal(UNEXPECTED_ADMISSION, f"needed {count} more exclusive CPUs, free {free}")
+            return Refusal(UNEXPECTED_ADMISSION, f"{count} of {pool.bit_count()} exclusive CPUs: {chosen.why}")
         return chosen.bits
 
     def _aligned(self, mask: int) -> int:

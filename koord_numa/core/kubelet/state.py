@@ -8,7 +8,7 @@ than a few small copies. ``replay.py`` decides; this module only keeps the books
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from koord_numa.core.amounts import PODS, Amounts, add, subtract
+from koord_numa.core.amounts import PODS, Amounts, add, subtract, without_zeros
 from koord_numa.core.effective import effective_requests
 from koord_numa.core.kubelet.answers import Grant
 from koord_numa.core.kubelet.machine import KubeletNode
@@ -57,7 +57,7 @@ class KubeletState:
     node: KubeletNode
     books: Books
     pods: Mapping[str, Resident] = field(default_factory=dict)
-    requested: Amounts = field(default_factory=lambda: {PODS: 0})
+    requested: Amounts = field(default_factory=dict)
 
     @classmethod
     def empty(cls, node: KubeletNode) -> "KubeletState":
@@ -98,5 +98,5 @@ class KubeletState:
             self,
             books=books,
             pods={other: pod for other, pod in self.pods.items() if other != uid},
-            requested=subtract(self.requested, resident.requests),
+            requested=without_zeros(subtract(self.requested, resident.requests)),
         )
