@@ -22,6 +22,14 @@ class Crew:
         self._tasks[name] = task
         task.add_done_callback(self._ended)
 
+    async def finish(self, name: str, seconds: float) -> None:
+        """Let a duty that was asked to end do so; after that time it is cancelled."""
+        task = self._tasks.pop(name, None)
+        if task is not None:
+            await asyncio.wait({task}, timeout=seconds)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
     async def stop(self, *names: str) -> None:
         """Cancel these tasks, or all when none is named, and wait until they are over."""
         chosen = [self._tasks.pop(name) for name in (names or tuple(self._tasks)) if name in self._tasks]

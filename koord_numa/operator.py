@@ -5,6 +5,7 @@ Kopf is kept replaceable: the engine, mirrors and election run beside it and out
 """
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -18,6 +19,7 @@ import kopf
 
 from koord_numa.cluster.backoff import Backoff
 from koord_numa.handlers import triggers
+from koord_numa.handlers.kopf_run import run_kopf
 from koord_numa.handlers.kopf_settings import configure
 from koord_numa.runtime import DEFAULT_PORT, Options, Runtime
 from koord_numa.settings import Settings, load_settings
@@ -53,8 +55,6 @@ async def begin(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
 @kopf.on.login(errors=kopf.ErrorsMode.PERMANENT)
 async def login(memo: kopf.Memo, **_: Any) -> kopf.ConnectionInfo:
     """The same server and credentials as our own requests."""
-    if "stop" in memo:
-        _on_signals(memo.stop)  # Kopf has put its own handlers there just before; they would stop only Kopf
     return await connection_info(memo.runtime)
 
 
@@ -115,8 +115,8 @@ async def serve(options: Options) -> None:
     try:
         await runtime.start()
         watching = asyncio.create_task(_run_kopf(runtime, stop), name="kopf")
-        stopping = asyncio.create_task(stop.wait(), name="stop")
-        await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        watching.add_done_callback(lambda _: stop.set())
+        await stop.wait()
     finally:
         stop.set()
         await runtime.stop()  # first: Kopf takes its time to end, and a standby waits for the lease
@@ -131,7 +131,8 @@ async def _run_kopf(runtime: Runtime, stop: asyncio.Event) -> None:
     clock = asyncio.get_running_loop().time
     while not stop.is_set():
         begun = clock()
-        ended = asyncio.create_task(_kopf(runtime, stop), name="kopf operator")
+        run = run_kopf(kopf.Memo(runtime=runtime), stop, lambda: _on_signals(stop))
+        ended = asyncio.create_task(run, name="kopf operator")
         await asyncio.wait({ended})
         error = ended.exception()
         if error is None or stop.is_set():
@@ -142,18 +143,10 @@ async def _run_kopf(runtime: Runtime, stop: asyncio.Event) -> None:
             backoff.reset()
         pause = backoff.pause()
         _log.error("Kopf gave up and is started again in %.1f s: %r", pause, error)
-        try:
-            await asyncio.wait_for(stop.wait(), pause)
-        except TimeoutError:
-            runtime.reception.doubt()
-
-
-async def _kopf(runtime: Runtime, stop: asyncio.Event) -> None:
-    settings = kopf.OperatorSettings()
-    # Kopf would kill the process some minutes after it gave up; here it only gives way to its next run.
-    settings.process.ultimate_exiting_timeout = None
-    memo = kopf.Memo(runtime=runtime, stop=stop)
-    await kopf.operator(clusterwide=True, settings=settings, memo=memo, stop_flag=stop)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await stop.wait()
+        runtime.reception.doubt()
 
 
 def _may_heal(error: BaseException) -> bool:

@@ -28,7 +28,8 @@ from koord_numa.core.node import Node, Topology
 from koord_numa.core.rebind_request import RebindRequest
 from koord_numa.core.request import Pod
 from koord_numa.crew import Crew
-from koord_numa.engine.engine import DELETED, Engine, Source
+from koord_numa.engine.cluster_state import DELETED
+from koord_numa.engine.engine import Engine, Source
 from koord_numa.engine.outside import Outside
 from koord_numa.handlers.census import Census
 from koord_numa.handlers.kopf_settings import waiting_pods
@@ -44,6 +45,9 @@ BOUND_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded"
 
 DEFAULT_PORT: Final = 10251
 """Where kube-scheduler used to serve the same paths without TLS."""
+
+SETTLING: Final = 5.0
+"""Seconds that binds in flight get at the end, with the lease still ours."""
 
 _log = logging.getLogger(__name__)
 
@@ -121,7 +125,8 @@ class Runtime:
             return
         self._stopped = True
         await self.engine.stop()
-        await self.crew.stop("engine", "lease")
+        await self.crew.finish("engine", SETTLING)
+        await self.crew.stop("lease")
         if isinstance(self.lease, LeaseElection):
             await self.lease.release()
         await self.crew.stop()
@@ -131,7 +136,10 @@ class Runtime:
 
     def _election(self, lease: LeaseSettings) -> LeaseElection:
         term = Term(lease.name, lease.namespace, self.identity, lease.duration, lease.renew, lease.retry)
-        return LeaseElection(self.api, term)
+        return LeaseElection(self.api, term, elected=self._elected)
+
+    def _elected(self) -> None:
+        self.engine.kick()
 
     def _mirrors(self) -> tuple[Mirror[Pod] | Mirror[Node], ...]:
         engine, roster = self.engine, self.roster

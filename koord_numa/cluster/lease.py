@@ -11,6 +11,7 @@ were sent in the last moment of being fresh.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
@@ -67,14 +68,17 @@ class _Observed:
 
 
 class LeaseElection:
-    """``ports.Lease``: ``run`` competes and renews; ``release`` gives the lease up at once."""
+    """``ports.Lease``: ``run`` competes and renews; ``release`` gives it up at once; ``elected`` is called when we may act."""
 
-    def __init__(self, api: Api, term: Term, clock: Clock = boot_clock) -> None:
+    def __init__(
+        self, api: Api, term: Term, clock: Clock = boot_clock, elected: Callable[[], None] = lambda: None
+    ) -> None:
         self.term = term
         self.problem = ""
         self.transitions = 0
         self._api = api
         self._clock = clock
+        self._elected = elected
         self._until = float("-inf")  # we may act before this moment of our clock
         self._from = float("inf")  # ... and not before this one
         self._seen = _Observed(None, clock())
@@ -95,7 +99,8 @@ class LeaseElection:
             begun = self._clock()
             try:
                 # Half of the time that a renewal gives: a request that hangs leaves room for a second one.
-                await asyncio.wait_for(self._try(begun), timeout=self.term.renew / 2)
+                async with asyncio.timeout(self.term.renew / 2):
+                    await self._try(begun)
                 self.problem = ""
                 backoff.reset()
                 pause = self._pause()
@@ -112,7 +117,8 @@ class LeaseElection:
         if not held:
             return
         try:
-            await asyncio.wait_for(self._write(self._spec("", 1)), timeout=self.term.retry)
+            async with asyncio.timeout(self.term.retry):
+                await self._write(self._spec("", 1))
             _log.info("leadership released")
         except (ClusterError, TimeoutError) as error:
             _log.warning("the lease could not be released and runs out by itself: %s", error)
@@ -166,6 +172,7 @@ class LeaseElection:
         if taking_over:
             self._from = self._clock() + self.term.settle
             self.transitions += 0 if was_ours else 1
+            asyncio.get_running_loop().call_later(self.term.settle, self._elected)
             _log.info("leading as %s", self.term.identity)
 
     async def _write(self, spec: dict[str, Any]) -> None:

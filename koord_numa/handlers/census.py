@@ -63,8 +63,9 @@ class Census(Generic[T]):
 
     async def _wait(self) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._roll.doubtful.wait(), EVERY * self._jitter.uniform(0.8, 1.2))
-            await asyncio.sleep(first_pause())  # Kopf's own list is still coming in: one check for all of it
+            async with asyncio.timeout(EVERY * self._jitter.uniform(0.8, 1.2)):
+                await self._roll.doubtful.wait()
+            await asyncio.sleep(AGAIN[0])  # Kopf's own list is still coming in: one check for all of it
 
     def _tell_complete(self) -> None:
         if not self.synced:
@@ -76,8 +77,3 @@ class Census(Generic[T]):
         if text != self.problem:
             self.problem = text
             _log.warning("%s cannot be listed: %s", self.what, text)
-
-
-def first_pause() -> float:
-    """Seconds to let a list of Kopf's come in before it is checked."""
-    return AGAIN[0]
