@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from koord_numa.core.amounts import CPU, MILLI
+from koord_numa.core.amounts import CPU, MILLI, add
 from koord_numa.core.amplify import amplify
 from koord_numa.core.cpus.shape import shaped
 from koord_numa.core.cpuset import CpuSet
@@ -129,7 +129,14 @@ def _spare(inventory: Inventory, ledger: Ledger, books: Books) -> CpuSet:
 
 
 def _loose(names: list[str], inventory: Inventory, ledger: Ledger) -> dict[str, int]:
-    loose = {name: ledger.loose[name] for name in names if ledger.loose.get(name)}
+    """Held without a NUMA node, on one that nobody publishes any more, or as CPUs that the machine does not list."""
+    held = dict(ledger.loose)
+    for numa in ledger.numa.keys() - set(inventory.numa_ids):
+        held = add(held, ledger.numa[numa])
+    known = inventory.machine.bits if inventory.machine else 0
+    unlisted = sum((bits & ~known).bit_count() for bits in ledger.bare.values())
+    held[CPU] = held.get(CPU, 0) + MILLI * unlisted
+    loose = {name: held[name] for name in names if held.get(name)}
     for uid in inventory.kubelet_pods:
         holding = ledger.holdings.get(uid)
         if holding and CPU in loose:

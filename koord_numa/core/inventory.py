@@ -27,9 +27,11 @@ class Inventory:
     A node as an allocation sees it. ``zones`` is what each NUMA node offers, ascending by id: amplified, without reserved CPUs.
 
     ``machine`` is ``None`` where CPU ids are unknown, and then ``problem`` may say why. ``policy`` and ``bind`` are already
-    merged from the node's labels and its kubelet's settings. ``ratios`` are the amplification ratios in force for NUMA nodes,
-    ``node_ratios`` those of the Node object. ``kept_from_pools`` are CPUs that belong to no shared pool although no pod in the
-    ledger holds them. ``kubelet_pods`` are pods (by uid) whose CPUs the kubelet chose: they are already missing from ``zones``.
+    merged from the node's labels and its kubelet's settings; ``strategy`` is the label's. ``spans_evenly``: the kubelet
+    distributes CPUs over NUMA nodes where one is not enough, and no label says otherwise. ``ratios`` are the amplification
+    ratios in force for NUMA nodes, ``node_ratios`` those of the Node object. ``kept_from_pools`` are CPUs that belong to no
+    shared pool although no pod in the ledger holds them. ``kubelet_pods`` are pods (by uid) whose CPUs the kubelet chose: they
+    are already missing from ``zones``.
     """
 
     node: str
@@ -42,6 +44,7 @@ class Inventory:
     policy: NumaPolicy = NumaPolicy.NONE
     bind: NodeBindPolicy = NodeBindPolicy.NONE
     strategy: NumaAllocateStrategy | None = None
+    spans_evenly: bool = False
     static_kubelet: bool = False
     kept_from_pools: CpuSet = EMPTY
     kubelet_pods: frozenset[str] = frozenset()
@@ -95,7 +98,8 @@ def inventory(node: Node, topology: Topology | None) -> Inventory | Rejection:
         node_ratios=node.amplification,
         policy=topology.numa_policy if node.numa_policy is NumaPolicy.NONE else node.numa_policy,
         bind=_bind_policy(node, topology),
-        strategy=_strategy(node, topology),
+        strategy=node.strategy,
+        spans_evenly=node.strategy is None and bool(topology.kubelet.cpu_options.get(DISTRIBUTE_ACROSS_NUMA)),
         static_kubelet=static,
         kept_from_pools=_kept_from_pools(node, topology),
         kubelet_pods=frozenset(pod.uid for pod in topology.kubelet_pods if pod.managed_by_kubelet),
@@ -134,13 +138,6 @@ def _bind_policy(node: Node, topology: Topology) -> NodeBindPolicy:
     if kubelet.cpu_policy == STATIC and kubelet.cpu_options.get(FULL_PCPUS_ONLY):
         return NodeBindPolicy.FULL_PCPUS_ONLY
     return node.bind_policy
-
-
-def _strategy(node: Node, topology: Topology) -> NumaAllocateStrategy | None:
-    """The label first, then the kubelet's distribute-cpus-across-numa (fine-grained CPU orchestration, "NUMA allocate strategy")."""
-    if node.strategy is None and topology.kubelet.cpu_options.get(DISTRIBUTE_ACROSS_NUMA):
-        return NumaAllocateStrategy.DISTRIBUTE_EVENLY
-    return node.strategy
 
 
 def _kept_from_pools(node: Node, topology: Topology) -> CpuSet:

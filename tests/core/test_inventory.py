@@ -85,19 +85,16 @@ def test_bind_policy(label: NodeBindPolicy, kubelet: KubeletConfig, bind: NodeBi
 
 
 @pytest.mark.parametrize(
-    ("label", "kubelet", "strategy"),
+    ("label", "kubelet", "evenly"),
     [
-        pytest.param(None, KubeletConfig(), None, id="neither"),
-        pytest.param(None, STATIC, NumaAllocateStrategy.DISTRIBUTE_EVENLY, id="kubelet-distributes"),
-        pytest.param(
-            NumaAllocateStrategy.MOST_ALLOCATED, STATIC, NumaAllocateStrategy.MOST_ALLOCATED, id="label-first"
-        ),
+        pytest.param(None, KubeletConfig(), False, id="neither"),
+        pytest.param(None, STATIC, True, id="kubelet-distributes"),
+        pytest.param(NumaAllocateStrategy.MOST_ALLOCATED, STATIC, False, id="label-first"),
     ],
 )
-def test_strategy(
-    label: NumaAllocateStrategy | None, kubelet: KubeletConfig, strategy: NumaAllocateStrategy | None
-) -> None:
-    assert made(replace(NODE, strategy=label), replace(TOPOLOGY, kubelet=kubelet)).strategy is strategy
+def test_strategy(label: NumaAllocateStrategy | None, kubelet: KubeletConfig, evenly: bool) -> None:
+    got = made(replace(NODE, strategy=label), replace(TOPOLOGY, kubelet=kubelet))
+    assert (got.strategy, got.spans_evenly) == (label, evenly)
 
 
 def test_numa_policy_of_the_label_comes_first() -> None:

@@ -111,13 +111,9 @@ def _whole_cores(demand: Demand, inventory: Inventory, binding: Binding) -> Bind
 
 
 def _policy(demand: Demand, inventory: Inventory, binding: Binding | None) -> NumaPolicy | Rejection:
-    """
-    Pod over node over the configured default, which counts for pods with CPUs of their own only.
-
-    Nobody asked the others to be aligned, and confining them to one NUMA node's pool would take CPUs away from them.
-    """
+    """Pod over node over what holds when neither says anything."""
     stated = demand.numa if demand.numa is not NumaPolicy.NONE else inventory.policy
-    policy = demand.options.numa_policy if stated is NumaPolicy.NONE and binding else stated
+    policy = _unstated(demand, inventory, binding) if stated is NumaPolicy.NONE else stated
     if policy is NumaPolicy.NONE or inventory.zones:
         return policy
     if stated is NumaPolicy.NONE or demand.options.without_topology is WithoutTopology.PERMIT:
@@ -126,6 +122,20 @@ def _policy(demand: Demand, inventory: Inventory, binding: Binding | None) -> Nu
     return _refuse(
         reason, NO_NUMA_DATA, inventory.problem or f"nothing is known of its NUMA nodes, {stated} needs them"
     )
+
+
+def _unstated(demand: Demand, inventory: Inventory, binding: Binding | None) -> NumaPolicy:
+    """
+    The configured default, for pods with CPUs of their own only.
+
+    Nobody asked the others to be aligned, and confining them to one NUMA node's pool would take CPUs away from them. A node
+    labelled DistributeEvenly wants the opposite. One whose kubelet distributes where one NUMA node is not enough wants
+    exactly what BestEffort does.
+    """
+    if binding is None or inventory.strategy is NumaAllocateStrategy.DISTRIBUTE_EVENLY:
+        return NumaPolicy.NONE
+    default = demand.options.numa_policy
+    return NumaPolicy.BEST_EFFORT if inventory.spans_evenly and default is NumaPolicy.NONE else default
 
 
 def _scoring(inventory: Inventory, configured: Strategy | None) -> Strategy | None:
@@ -140,6 +150,8 @@ def _note(demand: Demand, inventory: Inventory, binding: Binding | None) -> str:
         return "no NUMA alignment was attempted: the node publishes no NUMA data"
     if binding is not None:
         why = "the node publishes no NUMA data" if not inventory.zones else "none is configured"
+        if inventory.strategy is NumaAllocateStrategy.DISTRIBUTE_EVENLY:
+            why = "the node distributes CPUs evenly"
         return f"no NUMA alignment was attempted: neither pod nor node names a NUMA policy, and {why}"
     return f"no NUMA alignment was attempted: neither pod nor node names a NUMA policy, and {demand.why_shared}"
 
