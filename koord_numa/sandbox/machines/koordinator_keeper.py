@@ -1,0 +1,134 @@
+"""A node whose CPUs the scheduler chooses: checks every placement against the rules, publishes as Koordinator's agent does."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from koord_numa.core.amounts import CPU, MILLI, PODS, Amounts, add, subtract
+from koord_numa.core.amplify import amplify_all
+from koord_numa.core.cpus.static_options import StaticOptions
+from koord_numa.core.cpus.static_policy import assign
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.effective import effective_requests
+from koord_numa.core.kubelet.predicates import check_node_fit
+from koord_numa.core.node import KubeletAllocation
+from koord_numa.core.qos import is_pinned_by_static_kubelet
+from koord_numa.core.request import Assignment, Pod
+from koord_numa.sandbox.machines.description import NodeDescription
+from koord_numa.sandbox.machines.koordinator_topology import koordinator_topology, zone_offer
+from koord_numa.sandbox.machines.node_objects import Json, node_object
+from koord_numa.sandbox.machines.placement_rules import Situation, weights, wrongs
+from koord_numa.sandbox.machines.verdicts import WRONG_PLACEMENT, Taken, Turned
+from koord_numa.wire import parse_node
+
+_NOTHING = Assignment()
+
+
+@dataclass(frozen=True, slots=True)
+class _Resident:
+    pod: Pod
+    held: Assignment
+    kubelet_cpus: CpuSet  # chosen by a static kubelet, not by the scheduler
+    requests: Amounts
+
+
+class KoordinatorKeeper:
+    """The books of Koordinator's agent and of the kubelet beside it."""
+
+    def __init__(self, description: NodeDescription) -> None:
+        """An empty node."""
+        self._description = description
+        self._node = parse_node(node_object(description, ""))
+        self._residents: dict[str, _Resident] = {}
+        self._offers = {
+            numa: amplify_all(self._offer(numa), description.amplification)
+            for numa in description.hardware.machine.numa_ids
+        }
+
+    def take(self, pod: Pod) -> Taken | Turned:
+        """Check the placement; a pod that was here before is checked against all others anew."""
+        before = self._residents.pop(pod.key.uid, None)
+        found = self._check(pod, before)
+        if isinstance(found, Turned):
+            return found
+        self._residents[pod.key.uid] = found
+        return Taken(found.held.cpus | found.kubelet_cpus)
+
+    def drop(self, uid: str) -> None:
+        """Give back everything a pod had."""
+        self._residents.pop(uid, None)
+
+    def topology(self) -> Json:
+        """What the agent publishes now."""
+        held: dict[int, Amounts] = {}
+        own = EMPTY
+        for resident in self._residents.values():
+            own |= resident.held.cpus
+            for numa, amounts in resident.held.numa:
+                held[numa] = add(held.get(numa, {}), amounts)
+        return koordinator_topology(self._description, held, own, sorted(self._kubelet_pods(), key=lambda pod: pod.uid))
+
+    def _check(self, pod: Pod, before: _Resident | None) -> _Resident | Turned:
+        requests = effective_requests(pod.request)
+        held = pod.assignment or _NOTHING
+        complaints = [pod.problem] if pod.problem else [*wrongs(self._situation(pod, held))]
+        if complaints:
+            return Turned(WRONG_PLACEMENT, "; ".join(complaints))
+        lacking = check_node_fit(requests, self._requested(), self._description.allocatable)
+        if lacking is not None:
+            return Turned(lacking.reason, lacking.detail)
+        kubelet_cpus = before.kubelet_cpus if before else self._pinned_by_kubelet(pod, held, requests)
+        if kubelet_cpus is None:
+            return Turned("UnexpectedAdmissionError", "the kubelet has not enough CPUs left to assign")
+        return _Resident(pod, held, kubelet_cpus, {**requests, PODS: 1})
+
+    def _situation(self, pod: Pod, held: Assignment) -> Situation:
+        return Situation(
+            pod=pod,
+            held=held,
+            description=self._description,
+            node=self._node,
+            offers=self._offers,
+            numa_held=self._numa_held(),
+            owners=dict(self._owners()),
+        )
+
+    def _offer(self, numa: int) -> Amounts:
+        here = self._description.hardware.machine.numa_bits[numa] & self._description.reserved.bits
+        return subtract(zone_offer(self._description, numa), {CPU: here.bit_count() * MILLI})
+
+    def _numa_held(self) -> dict[int, Amounts]:
+        held: dict[int, Amounts] = {}
+        for resident in self._residents.values():
+            for numa, amounts in weights(resident.held, self._description.amplification):
+                held[numa] = add(held.get(numa, {}), amounts)
+        return held
+
+    def _owners(self) -> Iterator[tuple[int, str]]:
+        for resident in self._residents.values():
+            for cpu in resident.held.cpus | resident.kubelet_cpus:
+                yield cpu, str(resident.pod.key)
+
+    def _requested(self) -> Amounts:
+        requested: Amounts = {PODS: 0}
+        for resident in self._residents.values():
+            requested = add(requested, resident.requests)
+        return requested
+
+    def _pinned_by_kubelet(self, pod: Pod, held: Assignment, requests: Amounts) -> CpuSet | None:
+        """The kubelet pins Guaranteed pods with whole CPUs unless the scheduler did; ``None`` when it cannot."""
+        kubelet = self._description.kubelet
+        if held.cpus or kubelet.cpu_policy != "static" or not is_pinned_by_static_kubelet(pod.request):
+            return EMPTY
+        machine = self._description.hardware.machine
+        kept = self._description.reserved | (kubelet.reserved_cpus or EMPTY)
+        free = machine.all - kept - CpuSet.of(cpu for cpu, _ in self._owners())
+        chosen = assign(machine, free, requests[CPU] // MILLI, StaticOptions.of(kubelet.cpu_options))
+        return chosen if isinstance(chosen, CpuSet) else None
+
+    def _kubelet_pods(self) -> Iterator[KubeletAllocation]:
+        for resident in self._residents.values():
+            key = resident.pod.key
+            if resident.kubelet_cpus:
+                yield KubeletAllocation(
+                    key.namespace, key.name, key.uid, resident.kubelet_cpus, managed_by_kubelet=True
+                )

@@ -1,0 +1,80 @@
+"""A node whose kubelet chooses: admission exactly as the kubelet's managers do it, topology as an exporter publishes it."""
+
+from collections.abc import Mapping
+
+from koord_numa.core.amounts import Amounts
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.machine import Device, DevicePool, KubeletNode
+from koord_numa.core.kubelet.replay import Refused, admit
+from koord_numa.core.kubelet.state import KubeletState
+from koord_numa.core.request import Pod, PodKey
+from koord_numa.sandbox.machines.description import NodeDescription
+from koord_numa.sandbox.machines.exported_topology import exported_topology
+from koord_numa.sandbox.machines.hardware import Hardware
+from koord_numa.sandbox.machines.node_objects import Json
+from koord_numa.sandbox.machines.verdicts import Taken, Turned
+
+
+class KubeletKeeper:
+    """The kubelet's books."""
+
+    def __init__(self, node: NodeDescription) -> None:
+        """An empty node."""
+        self._node = node
+        self.kubelet = kubelet_node(node)
+        self._state = KubeletState.empty(self.kubelet)
+        self._pods: dict[str, PodKey] = {}
+
+    def take(self, pod: Pod) -> Taken | Turned:
+        """Admit the pod; one that was admitted keeps what it has, whatever changes about it."""
+        uid = pod.key.uid
+        if uid not in self._pods:
+            verdict = admit(self._state, uid, pod.request)
+            self._state = verdict.state
+            if isinstance(verdict, Refused):
+                return Turned(verdict.refusal.reason, verdict.refusal.detail)
+            self._pods[uid] = pod.key
+        return Taken(self._cpus(uid))
+
+    def drop(self, uid: str) -> None:
+        """Give back everything a pod had."""
+        if self._pods.pop(uid, None) is not None:
+            self._state = self._state.without(uid)
+
+    def topology(self) -> Json:
+        """What an exporter publishes now."""
+        pods = [(key.namespace, key.name) for key in self._pods.values()]
+        return exported_topology(self._node, self.kubelet, self._state, pods)
+
+    def _cpus(self, uid: str) -> CpuSet:
+        bits = 0
+        for container in self._state.pods[uid].grant.containers:
+            bits |= container.cpus.bits
+        return CpuSet(bits)
+
+
+def kubelet_node(node: NodeDescription) -> KubeletNode:
+    """The facts a kubelet knows before the first pod."""
+    hardware = node.hardware
+    return KubeletNode(
+        machine=hardware.machine,
+        config=node.kubelet,
+        allocatable=node.allocatable,
+        memory={numa: _memory(node, numa) for numa in hardware.machine.numa_ids},
+        devices=_devices(hardware),
+    )
+
+
+def _memory(node: NodeDescription, numa: int) -> Amounts:
+    """Every NUMA node knows every size of huge pages that the machine knows."""
+    sizes = {name: 0 for other in node.hardware.pages for name in node.hardware.hugepage_bytes(other)}
+    plain = max(0, node.hardware.plain_memory(numa) - node.reserved_memory)
+    return {"memory": plain, **sizes, **node.hardware.hugepage_bytes(numa)}
+
+
+def _devices(hardware: Hardware) -> Mapping[str, DevicePool]:
+    found: dict[str, list[Device]] = {}
+    for device in hardware.devices:
+        near = 0 if device.numa is None else 1 << device.numa
+        found.setdefault(device.resource, []).append(Device(device.id, near))
+    return {resource: DevicePool(tuple(devices)) for resource, devices in sorted(found.items())}

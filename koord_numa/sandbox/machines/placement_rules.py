@@ -1,0 +1,182 @@
+"""
+What makes a placement on a scheduler-owned node wrong. One small rule a function; each answers with a sentence or nothing.
+
+The rules are those of the annotations' meaning, not of any scheduler's way to choose.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from koord_numa.core.amounts import CPU, MILLI, Amounts
+from koord_numa.core.amplify import amplify
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.effective import effective_requests
+from koord_numa.core.machine import Machine
+from koord_numa.core.node import Node
+from koord_numa.core.qos import may_use_cpuset
+from koord_numa.core.request import Assignment, Pod
+from koord_numa.core.vocabulary import CpuBindPolicy, NodeBindPolicy, NumaPolicy
+from koord_numa.sandbox.machines.description import NodeDescription
+
+_BINDING: Final = (CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS)
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A pod that was bound, what it says it holds, and the node as it is without the pod."""
+
+    pod: Pod
+    held: Assignment
+    description: NodeDescription
+    node: Node  # the labels as the scheduler reads them
+    offers: Mapping[int, Amounts]  # per NUMA node, amplified
+    numa_held: Mapping[int, Amounts]  # what other pods' amounts count for, per NUMA node
+    owners: Mapping[int, str]  # CPU -> the pod that has it
+
+    @property
+    def machine(self) -> Machine:
+        """The node's CPUs."""
+        return self.description.hardware.machine
+
+    @property
+    def requests(self) -> Amounts:
+        """What the pod costs as a whole."""
+        return effective_requests(self.pod.request)
+
+    @property
+    def numa_mask(self) -> int:
+        """The NUMA nodes that the placement names in any way."""
+        named = [numa for numa, _ in self.held.numa] + [pool.numa for pool in self.held.shared_pools]
+        return self.machine.numa_of(self.held.cpus) | CpuSet.of(named).bits
+
+
+def wrongs(situation: Situation) -> Iterator[str]:
+    """Everything that is wrong."""
+    for rule in _RULES:
+        yield from rule(situation)
+
+
+def _cpus_are_there(s: Situation) -> Iterator[str]:
+    outside = s.held.cpus - s.machine.all
+    if outside:
+        yield f"CPUs {outside} are not in the machine"
+    kept = s.held.cpus & (s.description.reserved | (s.description.kubelet.reserved_cpus or CpuSet()))
+    if kept:
+        yield f"CPUs {kept} are reserved"
+
+
+def _cpus_are_free(s: Situation) -> Iterator[str]:
+    by_owner: dict[str, int] = {}
+    for cpu in s.held.cpus:
+        if cpu in s.owners:
+            by_owner[s.owners[cpu]] = by_owner.get(s.owners[cpu], 0) | 1 << cpu
+    yield from (f"CPUs {CpuSet(bits)} belong to {owner}" for owner, bits in sorted(by_owner.items()))
+
+
+def _cpus_are_as_many_as_asked(s: Situation) -> Iterator[str]:
+    asked = s.requests.get(CPU, 0)
+    if s.held.cpus and len(s.held.cpus) * MILLI != asked:
+        yield f"{len(s.held.cpus)} CPUs were given, {asked / MILLI:g} asked for"
+
+
+def _binding_pods_have_cpus(s: Situation) -> Iterator[str]:
+    """Only what the pod says itself is certain: the default bind policy is the scheduler's to configure."""
+    bind = s.pod.request.bind
+    wants = bind.required in _BINDING or (bind.preferred in _BINDING and bind.required is CpuBindPolicy.NONE)
+    if wants and may_use_cpuset(s.pod.request) and s.requests.get(CPU, 0) and not s.held.cpus:
+        yield f"no CPUs were given to a pod that asks for {bind.required or bind.preferred}"
+
+
+def _bind_policy_holds(s: Situation) -> Iterator[str]:
+    if not s.held.cpus or not s.held.cpus <= s.machine.all:
+        return
+    cores = [core.bits & s.held.cpus.bits for core in s.machine.cores if core.bits & s.held.cpus.bits]
+    whole = [core.bits for core in s.machine.cores if core.bits & s.held.cpus.bits]
+    required = s.pod.request.bind.required
+    if _asks_full_cores(s, required) and cores != whole:
+        yield f"CPUs {s.held.cpus} are not whole cores, as {_who_requires(s, required)} requires"
+    spread = required is CpuBindPolicy.SPREAD_BY_PCPUS or s.node.bind_policy is NodeBindPolicy.SPREAD_BY_PCPUS
+    if spread and any(bits.bit_count() > 1 for bits in cores):
+        yield f"CPUs {s.held.cpus} share cores, against {_who_requires(s, required)}"
+
+
+def _asks_full_cores(s: Situation, required: CpuBindPolicy) -> bool:
+    kubelet = s.description.kubelet
+    by_kubelet = kubelet.cpu_policy == "static" and kubelet.cpu_options.get("full-pcpus-only", False)
+    by_node = s.node.bind_policy is NodeBindPolicy.FULL_PCPUS_ONLY
+    return required is CpuBindPolicy.FULL_PCPUS or by_node or by_kubelet
+
+
+def _who_requires(s: Situation, required: CpuBindPolicy) -> str:
+    return f"the pod's {required}" if required in _BINDING else f"the node's {s.node.bind_policy or 'kubelet'}"
+
+
+def _numa_nodes_exist(s: Situation) -> Iterator[str]:
+    unknown = s.numa_mask & ~s.machine.numa_mask
+    if unknown:
+        yield f"NUMA nodes {CpuSet(unknown)} are not in the machine"
+
+
+def _numa_amounts_fit(s: Situation) -> Iterator[str]:
+    for numa, amounts in weights(s.held, s.description.amplification):
+        for name, amount in sorted(amounts.items()):
+            offer = s.offers.get(numa, {}).get(name)
+            used = s.numa_held.get(numa, {}).get(name, 0)
+            if offer is not None and used + amount > offer:
+                yield f"NUMA node {numa} has {offer - used} of {offer} {name} left, {amount} were given"
+
+
+def weights(held: Assignment, ratios: Mapping[str, float]) -> Iterator[tuple[int, Amounts]]:
+    """
+    What a pod's NUMA amounts count for against amplified offers.
+
+    Own CPUs are physical: there are no more of them for being faster. Amounts of pods that share are in amplified units.
+    """
+    for numa, amounts in held.numa:
+        if held.cpus and CPU in amounts:
+            yield numa, {**amounts, CPU: amplify(amounts[CPU], ratios.get(CPU))}
+        else:
+            yield numa, amounts
+
+
+def _numa_amounts_cover_the_request(s: Situation) -> Iterator[str]:
+    """What a pod holds per NUMA node adds up to what it asks for, of every resource that is named there."""
+    given: dict[str, int] = {}
+    for _, amounts in s.held.numa:
+        for name, amount in amounts.items():
+            given[name] = given.get(name, 0) + amount
+    for name, amount in sorted(given.items()):
+        asked = s.requests.get(name, 0)
+        if amount != asked:
+            yield f"{amount} {name} were given on NUMA nodes, {asked} asked for"
+
+
+def _cpus_are_on_their_numa_nodes(s: Situation) -> Iterator[str]:
+    amounts = {numa: held.get(CPU, 0) for numa, held in s.held.numa}
+    if not s.held.cpus or not any(amounts.values()):
+        return
+    for numa, bits in s.machine.numa_bits.items():
+        count = (bits & s.held.cpus.bits).bit_count() * MILLI
+        if count != amounts.get(numa, 0):
+            yield f"{count // MILLI} CPUs are on NUMA node {numa}, which was charged {amounts.get(numa, 0) / MILLI:g}"
+
+
+def _one_numa_node_is_one(s: Situation) -> Iterator[str]:
+    policies = (s.pod.request.numa.policy, s.node.numa_policy)
+    if NumaPolicy.SINGLE_NUMA_NODE in policies and s.numa_mask.bit_count() > 1:
+        yield f"NUMA nodes {CpuSet(s.numa_mask)} were used under SingleNUMANode"
+
+
+_RULES: Final[tuple[Callable[[Situation], Iterator[str]], ...]] = (
+    _cpus_are_there,
+    _cpus_are_free,
+    _cpus_are_as_many_as_asked,
+    _binding_pods_have_cpus,
+    _bind_policy_holds,
+    _numa_nodes_exist,
+    _numa_amounts_fit,
+    _numa_amounts_cover_the_request,
+    _cpus_are_on_their_numa_nodes,
+    _one_numa_node_is_one,
+)

@@ -1,0 +1,83 @@
+"""Pod statuses as a kubelet writes them: running, refused, ended."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from koord_numa.sandbox.machines.node_objects import Json
+
+_OWN_CONDITIONS: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
+
+
+def running(pod: Mapping[str, Any], host: str, address: str, now: str) -> Json:
+    """All containers run and are ready; init containers are done."""
+    spec = pod.get("spec") or {}
+    return {
+        "phase": "Running",
+        "conditions": [*_others(pod), *_conditions("True", now)],
+        "hostIP": host,
+        "hostIPs": [{"ip": host}],
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "startTime": now,
+        "initContainerStatuses": [
+            _container(item, now, runs=item.get("restartPolicy") == "Always")
+            for item in spec.get("initContainers") or ()
+        ],
+        "containerStatuses": [_container(item, now, runs=True) for item in spec.get("containers") or ()],
+    }
+
+
+def refused(reason: str, message: str, now: str) -> Json:
+    """The kubelet did not admit the pod: no container ever ran."""
+    text = f"Pod was rejected: {message}"
+    return {"phase": "Failed", "reason": reason, "message": text, "startTime": now}
+
+
+def ended(pod: Mapping[str, Any], phase: str, now: str) -> Json:
+    """All containers have ended, well (``Succeeded``) or not (``Failed``)."""
+    spec = pod.get("spec") or {}
+    return {
+        "phase": phase,
+        "conditions": [*_others(pod), *_conditions("False", now)],
+        "containerStatuses": [
+            _container(item, now, runs=False, code=0 if phase == "Succeeded" else 1)
+            for item in spec.get("containers") or ()
+        ],
+    }
+
+
+def _others(pod: Mapping[str, Any]) -> Iterable[Any]:
+    """Conditions that are not the kubelet's, such as PodScheduled, stay."""
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition.get("type") not in _OWN_CONDITIONS:
+            yield condition
+
+
+def _conditions(ready: str, now: str) -> Iterable[Json]:
+    for kind in _OWN_CONDITIONS:
+        status = ready if kind in ("Ready", "ContainersReady") else "True"
+        yield {"type": kind, "status": status, "lastTransitionTime": now}
+
+
+def _container(container: Mapping[str, Any], now: str, *, runs: bool, code: int = 0) -> Json:
+    image = container.get("image") or "image"
+    name = container.get("name") or ""
+    ended_state = {
+        "terminated": {
+            "exitCode": code,
+            "reason": "Error" if code else "Completed",
+            "startedAt": now,
+            "finishedAt": now,
+            "containerID": f"simulated://{name}",
+        }
+    }
+    return {
+        "name": name,
+        "image": image,
+        "imageID": image,
+        "containerID": f"simulated://{name}",
+        "ready": runs,
+        "started": runs,
+        "restartCount": 0,
+        "state": {"running": {"startedAt": now}} if runs else ended_state,
+    }

@@ -1,0 +1,98 @@
+"""A rack of simulated nodes on one embedded API server: one watch for all of them, one history, one list of what went wrong."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+
+from koord_numa.sandbox.apiserver import DirectStore, Subscription
+from koord_numa.sandbox.machines.description import NodeDescription
+from koord_numa.sandbox.machines.history import Clash, History
+from koord_numa.sandbox.machines.node_objects import Json
+from koord_numa.sandbox.machines.simulated_node import Clock, SimulatedNode
+from koord_numa.sandbox.machines.verdicts import Complaint
+
+
+def time_of_day() -> str:
+    """Now, as Kubernetes writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Rack:
+    """
+    Simulated nodes by name.
+
+    ``start`` registers them and begins to act on pods at once. Their topologies follow when ``publish`` is called, as agents
+    and exporters report only now and then; ``keep_publishing`` does so in intervals.
+    """
+
+    def __init__(self, store: DirectStore, nodes: Iterable[NodeDescription], clock: Clock = time_of_day) -> None:
+        self.history = History()
+        self._store = store
+        self._clock = clock
+        self._nodes: dict[str, SimulatedNode] = {}
+        self._subscription: Subscription | None = None
+        for description in nodes:
+            self._add(description)
+
+    @property
+    def nodes(self) -> Mapping[str, SimulatedNode]:
+        """Every node."""
+        return self._nodes
+
+    @property
+    def violations(self) -> list[Complaint]:
+        """Placements that break a promise of the scheduler, of all nodes."""
+        return [complaint for node in self._nodes.values() for complaint in node.violations]
+
+    @property
+    def refusals(self) -> list[Complaint]:
+        """Pods that a node turned away for whatever reason, of all nodes."""
+        return [complaint for node in self._nodes.values() for complaint in node.refusals]
+
+    def clashes(self) -> list[Clash]:
+        """Every moment at which a CPU was held twice, from the history."""
+        return self.history.clashes()
+
+    def start(self) -> None:
+        """Register all nodes and act on pods from now on, those bound already first."""
+        for node in self._nodes.values():
+            node.register()
+        self._subscription = self._store.subscribe("pods", self._dispatch)
+
+    def stop(self) -> None:
+        """Act no more. Nodes and topologies stay as they are."""
+        if self._subscription is not None:
+            self._subscription.cancel()
+            self._subscription = None
+
+    def add(self, description: NodeDescription) -> SimulatedNode:
+        """One more node, registered at once."""
+        node = self._add(description)
+        node.register()
+        node.restart()
+        return node
+
+    def publish(self) -> int:
+        """Bring every topology up to date; returns how many had changed."""
+        changed = [node for node in self._nodes.values() if node.dirty]
+        for node in changed:
+            node.publish()
+        return len(changed)
+
+    async def keep_publishing(self, interval: float) -> None:
+        """Publish every ``interval`` seconds until cancelled."""
+        while True:
+            await asyncio.sleep(interval)
+            self.publish()
+
+    def _add(self, description: NodeDescription) -> SimulatedNode:
+        if description.name in self._nodes:
+            raise ValueError(f"there are two nodes named {description.name}")
+        node = SimulatedNode(description, len(self._nodes), self._store, self.history, self._clock)
+        self._nodes[description.name] = node
+        return node
+
+    def _dispatch(self, event: str, pod: Json) -> None:
+        node = self._nodes.get((pod.get("spec") or {}).get("nodeName") or "")
+        if node is not None:
+            node.observe(event, pod)
