@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,13 @@ MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
+
+
+async def eventually(holds: Callable[[], object]) -> None:
+    """Let the loop run until something is true; fails after five seconds."""
+    async with asyncio.timeout(5):
+        while not holds():  # noqa: ASYNC110  (looks at states that nobody signals)
+            await asyncio.sleep(0)
 
 
 @dataclass(frozen=True)
@@ -176,7 +183,7 @@ def crd(scope: str = "Namespaced", **extra: Any) -> dict[str, Any]:
         {"name": "Size", "type": "integer", "jsonPath": ".spec.size"},
         {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
     ]
-    versions = [
+    versions: list[dict[str, Any]] = [
         {
             "name": name,
             "served": True,

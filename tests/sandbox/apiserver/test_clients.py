@@ -29,7 +29,7 @@ async def kube(server: ApiServer, tmp_path: Path) -> AsyncIterator[client.ApiCli
 
 
 async def test_typed_models(kube: client.ApiClient) -> None:
-    core = client.CoreV1Api(kube)
+    core: Any = client.CoreV1Api(kube)  # its type hints refuse the dictionaries that it takes
     await core.create_node(node(capacity={"cpu": "8"}))
     created = await core.create_namespaced_pod("default", pod())
     await core.create_namespaced_pod_binding(
@@ -70,7 +70,7 @@ def one_configmap(server: ApiServer) -> None:
 
 async def test_custom_objects(kube: client.ApiClient, server: ApiServer) -> None:
     server.store.create(crd())
-    custom = client.CustomObjectsApi(kube)
+    custom: Any = client.CustomObjectsApi(kube)  # its type hints lack the underscored options that it takes
     await custom.create_namespaced_custom_object("example.com", "v1", "default", "racks", rack())
     patched = await custom.patch_namespaced_custom_object_status(
         "example.com",

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import partial
 
 import aiohttp
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from koord_numa.sandbox.apiserver.faults import Faults
 from koord_numa.sandbox.apiserver.request_log import Asked
-from tests.sandbox.apiserver.client import CONFIGMAPS, PODS, Api, binding, configmap, pod
+from tests.sandbox.apiserver.client import CONFIGMAPS, PODS, Api, binding, configmap, eventually, pod
 
 C = f"{CONFIGMAPS}/c"
 
@@ -54,8 +55,7 @@ async def test_delays_happen_before_and_slow_answers_after(api: Api, server: Api
         number = server.faults.add(Fault(effect=effect, verb="create", seconds=0.2))
         start = time.monotonic()
         creating = asyncio.create_task(api.post(CONFIGMAPS, configmap(effect)))
-        while not server.faults.hits(number):
-            await asyncio.sleep(0)
+        await eventually(partial(server.faults.hits, number))
         assert (server.store.find("configmaps", effect) is not None) is stored
         assert (await creating).status == 201
         assert time.monotonic() - start >= 0.2

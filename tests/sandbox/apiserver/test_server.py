@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions, serve
-from tests.sandbox.apiserver.client import CONFIGMAPS, PODS, Api, binding, configmap, crd, node, pod, rack
+from tests.sandbox.apiserver.client import CONFIGMAPS, PODS, Api, binding, configmap, crd, eventually, node, pod, rack
 
 
 async def test_direct_and_http_are_one(server: ApiServer, api: Api) -> None:
@@ -143,18 +143,14 @@ async def test_a_taken_port_is_an_error(server: ApiServer) -> None:
 
 async def test_a_watcher_that_leaves_is_forgotten(server: ApiServer, api: Api) -> None:
     async with api.watch(CONFIGMAPS):
-        while not server.open_watches:
-            await asyncio.sleep(0)
-    async with asyncio.timeout(5):
-        while server.open_watches:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: server.open_watches == 1)
+    await eventually(lambda: server.open_watches == 0)
 
 
 async def test_serve_writes_a_kubeconfig_until_cancelled(tmp_path: Path) -> None:
     file = tmp_path / "kubeconfig"
     serving = asyncio.create_task(serve(0, file))
-    while not (file.exists() and file.stat().st_size):
-        await asyncio.sleep(0)
+    await eventually(lambda: file.exists() and file.stat().st_size > 0)
     url = yaml.safe_load(file.read_text())["clusters"][0]["cluster"]["server"]
     async with aiohttp.ClientSession(url) as session:
         assert (await Api(session).get("/readyz")).body == "ok"
