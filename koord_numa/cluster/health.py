@@ -40,10 +40,10 @@ class HealthServer:
         app.router.add_get("/livez", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
-        runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, self._host, self.port, shutdown_timeout=1.0)
+            site = web.TCPSite(runner, self._host, self.port)
             await site.start()
         except OSError:
             await runner.cleanup()

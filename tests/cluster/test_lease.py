@@ -1,0 +1,224 @@
+"""Never two leaders, and soon a new one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from koord_numa.cluster.client import Api
+from koord_numa.cluster.lease import Alone, LeaseElection, Term
+from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
+from tests.cluster.objects import JsonObject, until
+
+LEASES = "leases.coordination.k8s.io"
+
+
+class Time:
+    """A clock that tests set."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def term(identity: str) -> Term:
+    return Term("elect", "kube-system", identity, duration=15, renew=10, retry=2, look=0.01, settle=0.0)
+
+
+def quick(identity: str) -> Term:
+    return Term("elect", "kube-system", identity, duration=1.0, renew=0.6, retry=0.1, look=0.05, settle=0.05)
+
+
+def record(server: ApiServer) -> JsonObject:
+    spec: JsonObject = server.store.get(LEASES, "elect", "kube-system")["spec"]
+    return spec
+
+
+@asynccontextmanager
+async def running(election: LeaseElection) -> AsyncIterator[LeaseElection]:
+    task = asyncio.create_task(election.run())
+    try:
+        yield election
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+async def test_the_first_leads_at_once(server: ApiServer, api: Api, time: Time) -> None:
+    election = LeaseElection(api, term("a"), time)
+    assert not election.fresh()
+    await election._try(time())
+    assert (election.fresh(), election.holder) == (True, "a")
+    assert record(server)["holderIdentity"] == "a"
+
+
+async def test_a_new_leader_lets_its_watches_catch_up(api: Api, time: Time) -> None:
+    election = LeaseElection(api, Term("elect", "kube-system", "a", settle=0.3), time)
+    await election._try(time())
+    assert not election.fresh()
+    time.now += 0.3
+    assert election.fresh()
+
+
+async def test_freshness_ends_before_the_lease_does(api: Api, time: Time) -> None:
+    election = LeaseElection(api, term("a"), time)
+    await election._try(time())
+    time.now += 9.99
+    assert election.fresh()
+    time.now += 0.01
+    assert not election.fresh()
+
+
+async def test_time_counts_from_before_the_request(api: Api, time: Time) -> None:
+    election = LeaseElection(api, term("a"), time)
+    begun = time()
+    time.now += 6
+    await election._try(begun)
+    time.now += 4
+    assert not election.fresh()
+
+
+async def test_nobody_takes_a_lease_that_is_renewed(server: ApiServer, api: Api, time: Time) -> None:
+    first, second = LeaseElection(api, term("a"), time), LeaseElection(api, term("b"), time)
+    await first._try(time())
+    for _ in range(10):
+        time.now += 5
+        await first._try(time())
+        await second._try(time())
+        assert (first.fresh(), second.fresh()) == (True, False)
+    assert record(server)["leaseTransitions"] == 0
+
+
+async def test_a_lease_that_is_not_renewed_is_taken_after_its_duration(server: ApiServer, api: Api, time: Time) -> None:
+    first, second = LeaseElection(api, term("a"), time), LeaseElection(api, term("b"), time)
+    await first._try(time())
+    await second._try(time())
+    time.now += 14.9
+    await second._try(time())
+    assert (first.fresh(), second.fresh()) == (False, False)
+    time.now += 0.1
+    await second._try(time())
+    assert (first.fresh(), second.fresh()) == (False, True)
+    assert (record(server)["holderIdentity"], record(server)["leaseTransitions"]) == ("b", 1)
+
+
+async def test_a_frozen_leader_finds_out_by_itself(api: Api) -> None:
+    frozen, other = Time(), Time()
+    first, second = LeaseElection(api, term("a"), frozen), LeaseElection(api, term("b"), other)
+    await first._try(frozen())
+    await second._try(other())
+    other.now += 15
+    await second._try(other())
+    frozen.now += 16
+    assert (first.fresh(), second.fresh()) == (False, True)
+    await first._try(frozen())
+    assert (first.fresh(), first.holder) == (False, "b")
+
+
+async def test_someone_elses_clock_is_never_trusted(server: ApiServer, api: Api, time: Time) -> None:
+    first = LeaseElection(api, term("a"), time)
+    await first._try(time())
+    server.store.patch(LEASES, "elect", {"spec": {"renewTime": "2001-01-01T00:00:00.000000Z"}}, "kube-system")
+    second = LeaseElection(api, term("b"), time)
+    await second._try(time())
+    assert not second.fresh()
+
+
+async def test_a_release_lets_the_other_lead_at_once(server: ApiServer, api: Api, time: Time) -> None:
+    first, second = LeaseElection(api, term("a"), time), LeaseElection(api, term("b"), time)
+    await first._try(time())
+    await second._try(time())
+    await first.release()
+    await second._try(time())
+    assert (first.fresh(), second.fresh()) == (False, True)
+
+
+async def test_a_standby_releases_nothing(server: ApiServer, api: Api, time: Time) -> None:
+    first, second = LeaseElection(api, term("a"), time), LeaseElection(api, term("b"), time)
+    await first._try(time())
+    await second._try(time())
+    await second.release()
+    assert record(server)["holderIdentity"] == "a"
+
+
+async def test_of_two_candidates_one_wins(server: ApiServer, api: Api, time: Time) -> None:
+    elections = [LeaseElection(api, term(name), time) for name in "abcdefgh"]
+    await asyncio.gather(*(election._try(time()) for election in elections))
+    assert sum(election.fresh() for election in elections) == 1
+
+
+async def test_a_renewal_whose_answer_was_lost(server: ApiServer, api: Api, time: Time) -> None:
+    election = LeaseElection(api, term("a"), time)
+    await election._try(time())
+    lost = server.faults.add(Fault(effect=Effect.LOSE_ANSWER, verb="update", count=1))
+    time.now += 5
+    async with running(election):
+        await until(lambda: election._until == time.now + 10)
+    assert server.faults.hits(lost) == 1
+    assert (election.fresh(), election.transitions, record(server)["leaseTransitions"]) == (True, 1, 0)
+
+
+async def test_a_lease_that_somebody_deleted_is_made_again(server: ApiServer, api: Api, time: Time) -> None:
+    election = LeaseElection(api, term("a"), time)
+    await election._try(time())
+    server.store.delete(LEASES, "elect", "kube-system")
+    await election._try(time())
+    assert (election.fresh(), record(server)["holderIdentity"]) == (True, "a")
+
+
+async def test_a_missing_right_is_named(server: ApiServer, api: Api) -> None:
+    server.faults.add(Fault(status=403, resource="leases"))
+    async with running(LeaseElection(api, quick("a"))) as election:
+        await until(lambda: "get leases.coordination.k8s.io" in election.problem)
+        assert not election.fresh()
+        server.faults.clear()
+        await until(election.fresh)
+        assert election.problem == ""
+
+
+async def test_an_outage_ends_leadership_and_it_comes_back(server: ApiServer, api: Api) -> None:
+    async with running(LeaseElection(api, quick("a"))) as election:
+        await until(election.fresh)
+        await server.stop()
+        await until(lambda: not election.fresh())
+        await server.start()
+        await until(election.fresh)
+
+
+async def test_whoever_is_elected_is_told(server: ApiServer, api: Api) -> None:
+    told: list[bool] = []
+    election = LeaseElection(api, quick("a"), elected=lambda: told.append(election.fresh()))
+    async with running(election):
+        await until(lambda: told)
+    assert told == [True]
+
+
+async def test_never_two_at_once_while_requests_fail(server: ApiServer, tmp_path: Path) -> None:
+    server.faults.add(Fault(status=503, resource="leases", probability=0.2, seed=1))
+    server.faults.add(Fault(effect=Effect.LOSE_ANSWER, resource="leases", probability=0.1, seed=2))
+    server.faults.add(Fault(effect=Effect.DELAY, seconds=0.4, resource="leases", probability=0.2, seed=3))
+    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    leaders: set[str] = set()
+    async with await Api.connect(kubeconfig) as one, await Api.connect(kubeconfig) as two:
+        elections = [LeaseElection(one, quick("a")), LeaseElection(two, quick("b"))]
+        async with running(elections[0]), running(elections[1]):
+            for _ in range(250):
+                fresh = [election.term.identity for election in elections if election.fresh()]
+                assert len(fresh) <= 1
+                leaders.update(fresh)
+                await asyncio.sleep(0.01)
+    assert leaders
+
+
+def test_alone_is_always_fresh() -> None:
+    assert Alone().fresh()

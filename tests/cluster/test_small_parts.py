@@ -1,0 +1,110 @@
+"""Pauses, the roster of nodes, loop lag, and the answers over HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter
+
+from koord_numa.cluster.backoff import Backoff
+from koord_numa.cluster.health import HealthServer, Questions
+from koord_numa.cluster.loop_lag import LoopLag
+from koord_numa.cluster.roster import Roster
+from koord_numa.core.node import Node
+
+
+def test_pauses_double_up_to_a_cap_and_begin_anew() -> None:
+    backoff = Backoff(initial=1.0, cap=5.0, random=lambda: 0.0)
+    assert [backoff.pause() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
+    backoff.reset()
+    assert backoff.pause() == 1.0
+
+
+def test_a_pause_is_at_least_what_the_server_asked_for() -> None:
+    assert Backoff(initial=1.0, random=lambda: 0.0).pause(at_least=7.0) == 7.0
+
+
+@given(chance=st.floats(0, 1, exclude_max=True), times=st.integers(1, 40))
+def test_jitter_only_shortens_and_by_half_at_most(chance: float, times: int) -> None:
+    plain, jittered = Backoff(random=lambda: 0.0), Backoff(random=lambda: chance)
+    for _ in range(times):
+        full = plain.pause()
+        assert full / 2 <= jittered.pause() <= full
+
+
+def test_the_roster_knows_which_nodes_take_pods() -> None:
+    roster = Roster()
+    roster.replace([Node("a"), Node("b", unschedulable=True)])
+    assert [roster.takes_pods(name) for name in "abc"] == [True, False, False]
+    roster.observe("MODIFIED", Node("a", unschedulable=True))
+    roster.observe("MODIFIED", Node("b"))
+    roster.observe("ADDED", Node("c"))
+    assert [roster.takes_pods(name) for name in "abc"] == [False, True, True]
+    roster.observe("DELETED", Node("b"))
+    roster.replace([Node("a")])
+    assert [roster.takes_pods(name) for name in "abc"] == [True, False, False]
+
+
+async def test_a_blocked_loop_is_noticed() -> None:
+    told = asyncio.Event()
+    lag = LoopLag(lambda seconds: told.set() if seconds > 0.1 else None)
+    task = asyncio.create_task(lag.run())
+    await asyncio.sleep(0)
+    block = asyncio.get_running_loop().time() + 0.5
+    while asyncio.get_running_loop().time() < block:
+        pass
+    await asyncio.wait_for(told.wait(), 5)
+    assert lag.worst > 0.1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+class Office:
+    """Answers that tests change."""
+
+    def __init__(self) -> None:
+        self.unhealthy: list[str] = []
+        self.not_ready: list[str] = []
+        self.registry = CollectorRegistry()
+
+
+@pytest.fixture
+async def office() -> AsyncIterator[tuple[Office, str]]:
+    office = Office()
+    questions = Questions(lambda: office.unhealthy, lambda: office.not_ready, office.registry)
+    server = HealthServer(questions, 0, "127.0.0.1")
+    await server.start()
+    yield office, f"http://127.0.0.1:{server.port}"
+    await server.stop()
+
+
+async def ask(url: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        return response.status, await response.text()
+
+
+async def test_health_and_readiness_are_two_things(office: tuple[Office, str]) -> None:
+    answers, url = office
+    assert [await ask(f"{url}{path}") for path in ("/healthz", "/livez", "/readyz")] == [(200, "ok\n")] * 3
+    answers.not_ready = ["pods are not known yet", "nodes are not known yet"]
+    assert await ask(f"{url}/healthz") == (200, "ok\n")
+    assert await ask(f"{url}/readyz") == (503, "pods are not known yet\nnodes are not known yet\n")
+    answers.unhealthy = ["a task has died"]
+    assert await ask(f"{url}/healthz") == (503, "a task has died\n")
+
+
+async def test_metrics_are_served(office: tuple[Office, str]) -> None:
+    answers, url = office
+    Counter("seen", "Things seen.", registry=answers.registry).inc(3)
+    status, text = await ask(f"{url}/metrics")
+    assert (status, "seen_total 3.0" in text) == (200, True)
+
+
+async def test_a_port_that_is_taken_is_an_error(office: tuple[Office, str]) -> None:
+    answers, url = office
+    second = HealthServer(Questions(list, list, answers.registry), int(url.rpartition(":")[2]), "127.0.0.1")
+    with pytest.raises(OSError, match="in use"):
+        await second.start()
