@@ -1,0 +1,140 @@
+"""
+The plan of a rebind: which pods get which CPUs, in which steps, and what the node looks like before and after.
+
+Pods are reallocated in the order LSE before LSR before others, required before preferred policies, larger before smaller, older
+before younger. A plan that improves nothing is empty; a plan never makes a pod worse (``board.py`` says what worse means).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.machine import Machine
+from koord_numa.core.rebind.board import Board, Figures, Tenant
+from koord_numa.core.rebind.search import better_arrangements
+from koord_numa.core.rebind.sequence import Route, Step, route
+from koord_numa.core.request import PodKey
+from koord_numa.core.vocabulary import QosClass
+
+_QOS_ORDER: Final = (QosClass.LSE, QosClass.LSR)
+_ROUTES_TRIED: Final = 32
+_STAGES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One step: a pod goes from these CPUs to those. ``intermediate``: only to make room; it moves once more later."""
+
+    pod: PodKey
+    before: CpuSet
+    after: CpuSet
+    intermediate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFigures:
+    """A node in numbers that people can read."""
+
+    crossing_pods: int  # pods on more than one NUMA node
+    crossings: int  # NUMA nodes beyond the first, summed over pods
+    split_cores: int
+    conflicts: int
+    largest_block: Mapping[int, int]  # per NUMA node: CPUs of whole free cores
+
+
+@dataclass(frozen=True, slots=True)
+class RebindPlan:
+    """Steps in order, and the node before and after. ``dropped`` could not be moved for want of spare CPUs."""
+
+    moves: tuple[Move, ...]
+    before: NodeFigures
+    after: NodeFigures
+    dropped: tuple[PodKey, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.moves)
+
+
+def reallocation_order(
+    qos: QosClass, *, required: bool, count: int, created: float, uid: str
+) -> tuple[int | float | str, ...]:
+    """The sort key of a tenant: QoS, then required policies, then size (larger first), then age, then uid."""
+    rank = _QOS_ORDER.index(qos) if qos in _QOS_ORDER else len(_QOS_ORDER)
+    return (rank, 0 if required else 1, -count, created, uid)
+
+
+def plan_rebind(board: Board) -> RebindPlan:
+    """
+    The best plan that can be carried out step by step; empty when nothing would improve.
+
+    What could not be reached for want of spare CPUs is planned again from where the node then stands.
+    """
+    before = node_figures(board, board.now)
+    stage = board
+    moves: list[Step] = []
+    dropped: tuple[int, ...] = ()
+    for _ in range(_STAGES):
+        way = _best_route(stage)
+        if way is None:
+            break
+        moves += way.steps
+        dropped = way.dropped
+        stage = stage.standing(way.end)
+    return RebindPlan(
+        moves=_moves(board, moves),
+        before=before,
+        after=node_figures(board, stage.now),
+        dropped=tuple(board.tenants[index].pod for index in dropped if moves),
+    )
+
+
+def _best_route(board: Board) -> Route | None:
+    """The route that ends best: one without drops to the best arrangement, else the best end among the first ones."""
+    best: Route | None = None
+    for arrangement in islice(better_arrangements(board), _ROUTES_TRIED):
+        way = route(board, arrangement)
+        if way.end == arrangement:
+            return way if best is None or board.figures(way.end) < board.figures(best.end) else best
+        if _still_worth_it(board, way) and (best is None or board.figures(way.end) < board.figures(best.end)):
+            best = way
+    return best
+
+
+def node_figures(board: Board, arrangement: Iterable[int]) -> NodeFigures:
+    """An arrangement in numbers for people."""
+    seats = tuple(arrangement)
+    figures: Figures = board.figures(seats)
+    return NodeFigures(
+        crossing_pods=sum(quality.numa_nodes > 1 for quality in board.qualities(seats)),
+        crossings=figures.crossings,
+        split_cores=figures.split_cores,
+        conflicts=figures.conflicts,
+        largest_block=board.blocks(board.free(seats)),
+    )
+
+
+def tenants_board(
+    machine: Machine, tenants: Iterable[Tenant], fixed: CpuSet, room: Mapping[int, int] | None = None
+) -> Board:
+    """A board with its tenants in a fixed order, whatever order they came in."""
+    ordered = tuple(sorted(tenants, key=lambda tenant: (tenant.order, tenant.pod.uid)))
+    return Board(machine, ordered, fixed, room or {})
+
+
+def _still_worth_it(board: Board, way: Route) -> bool:
+    return bool(way.steps) and board.allows(way.end) and board.figures(way.end)[:-1] < board.figures_now[:-1]
+
+
+def _moves(board: Board, steps: Sequence[Step]) -> tuple[Move, ...]:
+    last = {step.tenant: position for position, step in enumerate(steps)}
+    return tuple(
+        Move(
+            pod=board.tenants[step.tenant].pod,
+            before=CpuSet(step.before),
+            after=CpuSet(step.after),
+            intermediate=last[step.tenant] != position,
+        )
+        for position, step in enumerate(steps)
+    )

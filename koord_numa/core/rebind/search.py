@@ -1,0 +1,110 @@
+"""
+Finding a better arrangement: exhaustively where a node is small, by repacking and local search where it is not.
+
+Every arrangement that leaves this module is allowed by the board: nobody worse off than today, policies kept, largest block not
+smaller. The search is deterministic; its effort is bounded by a number of evaluations, not by a clock.
+"""
+
+from collections.abc import Iterator
+from itertools import combinations
+from math import comb
+from typing import Final
+
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.rebind.board import Arrangement, Board
+from koord_numa.core.rebind.neighbours import WAYS
+from koord_numa.core.rebind.repack import repackings
+
+_EXHAUSTIVE: Final = 50_000
+"""Up to this many arrangements are all looked at: every node of eight CPUs, and simple larger ones."""
+
+_EVALUATIONS: Final = 4_000
+"""Effort of the local search: about a second at 384 CPUs with 60 pods."""
+
+
+def better_arrangements(board: Board) -> Iterator[Arrangement]:
+    """Allowed arrangements that improve on today, the best first."""
+    today = board.figures_now[:-1]
+    found = _every(board) if _is_small(board) else _local_search(board)
+    yield from sorted({a for a in found if board.figures(a)[:-1] < today}, key=lambda a: (board.figures(a), a))
+
+
+def _is_small(board: Board) -> bool:
+    number, left = 1, board.usable.bit_count()
+    for tenant in board.tenants:
+        number *= comb(left, len(tenant.cpus))
+        left -= len(tenant.cpus)
+        if number > _EXHAUSTIVE:
+            return False
+    return True
+
+
+def _every(board: Board) -> Iterator[Arrangement]:
+    """All allowed arrangements that are as good as the best so far, cut off where a tenant alone would be worse off."""
+    best = board.figures_now
+
+    def extend(chosen: Arrangement, free: int) -> Iterator[Arrangement]:
+        nonlocal best
+        index = len(chosen)
+        if index == len(board.tenants):
+            if (figures := board.figures(chosen)) <= best and board.allows(chosen):
+                best = figures
+                yield chosen
+            return
+        for cpus in combinations(CpuSet(free), len(board.tenants[index].cpus)):
+            bits = sum(1 << cpu for cpu in cpus)
+            if board.tolerates(index, bits):
+                yield from extend((*chosen, bits), free & ~bits)
+
+    return extend((), board.usable)
+
+
+def _local_search(board: Board) -> Iterator[Arrangement]:
+    """Improve today's arrangement, and full repackings in several orders, step by step; the most promising start first."""
+    starts = {board.now, *(a for a in repackings(board) if board.allows(a))}
+    effort = _Effort(_EVALUATIONS)
+    for start in sorted(starts, key=lambda a: (board.figures(a), a)):
+        if start != board.now:
+            yield start
+        yield from _improvements(board, start, effort)
+
+
+def _improvements(board: Board, start: Arrangement, effort: "_Effort") -> Iterator[Arrangement]:
+    """Apply whatever improves, way by way, until a whole round changes nothing or the effort is spent."""
+    current, improved = start, True
+    while improved:
+        improved = False
+        for way in WAYS:
+            for subject in way.subjects(board, current):
+                following = _first_better(board, current, way.neighbours(board, current, subject), effort)
+                if following is not None:
+                    current, improved = following, True
+                    yield current
+        if not effort.left:
+            return
+
+
+def _first_better(
+    board: Board, current: Arrangement, neighbours: Iterator[Arrangement], effort: "_Effort"
+) -> Arrangement | None:
+    figures = board.figures(current)
+    for neighbour in neighbours:
+        if not effort.spend():
+            return None
+        if board.figures(neighbour) < figures and board.allows(neighbour):
+            return neighbour
+    return None
+
+
+class _Effort:
+    """Counts evaluations down."""
+
+    def __init__(self, budget: int) -> None:
+        self.left = budget
+
+    def spend(self) -> bool:
+        """Take one evaluation, if there is one left."""
+        if not self.left:
+            return False
+        self.left -= 1
+        return True

@@ -1,0 +1,77 @@
+"""Fragmented nodes for the planner's tests: by hand in a line, and at random from a seed."""
+
+from random import Random
+
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.machine import Machine
+from koord_numa.core.rebind.board import Board, Tenant
+from koord_numa.core.rebind.plan import reallocation_order, tenants_board
+from koord_numa.core.request import PodKey
+from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, QosClass
+from tests.machines import machine
+
+SHAPES = ("1x2x4x2", "2x1x8x2", "2x2x8x2", "2x2x4x1", "2x4x8x2", "2x2x16x1", "2x4x24x2")
+"""2 to 8 NUMA nodes, 16 to 384 CPUs."""
+
+FULL, SPREAD = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS
+
+
+def tenant(
+    name: str,
+    cpus: str,
+    bind: CpuBindPolicy = FULL,
+    exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE,
+    *,
+    required: bool = False,
+    fixed_on: Machine | None = None,
+) -> Tenant:
+    """A pod on these CPUs; ``fixed_on`` ties it to the NUMA nodes it sits on."""
+    held = CpuSet.parse(cpus)
+    per_numa = None
+    if fixed_on is not None:
+        per_numa = {n: (held.bits & bits).bit_count() for n, bits in fixed_on.numa_bits.items() if held.bits & bits}
+    order = reallocation_order(QosClass.LSR, required=required, count=len(held), created=0.0, uid=name)
+    return Tenant(PodKey("default", name, name), held, bind, required, exclusive, per_numa, order)
+
+
+def board(shape: str, *tenants: Tenant, fixed: str = "", room: dict[int, int] | None = None) -> Board:
+    """A node of this shape."""
+    return tenants_board(machine(shape), tenants, CpuSet.parse(fixed), room)
+
+
+def fragmented(seed: int) -> Board:
+    """A node after a long life: pods of all kinds, scattered or in one piece, 60 to 95 % of the CPUs held."""
+    rng = Random(seed)
+    shape = rng.choice(SHAPES)
+    host = machine(shape)
+    free = [cpu.id for cpu in host.cpus]
+    rng.shuffle(free)
+    budget = int(len(free) * rng.choice([0.6, 0.75, 0.85, 0.95]))
+    tenants: list[Tenant] = []
+    for index in range(rng.randint(3, max(4, min(60, len(free) // 5)))):
+        count = rng.choice([1, 2, 2, 4, 4, 6, 8, 12, 16])
+        if count > budget:
+            continue
+        budget -= count
+        cpus = free[:count]
+        if rng.random() < 0.5:
+            ascending = sorted(free)
+            start = rng.randrange(len(ascending) - count + 1)
+            cpus = ascending[start : start + count]
+        free = [cpu for cpu in free if cpu not in cpus]
+        tenants.append(_tenant(rng, index, CpuSet.of(cpus), host))
+    return tenants_board(host, tenants, EMPTY)
+
+
+def _tenant(rng: Random, index: int, cpus: CpuSet, host: Machine) -> Tenant:
+    bind = rng.choice([FULL, FULL, SPREAD])
+    exclusive = rng.choice(
+        [CpuExclusivePolicy.NONE] * 6 + [CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE_LEVEL]
+    )
+    required = rng.random() < 0.3
+    per_numa = None
+    if rng.random() < 0.2:
+        per_numa = {n: (cpus.bits & b).bit_count() for n, b in host.numa_bits.items() if cpus.bits & b}
+    qos = rng.choice([QosClass.LSE, QosClass.LSR])
+    order = reallocation_order(qos, required=required, count=len(cpus), created=float(index), uid=f"uid-{index}")
+    return Tenant(PodKey("default", f"pod-{index}", f"uid-{index}"), cpus, bind, required, exclusive, per_numa, order)

@@ -1,0 +1,133 @@
+"""What a rebind does to nodes written by hand, and what it must never do to any node."""
+
+import pytest
+
+from koord_numa.core.cpus.ask import CpuAsk
+from koord_numa.core.cpus.take import take_cpus
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.rebind.board import Arrangement, Board
+from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
+from koord_numa.core.vocabulary import CpuExclusivePolicy, NumaAllocateStrategy
+from tests.core.rebind.nodes import SPREAD, board, fragmented, tenant
+from tests.machines import machine
+
+PCPU = CpuExclusivePolicy.PCPU_LEVEL
+
+
+def end_of(node: Board, plan: RebindPlan) -> dict[str, str]:
+    """Where every pod is after the plan."""
+    seats = {t.pod.name: str(t.cpus) for t in node.tenants}
+    seats.update((move.pod.name, str(move.after)) for move in plan.moves)
+    return seats
+
+
+@pytest.mark.parametrize(
+    ("node", "end"),
+    [
+        pytest.param(board("1x2x4x2", tenant("a", "6-9")), {"a": "0-3"}, id="a-crossing-pod-is-gathered"),
+        pytest.param(
+            board("1x2x4x2", tenant("a", "0,3"), tenant("b", "1-2")),
+            {"a": "0-1", "b": "2-3"},
+            id="split-cores-are-mended-through-spare-cpus",
+        ),
+        pytest.param(
+            board("1x2x4x2", tenant("a", "0-3"), tenant("b", "4-7")), {"a": "0-3", "b": "4-7"}, id="nothing-to-do"
+        ),
+        pytest.param(
+            board("1x2x4x2", tenant("a", "0-3"), tenant("b", "8-11")),
+            {"a": "0-3", "b": "4-7"},
+            id="room-is-gathered-on-one-numa-node",
+        ),
+        pytest.param(
+            board("1x2x4x2", tenant("a", "6-9", fixed_on=machine("1x2x4x2"))),
+            {"a": "6-9"},
+            id="memory-on-both-numa-nodes-holds-a-pod-there",
+        ),
+        pytest.param(
+            board("1x1x4x2", tenant("a", "0", SPREAD, PCPU), tenant("b", "1", SPREAD, PCPU), tenant("c", "2", SPREAD)),
+            {"a": "0", "b": "3", "c": "2"},
+            id="pods-that-want-to-be-alone-are-parted-on-a-core-that-is-broken-anyway",
+        ),
+        pytest.param(board("1x2x2x2", tenant("a", "2-5"), fixed="0-1"), {"a": "4-7"}, id="reserved-cpus-are-nobodys"),
+        pytest.param(
+            board("1x2x2x2", tenant("a", "2-5"), room={0: 2, 1: 2}), {"a": "2-5"}, id="no-room-beside-shared-pods"
+        ),
+    ],
+)
+def test_small_nodes(node: Board, end: dict[str, str]) -> None:
+    plan = plan_rebind(node)
+    assert end_of(node, plan) == end
+    assert bool(plan) == (end != {t.pod.name: str(t.cpus) for t in node.tenants})
+
+
+def test_a_full_node_still_exchanges_through_one_spare_core() -> None:
+    node = board("1x2x2x2", tenant("a", "0-1,4-5"), tenant("b", "2-3"))
+    plan = plan_rebind(node)
+    assert (plan.before.crossings, plan.after.crossings) == (1, 0)
+    assert not plan.dropped
+
+
+def test_without_any_spare_cpu_nothing_is_promised() -> None:
+    node = board("1x2x1x2", tenant("a", "0,2"), tenant("b", "1,3"))
+    assert not plan_rebind(node)
+
+
+def test_the_plan_reports_the_node_before_and_after() -> None:
+    plan = plan_rebind(board("1x2x4x2", tenant("a", "6-9"), tenant("b", "0,2")))
+    assert (plan.before.crossing_pods, plan.before.split_cores, plan.before.largest_block) == (1, 2, {0: 2, 1: 6})
+    assert (plan.after.crossing_pods, plan.after.split_cores, max(plan.after.largest_block.values())) == (0, 0, 8)
+
+
+def replay(node: Board, plan: RebindPlan) -> Arrangement:
+    """Carry the plan out step by step and hold every step to the invariants."""
+    index_of = {t.pod: index for index, t in enumerate(node.tenants)}
+    seats = list(node.now)
+    for move in plan.moves:
+        index = index_of[move.pod]
+        assert seats[index] == move.before.bits, "a step starts where the pod is"
+        seats[index] = move.after.bits
+        held = 0
+        for bits in seats:
+            assert not held & bits, "no CPU is ever held twice"
+            held |= bits
+        assert not held & node.fixed.bits
+        assert node.keeps_policy(index, seats[index])
+        assert node.tolerates(index, seats[index]), "not even in between is a pod worse off"
+    return tuple(seats)
+
+
+def in_sorted_order(node: Board) -> Arrangement | None:
+    """The proposal's way: everybody reallocated one after the other on the emptied node."""
+    free, seats = node.usable, []
+    for one in node.tenants:
+        places = [(free, len(one.cpus))]
+        if one.per_numa is not None:
+            places = [(free & node.machine.numa_bits[numa], count) for numa, count in one.per_numa.items()]
+        bits = 0
+        for here, count in places:
+            ask = CpuAsk(count, one.bind, one.exclusive, NumaAllocateStrategy.MOST_ALLOCATED)
+            taken = take_cpus(ask, node.machine, CpuSet(here))
+            if not isinstance(taken, CpuSet):
+                return None
+            bits |= taken.bits
+        seats.append(bits)
+        free &= ~bits
+    return tuple(seats)
+
+
+@pytest.mark.parametrize("block", range(20))
+def test_five_hundred_fragmented_nodes(block: int) -> None:
+    """Nobody worse off at any step, blocks never smaller, crossings reduced at least as far as sorted order may reduce them."""
+    for seed in range(block * 25, block * 25 + 25):
+        node = fragmented(seed)
+        plan = plan_rebind(node)
+        end = replay(node, plan)
+        assert node.allows(end), f"seed {seed}"
+        figures = node.figures(end)
+        assert figures[:-1] <= node.figures_now[:-1]
+        assert bool(plan.moves) == (figures[:-1] < node.figures_now[:-1]), f"seed {seed}: moves without an improvement"
+        reference = in_sorted_order(node)
+        if reference is not None and node.allows(reference):
+            assert figures.crossings <= node.figures(reference).crossings, f"seed {seed}"
+        if not plan.dropped:
+            assert plan_rebind(node) == plan, f"seed {seed}: not repeatable"

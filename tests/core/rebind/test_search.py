@@ -1,0 +1,87 @@
+"""On small nodes the planner's search must find what looking at everything finds."""
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.rebind.board import Arrangement, Board
+from koord_numa.core.rebind.plan import tenants_board
+from koord_numa.core.rebind.search import better_arrangements
+from koord_numa.core.rebind.sequence import route
+from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy
+from tests.core.rebind.nodes import FULL, SPREAD, board, tenant
+from tests.machines import machine
+
+
+@st.composite
+def small_boards(draw: st.DrawFn) -> Board:
+    """At most eight CPUs, at most four pods."""
+    host = machine(draw(st.sampled_from(["1x2x2x2", "2x1x4x1", "1x1x4x2", "2x2x1x2"])))
+    cpus = draw(st.permutations(sorted(host.all)))
+    tenants, start = [], 0
+    for index in range(draw(st.integers(1, 4))):
+        count = draw(st.integers(1, 3))
+        if start + count > len(cpus):
+            break
+        exclusive = draw(st.sampled_from([CpuExclusivePolicy.NONE, CpuExclusivePolicy.PCPU_LEVEL]))
+        bind = draw(st.sampled_from([FULL, SPREAD]))
+        held = str(CpuSet.of(cpus[start : start + count]))
+        tenants.append(tenant(f"pod-{index}", held, bind, exclusive, required=draw(st.booleans())))
+        start += count
+    return tenants_board(host, tenants, CpuSet())
+
+
+def every_arrangement(node: Board) -> set[Arrangement]:
+    """By dealing all CPUs out in every order: nothing of the planner is used."""
+    found: set[Arrangement] = set()
+    sizes = [len(t.cpus) for t in node.tenants]
+    for dealt in permutations(sorted(node.machine.all), sum(sizes)):
+        start, seats = 0, []
+        for size in sizes:
+            seats.append(sum(1 << cpu for cpu in dealt[start : start + size]))
+            start += size
+        found.add(tuple(seats))
+    return found
+
+
+@given(small_boards())
+def test_the_search_finds_the_best_of_all(node: Board) -> None:
+    if sum(len(t.cpus) for t in node.tenants) > 6:
+        return  # eight CPUs dealt to seven places take too long to enumerate naively
+    best = min(node.figures(a) for a in every_arrangement(node) if node.allows(a))
+    found = next(better_arrangements(node), node.now)
+    assert node.allows(found)
+    assert node.figures(found)[:-1] == best[:-1]
+    if best[:-1] < node.figures_now[:-1]:
+        assert node.figures(found) == best
+
+
+@given(small_boards())
+def test_a_route_never_gives_a_cpu_to_two_pods(node: Board) -> None:
+    for arrangement in list(better_arrangements(node))[:5]:
+        way = route(node, arrangement)
+        seats = list(node.now)
+        for step in way.steps:
+            assert seats[step.tenant] == step.before
+            assert not step.after & ~(node.free(seats) | step.before)
+            assert node.tolerates(step.tenant, step.after)
+            seats[step.tenant] = step.after
+        assert tuple(seats) == way.end
+        assert all(way.end[i] == arrangement[i] for i in range(len(seats)) if i not in way.dropped)
+
+
+@pytest.mark.parametrize(
+    ("bind", "cpus", "split"),
+    [
+        pytest.param(FULL, "0-3", 0, id="whole-cores"),
+        pytest.param(FULL, "0,2", 2, id="two-halves"),
+        pytest.param(SPREAD, "0,2", 0, id="spread-over-cores"),
+        pytest.param(SPREAD, "0-1", 1, id="spread-on-one-core"),
+    ],
+)
+def test_what_counts_as_split(bind: CpuBindPolicy, cpus: str, split: int) -> None:
+    node = board("1x2x2x2", tenant("a", cpus, bind))
+    assert node.qualities_now[0].split_cores == split
