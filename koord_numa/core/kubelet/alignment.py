@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from koord_numa.core.kubelet.answers import TOPOLOGY_AFFINITY, Alignment, Refusal
 from koord_numa.core.kubelet.machine import KubeletNode, bits_of
 from koord_numa.core.kubelet.wishes import Wish
+from koord_numa.core.numa.hints import Hint
+from koord_numa.core.numa.reachable import reachable_masks
 from koord_numa.core.vocabulary import KubeletPolicy
 
 
@@ -49,14 +51,9 @@ def _compromise(node: KubeletNode, wishes: Sequence[Wish]) -> Alignment:
     Best are intersections as wide as the narrowest hint of the wish that needs most NUMA nodes, then narrower ones from wide
     to narrow, then wider ones from narrow to wide (compareHints in the kubelet's topologymanager/policy.go).
     """
-    reached = {node.machine.numa_mask}
-    width = 0
-    for wish in wishes:
-        masks = [mask for mask, _ in wish.hints()]
-        if masks:
-            width = max(width, masks[0].bit_count())
-            reached = {left & right for left in reached for right in masks}
-    reached.discard(0)
+    lists = [[Hint(mask, preferred) for mask, preferred in wish.hints()] for wish in wishes if wish.possible]
+    width = max((min(hint.mask.bit_count() for hint in hints if hint.mask) for hints in lists), default=0)
+    reached = reachable_masks(lists, node.machine.numa_mask)
     if not reached:
         return Alignment(node.machine.numa_mask, preferred=False)
 

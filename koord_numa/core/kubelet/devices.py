@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from koord_numa.core.kubelet.answers import UNEXPECTED_ADMISSION, Refusal
 from koord_numa.core.kubelet.machine import DevicePool
-from koord_numa.core.kubelet.wishes import Wish, impossible, masks_of
+from koord_numa.core.kubelet.wishes import Wish, fewest, impossible, masks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,9 @@ class DeviceStock:
 
 
 def _smallest(pool: DevicePool, needed: int) -> int:
-    for size in range(1, pool.hosts.bit_count()):
+    if pool.near(pool.hosts).bit_count() < needed:
+        return pool.hosts.bit_count()
+    for size in range(fewest([bits.bit_count() for bits in pool.on.values()], needed), pool.hosts.bit_count()):
         if any(pool.near(mask).bit_count() >= needed for mask in masks_of(pool.hosts, size)):
             return size
     return pool.hosts.bit_count()

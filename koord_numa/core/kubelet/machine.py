@@ -6,6 +6,7 @@ Facts only; nothing here changes when pods come and go.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from koord_numa.core.amounts import Amounts
@@ -109,6 +110,7 @@ class KubeletNode:
         return self.config.topology_policy not in (None, KubeletPolicy.NONE)
 
 
+@lru_cache(maxsize=4096)
 def bits_of(mask: int) -> tuple[int, ...]:
     """The numbers of the set bits, ascending."""
     found = []

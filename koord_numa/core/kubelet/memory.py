@@ -8,10 +8,10 @@ books follow the manager to the byte, also where releases are credited to anothe
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from koord_numa.core.amounts import Amounts
+from koord_numa.core.amounts import MEMORY, Amounts
 from koord_numa.core.kubelet.answers import UNEXPECTED_ADMISSION, Alignment, MemoryBlock, Refusal
 from koord_numa.core.kubelet.machine import bits_of
-from koord_numa.core.kubelet.wishes import Wish, masks_of
+from koord_numa.core.kubelet.wishes import Wish, fewest, impossible, masks_of
 
 Reusable = dict[tuple[int, str], int]
 """Bytes that init containers of the pod being admitted leave to later ones, by (mask, memory type)."""
@@ -66,6 +66,12 @@ class MemoryBooks:
         The preferred size counts what is allocatable, reservations excluded (calculateHints in the kubelet's
         memorymanager/policy_static.go).
         """
+        left = {kind: max((bytes_ for (_, of), bytes_ in reusable.items() if of == kind), default=0) for kind in demand}
+        if any(
+            min(self._free(self.nodes, kind) + left[kind], self._supplied(self.nodes, kind)) < amount
+            for kind, amount in demand.items()
+        ):
+            return impossible(MEMORY)
 
         def fits(mask: int) -> bool:
             return (
@@ -76,7 +82,7 @@ class MemoryBooks:
                 )
             )
 
-        return Wish("memory", nodes=self.nodes, size=self._smallest(demand), fits=fits)
+        return Wish(MEMORY, nodes=self.nodes, size=self._smallest(demand), fits=fits)
 
     def choose(self, demand: Amounts, hint: Alignment, reusable: Reusable) -> int | Refusal:
         """
@@ -147,20 +153,26 @@ class MemoryBooks:
         return sum(self.supply[numa].get(kind, 0) for numa in bits_of(mask))
 
     def _smallest(self, demand: Amounts) -> int:
-        for size in range(1, self.nodes.bit_count()):
+        count = self.nodes.bit_count()
+        if any(self._supplied(self.nodes, kind) < amount for kind, amount in demand.items()):
+            return count
+        least = (
+            fewest([self.supply[numa].get(kind, 0) for numa in self.supply], amount) for kind, amount in demand.items()
+        )
+        for size in range(max(least, default=1), count):
             for mask in masks_of(self.nodes, size):
                 if all(self._supplied(mask, kind) >= amount for kind, amount in demand.items()):
                     return size
-        return self.nodes.bit_count()
+        return count
 
 
 def _best(wish: Wish, within: int) -> Alignment | None:
     """The narrowest, numerically smallest of the preferred masks around ``within``, else of the others."""
-    around = [(not preferred, mask.bit_count(), mask) for mask, preferred in wish.hints() if not within & ~mask]
-    if not around:
-        return None
-    rejected, _, mask = min(around)
-    return Alignment(mask=mask, preferred=not rejected)
+    preferred = [mask for mask in wish.preferred() if not within & ~mask]
+    if preferred:
+        return Alignment(min(preferred), preferred=True)
+    others = [(mask.bit_count(), mask) for mask, _ in wish.hints() if not within & ~mask]
+    return Alignment(min(others)[1], preferred=False) if others else None
 
 
 def _named(mask: int) -> str:

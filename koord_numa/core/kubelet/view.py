@@ -7,6 +7,7 @@ Gathers facts once per change of the node; ``admission.py`` decides on them. Wha
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Final
 
 from koord_numa.core.amounts import PODS, Amounts, total
 from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
@@ -18,6 +19,9 @@ from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.ledger import Holding
 from koord_numa.core.node import Node, Topology, Zone
 from koord_numa.core.request import PodRequest
+
+MOST_NUMA: Final = 16
+"""A kubelet looks at every set of NUMA nodes; nobody runs one that has 131,072 sets to look at."""
 
 
 class Knowledge(Enum):
@@ -113,6 +117,8 @@ def _problem(topology: Topology) -> str:
         return topology.problem
     if not topology.zones:
         return "no NUMA nodes are published"
+    if len(topology.zones) > MOST_NUMA:
+        return f"{len(topology.zones)} NUMA nodes are published, more than a kubelet can align"
     if topology.kubelet.topology_policy is None:
         return "the topology manager policy is not published"
     return ""
