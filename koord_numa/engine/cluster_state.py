@@ -124,7 +124,7 @@ class ClusterState:
     @contextmanager
     def assume(self, pod: Pod, placement: Placement) -> Iterator[Assumption]:
         """Count a decision before it is confirmed; whatever goes wrong inside, cancellation too, gives everything back."""
-        assumption = self._assume(pod, placement)
+        assumption = self.hold(pod, placement)
         try:
             yield assumption
         except BaseException:
@@ -157,7 +157,8 @@ class ClusterState:
         self.on_change(Cause.NODE_CHANGED if why else Cause.UNLOCKED, record)
         self._forget_if_empty(record)
 
-    def _assume(self, pod: Pod, placement: Placement) -> Assumption:
+    def hold(self, pod: Pod, placement: Placement) -> Assumption:
+        """Count a decision until ``release``, or until the pod is seen bound. ``assume`` is the same, undone by failure."""
         self.release(pod.key.uid)
         self.assumed[pod.key.uid] = assumption = Assumption(pod, placement)
         here = replace(pod, node=placement.node, assignment=placement.assignment)

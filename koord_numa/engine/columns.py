@@ -4,22 +4,19 @@ The numbers of all nodes in NumPy columns, a row a node, so that thousands of no
 Rows are brought up to date just before they are read. Columns repeat what the records say; they are never the truth themselves.
 """
 
-from collections.abc import Hashable, Iterable
-from typing import Any, Final
+from collections.abc import Hashable
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from koord_numa.core.amounts import PODS
+from koord_numa.core.amounts import PODS, Amounts
 from koord_numa.core.candidate import Candidate
 from koord_numa.core.node import Node
 from koord_numa.core.verdicts import Rejection
 from koord_numa.engine.name_order import NameOrder
 from koord_numa.engine.node_record import NodeRecord
+from koord_numa.engine.zone_columns import UNLIMITED, Bools, Ints, Zones, longer
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-UNLIMITED: Final = 1 << 50
 FIRST_ROWS: Final = 64
 
 
@@ -40,6 +37,7 @@ class Columns:
         self.offered: dict[str, Ints] = {}
         self.held: dict[str, Ints] = {}
         self.free_pods: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)
+        self.zones = Zones(FIRST_ROWS)
         self.names: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)
         self._mark_numbers: dict[Hashable, int] = {}
         self.mark_examples: list[Node] = []
@@ -124,10 +122,11 @@ class Columns:
     def _grow(self) -> None:
         size = 2 * len(self.usable)
         for attribute in ("usable", "marks", "free_pods", "names"):
-            setattr(self, attribute, _longer(getattr(self, attribute), size))
+            setattr(self, attribute, longer(getattr(self, attribute), size))
+        self.zones.grow(size)
         for table in (self.offered, self.held):
             for resource in table:
-                table[resource] = _longer(table[resource], size)
+                table[resource] = longer(table[resource], size)
 
     def _refresh(self, row: int) -> None:
         seen = self.candidate(row)
@@ -139,14 +138,15 @@ class Columns:
         self.names[row] = self.order.number(seen.node.name)
         self.free_pods[row] = seen.allocatable.get(PODS, UNLIMITED) - len(seen.ledger)
         for table, amounts in ((self.offered, seen.allocatable), (self.held, seen.ledger.amounts)):
-            self._write(table, row, amounts.items())
+            self._write(table, row, amounts)
+        self.zones.write(row, seen)
 
-    def _write(self, table: dict[str, Ints], row: int, amounts: Iterable[tuple[str, int]]) -> None:
-        present = dict(amounts)
-        for resource in present:
-            self.column(table, resource)
+    def _write(self, table: dict[str, Ints], row: int, amounts: Amounts) -> None:
+        for resource in amounts:
+            if resource not in table:
+                self.column(table, resource)
         for resource, values in table.items():
-            values[row] = present.get(resource, 0)
+            values[row] = amounts.get(resource, 0)
 
     def _mark(self, node: Node) -> int:
         key = (node.problem, node.unschedulable, node.taints)
@@ -155,9 +155,3 @@ class Columns:
             number = self._mark_numbers[key] = len(self.mark_examples)
             self.mark_examples.append(node)
         return number
-
-
-def _longer(values: NDArray[Any], size: int) -> NDArray[Any]:
-    grown = np.zeros(size, dtype=values.dtype)
-    grown[: len(values)] = values
-    return grown

@@ -11,7 +11,7 @@ from cachetools import LRUCache
 
 from koord_numa.core.allocate import AllocateOptions, NumaScoring, WithoutTopology
 from koord_numa.core.candidate import Candidate
-from koord_numa.core.decide import Ask, Parts, Rules, ask_of, decide, looks_around, refuse_everywhere
+from koord_numa.core.decide import Ask, Parts, Rules, ask_of, decide, evaluate, looks_around, refuse_everywhere
 from koord_numa.core.fit.pod_affinity import neighbourhood
 from koord_numa.core.fit.spread import spread_view
 from koord_numa.core.selectors import Labels
@@ -49,6 +49,15 @@ class Decider:
             ranking = Ranking(self._ask(klass), self._rules_of(klass), self._columns, self._bars(klass))
             self._rankings[klass] = ranking
         return ranking.choose()
+
+    def try_node(self, klass: RequestClass, node: str) -> Placement | Rejection | None:
+        """What one node answers now; ``None`` when it is not known. Nothing is remembered."""
+        record = self._state.nodes.get(node)
+        seen = None if record is None else record.candidate()
+        if seen is None:
+            return None
+        answer = self._bars(klass)(node) or evaluate(self._ask(klass), seen, self._rules_of(klass))
+        return answer if isinstance(answer, Rejection) else answer.placement
 
     def _look_around(self, klass: RequestClass) -> Placement | Unschedulable:
         """Counts of pods by topology domain change with every placement, so nothing is remembered here."""

@@ -59,20 +59,20 @@ class Engine:
         self.state = ClusterState(self._on_change)
         self._columns = Columns()
         self._cooling = Cooling(settings.cool_down)
-        self._classes = RequestClasses(settings)
-        self._queue = Queue(settings.wake_pause, settings.parked_retry_seconds, outside.random)
+        self.classes = RequestClasses(settings)
+        self.queue = Queue(settings.wake_pause, settings.parked_retry_seconds, outside.random)
         self._notices = Notices(outside)
-        self._desk = Desk(
+        self.desk = Desk(
             settings=settings,
             outside=outside,
             state=self.state,
-            queue=self._queue,
-            classes=self._classes,
+            queue=self.queue,
+            classes=self.classes,
             decider=Decider(self.state, self._columns, self._cooling, outside.clock, settings.remembered_classes),
             notices=self._notices,
             meter=self.meter,
         )
-        self.scheduler = Scheduler(self._desk)
+        self.scheduler = Scheduler(self.desk)
         self._refused: LRUCache[str, bool] = LRUCache(maxsize=REMEMBERED_REFUSALS)
         self._distrusted: dict[str, str] = {}
         self._missing = set(Source)
@@ -89,19 +89,19 @@ class Engine:
         if event == DELETED or not _wants_node(pod):
             self._waits_no_longer(uid)
             return
-        if uid in self.state.node_of and uid not in self._desk.in_flight:
+        if uid in self.state.node_of and uid not in self.desk.in_flight:
             return  # bound already; what this source shows is older
-        klass = self._classes.of(pod)
+        klass = self.classes.of(pod)
         if klass is None:
             return
-        self._desk.waiting[uid] = pod
+        self.desk.waiting[uid] = pod
         if pod.problem:
-            self._queue.remove(uid)
+            self.queue.remove(uid)
             self._notices.waits(pod.key, f"the pod cannot be understood: {pod.problem}")
             return
-        if uid in self._desk.in_flight:
+        if uid in self.desk.in_flight:
             return
-        verdict = self._queue.add(pod, klass)
+        verdict = self.queue.add(pod, klass)
         if verdict is not None:
             self._notices.waits(pod.key, why_everywhere(verdict))
         self.scheduler.kick()
@@ -128,7 +128,7 @@ class Engine:
     def replace_waiting(self, pods: Iterable[Pod]) -> None:
         """All pods without a node."""
         found = {pod.key.uid: pod for pod in pods}
-        for uid in [uid for uid in self._desk.waiting if uid not in found]:
+        for uid in [uid for uid in self.desk.waiting if uid not in found]:
             self._waits_no_longer(uid)
         for pod in found.values():
             self.observe_waiting(None, pod)
@@ -196,23 +196,23 @@ class Engine:
 
     def queue_numbers(self) -> QueueNumbers:
         """How many pods are active, backing off, and parked."""
-        return self._queue.numbers()
+        return self.queue.numbers()
 
     def explain(self, uid: str) -> str:
         """Why a pod waits, as last decided; empty when it was not tried yet or does not wait."""
-        verdict = self._queue.verdict(uid)
+        verdict = self.queue.verdict(uid)
         return "" if verdict is None else why_everywhere(verdict)
 
     def waiting(self) -> list[Pod]:
         """Pods that want a node, in no particular order."""
-        return list(self._desk.waiting.values())
+        return list(self.desk.waiting.values())
 
     # Reactions.
 
     def _waits_no_longer(self, uid: str) -> None:
-        self._desk.waiting.pop(uid, None)
-        self._desk.attempts.pop(uid, None)
-        self._queue.remove(uid)
+        self.desk.waiting.pop(uid, None)
+        self.desk.attempts.pop(uid, None)
+        self.queue.remove(uid)
         self._notices.forget(uid)
 
     def _on_change(self, cause: Cause, record: NodeRecord) -> None:
@@ -220,10 +220,10 @@ class Engine:
         self._columns.changed(record)
         now = self.outside.clock()
         if cause is Cause.CAPACITY_FREED:
-            self._queue.wake(cause, now, record.room)
-            self._queue.wake(Cause.POD_GONE, now)
+            self.queue.wake(cause, now, record.room)
+            self.queue.wake(Cause.POD_GONE, now)
         else:
-            self._queue.wake(cause, now)
+            self.queue.wake(cause, now)
         if record.topology is not None and record.topology.kubelet_pods:
             self._mind_trust(record)
         self.scheduler.kick()
@@ -242,7 +242,7 @@ class Engine:
     def _note_refusal(self, pod: Pod) -> None:
         """A kubelet refused a pod that we placed: that node rests for such pods. Old refusals found at the start say nothing."""
         uid = pod.key.uid
-        klass = self._classes.of(pod)
+        klass = self.classes.of(pod)
         if klass is None or uid in self._refused:
             return
         self._refused[uid] = True
@@ -259,10 +259,10 @@ class Engine:
     def _mind_labels(self, pod: Pod) -> None:
         """From the first pod on that keeps others away by their labels, labels are part of every request class."""
         demands = pod.request.constraints
-        if self._classes.by_labels or not (demands.anti_affinity or demands.preferred_anti_affinity):
+        if self.classes.by_labels or not (demands.anti_affinity or demands.preferred_anti_affinity):
             return
-        self._classes.by_labels = True
-        for waiting in list(self._desk.waiting.values()):
+        self.classes.by_labels = True
+        for waiting in list(self.desk.waiting.values()):
             self.observe_waiting(None, waiting)
 
     async def _keep_house(self) -> None:
@@ -281,7 +281,7 @@ class Engine:
             if record is not None:
                 self._columns.changed(record)
         if nodes:
-            self._queue.wake(Cause.COOLED_DOWN, self.outside.clock())
+            self.queue.wake(Cause.COOLED_DOWN, self.outside.clock())
             self.scheduler.kick()
 
     async def read_back(self, assumption: Assumption) -> None:

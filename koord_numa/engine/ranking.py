@@ -14,10 +14,11 @@ import numpy as np
 
 from koord_numa.core.decide import Ask, Fit, Rules, evaluate
 from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
-from koord_numa.engine.columns import Columns, Ints
+from koord_numa.engine.columns import Columns
 from koord_numa.engine.name_order import SPACE
 from koord_numa.engine.rejections import Refusals
 from koord_numa.engine.sweep import NO, Sweep
+from koord_numa.engine.zone_columns import Ints
 
 BLOCK: Final = 256
 FEW: Final = 2

@@ -5,18 +5,52 @@ The scalar ``core.decide.evaluate`` is the specification. For every row the swee
 ``evaluate`` refuses, else a score that ``evaluate`` cannot exceed. A property test keeps that true.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from koord_numa.core.allocation.demand import CpuUse
 from koord_numa.core.amounts import Amounts
-from koord_numa.core.decide import Ask, Rules, fits_objects, score_node_affinity, score_taints
+from koord_numa.core.decide import NUMA_STEP, Ask, Rules, fits_objects, score_node_affinity, score_taints
+from koord_numa.core.kubelet.aggregates import pod_demand
 from koord_numa.core.node import Node
 from koord_numa.core.score.filling import ALWAYS_SCORED, MAX_SCORE
-from koord_numa.core.vocabulary import ScoringType
-from koord_numa.engine.columns import Columns, Ints
+from koord_numa.core.verdicts import Rejection
+from koord_numa.core.vocabulary import NumaPolicy, ScoringType
+from koord_numa.engine.columns import Columns
+from koord_numa.engine.zone_columns import Bools, Ints
 
 NO: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class MayAlign:
+    """
+    Where a pod may be put on chosen NUMA nodes: wherever zones are published (``by_itself``), where every pod is pinned, where
+    a kubelet aligns it. ``single``: only one NUMA node will do.
+    """
+
+    by_itself: bool
+    where_pinned: bool
+    by_kubelet: bool
+    single: bool
+
+
+def alignment_of(ask: Ask, rules: Rules) -> MayAlign:
+    """What a request says about its alignment, before any node is looked at."""
+    demand = ask.demand
+    parts = [part for _, part in pod_demand(ask.request).containers]
+    by_kubelet = any(part.cpus or part.memory or part.devices for part in parts)
+    if isinstance(demand, Rejection):
+        return MayAlign(by_itself=False, where_pinned=False, by_kubelet=by_kubelet, single=False)
+    named, default = demand.numa is not NumaPolicy.NONE, rules.allocate.numa_policy is not NumaPolicy.NONE
+    return MayAlign(
+        by_itself=named or (default and demand.use is not CpuUse.SHARED) or demand.use is CpuUse.POOL_OF_ONE_NUMA,
+        where_pinned=default,
+        by_kubelet=by_kubelet,
+        single=demand.numa is NumaPolicy.SINGLE_NUMA_NODE,
+    )
 
 
 class Sweep:
@@ -30,6 +64,7 @@ class Sweep:
         self._by_labels = bool(
             demands.node_name or demands.node_selector or demands.node_terms is not None or demands.preferred_nodes
         )
+        self._alignment = alignment_of(ask, rules)
         self._of_mark: Ints = np.zeros(0, dtype=np.int64)
         self._of_node: dict[int, tuple[Node, int]] = {}
 
@@ -43,8 +78,26 @@ class Sweep:
                 free = columns.column(columns.offered, name)[rows] - columns.column(columns.held, name)[rows]
                 possible &= free >= amount
         bound = bound + self._rules.parts.resources * self._filling(rows, amounts)
-        bound += self._rules.parts.numa * MAX_SCORE
+        fewest, aligned = self._numa_nodes(rows, amounts)
+        possible &= ~self._must_be_single(rows) | (fewest <= 1)
+        score = np.maximum(0, MAX_SCORE - NUMA_STEP * (fewest - 1))
+        bound += self._rules.parts.numa * np.where(aligned, score, 0)
         return np.where(possible, bound, NO)
+
+    def _numa_nodes(self, rows: Ints, amounts: Amounts) -> tuple[Ints, Bools]:
+        """The fewest NUMA nodes that might do, where the pod might be aligned at all."""
+        zones, may = self._columns.zones, self._alignment
+        ours = zones.wants[rows] | may.by_itself | (zones.pins[rows] & may.where_pinned)
+        aligned = (zones.published[rows] & ours) | (zones.kubelet[rows] & may.by_kubelet)
+        fewest = np.ones(len(rows), dtype=np.int64)
+        for name, amount in amounts.items():
+            if amount > 0 and name in zones.free:
+                fewest = np.maximum(fewest, zones.fewest(rows, name, amount))
+        return fewest, aligned
+
+    def _must_be_single(self, rows: Ints) -> Bools:
+        zones = self._columns.zones
+        return zones.published[rows] & (zones.single[rows] | self._alignment.single)
 
     def _objects(self, rows: Ints) -> Ints:
         """What the Node objects alone say: ``NO``, or their part of the score."""

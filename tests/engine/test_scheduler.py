@@ -260,7 +260,7 @@ async def test_whatever_breaks_at_any_await_the_ledger_is_as_before(point: str, 
     try:
         await world.engine.scheduler.schedule_one(pod)
     except blow:
-        assert "uid-pod" in world.engine._queue
+        assert "uid-pod" in world.engine.queue
     assert world.ledgers() == before
     assert world.engine.state.assumed == {}
 
@@ -308,7 +308,7 @@ async def test_a_locked_node_waits_for_its_rebind() -> None:
     world.waits(make_pod("pod"))
     await world.settle()
     assert world.nodes_of() == {"pod": ""}
-    verdict = world.engine._queue.verdict("uid-pod")
+    verdict = world.engine.queue.verdict("uid-pod")
     assert verdict is not None
     assert [rejection.reason for rejection in verdict.rejections.values()] == [Reason.LOCKED]
     world.engine.unlock_node("node")

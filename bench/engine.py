@@ -1,0 +1,228 @@
+"""
+The scheduling engine on synthetic clusters of mixed machines, half full: cold and warm decisions, and a sustained stream of them.
+
+CPU time of this process, not wall time. Decisions are those of the real engine; only the API server is absent.
+"""
+
+import resource
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from statistics import median
+from types import SimpleNamespace
+from typing import Any, Final
+
+from bench.figure import Figure
+from koord_numa.core.amounts import Amounts
+from koord_numa.core.machine import Machine, regular_machine
+from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
+from koord_numa.core.request import Container, NumaSpec, Pod, PodKey, PodRequest
+from koord_numa.core.verdicts import Placement, Unschedulable
+from koord_numa.core.vocabulary import (
+    ContainerKind,
+    CpuOwner,
+    KubeletPolicy,
+    NumaPolicy,
+    QosClass,
+)
+from koord_numa.engine import Engine, Outside, Source
+from koord_numa.engine.request_class import RequestClass
+from koord_numa.settings import Settings
+
+GIB: Final = 1 << 30
+SIZES: Final = (500, 5_000, 50_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of machine: ``sockets x NUMA nodes x cores x threads``, GiB a CPU, who chooses CPUs."""
+
+    shape: tuple[int, int, int, int]
+    owner: CpuOwner | None
+    gpus: int = 0
+
+
+KINDS: Final = (
+    Kind((2, 1, 16, 2), CpuOwner.SCHEDULER),
+    Kind((2, 4, 8, 2), CpuOwner.SCHEDULER),
+    Kind((2, 1, 24, 2), CpuOwner.KUBELET),
+    Kind((1, 1, 16, 2), None),
+    Kind((2, 4, 16, 2), CpuOwner.SCHEDULER, gpus=8),
+)
+EIGHT_NUMA: Final = (Kind((2, 4, 8, 2), CpuOwner.SCHEDULER),)
+
+
+def pod_request(cpu: int, gib: int, qos: QosClass = QosClass.NONE, policy: NumaPolicy = NumaPolicy.NONE) -> PodRequest:
+    """Milli-CPU and GiB; requests equal limits."""
+    amounts = {"cpu": cpu, "memory": gib * GIB}
+    container = Container("app", ContainerKind.APP, amounts, amounts)
+    return PodRequest(containers=(container,), qos=qos, numa=NumaSpec(policy=policy))
+
+
+REQUESTS: Final = (
+    *(pod_request(cpu, gib) for cpu, gib in ((500, 1), (1000, 2), (2000, 4), (4000, 16), (8000, 16), (1500, 3))),
+    *(pod_request(cpu, cpu // 500, QosClass.LSR) for cpu in (2000, 4000, 6000, 8000, 12000)),
+    *(pod_request(cpu, cpu // 500, QosClass.LSE) for cpu in (2000, 4000, 16000)),
+    *(pod_request(cpu, cpu // 500, QosClass.LSR, NumaPolicy.SINGLE_NUMA_NODE) for cpu in (2000, 4000, 8000)),
+    *(pod_request(cpu, cpu // 500, QosClass.LS, NumaPolicy.SINGLE_NUMA_NODE) for cpu in (1000, 3000)),
+    pod_request(20000, 40, QosClass.LSR, NumaPolicy.RESTRICTED),
+)
+"""Twenty request classes."""
+
+
+@dataclass
+class Cluster:
+    """An engine that knows a synthetic cluster. Pods are numbered; ``placed`` are those that can leave again."""
+
+    engine: Engine
+    dice: Random
+    count: int = 0
+    placed: list[str] = field(default_factory=list)
+
+    def klass(self, request: PodRequest) -> RequestClass:
+        """The class of a request."""
+        found = self.engine.classes.of(self.pod(request))
+        if found is None:
+            raise LookupError("the bench's pods name a scheduler that is not configured")
+        return found
+
+    def place(self, request: PodRequest, klass: RequestClass) -> Placement | Unschedulable:
+        """Decide one pod and count it, as the loop does."""
+        verdict = self.engine.desk.decider.decide(klass)
+        if isinstance(verdict, Placement):
+            pod = self.pod(request)
+            self.engine.state.hold(pod, verdict)
+            self.placed.append(pod.key.uid)
+        return verdict
+
+    def leave(self) -> None:
+        """One of the pods ends."""
+        index = self.dice.randrange(len(self.placed))
+        self.placed[index], self.placed[-1] = self.placed[-1], self.placed[index]
+        self.engine.state.release(self.placed.pop())
+
+    def pod(self, request: PodRequest) -> Pod:
+        """A new pod with this request."""
+        self.count += 1
+        return Pod(PodKey("bench", f"pod-{self.count}", f"uid-{self.count}"), request, scheduler="koord-numa")
+
+
+def new_engine(settings: Settings | None = None) -> Engine:
+    """An engine that knows nothing yet and talks to nobody."""
+    silent: Any = SimpleNamespace(fresh=lambda: True, event=lambda *_, **__: None, node_event=lambda *_, **__: None)
+    outside = Outside(silent, silent, silent, lambda *_: {}, time.monotonic)
+    engine = Engine(settings or Settings(), outside)
+    for source in Source:
+        engine.synced(source)
+    return engine
+
+
+def make_cluster(size: int, kinds: tuple[Kind, ...] = KINDS, full: float = 0.5) -> Cluster:
+    """So many nodes, filled to a share of their CPUs with a mix of pods."""
+    cluster = Cluster(new_engine(), Random(7))
+    machines = [regular_machine(*kind.shape) for kind in kinds]
+    for number in range(size):
+        which = number % len(kinds)
+        node, topology = _node(f"node-{number:05}", kinds[which], machines[which])
+        cluster.engine.observe_node("ADDED", node)
+        if topology is not None:
+            cluster.engine.observe_topology("ADDED", topology)
+    _fill(cluster, full)
+    return cluster
+
+
+def _node(name: str, kind: Kind, machine: Machine) -> tuple[Node, Topology | None]:
+    count, gib = len(machine.cpus), 4 * len(machine.cpus)
+    amounts = {"cpu": count * 1000, "memory": gib * GIB, "pods": 250}
+    if kind.gpus:
+        amounts["nvidia.com/gpu"] = kind.gpus
+    node = Node(name=name, uid=f"uid-{name}", allocatable=amounts, labels={"kubernetes.io/hostname": name})
+    if kind.owner is None:
+        return node, None
+    numas = len(machine.numa_ids)
+    share: Amounts = {name: amount // numas for name, amount in amounts.items() if name != "pods"}
+    zones = tuple(Zone(numa, share, share, share) for numa in machine.numa_ids)
+    owned = kind.owner is CpuOwner.SCHEDULER
+    kubelet = KubeletConfig(topology_policy=None if owned else KubeletPolicy.SINGLE_NUMA_NODE)
+    topology = Topology(
+        node=name,
+        owner=kind.owner,
+        zones=zones,
+        machine=machine if owned else None,
+        kubelet=kubelet,
+        distances=machine.distances,
+    )
+    return node, topology
+
+
+def _fill(cluster: Cluster, full: float) -> None:
+    """Pods that were placed node by node, by the engine's own rules for that node."""
+    for record in list(cluster.engine.state.nodes.values()):
+        cpu = record.room
+        while record.room > cpu * (1 - full):
+            request = cluster.dice.choice(REQUESTS[:14])
+            pod = cluster.pod(request)
+            verdict = cluster.engine.desk.decider.try_node(cluster.klass(request), record.name)
+            if isinstance(verdict, Placement):
+                cluster.engine.state.hold(pod, verdict)
+                cluster.placed.append(pod.key.uid)
+            elif request is REQUESTS[0]:
+                break
+
+
+def _cpu_ms(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return (time.process_time() - started) * 1000
+
+
+def figures() -> Iterator[Figure]:
+    """One line per size and kind of decision."""
+    base = 0.0
+    for size in SIZES:
+        cluster = make_cluster(size)
+        classes = [(request, cluster.klass(request)) for request in REQUESTS]
+        cold = _cold(cluster)
+        yield Figure(
+            f"engine-cold-{size}", median(cold), "ms", 25.0 * max(1, size // 5000), note="median of 20 classes"
+        )
+        warm = _warm(cluster)
+        value = median(warm)
+        base = value if size == 5_000 else base
+        target = 0.2 if size <= 5_000 else 1.2 * base
+        yield Figure(f"engine-warm-{size}", value, "ms", target, note="class seen before, one node changed")
+        if size == 5_000:
+            yield Figure("engine-rate-5000", _rate(cluster, classes), "decisions/s", 3000.0, better="higher")
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            yield Figure("engine-memory-5000", peak, "MB", 500.0, note=f"resident, {len(cluster.placed)} pods")
+        del cluster
+    eight = make_cluster(5_000, EIGHT_NUMA)
+    cold = _cold(eight)
+    yield Figure("engine-cold-5000x8", median(cold), "ms", 25.0, note=f"8 NUMA nodes each, worst {max(cold):.1f} ms")
+
+
+def _cold(cluster: Cluster) -> list[float]:
+    """Each class for the first time. What is known of the nodes is brought up to date before, by a class that is not counted."""
+    decider = cluster.engine.desk.decider
+    decider.decide(cluster.klass(pod_request(100, 1)))
+    return [_cpu_ms(partial(decider.decide, cluster.klass(request))) for request in REQUESTS]
+
+
+def _warm(cluster: Cluster, decisions: int = 2_000) -> list[float]:
+    """The same class again and again: each decision changes one node."""
+    request = REQUESTS[6]
+    klass = cluster.klass(request)
+    return [_cpu_ms(partial(cluster.place, request, klass)) for _ in range(decisions)]
+
+
+def _rate(cluster: Cluster, classes: list[tuple[PodRequest, RequestClass]], seconds: float = 4.0) -> float:
+    """Arrivals of all classes in turn, as many departures as arrivals."""
+    started, decisions = time.process_time(), 0
+    while time.process_time() - started < seconds:
+        request, klass = classes[decisions % len(classes)]
+        if isinstance(cluster.place(request, klass), Placement):
+            cluster.leave()
+        decisions += 1
+    return decisions / (time.process_time() - started)
