@@ -1,0 +1,116 @@
+"""The operator as people run it: processes that are started, stopped, killed and doubled."""
+
+import asyncio
+from pathlib import Path
+from signal import SIGKILL, SIGSTOP, SIGTERM
+
+import pytest
+
+from tests.cluster.objects import until
+from tests.e2e.world import BIN, World, ended, mixed_pods, world
+
+pytestmark = pytest.mark.e2e
+
+KOPF_RUN = (str(BIN / "kopf"), "run", "--all-namespaces", "--quiet", "-m", "koord_numa.operator")
+
+
+def holder(cluster: World) -> str:
+    lease = cluster.server.store.find("leases.coordination.k8s.io", "koord-numa", "kube-system")
+    return str(lease["spec"]["holderIdentity"]) if lease else ""
+
+
+@pytest.mark.parametrize("command", [pytest.param((), id="koord-numa run"), pytest.param(KOPF_RUN, id="kopf run")])
+async def test_200_pods_on_20_machines(tmp_path: Path, command: tuple[str, ...]) -> None:
+    async with world(tmp_path) as cluster:
+        cluster.create(mixed_pods(100))
+        process = await cluster.schedule(*command)
+        cluster.create(mixed_pods(200)[100:])
+        await until(lambda: not cluster.unbound(), 60)
+        assert cluster.complaints() == []
+        assert set(cluster.binds().values()) == {1}
+        assert await ended(process, SIGTERM) == 0
+        assert holder(cluster) == ""
+
+
+async def test_killed_in_the_middle_and_started_again(tmp_path: Path) -> None:
+    async with world(tmp_path) as cluster:
+        pods = mixed_pods(200)
+        cluster.create(pods[:120])
+        process = await cluster.schedule()
+        await until(lambda: len(cluster.unbound()) < 60, 60)
+        await ended(process, SIGKILL)
+        left = cluster.unbound()
+        cluster.create(pods[120:])
+        await cluster.schedule()
+        await until(lambda: not cluster.unbound(), 60)
+        assert left
+        assert cluster.complaints() == []
+        assert set(cluster.binds().values()) == {1}
+
+
+async def test_the_same_run_twice_gives_the_same_placement(tmp_path: Path) -> None:
+    placements = []
+    for attempt in ("first", "second"):
+        folder = tmp_path / attempt
+        folder.mkdir()
+        async with world(folder) as cluster:
+            cluster.create(mixed_pods(60))
+            await cluster.schedule()
+            await until(lambda: not cluster.unbound(), 60)
+            placements.append(
+                {
+                    pod["metadata"]["name"]: (
+                        pod["spec"]["nodeName"],
+                        pod["metadata"].get("annotations", {}).get("scheduling.koordinator.sh/resource-status"),
+                    )
+                    for pod in cluster.server.store.list("pods")
+                }
+            )
+    assert placements[0] == placements[1]
+
+
+async def test_a_stopped_leader_is_followed_within_a_second(tmp_path: Path) -> None:
+    async with world(tmp_path) as cluster:
+        first = await cluster.schedule(KOORD_NUMA_IDENTITY="first")
+        await until(lambda: holder(cluster) == "first", 30)
+        await cluster.schedule(KOORD_NUMA_IDENTITY="second")
+        cluster.create(mixed_pods(20))
+        await until(lambda: not cluster.unbound(), 60)
+        await until(lambda: cluster.server.open_watches >= 12, 30)  # the second one is warm
+        stopping = asyncio.create_task(ended(first, SIGTERM))
+        await until(lambda: holder(cluster) == "second", 10)
+        cluster.create(mixed_pods(40)[20:])
+        await until(lambda: not cluster.unbound(), 30)
+        assert await stopping == 0
+        assert cluster.complaints() == []
+
+
+async def test_a_killed_leader_is_followed_and_nothing_is_bound_twice(tmp_path: Path) -> None:
+    async with world(tmp_path) as cluster:
+        leader = await cluster.schedule(KOORD_NUMA_IDENTITY="first")
+        await until(lambda: holder(cluster) == "first", 30)
+        await cluster.schedule(KOORD_NUMA_IDENTITY="second")
+        await until(lambda: cluster.server.open_watches >= 12, 30)
+        cluster.create(mixed_pods(200))
+        await until(lambda: len(cluster.unbound()) < 150, 60)
+        await ended(leader, SIGKILL)
+        await until(lambda: not cluster.unbound(), 60)
+        assert holder(cluster) == "second"
+        assert cluster.complaints() == []
+        assert set(cluster.binds().values()) == {1}
+
+
+async def test_a_frozen_leader_does_not_act_when_it_wakes(tmp_path: Path) -> None:
+    async with world(tmp_path) as cluster:
+        frozen = await cluster.schedule(KOORD_NUMA_IDENTITY="first")
+        await until(lambda: holder(cluster) == "first", 30)
+        await cluster.schedule(KOORD_NUMA_IDENTITY="second")
+        await until(lambda: cluster.server.open_watches >= 12, 30)
+        frozen.send_signal(SIGSTOP)
+        await until(lambda: holder(cluster) == "second", 30)
+        cluster.create(mixed_pods(50))
+        frozen.send_signal(18)  # SIGCONT
+        await until(lambda: not cluster.unbound(), 60)
+        assert holder(cluster) == "second"
+        assert cluster.complaints() == []
+        assert set(cluster.binds().values()) == {1}

@@ -1,0 +1,177 @@
+"""A simulated cluster in the tests' process, and schedulers as processes of their own beside it."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from koord_numa.sandbox.apiserver import ApiServer
+from koord_numa.sandbox.machines.descriptions import read_descriptions
+from koord_numa.sandbox.machines.rack import Rack
+
+ROOT: Final = Path(__file__).parents[2]
+CRDS: Final = (ROOT / "crds" / "noderesourcetopologies.yaml", ROOT / "crds" / "rebindresources.yaml")
+BIN: Final = Path(sys.executable).parent
+
+MACHINES: Final = {
+    "machines": [
+        {"name": "pair", "count": 8, "sockets": 2, "numa": 1, "cores": 8, "threads": 2, "memory": "64Gi"},
+        {"name": "quad", "count": 4, "sockets": 1, "numa": 4, "cores": 4, "threads": 2, "memory": "16Gi"},
+        {"name": "arm", "count": 4, "sockets": 1, "numa": 2, "cores": 16, "threads": 1, "memory": "64Gi"},
+        {
+            "name": "kubelet",
+            "count": 4,
+            "style": "kubelet",
+            "sockets": 2,
+            "numa": 1,
+            "cores": 8,
+            "threads": 2,
+            "memory": "64Gi",
+            "reservedCPUs": "0,16",
+        },
+    ]
+}
+"""Twenty nodes of four kinds."""
+
+LEASE: Final = "lease: {duration: 2.0, renew: 1.2, retry: 0.3}"
+
+JsonObject = dict[str, Any]
+
+
+def pinned(name: str, cpus: int, *, qos: str = "LSR", policy: str = "", scheduler: str = "koord-numa") -> JsonObject:
+    """A pod with CPUs of its own on Koordinator's nodes; Guaranteed, so that a static kubelet would pin it too."""
+    amounts = {"cpu": str(cpus), "memory": f"{cpus}Gi"}
+    annotations = {"scheduling.koordinator.sh/numa-topology-spec": f'{{"numaTopologyPolicy":"{policy}"}}'} if policy else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "labels": {"koordinator.sh/qosClass": qos, "koordinator.sh/priority-class": "koord-prod"},
+            "annotations": annotations,
+        },
+        "spec": {
+            "schedulerName": scheduler,
+            "containers": [
+                {"name": "main", "image": "none", "resources": {"requests": amounts, "limits": amounts}},
+            ],
+        },
+    }
+
+
+def shared(name: str, cpu: str = "500m") -> JsonObject:
+    """A pod of the shared pool."""
+    amounts = {"cpu": cpu, "memory": "256Mi"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": {"koordinator.sh/qosClass": "LS"}},
+        "spec": {
+            "schedulerName": "koord-numa",
+            "containers": [{"name": "main", "image": "none", "resources": {"requests": amounts}}],
+        },
+    }
+
+
+def mixed_pods(count: int) -> list[JsonObject]:
+    """Pods of all kinds, small enough to fit together on ``MACHINES``."""
+    kinds = (
+        lambda name: pinned(name, 2),
+        lambda name: shared(name),
+        lambda name: pinned(name, 4, policy="SingleNUMANode"),
+        lambda name: shared(name, "1"),
+        lambda name: pinned(name, 1, qos="LSE"),
+    )
+    return [kinds[number % len(kinds)](f"pod-{number:03}") for number in range(count)]
+
+
+@dataclass(slots=True)
+class World:
+    """An API server with simulated nodes."""
+
+    server: ApiServer
+    rack: Rack
+    folder: Path
+    schedulers: list[asyncio.subprocess.Process] = field(default_factory=list)
+
+    @property
+    def kubeconfig(self) -> Path:
+        """How to reach the server."""
+        return self.folder / "kubeconfig"
+
+    @property
+    def configuration(self) -> Path:
+        """A configuration with a lease that tests can wait for."""
+        return self.folder / "config.yaml"
+
+    def create(self, pods: Sequence[JsonObject]) -> None:
+        """Submit pods."""
+        for pod in pods:
+            self.server.store.create(pod)
+
+    def unbound(self) -> list[str]:
+        """Names of pods without a node."""
+        return [
+            pod["metadata"]["name"] for pod in self.server.store.list("pods") if not pod["spec"].get("nodeName")
+        ]
+
+    def binds(self) -> dict[str, int]:
+        """How often each pod was bound successfully."""
+        counts: dict[str, int] = {}
+        for asked in self.server.requests:
+            if asked.subresource == "binding" and asked.status == 201:
+                counts[asked.name] = counts.get(asked.name, 0) + 1
+        return counts
+
+    def complaints(self) -> list[str]:
+        """Everything that no run may bring about: broken promises, CPUs held twice, pods that did not start."""
+        failed = [pod["metadata"]["name"] for pod in self.server.store.list("pods", fields="status.phase=Failed")]
+        return [*map(str, self.rack.refusals), *map(str, self.rack.clashes()), *failed]
+
+    async def schedule(self, *command: str, **environment: str) -> asyncio.subprocess.Process:
+        """Start a scheduler as its own process: ``koord-numa run`` unless told otherwise."""
+        command = command or (str(BIN / "koord-numa"), "run", "--log-level", "warning")
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            env={
+                **os.environ,
+                "KUBECONFIG": str(self.kubeconfig),
+                "KOORD_NUMA_CONFIG": str(self.configuration),
+                "KOORD_NUMA_METRICS_PORT": "0",
+                "PYTHONPATH": str(ROOT),
+                **environment,
+            },
+        )
+        self.schedulers.append(process)
+        return process
+
+
+@asynccontextmanager
+async def world(folder: Path, machines: JsonObject = MACHINES) -> AsyncIterator[World]:
+    """A running cluster; schedulers that still run at the end are killed."""
+    async with ApiServer(crds=CRDS, bookmark_interval=1.0) as server:
+        rack = Rack(server.store, read_descriptions(machines, folder))
+        rack.start()
+        server.write_kubeconfig(folder / "kubeconfig")
+        (folder / "config.yaml").write_text(f"apiVersion: koord-numa.io/v1alpha1\nkind: KoordNumaConfiguration\n{LEASE}\n")
+        made = World(server, rack, folder)
+        try:
+            yield made
+        finally:
+            rack.stop()
+            for process in made.schedulers:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+
+
+async def ended(process: asyncio.subprocess.Process, number: signal.Signals) -> int:
+    """Send a signal and wait for the end; returns the exit code."""
+    process.send_signal(number)
+    return await asyncio.wait_for(process.wait(), 30)
