@@ -18,6 +18,7 @@ from koord_numa.core.allocation.place import Short, place
 from koord_numa.core.allocation.refusals import (
     amplified_shortage,
     cannot_be_placed,
+    kubelet_cores_shortage,
     no_pool,
     not_aligned,
     overcommitted,
@@ -65,7 +66,12 @@ def allocate_demand(demand: Demand, inventory: Inventory, ledger: Ledger) -> Pla
         return agreed
     need = agreed.need
     books = accounts(inventory, ledger, Books(need.accounting))
-    if refusal := amplified_shortage(need, inventory, ledger) or overcommitted(need, books):
+    refusal = (
+        amplified_shortage(need, inventory, ledger)
+        or overcommitted(need, books)
+        or kubelet_cores_shortage(demand.pinned, inventory, books)
+    )
+    if refusal is not None:
         return refusal
     room = _room(need, books, ledger)
     if demand.use is CpuUse.POOL_OF_ONE_NUMA:

@@ -89,11 +89,21 @@ def is_exclusive_by_policy(request: PodRequest) -> bool:
     )
 
 
+def pinned_by_static_kubelet(request: PodRequest) -> tuple[int, ...]:
+    """
+    How many CPUs a static CPU manager would pin for each container that it pins, init containers among them.
+
+    Containers of whole CPUs in Guaranteed pods are pinned, whatever label the pod has (kubelet policy_static.go).
+    """
+    if kube_qos(request) is not KubeQos.GUARANTEED:
+        return ()
+    asked = (container.requests.get(CPU, 0) for container in request.containers)
+    return tuple(cpu // MILLI for cpu in asked if cpu and cpu % MILLI == 0)
+
+
 def is_pinned_by_static_kubelet(request: PodRequest) -> bool:
-    """Would a static CPU manager pin this pod? Yes for Guaranteed with some container of whole CPUs (kubelet policy_static.go)."""
-    return kube_qos(request) is KubeQos.GUARANTEED and any(
-        container.requests.get(CPU, 0) > 0 and container.requests[CPU] % MILLI == 0 for container in request.containers
-    )
+    """Would a static CPU manager pin any container of this pod?"""
+    return bool(pinned_by_static_kubelet(request))
 
 
 def running_qos(request: PodRequest, *, kubelet_cpu_policy: str | None) -> QosClass:

@@ -6,8 +6,8 @@ from koord_numa.core.qos import (
     bursts,
     default_qos,
     is_exclusive_by_policy,
-    is_pinned_by_static_kubelet,
     may_use_cpuset,
+    pinned_by_static_kubelet,
     priority_class,
     running_qos,
 )
@@ -106,14 +106,16 @@ def test_bursts(pod: PodRequest, burst: bool) -> None:
 @pytest.mark.parametrize(
     ("pod", "pinned"),
     [
-        pytest.param(PodRequest(GUARANTEED), True, id="whole"),
-        pytest.param(PodRequest((container(1500, 1500),)), False, id="fraction"),
-        pytest.param(PodRequest((container(1500, 1500), container(1000, 1000))), True, id="one-whole-container"),
-        pytest.param(PodRequest(BURSTABLE), False, id="burstable"),
+        pytest.param(PodRequest(GUARANTEED), (2,), id="whole"),
+        pytest.param(PodRequest(GUARANTEED, qos=QosClass.LS), (2,), id="the-label-does-not-matter"),
+        pytest.param(PodRequest((container(1500, 1500),)), (), id="fraction"),
+        pytest.param(PodRequest((container(1500, 1500), container(1000, 1000))), (1,), id="one-whole-container"),
+        pytest.param(PodRequest((container(3000, 3000, ContainerKind.INIT), *GUARANTEED)), (3, 2), id="init-too"),
+        pytest.param(PodRequest(BURSTABLE), (), id="burstable"),
     ],
 )
-def test_pinned_by_a_static_kubelet(pod: PodRequest, pinned: bool) -> None:
-    assert is_pinned_by_static_kubelet(pod) is pinned
+def test_pinned_by_a_static_kubelet(pod: PodRequest, pinned: tuple[int, ...]) -> None:
+    assert pinned_by_static_kubelet(pod) == pinned
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from enum import Enum
 from koord_numa.core.allocation.options import AllocateOptions
 from koord_numa.core.amounts import CPU, MILLI, Amounts
 from koord_numa.core.effective import effective_limits, effective_requests, is_limited, kube_qos
-from koord_numa.core.qos import OWN_CPUS, bursts, is_exclusive_by_policy, is_pinned_by_static_kubelet, may_use_cpuset
+from koord_numa.core.qos import OWN_CPUS, bursts, is_exclusive_by_policy, may_use_cpuset, pinned_by_static_kubelet
 from koord_numa.core.request import CpuBind, PodRequest
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.core.vocabulary import (
@@ -38,8 +38,8 @@ class Demand:
     """
     A pod as an allocation sees it. ``burst`` is the CPU (milli) that a ConstrainedBurst pod may use at its limit.
 
-    ``pinnable``: a static kubelet would pin it, so that on such a node it gets CPUs of its own. ``why_shared`` says in one
-    clause why its CPUs are not its own.
+    ``pinned`` has the CPUs of each container that a static kubelet would pin; ``pinnable``: on such a node the pod gets CPUs
+    of its own for it. ``why_shared`` says in one clause why its CPUs are not its own.
     """
 
     amounts: Amounts
@@ -49,6 +49,7 @@ class Demand:
     cpu_exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
     numa: NumaPolicy = NumaPolicy.NONE
     numa_exclusive: NumaExclusive = NumaExclusive.NONE
+    pinned: tuple[int, ...] = ()
     pinnable: bool = False
     best_effort: bool = False
     burst: int = 0
@@ -82,6 +83,7 @@ def demand_of(request: PodRequest, options: AllocateOptions) -> Demand | Rejecti
                 resolvable=False,
             )
     own = use is CpuUse.OWN and cpu > 0
+    pinned = pinned_by_static_kubelet(request)
     return Demand(
         amounts=amounts,
         use=use if own or use is not CpuUse.OWN else CpuUse.SHARED,
@@ -90,7 +92,8 @@ def demand_of(request: PodRequest, options: AllocateOptions) -> Demand | Rejecti
         cpu_exclusive=bind.exclusive if own else CpuExclusivePolicy.NONE,
         numa=request.numa.policy,
         numa_exclusive=_numa_exclusive(request, options),
-        pinnable=request.qos is QosClass.NONE and cpu % MILLI == 0 and is_pinned_by_static_kubelet(request),
+        pinned=pinned,
+        pinnable=request.qos is QosClass.NONE and cpu % MILLI == 0 and bool(pinned),
         best_effort=request.qos is QosClass.BE or kube_qos(request) is KubeQos.BEST_EFFORT,
         burst=max(cpu, effective_limits(request).get(CPU, 0)) if is_limited(request, CPU) else cpu,
         why_shared=_why_shared(request, cpu),

@@ -1,6 +1,6 @@
 """Refusals with numbers: what was free on each NUMA node, what was needed, which rule decided, what would still fit."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from koord_numa.core.accounts import Accounts, PerNuma
 from koord_numa.core.allocation.affinity import elect
@@ -13,7 +13,7 @@ from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.numa.exclusive import Exclusivity
 from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
-from koord_numa.core.vocabulary import NumaExclusive, NumaPolicy
+from koord_numa.core.vocabulary import CpuBindPolicy, NodeBindPolicy, NumaExclusive, NumaPolicy
 
 
 def not_aligned(need: Need, offers: Offers, exclusivity: Exclusivity) -> Rejection:
@@ -61,7 +61,7 @@ def cannot_be_placed(need: Need, offers: Offers, short: Short) -> Rejection:
         detail=f"{short.why}: needs {need.cpus}, found {short.found}",
         numbers=tuple(
             NumaNumbers(numa, CPU, MILLI * total, MILLI * free, need.amounts[CPU])
-            for numa, total, free in zip(offers.numa_ids, _cpus_there(offers), offers.cpus, strict=True)
+            for numa, total, free in zip(offers.numa_ids, _cpus_there(offers.accounts), offers.cpus, strict=True)
         ),
     )
 
@@ -86,6 +86,29 @@ def overcommitted(need: Need, accounts: Accounts) -> Rejection | None:
                 ),
             )
     return None
+
+
+def kubelet_cores_shortage(pinned: Sequence[int], inventory: Inventory, books: Accounts) -> Rejection | None:
+    """
+    Would a static kubelet with full-pcpus-only find too few whole cores (SMTAlignmentError)?
+
+    For every container it wants as many CPUs in whole free cores as the container has, and does not count those that init
+    containers of the pod leave behind (kubelet policy_static.go): the sum over all containers is always enough.
+    """
+    if not inventory.static_kubelet or inventory.bind is not NodeBindPolicy.FULL_PCPUS_ONLY:
+        return None
+    whole = books.takeable(CpuBindPolicy.FULL_PCPUS)
+    if sum(pinned) <= sum(whole):
+        return None
+    return Rejection(
+        Reason.KUBELET_SMT,
+        "not enough cpus available to satisfy request",
+        detail=f"the kubelet wants {sum(pinned)} CPUs in whole free cores for the pod's containers, init containers included",
+        numbers=tuple(
+            NumaNumbers(numa, CPU, MILLI * there, MILLI * free, MILLI * sum(pinned))
+            for numa, there, free in zip(books.numa_ids, _cpus_there(books), whole, strict=True)
+        ),
+    )
 
 
 def amplified_shortage(need: Need, inventory: Inventory, ledger: Ledger) -> Rejection | None:
@@ -117,7 +140,7 @@ def no_pool(offers: Offers, pools: Mapping[int, int], burst: int) -> Rejection:
         detail=f"needs a shared pool of {amounts_text({CPU: burst})} in one NUMA node",
         numbers=tuple(
             NumaNumbers(numa, CPU, MILLI * total, pools.get(numa, 0), burst)
-            for numa, total in zip(offers.numa_ids, _cpus_there(offers), strict=True)
+            for numa, total in zip(offers.numa_ids, _cpus_there(offers.accounts), strict=True)
         ),
     )
 
@@ -147,9 +170,9 @@ def _numbers(need: Need, offers: Offers, names: Iterable[str]) -> tuple[NumaNumb
     )
 
 
-def _cpus_there(offers: Offers) -> PerNuma:
-    machine = offers.accounts.machine
-    return tuple(machine.numa_bits.get(numa, 0).bit_count() if machine else 0 for numa in offers.numa_ids)
+def _cpus_there(accounts: Accounts) -> PerNuma:
+    machine = accounts.machine
+    return tuple(machine.numa_bits.get(numa, 0).bit_count() if machine else 0 for numa in accounts.numa_ids)
 
 
 def _could_ever(need: Need, offers: Offers) -> bool:

@@ -55,7 +55,7 @@ def terms(demand: Demand, inventory: Inventory) -> Terms | Rejection:
         return _refuse(
             Reason.NUMA_POLICY, POLICY_MISMATCH, f"the pod wants {demand.numa}, the node has {inventory.policy}"
         )
-    binding = _binding(demand, inventory)
+    binding = _smt_refusal(demand, inventory) or _binding(demand, inventory)
     if isinstance(binding, Rejection):
         return binding
     policy = _policy(demand, inventory, binding)
@@ -95,6 +95,21 @@ def _binding(demand: Demand, inventory: Inventory) -> Binding | Rejection | None
         return Binding(chosen, exclusive=demand.cpu_exclusive)
     binding = Binding(required, required=True, exclusive=demand.cpu_exclusive)
     return _whole_cores(demand, inventory, binding)
+
+
+def _smt_refusal(demand: Demand, inventory: Inventory) -> Rejection | None:
+    """A static kubelet with full-pcpus-only refuses (SMTAlignmentError) when any *container* it pins would split a core."""
+    threads = inventory.machine.threads_per_core if inventory.machine else 0
+    if not inventory.static_kubelet or inventory.bind is not NodeBindPolicy.FULL_PCPUS_ONLY or not threads:
+        return None
+    broken = [cpus for cpus in demand.pinned if cpus % threads]
+    if not broken:
+        return None
+    return _refuse(
+        Reason.KUBELET_SMT,
+        BROKEN_CORE,
+        f"a container of {broken[0]} CPUs has no whole cores of {threads}, so the kubelet refuses it",
+    )
 
 
 def _is_pinned(demand: Demand, inventory: Inventory) -> bool:

@@ -299,6 +299,14 @@ def test_placed(request_: PodRequest, where: Inventory, options: AllocateOptions
             id="half-a-core",
         ),
         pytest.param(
+            replace(pod(2000, 1), containers=2 * pod(1000, 1).containers),
+            node(bind=NodeBindPolicy.FULL_PCPUS_ONLY, static_kubelet=True),
+            Reason.KUBELET_SMT,
+            "node(s) requested cpus not multiple cpus per core",
+            False,
+            id="half-a-core-per-container-before-a-static-kubelet",
+        ),
+        pytest.param(
             pod(4000, qos=LSR, required=SPREAD),
             node(bind=NodeBindPolicy.FULL_PCPUS_ONLY),
             Reason.BIND_POLICY,

@@ -1,0 +1,123 @@
+"""
+Whatever the allocator places on a node, the kubelet of that node admits.
+
+The node is one machine described twice: as the objects that the allocator reads, and as the kubelet's own configuration. The
+kubelet chooses CPUs itself and is then overruled by the node agent, so only its yes or no matters.
+"""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koord_numa.core.allocate import AllocateOptions, allocate
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.effective import effective_requests
+from koord_numa.core.inventory import Inventory, inventory
+from koord_numa.core.kubelet.machine import Device, DevicePool, KubeletNode
+from koord_numa.core.kubelet.replay import Admitted, Refused, admit
+from koord_numa.core.kubelet.state import KubeletState
+from koord_numa.core.ledger import Ledger, holding_of
+from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
+from koord_numa.core.request import Container, NumaSpec, Pod, PodKey, PodRequest
+from koord_numa.core.verdicts import Placement
+from koord_numa.core.vocabulary import (
+    ContainerKind,
+    CpuOwner,
+    KubeletPolicy,
+    NumaPolicy,
+    QosClass,
+)
+from tests.core.allocation.nodes import GI
+from tests.machines import machine
+
+GPU = "nvidia.com/gpu"
+
+
+@st.composite
+def hosts(draw: st.DrawFn) -> tuple[Inventory, KubeletState]:
+    """One machine, as the allocator and as its kubelet see it before the first pod."""
+    built = machine(draw(st.sampled_from(["1x1x4x2", "2x1x3x2", "2x2x2x2", "2x1x4x1"])))
+    reserved = CpuSet.parse(draw(st.sampled_from(["0", "0-1", "1,3"])))
+    gpus = draw(st.integers(0, 2))
+    config = KubeletConfig(
+        topology_policy=draw(st.sampled_from([KubeletPolicy.NONE, KubeletPolicy.BEST_EFFORT])),
+        cpu_policy=draw(st.sampled_from(["none", "static", "static"])),
+        cpu_options={"full-pcpus-only": draw(st.booleans()), "distribute-cpus-across-numa": draw(st.booleans())},
+        memory_policy="None",
+        reserved_cpus=reserved,
+    )
+    zones = tuple(
+        Zone(numa, offer, offer, offer)
+        for numa, bits in built.numa_bits.items()
+        for offer in [{"cpu": 1000 * bits.bit_count(), "memory": 8 * GI, GPU: gpus}]
+    )
+    allocatable = {
+        "cpu": 1000 * len(built.all - reserved),
+        "memory": 8 * GI * len(zones),
+        GPU: gpus * len(zones),
+        "pods": 110,
+    }
+    made = inventory(
+        Node("n", allocatable=allocatable),
+        Topology("n", CpuOwner.SCHEDULER, zones, machine=built, kubelet=config, reserved=reserved),
+    )
+    assert isinstance(made, Inventory)
+    devices = tuple(Device(f"gpu-{numa}-{index}", 1 << numa) for numa in built.numa_ids for index in range(gpus))
+    node = KubeletNode(built, config, allocatable, devices={GPU: DevicePool(devices)})
+    return made, KubeletState.empty(node)
+
+
+@st.composite
+def containers(draw: st.DrawFn) -> Container:
+    """One container, Guaranteed more often than not."""
+    requests = {
+        "cpu": draw(st.sampled_from([0, 500, 1000, 1000, 2000, 2000, 4000])),
+        "memory": draw(st.sampled_from([0, 1, GI])),
+    }
+    if draw(st.integers(0, 3)) == 0:
+        requests[GPU] = draw(st.integers(1, 2))
+    requests = {name: amount for name, amount in requests.items() if amount}
+    limits = requests if draw(st.integers(0, 3)) else {name: a for name, a in requests.items() if "/" in name}
+    return Container(
+        "c", draw(st.sampled_from([ContainerKind.APP, ContainerKind.APP, *ContainerKind])), requests, limits
+    )
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> PodRequest:
+    """A pod of one to three containers in the kubelet's order, with any QoS class and NUMA policy."""
+    parts = draw(st.lists(containers(), min_size=1, max_size=3))
+    ordered = sorted(parts, key=lambda part: part.kind is ContainerKind.APP)
+    named = tuple(Container(f"c{i}", part.kind, part.requests, part.limits) for i, part in enumerate(ordered))
+    policy = draw(st.sampled_from([NumaPolicy.NONE, *NumaPolicy]))
+    return PodRequest(
+        containers=named,
+        qos=draw(st.sampled_from([QosClass.NONE, QosClass.LSR, QosClass.LS])),
+        numa=NumaSpec(policy),
+    )
+
+
+@given(hosts(), st.lists(st.tuples(pods(), st.integers(0, 15)), max_size=14))
+@settings(max_examples=300)
+def test_the_kubelet_admits_what_the_allocator_places(
+    host: tuple[Inventory, KubeletState], arrivals: list[tuple[PodRequest, int]]
+) -> None:
+    """Pods arrive one after the other; beside each, a number names a pod that leaves before, if it is there."""
+    where, kubelet = host
+    ledger = Ledger()
+    for index, (request, leaving) in enumerate(arrivals):
+        uid = str(index)
+        ledger.release(str(leaving))
+        kubelet = kubelet.without(str(leaving))
+        wanted = effective_requests(request)
+        if any(
+            ledger.amounts.get(name, 0) + amount > where.allocatable.get(name, 0) for name, amount in wanted.items()
+        ):
+            continue  # the plain predicate on resources has refused
+        answer = allocate(request, where, ledger, AllocateOptions())
+        if not isinstance(answer, Placement):
+            continue
+        verdict = admit(kubelet, uid, request)
+        assert not isinstance(verdict, Refused), f"{verdict.refusal} for {wanted} after {list(ledger.holdings)}"
+        assert isinstance(verdict, Admitted)
+        kubelet = verdict.state
+        ledger.hold(holding_of(Pod(PodKey("ns", uid, uid), request), answer.assignment))
