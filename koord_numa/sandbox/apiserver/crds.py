@@ -7,7 +7,7 @@ from typing import Any, Final
 from koord_numa.sandbox.apiserver.documents import JsonObject, dig, section, timestamp
 from koord_numa.sandbox.apiserver.errors import Cause, duplicate, invalid_value, required, unsupported
 from koord_numa.sandbox.apiserver.kinds import COMMON_FIELDS, Generation, Kind, Scope
-from koord_numa.sandbox.apiserver.schema import validate
+from koord_numa.sandbox.apiserver.schema import is_pattern, validate
 from koord_numa.sandbox.apiserver.structure import fill_defaults, prune
 
 _SCOPES: Final = ("Cluster", "Namespaced")
@@ -68,17 +68,6 @@ def _condition(kind: str, reason: str, message: str, since: str) -> JsonObject:
     return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": since}
 
 
-def crd_shape_problem(crd: JsonObject) -> str:
-    """What makes a definition undecodable."""
-    spec = crd.get("spec")
-    if not isinstance(spec, dict) or not isinstance(spec.get("names") or {}, dict):
-        return "spec and spec.names: expected objects"
-    versions = spec.get("versions") or []
-    if not isinstance(versions, list) or not all(isinstance(version, dict) for version in versions):
-        return "spec.versions: expected a list of objects"
-    return ""
-
-
 def crd_causes(crd: JsonObject) -> Iterator[Cause]:
     """All that is wrong with a definition, after defaulting."""
     spec = crd["spec"]
@@ -93,7 +82,10 @@ def crd_causes(crd: JsonObject) -> Iterator[Cause]:
         yield required("spec.group")
     if spec.get("scope") not in _SCOPES:
         yield unsupported("spec.scope", spec.get("scope", ""), _SCOPES)
-    versions = spec.get("versions") or []
+    yield from _version_causes(spec.get("versions") or [])
+
+
+def _version_causes(versions: list[JsonObject]) -> Iterator[Cause]:
     if sum(bool(version.get("storage")) for version in versions) != 1:
         yield invalid_value(
             "spec.versions",
@@ -103,8 +95,10 @@ def crd_causes(crd: JsonObject) -> Iterator[Cause]:
     seen: set[str] = set()
     for index, version in enumerate(versions):
         path = f"spec.versions[{index}]"
-        if version.get("name") in seen:
-            yield duplicate(f"{path}.name", version.get("name"))
+        if not version.get("name"):
+            yield required(f"{path}.name")
+        elif version["name"] in seen:
+            yield duplicate(f"{path}.name", version["name"])
         seen.add(str(version.get("name")))
         schema = dig(version, "schema", "openAPIV3Schema")
         if not isinstance(schema, dict):
@@ -131,11 +125,17 @@ def _schema_causes(schema: Any, path: str, *, root: bool = False) -> Iterator[Ca
         yield unsupported(f"{path}.type", kind, _TYPES)
     elif "default" in schema:
         yield from validate(schema["default"], schema, f"{path}.default")
+    if "pattern" in schema and not is_pattern(schema["pattern"]):
+        yield invalid_value(f"{path}.pattern", str(schema["pattern"]), "must be a valid regular expression")
     yield from _inner_causes(schema, path, root=root)
 
 
 def _inner_causes(schema: JsonObject, path: str, *, root: bool) -> Iterator[Cause]:
-    for name, inner in (schema.get("properties") or {}).items():
+    properties = schema.get("properties") or {}
+    if not isinstance(properties, dict):
+        yield invalid_value(f"{path}.properties", str(properties), "must be an object")
+        return
+    for name, inner in properties.items():
         if not (root and name in _IDENTITY):
             yield from _schema_causes(inner, f"{path}.properties[{name}]")
     if "items" in schema:

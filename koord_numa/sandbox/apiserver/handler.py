@@ -37,9 +37,8 @@ class Handler:
         self._resources = ResourceApi(serving.cluster, serving.faults)
         self._control = Control(serving.faults, serving.requests, serving.compact)
         self._watches: set[WatchStream] = set()
-        self._transports: set[asyncio.BaseTransport] = set()
         self._stopping = False
-        serving.faults.on_change(self._faults_changed)
+        serving.faults.on_change(self._wake_watches)
         serving.cluster.backend.registry.on_change(self._wake_watches)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -75,7 +74,6 @@ class Handler:
     def _log(self, request: web.BaseRequest, asked: Asked) -> None:
         transport = request.transport
         if transport is not None:
-            self._transports.add(transport)
             asked.port = (transport.get_extra_info("peername") or ("", 0))[1]
         asked.user_agent = request.headers.get("User-Agent", "")
         self._serving.requests.add(asked)
@@ -163,14 +161,6 @@ class Handler:
     def _wake_watches(self) -> None:
         for stream in self._watches:
             stream.wake()
-
-    def _faults_changed(self) -> None:
-        self._wake_watches()
-        self._transports = {transport for transport in self._transports if not transport.is_closing()}
-        if self._serving.faults.outage:
-            for transport in self._transports:
-                if isinstance(transport, asyncio.Transport):
-                    transport.abort()
 
 
 def _abort(request: web.BaseRequest) -> web.StreamResponse:

@@ -12,7 +12,7 @@ from koord_numa.sandbox.apiserver.names import (
     label_value_problem,
     subdomain_problem,
 )
-from koord_numa.sandbox.apiserver.pods import CONTAINER_LISTS, containers_of
+from koord_numa.sandbox.apiserver.pods import containers_of
 
 _RESTART: Final = ("Always", "OnFailure", "Never")
 _DNS: Final = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
@@ -21,52 +21,11 @@ _PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _OVERCOMMITTED: Final = ("cpu", "memory", "ephemeral-storage")  # may have a limit above the request
 
-QUANTITY_RULE: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 CHANGE_RULE: Final = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
-
-
-def pod_shape_problem(pod: JsonObject) -> str:
-    """What makes a pod undecodable: parts of another JSON type than the API's, or amounts that are no quantities."""
-    spec = pod.get("spec")
-    if not isinstance(spec, dict | None) or not isinstance(pod.get("status"), dict | None):
-        return "spec and status: expected objects"
-    for name in (*CONTAINER_LISTS, "tolerations", "volumes", "schedulingGates"):
-        items = (spec or {}).get(name) or []
-        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-            return f"spec.{name}: expected a list of objects"
-    for path, container in containers_of(spec or {}):
-        problem = _container_shape_problem(container)
-        if problem:
-            return f"{path}.{problem}"
-    for name in ("nodeName", "schedulerName", "priorityClassName", "restartPolicy", "serviceAccountName"):
-        if not isinstance((spec or {}).get(name), str | None):
-            return f"spec.{name}: expected a string"
-    return ""
-
-
-def _container_shape_problem(container: JsonObject) -> str:
-    resources = container.get("resources") or {}
-    if not isinstance(resources, dict):
-        return "resources: expected an object"
-    for part in ("requests", "limits"):
-        amounts = resources.get(part) or {}
-        if not isinstance(amounts, dict):
-            return f"resources.{part}: expected an object"
-        for name, amount in amounts.items():
-            try:
-                parse_quantity(amount)
-            except ValueError:
-                return f"resources.{part}.{name}: {QUANTITY_RULE}"
-    ports = container.get("ports") or []
-    return (
-        ""
-        if isinstance(ports, list) and all(isinstance(port, dict) for port in ports)
-        else "ports: expected a list of objects"
-    )
 
 
 def pod_causes(pod: JsonObject) -> Iterator[Cause]:

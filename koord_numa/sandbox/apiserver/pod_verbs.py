@@ -153,5 +153,5 @@ def _set_scheduled(pod: JsonObject) -> None:
     since = timestamp()
     status["conditions"] = [
         *conditions,
-        {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": since},
+        {"type": "PodScheduled", "status": "True", "lastTransitionTime": since},
     ]

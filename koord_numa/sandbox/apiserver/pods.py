@@ -79,7 +79,7 @@ def begin_pod(pod: JsonObject) -> None:
     if gates:
         condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
         condition["message"] = "Scheduling is blocked due to non-empty scheduling gates"
-        pod["status"]["conditions"] = [{"lastProbeTime": None, "lastTransitionTime": None, **condition}]
+        pod["status"]["conditions"] = [condition]
 
 
 def qos_class(spec: JsonObject) -> str:

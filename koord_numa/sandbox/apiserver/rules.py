@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.quantity import parse_quantity
-from koord_numa.sandbox.apiserver.crds import begin_crd, crd_causes, crd_shape_problem, default_crd
+from koord_numa.sandbox.apiserver.crds import begin_crd, crd_causes, default_crd
 from koord_numa.sandbox.apiserver.documents import JsonObject, dig, metadata_of, section
 from koord_numa.sandbox.apiserver.errors import Cause, forbidden_field, invalid_value, required, unsupported
 from koord_numa.sandbox.apiserver.names import label_key_problem
-from koord_numa.sandbox.apiserver.pod_rules import QUANTITY_RULE, pod_causes, pod_change_causes, pod_shape_problem
+from koord_numa.sandbox.apiserver.pod_rules import pod_causes, pod_change_causes
 from koord_numa.sandbox.apiserver.pods import begin_pod, default_pod
 
 _MAX_USER_PRIORITY: Final = 1_000_000_000
@@ -19,10 +18,6 @@ _TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 def _nothing(_: JsonObject) -> None:
     return None
-
-
-def _well_formed(_: JsonObject) -> str:
-    return ""
 
 
 def _valid(_: JsonObject) -> Iterable[Cause]:
@@ -41,11 +36,11 @@ def _no_status(document: JsonObject) -> None:
 class Rules:
     """What the API server does with objects of one kind beyond what it does with all."""
 
-    shape_problem: Callable[[JsonObject], str] = _well_formed
     default: Callable[[JsonObject], None] = _nothing
     begin: Callable[[JsonObject], None] = _nothing
     causes: Callable[[JsonObject], Iterable[Cause]] = _valid
     change_causes: Callable[[JsonObject, JsonObject], Iterable[Cause]] = _may_change
+    refresh: Callable[[JsonObject], None] = _nothing  # brings the status up to date with a changed specification
     blind_updates: bool = True  # PUT without a resourceVersion overwrites
     put_creates: bool = False  # PUT of an absent object creates it
 
@@ -58,21 +53,6 @@ def _default_namespace(namespace: JsonObject) -> None:
     metadata = section(namespace, "metadata")
     section(metadata, "labels")["kubernetes.io/metadata.name"] = metadata.get("name", "")
     section(namespace, "spec")["finalizers"] = ["kubernetes"]
-
-
-def _node_shape_problem(node: JsonObject) -> str:
-    if not isinstance(node.get("spec"), dict | None) or not isinstance(node.get("status"), dict | None):
-        return "spec and status: expected objects"
-    for part in ("capacity", "allocatable"):
-        amounts = dig(node, "status", part) or {}
-        if not isinstance(amounts, dict):
-            return f"status.{part}: expected an object"
-        for name, amount in amounts.items():
-            try:
-                parse_quantity(amount)
-            except ValueError:
-                return f"status.{part}.{name}: {QUANTITY_RULE}"
-    return ""
 
 
 def _default_node(node: JsonObject) -> None:
@@ -162,23 +142,14 @@ def _immutable_causes(old: JsonObject, new: JsonObject) -> Iterator[Cause]:
         yield forbidden_field("data", "field is immutable when `immutable` is set")
 
 
-def _string_maps_problem(document: JsonObject) -> str:
-    """What makes a ConfigMap or Secret undecodable: data that is not text."""
-    for field in ("data", "stringData"):
-        values = document.get(field) or {}
-        if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
-            return f"{field}: expected an object of strings"
-    return ""
-
-
 def _default_secret(secret: JsonObject) -> None:
     secret.setdefault("type", "Opaque")
 
 
 _PLAIN: Final = Rules()
 _RULES: Final[Mapping[str, Rules]] = {
-    "pods": Rules(pod_shape_problem, default_pod, begin_pod, pod_causes, pod_change_causes),
-    "nodes": Rules(_node_shape_problem, _default_node, causes=_node_causes),
+    "pods": Rules(default_pod, begin_pod, pod_causes, pod_change_causes),
+    "nodes": Rules(_default_node, causes=_node_causes),
     "namespaces": Rules(default=_default_namespace, begin=_begin_namespace),
     "events": Rules(causes=_event_causes, put_creates=True),
     "events.events.k8s.io": Rules(causes=_event_causes, put_creates=True),
@@ -187,13 +158,13 @@ _RULES: Final[Mapping[str, Rules]] = {
         default=_default_priority_class, causes=_priority_class_causes, change_causes=_priority_change_causes
     ),
     "poddisruptionbudgets.policy": Rules(begin=_no_status, causes=_budget_causes),
-    "configmaps": Rules(_string_maps_problem, change_causes=_immutable_causes),
-    "secrets": Rules(_string_maps_problem, default=_default_secret, change_causes=_immutable_causes),
+    "configmaps": Rules(change_causes=_immutable_causes),
+    "secrets": Rules(default=_default_secret, change_causes=_immutable_causes),
     "persistentvolumeclaims": Rules(begin=_begin_claim),
     "persistentvolumes": Rules(begin=_begin_claim),
     "storageclasses.storage.k8s.io": Rules(default=_default_storage_class),
     "customresourcedefinitions.apiextensions.k8s.io": Rules(
-        crd_shape_problem, default_crd, begin_crd, crd_causes, blind_updates=False
+        default_crd, begin_crd, crd_causes, refresh=begin_crd, blind_updates=False
     ),
 }
 

@@ -58,9 +58,8 @@ def _type_problem(value: Any, schema: JsonObject) -> str:
     if schema.get(INT_OR_STRING):
         return "" if isinstance(value, int | str) and not isinstance(value, bool) else "integer,string"
     wanted = schema.get("type")
-    if not wanted:
-        return ""
-    return "" if _TYPES[wanted](value) else str(wanted)
+    check = _TYPES.get(wanted or "")
+    return "" if check is None or check(value) else str(wanted)
 
 
 def _shown(value: Any) -> str:
@@ -126,6 +125,14 @@ def _bounds(count: int, schema: JsonObject, path: str, names: tuple[str, str, st
 @lru_cache(maxsize=1024)
 def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(text)
+
+
+def is_pattern(text: object) -> bool:
+    """Whether a text is a regular expression that this server can use."""
+    try:
+        return isinstance(text, str) and _pattern(text) is not None
+    except re.error:
+        return False
 
 
 _DATE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)

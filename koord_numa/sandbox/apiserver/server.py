@@ -41,6 +41,8 @@ class ApiServer:
         self.store: Final = DirectStore(self._cluster)
         self._handler = Handler(Serving(self._cluster, self.faults, self.requests, self.compact, bookmark_interval))
         self._runner: web.ServerRunner | None = None
+        self._server: web.Server | None = None
+        self.faults.on_change(self._faults_changed)
         for path in crds:
             self.apply_file(path)
 
@@ -66,7 +68,7 @@ class ApiServer:
         except OSError:
             await runner.cleanup()
             raise
-        self._runner = runner
+        self._runner, self._server = runner, server
         self._port = runner.addresses[0][1]
 
     async def stop(self) -> None:
@@ -76,6 +78,12 @@ class ApiServer:
             self._handler.stop()
             await asyncio.sleep(0)
             await runner.cleanup()
+
+    def _faults_changed(self) -> None:
+        """An outage ends every open connection, idle ones too."""
+        if self.faults.outage and self._server is not None:
+            for connection in self._server.connections:
+                connection.force_close()
 
     @property
     def port(self) -> int:

@@ -40,6 +40,7 @@ from koord_numa.sandbox.apiserver.records import Change as StoredChange
 from koord_numa.sandbox.apiserver.registry import Target
 from koord_numa.sandbox.apiserver.rules import rules_of
 from koord_numa.sandbox.apiserver.settling import desired, settle
+from koord_numa.sandbox.apiserver.shapes import shape_problem, without_nulls
 from koord_numa.sandbox.apiserver.storage import Table
 from koord_numa.sandbox.apiserver.versions import convert
 
@@ -181,6 +182,7 @@ class Writer:
             causes = list(rules.change_causes(old, new))
             if causes:
                 raise invalid(kind, target.name, causes)
+            rules.refresh(new)
         if kind.generation is Generation.COUNTED and desired(kind, old) != desired(kind, new):
             metadata_of(new)["generation"] = (metadata_of(old).get("generation") or 0) + 1
         if new == old:
@@ -209,7 +211,9 @@ class Writer:
         namespace = metadata.get("namespace")
         if namespace and namespace != target.namespace:
             why = f"({namespace} is not {target.namespace})"
-            raise bad_request(f"the namespace of the provided object does not match the namespace sent on the request {why}")
+            raise bad_request(
+                f"the namespace of the provided object does not match the namespace sent on the request {why}"
+            )
         if target.name and metadata.setdefault("name", target.name) != target.name:
             raise bad_request(
                 f"the name of the object ({metadata['name']}) does not match the name on the URL ({target.name})"
@@ -219,9 +223,8 @@ class Writer:
         """The document in its storage version, with unknown fields of custom kinds gone and their defaults in."""
         kind = target.kind
         if not kind.custom:
-            stored = convert(document, kind.stored_as)
-            parts = [part for part in ("spec", "status") if not isinstance(stored.get(part), dict | None)]
-            problem = f"{parts[0]}: expected an object" if parts else rules_of(kind.qualified).shape_problem(stored)
+            stored = without_nulls(convert(document, kind.stored_as))
+            problem = shape_problem(kind.qualified, stored)
             if problem:
                 raise _undecodable(kind, problem, target.version)
             return stored, ()
