@@ -1,0 +1,208 @@
+"""Facts in any order, repeated, late and early: in the end the state is what the final objects say."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.ledger import Ledger, holding_of
+from koord_numa.core.node import KubeletAllocation, Node, Topology
+from koord_numa.core.request import Assignment, Pod
+from koord_numa.core.verdicts import Placement, Reason
+from koord_numa.engine.causes import Cause
+from koord_numa.engine.cluster_state import DELETED, ClusterState
+from koord_numa.engine.node_record import NodeRecord
+from tests.engine.clusters import placed_anyhow, random_node, random_pod, random_topology
+from tests.engine.world import bound, make_node, make_pod, make_topology
+
+
+class Heard:
+    """Remembers what a state reported."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[Cause, str]] = []
+
+    def __call__(self, cause: Cause, record: NodeRecord) -> None:
+        self.changes.append((cause, record.name))
+
+
+def new_state() -> tuple[ClusterState, list[tuple[Cause, str]]]:
+    heard = Heard()
+    return ClusterState(heard), heard.changes
+
+
+Picture = dict[str, tuple[Node | None, Topology | None, Ledger, dict[str, Pod]]]
+
+
+def picture(state: ClusterState) -> Picture:
+    """Everything the state believes, without how it came to believe it."""
+    return {name: (r.node, r.published, r.ledger, r.pods) for name, r in state.nodes.items()}
+
+
+def play(seed: int, events: int) -> tuple[ClusterState, ClusterState]:
+    """Random events; returns the state after them, and the one built from the final objects alone."""
+    dice, (state, _) = Random(seed), new_state()
+    nodes: dict[str, Node] = {}
+    topologies: dict[str, Topology] = {}
+    pods: dict[str, Pod] = {}
+    names = [f"node-{i}" for i in range(12)]
+    for _ in range(events):
+        kind = dice.randint(0, 5)
+        name, gone = dice.choice(names), dice.random() < 0.25
+        repeats = dice.choice((1, 1, 1, 2))
+        if kind == 0:
+            node = random_node(dice, name)
+            for _ in range(repeats):
+                state.observe_node(DELETED if gone else dice.choice(("ADDED", "MODIFIED", None)), node)
+            nodes.pop(name, None) if gone else nodes.update({name: node})
+        elif kind == 1:
+            topology = random_topology(dice, random_node(dice, name))
+            for _ in range(repeats):
+                state.observe_topology(DELETED if gone else "MODIFIED", topology)
+            topologies.pop(name, None) if gone else topologies.update({name: topology})
+        elif kind < 5:
+            pod = placed_anyhow(dice, random_pod(dice, f"pod-{dice.randint(0, 80)}"), name)
+            for _ in range(repeats):
+                state.observe_pod(DELETED if gone else "MODIFIED", pod)
+            pods.pop(pod.key.uid, None) if gone else pods.update({pod.key.uid: pod})
+        elif dice.random() < 0.1:
+            dice.choice(
+                (
+                    lambda: state.replace_nodes(nodes.values()),
+                    lambda: state.replace_topologies(topologies.values()),
+                    lambda: state.replace_pods(pods.values()),
+                )
+            )()
+    built, _ = new_state()
+    built.replace_pods(pods.values())
+    built.replace_topologies(topologies.values())
+    built.replace_nodes(nodes.values())
+    return state, built
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_thousand_events_end_where_the_final_objects_begin(seed: int) -> None:
+    state, built = play(seed, 1000)
+    assert picture(state) == picture(built)
+    assert state.node_of == built.node_of
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32), events=st.integers(1, 120))
+def test_any_events_end_where_the_final_objects_begin(seed: int, events: int) -> None:
+    state, built = play(seed, events)
+    assert picture(state) == picture(built)
+
+
+def test_a_missed_deletion_is_made_good_by_the_next_list() -> None:
+    state, _ = new_state()
+    state.replace_nodes([make_node("stays"), make_node("goes")])
+    state.replace_pods([make_pod("stays", node="stays"), make_pod("goes", node="stays")])
+    state.replace_topologies([make_topology("stays"), make_topology("goes")])
+    state.replace_nodes([make_node("stays")])
+    state.replace_pods([make_pod("stays", node="stays")])
+    state.replace_topologies([make_topology("stays")])
+    expected, _ = new_state()
+    expected.observe_node(None, make_node("stays"))
+    expected.observe_topology(None, make_topology("stays"))
+    expected.observe_pod(None, make_pod("stays", node="stays"))
+    assert picture(state) == picture(expected)
+
+
+PLACEMENT = Placement(node="node", cpus=CpuSet.parse("0-1"), numa=((0, {"cpu": 2000}),))
+
+
+def test_a_list_that_is_older_than_a_bind_does_not_take_the_pod_away() -> None:
+    state, _ = new_state()
+    state.observe_node(None, make_node("node"))
+    state.hold(make_pod("pod"), PLACEMENT)
+    state.replace_pods([])
+    assert state.nodes["node"].ledger.cpus == CpuSet.parse("0-1")
+
+
+def test_an_assumed_pod_that_is_seen_bound_is_counted_by_its_own_words() -> None:
+    state, _ = new_state()
+    state.observe_node(None, make_node("node"))
+    state.hold(make_pod("pod"), PLACEMENT)
+    seen = bound(make_pod("pod"), "node", assignment=Assignment(cpus=CpuSet.parse("2-3")))
+    state.observe_pod("ADDED", seen)
+    assert (state.assumed, state.nodes["node"].ledger) == ({}, Ledger.of([holding_of(seen)]))
+
+
+def test_an_assumed_pod_that_is_seen_elsewhere_gives_back_here() -> None:
+    state, _ = new_state()
+    for name in ("node", "other"):
+        state.observe_node(None, make_node(name))
+    state.hold(make_pod("pod"), PLACEMENT)
+    seen = bound(make_pod("pod"), "other")
+    state.observe_pod("ADDED", seen)
+    assert picture(state)["node"][2] == Ledger()
+    assert picture(state)["other"][2] == Ledger.of([holding_of(seen)])
+
+
+def test_failure_inside_an_assumption_gives_back_unless_the_pod_was_seen_meanwhile() -> None:
+    state, _ = new_state()
+    state.observe_node(None, make_node("node"))
+    with pytest.raises(RuntimeError), state.assume(make_pod("lost"), PLACEMENT):
+        raise RuntimeError
+    assert state.node_of == {}
+    assumption = state.assume(make_pod("seen"), PLACEMENT)
+    assumption.__enter__()
+    state.observe_pod("ADDED", bound(make_pod("seen"), "node"))
+    assert not assumption.__exit__(RuntimeError, RuntimeError(), None)
+    assert state.node_of == {"uid-seen": "node"}
+
+
+def test_what_was_assumed_of_a_kubelets_answer_stays_counted_until_the_pod_is_gone() -> None:
+    state, _ = new_state()
+    state.observe_node(None, make_node("node"))
+    state.hold(make_pod("pod"), replace(PLACEMENT, cpus=CpuSet()))
+    state.observe_pod("ADDED", bound(make_pod("pod"), "node"))
+    state.observe_pod("MODIFIED", bound(make_pod("pod"), "node", started=True))
+    assert state.nodes["node"].ledger.numa == {0: {"cpu": 2000}}
+    state.observe_pod("DELETED", bound(make_pod("pod"), "node"))
+    assert state.nodes["node"].ledger == Ledger()
+
+
+def test_a_topology_of_a_former_node_of_that_name_counts_for_nothing() -> None:
+    state, _ = new_state()
+    state.observe_topology(None, make_topology("node"))
+    state.observe_node(None, make_node("node", uid="uid-new"))
+    assert state.nodes["node"].topology is None
+    state.observe_topology(None, replace(make_topology("node"), node_uid="uid-new"))
+    assert state.nodes["node"].topology is not None
+
+
+def test_two_owners_of_one_cpu_bar_the_node_until_one_is_gone() -> None:
+    state, _ = new_state()
+    state.observe_node(None, make_node("node"))
+    given = KubeletAllocation("default", "static", "uid-static", CpuSet.parse("1-2"), managed_by_kubelet=True)
+    state.observe_topology(None, replace(make_topology("node"), kubelet_pods=(given,)))
+    seen = bound(make_pod("ours"), "node", assignment=Assignment(cpus=CpuSet.parse("0-1")))
+    state.observe_pod(None, seen)
+    candidate = state.nodes["node"].candidate()
+    assert candidate is not None
+    assert candidate.barred is not None
+    assert (candidate.barred.reason, candidate.barred.detail) == (
+        Reason.UNTRUSTED,
+        "CPUs 1 belong to default/ours by its resource-status and to default/static by the kubelet's static policy",
+    )
+    state.observe_pod(DELETED, seen)
+    candidate = state.nodes["node"].candidate()
+    assert candidate is not None
+    assert candidate.barred is None
+
+
+def test_only_what_matters_is_reported() -> None:
+    state, changes = new_state()
+    node, pod = make_node("node"), bound(make_pod("pod"), "node")
+    state.observe_node("ADDED", node)
+    state.observe_node("MODIFIED", node)
+    state.observe_pod("ADDED", pod)
+    state.observe_pod("MODIFIED", replace(pod, resource_version="2", started=True))
+    state.observe_pod("DELETED", pod)
+    state.observe_pod("DELETED", pod)
+    assert changes == [(Cause.NODE_ADDED, "node"), (Cause.POD_BOUND, "node"), (Cause.CAPACITY_FREED, "node")]

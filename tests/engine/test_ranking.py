@@ -1,0 +1,146 @@
+"""Remembered rankings and sweeps answer exactly as asking every node does, whatever changes in between."""
+
+from functools import partial
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koord_numa.core.decide import Fit, Rules, ask_of, decide, evaluate
+from koord_numa.core.request import PodRequest
+from koord_numa.core.verdicts import Placement, Unschedulable
+from koord_numa.core.vocabulary import ScoringType
+from koord_numa.engine.causes import Cause
+from koord_numa.engine.cluster_state import DELETED, ClusterState
+from koord_numa.engine.columns import Columns
+from koord_numa.engine.decider import rules_of
+from koord_numa.engine.node_record import NodeRecord
+from koord_numa.engine.ranking import Ranking
+from koord_numa.engine.sweep import NO, Sweep
+from koord_numa.settings import Profile, ScoringStrategy
+from tests.engine.clusters import placed_anyhow, random_node, random_pod, random_request, random_topology
+
+STRATEGIES = tuple(ScoringType)
+
+
+class Lab:
+    """A cluster state with its columns, changed at random."""
+
+    def __init__(self, seed: int, strategy: ScoringType, nodes: int = 12) -> None:
+        self.dice = Random(seed)
+        self.columns = Columns()
+        self.state = ClusterState(lambda _cause, record: self.columns.changed(record))
+        self.rules: Rules = rules_of(Profile(scoring_strategy=ScoringStrategy(type=strategy)))
+        self.requests = [random_request(self.dice) for _ in range(5)]
+        self.count = 0
+        for _ in range(nodes):
+            self.change_node()
+        for _ in range(3 * nodes):
+            self.change_pod()
+
+    def change_node(self) -> None:
+        """A node comes, changes or goes, with or without its topology."""
+        dice, name = self.dice, f"node-{self.dice.randint(0, 19)}"
+        node = random_node(dice, name)
+        event = DELETED if dice.random() < 0.1 else None
+        self.state.observe_node(event, node)
+        if dice.random() < 0.7:
+            self.state.observe_topology(DELETED if dice.random() < 0.1 else None, random_topology(dice, node))
+
+    def change_pod(self) -> None:
+        """A pod is counted, changes or goes."""
+        dice = self.dice
+        pod = random_pod(dice, f"pod-{dice.randint(0, 60)}", self.requests)
+        placed = placed_anyhow(dice, pod, f"node-{dice.randint(0, 19)}")
+        self.state.observe_pod(DELETED if dice.random() < 0.3 else None, placed)
+
+    def place(self, request: PodRequest) -> None:
+        """Count one more pod as the engine would."""
+        verdict = self.by_asking_everyone(request)
+        if isinstance(verdict, Placement):
+            self.count += 1
+            self.state.hold(random_pod(self.dice, f"new-{self.count}", [request]), verdict)
+
+    def by_asking_everyone(self, request: PodRequest) -> Placement | Unschedulable:
+        """The specification."""
+        seen = [record.candidate() for record in self.state.nodes.values()]
+        return decide(ask_of(request, self.rules), [candidate for candidate in seen if candidate], self.rules)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), strategy=st.sampled_from(STRATEGIES))
+def test_a_sweep_never_says_less_than_a_node_does(seed: int, strategy: ScoringType) -> None:
+    lab = Lab(seed, strategy)
+    lab.columns.refresh()
+    rows = np.arange(len(lab.columns), dtype=np.int64)
+    for request in lab.requests:
+        ask = ask_of(request, lab.rules)
+        bounds = Sweep(ask, lab.rules, lab.columns).bounds(rows)
+        for row, bound in enumerate(bounds):
+            candidate = lab.columns.candidate(row)
+            answer = None if candidate is None else evaluate(ask, candidate, lab.rules)
+            if isinstance(answer, Fit):
+                assert answer.score <= bound
+            elif answer is None:
+                assert bound == NO
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), strategy=st.sampled_from(STRATEGIES))
+def test_a_remembered_ranking_answers_as_asking_everyone(seed: int, strategy: ScoringType) -> None:
+    lab = Lab(seed, strategy)
+    rankings = [(request, Ranking(ask_of(request, lab.rules), lab.rules, lab.columns)) for request in lab.requests]
+    for _ in range(25):
+        request, ranking = lab.dice.choice(rankings)
+        found, expected = ranking.choose(), lab.by_asking_everyone(request)
+        if isinstance(expected, Placement):
+            assert found == expected
+        else:
+            assert isinstance(found, Unschedulable)
+            told = {name: (no.reason, no.message) for name, no in found.rejections.items()}
+            assert told == {name: (no.reason, no.message) for name, no in expected.rejections.items()}
+        for _ in range(lab.dice.randint(0, 6)):
+            lab.dice.choice((lab.change_node, lab.change_pod, partial(lab.place, request)))()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.value)
+def test_most_nodes_are_never_asked(strategy: ScoringType, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(5, strategy)
+    asked = 0
+
+    def counting(*arguments: object) -> object:
+        nonlocal asked
+        asked += 1
+        return evaluate(*arguments)  # type: ignore[arg-type]  # handed on as they come
+
+    ranking = Ranking(ask_of(lab.requests[0], lab.rules), lab.rules, lab.columns)
+    ranking.choose()
+    monkeypatch.setattr("koord_numa.engine.ranking.evaluate", counting)
+    ranking.choose()
+    assert asked == 0
+
+
+def _changed(columns: Columns, _cause: Cause, record: NodeRecord) -> None:
+    columns.changed(record)
+
+
+def test_equal_nodes_are_taken_in_the_order_of_their_names_whenever_they_came() -> None:
+    orders = [["b", "a", "c"], ["c", "b", "a"], ["a", "b", "c"]]
+    chosen = []
+    for order in orders:
+        columns = Columns()
+        state = ClusterState(partial(_changed, columns))
+        ranking = None
+        for name in order:
+            node = random_node(Random(1), "same", cpus=16)
+            state.observe_node(None, type(node)(name=name, allocatable=node.allocatable))
+            request = random_pod(Random(2), "pod", [PodRequest()]).request
+            rules = rules_of(Profile())
+            ranking = ranking or Ranking(ask_of(request, rules), rules, columns)
+            ranking.choose()
+        verdict = ranking.choose() if ranking else None
+        assert isinstance(verdict, Placement)
+        chosen.append(verdict.node)
+    assert chosen == ["a", "a", "a"]
