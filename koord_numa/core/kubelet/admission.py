@@ -58,9 +58,7 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
 
 def _order_matters(demand: PodDemand, view: KubeletView) -> bool:
     """Is it open which of its init containers' CPUs a later container gets? Then the worst order is taken."""
-    if view.knowledge is Knowledge.EXACT:
-        return False
-    return any(part.cpus and container.kind is ContainerKind.INIT for container, part in demand.containers)
+    return view.knowledge is Knowledge.PUBLISHED and _has_pinned_init(demand)
 
 
 def _accepts_only_preferred(view: KubeletView) -> bool:
@@ -72,20 +70,32 @@ def _doubt(demand: PodDemand, view: KubeletView) -> Rejection | None:
     """The refusal that rests on not knowing better."""
     if view.problem and _is_aligned(demand):
         return Rejection(Reason.NO_TOPOLOGY, NOTHING_KNOWN, view.problem, resolvable=False)
-    counts = [part.cpus for _, part in demand.containers if part.cpus]
-    rule = view.cores
-    if counts and rule.threads > 1:
-        odd = [count for count in counts if count % rule.threads]
-        if odd:
-            detail = f"{odd[0]} CPUs are not a multiple of {rule.threads}; {rule.why}"
-            return Rejection(Reason.KUBELET_SMT, NO_WHOLE_CORES, detail, resolvable=False)
-        if sum(counts) > rule.free:
-            detail = f"{sum(counts)} CPUs needed, {rule.free} surely free on whole cores; {rule.why}"
-            return Rejection(Reason.KUBELET_SMT, NO_WHOLE_CORES, detail)
+    if (spoiled := _split_cores(demand, view)) is not None:
+        return spoiled
     if demand.pod.memory and view.state.books.memory is not None and not view.groups_known:
         detail = "the pods known to be there do not explain where memory is in use"
         return Rejection(Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE, detail)
     return None
+
+
+def _split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
+    counts = [part.cpus for _, part in demand.containers if part.cpus]
+    rule = view.cores
+    if rule.free is None:
+        return None
+    odd = [count for count in counts if count % rule.threads]
+    if odd:
+        detail = f"{odd[0]} CPUs are not a multiple of {rule.threads}; {rule.why}"
+        return Rejection(Reason.KUBELET_SMT, NO_WHOLE_CORES, detail, resolvable=False)
+    # Without threads to spoil, the sum says more than the count of free CPUs only where CPUs are used twice.
+    if sum(counts) > rule.free and (rule.threads > 1 or _has_pinned_init(demand)):
+        detail = f"{sum(counts)} CPUs needed, {rule.free} surely free on whole cores; {rule.why}"
+        return Rejection(Reason.KUBELET_SMT, NO_WHOLE_CORES, detail)
+    return None
+
+
+def _has_pinned_init(demand: PodDemand) -> bool:
+    return any(part.cpus and container.kind is ContainerKind.INIT for container, part in demand.containers)
 
 
 def _is_aligned(demand: PodDemand) -> bool:

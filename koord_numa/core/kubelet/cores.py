@@ -24,11 +24,12 @@ class WholeCores:
     """
     The rule to be kept: every container's exclusive CPUs are a multiple of ``threads``, and all of a pod's together are at most ``free``.
 
-    ``threads`` 1 means that nothing has to be kept. ``why`` says which assumption this rests on.
+    All together, init containers included: the kubelet's check gives no credit for CPUs that an init container leaves. ``free`` is ``None``
+    when nothing has to be kept. ``why`` says which assumption this rests on.
     """
 
     threads: int = 1
-    free: int = 0
+    free: int | None = None
     why: str = ""
 
 
@@ -42,17 +43,15 @@ def whole_cores(config: KubeletConfig, zones: Sequence[Zone], architecture: str,
     if config.cpu_policy is not None and not config.cpu_options.get(FULL_CORES, False):
         return WholeCores()
     counts = [*seen, *(zone.capacity.get(CPU, 0) // MILLI for zone in zones)]
-    for threads in _THREADS.get(architecture, _ANY_THREADS):
-        if all(count % threads == 0 for count in counts):
-            reserved = sum(zone.capacity.get(CPU, 0) - zone.allocatable.get(CPU, 0) for zone in zones) // MILLI
-            free = sum(zone.available.get(CPU, 0) for zone in zones) // MILLI
-            known = (
-                "full-pcpus-only is on" if config.cpu_policy is not None else "CPU manager options are not published"
-            )
-            return WholeCores(
-                threads=threads,
-                # A reserved CPU spoils the core it is on, and nobody says which one that is.
-                free=max(0, free - reserved * (threads - 1)),
-                why=f"{known}: CPUs are taken to be whole cores of {threads} threads",
-            )
-    return WholeCores()
+    possible = _THREADS.get(architecture, _ANY_THREADS)
+    threads = next((number for number in possible if all(count % number == 0 for count in counts)), 1)
+    reserved = sum(zone.capacity.get(CPU, 0) - zone.allocatable.get(CPU, 0) for zone in zones) // MILLI
+    free = sum(max(0, zone.available.get(CPU, 0)) for zone in zones) // MILLI
+    known = "full-pcpus-only is on" if config.cpu_policy is not None else "CPU manager options are not published"
+    cores = f"whole cores of {threads} threads" if threads > 1 else "whole cores"
+    return WholeCores(
+        threads=threads,
+        # A reserved CPU spoils the core it is on, and nobody says which one that is.
+        free=max(0, free - reserved * (threads - 1)),
+        why=f"{known}: CPUs are taken to be {cores}",
+    )
