@@ -27,7 +27,7 @@ class Holding:
     cpus: CpuSet = EMPTY
     exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
     numa: tuple[tuple[int, Amounts], ...] = ()
-    request: PodRequest | None = None
+    request: PodRequest | None = field(default=None, compare=False)  # only carried along; binding fills in its policies
     created: float = 0.0
 
     @property
