@@ -114,9 +114,9 @@ def constraints(top: Head, demands: DemandsModel, ports: Iterable[PortModel]) ->
     """Every demand of one pod. ``ports`` are those of its long-running containers."""
     place = top.place.at("spec")
     pod = Self(top.namespace or "default", top.labels)
-    affinity = demands.affinity or AffinityModel()
-    near, far = affinity.pod_affinity or AffinityTerms(), affinity.pod_anti_affinity or AffinityTerms()
-    node = affinity.node_affinity or NodeAffinityModel()
+    affinity = demands.affinity or _NO_AFFINITY
+    near, far = affinity.pod_affinity or _NO_TERMS, affinity.pod_anti_affinity or _NO_TERMS
+    node = affinity.node_affinity or _NO_NODE_AFFINITY
     mounted = volumes(top, demands.volumes or ())
     tolerations, untolerated = _tolerations(demands.tolerations or (), place.at("tolerations"))
     claims = tuple(
@@ -200,3 +200,8 @@ def _unsupported_annotations(annotations: Mapping[str, str]) -> tuple[str, ...]:
     if _UNSUPPORTED_ANNOTATIONS.keys().isdisjoint(annotations):
         return ()
     return tuple(words for name, words in _UNSUPPORTED_ANNOTATIONS.items() if name in annotations)
+
+
+_NO_AFFINITY: Final = AffinityModel()
+_NO_TERMS: Final = AffinityTerms()
+_NO_NODE_AFFINITY: Final = NodeAffinityModel()

@@ -1,8 +1,7 @@
 """What is wrong with an object from outside: one error type that names the object, the key and what was found there."""
 
 import json
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 SHOWN: Final = 60
 """So many characters of a found text go into a message: an annotation may be megabytes long."""
@@ -22,8 +21,7 @@ class WireError(ValueError):
         self.complaint = complaint
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):  # made many times for every object that is read, so it has to be cheap
     """Where a value was found: in which object (``Pod default/web``), under which key (``annotation …``)."""
 
     subject: str

@@ -62,7 +62,7 @@ def head(obj: object, kind: str, findings: Findings) -> Head:
         wrong = namespace if isinstance(uid, str) else uid
         raise Place.of(kind, name).at("metadata").error(f"{shown(wrong)} is neither a namespace nor a uid")
     place = Place.of(kind, f"{namespace}/{name}" if namespace else name)
-    metadata = findings.of(lambda: read(Metadata, raw, place.at("metadata")), Metadata())
+    metadata = findings.of(lambda: read(Metadata, raw, place.at("metadata")), _BLANK)
     stamp = metadata.creation_timestamp
     created = findings.of(lambda: read_time(stamp, place.at("metadata.creationTimestamp")) if stamp else 0.0, 0.0)
     return Head(
@@ -81,3 +81,6 @@ def head(obj: object, kind: str, findings: Findings) -> Head:
 def version(top: Head) -> str:
     """The resource version, or nothing."""
     return top.metadata.resource_version or ""
+
+
+_BLANK = Metadata()

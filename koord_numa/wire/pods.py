@@ -9,7 +9,7 @@ from koord_numa.wire.errors import Place
 from koord_numa.wire.metadata import Head, head, version
 from koord_numa.wire.pod_annotations import assignment
 from koord_numa.wire.reading import Findings, Int64, Strict, read
-from koord_numa.wire.requests import pod_request
+from koord_numa.wire.remembered import remembered_request
 
 
 class Standing(Strict):
@@ -42,9 +42,9 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
     if not top.uid:
         raise top.place.at("metadata.uid").error("is missing")
     raw_spec, raw_status = _part(top, "spec", findings), _part(top, "status", findings)
-    standing = findings.of(lambda: read(Standing, raw_spec, top.place.at("spec")), Standing())
-    status = findings.of(lambda: read(Status, raw_status, top.place.at("status")), Status())
-    request = pod_request(top, raw_spec, standing.priority or 0, findings)
+    standing = findings.of(lambda: read(Standing, raw_spec, top.place.at("spec")), _NO_STANDING)
+    status = findings.of(lambda: read(Status, raw_status, top.place.at("status")), _NO_STATUS)
+    request = remembered_request(top, raw_spec, standing.priority or 0, findings)
     node = request.constraints.node_name
     held = top.annotations.get(names.RESOURCE_STATUS)
     return Pod(
@@ -83,3 +83,7 @@ def _part(top: Head, key: str, findings: Findings) -> dict[str, Any]:
 
 def _assignment(text: str, place: Place) -> Assignment | None:
     return assignment(text, place.annotation(names.RESOURCE_STATUS))
+
+
+_NO_STANDING = Standing()
+_NO_STATUS = Status()

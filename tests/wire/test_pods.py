@@ -270,3 +270,26 @@ def test_equal_requests_are_one_class() -> None:
     other = changed(POD, "metadata name", "web-2")
     assert parse_pod(other).request.class_key == parse_pod(POD).request.class_key
     assert parse_pod(changed(POD, "spec priority", 1)).request.class_key != parse_pod(POD).request.class_key
+
+
+def test_news_about_the_status_bring_the_same_request() -> None:
+    assert parse_pod(changed(POD, "status phase", "Running")).request is parse_pod(POD).request
+
+
+DEPENDS = {
+    "spec": changed(POD, "spec priority", 5),
+    "labels": labelled(POD, "app", "other"),
+    "policies": annotated(POD, SPEC, "{}"),
+    "name of an ephemeral volume's claim": changed(POD, "metadata name", "other"),
+    "unsupported features": annotated(POD, "scheduling.koordinator.sh/reservation-affinity", "{}"),
+}
+
+
+@pytest.mark.parametrize("obj", DEPENDS.values(), ids=DEPENDS.keys())
+def test_other_news_bring_another_request(obj: Object) -> None:
+    assert parse_pod(obj).request is not parse_pod(POD).request
+
+
+def test_a_problem_is_told_every_time() -> None:
+    broken = annotated(POD, SPEC, "{")
+    assert parse_pod(broken).problem == parse_pod(broken).problem != ""
