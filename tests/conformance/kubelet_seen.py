@@ -74,8 +74,13 @@ def with_published_amounts(seen: _Seen) -> KubeletView:
     return kubelet_view(Node("n", allocatable=node.allocatable), published, seen.pods.values(), (), seen.view)
 
 
-def judge(sequence: Sequence, look: Callable[[_Seen], KubeletView], score: Score) -> None:
-    """Replay one sequence: before every pod the scheduler concludes, then the kubelet answers."""
+def judge(
+    sequence: Sequence,
+    look: Callable[[_Seen], KubeletView],
+    score: Score,
+    asked: list[tuple[PodRequest, KubeletView]] | None = None,
+) -> None:
+    """Replay one sequence: before every pod the scheduler concludes, then the kubelet answers. Questions are added to ``asked``."""
     seen = _Seen(sequence, KubeletState.empty(sequence.node))
     for number, step in enumerate(sequence.steps):
         if step.request is None:
@@ -86,6 +91,8 @@ def judge(sequence: Sequence, look: Callable[[_Seen], KubeletView], score: Score
             continue
         seen.view = look(seen)
         ours = would_admit(step.request, seen.view)
+        if asked is not None:
+            asked.append((step.request, seen.view))
         _note_answer(f"{sequence.id} step {number}", step, ours, seen, score)
         before = seen.state
         verdict = admit(before, step.uid, step.request)

@@ -93,5 +93,5 @@ def test_kubelet_admission_with_published_amounts_only(file: Path, record_proper
     record_property("conformance", f"{file.name}, amounts published: {first}; {second}")
     assert score.admits
     assert score.wrong_yes.total() <= 0.001 * score.steps, str(score)
-    assert score.wrong_no.total() <= 0.25 * score.admits, str(score)
+    assert score.wrong_no.total() <= 0.3 * score.admits, str(score)
     assert score.wrong_charges.total() <= 0.005 * score.admits, score.wrong_charges

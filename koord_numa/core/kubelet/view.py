@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-from koord_numa.core.amounts import PODS, Amounts, total
+from koord_numa.core.amounts import CPU, MILLI, PODS, Amounts, total
 from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.cores import ARCHITECTURE, WholeCores, whole_cores
 from koord_numa.core.kubelet.leftovers import without_leftovers
@@ -46,7 +46,7 @@ class KubeletView:
     cores: WholeCores = field(default_factory=WholeCores)
     groups_known: bool = True
     problem: str = ""
-    demands: Mapping[str, PodDemand] = field(default_factory=dict)  # by uid, of the pods there
+    demands: Mapping[str, tuple[PodRequest, PodDemand]] = field(default_factory=dict)  # by uid, of the pods there
 
 
 def kubelet_view(
@@ -60,20 +60,21 @@ def kubelet_view(
     Gather what is known of one kubelet-owned node from what exporters publish.
 
     ``unpublished`` are the uids of pods that ``topology`` does not show yet: placed by us, or seen bound, since it was made. What they hold
-    per NUMA node is subtracted here; the other pods' use is in the zones' available amounts already. ``previous`` saves work only.
+    per NUMA node is subtracted here, and where nobody knows the NUMA node, what they ask for is missing on each. The other pods' use is in
+    the zones' available amounts already. ``previous`` saves work only.
     """
     known = list(holdings)
     demands = _demands(known, previous)
-    published = [demands[held.pod.uid] for held in known if held.pod.uid in demands and held.pod.uid not in unpublished]
+    published = [demand for uid, (_, demand) in demands.items() if uid not in unpublished]
     zones = without_leftovers(topology.zones, published)
-    zones = _without(zones, [held for held in known if held.pod.uid in unpublished])
+    zones = _without(zones, [held for held in known if held.pod.uid in unpublished], demands)
     facts = Published(
         config=topology.kubelet,
         zones=zones,
         distances=topology.distances,
         allocatable=node.allocatable,
         requested={**total(held.amounts for held in known), PODS: len(known)},
-        pods=tuple(demands.values()),
+        pods=tuple(demand for _, demand in demands.values()),
     )
     guess = surmise(facts)
     seen = [part.cpus for demand in published for _, part in demand.containers if part.cpus]
@@ -105,11 +106,15 @@ def after_removal(view: KubeletView, uid: str) -> KubeletView:
     return replace(view, state=view.state.without(uid))
 
 
-def _demands(known: Sequence[Holding], previous: KubeletView | None) -> dict[str, PodDemand]:
+def _demands(known: Sequence[Holding], previous: KubeletView | None) -> dict[str, tuple[PodRequest, PodDemand]]:
     old = previous.demands if previous is not None else {}
-    return {
-        held.pod.uid: old.get(held.pod.uid) or pod_demand(held.request) for held in known if held.request is not None
-    }
+    made = {}
+    for held in known:
+        if held.request is not None:
+            uid = held.pod.uid
+            kept = old.get(uid)
+            made[uid] = kept if kept and kept[0] is held.request else (held.request, pod_demand(held.request))
+    return made
 
 
 def _problem(topology: Topology) -> str:
@@ -124,15 +129,27 @@ def _problem(topology: Topology) -> str:
     return ""
 
 
-def _without(zones: Sequence[Zone], hidden: Sequence[Holding]) -> tuple[Zone, ...]:
+def _without(
+    zones: Sequence[Zone], hidden: Sequence[Holding], demands: Mapping[str, tuple[PodRequest, PodDemand]]
+) -> tuple[Zone, ...]:
+    somewhere: list[Amounts] = []
     held: dict[int, list[Amounts]] = {}
     for holding in hidden:
         for numa, amounts in holding.numa:
             held.setdefault(numa, []).append(amounts)
+        if not holding.numa and holding.pod.uid in demands:
+            somewhere.append(_all_of(demands[holding.pod.uid][1]))
+    if not hidden:
+        return tuple(zones)
     return tuple(
-        replace(zone, available=_less(zone.available, total(held[zone.numa]))) if zone.numa in held else zone
-        for zone in zones
+        replace(zone, available=_less(zone.available, total([*held.get(zone.numa, ()), *somewhere]))) for zone in zones
     )
+
+
+def _all_of(demand: PodDemand) -> dict[str, int]:
+    """The most that a pod may hold: CPUs of all its containers, memory and devices of those that run at once."""
+    cpus = sum(part.cpus for _, part in demand.containers) * MILLI
+    return {CPU: cpus, **(demand.pod.memory or {}), **demand.pod.devices}
 
 
 def _less(available: Amounts, amounts: Amounts) -> dict[str, int]:

@@ -183,6 +183,17 @@ NO: dict[str, tuple[KubeletView, PodRequest, Rejection]] = {
             largest={"cpu": 2000},
         ),
     ),
+    "a pod not shown yet, and nobody knows where": (
+        view(zones(8, 8), SINGLE, held("a", pod(app(6))), unpublished=("a",)),
+        pod(app(3)),
+        Rejection(
+            Reason.KUBELET_ALIGNMENT,
+            CANNOT_ALIGN,
+            "container app: no set of NUMA nodes is preferred for all of cpu",
+            numbers=(NumaNumbers(0, "cpu", 8000, 2000, 3000), NumaNumbers(1, "cpu", 8000, 2000, 3000)),
+            largest={"cpu": 2000},
+        ),
+    ),
     "no policy published": (
         view(zones(8, 8), None),
         pod(app(2)),
@@ -223,7 +234,9 @@ def test_what_was_worked_out_is_kept() -> None:
     there = held("a", pod(app(6)))
     first = view(zones(8, 8), SINGLE, there)
     topology = Topology("n", CpuOwner.KUBELET, zones=zones(2, 8), kubelet=KubeletConfig(topology_policy=SINGLE))
+    resized = held("a", pod(app(2)))
     assert kubelet_view(Node("n"), topology, [there], (), first).demands["a"] is first.demands["a"]
+    assert kubelet_view(Node("n"), topology, [resized], (), first).demands["a"] != first.demands["a"]
 
 
 @given(
