@@ -1,0 +1,152 @@
+"""The kustomize base and the Helm chart: complete, safe, equal where they must be, and configurable as operators expect."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from koord_numa.settings import load_settings
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+CRDS = DEPLOY.parent / "crds"
+BASE = DEPLOY / "kustomize" / "base"
+CHART = DEPLOY / "chart" / "koord-numa"
+Manifest = dict[str, Any]
+
+
+def documents(text: str) -> list[Manifest]:
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def rendered(values: dict[str, Any] | None = None) -> list[Manifest]:
+    """The chart as Helm itself renders it."""
+    helm = pytest.importorskip("helm_python", reason="Helm's library is not installed on this platform")
+    templates = helm.Chart.load(CHART).render(values or {}, name="rack", namespace="scheduling")
+    return [
+        manifest for name, text in sorted(templates.items()) if name.endswith(".yaml") for manifest in documents(text)
+    ]
+
+
+def of_kind(manifests: list[Manifest], kind: str) -> Manifest:
+    return next(manifest for manifest in manifests if manifest["kind"] == kind)
+
+
+def base(file: str) -> list[Manifest]:
+    return documents((BASE / file).read_text())
+
+
+def pod_spec(deployment: Manifest) -> dict[str, Any]:
+    spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    return spec
+
+
+def test_the_chart_carries_everything() -> None:
+    kinds = sorted(manifest["kind"] for manifest in rendered())
+    assert kinds == [
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "ConfigMap",
+        "Deployment",
+        "PodDisruptionBudget",
+        "Role",
+        "RoleBinding",
+        "Service",
+        "ServiceAccount",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["ClusterRole", "Role"])
+def test_chart_and_base_grant_the_same(kind: str) -> None:
+    assert of_kind(rendered(), kind)["rules"] == of_kind(base("rbac.yaml"), kind)["rules"]
+
+
+@pytest.mark.parametrize("where", [BASE / "crds", CHART / "crds"], ids=["kustomize", "chart"])
+def test_definitions_are_those_of_the_project(where: Path) -> None:
+    ours = {file.name: file.read_text() for file in CRDS.glob("*.yaml")}
+    assert {file.name: file.read_text() for file in where.glob("*.yaml")} == ours
+
+
+@pytest.mark.parametrize("source", ["chart", "kustomize"])
+def test_the_scheduler_is_safe_and_twofold(source: str) -> None:
+    deployment = of_kind(rendered(), "Deployment") if source == "chart" else base("deployment.yaml")[0]
+    spec = pod_spec(deployment)
+    assert deployment["spec"]["replicas"] == 2
+    assert spec["priorityClassName"] == "system-cluster-critical"
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert spec["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+@pytest.mark.parametrize("source", ["chart", "kustomize"])
+def test_the_configuration_is_one_that_the_scheduler_reads(source: str) -> None:
+    config = of_kind(rendered(), "ConfigMap") if source == "chart" else base("configmap.yaml")[0]
+    assert load_settings(config["data"]["config.yaml"]).scheduler_names == ("koord-numa",)
+
+
+@pytest.mark.parametrize(
+    ("values", "path", "expected"),
+    [
+        ({"nodeSelector": {"a": "b"}}, ("nodeSelector",), {"a": "b"}),
+        ({"tolerations": [{"operator": "Exists"}]}, ("tolerations",), [{"operator": "Exists"}]),
+        ({"affinity": {"nodeAffinity": {}}}, ("affinity",), {"nodeAffinity": {}}),
+        ({"priorityClassName": "high"}, ("priorityClassName",), "high"),
+        ({"imagePullSecrets": [{"name": "s"}]}, ("imagePullSecrets",), [{"name": "s"}]),
+        ({"serviceAccount": {"create": False, "name": "mine"}}, ("serviceAccountName",), "mine"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) and value else None,
+)
+def test_pods_of_the_chart_can_be_placed_as_operators_wish(
+    values: dict[str, Any], path: tuple[str, ...], expected: object
+) -> None:
+    found: Any = pod_spec(of_kind(rendered(values), "Deployment"))
+    for step in path:
+        found = found[step]
+    assert found == expected
+
+
+def test_an_image_can_be_pinned_by_digest() -> None:
+    digest = "sha256:" + "0" * 64
+    spec = pod_spec(of_kind(rendered({"image": {"digest": digest}}), "Deployment"))
+    assert spec["containers"][0]["image"] == f"ghcr.io/koord-numa/koord-numa@{digest}"
+
+
+def test_several_profiles_and_another_lease_reach_the_configuration_and_the_rights() -> None:
+    config = {
+        "apiVersion": "koord-numa.io/v1alpha1",
+        "kind": "KoordNumaConfiguration",
+        "profiles": [{"schedulerName": "pack"}, {"schedulerName": "spread"}],
+        "lease": {"name": "other"},
+    }
+    manifests = rendered({"config": config})
+    assert load_settings(of_kind(manifests, "ConfigMap")["data"]["config.yaml"]).scheduler_names == ("pack", "spread")
+    assert of_kind(manifests, "Role")["rules"][1]["resourceNames"] == ["other"]
+
+
+def test_optional_parts() -> None:
+    manifests = rendered({"serviceMonitor": {"enabled": True}, "podDisruptionBudget": {"enabled": False}})
+    kinds = {manifest["kind"] for manifest in manifests}
+    assert "ServiceMonitor" in kinds
+    assert "PodDisruptionBudget" not in kinds
+
+
+def test_unknown_values_are_refused() -> None:
+    helm = pytest.importorskip("helm_python", reason="Helm's library is not installed on this platform")
+    chart = helm.Chart.load(CHART)
+    with pytest.raises(helm.HelmError, match="replicaCount"):
+        chart.validate_schema({"replicaCount": 3})
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH")
+def test_kustomize_builds_the_base() -> None:
+    built = subprocess.run(["kubectl", "kustomize", str(BASE)], check=True, capture_output=True, text=True).stdout
+    manifests = documents(built)
+    assert pod_spec(of_kind(manifests, "Deployment"))["containers"][0]["image"] == "ghcr.io/koord-numa/koord-numa:0.1.0"
+    bindings = [m for m in manifests if m["kind"].endswith("RoleBinding")]
+    assert all(binding["subjects"][0]["namespace"] == "koord-numa" for binding in bindings)
