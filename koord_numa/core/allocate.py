@@ -47,6 +47,10 @@ __all__ = [
     "demand_of",
 ]
 
+_NOTHING_TO_ALIGN: Final = (
+    "no NUMA alignment was attempted: the pod requests nothing that the node's NUMA nodes publish"
+)
+
 _POOLED: Final = frozenset({NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE})
 """Under these a pod without own CPUs is told which shared pools are its (fine-grained CPU orchestration, "Resource status")."""
 
@@ -76,7 +80,7 @@ def allocate_demand(demand: Demand, inventory: Inventory, ledger: Ledger) -> Pla
     room = _room(need, books, ledger)
     if demand.use is CpuUse.POOL_OF_ONE_NUMA:
         return _into_one_pool(demand, agreed, inventory, room, ledger)
-    if need.policy is NumaPolicy.NONE:
+    if need.policy is NumaPolicy.NONE or not room.given:
         return _unaligned(agreed, inventory, room)
     exclusivity = _exclusivity(agreed.exclusive, inventory, ledger)
     decision = elect(need, room, exclusivity)
@@ -112,9 +116,8 @@ def _unaligned(agreed: Terms, inventory: Inventory, room: Offers) -> Placement |
     given = place(agreed.need, room, None)
     if isinstance(given, Short):
         return cannot_be_placed(agreed.need, room, given)
-    return replace(
-        _placement(agreed.need, inventory, None), cpus=given.cpus, note="; ".join((agreed.note, *given.notes))
-    )
+    notes = (agreed.note or _NOTHING_TO_ALIGN, *given.notes)
+    return replace(_placement(agreed.need, inventory, None), cpus=given.cpus, note="; ".join(notes))
 
 
 def _into_one_pool(

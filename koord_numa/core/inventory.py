@@ -126,9 +126,13 @@ def reserve(allocatable: Amounts, reservation: NodeReservation) -> Amounts:
 def _offer(zone: Zone, reserved: CpuSet, node: Node, topology: Topology) -> Amounts:
     """As Koordinator's topology options: reserved CPUs leave ``cpu`` before amplification; an NRT with ratios is amplified already."""
     offer = dict(zone.allocatable)
-    if offer.get(CPU) and topology.machine:
-        here = topology.machine.numa_bits.get(zone.numa, 0) & reserved.bits
-        offer[CPU] = max(0, offer[CPU] - MILLI * here.bit_count())
+    if topology.machine:
+        here = topology.machine.numa_bits.get(zone.numa, 0)
+        if not any(CPU in other.allocatable for other in topology.zones):
+            # CPUs are known by id though not as an amount: a zone offers those that it has.
+            offer[CPU] = MILLI * here.bit_count()
+        if offer.get(CPU):
+            offer[CPU] = max(0, offer[CPU] - MILLI * (here & reserved.bits).bit_count())
     return offer if topology.amplification is not None else amplify_all(offer, node.amplification)
 
 

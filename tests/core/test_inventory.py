@@ -49,6 +49,12 @@ def test_reserved_cpus_leave_their_numa_node() -> None:
     assert got.allocatable == NODE.allocatable
 
 
+def test_cpus_that_no_zone_counts_are_counted_by_their_ids() -> None:
+    zones = (zone(0, {"memory": 100}), zone(1, {"memory": 100}))
+    got = made(NODE, replace(TOPOLOGY, zones=zones, reserved=CpuSet.parse("0-1")))
+    assert got.zones == ((0, {"memory": 100, "cpu": 6000}), (1, {"memory": 100, "cpu": 8000}))
+
+
 @pytest.mark.parametrize(
     ("of_node", "of_topology", "cpu", "ratios"),
     [

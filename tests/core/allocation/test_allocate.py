@@ -200,6 +200,16 @@ def cpus(text: str, bind: CpuBindPolicy = FULL, **fields: object) -> Placement:
             id="batch-pods-are-never-bound",
         ),
         pytest.param(
+            pod(0, numa=SINGLE),
+            node(),
+            DEFAULTS,
+            Placement(
+                "n",
+                note="no NUMA alignment was attempted: the pod requests nothing that the node's NUMA nodes publish",
+            ),
+            id="nothing-to-align",
+        ),
+        pytest.param(
             pod(4500, qos=LSE, preferred=BURST),
             node(),
             DEFAULTS,
