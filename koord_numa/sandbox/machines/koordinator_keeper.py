@@ -13,8 +13,9 @@ from koord_numa.core.kubelet.predicates import check_node_fit
 from koord_numa.core.node import KubeletAllocation
 from koord_numa.core.qos import is_pinned_by_static_kubelet
 from koord_numa.core.request import Assignment, Pod
+from koord_numa.core.vocabulary import QosClass
 from koord_numa.sandbox.machines.description import NodeDescription
-from koord_numa.sandbox.machines.koordinator_topology import koordinator_topology, zone_offer
+from koord_numa.sandbox.machines.koordinator_topology import Usage, koordinator_topology, zone_offer
 from koord_numa.sandbox.machines.node_objects import Json, node_object
 from koord_numa.sandbox.machines.placement_rules import Situation, weights, wrongs
 from koord_numa.sandbox.machines.verdicts import WRONG_PLACEMENT, Taken, Turned
@@ -59,13 +60,23 @@ class KoordinatorKeeper:
 
     def topology(self) -> Json:
         """What the agent publishes now."""
-        held: dict[int, Amounts] = {}
-        own = EMPTY
+        numa: dict[int, Amounts] = {}
+        own = closed = EMPTY
         for resident in self._residents.values():
             own |= resident.held.cpus
-            for numa, amounts in resident.held.numa:
-                held[numa] = add(held.get(numa, {}), amounts)
-        return koordinator_topology(self._description, held, own, sorted(self._kubelet_pods(), key=lambda pod: pod.uid))
+            closed |= resident.held.cpus if resident.pod.request.qos is QosClass.LSE else EMPTY
+            for place, amounts in self._places(resident):
+                numa[place] = add(numa.get(place, {}), amounts)
+        pods = sorted(self._kubelet_pods(), key=lambda pod: pod.uid)
+        return koordinator_topology(self._description, Usage(numa, own, closed, tuple(pods)))
+
+    def _places(self, resident: _Resident) -> Iterator[tuple[int, Amounts]]:
+        """What a pod holds per NUMA node; CPUs count where they are when no amounts speak of them."""
+        yield from resident.held.numa
+        spoken_for = any(CPU in amounts for _, amounts in resident.held.numa)
+        cpus = resident.kubelet_cpus if spoken_for else resident.held.cpus | resident.kubelet_cpus
+        for numa, bits in self._description.hardware.machine.numa_bits.items():
+            yield numa, {CPU: (bits & cpus.bits).bit_count() * MILLI}
 
     def _check(self, pod: Pod, before: _Resident | None) -> _Resident | Turned:
         requests = effective_requests(pod.request)

@@ -1,12 +1,13 @@
 """NodeResourceTopologies as Koordinator's agent publishes them: CPUs one by one, shared pools, what the kubelet holds."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
 from koord_numa.core.amounts import CPU, MEMORY, MILLI, Amounts
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.node import KubeletAllocation, KubeletConfig
 from koord_numa.core.quantity import format_amount
 from koord_numa.core.vocabulary import KubeletPolicy, KubeletScope
@@ -32,20 +33,25 @@ def zone_offer(node: NodeDescription, numa: int) -> dict[str, int]:
     }
 
 
-def koordinator_topology(
-    node: NodeDescription,
-    held: Mapping[int, Amounts],
-    own_cpus: CpuSet,
-    kubelet_pods: Iterable[KubeletAllocation] = (),
-) -> Json:
-    """
-    The topology at one moment. ``held`` is per NUMA node what pods hold, ``own_cpus`` the CPUs that pods have for themselves.
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What pods hold on the node: amounts per NUMA node, CPUs of their own, of these the LSE pods', and the kubelet's pods."""
 
-    As koordlet's node topology reporter: zones with everything available is our addition for people, its scheduler reads
-    ``allocatable`` only. CPUs reserved by the kubelet stay in the shared pools, those of the reservation do not.
+    numa: Mapping[int, Amounts] = field(default_factory=dict)
+    own: CpuSet = EMPTY
+    closed: CpuSet = EMPTY
+    kubelet_pods: tuple[KubeletAllocation, ...] = ()
+
+
+def koordinator_topology(node: NodeDescription, usage: Usage) -> Json:
     """
-    allocated = tuple(kubelet_pods)
-    pools = _pools(node, own_cpus | CpuSet.of(cpu for pod in allocated for cpu in pod.cpus))
+    The topology at one moment, as koordlet's node topology reporter writes it.
+
+    That ``available`` follows what pods hold is our addition for people: Koordinator's scheduler reads ``allocatable`` only.
+    CPUs reserved by the kubelet stay in the shared pools, those of the reservation do not; best-effort pods keep away from
+    CPUs of LSE pods alone.
+    """
+    by_kubelet = CpuSet.of(cpu for pod in usage.kubelet_pods for cpu in pod.cpus)
     return {
         "apiVersion": f"{names.TOPOLOGY_GROUP}/v1alpha1",
         "kind": names.TOPOLOGY_KIND,
@@ -55,14 +61,14 @@ def koordinator_topology(
             "annotations": {
                 names.CPU_TOPOLOGY: _text({"detail": [*_details(node)]}),
                 names.CPU_MANAGER_POLICY: _text(_cpu_manager(node.kubelet)),
-                names.POD_CPU_ALLOCS: _text([_allocation(pod) for pod in allocated]),
-                names.CPU_SHARED_POOLS: _text(pools),
-                names.BE_CPU_SHARED_POOLS: _text(pools),
+                names.POD_CPU_ALLOCS: _text([_allocation(pod) for pod in usage.kubelet_pods]),
+                names.CPU_SHARED_POOLS: _text(_pools(node, usage.own | by_kubelet)),
+                names.BE_CPU_SHARED_POOLS: _text(_pools(node, usage.closed | by_kubelet)),
                 names.RESERVATION: reservation(node),
             },
         },
         "topologyPolicies": [topology_policy(node.kubelet)],
-        "zones": [_zone(node, numa, held.get(numa, {})) for numa in node.hardware.machine.numa_ids],
+        "zones": [_zone(node, numa, usage.numa.get(numa, {})) for numa in node.hardware.machine.numa_ids],
     }
 
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import orjson
+
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.request import PodKey
 from koord_numa.sandbox.apiserver import DeleteOptions, DirectStore
@@ -70,11 +72,23 @@ def test_topologies_follow_when_published(store: DirectStore, rack_of: MakeRack)
     assert available(store, "k") == [1000, 4000]
     assert available(store, "k", "nvidia.com/gpu") == [0, 1]
     assert available(store, "k", "memory") == [15 * GIB, 16 * GIB]
+    assert available(store, "n") == [2000, 4000]
     pools = {pool.numa: str(pool.cpus) for pool in parse_topology(store.get(TOPOLOGIES, "n")).shared_pools}
     assert pools == {0: "2-3", 1: "4-7"}
     store.delete("pods", pinned.name)
     rack.publish()
     assert [str(pool.cpus) for pool in parse_topology(store.get(TOPOLOGIES, "n")).shared_pools] == ["0-3", "4-7"]
+
+
+def test_best_effort_pods_keep_away_from_lse_pods_alone(store: DirectStore, rack_of: MakeRack) -> None:
+    rack = rack_of([OURS])
+    for qos, cpus in (("LSE", "0-1"), ("LSR", "4-5")):
+        pod = create(store, qos.lower(), {"cpu": "2"}, labels={names.QOS_CLASS: qos})
+        bind(store, pod, "n", {"cpuset": cpus})
+    rack.publish()
+    annotations = store.get(TOPOLOGIES, "n")["metadata"]["annotations"]
+    pools = [orjson.loads(annotations[name]) for name in (names.CPU_SHARED_POOLS, names.BE_CPU_SHARED_POOLS)]
+    assert [[pool["cpuset"] for pool in found] for found in pools] == [["2-3", "6-7"], ["2-3", "4-7"]]
 
 
 def test_the_kubelet_refuses_as_kubelets_do(store: DirectStore, rack_of: MakeRack) -> None:
