@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from koord_numa.sandbox.apiserver.documents import JsonObject, dig, section, timestamp
 from koord_numa.sandbox.apiserver.errors import Cause, duplicate, invalid_value, required, unsupported
 from koord_numa.sandbox.apiserver.kinds import COMMON_FIELDS, Generation, Kind, Scope
-from koord_numa.sandbox.apiserver.schema import is_pattern, validate
+from koord_numa.sandbox.apiserver.metaschema import schema_causes
+from koord_numa.sandbox.apiserver.schema import validate
 from koord_numa.sandbox.apiserver.structure import fill_defaults, prune
 
 _SCOPES: Final = ("Cluster", "Namespaced")
@@ -50,7 +51,7 @@ def default_crd(crd: JsonObject) -> None:
 def begin_crd(crd: JsonObject) -> None:
     """The status of an established definition: this server establishes it within the request that writes it."""
     spec = crd["spec"]
-    stored = next((version["name"] for version in spec["versions"] if version.get("storage")), None)
+    stored = next((version.get("name") for version in spec.get("versions") or () if version.get("storage")), None)
     known = dig(crd, "status", "storedVersions") or []
     since = timestamp()
     crd["status"] = {
@@ -104,46 +105,7 @@ def _version_causes(versions: list[JsonObject]) -> Iterator[Cause]:
         if not isinstance(schema, dict):
             yield required(f"{path}.schema.openAPIV3Schema", "schemas are required")
         else:
-            yield from _schema_causes(schema, f"{path}.schema.openAPIV3Schema", root=True)
-
-
-_TYPES: Final = ("array", "boolean", "integer", "number", "object", "string")
-
-
-def _schema_causes(schema: Any, path: str, *, root: bool = False) -> Iterator[Cause]:
-    """What is not structural: a missing or unknown type, or a default that breaks its own schema."""
-    if not isinstance(schema, dict):
-        yield invalid_value(path, str(schema), "must be an object")
-        return
-    kind = schema.get("type")
-    untyped = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
-    if root and kind != "object":
-        yield invalid_value(f"{path}.type", kind or "", "must be object at the root")
-    elif kind is None and not untyped:
-        yield required(f"{path}.type", "must not be empty for specified object fields")
-    elif kind is not None and kind not in _TYPES:
-        yield unsupported(f"{path}.type", kind, _TYPES)
-    elif "default" in schema:
-        yield from validate(schema["default"], schema, f"{path}.default")
-    if "pattern" in schema and not is_pattern(schema["pattern"]):
-        yield invalid_value(f"{path}.pattern", str(schema["pattern"]), "must be a valid regular expression")
-    yield from _inner_causes(schema, path, root=root)
-
-
-def _inner_causes(schema: JsonObject, path: str, *, root: bool) -> Iterator[Cause]:
-    properties = schema.get("properties") or {}
-    if not isinstance(properties, dict):
-        yield invalid_value(f"{path}.properties", str(properties), "must be an object")
-        return
-    for name, inner in properties.items():
-        if not (root and name in _IDENTITY):
-            yield from _schema_causes(inner, f"{path}.properties[{name}]")
-    if "items" in schema:
-        yield from _schema_causes(schema["items"], f"{path}.items")
-    elif schema.get("type") == "array":
-        yield required(f"{path}.items", "must be specified")
-    if isinstance(schema.get("additionalProperties"), dict):
-        yield from _schema_causes(schema["additionalProperties"], f"{path}.additionalProperties")
+            yield from schema_causes(schema, f"{path}.schema.openAPIV3Schema")
 
 
 def kind_of(crd: JsonObject) -> Kind:

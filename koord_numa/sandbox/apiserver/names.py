@@ -130,6 +130,10 @@ def metadata_type_problem(metadata: Any) -> str:
     if not isinstance(finalizers, list) or not all(isinstance(one, str) for one in finalizers):
         return "metadata.finalizers: expected a list of strings"
     owners = metadata.get("ownerReferences") or []
-    if not isinstance(owners, list) or not all(isinstance(owner, dict) for owner in owners):
-        return "metadata.ownerReferences: expected a list of objects"
+    if not isinstance(owners, list) or not all(isinstance(owner, dict) and _names_owner(owner) for owner in owners):
+        return "metadata.ownerReferences: expected a list of objects with texts"
     return ""
+
+
+def _names_owner(owner: JsonObject) -> bool:
+    return all(isinstance(owner.get(name), str | None) for name in ("apiVersion", "kind", "name", "uid"))
