@@ -20,7 +20,7 @@ from koord_numa.core.kubelet.answers import (
     KubeletAdmission,
 )
 from koord_numa.core.kubelet.machine import KubeletNode
-from koord_numa.core.kubelet.replay import Admitted, Refused, Reuse, admit
+from koord_numa.core.kubelet.replay import Admitted, Refused, Trust, admit
 from koord_numa.core.kubelet.state import Books, KubeletState
 from koord_numa.core.kubelet.view import Knowledge, KubeletView
 from koord_numa.core.request import PodRequest
@@ -46,9 +46,10 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     doubt = _doubt(demand, view)
     if doubt is not None:
         return doubt
-    verdict = admit(view.state, _NO_UID, request)
+    trust = Trust.EXACT if view.knowledge is Knowledge.EXACT else Trust.SURMISED
+    verdict = admit(view.state, _NO_UID, request, trust)
     if isinstance(verdict, Admitted) and _order_matters(demand, view):
-        worst = admit(view.state, _NO_UID, request, Reuse.LAST)
+        worst = admit(view.state, _NO_UID, request, Trust.WORST_ORDER)
         if isinstance(worst, Admitted) or _accepts_only_preferred(view):
             verdict = worst
     if isinstance(verdict, Refused):

@@ -58,14 +58,17 @@ class Refused:
     unit: Demand | None
 
 
-class Reuse(Enum):
-    """Whether later containers of a pod get the CPUs that its init containers leave."""
+class Trust(Enum):
+    """Whose books are asked: the kubelet's own, or ones that were surmised and may show too little free or other CPUs."""
 
-    AS_ASSIGNED = "as assigned"  # whichever the CPU manager's order of CPUs yields, which knows no preference
-    LAST = "last"  # only when nothing else is free: the pod stays confined to their NUMA nodes as long as possible
+    EXACT = "exact"
+    SURMISED = (
+        "surmised"  # a memory manager that would keep silent is taken to object: with more free it would speak up
+    )
+    WORST_ORDER = "worst order"  # besides, CPUs left by init containers are reused last, which confines the pod longest
 
 
-def admit(state: KubeletState, uid: str, request: PodRequest, reuse: Reuse = Reuse.AS_ASSIGNED) -> Admitted | Refused:
+def admit(state: KubeletState, uid: str, request: PodRequest, trust: Trust = Trust.EXACT) -> Admitted | Refused:
     """
     Ask the kubelet of this state to admit a pod. The state is not changed.
 
@@ -73,7 +76,7 @@ def admit(state: KubeletState, uid: str, request: PodRequest, reuse: Reuse = Reu
     scope_*.go of the kubelet's topologymanager.
     """
     demand = pod_demand(request)
-    attempt = _Attempt(state.node, state.books.copy(), reuse)
+    attempt = _Attempt(state.node, state.books.copy(), trust)
     refusal = attempt.run(demand) or check_node_fit(
         effective_requests(request), state.requested, state.node.allocatable
     )
@@ -90,7 +93,7 @@ class _Attempt:
 
     node: KubeletNode
     books: Books
-    reuse: Reuse
+    trust: Trust
     reusable_cpus: int = 0
     reusable_devices: dict[str, int] = field(default_factory=dict)
     reusable_memory: Reusable = field(default_factory=dict)
@@ -101,14 +104,14 @@ class _Attempt:
         """Allocate for every container, or say why one of them cannot be served."""
         common: Alignment | Refusal = ANYWHERE
         if self.node.aligns and self.node.config.topology_scope is KubeletScope.POD:
-            common = align(self.node, self._wishes(demand.pod))
+            common = self._align(demand.pod)
             if isinstance(common, Refusal):
                 self.failed = demand.pod
                 return common
         for container, part in demand.containers:
             hint: Alignment | Refusal = common
             if self.node.aligns and self.node.config.topology_scope is KubeletScope.CONTAINER:
-                hint = align(self.node, self._wishes(part))
+                hint = self._align(part)
             grant = hint if isinstance(hint, Refusal) else self._allocate(container, part, hint)
             if isinstance(grant, Refusal):
                 self.failed = part
@@ -132,7 +135,7 @@ class _Attempt:
             for block in grant.memory:
                 self.books.memory.release(block)
 
-    def _wishes(self, demand: Demand) -> list[Wish]:
+    def _align(self, demand: Demand) -> Alignment | Refusal:
         wishes: list[Wish] = []
         for resource, needed in demand.devices.items():
             wish = self._devices(resource).wish(needed) if resource in self.node.devices else None
@@ -142,9 +145,13 @@ class _Attempt:
             wishes.append(self._cpus().wish(demand.cpus))
         if demand.memory and self.books.memory is not None and self.books.memory.knows(demand.memory):
             wish = self.books.memory.wish(demand.memory, self.reusable_memory)
-            if wish.possible:  # without any hint the memory manager keeps silent, and fails later
+            if wish.possible:
                 wishes.extend([wish] * len(demand.memory))
-        return wishes
+            elif self.trust is not Trust.EXACT:
+                missing = self.books.memory.missing(demand.memory)
+                return Refusal(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {missing}")
+            # Otherwise as the memory manager: without any hint it keeps silent, and fails later.
+        return align(self.node, wishes)
 
     def _allocate(self, container: Container, demand: Demand, hint: Alignment) -> ContainerGrant | Refusal:
         devices = self._take_devices(container.kind, demand, hint)
@@ -189,7 +196,7 @@ class _Attempt:
         stock = self._cpus()
         bits = (
             stock.take(demand.cpus, hint.mask)
-            if self.reuse is Reuse.AS_ASSIGNED
+            if self.trust is not Trust.WORST_ORDER
             else stock.take_fresh(demand.cpus, hint.mask)
         )
         if isinstance(bits, Refusal):
