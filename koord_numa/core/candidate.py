@@ -42,7 +42,11 @@ def inventory_of(node: Node, topology: Topology | None) -> Inventory | Rejection
     return inventory(node, topology)
 
 
+def allocatable_of(node: Node, offer: Offer | None) -> Amounts:
+    """What a node has for pods, without its own reservation."""
+    return offer.allocatable if isinstance(offer, Inventory) else reserve(node.allocatable, node.reservation)
+
+
 def candidate(node: Node, offer: Offer, ledger: Ledger, ports: tuple[HostPort, ...] = ()) -> Candidate:
     """A node that nothing bars."""
-    allocatable = offer.allocatable if isinstance(offer, Inventory) else reserve(node.allocatable, node.reservation)
-    return Candidate(node, offer, ledger, allocatable, ports)
+    return Candidate(node, offer, ledger, allocatable_of(node, offer), ports)

@@ -129,17 +129,18 @@ class Columns:
                 table[resource] = longer(table[resource], size)
 
     def _refresh(self, row: int) -> None:
-        seen = self.candidate(row)
-        if seen is None:
+        record = self.records[row]
+        if record is None or record.node is None:
             self.usable[row] = False
             return
-        self.usable[row] = seen.barred is None and not isinstance(seen.offer, Rejection) and not seen.node.problem
-        self.marks[row] = self._mark(seen.node)
-        self.names[row] = self.order.number(seen.node.name)
-        self.free_pods[row] = seen.allocatable.get(PODS, UNLIMITED) - len(seen.ledger)
-        for table, amounts in ((self.offered, seen.allocatable), (self.held, seen.ledger.amounts)):
-            self._write(table, row, amounts)
-        self.zones.write(row, seen)
+        offer, allocatable = record.inventory, record.allocatable
+        self.usable[row] = not isinstance(offer, Rejection) and not record.node.problem and record.barred() is None
+        self.marks[row] = self._mark(record.node)
+        self.names[row] = self.order.number(record.name)
+        self.free_pods[row] = allocatable.get(PODS, UNLIMITED) - len(record.ledger)
+        self._write(self.offered, row, allocatable)
+        self._write(self.held, row, record.ledger.amounts)
+        self.zones.write(row, offer, record.ledger)
 
     def _write(self, table: dict[str, Ints], row: int, amounts: Amounts) -> None:
         for resource in amounts:

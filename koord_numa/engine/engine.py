@@ -218,12 +218,11 @@ class Engine:
     def _on_change(self, cause: Cause, record: NodeRecord) -> None:
         """Results about this node are out of date, and those who wait for such a change are tried again."""
         self._columns.changed(record)
-        now = self.outside.clock()
-        if cause is Cause.CAPACITY_FREED:
+        if self.queue.parked:
+            now = self.outside.clock()
             self.queue.wake(cause, now, record.room)
-            self.queue.wake(Cause.POD_GONE, now)
-        else:
-            self.queue.wake(cause, now)
+            if cause is Cause.CAPACITY_FREED:
+                self.queue.wake(Cause.POD_GONE, now)
         if record.topology is not None and record.topology.kubelet_pods:
             self._mind_trust(record)
         self.scheduler.kick()

@@ -4,11 +4,12 @@ Everything the engine knows about one node name: its Node, its NodeResourceTopol
 A record exists as soon as anything mentions the name, because facts come in any order. It decides nothing.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from koord_numa.core.amounts import CPU
-from koord_numa.core.candidate import Candidate, Offer, candidate, inventory_of
-from koord_numa.core.inventory import Inventory, reserve
+from koord_numa.core.amounts import CPU, Amounts
+from koord_numa.core.candidate import Candidate, Offer, allocatable_of, inventory_of
+from koord_numa.core.constraints import HostPort
+from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.node import Node, Topology
@@ -32,8 +33,10 @@ class NodeRecord:
     unpublished: set[str] = field(default_factory=set)
     locked: str = ""
     revision: int = 0
+    _ports: dict[str, tuple[HostPort, ...]] = field(default_factory=dict)  # of the pods that have any
     _inventory: Inventory | Rejection | None = None  # of the objects alone; None: the kubelet chooses
-    _inventory_known: bool = False
+    _allocatable: Amounts = field(default_factory=dict)
+    _derived: bool = False  # are these two up to date?
     _candidate: Candidate | None = None
     _view: KubeletView | None = None  # the last one, which saves work for the next
 
@@ -58,27 +61,40 @@ class NodeRecord:
         return clash(self.topology, self.ledger)
 
     @property
+    def inventory(self) -> Inventory | Rejection | None:
+        """What the node has to give, or why nothing; ``None`` where a kubelet chooses, or there is no Node."""
+        self._derive_offer()
+        return self._inventory
+
+    @property
+    def allocatable(self) -> Amounts:
+        """What the node has for pods, without its own reservation; nothing without a Node."""
+        self._derive_offer()
+        return self._allocatable
+
+    @property
     def room(self) -> int:
-        """Milli-CPU free on the node, 0 without a node."""
-        if self.node is None:
-            return 0
-        return reserve(self.node.allocatable, self.node.reservation).get(CPU, 0) - self.ledger.amounts.get(CPU, 0)
+        """Milli-CPU that nobody has asked for yet."""
+        return self.allocatable.get(CPU, 0) - self.ledger.amounts.get(CPU, 0)
 
     def set_objects(self, node: Node | None, published: Topology | None) -> None:
         """The Node or its topology came, changed or went."""
         self.node, self.published = node, published
-        self._inventory_known = False
+        self._derived = False
         self.touch()
 
     def count(self, pod: Pod, holding: Holding) -> None:
         """Count a pod, replacing what was counted for it before."""
         self.pods[pod.key.uid] = pod
+        if pod.request.constraints.host_ports:
+            self._ports[pod.key.uid] = pod.request.constraints.host_ports
         self.ledger.hold(holding)
         self.touch()
 
     def discount(self, uid: str) -> None:
         """The pod holds nothing here any more."""
         self.pods.pop(uid, None)
+        self._ports.pop(uid, None)
         self.unpublished.discard(uid)
         self.ledger.release(uid)
         self.touch()
@@ -96,21 +112,29 @@ class NodeRecord:
             self._candidate = self._derive(self.node)
         return self._candidate
 
-    def _derive(self, node: Node) -> Candidate:
-        topology = self.topology
-        if not self._inventory_known:
-            self._inventory, self._inventory_known = inventory_of(node, topology), True
-        offer: Offer | None = self._inventory
-        if offer is None and topology is not None:
-            self._view = offer = kubelet_view(node, topology, self.ledger, self.unpublished, self._view)
-        if offer is None:
-            raise AssertionError(f"node {node.name} has neither an inventory nor a kubelet-owned topology")
-        ports = tuple(port for pod in self.pods.values() for port in pod.request.constraints.host_ports)
-        return replace(candidate(node, offer, self.ledger, ports), barred=self._barred())
-
-    def _barred(self) -> Rejection | None:
+    def barred(self) -> Rejection | None:
+        """Why nothing may go here although the node itself is fine."""
         if self.locked:
             return Rejection(Reason.LOCKED, "node(s) were locked by a rebind", self.locked, resolvable=False)
         if why := self.distrust:
             return Rejection(Reason.UNTRUSTED, "node(s) had CPUs with two owners", why, resolvable=False)
         return None
+
+    def _derive(self, node: Node) -> Candidate:
+        topology = self.topology
+        offer: Offer | None = self.inventory
+        if offer is None and topology is not None:
+            self._view = offer = kubelet_view(node, topology, self.ledger, self.unpublished, self._view)
+        if offer is None:
+            raise AssertionError(f"node {node.name} has neither an inventory nor a kubelet-owned topology")
+        ports = tuple(port for wanted in self._ports.values() for port in wanted)
+        return Candidate(node, offer, self.ledger, self.allocatable, ports, self.barred())
+
+    def _derive_offer(self) -> None:
+        if self._derived:
+            return
+        self._derived = True
+        self._inventory, self._allocatable = None, {}
+        if self.node is not None:
+            self._inventory = inventory_of(self.node, self.topology)
+            self._allocatable = allocatable_of(self.node, self._inventory)

@@ -107,6 +107,11 @@ class Queue:
         """May somebody be tried at once, as far as is known without looking closely?"""
         return bool(self._ready)
 
+    @property
+    def parked(self) -> int:
+        """How many classes wait for a change."""
+        return len(self._parking)
+
     def add(self, pod: Pod, klass: RequestClass) -> Unschedulable | None:
         """
         Queue a pod, or take note that it changed. When its class waits already, the verdict it waits with: the pod

@@ -7,7 +7,7 @@ or ``NO``. When the largest key is exact, no other node can be better. Maxima ar
 costs a little more than the square root of the number of nodes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -62,7 +62,7 @@ class Ranking:
             if known is not None:
                 return known
             self._evaluate(row)
-            self._summarise((block,))
+            self._best[block] = self._keys[block * BLOCK : (block + 1) * BLOCK].max()
 
     def _catch_up(self) -> None:
         columns = self._columns
@@ -75,23 +75,25 @@ class Ranking:
         if not rows:
             return
         self._fit_size()
-        for row in rows:
-            self._forget(row)
+        changed = np.array(rows, dtype=np.int64)
+        self._refusals.forget(changed)
+        for row in self._fits.keys() & set(rows):
+            del self._fits[row]
         if len(rows) <= FEW:
             for row in rows:
                 self._evaluate(row)
         else:
-            self._bound(np.array(rows, dtype=np.int64))
-        self._summarise(sorted({row // BLOCK for row in rows}))
+            self._bound(changed)
+        self._summarise(np.unique(changed // BLOCK))
 
     def _start_over(self) -> None:
         self._epoch = self._columns.order.epoch
         self._keys = np.full(0, NO, dtype=np.int64)
         self._fits.clear()
-        self._refusals.clear()
         self._fit_size()
+        self._refusals.clear()
         self._bound(np.arange(len(self._columns), dtype=np.int64))
-        self._summarise(range(len(self._best)))
+        self._summarise(np.arange(len(self._best)))
 
     def _fit_size(self) -> None:
         """Room for every row, in whole blocks."""
@@ -100,14 +102,11 @@ class Ranking:
         if missing > 0:
             self._keys = np.concatenate([self._keys, np.full(missing, NO, dtype=np.int64)])
             self._best = np.concatenate([self._best, np.full(blocks - len(self._best), NO, dtype=np.int64)])
+            self._refusals.resize(len(self._keys))
 
     def _bound(self, rows: Ints) -> None:
         bounds = self._sweep.bounds(rows)
         self._keys[rows] = np.where(bounds > NO, bounds * SPACE + (SPACE - self._columns.names[rows]), NO)
-
-    def _forget(self, row: int) -> None:
-        self._fits.pop(row, None)
-        self._refusals.forget(row)
 
     def _evaluate(self, row: int) -> None:
         """Replace a row's bound by the truth."""
@@ -123,9 +122,8 @@ class Ranking:
             self._refusals.add(row, answer)
             self._keys[row] = NO
 
-    def _summarise(self, blocks: Iterable[int]) -> None:
-        for block in blocks:
-            self._best[block] = self._keys[block * BLOCK : (block + 1) * BLOCK].max()
+    def _summarise(self, blocks: Ints) -> None:
+        self._best[blocks] = self._keys.reshape(-1, BLOCK)[blocks].max(axis=1)
 
     def _explain(self) -> dict[str, Rejection]:
         """Every node's refusal; nodes that only the sweep has seen are asked now."""

@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_numa.core.candidate import Candidate
 from koord_numa.core.inventory import Inventory
-from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.ledger import Ledger
+from koord_numa.core.verdicts import Rejection
 from koord_numa.core.vocabulary import NodeBindPolicy, NumaPolicy
 
 Ints = NDArray[np.int64]
@@ -45,10 +45,9 @@ class Zones:
             self.free[resource] = _unlimited(rows, self.width)
             self.free[resource][: len(values)] = values
 
-    def write(self, row: int, seen: Candidate) -> None:
-        """Bring one row up to date."""
-        offer = seen.offer
-        self.kubelet[row] = isinstance(offer, KubeletView)
+    def write(self, row: int, offer: Inventory | Rejection | None, ledger: Ledger) -> None:
+        """Bring one row up to date. No inventory at all means that a kubelet chooses."""
+        self.kubelet[row] = offer is None
         for values in self.free.values():
             values[row] = 0
             values[row, 0] = UNLIMITED
@@ -60,7 +59,7 @@ class Zones:
         self.single[row] = offer.policy is NumaPolicy.SINGLE_NUMA_NODE
         self.pins[row] = offer.static_kubelet or offer.bind is not NodeBindPolicy.NONE
         if offer.zones:
-            self._write_free(row, offer, seen)
+            self._write_free(row, offer, ledger)
 
     def fewest(self, rows: Ints, resource: str, amount: int) -> Ints:
         """At least so many NUMA nodes are needed to find this amount free; one more than there are where it is not."""
@@ -71,8 +70,8 @@ class Zones:
         short: Ints = (sums < amount).sum(axis=1)
         return 1 + short
 
-    def _write_free(self, row: int, offer: Inventory, seen: Candidate) -> None:
-        held = seen.ledger.numa
+    def _write_free(self, row: int, offer: Inventory, ledger: Ledger) -> None:
+        held = ledger.numa
         if len(offer.zones) > self.width:
             self._widen(len(offer.zones))
         for resource in {name for _, amounts in offer.zones for name in amounts}:
