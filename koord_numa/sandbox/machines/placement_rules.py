@@ -93,12 +93,17 @@ def _bind_policy_holds(s: Situation) -> Iterator[str]:
         return
     cores = [core.bits & s.held.cpus.bits for core in s.machine.cores if core.bits & s.held.cpus.bits]
     whole = [core.bits for core in s.machine.cores if core.bits & s.held.cpus.bits]
-    required = s.pod.request.bind.required
+    required = _required(s)
     if _asks_full_cores(s, required) and cores != whole:
         yield f"CPUs {s.held.cpus} are not whole cores, as {_who_requires(s, required)} requires"
     spread = required is CpuBindPolicy.SPREAD_BY_PCPUS or s.node.bind_policy is NodeBindPolicy.SPREAD_BY_PCPUS
     if spread and any(bits.bit_count() > 1 for bits in cores):
         yield f"CPUs {s.held.cpus} share cores, against {_who_requires(s, required)}"
+
+
+def _required(s: Situation) -> CpuBindPolicy:
+    """What pods say that may not have CPUs of their own does not count, even where the node gives them some."""
+    return s.pod.request.bind.required if may_use_cpuset(s.pod.request) else CpuBindPolicy.NONE
 
 
 def _asks_full_cores(s: Situation, required: CpuBindPolicy) -> bool:
