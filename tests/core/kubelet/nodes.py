@@ -28,6 +28,7 @@ def node(
     **more: Any,
 ) -> KubeletNode:
     """A node of this shape with static CPUs; with memory amounts the memory manager is Static, too."""
+    counts = {name: pool.healthy.bit_count() for name, pool in more.get("devices", {}).items()}
     return KubeletNode(
         machine=machine(shape),
         config=KubeletConfig(
@@ -39,7 +40,7 @@ def node(
             memory_policy="Static" if memory else "None",
             reserved_cpus=CpuSet.parse(more.get("reserved", "")),
         ),
-        allocatable=more.get("allocatable", ROOMY),
+        allocatable=more.get("allocatable", {**ROOMY, **counts}),
         memory=memory or {},
         devices=more.get("devices", {}),
     )
