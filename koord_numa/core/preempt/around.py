@@ -1,0 +1,44 @@
+"""What other pods mean for a pending one once some of them are gone. It takes away counts that were made for the whole cluster."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from koord_numa.core.decide import Ask
+from koord_numa.core.fit.pod_affinity import Namespaces, Neighbourhood, neighbourhood
+from koord_numa.core.fit.spread import SpreadView, spread_view
+from koord_numa.core.node import Node
+from koord_numa.core.request import Pod
+
+
+def ask_without(ask: Ask, node: Node, gone: Sequence[Pod], namespaces: Namespaces) -> Ask:
+    """The ask as it will be when these pods have left this node. Preferences stay as they are: only what must hold is recounted."""
+    if not gone or (ask.neighbours is None and ask.spread is None):
+        return ask
+    here = [(node, pod) for pod in gone]
+    near, even = ask.neighbours, ask.spread
+    if near is not None:
+        near = _fewer(near, neighbourhood(ask.request, here, namespaces))
+    if even is not None:
+        even = _less_crowded(even, spread_view(ask.request, (), here))
+    return replace(ask, neighbours=near, spread=even)
+
+
+def _fewer(view: Neighbourhood, part: Neighbourhood) -> Neighbourhood:
+    # A difference of Counters drops what is zero; a domain without pods must not look like one with pods.
+    return replace(
+        view,
+        affine=view.affine - part.affine,
+        repelled=view.repelled - part.repelled,
+        forbidden=view.forbidden - part.forbidden,
+    )
+
+
+def _less_crowded(view: SpreadView, part: SpreadView) -> SpreadView:
+    """A domain stays a domain, even when nobody is left in it."""
+    counts = {}
+    for index, counted in view.counts.items():
+        left = Counter(counted)
+        left.subtract(part.counts[index])
+        counts[index] = left
+    return SpreadView(counts)

@@ -1,0 +1,97 @@
+"""
+A node on trial: pods are sent away and let back in, and the real rules say each time whether the newcomer fits.
+
+Nothing real changes, and nobody is chosen here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from koord_numa.core.budgets import DisruptionBudget
+from koord_numa.core.candidate import Candidate
+from koord_numa.core.constraints import HostPort
+from koord_numa.core.decide import Ask, Rules, evaluate
+from koord_numa.core.fit.pod_affinity import Namespaces
+from koord_numa.core.kubelet.view import KubeletView, kubelet_view
+from koord_numa.core.ledger import Holding, Ledger
+from koord_numa.core.preempt.around import ask_without
+from koord_numa.core.preempt.credit import Place, credited, locate
+from koord_numa.core.preempt.site import Site
+from koord_numa.core.verdicts import Placement, Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """By what rules a pod is placed, which budgets are to be spared, and the labels of all namespaces."""
+
+    rules: Rules
+    budgets: Sequence[DisruptionBudget] = ()
+    namespaces: Namespaces = field(default_factory=dict)
+
+
+class Trial:
+    """One pending pod on one site. ``gone`` are the uids of those who are away at the moment."""
+
+    def __init__(self, ask: Ask, site: Site, terms: Terms) -> None:
+        self._ask = ask
+        self._site = site
+        self._terms = terms
+        self._holdings: Mapping[str, Holding] = dict(site.seen.ledger.holdings)
+        self._ledger = Ledger.of(self._holdings.values())
+        self._places: dict[str, Place | None] = {}
+        self.gone: dict[str, None] = {}
+
+    def is_movable(self, uid: str) -> bool:
+        """Is it certain what this pod gives back when it goes? Always, where CPUs are ours to give."""
+        return self._place(uid) is not None
+
+    def send_away(self, uids: Iterable[str]) -> None:
+        """As if these were not there."""
+        for uid in uids:
+            self._ledger.release(uid)
+            self.gone[uid] = None
+
+    def let_back(self, uid: str) -> None:
+        """As if this one had stayed."""
+        self._ledger.hold(self._holdings[uid])
+        del self.gone[uid]
+
+    def answer(self) -> Placement | None:
+        """What the newcomer gets now; ``None`` when it does not fit, or when nobody can know."""
+        candidate = self._candidate()
+        if candidate is None:
+            return None
+        site, gone = self._site, [self._site.pods[uid] for uid in self.gone if uid in self._site.pods]
+        ask = ask_without(self._ask, site.seen.node, gone, self._terms.namespaces)
+        verdict = evaluate(ask, candidate, self._terms.rules)
+        return None if isinstance(verdict, Rejection) else verdict.placement
+
+    def _candidate(self) -> Candidate | None:
+        seen = replace(self._site.seen, ledger=self._ledger, ports=self._ports())
+        if not isinstance(seen.offer, KubeletView):
+            return seen
+        topology = self._site.topology
+        if topology is None:
+            return None
+        after = credited(topology, [place for uid in self.gone if (place := self._place(uid)) is not None])
+        if after is None:
+            return None
+        unpublished = self._site.unpublished.difference(self.gone)
+        return replace(seen, offer=kubelet_view(seen.node, after, self._ledger, unpublished, seen.offer))
+
+    def _ports(self) -> tuple[HostPort, ...]:
+        site = self._site
+        if not self._ask.request.constraints.host_ports:
+            return site.seen.ports
+        there = [*site.pods.items(), *((uid, nominee.pod) for uid, nominee in site.nominees.items())]
+        return tuple(port for uid, pod in there if uid not in self.gone for port in pod.request.constraints.host_ports)
+
+    def _place(self, uid: str) -> Place | None:
+        """What NUMA nodes get back from a pod, in so far as the topology shows the pod at all."""
+        site = self._site
+        if not isinstance(site.seen.offer, KubeletView) or uid in site.unpublished:
+            return {}
+        if uid not in self._places:
+            topology = site.topology
+            self._places[uid] = None if topology is None else locate(self._holdings[uid], topology)
+        return self._places[uid]

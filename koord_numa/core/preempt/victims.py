@@ -1,0 +1,144 @@
+"""
+Whom a pod has to displace on one node: those of lower priority, the least important, and no one in vain.
+
+Theory. As kube-scheduler's ``SelectVictimsOnNode``: everybody of lower priority is sent away; if the pod fits then, they are let back
+in one by one, those protected by budgets first and the most important first, and whoever has to stay away is a victim. What is
+asked each time is the whole rule of a placement, NUMA nodes, CPUs and devices included, so victims free what an aligned placement
+needs and not merely amounts. Three differences: pods that are leaving anyway cost nothing; victims are offered their places
+until nobody can come back, because rules about NUMA nodes are not monotonous; and an alignment that the pod only prefers is kept in mind when it
+costs nobody more.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from koord_numa.core.amounts import Amounts, subtract
+from koord_numa.core.decide import Ask, Fit, evaluate
+from koord_numa.core.preempt.budget import violating
+from koord_numa.core.preempt.cost import importance, price
+from koord_numa.core.preempt.site import Site
+from koord_numa.core.preempt.trial import Terms, Trial
+from koord_numa.core.request import Pod, PodKey
+from koord_numa.core.verdicts import Alignment, Placement
+
+Suits = Callable[[Placement], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Clearance:
+    """
+    One node and what it takes to have the pod there. ``victims`` are to be evicted, the most important first; ``violations`` of them break
+    a budget. ``displaced`` are pods of lower priority that lose their nomination to the node. ``awaited`` are the uids of all
+    that must be gone before the pod fits: victims, and pods that are leaving anyway.
+    """
+
+    node: str
+    placement: Placement
+    victims: tuple[Pod, ...] = ()
+    violations: int = 0
+    displaced: tuple[PodKey, ...] = ()
+    awaited: frozenset[str] = frozenset()
+
+
+def clear_node(ask: Ask, site: Site, terms: Terms) -> Clearance | None:
+    """
+    The least harm by which the pod fits on this node, or ``None``: no pod's leaving helps, the pod fits as things are, or what is known of
+    the node is not certain enough to evict anyone.
+    """
+    if not site.trusted:
+        return None
+    standing = evaluate(ask, site.seen, terms.rules)
+    if isinstance(standing, Fit) or not standing.resolvable or not may_help(ask, site):
+        return None
+    first = _clear(ask, site, terms, _any)
+    if first is None or first.placement.alignment is Alignment.ALIGNED:
+        return first
+    better = _clear(ask, site, terms, _aligned)
+    return first if better is None or _dearer(better, first) else better
+
+
+def may_help(ask: Ask, site: Site) -> bool:
+    """Is there anybody to send away, and would the node's amounts suffice without them? Cheap, and necessary but not sufficient."""
+    priority = ask.request.priority
+    away = {uid for uid, pod in site.pods.items() if _may_go(pod, priority, site) or pod.deleting}
+    away.update(uid for uid, nominee in site.nominees.items() if nominee.pod.request.priority < priority)
+    if not away:
+        return False
+    left: Amounts = subtract(site.seen.allocatable, site.seen.ledger.amounts)
+    holdings = site.seen.ledger.holdings
+    return all(
+        amount <= left.get(name, 0) + sum(holdings[uid].amounts.get(name, 0) for uid in away if uid in holdings)
+        for name, amount in ask.amounts.items()
+    )
+
+
+def _may_go(pod: Pod, priority: int, site: Site) -> bool:
+    """Only pods of lower priority whose eviction means something: a kubelet runs its static pods whatever the API server says."""
+    return pod.request.priority < priority and not pod.mirror and pod.key.uid not in site.assumed
+
+
+def _any(_placement: Placement) -> bool:
+    return True
+
+
+def _aligned(placement: Placement) -> bool:
+    return placement.alignment is Alignment.ALIGNED
+
+
+def _clear(ask: Ask, site: Site, terms: Terms, suits: Suits) -> Clearance | None:
+    trial = Trial(ask, site, terms)
+    priority = ask.request.priority
+    displaced = sorted(uid for uid, nominee in site.nominees.items() if nominee.pod.request.priority < priority)
+    movable = [pod for pod in site.pods.values() if trial.is_movable(pod.key.uid)]
+    leaving = sorted((pod for pod in movable if pod.deleting), key=importance)
+    candidates = sorted((pod for pod in movable if not pod.deleting and _may_go(pod, priority, site)), key=importance)
+    trial.send_away([*displaced, *_uids(leaving), *_uids(candidates)])
+    if not _suited(trial, suits):
+        return None
+    broken = violating(candidates, terms.budgets)
+    spared_first = sorted(candidates, key=lambda pod: pod.key.uid not in broken)  # stable: by importance within
+    away = _stay_away(trial, [*spared_first, *leaving], suits)
+    placement = trial.answer()
+    if placement is None:
+        raise AssertionError(f"whoever was let back in on {site.seen.node.name} took a place that was not there")
+    chosen = tuple(sorted((pod for pod in away if not pod.deleting), key=importance))
+    return Clearance(
+        node=site.seen.node.name,
+        placement=placement,
+        victims=chosen,
+        violations=len(violating(chosen, terms.budgets)),
+        displaced=tuple(site.nominees[uid].pod.key for uid in displaced),
+        awaited=frozenset(_uids(away)),
+    )
+
+
+def _stay_away(trial: Trial, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
+    """Those who cannot come back, each of whom the newcomer needs gone: asked again until nobody more can."""
+    away = _let_back(trial, pods, suits)
+    while len(fewer := _let_back(trial, away, suits)) < len(away):
+        away = fewer
+    return away
+
+
+def _let_back(trial: Trial, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
+    """Let everybody back in without whose absence the newcomer still fits; those who must stay away."""
+    away = []
+    for pod in pods:
+        trial.let_back(pod.key.uid)
+        if not _suited(trial, suits):
+            trial.send_away([pod.key.uid])
+            away.append(pod)
+    return away
+
+
+def _suited(trial: Trial, suits: Suits) -> bool:
+    placement = trial.answer()
+    return placement is not None and suits(placement)
+
+
+def _dearer(one: Clearance, other: Clearance) -> bool:
+    return price(one.victims, one.violations) > price(other.victims, other.violations)
+
+
+def _uids(pods: Sequence[Pod]) -> list[str]:
+    return [pod.key.uid for pod in pods]
