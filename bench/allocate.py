@@ -24,7 +24,7 @@ from koord_numa.core.ledger import Ledger
 from koord_numa.core.numa.exclusive import Exclusivity
 from koord_numa.core.request import PodRequest
 from koord_numa.core.vocabulary import NumaPolicy, QosClass
-from tests.conformance import koord_rm
+from tests.conformance.koord_rm_cases import Question, load
 from tests.conformance.vectors import cases, folder
 from tests.core.allocation.nodes import GI, held, node, pod
 
@@ -53,7 +53,7 @@ def _recorded_cases() -> Iterator[Figure]:
     file = folder() / "bench" / "koord-rm.jsonl"
     if not file.is_file():
         raise NotMeasurableError(f"no {file.name} among the recorded answers")
-    questions = [koord_rm.load(case) for case in cases(file)]
+    questions = [load(case) for case in cases(file)]
     spent = [_micros(lambda question=question: _decide(question)) for question in questions]  # type: ignore[misc]  # bound per case
     go = recorded("koord-rm")
     yield Figure("koord-rm mean", fmean(spent), "us", go["ns_per_decision"] / 1000 / SHARE_OF_GO, note="a third of Go")
@@ -61,7 +61,7 @@ def _recorded_cases() -> Iterator[Figure]:
     yield Figure("koord-rm p99", quantiles(spent, n=100)[98], "us", go["p99_ns"] / 1000, note="Go p99")
 
 
-def _decide(question: koord_rm.Question) -> object:
+def _decide(question: Question) -> object:
     question.ledger.derived = None
     books = accounts(question.inventory, question.ledger, question.books)
     room = offers(question.need, books, cpu_occupancy(question.ledger, question.books.references))

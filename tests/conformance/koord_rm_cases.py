@@ -1,0 +1,142 @@
+"""
+Koordinator's resource manager: its recorded cases in our types, and our answers to them.
+
+Hints, the merge of all of them, the election and the allocation are all made, so that they can be compared with one another.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from koord_numa.core.accounts import Accounting, Books, accounts
+from koord_numa.core.allocation.affinity import elect, hints
+from koord_numa.core.allocation.need import Binding, Need, Offers, offers
+from koord_numa.core.allocation.occupants import cpu_occupancy, numa_occupancy
+from koord_numa.core.allocation.place import Given, Short, place
+from koord_numa.core.amounts import CPU
+from koord_numa.core.amplify import amplify_all
+from koord_numa.core.cpus.orchestrate import Downgrade
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.ledger import Holding, Ledger
+from koord_numa.core.numa.exclusive import Exclusivity
+from koord_numa.core.numa.hints import Hint
+from koord_numa.core.numa.policies import Decision, decide_koordinator
+from koord_numa.core.request import PodKey
+from koord_numa.core.score.strategy import Strategy
+from koord_numa.core.vocabulary import (
+    CpuBindPolicy,
+    CpuExclusivePolicy,
+    NumaAllocateStrategy,
+    NumaExclusive,
+    NumaPolicy,
+    ScoringType,
+)
+from tests.conformance.vectors import Case
+from tests.machines import machine_from_topo
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One pod before one node, and what is asked: hints, an allocation on a mask, or all of it."""
+
+    what: str
+    need: Need
+    inventory: Inventory
+    ledger: Ledger
+    books: Books
+    exclusive: NumaExclusive
+    mask: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Ours, and what it was made from."""
+
+    question: Question
+    offers: Offers
+    hints: Mapping[str, list[Hint]]
+    merged: Decision | None
+    elected: Decision | None
+    allocated: Given | Short | None
+
+
+def load(case: Case) -> Question:
+    """
+    The question of a case, without what upstream's answers know nothing of.
+
+    That is: pods without NUMA amounts, `Preferred`, the downgrade of NUMANodeLevel, and an even distribution.
+    """
+    given = case["in"]
+    machine = machine_from_topo(given["topo"])
+    ratios = given.get("amplification") or {}
+    reserved = CpuSet.parse(given.get("reserved", ""))
+    request = given["request"]
+    binding = Binding(
+        policy=CpuBindPolicy(request["bind"]),
+        required=request["required"],
+        exclusive=_exclusive(request["excl"]),
+        downgrade=Downgrade.NONE,
+    )
+    strategy = NumaAllocateStrategy(given.get("label_strategy") or given["strategy"])
+    if strategy is NumaAllocateStrategy.DISTRIBUTE_EVENLY:
+        strategy = NumaAllocateStrategy.LEAST_ALLOCATED  # what the name means upstream
+    numa_score = given.get("numa_score")
+    exclusive = NumaExclusive(given.get("exclusive", ""))
+    return Question(
+        what=given["fn"],
+        need=Need(
+            amounts=request["res"],
+            binding=binding if request["cpu_bind"] else None,
+            policy=NumaPolicy(given.get("policy", "")),
+            strategy=strategy,
+            scoring=Strategy(ScoringType(numa_score["type"]), numa_score["weights"]) if numa_score else None,
+            accounting=Accounting.RECORDED_AMOUNTS,
+            ratio=ratios.get(CPU, 1),
+        ),
+        inventory=Inventory(
+            node="n",
+            machine=machine,
+            zones=tuple((zone["node"], amplify_all(zone["res"], ratios)) for zone in given["numa"]),
+            reserved=reserved,
+            ratios=ratios,
+        ),
+        ledger=Ledger.of(_holding(index, pod) for index, pod in enumerate(given["pods"])),
+        books=Books(Accounting.RECORDED_AMOUNTS, given["max_ref"]),
+        exclusive=exclusive if exclusive is NumaExclusive.REQUIRED else NumaExclusive.NONE,
+        mask=given.get("mask"),
+    )
+
+
+def answer(question: Question) -> Answer:
+    """What we decide."""
+    books, need = question.books, question.need
+    room = offers(
+        need,
+        accounts(question.inventory, question.ledger, books),
+        cpu_occupancy(question.ledger, books.references),
+    )
+    if question.what == "allocate":
+        return Answer(question, room, {}, None, None, place(need, room, question.mask))
+    exclusivity = Exclusivity(question.exclusive, numa_occupancy(question.ledger, question.inventory.machine))
+    generated = hints(need, room, exclusivity)
+    if question.what == "hints":
+        return Answer(question, room, generated, None, None, None)
+    merged = decide_koordinator(need.policy, [generated], room.mask, exclusivity)
+    elected = elect(need, room, exclusivity)
+    allocated = place(need, room, elected.hint.mask) if elected.admitted else None
+    return Answer(question, room, generated, merged, elected, allocated)
+
+
+def _holding(index: int, pod: Mapping[str, Any]) -> Holding:
+    return Holding(
+        pod=PodKey("ns", f"pod-{index}", f"uid-{index}"),
+        amounts={},
+        cpus=CpuSet.parse(pod.get("cpus", "")),
+        exclusive=_exclusive(pod.get("excl", "")),
+        numa=tuple((entry["node"], entry["res"]) for entry in pod.get("numa") or ()),
+    )
+
+
+def _exclusive(text: str) -> CpuExclusivePolicy:
+    return CpuExclusivePolicy("" if text == "None" else text)
