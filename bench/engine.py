@@ -138,7 +138,12 @@ def _node(name: str, kind: Kind, machine: Machine) -> tuple[Node, Topology | Non
     amounts = {"cpu": count * 1000, "memory": gib * GIB, "pods": 250}
     if kind.gpus:
         amounts["nvidia.com/gpu"] = kind.gpus
-    node = Node(name=name, uid=f"uid-{name}", allocatable=amounts, labels={"kubernetes.io/hostname": name})
+    node = Node(
+        name=name,
+        uid=f"uid-{name}",
+        allocatable=amounts,
+        labels={"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64"},
+    )
     if kind.owner is None:
         return node, None
     numas = len(machine.numa_ids)

@@ -140,7 +140,7 @@ class Columns:
         self.free_pods[row] = allocatable.get(PODS, UNLIMITED) - len(record.ledger)
         self._write(self.offered, row, allocatable)
         self._write(self.held, row, record.ledger.amounts)
-        self.zones.write(row, offer, record.ledger)
+        self.zones.write(row, record)
 
     def _write(self, table: dict[str, Ints], row: int, amounts: Amounts) -> None:
         for resource in amounts:

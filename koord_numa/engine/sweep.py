@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from koord_numa.core.allocation.demand import CpuUse
-from koord_numa.core.amounts import Amounts
+from koord_numa.core.amounts import CPU, MILLI, Amounts
 from koord_numa.core.decide import NUMA_STEP, Ask, Rules, fits_objects, score_node_affinity, score_taints
 from koord_numa.core.kubelet.aggregates import pod_demand
 from koord_numa.core.node import Node
@@ -28,28 +28,32 @@ NO: Final = -1
 class MayAlign:
     """
     Where a pod may be put on chosen NUMA nodes: wherever zones are published (``by_itself``), where every pod is pinned, where
-    a kubelet aligns it. ``single``: only one NUMA node will do.
+    a kubelet aligns it. ``single``: only one NUMA node will do. ``pinned`` is the most milli-CPU that a kubelet would pin for one
+    container.
     """
 
     by_itself: bool
     where_pinned: bool
     by_kubelet: bool
     single: bool
+    pinned: int
 
 
 def alignment_of(ask: Ask, rules: Rules) -> MayAlign:
     """What a request says about its alignment, before any node is looked at."""
     demand = ask.demand
     parts = [part for _, part in pod_demand(ask.request).containers]
+    pinned = MILLI * max((part.cpus for part in parts), default=0)
     by_kubelet = any(part.cpus or part.memory or part.devices for part in parts)
     if isinstance(demand, Rejection):
-        return MayAlign(by_itself=False, where_pinned=False, by_kubelet=by_kubelet, single=False)
+        return MayAlign(by_itself=False, where_pinned=False, by_kubelet=by_kubelet, single=False, pinned=pinned)
     named, default = demand.numa is not NumaPolicy.NONE, rules.allocate.numa_policy is not NumaPolicy.NONE
     return MayAlign(
         by_itself=named or (default and demand.use is not CpuUse.SHARED) or demand.use is CpuUse.POOL_OF_ONE_NUMA,
         where_pinned=default,
         by_kubelet=by_kubelet,
         single=demand.numa is NumaPolicy.SINGLE_NUMA_NODE,
+        pinned=pinned,
     )
 
 
@@ -93,11 +97,16 @@ class Sweep:
         for name, amount in amounts.items():
             if amount > 0 and name in zones.free:
                 fewest = np.maximum(fewest, zones.fewest(rows, name, amount))
+        if may.pinned and CPU in zones.free:
+            fewest = np.where(zones.kubelet[rows], zones.fewest(rows, CPU, may.pinned), fewest)
+        else:
+            fewest = np.where(zones.kubelet[rows], 1, fewest)
         return fewest, aligned
 
     def _must_be_single(self, rows: Ints) -> Bools:
         zones = self._columns.zones
-        return zones.published[rows] & (zones.single[rows] | self._alignment.single)
+        ours = zones.published[rows] & (zones.single[rows] | self._alignment.single)
+        return ours | (zones.kubelet[rows] & zones.single[rows])
 
     def _objects(self, rows: Ints) -> Ints:
         """What the Node objects alone say: ``NO``, or their part of the score."""
