@@ -67,6 +67,19 @@ ATTRIBUTE_RESERVED_CPUS: Final = "reservedCPUs"  # a cpu list
 ZONE_TYPE_NUMA: Final = "Node"
 ZONE_PREFIX: Final = "node-"
 
+# Persistent volumes, claims and storage classes
+ZONE_LABELS: Final = (
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+)
+SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
+LEGACY_CLASS: Final = "volume.beta.kubernetes.io/storage-class"
+DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
+NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
+
 # Resources
 BATCH_CPU: Final = "kubernetes.io/batch-cpu"
 BATCH_MEMORY: Final = "kubernetes.io/batch-memory"

@@ -7,23 +7,13 @@ from pydantic import Field
 
 from koord_numa.core.constraints import NodeTerm, Operator, Requirement
 from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from koord_numa.wire import names
 from koord_numa.wire.errors import Place
 from koord_numa.wire.metadata import head
 from koord_numa.wire.reading import Findings, Strict, Words, read
 from koord_numa.wire.selectors import NodeSelectorModel, node_terms
 
-ZONE_LABELS: Final = (
-    "topology.kubernetes.io/zone",
-    "topology.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region",
-)
 ZONE_SEPARATOR: Final = "__"  # a volume in several zones names them in one label
-SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
-BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
-LEGACY_CLASS: Final = "volume.beta.kubernetes.io/storage-class"
-DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
-NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 
 BINDING_MODES: Final = Words({"Immediate": False, "WaitForFirstConsumer": True})
 
@@ -91,7 +81,9 @@ def parse_volume(obj: Mapping[str, Any]) -> PersistentVolume:
         name=top.name,
         node_terms=findings.of(lambda: _terms(required, place.at("nodeAffinity")), None),
         zones=tuple(
-            (key, tuple(sorted(set(top.labels[key].split(ZONE_SEPARATOR))))) for key in ZONE_LABELS if key in top.labels
+            (key, tuple(sorted(set(top.labels[key].split(ZONE_SEPARATOR)))))
+            for key in names.ZONE_LABELS
+            if key in top.labels
         ),
         claim=f"{claim.namespace}/{claim.name}" if claim.name else "",
         claim_uid=claim.uid,
@@ -105,15 +97,15 @@ def parse_claim(obj: Mapping[str, Any]) -> PersistentVolumeClaim:
     findings = Findings()
     top = head(obj, "PersistentVolumeClaim", findings)
     spec = findings.of(lambda: read(ClaimSpec, top.body.get("spec") or {}, top.place.at("spec")), ClaimSpec())
-    legacy = top.annotations.get(LEGACY_CLASS)
+    legacy = top.annotations.get(names.LEGACY_CLASS)
     return PersistentVolumeClaim(
         namespace=top.namespace or "default",
         name=top.name,
         uid=top.uid,
         volume=spec.volume_name or "",
-        bound=bool(spec.volume_name) and BIND_COMPLETED in top.annotations,
+        bound=bool(spec.volume_name) and names.BIND_COMPLETED in top.annotations,
         storage_class=spec.storage_class_name if legacy is None else legacy,
-        selected_node=top.annotations.get(SELECTED_NODE, ""),
+        selected_node=top.annotations.get(names.SELECTED_NODE, ""),
         owner=top.metadata.controller,
         deleting=top.metadata.deletion_timestamp is not None,
         read_write_once_pod="ReadWriteOncePod" in (spec.access_modes or ()),
@@ -130,9 +122,9 @@ def parse_storage_class(obj: Mapping[str, Any]) -> StorageClass:
     return StorageClass(
         name=top.name,
         waits=findings.of(lambda: BINDING_MODES.read(mode, top.place.at("volumeBindingMode")), False),
-        provisions=model.provisioner != NO_PROVISIONER,
+        provisions=model.provisioner != names.NO_PROVISIONER,
         topologies=tuple(_allowed(topology) for topology in model.allowed_topologies or ()),
-        default=top.annotations.get(DEFAULT_CLASS) == "true",
+        default=top.annotations.get(names.DEFAULT_CLASS) == "true",
         problem=findings.problem,
     )
 
