@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from koord_numa.sandbox.apiserver import answers, reviews
+from koord_numa.sandbox.apiserver import answers, protobuf, reviews
 from koord_numa.sandbox.apiserver.backend import Conflicts, DryRun, FieldValidation, Outcome, WriteOptions, Written
 from koord_numa.sandbox.apiserver.cluster import Cluster
 from koord_numa.sandbox.apiserver.deletion import DeleteOptions
@@ -23,6 +23,7 @@ from koord_numa.sandbox.apiserver.kinds import CREATE_ONLY, Kind
 from koord_numa.sandbox.apiserver.manifests import parse_yaml
 from koord_numa.sandbox.apiserver.patches import json_patch, merge_patch, strategic_merge_patch
 from koord_numa.sandbox.apiserver.presentation import Presentation, present
+from koord_numa.sandbox.apiserver.protobuf import parse_protobuf
 from koord_numa.sandbox.apiserver.registry import Target
 from koord_numa.sandbox.apiserver.request_log import Asked
 from koord_numa.sandbox.apiserver.routes import Parameters
@@ -57,14 +58,8 @@ class Call:
     async def document(self) -> JsonObject:
         """The object in the body, JSON or YAML. Raises 400 and 415."""
         raw = await self.request.read()
-        content_type = self.request.content_type
         try:
-            if content_type in ("application/yaml", _APPLY):
-                found = parse_yaml(raw)
-            elif content_type in ("application/json", "application/octet-stream", "text/plain"):
-                found = loads(raw)
-            else:
-                raise unsupported_media_type(content_type, ("application/json", "application/yaml"))
+            found = _parsed(raw, self.request.content_type)
         except ValueError as problem:
             raise bad_request(f"the object provided is unrecognized: {problem}") from problem
         if not isinstance(found, dict):
@@ -219,6 +214,18 @@ class ResourceApi:
         return answers.body(self.presentation(call).object(written.record), status, written.warnings)
 
 
+def _parsed(raw: bytes, content_type: str) -> Any:
+    """The value of a body. Raises ``ValueError`` for what is malformed and 415 for what is in an unknown format."""
+    if content_type in ("application/yaml", _APPLY):
+        return parse_yaml(raw)
+    if content_type in ("application/json", "application/octet-stream", "text/plain"):
+        return loads(raw)
+    found = parse_protobuf(raw) if content_type == protobuf.CONTENT_TYPE else None
+    if found is None:
+        raise unsupported_media_type(content_type, ("application/json", "application/yaml"))
+    return found
+
+
 def _change(content_type: str, patch: Any) -> Callable[[JsonObject], JsonObject]:
     """What a patch does to a document."""
     if content_type == "application/json-patch+json":
@@ -239,16 +246,12 @@ async def _delete_options(call: Call) -> DeleteOptions:
     raw = await call.request.read()
     given: JsonObject = {}
     if raw.strip():
-        try:
-            given = loads(raw)
-        except ValueError as problem:
-            raise bad_request(f"the object provided is unrecognized: {problem}") from problem
-    if isinstance(given, dict):
-        parameters = call.parameters
-        if parameters.text("gracePeriodSeconds"):
-            given.setdefault("gracePeriodSeconds", parameters.number("gracePeriodSeconds"))
-        if parameters.text("propagationPolicy"):
-            given.setdefault("propagationPolicy", parameters.text("propagationPolicy"))
-        if parameters.text("dryRun"):
-            given.setdefault("dryRun", [parameters.text("dryRun")])
+        given = await call.document()
+    parameters = call.parameters
+    if parameters.text("gracePeriodSeconds"):
+        given.setdefault("gracePeriodSeconds", parameters.number("gracePeriodSeconds"))
+    if parameters.text("propagationPolicy"):
+        given.setdefault("propagationPolicy", parameters.text("propagationPolicy"))
+    if parameters.text("dryRun"):
+        given.setdefault("dryRun", [parameters.text("dryRun")])
     return DeleteOptions.parse(given)

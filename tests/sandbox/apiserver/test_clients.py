@@ -213,3 +213,13 @@ async def test_kubectl_edits_and_explains(server: ApiServer, tmp_path: Path) -> 
     assert [taint["key"] for taint in found["spec"]["taints"]] == ["k"]
     assert found["spec"]["unschedulable"] is True
     assert "-required-" in await run(server, tmp_path, "explain", "rack.spec")
+
+
+@needs_kubectl
+async def test_kubectl_creates_and_drains(server: ApiServer, tmp_path: Path) -> None:
+    server.store.create(node())
+    server.store.create(pod(nodeName="n1", terminationGracePeriodSeconds=0))
+    assert await run(server, tmp_path, "create", "namespace", "team") == "namespace/team created\n"
+    assert await run(server, tmp_path, "auth", "can-i", "create", "pods") == "yes\n"
+    assert "node/n1 drained" in await run(server, tmp_path, "drain", "n1", "--force")
+    assert server.store.list("pods") == []

@@ -279,6 +279,16 @@ INVALID_CRDS = [
         id="untyped",
     ),
     pytest.param(
+        _with_schema({"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}),
+        "spec.versions[0].schema.openAPIV3Schema.properties[a].pattern",
+        id="pattern",
+    ),
+    pytest.param(
+        _with_schema({"type": "object", "required": "a"}),
+        "spec.versions[0].schema.openAPIV3Schema.required",
+        id="malformed-schema",
+    ),
+    pytest.param(
         _with_schema({"type": "object", "properties": {"a": {"type": "integer", "default": "x"}}}),
         "spec.versions[0].schema.openAPIV3Schema.properties[a].default",
         id="default",
@@ -300,3 +310,13 @@ async def test_permissions_are_granted_unless_a_fault_denies_them(api: Api, serv
     assert [(await api.post(reviews, body)).body["status"]["allowed"] for body in asked] == [False, True]
     assert (await api.post(PODS, pod())).reason == (403, "Forbidden")
     assert (await api.post(CONFIGMAPS, configmap())).status == 201
+
+
+async def test_a_moved_storage_version_is_remembered(api: Api) -> None:
+    created = await api.create(CRDS, crd())
+    for version in created["spec"]["versions"]:
+        version["storage"] = version["name"] == "v1alpha1"
+    moved = (await api.put(f"{CRDS}/racks.example.com", created)).body
+    assert moved["status"]["storedVersions"] == ["v1", "v1alpha1"]
+    assert moved["status"]["conditions"] == created["status"]["conditions"]
+    assert (await api.post(RACKS, rack())).body["apiVersion"] == "example.com/v1"
