@@ -5,24 +5,33 @@ Theory. Every resource here is counted, so a set can hold the pod exactly when, 
 its members add up (``split`` then finds the shares). The sets that can are the same for all resources; a resource only strikes
 those that contain a NUMA node with none of it left. A preferred merge needs one set that all resources accept alike, so it is
 found by going through the sets from the narrowest up, and the merge of hint lists is needed only when there is none and the
-policy (BestEffort) must answer nevertheless. A property test keeps both equal.
+policy (BestEffort) must answer nevertheless. A property test keeps both equal. On machines with very many NUMA nodes the sets
+of one size are searched for instead of gone through.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from math import comb
 from typing import Final
 
 from koord_numa.core.accounts import Accounting, PerNuma
 from koord_numa.core.allocation.need import Need, Offers
 from koord_numa.core.allocation.split import split
 from koord_numa.core.amounts import CPU, MILLI
+from koord_numa.core.numa.common import common_masks
+from koord_numa.core.numa.counted import Counted, fewest_that_reach
 from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
 from koord_numa.core.numa.hints import Hint, masks_of_size, numa_ids
 from koord_numa.core.numa.policies import KOORDINATOR, Decision, decide_koordinator
-from koord_numa.core.vocabulary import NumaPolicy
+from koord_numa.core.vocabulary import NumaExclusive, NumaPolicy
 
 WIDEST_LIST: Final = 12
 """Up to so many NUMA nodes all sets are listed when hint lists are needed: 4,095 of them."""
+
+LISTED: Final = 2000
+"""More sets of one size than these are not listed but searched for, and beyond ``COMPARED`` found ones none is looked at."""
+
+COMPARED: Final = 64
 
 
 class Sets:
@@ -38,6 +47,20 @@ class Sets:
             whole = tuple(amount // unit * unit for amount in amounts) if unit > 1 else amounts
             self._wanted.append((needed, whole, {0: 0}))
             self.shortage = self.shortage or sum(whole) < needed or needed % unit != 0
+
+    @property
+    def fewest(self) -> int:
+        """No set of fewer NUMA nodes can hold the pod."""
+        return max((fewest_that_reach(dict(enumerate(whole)), needed) for needed, whole, _ in self._wanted), default=1)
+
+    def found(self, size: int, nodes: int) -> list[int]:
+        """Sets of this size within ``nodes`` that can hold the pod, found by search where there are too many to list."""
+        ids = self.offers.numa_ids
+        families = [
+            Counted({numa: amount for numa, amount in zip(ids, whole, strict=True) if nodes >> numa & 1}, needed, size)
+            for needed, whole, _ in self._wanted
+        ]
+        return sorted(common_masks(families, size), key=lambda mask: tuple(numa_ids(mask)))[:COMPARED]
 
     def holds(self, mask: int) -> bool:
         """Could the whole pod be placed on exactly this set?"""
@@ -99,6 +122,8 @@ def hints(need: Need, offers: Offers, exclusivity: Exclusivity = UNCONSTRAINED) 
 
     Preferred are those of the smallest size, and all of them under Restricted. A resource without hints has an empty list.
     """
+    if not offers.given:
+        return {}
     sets = Sets(need, offers)
     fitting = [(mask, exclusivity.score(mask, sets.score(mask))) for mask in all_masks(offers) if sets.holds(mask)]
     found: dict[str, list[Hint]] = {}
@@ -124,10 +149,8 @@ def preferred(
     if sets.shortage or not offers.given:
         return None
     widest = 1 if need.policy is NumaPolicy.SINGLE_NUMA_NODE else len(offers.numa_ids)
-    for size in range(1, widest + 1):
-        fitting = [
-            mask for mask in masks_of_size(offers.mask, size) if sets.holds(mask) and (suits is None or suits(mask))
-        ]
+    for size in range(sets.fewest, widest + 1):
+        fitting = [mask for mask in _of_size(sets, size, exclusivity) if suits is None or suits(mask)]
         accepted = [mask for mask in fitting if not any(sets.touches(mask, name) for name in offers.given)]
         best = _best(filter(exclusivity.allows, accepted), lambda mask: exclusivity.score(mask, sets.score(mask)))
         if best is not None:
@@ -136,6 +159,17 @@ def preferred(
         if need.policy is NumaPolicy.BEST_EFFORT and fitting and _someone_prefers(sets, fitting, offers):
             return None
     return None
+
+
+def _of_size(sets: Sets, size: int, exclusivity: Exclusivity) -> list[int]:
+    """The sets of this size that can hold the pod, in the order in which they are compared."""
+    offers = sets.offers
+    if comb(len(offers.numa_ids), size) <= LISTED:
+        return [mask for mask in masks_of_size(offers.mask, size) if sets.holds(mask)]
+    closed = exclusivity.occupancy.single if exclusivity.wish is NumaExclusive.REQUIRED and size > 1 else 0
+    for lacking in offers.lacking.values():
+        closed |= lacking
+    return [mask for mask in sets.found(size, offers.mask & ~closed) if sets.holds(mask)]
 
 
 def _someone_prefers(sets: Sets, fitting: Iterable[int], offers: Offers) -> bool:

@@ -1,0 +1,92 @@
+"""Machines with more NUMA nodes than anyone enumerates: elections stay exact in what they promise, and end."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koord_numa.core.accounts import accounts
+from koord_numa.core.allocate import AllocateOptions, allocate
+from koord_numa.core.allocation import affinity
+from koord_numa.core.allocation.affinity import Sets, preferred
+from koord_numa.core.allocation.need import Need, offers
+from koord_numa.core.allocation.occupants import cpu_occupancy
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.ledger import Ledger
+from koord_numa.core.machine import MAX_NUMA
+from koord_numa.core.numa.exclusive import UNCONSTRAINED
+from koord_numa.core.verdicts import Placement, Rejection
+from koord_numa.core.vocabulary import NumaPolicy, QosClass
+from tests.core.allocation.nodes import GI, held, node, pod
+
+RESTRICTED, SINGLE, BEST_EFFORT = NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.BEST_EFFORT
+
+
+def uneven(free: list[tuple[int, int]]) -> Inventory:
+    """One NUMA node per pair of free CPU and memory."""
+    made = node(f"1x{len(free)}x4x2")
+    return replace(made, zones=tuple((numa, {"cpu": cpu, "memory": memory}) for numa, (cpu, memory) in enumerate(free)))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 8).map(lambda n: n * 1000), st.integers(0, 5)), min_size=6, max_size=9),
+    st.integers(1, 40),
+    st.integers(0, 20),
+)
+@settings(max_examples=100)
+def test_a_searched_set_is_as_narrow_as_any(free: list[tuple[int, int]], cpus: int, memory: int) -> None:
+    """With no lists at all, the search finds a set exactly when going through all of them does, and one as narrow."""
+    need = Need({"cpu": 1000 * cpus, **({"memory": memory} if memory else {})}, policy=RESTRICTED)
+    room = offers(need, accounts(uneven(free), Ledger()), cpu_occupancy(Ledger()))
+    sets = Sets(need, room)
+    sizes = [
+        size
+        for size in range(1, len(free) + 1)
+        for chosen in combinations(range(len(free)), size)
+        if sets.holds(mask := sum(1 << numa for numa in chosen))
+        and not any(sets.touches(mask, name) for name in room.given)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(affinity, "LISTED", 0)
+        found = preferred(need, room, UNCONSTRAINED)
+    assert (found is None) == (not sizes)
+    if found is not None:
+        assert found.mask is not None
+        assert found.mask.bit_count() == min(sizes)
+        assert sets.holds(found.mask)
+
+
+@pytest.mark.parametrize("count", [16, MAX_NUMA])
+@pytest.mark.parametrize("policy", [BEST_EFFORT, RESTRICTED])
+def test_half_of_a_large_machine(count: int, policy: NumaPolicy) -> None:
+    where = node(f"1x{count}x4x2")
+    answer = allocate(pod(1000 * 4 * count, GI, qos=QosClass.LSR, numa=policy), where, Ledger(), AllocateOptions())
+    assert isinstance(answer, Placement)
+    assert answer.mask is not None
+    assert (answer.mask.bit_count(), len(answer.cpus)) == (count // 2, 4 * count)
+
+
+def test_exclusivity_on_a_large_machine() -> None:
+    """Pods on single NUMA nodes keep a spanning pod off; it finds the others."""
+    where = node(f"1x{MAX_NUMA}x4x2")
+    singles = Ledger.of(held(f"p{numa}", f"{8 * numa}", {numa: {"cpu": 1000}}) for numa in range(0, MAX_NUMA, 4))
+    answer = allocate(pod(80_000, qos=QosClass.LSR, numa=RESTRICTED), where, singles, AllocateOptions())
+    assert isinstance(answer, Placement)
+    assert answer.mask is not None
+    assert answer.mask.bit_count() == 10
+    assert not any(answer.mask >> numa & 1 for numa in range(0, MAX_NUMA, 4))
+
+
+def test_one_of_64_numa_nodes() -> None:
+    where = node(f"1x{MAX_NUMA}x4x2")
+    full = Ledger.of(
+        held(f"p{numa}", f"{8 * numa}-{8 * numa + 4}", {numa: {"cpu": 5000}}) for numa in range(MAX_NUMA - 1)
+    )
+    answer = allocate(pod(8000, qos=QosClass.LSR, numa=SINGLE), where, full, AllocateOptions())
+    assert isinstance(answer, Placement)
+    assert answer.mask == 1 << MAX_NUMA - 1
+    refused = allocate(pod(9000, limit=9001, numa=SINGLE), where, full, AllocateOptions())
+    assert isinstance(refused, Rejection)
+    assert refused.largest == {"cpu": 8000}
