@@ -4,9 +4,9 @@ Whom a pod has to displace on one node: those of lower priority, the least impor
 Theory. As kube-scheduler's ``SelectVictimsOnNode``: everybody of lower priority is sent away; if the pod fits then, they are let back
 in one by one, those protected by budgets first and the most important first, and whoever has to stay away is a victim. What is
 asked each time is the whole rule of a placement, NUMA nodes, CPUs and devices included, so victims free what an aligned placement
-needs and not merely amounts. Three differences: pods that are leaving anyway cost nothing; victims are offered their places
-until nobody can come back, because rules about NUMA nodes are not monotonous; and an alignment that the pod only prefers is kept in mind when it
-costs nobody more.
+needs and not merely amounts. Three differences: pods that are leaving anyway cost nothing; victims are offered their places until
+nobody can come back, because rules about NUMA nodes are not monotonous; and an alignment that the pod only prefers is kept in mind
+when it costs nobody more.
 """
 
 from collections.abc import Callable, Sequence

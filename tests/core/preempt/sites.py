@@ -1,0 +1,125 @@
+"""Nodes with pods of various priorities on them, in few words, for the tests of preemption."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from koord_numa.core.budgets import DisruptionBudget
+from koord_numa.core.candidate import Candidate
+from koord_numa.core.constraints import LabelSelector, Operator, Requirement
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.decide import Ask, Rules, ask_of
+from koord_numa.core.inventory import inventory, reserve
+from koord_numa.core.kubelet.view import kubelet_view
+from koord_numa.core.ledger import Ledger, holding_of
+from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
+from koord_numa.core.preempt.site import Nominee, Site
+from koord_numa.core.preempt.trial import Terms
+from koord_numa.core.request import Assignment, Container, NumaSpec, Pod, PodKey, PodRequest
+from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope, NumaPolicy, QosClass
+from tests.machines import machine
+
+GI = 2**30
+GPU = "vendor.com/gpu"
+
+
+def request(cpu: int, priority: int = 0, *, numa: str = "", gpus: int = 0, **fields: Any) -> PodRequest:
+    """A Guaranteed pod of one container with whole CPUs of its own and 1 GiB; ``numa`` names its policy."""
+    amounts = {"cpu": cpu * 1000, "memory": GI, **({GPU: gpus} if gpus else {})}
+    return PodRequest(
+        containers=(Container("c", ContainerKind.APP, amounts, amounts),),
+        qos=fields.pop("qos", QosClass.LSR),
+        priority=priority,
+        numa=NumaSpec(NumaPolicy(numa)),
+        **fields,
+    )
+
+
+def running(name: str, cpus: str, priority: int = 0, *, gpus: int = 0, numa: int | None = 0, **fields: Any) -> Pod:
+    """A pod that runs on these CPUs of one NUMA node, or with so many CPUs somewhere (``numa=None``)."""
+    owned = CpuSet.parse(cpus)
+    asked = request(len(owned), priority, gpus=gpus, constraints=fields.pop("constraints", PodRequest().constraints))
+    given = {"cpu": len(owned) * 1000, "memory": GI, **({GPU: gpus} if gpus else {})}
+    return Pod(
+        PodKey("default", name, name),
+        asked,
+        node="node",
+        created=fields.pop("created", 0.0),
+        assignment=None if numa is None else Assignment(owned, ((numa, given),)),
+        started=True,
+        labels=fields.pop("labels", (("app", name),)),
+        **fields,
+    )
+
+
+def owned_site(*pods: Pod, shape: str = "1x2x4x1", gpus: int = 0, name: str = "node", **fields: Any) -> Site:
+    """A node whose CPUs are ours to give, by default of two NUMA nodes with four cores each."""
+    built = machine(shape)
+    amounts = {"cpu": 1000 * len(built.all) // len(built.numa_ids), "memory": 64 * GI, **({GPU: gpus} if gpus else {})}
+    zones = tuple(Zone(numa, amounts, amounts, amounts) for numa in built.numa_ids)
+    topology = Topology(name, CpuOwner.SCHEDULER, zones, built, **fields.pop("topology", {}))
+    node = _node(name, zones)
+    nominees = {nominee.pod.key.uid: nominee for nominee in fields.pop("nominees", ())}
+    offer = inventory(node, topology)
+    ledger = Ledger.of([*(holding_of(pod) for pod in pods), *(nominee.holding for nominee in nominees.values())])
+    seen = Candidate(node, offer, ledger, reserve(node.allocatable, node.reservation), _ports(pods))
+    return replace(Site(seen, {pod.key.uid: pod for pod in pods}, topology, nominees), **fields)
+
+
+def kubelet_site(
+    *pods: Pod, used: Iterable[tuple[int, int]] = (), policy: str = "single-numa-node", **fields: Any
+) -> Site:
+    """A node whose kubelet chooses, of two NUMA nodes with eight CPUs each; ``used`` are published CPUs and GiB per NUMA node."""
+    there = {"cpu": 8000, "memory": 64 * GI}
+    busy = dict(enumerate(used))
+    zones = tuple(
+        Zone(
+            numa,
+            there,
+            there,
+            {"cpu": 8000 - 1000 * busy.get(numa, (0, 0))[0], "memory": (64 - busy.get(numa, (0, 0))[1]) * GI},
+        )
+        for numa in (0, 1)
+    )
+    config = KubeletConfig(
+        KubeletPolicy(policy), fields.pop("scope", KubeletScope.POD), cpu_policy="static", cpu_options={}
+    )
+    topology = Topology("node", CpuOwner.KUBELET, zones, kubelet=config)
+    node = _node("node", zones)
+    ledger = Ledger.of(holding_of(pod) for pod in pods)
+    unpublished = fields.pop("unpublished", frozenset())
+    seen = Candidate(node, kubelet_view(node, topology, ledger, unpublished), ledger, node.allocatable, _ports(pods))
+    return replace(Site(seen, {pod.key.uid: pod for pod in pods}, topology, unpublished=unpublished), **fields)
+
+
+def nominee(name: str, cpus: str, priority: int, numa: int = 0) -> Nominee:
+    """A pod for which the node is being freed already."""
+    pod = running(name, cpus, priority, numa=numa)
+    return Nominee(pod, holding_of(pod))
+
+
+def ask(cpu: int, priority: int, numa: str = "SingleNUMANode", **fields: Any) -> Ask:
+    """What a pending pod asks for."""
+    return ask_of(request(cpu, priority, numa=numa, **fields), Rules())
+
+
+def terms(*budgets: DisruptionBudget) -> Terms:
+    """The default rules."""
+    return Terms(Rules(), budgets)
+
+
+def budget(name: str, allowed: int, *apps: str, **fields: Any) -> DisruptionBudget:
+    """A budget that covers the pods of these ``app`` labels."""
+    selector = LabelSelector((Requirement("app", Operator.IN, apps),))
+    return DisruptionBudget("default", name, selector, allowed, **fields)
+
+
+def _node(name: str, zones: tuple[Zone, ...]) -> Node:
+    amounts = {key: sum(zone.allocatable[key] for zone in zones) for key in zones[0].allocatable}
+    return Node(
+        name, f"uid-{name}", {"kubernetes.io/hostname": name, "zone": "a"}, allocatable={**amounts, "pods": 110}
+    )
+
+
+def _ports(pods: Iterable[Pod]) -> Any:
+    return tuple(port for pod in pods for port in pod.request.constraints.host_ports)

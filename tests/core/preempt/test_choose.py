@@ -1,0 +1,77 @@
+"""Which node is freed: each criterion decides where all before it are equal."""
+
+from dataclasses import replace
+
+import pytest
+
+from koord_numa.core.budgets import DisruptionBudget
+from koord_numa.core.preempt.budget import protected, violating
+from koord_numa.core.preempt.choose import choose
+from koord_numa.core.preempt.cost import importance
+from koord_numa.core.preempt.victims import Clearance
+from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Alignment, Placement
+from tests.core.preempt.sites import budget, running
+
+
+def clearance(node: str, *victims: Pod, violations: int = 0, alignment: Alignment = Alignment.ALIGNED) -> Clearance:
+    """A node and its victims."""
+    return Clearance(node, Placement(node, alignment=alignment), victims, violations)
+
+
+def pod(priority: int, created: float = 0.0) -> Pod:
+    """A victim."""
+    return running(f"p{priority}", "0", priority, created=created)
+
+
+BETTER_AND_WORSE = {
+    "nobody-has-to-go": (clearance("b"), clearance("a", pod(-5))),
+    "fewest-violations": (clearance("b", pod(9), pod(9)), clearance("a", pod(1), violations=1)),
+    "lowest-of-the-most-important": (clearance("b", pod(3), pod(3), pod(3)), clearance("a", pod(4))),
+    "smallest-sum": (clearance("b", pod(4), pod(1)), clearance("a", pod(4), pod(2))),
+    "a-sum-counts-heads-of-negative-priority-too": (clearance("b", pod(-1)), clearance("a", pod(-1), pod(-100))),
+    "fewest-victims": (clearance("b", pod(4)), clearance("a", pod(4), pod(-(1 << 31)))),
+    "aligned": (clearance("b", pod(4)), clearance("a", pod(4), alignment=Alignment.UNALIGNED)),
+    "latest-start-of-the-most-important": (
+        clearance("b", pod(4, created=5.0), pod(1, created=0.0)),
+        clearance("a", pod(4, created=4.0), pod(1, created=9.0)),
+    ),
+    "first-name": (clearance("a", pod(4)), clearance("b", pod(4))),
+}
+
+
+@pytest.mark.parametrize(("better", "worse"), BETTER_AND_WORSE.values(), ids=BETTER_AND_WORSE.keys())
+def test_the_cheaper_node_is_chosen(better: Clearance, worse: Clearance) -> None:
+    assert choose([better, worse]) == choose([worse, better]) == better
+
+
+def test_without_nodes_there_is_no_choice() -> None:
+    assert choose([]) is None
+
+
+def test_importance_is_priority_then_age_then_name() -> None:
+    young, old, twin, high = pod(1, 2.0), pod(1, 1.0), running("z", "0", 1, created=1.0), pod(2, 9.0)
+    assert sorted([young, twin, old, high], key=importance) == [high, old, twin, young]
+
+
+A, B, C = (running(name, "0") for name in "abc")
+
+BROKEN = {
+    "enough-is-allowed": (budget("x", 2, "a", "b"), [A, B, C], set()),
+    "the-last-one-is-too-many": (budget("x", 1, "a", "b"), [A, B, C], {"b"}),
+    "the-order-decides": (budget("x", 1, "a", "b"), [B, A], {"a"}),
+    "counted-already": (budget("x", 0, "a", disrupted=("a",)), [A], set()),
+    "another-namespace": (replace(budget("x", 0, "a"), namespace="other"), [A], set()),
+    "no-selector": (replace(budget("x", 0, "a"), selector=None), [A], set()),
+}
+
+
+@pytest.mark.parametrize(("rule", "victims", "broken"), BROKEN.values(), ids=BROKEN.keys())
+def test_who_breaks_a_budget(rule: DisruptionBudget, victims: list[Pod], broken: set[str]) -> None:
+    assert violating(victims, [rule]) == broken
+
+
+def test_nobody_under_two_budgets_can_be_evicted() -> None:
+    rules = [budget("x", 5, "a"), budget("y", 5, "a", "b")]
+    assert violating([A, B, C], rules) == {"a"}
+    assert [protected(pod, rules) for pod in (A, B, C)] == [True, True, False]

@@ -1,0 +1,118 @@
+"""What holds for every choice of victims, on random nodes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord_numa.core.budgets import DisruptionBudget
+from koord_numa.core.decide import Ask, Fit, evaluate
+from koord_numa.core.preempt.site import Site
+from koord_numa.core.preempt.victims import Clearance, clear_node
+from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Alignment
+from koord_numa.core.vocabulary import NumaPolicy
+from tests.core.preempt.sites import ask, budget, owned_site, running, terms
+
+SHAPES = {"1x2x4x1": 4, "2x1x2x2": 4, "1x4x2x2": 4}
+"""Machines, and the CPUs of each of their NUMA nodes: ids are consecutive there."""
+
+
+@st.composite
+def crowded(draw: st.DrawFn) -> tuple[str, list[Pod]]:
+    """A machine and pods on it, each with CPUs of one NUMA node."""
+    shape = draw(st.sampled_from(sorted(SHAPES)))
+    per_numa = SHAPES[shape]
+    sockets, numa_each, _, _ = map(int, shape.split("x"))
+    pods = []
+    for numa in range(sockets * numa_each):
+        owners = draw(st.lists(st.integers(0, 3), min_size=per_numa, max_size=per_numa))
+        for owner in sorted({owner for owner in owners if owner}):
+            cpus = [numa * per_numa + index for index, it in enumerate(owners) if it == owner]
+            pods.append(
+                running(
+                    f"p{numa}{owner}",
+                    ",".join(map(str, cpus)),
+                    draw(st.integers(0, 4)),
+                    numa=numa,
+                    created=draw(st.sampled_from([0.0, 1.0, 2.0])),
+                    mirror=draw(st.integers(0, 9)) == 0,
+                    deleting=draw(st.integers(0, 9)) == 0,
+                )
+            )
+    return shape, pods
+
+
+asks = st.builds(
+    ask, st.integers(1, 8), st.integers(1, 5), st.sampled_from([policy.value for policy in NumaPolicy])
+)  # CPUs, priority, NUMA policy
+
+budgets = st.lists(
+    st.builds(budget, st.just("pdb"), st.integers(0, 2), st.sampled_from(["p01", "p11", "p02"])), max_size=2
+)
+
+
+def cleared(wants: Ask, site: Site) -> Clearance | None:
+    return clear_node(wants, site, terms())
+
+
+@given(crowded(), asks)
+def test_without_the_awaited_the_pod_fits_as_said_and_without_one_less_it_does_not(
+    node: tuple[str, list[Pod]], wants: Ask
+) -> None:
+    shape, pods = node
+    found = cleared(wants, owned_site(*pods, shape=shape))
+    if found is None:
+        return
+    rest = [pod for pod in pods if pod.key.uid not in found.awaited]
+    after = evaluate(wants, owned_site(*rest, shape=shape).seen, terms().rules)
+    assert isinstance(after, Fit)
+    assert after.placement == found.placement
+    if wants.request.numa.policy is NumaPolicy.SINGLE_NUMA_NODE:
+        assert found.placement.alignment is Alignment.ALIGNED
+    for stays in [pod for pod in pods if pod.key.uid in found.awaited]:
+        less = evaluate(wants, owned_site(*rest, stays, shape=shape).seen, terms().rules)
+        aligned_wish = isinstance(less, Fit) and less.placement.alignment is not Alignment.ALIGNED
+        assert not isinstance(less, Fit) or (aligned_wish and found.placement.alignment is Alignment.ALIGNED)
+
+
+@given(crowded(), asks)
+def test_only_evictable_pods_of_lower_priority_are_victims(node: tuple[str, list[Pod]], wants: Ask) -> None:
+    shape, pods = node
+    found = cleared(wants, owned_site(*pods, shape=shape))
+    for victim in found.victims if found is not None else ():
+        assert victim.request.priority < wants.request.priority
+        assert not victim.mirror
+        assert not victim.deleting
+
+
+@given(crowded(), asks, st.data())
+def test_the_order_in_which_pods_are_known_does_not_matter(
+    node: tuple[str, list[Pod]], wants: Ask, data: st.DataObject
+) -> None:
+    shape, pods = node
+    shuffled = data.draw(st.permutations(pods))
+    assert cleared(wants, owned_site(*pods, shape=shape)) == cleared(wants, owned_site(*shuffled, shape=shape))
+
+
+@given(crowded(), asks)
+def test_if_nothing_helps_then_not_even_everybody_leaving_does(node: tuple[str, list[Pod]], wants: Ask) -> None:
+    shape, pods = node
+    site = owned_site(*pods, shape=shape)
+    if cleared(wants, site) is not None:
+        return
+    priority = wants.request.priority
+    stay = [pod for pod in pods if not pod.deleting and (pod.mirror or pod.request.priority >= priority)]
+    fits_now = isinstance(evaluate(wants, site.seen, terms().rules), Fit)
+    fits_then = isinstance(evaluate(wants, owned_site(*stay, shape=shape).seen, terms().rules), Fit)
+    assert fits_now or not fits_then
+
+
+@given(crowded(), asks, budgets)
+def test_budgets_change_who_goes_but_not_whether_it_is_possible(
+    node: tuple[str, list[Pod]], wants: Ask, some: list[DisruptionBudget]
+) -> None:
+    shape, pods = node
+    site = owned_site(*pods, shape=shape)
+    free, spared = cleared(wants, site), clear_node(wants, site, terms(*some))
+    assert (free is None) == (spared is None)
+    if spared is not None:
+        assert spared.violations <= len(spared.victims)
