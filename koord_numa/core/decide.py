@@ -24,6 +24,7 @@ from koord_numa.core.fit.spread import SpreadView, crowding, fits_spread
 from koord_numa.core.fit.taints import fits_taints, fits_unschedulable, soft_taints
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.admission import would_admit
+from koord_numa.core.kubelet.promises import refuse_promises
 from koord_numa.core.node import Node
 from koord_numa.core.request import PodRequest
 from koord_numa.core.score.filling import MAX_SCORE, score_filling
@@ -174,6 +175,8 @@ def _offered(ask: Ask, candidate: Candidate) -> Placement | Rejection:
         return offer
     if isinstance(offer, Inventory):
         return ask.demand if isinstance(ask.demand, Rejection) else allocate_demand(ask.demand, offer, candidate.ledger)
+    if promised := refuse_promises(ask.request, offer):
+        return promised
     admission = would_admit(ask.request, offer)
     if isinstance(admission, Rejection):
         return admission

@@ -1,6 +1,6 @@
 """The picture of a machine, as plain text."""
 
-from koord_numa.cli.picture import Owner, Picture
+from koord_numa.cli._picture import Owner, Picture
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.machine import machine_of, regular_machine
 

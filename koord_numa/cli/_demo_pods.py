@@ -1,0 +1,87 @@
+"""The demo's pods: a short YAML list turned into Pod objects as people would write them."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any
+
+import orjson
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from koord_numa.settings import DEFAULT_SCHEDULER
+from koord_numa.wire import names
+
+Json = dict[str, Any]
+
+
+class PodTemplate(BaseModel):
+    """``count`` pods of one kind. ``spec`` is the raw text of their resource-spec; ``burst`` doubles the CPU limit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    count: Annotated[int, Field(ge=1)] = 1
+    qos: str = ""
+    cpu: str = ""
+    memory: str = ""
+    bind: str = ""
+    numa: str = ""
+    arch: str = ""
+    spec: str = ""
+    burst: bool = False
+    kubelet: bool = False
+    where: Mapping[str, str] = {}
+    limits: Mapping[str, str] = {}
+
+    def pods(self) -> Iterator[Json]:
+        """The Pod objects, ready to be created."""
+        for number in range(1, self.count + 1):
+            yield self._pod(self.name if self.count == 1 else f"{self.name}-{number}")
+
+    def _pod(self, name: str) -> Json:
+        selector = dict(self.where)
+        if self.arch:
+            selector["kubernetes.io/arch"] = self.arch
+        if self.kubelet:
+            selector["cpus"] = "kubelet"
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "namespace": "default",
+                "labels": {"app": self.name, **({names.QOS_CLASS: self.qos} if self.qos else {})},
+                "annotations": self._annotations(),
+            },
+            "spec": {
+                "schedulerName": DEFAULT_SCHEDULER,
+                "containers": [{"name": "main", "image": "example.org/demo", "resources": self._resources()}],
+                **({"nodeSelector": selector} if selector else {}),
+            },
+        }
+
+    def _annotations(self) -> dict[str, str]:
+        written: dict[str, str] = {}
+        if self.bind:
+            written[names.RESOURCE_SPEC] = orjson.dumps({"requiredCPUBindPolicy": self.bind}).decode()
+        if self.spec:
+            written[names.RESOURCE_SPEC] = self.spec
+        if self.numa:
+            written[names.NUMA_TOPOLOGY_SPEC] = orjson.dumps({"numaTopologyPolicy": self.numa}).decode()
+        return written
+
+    def _resources(self) -> Json:
+        requests = {name: text for name, text in (("cpu", self.cpu), ("memory", self.memory)) if text}
+        requests.update(self.limits)
+        limits = {**requests, **({"cpu": "3"} if self.burst else {})}
+        return {"requests": requests, "limits": limits} if requests else {}
+
+
+def load_pods(path: Path, seed: int | None = None) -> list[Json]:
+    """All pods of a file in its order; with a seed, shuffled, the same way each time."""
+    found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    pods = [pod for entry in found["pods"] for pod in PodTemplate.model_validate(entry).pods()]
+    if seed is not None:
+        Random(seed).shuffle(pods)  # noqa: S311  (a repeatable order, not a secret)
+    return pods

@@ -1,0 +1,67 @@
+"""
+What a pod may demand of CPUs and NUMA nodes that a kubelet, and not we, hands out: nothing may be promised that it will not keep.
+
+A kubelet knows no CPU bind policies and no NUMA policy of a pod. A demand is met only where the kubelet's own configuration
+happens to guarantee it; everything else is refused here, before anybody asks whether the kubelet would admit the pod.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.node import KubeletConfig
+from koord_numa.core.qos import is_pinned_by_static_kubelet, may_use_cpuset
+from koord_numa.core.request import PodRequest
+from koord_numa.core.verdicts import Reason, Rejection
+from koord_numa.core.vocabulary import ContainerKind, CpuBindPolicy, KubeletPolicy, KubeletScope, NumaPolicy
+
+_WHOLE_CORES: Final = "full-pcpus-only"
+_KEEPS: Final[Mapping[NumaPolicy, KubeletPolicy]] = {
+    NumaPolicy.BEST_EFFORT: KubeletPolicy.BEST_EFFORT,
+    NumaPolicy.RESTRICTED: KubeletPolicy.RESTRICTED,
+    NumaPolicy.SINGLE_NUMA_NODE: KubeletPolicy.SINGLE_NUMA_NODE,
+}
+
+
+def refuse_promises(request: PodRequest, view: KubeletView) -> Rejection | None:
+    """Does the pod demand something that this kubelet's configuration does not guarantee?"""
+    config = view.state.node.config
+    return _refuse_numa_policy(request, config) or _refuse_bind_policy(request, config)
+
+
+def _refuse_numa_policy(request: PodRequest, config: KubeletConfig) -> Rejection | None:
+    """As the pod-level NUMA policy proposal's matrix; a node that aligns nothing cannot be told to by a pod."""
+    wanted = request.numa.policy
+    has = config.topology_policy or KubeletPolicy.NONE
+    if wanted is NumaPolicy.NONE or (wanted is NumaPolicy.BEST_EFFORT and has is KubeletPolicy.NONE):
+        return None
+    if has is not _KEEPS[wanted]:
+        detail = f"the pod wants {wanted}, the node's kubelet has {has}"
+        return Rejection(Reason.NUMA_POLICY, "node(s) NUMA Topology policy not match", detail, resolvable=False)
+    long_running = sum(container.kind is not ContainerKind.INIT for container in request.containers)
+    if long_running > 1 and wanted is not NumaPolicy.BEST_EFFORT and config.topology_scope is KubeletScope.CONTAINER:
+        detail = (
+            f"the pod wants {wanted} as a whole, the node's kubelet aligns each of its {long_running} containers alone"
+        )
+        return Rejection(Reason.NUMA_POLICY, "node(s) NUMA Topology policy not match", detail, resolvable=False)
+    return None
+
+
+def _refuse_bind_policy(request: PodRequest, config: KubeletConfig) -> Rejection | None:
+    """LSE and LSR pods need CPUs of their own; a required shape only ``full-pcpus-only`` can give, and only whole cores."""
+    if not may_use_cpuset(request):
+        return None
+    if config.cpu_policy == "none" or not is_pinned_by_static_kubelet(request):
+        detail = f"its kubelet gives this pod no CPUs of its own (CPU manager {config.cpu_policy or 'unknown'})"
+        return _unkept("node(s) had a kubelet that pins no CPUs for the pod", detail)
+    required = request.bind.required
+    if required in (CpuBindPolicy.NONE, CpuBindPolicy.DEFAULT):
+        return None
+    if required is CpuBindPolicy.FULL_PCPUS and config.cpu_options.get(_WHOLE_CORES, False):
+        return None
+    detail = f"the pod requires {required}, and on this node the kubelet chooses the CPUs"
+    return _unkept("node(s) cpu bind policy conflicts with pod's required cpu bind policy", detail)
+
+
+def _unkept(message: str, detail: str) -> Rejection:
+    return Rejection(Reason.BIND_POLICY, message, detail, resolvable=False)
