@@ -5,13 +5,15 @@ The scalar ``core.decide.evaluate`` is the specification. For every row the swee
 ``evaluate`` refuses, else a score that ``evaluate`` cannot exceed. A property test keeps that true.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from koord_numa.core.allocation.demand import CpuUse
-from koord_numa.core.amounts import CPU, MILLI, Amounts
+from koord_numa.core.amounts import CPU, MILLI
 from koord_numa.core.decide import NUMA_STEP, Ask, Rules, fits_objects, score_node_affinity, score_taints
 from koord_numa.core.kubelet.aggregates import pod_demand
 from koord_numa.core.node import Node
@@ -19,42 +21,44 @@ from koord_numa.core.score.filling import ALWAYS_SCORED, MAX_SCORE
 from koord_numa.core.verdicts import Rejection
 from koord_numa.core.vocabulary import NumaPolicy, ScoringType
 from koord_numa.engine.columns import Columns
-from koord_numa.engine.zone_columns import Bools, Ints
+from koord_numa.engine.zone_columns import GROUNDS, Bools, Ground, Ints
 
 NO: Final = -1
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class MayAlign:
+class Alignment:
     """
-    Where a pod may be put on chosen NUMA nodes: wherever zones are published (``by_itself``), where every pod is pinned, where
-    a kubelet aligns it. ``single``: only one NUMA node will do. ``pinned`` is the most milli-CPU that a kubelet would pin for one
-    container.
+    What a request says about its alignment, before any node is looked at: by ground, may it be aligned there, and must it then sit on
+    one NUMA node? ``pinned`` is the most milli-CPU that a kubelet would pin for one container.
     """
 
-    by_itself: bool
-    where_pinned: bool
-    by_kubelet: bool
-    single: bool
+    may: Bools
+    single: Bools
     pinned: int
 
-
-def alignment_of(ask: Ask, rules: Rules) -> MayAlign:
-    """What a request says about its alignment, before any node is looked at."""
-    demand = ask.demand
-    parts = [part for _, part in pod_demand(ask.request).containers]
-    pinned = MILLI * max((part.cpus for part in parts), default=0)
-    by_kubelet = any(part.cpus or part.memory or part.devices for part in parts)
-    if isinstance(demand, Rejection):
-        return MayAlign(by_itself=False, where_pinned=False, by_kubelet=by_kubelet, single=False, pinned=pinned)
-    named, default = demand.numa is not NumaPolicy.NONE, rules.allocate.numa_policy is not NumaPolicy.NONE
-    return MayAlign(
-        by_itself=named or (default and demand.use is not CpuUse.SHARED) or demand.use is CpuUse.POOL_OF_ONE_NUMA,
-        where_pinned=default,
-        by_kubelet=by_kubelet,
-        single=demand.numa is NumaPolicy.SINGLE_NUMA_NODE,
-        pinned=pinned,
-    )
+    @classmethod
+    def of(cls, ask: Ask, rules: Rules) -> "Alignment":
+        """For one request under one set of rules."""
+        demand = ask.demand
+        parts = [part for _, part in pod_demand(ask.request).containers]
+        in_kubelet = any(part.cpus or part.memory or part.devices for part in parts)
+        default = rules.allocate.numa_policy is not NumaPolicy.NONE
+        named = always = False
+        if not isinstance(demand, Rejection):
+            named = demand.numa is NumaPolicy.SINGLE_NUMA_NODE
+            by_default = default and demand.use is not CpuUse.SHARED
+            always = demand.numa is not NumaPolicy.NONE or by_default or demand.use is CpuUse.POOL_OF_ONE_NUMA
+        may, single = np.zeros(GROUNDS, dtype=np.bool_), np.zeros(GROUNDS, dtype=np.bool_)
+        for number in range(GROUNDS):
+            ground = Ground(number)
+            if Ground.KUBELET in ground:
+                may[number], single[number] = in_kubelet, Ground.SINGLE in ground
+            elif Ground.ZONES in ground:
+                may[number] = always or Ground.WANTS in ground or (default and Ground.PINS in ground)
+                single[number] = named or Ground.SINGLE in ground
+        return cls(may, single, MILLI * max((part.cpus for part in parts), default=0))
 
 
 class Sweep:
@@ -68,45 +72,44 @@ class Sweep:
         self._by_labels = bool(
             demands.node_name or demands.node_selector or demands.node_terms is not None or demands.preferred_nodes
         )
-        self._alignment = alignment_of(ask, rules)
+        self._alignment = Alignment.of(ask, rules)
+        self._scored = tuple(
+            (name, weight) for name, weight in rules.weights.items() if name in ALWAYS_SCORED or ask.amounts.get(name)
+        )
         self._of_mark: Ints = np.zeros(0, dtype=np.int64)
         self._of_node: dict[int, tuple[Node, int]] = {}
 
     def bounds(self, rows: Ints) -> Ints:
         """An upper bound of the score of each of these rows, or ``NO``. The columns must be up to date."""
-        columns, amounts = self._columns, self._ask.amounts
+        columns, amounts, parts = self._columns, self._ask.amounts, self._rules.parts
+        names = dict.fromkeys((*amounts, *(name for name, _ in self._scored)))
+        offered = {name: columns.column(columns.offered, name)[rows] for name in names}
+        used = {name: columns.column(columns.held, name)[rows] + amounts.get(name, 0) for name in names}
         bound = self._objects(rows)
         possible = (bound > NO) & columns.usable[rows] & (columns.free_pods[rows] >= 1)
         for name, amount in amounts.items():
             if amount > 0:
-                free = columns.column(columns.offered, name)[rows] - columns.column(columns.held, name)[rows]
-                possible &= free >= amount
-        bound = bound + self._rules.parts.resources * self._filling(rows, amounts)
-        fewest, aligned = self._numa_nodes(rows, amounts)
-        possible &= ~self._must_be_single(rows) | (fewest <= 1)
-        score = np.maximum(0, MAX_SCORE - NUMA_STEP * (fewest - 1))
-        bound += self._rules.parts.numa * np.where(aligned, score, 0)
+                possible &= used[name] <= offered[name]
+        ground = columns.zones.ground[rows]
+        fewest = self._fewest(rows, ground)
+        possible &= ~self._alignment.single[ground] | (fewest <= 1)
+        bound = bound + parts.resources * self._filling(offered, used)
+        aligned = np.maximum(0, MAX_SCORE + NUMA_STEP - NUMA_STEP * fewest)
+        bound += parts.numa * self._alignment.may[ground] * aligned
         return np.where(possible, bound, NO)
 
-    def _numa_nodes(self, rows: Ints, amounts: Amounts) -> tuple[Ints, Bools]:
-        """The fewest NUMA nodes that might do, where the pod might be aligned at all."""
-        zones, may = self._columns.zones, self._alignment
-        ours = zones.wants[rows] | may.by_itself | (zones.pins[rows] & may.where_pinned)
-        aligned = (zones.published[rows] & ours) | (zones.kubelet[rows] & may.by_kubelet)
+    def _fewest(self, rows: Ints, ground: Ints) -> Ints:
+        """The fewest NUMA nodes that might do."""
+        zones, pinned = self._columns.zones, self._alignment.pinned
         fewest = np.ones(len(rows), dtype=np.int64)
-        for name, amount in amounts.items():
+        for name, amount in self._ask.amounts.items():
             if amount > 0 and name in zones.free:
                 fewest = np.maximum(fewest, zones.fewest(rows, name, amount))
-        if may.pinned and CPU in zones.free:
-            fewest = np.where(zones.kubelet[rows], zones.fewest(rows, CPU, may.pinned), fewest)
-        else:
-            fewest = np.where(zones.kubelet[rows], 1, fewest)
-        return fewest, aligned
-
-    def _must_be_single(self, rows: Ints) -> Bools:
-        zones = self._columns.zones
-        ours = zones.published[rows] & (zones.single[rows] | self._alignment.single)
-        return ours | (zones.kubelet[rows] & zones.single[rows])
+        kubelet = (ground & Ground.KUBELET) > 0
+        if kubelet.any():
+            for_kubelet = zones.fewest(rows, CPU, pinned) if pinned and CPU in zones.free else 1
+            fewest = np.where(kubelet, for_kubelet, fewest)
+        return fewest
 
     def _objects(self, rows: Ints) -> Ints:
         """What the Node objects alone say: ``NO``, or their part of the score."""
@@ -133,32 +136,31 @@ class Sweep:
             return NO
         return parts.node_affinity * score_node_affinity(request, node) + parts.taints * score_taints(request, node)
 
-    def _filling(self, rows: Ints, wanted: Amounts) -> Ints:
+    def _filling(self, offered: Mapping[str, Ints], used: Mapping[str, Ints]) -> Ints:
         """As ``score_filling`` of whole nodes, for every row."""
-        strategy, columns = self._rules.scoring, self._columns
-        total, share = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
-        fractions = []
-        for name, weight in self._rules.weights.items():
-            if name not in ALWAYS_SCORED and wanted.get(name, 0) <= 0:
-                continue
-            offered = columns.column(columns.offered, name)[rows]
-            used = columns.column(columns.held, name)[rows] + wanted.get(name, 0)
-            there, divisor = offered > 0, np.maximum(offered, 1)
-            if strategy is ScoringType.MOST_ALLOCATED:
-                term = np.minimum(used, offered) * MAX_SCORE // divisor
-            else:
-                term = np.maximum(0, offered - used) * MAX_SCORE // divisor
-            fractions.append(np.where(there, np.minimum(1.0, used / divisor), np.nan))
-            total += np.where(there, weight * term, 0)
-            share += np.where(there, weight, 0)
+        strategy = self._rules.scoring
         if strategy is ScoringType.BALANCED_ALLOCATION:
-            return _balance(np.array(fractions))
+            return _balance(np.array([_fraction(offered[name], used[name]) for name, _ in self._scored]))
+        total: Ints = np.zeros(1, dtype=np.int64)
+        share: Ints = np.zeros(1, dtype=np.int64)
+        for name, weight in self._scored:
+            there, here = offered[name], used[name]
+            if strategy is ScoringType.MOST_ALLOCATED:
+                left = np.minimum(here, there)
+            else:
+                left = np.maximum(0, there - here)
+            total = total + weight * (left * MAX_SCORE // np.maximum(there, 1))  # 0 where nothing is offered
+            share = share + weight * (there > 0)
         if strategy is ScoringType.LEAST_NUMA_NODES:
-            return np.zeros(len(rows), dtype=np.int64)
-        return total // np.maximum(share, 1)
+            total = total * 0
+        return np.asarray(total // np.maximum(share, 1), dtype=np.int64)
 
 
-def _balance(fractions: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Ints:
+def _fraction(offered: Ints, used: Ints) -> Floats:
+    return np.where(offered > 0, np.minimum(1.0, used / np.maximum(offered, 1)), np.nan)
+
+
+def _balance(fractions: Floats) -> Ints:
     """One more than the truncated balanced score: the order of additions may differ in the last digit."""
     count = (~np.isnan(fractions)).sum(axis=0)
     filled = np.nan_to_num(fractions)

@@ -5,7 +5,8 @@ Free amounts are those that no recorded NUMA amount covers; what is held without
 that a node does not publish per NUMA node counts as unlimited there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from enum import IntFlag
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from koord_numa.core.amounts import CPU, NOTHING, Amounts
 from koord_numa.core.inventory import STATIC, Inventory
+from koord_numa.core.node import Topology
 from koord_numa.core.vocabulary import KubeletPolicy, NodeBindPolicy, NumaPolicy
 from koord_numa.engine.node_record import NodeRecord
 
@@ -21,27 +23,34 @@ Bools = NDArray[np.bool_]
 UNLIMITED: Final = 1 << 50
 
 
+class Ground(IntFlag):
+    """What decides whether pods are aligned on a node."""
+
+    ZONES = 1  # NUMA nodes are published and ours to align on
+    WANTS = 2  # the node names a NUMA policy
+    SINGLE = 4  # ... and accepts one NUMA node only
+    PINS = 8  # every pod with whole CPUs may get its own
+    KUBELET = 16  # a kubelet decides
+
+
+GROUNDS: Final = 32
+"""So many combinations there are."""
+
+
 class Zones:
     """
-    Per row: free amounts by NUMA node, and what decides whether pods are aligned there.
-
-    ``published``: ours to align. ``wants``: the node names a policy. ``single``: it is SingleNUMANode. ``pins``: every pod with
-    whole CPUs may get its own. ``kubelet``: a kubelet decides; of what it has only CPUs are listed, where it hands them out itself.
+    Per row: free amounts by NUMA node, and the ground for alignment. Of what a kubelet has only CPUs are listed, where it hands them
+    out itself.
     """
 
     def __init__(self, rows: int) -> None:
         self.free: dict[str, Ints] = {}
         self.width = 1
-        self.published: Bools = np.zeros(rows, dtype=np.bool_)
-        self.wants: Bools = np.zeros(rows, dtype=np.bool_)
-        self.single: Bools = np.zeros(rows, dtype=np.bool_)
-        self.pins: Bools = np.zeros(rows, dtype=np.bool_)
-        self.kubelet: Bools = np.zeros(rows, dtype=np.bool_)
+        self.ground: Ints = np.zeros(rows, dtype=np.int64)
 
     def grow(self, rows: int) -> None:
         """Make room for more rows."""
-        for name in ("published", "wants", "single", "pins", "kubelet"):
-            setattr(self, name, longer(getattr(self, name), rows))
+        self.ground = longer(self.ground, rows)
         for resource, values in self.free.items():
             self.free[resource] = _unlimited(rows, self.width)
             self.free[resource][: len(values)] = values
@@ -49,53 +58,46 @@ class Zones:
     def write(self, row: int, record: NodeRecord) -> None:
         """Bring one row up to date. No inventory at all means that a kubelet chooses."""
         offer = record.inventory
-        self.kubelet[row] = offer is None
         for values in self.free.values():
             values[row] = 0
             values[row, 0] = UNLIMITED
-        if not isinstance(offer, Inventory):
-            self.published[row] = False
-            self.single[row] = self.kubelet[row] and self._write_kubelet(row, record)
-            return
-        self.published[row] = bool(offer.zones)
-        self.wants[row] = offer.policy is not NumaPolicy.NONE
-        self.single[row] = offer.policy is NumaPolicy.SINGLE_NUMA_NODE
-        self.pins[row] = offer.static_kubelet or offer.bind is not NodeBindPolicy.NONE
-        if offer.zones:
-            self._write_free(row, [(numa, amounts) for numa, amounts in offer.zones], record.ledger.numa)
+        if isinstance(offer, Inventory):
+            self.ground[row] = _ground(offer)
+            if offer.zones:
+                self._write_free(row, offer.zones, record.ledger.numa)
+        elif offer is None and record.topology is not None:
+            self.ground[row] = self._write_kubelet(row, record, record.topology)
+        else:
+            self.ground[row] = 0
 
     def fewest(self, rows: Ints, resource: str, amount: int) -> Ints:
         """At least so many NUMA nodes are needed to find this amount free; one more than there are where it is not."""
-        values = self.free.get(resource)
-        if values is None:
+        values = self.free[resource][rows]
+        if bool((values.max(axis=1) >= amount).all()):
             return np.ones(len(rows), dtype=np.int64)
-        sums = np.cumsum(-np.sort(-values[rows], axis=1), axis=1)
+        sums = np.cumsum(-np.sort(-values, axis=1), axis=1)
         short: Ints = (sums < amount).sum(axis=1)
         return 1 + short
 
-    def _write_kubelet(self, row: int, record: NodeRecord) -> bool:
-        """The kubelet's own CPUs; is one NUMA node all it accepts?"""
-        topology = record.topology
-        if topology is None:
-            return False
+    def _write_kubelet(self, row: int, record: NodeRecord, topology: Topology) -> Ground:
         kubelet = topology.kubelet
-        listed = any(zone.allocatable.get(CPU) for zone in topology.zones)
-        if listed and kubelet.cpu_policy in (None, STATIC):
+        if kubelet.cpu_policy in (None, STATIC) and any(zone.allocatable.get(CPU) for zone in topology.zones):
             held: dict[int, dict[str, int]] = {}
             for uid in sorted(record.unpublished):
                 for numa, amounts in record.ledger.holdings[uid].numa:
                     here = held.setdefault(numa, {CPU: 0})
                     here[CPU] += amounts.get(CPU, 0)
             self._write_free(row, [(zone.numa, {CPU: zone.available.get(CPU, 0)}) for zone in topology.zones], held)
-        return kubelet.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
+        single = kubelet.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
+        return Ground.KUBELET | (Ground.SINGLE if single else Ground(0))
 
-    def _write_free(self, row: int, zones: list[tuple[int, Amounts]], held: Mapping[int, Amounts]) -> None:
+    def _write_free(self, row: int, zones: Sequence[tuple[int, Amounts]], held: Mapping[int, Amounts]) -> None:
         if len(zones) > self.width:
             self._widen(len(zones))
         for resource in {name for _, amounts in zones for name in amounts}:
             values = self.free.get(resource)
             if values is None:
-                values = self.free[resource] = _unlimited(len(self.published), self.width)
+                values = self.free[resource] = _unlimited(len(self.ground), self.width)
             free = [amounts.get(resource, 0) - held.get(numa, NOTHING).get(resource, 0) for numa, amounts in zones]
             values[row, : len(free)] = free
 
@@ -104,6 +106,17 @@ class Zones:
             self.free[resource] = np.zeros((len(values), width), dtype=np.int64)
             self.free[resource][:, : self.width] = values
         self.width = width
+
+
+def _ground(offer: Inventory) -> Ground:
+    ground = Ground.ZONES if offer.zones else Ground(0)
+    if offer.policy is not NumaPolicy.NONE:
+        ground |= Ground.WANTS
+    if offer.policy is NumaPolicy.SINGLE_NUMA_NODE:
+        ground |= Ground.SINGLE
+    if offer.static_kubelet or offer.bind is not NodeBindPolicy.NONE:
+        ground |= Ground.PINS
+    return ground
 
 
 def longer(values: NDArray[Any], size: int) -> NDArray[Any]:
