@@ -25,8 +25,8 @@ from koord_numa.core.numa.hints import Hint, masks_of_size, numa_ids
 from koord_numa.core.numa.policies import KOORDINATOR, Decision, decide_koordinator
 from koord_numa.core.vocabulary import NumaExclusive, NumaPolicy
 
-WIDEST_LIST: Final = 12
-"""Up to so many NUMA nodes all sets are listed when hint lists are needed: 4,095 of them."""
+WIDEST_LIST: Final = 8
+"""Up to so many NUMA nodes all sets are listed when hint lists are needed: 255 of them. Upstream knows no larger machines."""
 
 LISTED: Final = 2000
 """More sets of one size than these are not listed but searched for, and beyond ``COMPARED`` found ones none is looked at."""
@@ -49,6 +49,14 @@ class Sets:
             self.shortage = self.shortage or sum(whole) < needed or needed % unit != 0
 
     @property
+    def unlacking(self) -> int:
+        """The widest set that no resource strikes."""
+        lacking = 0
+        for mask in self.offers.lacking.values():
+            lacking |= mask
+        return self.offers.mask & ~lacking
+
+    @property
     def fewest(self) -> int:
         """No set of fewer NUMA nodes can hold the pod."""
         return max((fewest_that_reach(dict(enumerate(whole)), needed) for needed, whole, _ in self._wanted), default=1)
@@ -64,12 +72,13 @@ class Sets:
 
     def holds(self, mask: int) -> bool:
         """Could the whole pod be placed on exactly this set?"""
+        return self.adds_up(mask) and self._has_cpus(mask)
+
+    def adds_up(self, mask: int) -> bool:
+        """Do its members have enough of everything together? If not, no part of the set can hold the pod either."""
         if self.shortage:
             return False
-        for needed, whole, sums in self._wanted:
-            if self._sum(whole, sums, mask) < needed:
-                return False
-        return self._has_cpus(mask)
+        return all(self._sum(whole, sums, mask) >= needed for needed, whole, sums in self._wanted)
 
     def touches(self, mask: int, name: str) -> bool:
         """Does the set contain a NUMA node that has nothing left of this resource?"""
@@ -146,10 +155,12 @@ def preferred(
     Of equally narrow sets the later one wins if it is a smaller number or scores higher: Koordinator's rule and order.
     """
     sets = Sets(need, offers)
-    if sets.shortage or not offers.given:
+    if not offers.given or not sets.adds_up(sets.unlacking):
         return None
     widest = 1 if need.policy is NumaPolicy.SINGLE_NUMA_NODE else len(offers.numa_ids)
     for size in range(sets.fewest, widest + 1):
+        if size > 1 and not sets.adds_up(sets.unlacking & ~_closed(exclusivity)):
+            return None
         fitting = [mask for mask in _of_size(sets, size, exclusivity) if suits is None or suits(mask)]
         accepted = [mask for mask in fitting if not any(sets.touches(mask, name) for name in offers.given)]
         best = _best(filter(exclusivity.allows, accepted), lambda mask: exclusivity.score(mask, sets.score(mask)))
@@ -161,15 +172,26 @@ def preferred(
     return None
 
 
+def is_possible(need: Need, offers: Offers) -> bool:
+    """Would the policy find a set if nobody kept anybody off? The widest set that nothing strikes tells, without a search."""
+    if need.policy is NumaPolicy.SINGLE_NUMA_NODE:
+        return preferred(need, offers, UNCONSTRAINED) is not None
+    sets = Sets(need, offers)
+    return sets.adds_up(sets.unlacking)
+
+
 def _of_size(sets: Sets, size: int, exclusivity: Exclusivity) -> list[int]:
     """The sets of this size that can hold the pod, in the order in which they are compared."""
     offers = sets.offers
     if comb(len(offers.numa_ids), size) <= LISTED:
         return [mask for mask in masks_of_size(offers.mask, size) if sets.holds(mask)]
-    closed = exclusivity.occupancy.single if exclusivity.wish is NumaExclusive.REQUIRED and size > 1 else 0
-    for lacking in offers.lacking.values():
-        closed |= lacking
-    return [mask for mask in sets.found(size, offers.mask & ~closed) if sets.holds(mask)]
+    nodes = sets.unlacking & ~_closed(exclusivity) if size > 1 else sets.unlacking
+    return [mask for mask in sets.found(size, nodes) if sets.holds(mask)]
+
+
+def _closed(exclusivity: Exclusivity) -> int:
+    """NUMA nodes that no set of several may contain."""
+    return exclusivity.occupancy.single if exclusivity.wish is NumaExclusive.REQUIRED else 0
 
 
 def _someone_prefers(sets: Sets, fitting: Iterable[int], offers: Offers) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from koord_numa.core.accounts import Accounts, PerNuma
-from koord_numa.core.allocation.affinity import elect
+from koord_numa.core.allocation.affinity import is_possible
 from koord_numa.core.allocation.need import Need, Offers
 from koord_numa.core.allocation.place import Short
 from koord_numa.core.amounts import CPU, MILLI, Amounts
@@ -22,7 +22,7 @@ def not_aligned(need: Need, offers: Offers, exclusivity: Exclusivity) -> Rejecti
     if short:
         return insufficient(need, offers, sorted(short))
     where = "in one NUMA node" if need.policy is NumaPolicy.SINGLE_NUMA_NODE else "on NUMA nodes that have some of each"
-    if exclusivity.wish is NumaExclusive.REQUIRED and elect(need, offers).admitted:
+    if exclusivity.wish is NumaExclusive.REQUIRED and is_possible(need, offers):
         return Rejection(
             Reason.NUMA_AFFINITY,
             "node(s) NUMA nodes are kept by pods of the other kind (singleNUMANodeExclusive)",
