@@ -7,7 +7,6 @@ use on all its NUMA nodes together, and those of a NUMA node on its own to what 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Final
 
 from koord_numa.core.amounts import Amounts, total, without_zeros
@@ -17,7 +16,8 @@ from koord_numa.core.kubelet.wishes import masks_of
 STEPS: Final = 2_000
 """The search gives up after so many trials: attributing blocks to NUMA nodes is a subset sum in the worst case."""
 
-_MOST_GROUPS: Final = 2
+UNCLEAR: Final = 0
+"""The mask of a NUMA node that is in one of several possible groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,33 +67,40 @@ def explain_use(used: Mapping[int, Amounts], blocks: Sequence[Block]) -> Mapping
     """
     For every NUMA node the mask of its group, itself when it is in none; ``None`` when the blocks do not explain the use.
 
-    ``used`` is per NUMA node and memory type in bytes. The explanation with the fewest NUMA nodes in groups is taken.
+    ``used`` is per NUMA node and memory type in bytes. Explanations with the narrowest groups are taken; a NUMA node about which
+    they disagree has the mask ``UNCLEAR``.
     """
     if _total(used.values()) != _total(block.amounts for block in blocks):
         return None
     ordered = sorted(blocks, key=lambda block: sorted(block.amounts.values(), reverse=True), reverse=True)
     search = _Search(ordered)
-    may_group = any(block.may_span for block in ordered)
-    for masks in _partitions(sum(1 << numa for numa in used), may_group=may_group):
-        cells = [(mask, _together(used, mask)) for mask in masks]
-        if search.covers(cells):
-            return {numa: mask for mask in masks for numa in bits_of(mask)}
-        if search.steps < 0:
-            return None
+    nodes = sum(1 << numa for numa in used)
+    widest = len(used) if any(block.may_span for block in ordered) else 1
+    for width in range(1, widest + 1):
+        found: dict[int, int] = {}
+        for masks in _partitions(nodes, width):
+            if search.covers([(mask, _together(used, mask)) for mask in masks]):
+                for mask in masks:
+                    for numa in bits_of(mask):
+                        found[numa] = mask if found.get(numa, mask) == mask else UNCLEAR
+            if search.steps < 0:
+                return None
+        if found:
+            return dict(sorted(found.items()))
     return None
 
 
-def _partitions(nodes: int, may_group: bool) -> Iterator[list[int]]:
+def _partitions(nodes: int, width: int) -> Iterator[list[int]]:
+    """The NUMA nodes in up to two groups, the wider one of this width, and the others alone."""
     singles = [1 << numa for numa in bits_of(nodes)]
-    yield singles
-    if not may_group:
+    if width == 1:
+        yield singles
         return
-    groups = [mask for size in range(2, len(singles) + 1) for mask in masks_of(nodes, size)]
-    for count in range(1, _MOST_GROUPS + 1):
-        for chosen in combinations(groups, count):
-            grouped = sum(chosen)
-            if grouped.bit_count() == sum(mask.bit_count() for mask in chosen) and not grouped & ~nodes:
-                yield [*chosen, *(single for single in singles if not single & grouped)]
+    for wide in masks_of(nodes, width):
+        rest = nodes & ~wide
+        others = [mask for size in range(2, width + 1) for mask in masks_of(rest, size)]
+        for other in [0, *(mask for mask in others if mask.bit_count() < width or mask > wide)]:
+            yield [mask for mask in (wide, other) if mask] + [one for one in singles if not one & (wide | other)]
 
 
 def _total(parts: Iterable[Amounts]) -> dict[str, int]:

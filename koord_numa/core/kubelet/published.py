@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MILLI, Amounts, without_zeros
+from koord_numa.core.amounts import CPU, MILLI, Amounts, total, without_zeros
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.aggregates import PodDemand, is_memory
-from koord_numa.core.kubelet.groups import Block, explain_use
+from koord_numa.core.kubelet.groups import UNCLEAR, Block, explain_use
 from koord_numa.core.kubelet.machine import STATIC_CPUS, STATIC_MEMORY, Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.memory import MemoryBooks
 from koord_numa.core.kubelet.state import Books, KubeletState
@@ -108,11 +108,11 @@ def _device_names(zones: Sequence[Zone]) -> list[str]:
 def _pool(name: str, facts: Published) -> tuple[DevicePool, int]:
     """The devices of one resource, and the bits of those in use."""
     rows = [(zone.numa, zone.allocatable.get(name, 0), max(0, zone.available.get(name, 0))) for zone in facts.zones]
-    total = facts.allocatable.get(name, 0)
+    there = facts.allocatable.get(name, 0)
     listed = sum(count for _, count, _ in rows)
     free: list[int] = []
     used: list[int] = []
-    if listed > total > 0:
+    if listed > there > 0:
         # Devices near several NUMA nodes are counted on each. Sharing as much as possible promises the least.
         free = _nested([(numa, available) for numa, _, available in rows])
         used = _nested([(numa, count - available) for numa, count, available in rows])
@@ -121,8 +121,8 @@ def _pool(name: str, facts: Published) -> tuple[DevicePool, int]:
             free += [1 << numa] * available
             used += [1 << numa] * (count - available)
         # The rest of what the Node object counts is near no NUMA node.
-        without = max(0, total - listed)
-        left = total - facts.requested.get(name, 0) - len(free)
+        without = max(0, there - listed)
+        left = there - facts.requested.get(name, 0) - len(free)
         free += [0] * min(max(0, left), without)
         used += [0] * (without - min(max(0, left), without))
     devices = tuple(Device(f"{name}-{place}", near) for place, near in enumerate([*free, *used]))
@@ -150,7 +150,8 @@ def _memory(facts: Published, node: KubeletNode) -> tuple[MemoryBooks, bool]:
     elif any(block.may_span for block in blocks):
         groups = explain_use(used, blocks)
     for numa in books.supply:
-        books.groups[numa] = groups[numa] if groups is not None else (1 << numa) | (_TIED_UP if used[numa] else 0)
+        group = UNCLEAR if groups is None and used[numa] else books.groups[numa] if groups is None else groups[numa]
+        books.groups[numa] = (1 << numa) | _TIED_UP if group == UNCLEAR else group
         books.blocks[numa] = int(bool(used[numa]) or books.groups[numa].bit_count() > 1)
     return books, groups is not None
 
@@ -175,23 +176,25 @@ def _is_torn(pod: PodDemand, facts: Published) -> bool:
 
 
 def _blocks(pod: PodDemand, config: KubeletConfig, supply: Mapping[int, Amounts]) -> list[Block]:
-    """The memory blocks that a pod's lasting containers hold, as far as requests tell."""
-    blocks = []
-    for container, demand in pod.containers:
-        amounts = without_zeros(demand.memory or {})
-        if container.kind is ContainerKind.INIT or not amounts:
-            continue
-        unit = (pod.pod.memory or {}) if config.topology_scope is KubeletScope.POD else amounts
-        too_big = not _fits_one(amounts, supply)
-        if config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE:
-            blocks.append(Block(amounts, may_span=False, must_span=False))
-        elif config.topology_policy is KubeletPolicy.RESTRICTED:
-            # It accepts the narrowest set only: more than one NUMA node exactly when one could never do.
-            spans = not _fits_one(unit, supply)
-            blocks.append(Block(amounts, may_span=spans, must_span=spans))
-        else:
-            blocks.append(Block(amounts, may_span=True, must_span=too_big))
-    return blocks
+    """The memory blocks that a pod's lasting containers hold, as far as requests tell; together where they share one mask."""
+    lasting = [
+        amounts
+        for container, demand in pod.containers
+        if container.kind is not ContainerKind.INIT and (amounts := without_zeros(demand.memory or {}))
+    ]
+    if config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE:
+        return [Block(amounts, may_span=False, must_span=False) for amounts in lasting]
+    if config.topology_policy is not KubeletPolicy.RESTRICTED:
+        return [Block(amounts, may_span=True, must_span=not _fits_one(amounts, supply)) for amounts in lasting]
+    # Restricted accepts the narrowest set only: more than one NUMA node exactly when one could never do.
+    if config.topology_scope is KubeletScope.POD and lasting:
+        spans = not _fits_one(pod.pod.memory or {}, supply)
+        return [Block(total(lasting), may_span=spans, must_span=spans)]
+    return [
+        Block(amounts, may_span=spans, must_span=spans)
+        for amounts in lasting
+        for spans in [not _fits_one(amounts, supply)]
+    ]
 
 
 def _fits_one(amounts: Amounts, supply: Mapping[int, Amounts]) -> bool:

@@ -246,9 +246,9 @@ def test_no_yes_that_the_kubelet_refuses(real: KubeletNode, arriving: list[PodRe
     """
     Whatever came before, and whatever options nobody published.
 
-    Memory under best-effort is left out: blocks may be torn between NUMA nodes without a trace, so there a rare yes is wrong.
+    Bound memory counts under single-numa-node only: elsewhere blocks may span NUMA nodes without a trace, so that a rare yes is wrong.
     """
-    assume(not (real.config.topology_policy is BEST_EFFORT and real.pins_memory))
+    assume(real.config.topology_policy is SINGLE or not real.pins_memory)
     state, there = KubeletState.empty(real), []
     for number, early in enumerate(arriving):
         verdict = admit(state, f"u{number}", early)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from koord_numa.core.amounts import Amounts
-from koord_numa.core.kubelet.groups import Block, explain_use
+from koord_numa.core.kubelet.groups import UNCLEAR, Block, explain_use
 
 
 def block(amount: int, *, may: bool = True, must: bool = False, pages: int = 0) -> Block:
@@ -18,13 +18,27 @@ ALONE = {0: 1, 1: 2, 2: 4}
 CASES: dict[str, tuple[list[Amounts], list[Block], Mapping[int, int] | None]] = {
     "nothing in use": ([{}, {}, {}], [], ALONE),
     "each on its own": ([{"memory": 5}, {"memory": 7}, {}], [block(5), block(3), block(4)], ALONE),
-    "a block over two": ([{"memory": 10}, {"memory": 2}, {}], [block(12)], {0: 3, 1: 3, 2: 4}),
+    "a block over two": ([{"memory": 10}, {"memory": 2}, {"memory": 1}], [block(12), block(1)], {0: 3, 1: 3, 2: 4}),
+    "two groups of two": (
+        [{"memory": 10}, {"memory": 1}, {"memory": 9}, {"memory": 4}],
+        [block(11, must=True), block(13, must=True)],
+        {0: 3, 1: 3, 2: 12, 3: 12},
+    ),
+    "nobody knows with whom": (
+        [{"memory": 10}, {"memory": 2}, {"memory": 10}, {"memory": 2}],
+        [block(12, must=True), block(12, must=True)],
+        dict.fromkeys(range(4), UNCLEAR),
+    ),
+    "an unused NUMA node may belong to it": (
+        [{"memory": 10}, {}, {}],
+        [block(10, must=True)],
+        {0: UNCLEAR, 1: UNCLEAR, 2: UNCLEAR},
+    ),
     "a block over two beside one alone": (
         [{"memory": 10}, {"memory": 3}, {"memory": 5}],
         [block(15), block(3)],
         {0: 5, 1: 2, 2: 5},
     ),
-    "one that must span, and could sit on one": ([{"memory": 10}, {}, {}], [block(10, must=True)], {0: 3, 1: 3, 2: 4}),
     "what cannot span does not explain it": ([{"memory": 10}, {"memory": 2}, {}], [block(12, may=False)], None),
     "less in use than asked for": ([{"memory": 4}, {}, {}], [block(5)], None),
     "more in use than asked for": ([{"memory": 6}, {}, {}], [block(5)], None),

@@ -153,10 +153,11 @@ def nodes(draw: st.DrawFn) -> KubeletNode:
 
 @st.composite
 def pods(draw: st.DrawFn) -> PodRequest:
-    """Pods of up to three containers."""
+    """Pods of up to three containers, the last of them an app container as there must be one."""
     parts = []
-    for number in range(draw(st.integers(1, 3))):
-        make = draw(st.sampled_from([app, app, init, sidecar]))
+    count = draw(st.integers(1, 3))
+    for number in range(count):
+        make = draw(st.sampled_from([app, app, init, sidecar])) if number + 1 < count else app
         devices = draw(st.sampled_from([{}, {"gpu": 0}, {"gpu": 1}, {"gpu": 2}]))
         cpus = draw(st.sampled_from([0.5, 1, 2, 2, 4, 6]))
         parts.append(make(cpus, f"c{number}", memory=draw(st.integers(1, 5)) * GI, **devices))
