@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from koord_numa.core.ledger import Holding, holding_of
 from koord_numa.core.node import Node, Topology
+from koord_numa.core.preempt.site import Nominee
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
 from koord_numa.engine.causes import Cause
@@ -155,6 +156,22 @@ class ClusterState:
         record.locked = why
         record.touch()
         self.on_change(Cause.NODE_CHANGED if why else Cause.UNLOCKED, record)
+        self._forget_if_empty(record)
+
+    def nominate(self, name: str, nominee: Nominee) -> None:
+        """Keep room on this node for a pod for which it is being freed, until ``withdraw``."""
+        record = self._record(name)
+        record.nominees[nominee.pod.key.uid] = nominee
+        record.touch()
+        self.on_change(Cause.POD_BOUND, record)
+
+    def withdraw(self, name: str, uid: str) -> None:
+        """Nothing is kept for this pod any more; one for which nothing was kept is no error."""
+        record = self.nodes.get(name)
+        if record is None or record.nominees.pop(uid, None) is None:
+            return
+        record.touch()
+        self.on_change(Cause.CAPACITY_FREED, record)
         self._forget_if_empty(record)
 
     def hold(self, pod: Pod, placement: Placement) -> Assumption:

@@ -137,9 +137,9 @@ class Columns:
         self.usable[row] = not isinstance(offer, Rejection) and not record.node.problem and record.barred() is None
         self.marks[row] = self._mark(record.node)
         self.names[row] = self.order.number(record.name)
-        self.free_pods[row] = allocatable.get(PODS, UNLIMITED) - len(record.ledger)
+        self.free_pods[row] = allocatable.get(PODS, UNLIMITED) - len(record.booked)
         self._write(self.offered, row, allocatable)
-        self._write(self.held, row, record.ledger.amounts)
+        self._write(self.held, row, record.booked.amounts)
         self.zones.write(row, record)
 
     def _write(self, table: dict[str, Ints], row: int, amounts: Amounts) -> None:

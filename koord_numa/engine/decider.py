@@ -42,52 +42,65 @@ class Decider:
         """The best place for a pod of this class in the state of this moment, or every node's refusal."""
         if refusal := refuse_everywhere(klass.request):
             return Unschedulable(dict.fromkeys(sorted(self._columns.row_of), refusal))
-        if klass.by_labels or looks_around(klass.request):
-            return self._look_around(klass)
+        if _looks_around(klass):
+            return decide(self.ask_now(klass), self._candidates(klass), self.rules_of(klass))
         ranking = self._rankings.get(klass)
         if ranking is None:
-            ranking = Ranking(self._ask(klass), self._rules_of(klass), self._columns, self._bars(klass))
+            ranking = Ranking(self._ask(klass), self.rules_of(klass), self._columns, self.bars_of(klass))
             self._rankings[klass] = ranking
         return ranking.choose()
 
-    def try_node(self, klass: RequestClass, node: str) -> Placement | Rejection | None:
-        """What one node answers now; ``None`` when it is not known. Nothing is remembered."""
+    def try_node(self, klass: RequestClass, node: str, uid: str = "") -> Placement | Rejection | None:
+        """
+        What one node answers now; ``None`` when it is not known. Nothing is remembered.
+
+        The pod of this uid may take what is kept for it there.
+        """
         record = self._state.nodes.get(node)
-        seen = None if record is None else record.candidate()
+        seen = None if record is None else record.candidate_for(uid)
         if seen is None:
             return None
-        answer = self._bars(klass)(node) or evaluate(self._ask(klass), seen, self._rules_of(klass))
+        refusal = refuse_everywhere(klass.request) or self.bars_of(klass)(node)
+        answer = refusal or evaluate(self.ask_now(klass), seen, self.rules_of(klass))
         return answer if isinstance(answer, Rejection) else answer.placement
 
-    def _look_around(self, klass: RequestClass) -> Placement | Unschedulable:
-        """Counts of pods by topology domain change with every placement, so nothing is remembered here."""
+    def ask_now(self, klass: RequestClass) -> Ask:
+        """What a pod of this class asks for at this moment: counts of pods by topology domain change with every placement."""
+        if not _looks_around(klass):
+            return self._ask(klass)
         request, placed = klass.request, list(self._state.placed())
         nodes = [record.node for record in self._state.nodes.values() if record.node is not None]
-        ask = replace(
+        return replace(
             self._ask(klass),
             neighbours=neighbourhood(request, placed, self.namespaces),
             spread=spread_view(request, nodes, placed) if request.constraints.spread else None,
         )
-        return decide(ask, self._candidates(klass), self._rules_of(klass))
 
     def _candidates(self, klass: RequestClass) -> list[Candidate]:
-        bars = self._bars(klass)
+        bars = self.bars_of(klass)
         found = [record.candidate() for record in self._state.nodes.values()]
         return [
             replace(seen, barred=bar) if (bar := bars(seen.node.name)) else seen for seen in found if seen is not None
         ]
 
-    def _bars(self, klass: RequestClass) -> "Bars":
+    def bars_of(self, klass: RequestClass) -> "Bars":
+        """Which nodes are barred for this class alone."""
         return Bars(self._cooling, self._clock, klass)
 
     def _ask(self, klass: RequestClass) -> Ask:
-        return ask_of(klass.request, self._rules_of(klass))
+        return ask_of(klass.request, self.rules_of(klass))
 
-    def _rules_of(self, klass: RequestClass) -> Rules:
+    def rules_of(self, klass: RequestClass) -> Rules:
+        """The rules of the scheduler name that the class asks for."""
         name = klass.profile.scheduler_name
         if name not in self._rules:
             self._rules[name] = rules_of(klass.profile)
         return self._rules[name]
+
+
+def _looks_around(klass: RequestClass) -> bool:
+    """Does a node's answer depend on pods elsewhere? Then nothing is remembered of it."""
+    return klass.by_labels or looks_around(klass.request)
 
 
 class Bars:

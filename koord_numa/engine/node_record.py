@@ -4,6 +4,7 @@ Everything the engine knows about one node name: its Node, its NodeResourceTopol
 A record exists as soon as anything mentions the name, because facts come in any order. It decides nothing.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from koord_numa.core.amounts import CPU, Amounts
@@ -13,6 +14,7 @@ from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.node import Node, Topology
+from koord_numa.core.preempt.site import Nominee, Site
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.engine.trust import clash
@@ -21,8 +23,9 @@ from koord_numa.engine.trust import clash
 @dataclass(slots=True, eq=False)
 class NodeRecord:
     """
-    One node name. ``unpublished`` are uids of counted pods that the node's topology does not show yet. ``revision`` grows
-    with every change that a decision could notice.
+    One node name. ``unpublished`` are uids of counted pods that the node's topology does not show yet. ``nominees`` are pods, by
+    uid, for which the node is being freed: decisions count them, ``ledger`` and ``pods`` do not. ``revision`` grows with every
+    change that a decision could notice.
     """
 
     name: str
@@ -31,6 +34,7 @@ class NodeRecord:
     ledger: Ledger = field(default_factory=Ledger)
     pods: dict[str, Pod] = field(default_factory=dict)
     unpublished: set[str] = field(default_factory=set)
+    nominees: dict[str, Nominee] = field(default_factory=dict)
     locked: str = ""
     revision: int = 0
     _ports: dict[str, tuple[HostPort, ...]] = field(default_factory=dict)  # of the pods that have any
@@ -38,12 +42,13 @@ class NodeRecord:
     _allocatable: Amounts = field(default_factory=dict)
     _derived: bool = False  # are these two up to date?
     _candidate: Candidate | None = None
+    _booked: Ledger | None = None  # the ledger with the nominees in it
     _view: KubeletView | None = None  # the last one, which saves work for the next
 
     @property
     def empty(self) -> bool:
         """Is nothing known any more, so that the record can be forgotten?"""
-        return self.node is None and self.published is None and not self.pods and not self.locked
+        return not (self.node or self.published or self.pods or self.locked or self.nominees)
 
     @property
     def topology(self) -> Topology | None:
@@ -71,6 +76,15 @@ class NodeRecord:
         """What the node has for pods, without its own reservation; nothing without a Node."""
         self._derive_offer()
         return self._allocatable
+
+    @property
+    def booked(self) -> Ledger:
+        """Who holds what, and what is kept for nominees. The ledger itself while there are none."""
+        if not self.nominees:
+            return self.ledger
+        if self._booked is None:
+            self._booked = self._ledger_with(self.nominees)
+        return self._booked
 
     @property
     def room(self) -> int:
@@ -102,15 +116,30 @@ class NodeRecord:
     def touch(self) -> None:
         """Something changed: what was derived from it is out of date."""
         self.revision += 1
-        self._candidate = None
+        self._candidate = self._booked = None
 
     def candidate(self) -> Candidate | None:
         """The node as a decision sees it; ``None`` when there is no Node object."""
         if self.node is None:
             return None
         if self._candidate is None:
-            self._candidate = self._derive(self.node)
+            self._candidate = self._derive(self.node, self.booked, self.nominees)
         return self._candidate
+
+    def candidate_for(self, uid: str) -> Candidate | None:
+        """As ``candidate``, for the pod that may take what is kept for it."""
+        if self.node is None or uid not in self.nominees:
+            return self.candidate()
+        others = {other: nominee for other, nominee in self.nominees.items() if other != uid}
+        return self._derive(self.node, self._ledger_with(others), others)
+
+    def site(self, assumed: frozenset[str]) -> Site | None:
+        """The node with everybody on it, as preemption sees it; ``None`` when there is no Node object."""
+        seen = self.candidate()
+        if seen is None:
+            return None
+        unpublished = frozenset(self.unpublished).union(self.nominees)
+        return Site(seen, self.pods, self.topology, self.nominees, unpublished, assumed)
 
     def barred(self) -> Rejection | None:
         """Why nothing may go here although the node itself is fine."""
@@ -120,15 +149,22 @@ class NodeRecord:
             return Rejection(Reason.UNTRUSTED, "node(s) had CPUs with two owners", why, resolvable=False)
         return None
 
-    def _derive(self, node: Node) -> Candidate:
+    def _derive(self, node: Node, booked: Ledger, nominees: Mapping[str, Nominee]) -> Candidate:
         topology = self.topology
         offer: Offer | None = self.inventory
         if offer is None and topology is not None:
-            self._view = offer = kubelet_view(node, topology, self.ledger, self.unpublished, self._view)
+            unpublished = self.unpublished.union(nominees)
+            self._view = offer = kubelet_view(node, topology, booked, unpublished, self._view)
         if offer is None:
             raise AssertionError(f"node {node.name} has neither an inventory nor a kubelet-owned topology")
-        ports = tuple(port for wanted in self._ports.values() for port in wanted)
-        return Candidate(node, offer, self.ledger, self.allocatable, ports, self.barred())
+        ports = [port for wanted in self._ports.values() for port in wanted]
+        ports += [port for nominee in nominees.values() for port in nominee.pod.request.constraints.host_ports]
+        return Candidate(node, offer, booked, self.allocatable, tuple(ports), self.barred())
+
+    def _ledger_with(self, nominees: Mapping[str, Nominee]) -> Ledger:
+        """A nominee that is counted by now holds what it was given, and nothing is kept for it any more."""
+        kept = [nominee.holding for uid, nominee in nominees.items() if uid not in self.ledger]
+        return Ledger.of([*self.ledger, *kept]) if kept else self.ledger
 
     def _derive_offer(self) -> None:
         if self._derived:
