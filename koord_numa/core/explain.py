@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Final
 
 from koord_numa.core.amounts import CPU, MEMORY, MILLI, Amounts, is_hugepages
-from koord_numa.core.verdicts import NumaNumbers, Rejection
+from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
 
 LINES: Final = 3
 """So many nodes are described one by one."""
@@ -23,6 +23,9 @@ SHOWN_NUMA: Final = 4
 
 REASONS: Final = 6
 """So many different reasons are named; the rest are counted together."""
+
+ELSEWHERE: Final = frozenset({Reason.NODE_NAME, Reason.NODE_AFFINITY, Reason.TAINT, Reason.UNSCHEDULABLE})
+"""The pod does not mean such a node, or the node no such pods: it is counted, and described only when no other is there."""
 
 _BINARY: Final = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
@@ -37,7 +40,8 @@ def explain(rejections: Mapping[str, Rejection], *, lines: int = LINES, length: 
     if not rejections:
         return f"{text}."
     text = f"{text}: {', '.join(_counted(rejections))}."
-    for node in sorted(rejections, key=lambda name: (*_distance(rejections[name]), name))[:lines]:
+    meant = [name for name, rejection in rejections.items() if rejection.reason not in ELSEWHERE] or list(rejections)
+    for node in sorted(meant, key=lambda name: (*_distance(rejections[name]), name))[:lines]:
         told = describe(rejections[node])
         line = f"\n{node}: {told}"
         if not told or len(text) + len(line) > length:
