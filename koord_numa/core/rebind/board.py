@@ -156,7 +156,15 @@ class Board:
         block, _ = self.largest_block(self.free(arrangement))
         if block < -self.figures_now.minus_block:
             return False
-        return self._has_room(arrangement)
+        return self.has_room(arrangement)
+
+    def may_pass(self, arrangement: Sequence[int]) -> bool:
+        """May a rebind stand like this between steps, so that a stop leaves no pod in conflict and no NUMA node overdrawn?"""
+        if not self.has_room(arrangement):
+            return False
+        return all(
+            shared <= self.qualities_now[index].conflicts for index, shared in self._conflicts(arrangement).items()
+        )
 
     def keeps_policy(self, index: int, bits: int) -> bool:
         """Does this set have the tenant's size, its CPUs per NUMA node and its required policy?"""
@@ -248,7 +256,8 @@ class Board:
             known = self._blocks[key] = sum(core.bit_count() for core in self.cores_on[numa] if core & free == core)
         return known
 
-    def _has_room(self, arrangement: Sequence[int]) -> bool:
+    def has_room(self, arrangement: Sequence[int]) -> bool:
+        """Do the NUMA nodes' amounts allow it? Where they are overdrawn today, they may at least not be drawn further."""
         for numa, limit in self.room.items():
             bits = self.machine.numa_bits.get(numa, 0)
             floating = (

@@ -57,20 +57,24 @@ def _next_step(board: Board, seats: Sequence[int], waiting: Mapping[int, int]) -
     """Whoever can go all the way; else whoever can come closer, or step aside, without being worse off than today."""
     free = board.free(seats)
     for index, bits in waiting.items():
-        if not bits & ~(free | seats[index]):
+        if not bits & ~(free | seats[index]) and _may_step(board, seats, index, bits):
             return index, bits
     ascending = sorted(waiting, key=lambda i: (len(board.tenants[i].cpus), i))
     for index in ascending:
         for bits in _closer(board, seats[index], waiting[index], free):
-            if board.tolerates(index, bits):
+            if board.tolerates(index, bits) and _may_step(board, seats, index, bits):
                 return index, bits
     wanted = _union(waiting.values())
     for index in ascending:
         in_the_way = seats[index] & _union(bits for other, bits in waiting.items() if other != index) & ~waiting[index]
         for bits in _exchanges(board, seats[index], in_the_way, free & ~wanted):
-            if board.tolerates(index, bits):
+            if board.tolerates(index, bits) and _may_step(board, seats, index, bits):
                 return index, bits
     return None
+
+
+def _may_step(board: Board, seats: Sequence[int], index: int, bits: int) -> bool:
+    return board.may_pass([*seats[:index], bits, *seats[index + 1 :]])
 
 
 def _closer(board: Board, seat: int, target: int, free: int) -> Iterator[int]:

@@ -72,6 +72,13 @@ def test_without_any_spare_cpu_nothing_is_promised() -> None:
     assert not plan_rebind(node)
 
 
+def test_room_is_kept_between_steps_too() -> None:
+    node = board("1x2x4x2", tenant("a", "0-3"), tenant("b", "6-9"), tenant("c", "12-13"), room={0: 8, 1: 4})
+    plan = plan_rebind(node)
+    assert plan.after.crossings == 0
+    replay(node, plan)
+
+
 def test_the_plan_reports_the_node_before_and_after() -> None:
     plan = plan_rebind(board("1x2x4x2", tenant("a", "6-9"), tenant("b", "0,2")))
     assert (plan.before.crossing_pods, plan.before.split_cores, plan.before.largest_block) == (1, 2, {0: 2, 1: 6})
@@ -93,6 +100,7 @@ def replay(node: Board, plan: RebindPlan) -> Arrangement:
         assert not held & node.fixed.bits
         assert node.keeps_policy(index, seats[index])
         assert node.tolerates(index, seats[index]), "not even in between is a pod worse off"
+        assert node.may_pass(seats), "a stop after any step leaves nobody in conflict"
     return tuple(seats)
 
 

@@ -1,0 +1,122 @@
+"""
+From what is known of a node to the board of a rebind: who may move, who must stay, how much room NUMA nodes have.
+
+It finds out and plans nothing. Only CPUs that the scheduler gave out move, and only pods whose annotation says so.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from koord_numa.core.accounts import accounts
+from koord_numa.core.amounts import CPU, MILLI, is_hugepages, is_native
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.ledger import Holding, Ledger
+from koord_numa.core.machine import Machine
+from koord_numa.core.rebind.board import Board, Tenant
+from koord_numa.core.rebind.plan import reallocation_order, tenants_board
+from koord_numa.core.request import PodRequest
+from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NodeBindPolicy
+
+_IMPOSED: Final = {
+    NodeBindPolicy.FULL_PCPUS_ONLY: CpuBindPolicy.FULL_PCPUS,
+    NodeBindPolicy.SPREAD_BY_PCPUS: CpuBindPolicy.SPREAD_BY_PCPUS,
+}
+_SHAPES: Final = (CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS)
+_NOBODY: Final = PodRequest()
+
+
+def survey(
+    inventory: Inventory, ledger: Ledger, settled: Collection[str], default: CpuBindPolicy = CpuBindPolicy.FULL_PCPUS
+) -> Board:
+    """
+    The node as a rebind sees it. ``settled`` are the uids of pods that must stay where they are, whatever the reason.
+
+    So must pods whose CPUs are contested: reserved, not in the machine, or held by two. A pod with NUMA amounts keeps its number
+    of CPUs on each NUMA node, because only its cpuset may change; so does one with huge pages or devices, of which nobody knows
+    the NUMA node. ``default`` is the configured bind policy for pods that name none. A machine must be known.
+    """
+    if inventory.machine is None:
+        raise ValueError(f"the CPUs of node {inventory.node} are unknown")
+    machine, kept = inventory.machine, inventory.reserved
+    tenants: list[Tenant] = []
+    staying = Ledger()
+    for holding in ledger:
+        if not holding.cpus or holding.pod.uid in settled or _is_contested(holding, inventory, ledger):
+            staying.hold(holding)
+            kept |= holding.cpus | _kept_clear(holding, machine)
+            continue
+        tenant = _tenant(holding, machine, inventory.bind, default)
+        tenants.append(tenant)
+        if tenant.per_numa is not None:
+            staying.hold(holding)
+    return tenants_board(machine, tenants, kept, _room(inventory, staying))
+
+
+def _is_contested(holding: Holding, inventory: Inventory, ledger: Ledger) -> bool:
+    if holding.cpus & inventory.reserved or not holding.cpus <= inventory.cpus:
+        return True
+    return any(ledger.references.get(cpu, 0) > 1 for cpu in holding.cpus)
+
+
+def _kept_clear(holding: Holding, machine: Machine) -> CpuSet:
+    """What a pod that stays wants to have to itself, so that a rebind puts nobody there who would be in conflict with it."""
+    if holding.exclusive is CpuExclusivePolicy.NONE:
+        return CpuSet()
+    units = list(machine.numa_bits.values())
+    if holding.exclusive is CpuExclusivePolicy.PCPU_LEVEL:
+        units = [core.bits for core in machine.cores]
+    return CpuSet(_union(unit for unit in units if unit & holding.cpus.bits))
+
+
+def _tenant(holding: Holding, machine: Machine, imposed: NodeBindPolicy, default: CpuBindPolicy) -> Tenant:
+    request = holding.request or _NOBODY
+    bind, required = _shape(request, imposed, default)
+    count = len(holding.cpus)
+    return Tenant(
+        pod=holding.pod,
+        cpus=holding.cpus,
+        bind=bind,
+        required=required,
+        exclusive=holding.exclusive,
+        per_numa=_counts(machine, holding.cpus) if _is_tied(holding) else None,
+        order=reallocation_order(
+            request.qos, required=required, count=count, created=holding.created, uid=holding.pod.uid
+        ),
+    )
+
+
+def _shape(request: PodRequest, imposed: NodeBindPolicy, default: CpuBindPolicy) -> tuple[CpuBindPolicy, bool]:
+    """The bind policy in force and whether it must hold: the node's, else what the pod requires, else what it prefers."""
+    if imposed in _IMPOSED:
+        return _IMPOSED[imposed], True
+    fallback = default if default in _SHAPES else CpuBindPolicy.FULL_PCPUS
+    required = fallback if request.bind.required is CpuBindPolicy.DEFAULT else request.bind.required
+    if required in _SHAPES:
+        return required, True
+    return (request.bind.preferred if request.bind.preferred in _SHAPES else fallback), False
+
+
+def _is_tied(holding: Holding) -> bool:
+    if holding.numa:
+        return True
+    return any(amount and (is_hugepages(name) or not is_native(name)) for name, amount in holding.amounts.items())
+
+
+def _counts(machine: Machine, cpus: CpuSet) -> dict[int, int]:
+    return {numa: count for numa, bits in machine.numa_bits.items() if (count := (bits & cpus.bits).bit_count())}
+
+
+def _room(inventory: Inventory, staying: Ledger) -> dict[int, int]:
+    """Whole CPUs that each NUMA node's amounts leave to pods without NUMA amounts; none are named where no CPU is published."""
+    books = accounts(inventory, staying)
+    ratio = max(1.0, inventory.ratios.get(CPU, 1))
+    free = dict(zip(books.numa_ids, books.free.get(CPU, ()), strict=False))
+    return {numa: int(amount / ratio) // MILLI for numa, amount in free.items()}
+
+
+def _union(parts: Iterator[int]) -> int:
+    bits = 0
+    for part in parts:
+        bits |= part
+    return bits

@@ -1,0 +1,118 @@
+"""Who may move in a rebind, who must stay, and how much room there is."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.ledger import Holding, Ledger
+from koord_numa.core.rebind.board import Tenant
+from koord_numa.core.rebind.plan import reallocation_order
+from koord_numa.core.rebind.survey import survey
+from koord_numa.core.request import CpuBind, PodKey, PodRequest
+from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NodeBindPolicy, QosClass
+from tests.machines import machine
+
+HOST = machine("1x2x4x2")
+INVENTORY = Inventory("node", machine=HOST, reserved=CpuSet.parse("0"))
+ZONES = tuple((numa, {"cpu": 8000}) for numa in (0, 1))
+FULL, SPREAD = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS
+
+
+def holding(name: str, cpus: str = "", bind: CpuBind | None = None, **changes: object) -> Holding:
+    """A pod with these CPUs of its own, or one without when there are none."""
+    held = CpuSet.parse(cpus)
+    request = PodRequest(qos=QosClass.LSR, bind=bind or CpuBind())
+    made = Holding(PodKey("default", name, name), {"cpu": 1000 * len(held)}, held, request=request)
+    return replace(made, **changes)  # type: ignore[arg-type]  # changes are named fields
+
+
+def tenant(name: str, cpus: str, bind: CpuBindPolicy = FULL, *, required: bool = False, **changes: object) -> Tenant:
+    """A pod that may move."""
+    held = CpuSet.parse(cpus)
+    order = reallocation_order(QosClass.LSR, required=required, count=len(held), created=0.0, uid=name)
+    made = Tenant(PodKey("default", name, name), held, bind, required, order=order)
+    return replace(made, **changes)  # type: ignore[arg-type]  # changes are named fields
+
+
+ON_NUMA_0 = ((0, {"cpu": 2000}),)
+
+TENANTS = {
+    "no policy": (holding("a", "2-3"), tenant("a", "2-3")),
+    "preferred": (holding("a", "2-3", CpuBind(preferred=SPREAD)), tenant("a", "2-3", SPREAD)),
+    "required": (holding("a", "2-3", CpuBind(required=FULL)), tenant("a", "2-3", required=True)),
+    "required default": (
+        holding("a", "2-3", CpuBind(required=CpuBindPolicy.DEFAULT)),
+        tenant("a", "2-3", SPREAD, required=True),
+    ),
+    "NUMA amounts": (holding("a", "2-3", numa=ON_NUMA_0), tenant("a", "2-3", per_numa={0: 2})),
+    "a device": (
+        holding("a", "6-9", amounts={"cpu": 4000, "nvidia.com/gpu": 1}),
+        tenant("a", "6-9", per_numa={0: 2, 1: 2}),
+    ),
+    "huge pages": (
+        holding("a", "6-7", amounts={"cpu": 2000, "hugepages-1Gi": 1}),
+        tenant("a", "6-7", per_numa={0: 2}),
+    ),
+    "batch memory is no device": (
+        holding("a", "6-7", amounts={"cpu": 2000, "kubernetes.io/batch-memory": 1}),
+        tenant("a", "6-7"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("known", "expected"), TENANTS.values(), ids=TENANTS.keys())
+def test_tenants(known: Holding, expected: Tenant) -> None:
+    default = SPREAD if known.request and known.request.bind.required is CpuBindPolicy.DEFAULT else FULL
+    board = survey(INVENTORY, Ledger.of([known, holding("shared")]), (), default)
+    assert board.tenants == (expected,)
+    assert board.fixed == INVENTORY.reserved
+
+
+def test_a_node_that_binds_everyone_makes_its_policy_required() -> None:
+    node = replace(INVENTORY, bind=NodeBindPolicy.SPREAD_BY_PCPUS)
+    assert survey(node, Ledger.of([holding("a", "2-3")]), ()).tenants == (tenant("a", "2-3", SPREAD, required=True),)
+
+
+STAYING = {
+    "settled": ([holding("settled", "2-3")], "0,2-3"),
+    "on a reserved CPU": ([holding("a", "0-1")], "0-1"),
+    "outside the machine": ([holding("a", "15-16")], "0,15-16"),
+    "held by two": ([holding("a", "2-3"), holding("b", "3-4")], "0,2-4"),
+    "alone on its core": ([holding("settled", "2", exclusive=CpuExclusivePolicy.PCPU_LEVEL)], "0,2-3"),
+    "alone on its NUMA node": ([holding("settled", "8", exclusive=CpuExclusivePolicy.NUMA_NODE_LEVEL)], "0,8-15"),
+}
+
+
+@pytest.mark.parametrize(("known", "fixed"), STAYING.values(), ids=STAYING.keys())
+def test_who_stays(known: list[Holding], fixed: str) -> None:
+    board = survey(INVENTORY, Ledger.of(known), {"settled"})
+    assert (board.tenants, str(board.fixed)) == ((), fixed)
+
+
+ROOM = {
+    "nobody else": ([], {}, {0: 7, 1: 8}),
+    "shared pods": ([holding("s", numa=((1, {"cpu": 2500}),))], {}, {0: 7, 1: 5}),
+    "tied pods": ([holding("t", "2-3", numa=ON_NUMA_0)], {}, {0: 5, 1: 8}),
+    "amplified": ([holding("s", numa=((1, {"cpu": 3000}),))], {"cpu": 2.0}, {0: 7, 1: 6}),
+}
+
+
+@pytest.mark.parametrize(("others", "ratios", "room"), ROOM.values(), ids=ROOM.keys())
+def test_room(others: list[Holding], ratios: Mapping[str, float], room: Mapping[int, int]) -> None:
+    zones = tuple(
+        (numa, {"cpu": int((offer["cpu"] - (numa == 0) * 1000) * ratios.get("cpu", 1))}) for numa, offer in ZONES
+    )
+    node = replace(INVENTORY, zones=zones, ratios=ratios)
+    assert survey(node, Ledger.of([holding("a", "6-9"), *others]), ()).room == room
+
+
+def test_a_node_without_published_amounts_limits_nobody() -> None:
+    assert survey(INVENTORY, Ledger.of([holding("a", "6-9")]), ()).room == {}
+
+
+def test_unknown_cpus_are_a_mistake_of_the_caller() -> None:
+    with pytest.raises(ValueError, match="unknown"):
+        survey(Inventory("node"), Ledger(), ())
