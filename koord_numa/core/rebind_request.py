@@ -1,8 +1,11 @@
-"""What a RebindResource asks for: repack the CPUs of the pods of one node, within a deadline."""
+"""What a RebindResource asks for, and what is answered: repack the CPUs of the pods of one node, within a deadline."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from koord_numa.core.rebind.plan import NodeFigures
+from koord_numa.core.request import Pod
 
 DEFAULT_DEADLINE: Final = 600
 """Seconds, as the proposal's DefaultDeadlineInSeconds."""
@@ -26,7 +29,11 @@ class RebindPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RebindRequest:
-    """One RebindResource. ``created`` is seconds since the epoch, ``deadline`` seconds after it. ``problem`` as for pods."""
+    """
+    One RebindResource. Times are seconds since the epoch; ``deadline`` counts from ``started``, which is 0 before anybody began.
+
+    ``problem`` as for pods.
+    """
 
     name: str
     uid: str
@@ -38,6 +45,7 @@ class RebindRequest:
     created: float = 0.0
     phase: RebindPhase = RebindPhase.NONE
     observed_generation: int = 0
+    started: float = 0.0
     deleting: bool = False
     resource_version: str = ""
     problem: str = ""
@@ -46,6 +54,11 @@ class RebindRequest:
     def settled(self) -> bool:
         """It has ended; only a new generation starts it again."""
         return self.phase in (RebindPhase.SUCCEED, RebindPhase.FAILED)
+
+    @property
+    def is_answered(self) -> bool:
+        """It has ended in its present generation: there is nothing left to do."""
+        return self.settled and self.observed_generation >= self.generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +69,33 @@ class RebindMove:
     name: str
     before: str
     after: str
+
+
+@dataclass(frozen=True, slots=True)
+class RebindAnswer:
+    """
+    What to say about a rebind. ``time`` and ``started`` are RFC 3339, the latter empty while the rebind waits for its turn.
+
+    ``plan`` is what was or would be done and ``result`` what was done, pod by pod; ``steps`` counts the changes of the plan, which
+    are more where a pod has to make room first. ``stuck`` are pods that could not be moved for want of spare CPUs.
+    """
+
+    phase: RebindPhase
+    reason: str
+    time: str
+    generation: int
+    plan: tuple[RebindMove, ...] = ()
+    result: tuple[RebindMove, ...] = ()
+    steps: int = 0
+    stuck: tuple[str, ...] = ()
+    before: NodeFigures | None = None
+    after: NodeFigures | None = None
+    started: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A pod as it was just read, with the text of its resource-status: what a change of its CPUs is conditional on."""
+
+    pod: Pod
+    status_text: str

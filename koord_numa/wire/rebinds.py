@@ -1,21 +1,25 @@
 """RebindResource: what is asked of a node's CPUs, and the status in which we answer."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.rebind.plan import NodeFigures
 from koord_numa.core.rebind_request import (
     DEFAULT_DEADLINE,
     RebindAction,
+    RebindAnswer,
     RebindMove,
     RebindPhase,
     RebindRequest,
 )
 from koord_numa.wire import names
+from koord_numa.wire.errors import Place
 from koord_numa.wire.metadata import head, version
-from koord_numa.wire.reading import Findings, Int64, Strict, Words, read
+from koord_numa.wire.reading import Findings, Int64, Strict, Words, read, read_time
 
 ACTIONS: Final = Words({action.value: action for action in RebindAction})
 PHASES: Final = Words({phase.value: phase for phase in RebindPhase})
@@ -40,18 +44,7 @@ class RebindStatus(Strict):
 
     phase: str | None = None
     observed_generation: Int64 | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RebindAnswer:
-    """What to say about a rebind. ``time`` is RFC 3339; ``plan`` may be shown cut, ``moves`` counts all of it."""
-
-    phase: RebindPhase
-    reason: str
-    time: str
-    generation: int
-    plan: tuple[RebindMove, ...] = ()
-    moves: int = 0
+    start_time: str | None = None
 
 
 def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
@@ -66,6 +59,7 @@ def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
     spec = findings.of(lambda: read(RebindSpec, top.body.get("spec") or {}, place), RebindSpec())
     status_place = top.place.at("status")
     status = findings.of(lambda: read(RebindStatus, top.body.get("status") or {}, status_place), RebindStatus())
+    started = status.start_time
     action = spec.rebind_action or RebindAction.REBIND_CPU.value
     if not findings.problem and not spec.node_name:
         findings.problem = str(place.at("nodeName").error("is missing"))
@@ -80,6 +74,7 @@ def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
         created=top.created,
         phase=findings.of(lambda: PHASES.read(status.phase or "", status_place.at("phase")), RebindPhase.UNKNOWN),
         observed_generation=status.observed_generation or 0,
+        started=findings.of(lambda: read_time(started, status_place.at("startTime")) if started else 0.0, 0.0),
         deleting=top.metadata.deletion_timestamp is not None,
         resource_version=version(top),
         problem=findings.problem,
@@ -88,15 +83,17 @@ def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
 
 def rebind_status(answer: RebindAnswer, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """
-    The ``status`` to write, as a merge patch replaces it.
+    The ``status`` to write as a merge patch: whatever an answer does not speak of is removed.
 
     ``before`` is the status as it is: the condition keeps its transition time while it keeps its answer.
     """
     state = {RebindPhase.SUCCEED: "True", RebindPhase.FAILED: "False"}.get(answer.phase, "Unknown")
-    status: dict[str, Any] = {
+    planned = answer.before is not None or bool(answer.plan)
+    return {
         "phase": answer.phase.value,
         "reason": answer.reason,
         "updateTimestamp": answer.time,
+        "startTime": answer.started or None,
         "observedGeneration": answer.generation,
         "conditions": [
             {
@@ -108,14 +105,44 @@ def rebind_status(answer: RebindAnswer, before: Mapping[str, Any] | None = None)
                 "observedGeneration": answer.generation,
             }
         ],
+        "moves": len(answer.plan) if planned else None,
+        "steps": answer.steps if planned else None,
+        "plan": _moves(answer.plan) or None,
+        "result": _moves(answer.result) or None,
+        "stuck": list(answer.stuck) or None,
+        "before": answer.before and _figures(answer.before),
+        "after": answer.after and _figures(answer.after),
     }
-    if answer.plan or answer.moves:
-        status["plan"] = _plan(answer.plan)
-        status["moves"] = max(answer.moves, len(answer.plan))
-    return status
 
 
-def _plan(moves: Iterable[RebindMove]) -> list[dict[str, str]]:
+def with_cpus(status_text: str, cpus: CpuSet) -> str:
+    """
+    The same resource-status with other CPUs: every other member stays, also those that nobody here knows.
+
+    Raises ``WireError`` when it is no JSON object.
+    """
+    place = Place("").annotation(names.RESOURCE_STATUS)
+    try:
+        status = json.loads(status_text)  # unlike faster readers it keeps integers of any size as they are
+    except ValueError as error:
+        raise place.error(f"is not JSON: {error}") from None
+    if not isinstance(status, dict):
+        raise place.error("is no JSON object")
+    keys = [key for key in status if key.lower() == "cpuset"] or ["cpuset"]  # Go readers do not mind the case
+    return json.dumps({**status, **dict.fromkeys(keys, str(cpus))}, separators=(",", ":"), ensure_ascii=False)
+
+
+def _figures(figures: NodeFigures) -> dict[str, Any]:
+    return {
+        "crossingPods": figures.crossing_pods,
+        "crossings": figures.crossings,
+        "splitCores": figures.split_cores,
+        "conflicts": figures.conflicts,
+        "largestBlocks": [{"numa": numa, "cpus": cpus} for numa, cpus in sorted(figures.largest_block.items())],
+    }
+
+
+def _moves(moves: Iterable[RebindMove]) -> list[dict[str, str]]:
     return [{"namespace": move.namespace, "name": move.name, "from": move.before, "to": move.after} for move in moves]
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from koord_numa.core.rebind_request import RebindMove, RebindPhase, RebindRequest
+from koord_numa.core.rebind.plan import NodeFigures
+from koord_numa.core.rebind_request import RebindAnswer, RebindMove, RebindPhase, RebindRequest
 from koord_numa.sandbox.apiserver import ApiError, ApiServer
 from koord_numa.wire import parse_rebind, parse_topology, rebind_status
-from koord_numa.wire.rebinds import RebindAnswer
 from tests.wire.objects import KOORDINATOR_NRT, KUBELET_NRT, REBIND, changed
 
 CRDS = sorted((Path(__file__).parents[2] / "crds").glob("*.yaml"))
@@ -143,11 +143,16 @@ def test_malformed_topologies_are_refused(store: ApiServer) -> None:
 
 def test_an_answer_is_stored_whole(store: ApiServer) -> None:
     store.store.create(REBIND)
+    now, move, figures = "2026-01-01T00:01:00Z", RebindMove("a", "b", "0-1", "2-3"), NodeFigures(1, 2, 3, 4, {0: 8})
     answer = RebindAnswer(
-        RebindPhase.SUCCEED, "done", "2026-01-01T00:01:00Z", 1, (RebindMove("a", "b", "0-1", "2-3"),), 1
+        RebindPhase.SUCCEED, "done", now, 1, (move,), (move,), 1, ("a/c",), figures, figures, started=now
     )
     status = rebind_status(answer)
+    assert None not in status.values()
     status["plan"][0]["why"] = "more CPUs in one NUMA node"
     stored = store.store.patch(REBINDS, "tidy", {"status": status}, subresource="status")
     assert stored["status"] == status
     assert parse_rebind(stored).phase is RebindPhase.SUCCEED
+    waiting = rebind_status(RebindAnswer(RebindPhase.PENDING, "waits", now, 2))
+    stored = store.store.patch(REBINDS, "tidy", {"status": waiting}, subresource="status")
+    assert stored["status"] == {key: value for key, value in waiting.items() if value is not None}

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.rebind_request import RebindMove, RebindPhase, RebindRequest
-from koord_numa.wire import parse_rebind, rebind_status
-from koord_numa.wire.rebinds import RebindAnswer
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.rebind.plan import NodeFigures
+from koord_numa.core.rebind_request import RebindAnswer, RebindMove, RebindPhase, RebindRequest
+from koord_numa.wire import WireError, parse_rebind, rebind_status
+from koord_numa.wire.rebinds import with_cpus
 from tests.wire.objects import REBIND, changed
 
 NOW = "2026-01-01T00:01:00Z"
@@ -52,25 +54,81 @@ def test_what_is_settled(phase: str, settled: bool) -> None:
 
 
 def test_an_answer() -> None:
-    answer = RebindAnswer(RebindPhase.SUCCEED, "2 pods moved", NOW, 2, (RebindMove("a", "b", "0-1", "2-3"),), moves=2)
+    move = RebindMove("a", "b", "0-1", "2-3")
+    before, after = NodeFigures(1, 2, 3, 4, {1: 2, 0: 4}), NodeFigures(0, 0, 1, 0, {0: 8})
+    answer = RebindAnswer(
+        RebindPhase.SUCCEED, "1 pod moved", NOW, 2, (move,), (move,), 3, ("a/c",), before, after, started="earlier"
+    )
     assert rebind_status(answer) == {
         "phase": "Succeed",
-        "reason": "2 pods moved",
+        "reason": "1 pod moved",
         "updateTimestamp": NOW,
+        "startTime": "earlier",
         "observedGeneration": 2,
         "conditions": [
             {
                 "type": "Complete",
                 "status": "True",
                 "reason": "Succeed",
-                "message": "2 pods moved",
+                "message": "1 pod moved",
                 "lastTransitionTime": NOW,
                 "observedGeneration": 2,
             }
         ],
         "plan": [{"namespace": "a", "name": "b", "from": "0-1", "to": "2-3"}],
-        "moves": 2,
+        "result": [{"namespace": "a", "name": "b", "from": "0-1", "to": "2-3"}],
+        "moves": 1,
+        "steps": 3,
+        "stuck": ["a/c"],
+        "before": {
+            "crossingPods": 1,
+            "crossings": 2,
+            "splitCores": 3,
+            "conflicts": 4,
+            "largestBlocks": [{"numa": 0, "cpus": 4}, {"numa": 1, "cpus": 2}],
+        },
+        "after": {
+            "crossingPods": 0,
+            "crossings": 0,
+            "splitCores": 1,
+            "conflicts": 0,
+            "largestBlocks": [{"numa": 0, "cpus": 8}],
+        },
     }
+
+
+def test_a_new_answer_removes_what_an_older_one_said() -> None:
+    status = rebind_status(RebindAnswer(RebindPhase.PENDING, "waits", NOW, 3))
+    removed = {key for key, value in status.items() if value is None}
+    assert removed == {"startTime", "moves", "steps", "plan", "result", "stuck", "before", "after"}
+
+
+STATUS_TEXTS = {
+    "plain": ('{"cpuset":"0-1"}', '{"cpuset":"4-5"}'),
+    "others survive": (
+        '{"x": 123456789012345678901234567890, "cpuset": "0", "numaNodeResources": [{"node": 0}], "ü": null}',
+        '{"x":123456789012345678901234567890,"cpuset":"4-5","numaNodeResources":[{"node":0}],"ü":null}',
+    ),
+    "as Go reads": ('{"CPUSet":"0-1"}', '{"CPUSet":"4-5"}'),
+    "none yet": ("{}", '{"cpuset":"4-5"}'),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), STATUS_TEXTS.values(), ids=STATUS_TEXTS.keys())
+def test_only_the_cpus_change(text: str, expected: str) -> None:
+    assert with_cpus(text, CpuSet.parse("4-5")) == expected
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{"])
+def test_a_status_that_is_no_object_is_not_touched(text: str) -> None:
+    with pytest.raises(WireError, match="resource-status"):
+        with_cpus(text, CpuSet.parse("0"))
+
+
+def test_when_it_began() -> None:
+    begun = changed(REBIND, "status startTime", NOW)
+    assert parse_rebind(begun).started == 1767225660.0
+    assert "startTime" in parse_rebind(changed(REBIND, "status startTime", "soon")).problem
 
 
 TRANSITIONS = {
@@ -88,7 +146,7 @@ TRANSITIONS = {
 def test_the_condition_keeps_its_time_with_its_answer(before: dict[str, Any] | None, expected: str) -> None:
     status = rebind_status(RebindAnswer(RebindPhase.FAILED, "deadline exceeded", NOW, 1), before)
     assert status["conditions"][0]["lastTransitionTime"] == expected
-    assert "plan" not in status
+    assert status["plan"] is None
 
 
 def test_answers_are_read_again() -> None:
