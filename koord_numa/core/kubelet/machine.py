@@ -79,6 +79,7 @@ class KubeletNode:
     allocatable: Amounts
     memory: Mapping[int, Amounts] = field(default_factory=dict)
     devices: Mapping[str, DevicePool] = field(default_factory=dict)
+    ids_are_real: bool = True  # else CPU ids are made up, and the options that look at cores and sockets say nothing
     reserved: int = field(init=False, repr=False)  # CPU bits that are never exclusive
     reserved_cores: int = field(init=False, repr=False)  # the same with all their siblings
     static_options: StaticOptions = field(init=False, repr=False)
@@ -90,7 +91,8 @@ class KubeletNode:
         for core in self.machine.cores:
             cores |= core.bits if core.bits & reserved else 0
         object.__setattr__(self, "reserved", reserved)
-        object.__setattr__(self, "static_options", StaticOptions.of(self.config.cpu_options))
+        options = StaticOptions.of(self.config.cpu_options) if self.ids_are_real else StaticOptions()
+        object.__setattr__(self, "static_options", options)
         object.__setattr__(self, "prefers_closest", self.config.topology_options.get(CLOSEST_NUMA, False))
         object.__setattr__(self, "reserved_cores", cores)
 

@@ -63,7 +63,6 @@ def surmise(facts: Published) -> Surmise:
         config=replace(
             facts.config,
             cpu_policy=facts.config.cpu_policy or (STATIC_CPUS if static else "none"),
-            cpu_options={},  # they name CPUs and cores, which are made up here
             memory_policy=STATIC_MEMORY if kinds else "None",
             reserved_cpus=CpuSet(machine.bits & ~_first_cpus(machine, {z.numa: z.allocatable for z in facts.zones})),
         ),
@@ -72,6 +71,7 @@ def surmise(facts: Published) -> Surmise:
         if kinds
         else {},
         devices={name: pool for name, (pool, _) in pools.items()},
+        ids_are_real=False,
     )
     memory, known = _memory(facts, node) if kinds else (None, True)
     books = Books(
