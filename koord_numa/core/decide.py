@@ -22,6 +22,7 @@ from koord_numa.core.fit.ports import fits_ports
 from koord_numa.core.fit.resources import fits_resources
 from koord_numa.core.fit.spread import SpreadView, crowding, fits_spread
 from koord_numa.core.fit.taints import fits_taints, fits_unschedulable, soft_taints
+from koord_numa.core.fit.volumes import Storage, fits_volumes, refuse_claims
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.promises import refuse_promises
@@ -65,7 +66,7 @@ class Ask:
     """
     One pod's request, its effective amounts, and what it demands where CPUs are ours to give, by the rules of its scheduler name.
 
-    ``neighbours`` and ``spread`` are what other pods mean for it, where it cares.
+    ``neighbours`` and ``spread`` are what other pods mean for it, ``storage`` what is known of volumes, where it cares.
     """
 
     request: PodRequest
@@ -73,6 +74,7 @@ class Ask:
     demand: Demand | Rejection
     neighbours: Neighbourhood | None = None
     spread: SpreadView | None = None
+    storage: Storage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def ask_of(request: PodRequest, rules: Rules) -> Ask:
 
 
 def looks_around(request: PodRequest) -> bool:
-    """Does the answer of a node depend on pods elsewhere?"""
+    """Does the answer of a node depend on anything but the node: on pods elsewhere, on volumes?"""
     demands = request.constraints
     return bool(
         demands.affinity
@@ -97,6 +99,7 @@ def looks_around(request: PodRequest) -> bool:
         or demands.preferred_affinity
         or demands.preferred_anti_affinity
         or demands.spread
+        or demands.claims
     )
 
 
@@ -106,7 +109,7 @@ def decide(ask: Ask, candidates: Iterable[Candidate], rules: Rules) -> Placement
 
     The highest score wins; equal scores go to the node whose name comes first. This is the only tie-break between nodes.
     """
-    if refusal := refuse_everywhere(ask.request):
+    if refusal := refuse_everywhere(ask):
         return Unschedulable({candidate.node.name: refusal for candidate in candidates})
     best: tuple[int, str] | None = None
     chosen: Placement | None = None
@@ -121,12 +124,13 @@ def decide(ask: Ask, candidates: Iterable[Candidate], rules: Rules) -> Placement
     return chosen if chosen is not None else Unschedulable(rejections)
 
 
-def refuse_everywhere(request: PodRequest) -> Rejection | None:
+def refuse_everywhere(ask: Ask) -> Rejection | None:
     """What stands against a pod whatever the node: demands that nobody here can honour are refused, never ignored."""
-    if not request.constraints.unsupported:
-        return None
-    why = "; ".join(request.constraints.unsupported)
-    return Rejection(Reason.UNSUPPORTED, f"koord-numa does not support: {why}", resolvable=False)
+    demands = ask.request.constraints
+    if demands.unsupported:
+        why = "; ".join(demands.unsupported)
+        return Rejection(Reason.UNSUPPORTED, f"koord-numa does not support: {why}", resolvable=False)
+    return refuse_claims(ask.request, ask.storage or Storage(known=False)) if demands.claims else None
 
 
 def evaluate(ask: Ask, candidate: Candidate, rules: Rules) -> Fit | Rejection:
@@ -158,13 +162,22 @@ def _fits_now(ask: Ask, candidate: Candidate) -> Rejection | None:
     if isinstance(candidate.offer, Rejection):
         return candidate.offer
     request, node, ledger = ask.request, candidate.node, candidate.ledger
-    rejection = fits_ports(request, candidate.ports) or fits_resources(
-        ask.amounts, candidate.allocatable, ledger.amounts, len(ledger)
+    return (
+        fits_ports(request, candidate.ports)
+        or fits_resources(ask.amounts, candidate.allocatable, ledger.amounts, len(ledger))
+        or fits_around(ask, node)
     )
+
+
+def fits_around(ask: Ask, node: Node) -> Rejection | None:
+    """The part that depends on what is elsewhere: volumes and other pods."""
+    rejection = None
+    if ask.request.constraints.claims and ask.storage is not None:
+        rejection = fits_volumes(ask.request, node, ask.storage)
     if rejection is None and ask.spread is not None:
-        rejection = fits_spread(request, node, ask.spread)
+        rejection = fits_spread(ask.request, node, ask.spread)
     if rejection is None and ask.neighbours is not None:
-        rejection = fits_pod_affinity(request, node, ask.neighbours)
+        rejection = fits_pod_affinity(ask.request, node, ask.neighbours)
     return rejection
 
 
@@ -201,10 +214,17 @@ def score(ask: Ask, candidate: Candidate, placement: Placement, rules: Rules) ->
     total += parts.taints * score_taints(ask.request, node)
     held = candidate.ledger.amounts
     total += parts.resources * score_filling(rules.scoring, ask.amounts, candidate.allocatable, held, rules.weights)
+    return total + score_around(ask, node, rules)
+
+
+def score_around(ask: Ask, node: Node, rules: Rules) -> int:
+    """What other pods add to the score of a node, or take away."""
+    total = 0
     if ask.neighbours is not None:
-        total += parts.pod_affinity * max(-MAX_SCORE, min(MAX_SCORE, pod_preference(node, ask.neighbours)))
+        preference = pod_preference(node, ask.neighbours)
+        total += rules.parts.pod_affinity * max(-MAX_SCORE, min(MAX_SCORE, preference))
     if ask.spread is not None:
-        total += parts.spread * max(0, MAX_SCORE - crowding(ask.request, node, ask.spread))
+        total += rules.parts.spread * max(0, MAX_SCORE - crowding(ask.request, node, ask.spread))
     return total
 
 

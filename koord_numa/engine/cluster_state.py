@@ -22,6 +22,7 @@ from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
 from koord_numa.engine.causes import Cause
 from koord_numa.engine.node_record import NodeRecord
+from koord_numa.engine.placed_pods import PlacedPods
 
 DELETED = "DELETED"
 """The event type that says an object is gone; every other type, ``None`` among them, says that it exists as shown."""
@@ -46,18 +47,12 @@ class ClusterState:
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
     node_of: dict[str, str] = field(default_factory=dict)  # uid of a counted pod -> its node
     assumed: dict[str, Assumption] = field(default_factory=dict)
+    index: PlacedPods = field(default_factory=PlacedPods)
 
     def pod(self, uid: str) -> Pod | None:
         """A counted pod."""
         name = self.node_of.get(uid)
         return None if name is None else self.nodes[name].pods[uid]
-
-    def placed(self) -> Iterator[tuple[Node, Pod]]:
-        """Every counted pod with its node, where there is a Node object."""
-        for record in self.nodes.values():
-            if record.node is not None:
-                for pod in record.pods.values():
-                    yield record.node, pod
 
     def observe_node(self, event: str | None, node: Node) -> None:
         """A Node came, changed or went."""
@@ -141,6 +136,7 @@ class ClusterState:
             return
         record = self.nodes[name]
         record.discount(uid)
+        self.index.remove(uid)
         self.on_change(Cause.CAPACITY_FREED, record)
         self._forget_if_empty(record)
 
@@ -187,6 +183,7 @@ class ClusterState:
         known = record.pods.get(uid)
         if known is not None and record.ledger.holdings[uid] == holding:
             record.pods[uid] = pod
+            self.index.add(record, pod)
             if known.labels != pod.labels or known.deleting != pod.deleting:
                 self.on_change(Cause.POD_BOUND, record)
             return
@@ -194,6 +191,7 @@ class ClusterState:
             record.unpublished.add(uid)
         self.node_of[uid] = record.name
         record.count(pod, holding)
+        self.index.add(record, pod)
         self.on_change(Cause.POD_BOUND if known is None else Cause.CAPACITY_FREED, record)
 
     def _settle_published(self, record: NodeRecord) -> None:

@@ -14,7 +14,6 @@ from koord_numa.core.candidate import Candidate
 from koord_numa.core.decide import Ask, Parts, Rules, ask_of, decide, evaluate, looks_around, refuse_everywhere
 from koord_numa.core.fit.pod_affinity import neighbourhood
 from koord_numa.core.fit.spread import spread_view
-from koord_numa.core.selectors import Labels
 from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.core.vocabulary import NumaAllocateStrategy, ScoringType
 from koord_numa.engine.cluster_state import ClusterState
@@ -22,6 +21,8 @@ from koord_numa.engine.columns import Columns
 from koord_numa.engine.cooling import Cooling
 from koord_numa.engine.ranking import Ranking
 from koord_numa.engine.request_class import RequestClass
+from koord_numa.engine.storage_room import StorageRoom
+from koord_numa.engine.wide_look import best_around
 from koord_numa.ports import Clock
 from koord_numa.settings import NodesWithoutTopology, Profile, ScoringStrategy
 
@@ -36,17 +37,18 @@ class Decider:
         self._clock = clock
         self._rankings: LRUCache[RequestClass, Ranking] = LRUCache(maxsize=remembered)
         self._rules: dict[str, Rules] = {}
-        self.namespaces: Mapping[str, Labels] = {}
+        self.storage = StorageRoom()
 
     def decide(self, klass: RequestClass) -> Placement | Unschedulable:
         """The best place for a pod of this class in the state of this moment, or every node's refusal."""
-        if refusal := refuse_everywhere(klass.request):
-            return Unschedulable(dict.fromkeys(sorted(self._columns.row_of), refusal))
         if _looks_around(klass):
-            return decide(self.ask_now(klass), self._candidates(klass), self.rules_of(klass))
+            return self._look_around(klass)
         ranking = self._rankings.get(klass)
         if ranking is None:
-            ranking = Ranking(self._ask(klass), self.rules_of(klass), self._columns, self.bars_of(klass))
+            ask = self._ask(klass)
+            if refusal := refuse_everywhere(ask):
+                return Unschedulable(dict.fromkeys(sorted(self._columns.row_of), refusal))
+            ranking = Ranking(ask, self.rules_of(klass), self._columns, self.bars_of(klass))
             self._rankings[klass] = ranking
         return ranking.choose()
 
@@ -60,21 +62,28 @@ class Decider:
         seen = None if record is None else record.candidate_for(uid)
         if seen is None:
             return None
-        refusal = refuse_everywhere(klass.request) or self.bars_of(klass)(node)
-        answer = refusal or evaluate(self.ask_now(klass), seen, self.rules_of(klass))
+        ask = self.ask_now(klass)
+        answer = refuse_everywhere(ask) or self.bars_of(klass)(node) or evaluate(ask, seen, self.rules_of(klass))
         return answer if isinstance(answer, Rejection) else answer.placement
 
     def ask_now(self, klass: RequestClass) -> Ask:
         """What a pod of this class asks for at this moment: counts of pods by topology domain change with every placement."""
         if not _looks_around(klass):
             return self._ask(klass)
-        request, placed = klass.request, list(self._state.placed())
+        request, index = klass.request, self._state.index
+        placed = index.near(request.constraints, request.namespace)
         nodes = [record.node for record in self._state.nodes.values() if record.node is not None]
         return replace(
             self._ask(klass),
-            neighbours=neighbourhood(request, placed, self.namespaces),
+            neighbours=neighbourhood(request, placed, index.namespaces),
             spread=spread_view(request, nodes, placed) if request.constraints.spread else None,
+            storage=self.storage.seen(index.claims()) if request.constraints.claims else None,
         )
+
+    def _look_around(self, klass: RequestClass) -> Placement | Unschedulable:
+        ask, rules = self.ask_now(klass), self.rules_of(klass)
+        found = best_around(ask, rules, self._columns, self.bars_of(klass))
+        return decide(ask, self._candidates(klass), rules) if found is None else found
 
     def _candidates(self, klass: RequestClass) -> list[Candidate]:
         bars = self.bars_of(klass)
@@ -99,8 +108,8 @@ class Decider:
 
 
 def _looks_around(klass: RequestClass) -> bool:
-    """Does a node's answer depend on pods elsewhere? Then nothing is remembered of it."""
-    return klass.by_labels or looks_around(klass.request)
+    """Does a node's answer depend on more than the node? Then nothing is remembered of it."""
+    return klass.picked or looks_around(klass.request)
 
 
 class Bars:

@@ -59,7 +59,7 @@ class Engine:
         self.state = ClusterState(self._on_change)
         self._columns = Columns()
         self._cooling = Cooling(settings.cool_down)
-        self.classes = RequestClasses(settings)
+        self.classes = RequestClasses(settings, self.state.index)
         self.queue = Queue(settings.wake_pause, settings.parked_retry_seconds, outside.random)
         self._notices = Notices(outside)
         self.desk = Desk(
@@ -74,6 +74,7 @@ class Engine:
         )
         self.scheduler = Scheduler(self.desk)
         self._refused: LRUCache[str, bool] = LRUCache(maxsize=REMEMBERED_REFUSALS)
+        self._epoch = 0
         self._distrusted: dict[str, str] = {}
         self._missing = set(Source)
         self._begin = asyncio.Event()
@@ -110,8 +111,8 @@ class Engine:
         """A pod that has a node, whoever put it there: it is counted the moment it is seen, and no longer once it is gone."""
         if event != DELETED and is_refusal(pod):
             self._note_refusal(pod)
-        self._mind_labels(pod)
         self.state.observe_pod(event, pod)
+        self._mind_terms()
         if event == DELETED or pod.node:
             self._waits_no_longer(pod.key.uid)
 
@@ -255,14 +256,13 @@ class Engine:
         why = f"the kubelet answered {pod.reason} to {pod.key}; pods like it avoid this node for a while"
         self.outside.recorder.node_event(pod.node, warning=True, reason="KubeletRefusal", message=why)
 
-    def _mind_labels(self, pod: Pod) -> None:
-        """From the first pod on that keeps others away by their labels, labels are part of every request class."""
-        demands = pod.request.constraints
-        if self.classes.by_labels or not (demands.anti_affinity or demands.preferred_anti_affinity):
+    def _mind_terms(self) -> None:
+        """Terms of placed pods have come or gone: waiting pods that they pick belong to other classes now."""
+        if self._epoch == self.state.index.epoch:
             return
-        self.classes.by_labels = True
-        for waiting in list(self.desk.waiting.values()):
-            self.observe_waiting(None, waiting)
+        self._epoch = self.state.index.epoch
+        for pod in list(self.desk.waiting.values()):
+            self.observe_waiting(None, pod)
 
     async def _keep_house(self) -> None:
         """Things that only time brings: rests end, and binds that nobody has shown are read back."""

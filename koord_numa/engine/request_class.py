@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from koord_numa.core.amounts import CPU, Amounts
 from koord_numa.core.effective import effective_requests
 from koord_numa.core.request import Pod, PodRequest
+from koord_numa.engine.placed_pods import PlacedPods
 from koord_numa.settings import Profile, Settings
 
 
@@ -23,7 +24,7 @@ class RequestClass:
     profile: Profile
     request: PodRequest
     amounts: Amounts
-    by_labels: bool = False  # labels and namespace are part of the class, because placed pods look at them
+    picked: bool = False  # terms of placed pods pick pods of this class, so its labels matter
 
     @property
     def priority(self) -> int:
@@ -38,10 +39,10 @@ class RequestClass:
 
 @dataclass(slots=True)
 class RequestClasses:
-    """Finds the class of a pod. Labels and namespace count only while ``by_labels`` says that some pod keeps others away by them."""
+    """Finds the class of a pod. Of its labels counts which terms of placed pods pick them: hardly ever any."""
 
     settings: Settings
-    by_labels: bool = False
+    placed: PlacedPods
     _known: WeakValueDictionary[Hashable, RequestClass] = field(default_factory=WeakValueDictionary)
     _count: int = 0
 
@@ -50,12 +51,12 @@ class RequestClasses:
         profile = self.settings.profile(pod.scheduler)
         if profile is None:
             return None
-        seen = (pod.key.namespace, pod.labels) if self.by_labels else ()
-        key = (pod.scheduler, pod.request.class_key, seen)
+        pickers = self.placed.pickers(pod)
+        key = (pod.scheduler, pod.request.class_key, pickers)
         known = self._known.get(key)
         if known is None:
             self._count += 1
-            request = replace(pod.request, labels=pod.labels) if self.by_labels else pod.request
-            known = RequestClass(self._count, key, profile, request, effective_requests(request), self.by_labels)
+            request = replace(pod.request, labels=pod.labels) if pickers else pod.request
+            known = RequestClass(self._count, key, profile, request, effective_requests(request), bool(pickers))
             self._known[key] = known
         return known

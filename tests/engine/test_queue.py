@@ -11,11 +11,12 @@ from koord_numa.core.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.verdicts import Reason, Rejection, Unschedulable
 from koord_numa.core.vocabulary import ContainerKind
 from koord_numa.engine.causes import WAKERS, Cause
+from koord_numa.engine.placed_pods import PlacedPods
 from koord_numa.engine.queue import Queue, QueueNumbers, pause
 from koord_numa.engine.request_class import RequestClass, RequestClasses
 from koord_numa.settings import Backoff, Settings
 
-CLASSES = RequestClasses(Settings())
+CLASSES = RequestClasses(Settings(), PlacedPods())
 PAUSE = Backoff(initial=1, max=8, jitter=0)
 
 
