@@ -13,6 +13,8 @@ What the engine needs of the outside world, as protocols, and how the outside wo
 from collections.abc import Mapping
 from typing import Protocol
 
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.rebind_request import RebindAnswer, RebindRequest, Seat
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.verdicts import Placement
 
@@ -95,6 +97,38 @@ class Recorder(Protocol):
 
     def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
         """An Event on a node, such as topology data that cannot be trusted."""
+        ...
+
+
+class RebindRecorder(Recorder, Protocol):
+    """A recorder that knows RebindResources too."""
+
+    def rebind_event(self, rebind: RebindRequest, *, warning: bool, reason: str, message: str) -> None:
+        """An Event on a RebindResource."""
+        ...
+
+
+class RebindWriter(Protocol):
+    """Carries a rebind out, one small conditional step at a time, and says in the RebindResource how it went."""
+
+    async def read_rebind(self, rebind: RebindRequest) -> RebindRequest:
+        """The RebindResource as it is now. Raises ``Gone`` also when the name belongs to another uid."""
+        ...
+
+    async def answer(self, rebind: RebindRequest, answer: RebindAnswer) -> None:
+        """Write the status. Saying the same twice does no harm. Raises every ``ClusterError``; ``Gone`` as above."""
+        ...
+
+    async def read_seat(self, pod: PodKey) -> Seat:
+        """The pod as it is now and its resource-status. Raises ``Gone`` also when the name belongs to another uid."""
+        ...
+
+    async def reseat(self, seat: Seat, cpus: CpuSet) -> None:
+        """
+        Give the pod these CPUs, if it is still exactly as it was read; nothing else about it changes.
+
+        Raises ``Conflict`` when it is not, and every other ``ClusterError``.
+        """
         ...
 
 

@@ -19,8 +19,10 @@ from cachetools import LRUCache
 
 from koord_numa.cluster.client import MERGE_PATCH, Api, Body
 from koord_numa.cluster.resources import EVENTS, Call
+from koord_numa.core.rebind_request import RebindRequest
 from koord_numa.core.request import PodKey
 from koord_numa.ports import Clock, ClusterError, Gone, Unavailable
+from koord_numa.wire import names
 
 LONGEST_NOTE: Final = 1024
 """Bytes of a note that the API server accepts."""
@@ -49,11 +51,18 @@ class About:
     namespace: str
     name: str
     uid: str
+    version: str = "v1"
 
     @property
     def reference(self) -> dict[str, str]:
         """As an ObjectReference."""
-        parts = {"apiVersion": "v1", "kind": self.kind, "namespace": self.namespace, "name": self.name, "uid": self.uid}
+        parts = {
+            "apiVersion": self.version,
+            "kind": self.kind,
+            "namespace": self.namespace,
+            "name": self.name,
+            "uid": self.uid,
+        }
         return {key: value for key, value in parts.items() if value}
 
 
@@ -100,6 +109,13 @@ class EventRecorder:
     def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
         """An event on a node. Its uid is the node's name, as the kubelet does, so that ``kubectl describe node`` finds it."""
         self._record(About("Node", "", node, node), _kind(warning), reason, message)
+
+    def rebind_event(self, rebind: RebindRequest, *, warning: bool, reason: str, message: str) -> None:
+        """An event on a RebindResource."""
+        about = About(
+            names.REBIND_KIND, "", rebind.name, rebind.uid, f"{names.SCHEDULING_GROUP}/{names.REBIND_VERSION}"
+        )
+        self._record(about, _kind(warning), reason, message)
 
     def _record(self, about: About, kind: str, reason: str, message: str) -> None:
         note = Note(about, kind, reason, _ACTIONS.get(reason, "Scheduling"), _shortened(message))
@@ -188,8 +204,12 @@ _ACTIONS: Final[Mapping[str, str]] = {
     "Scheduled": "Binding",
     "FailedScheduling": "Scheduling",
     "Preempted": "Preempting",
+    "CPUsRebound": "Rebinding",
+    "RebindStarted": "Rebinding",
+    "RebindSucceeded": "Rebinding",
+    "RebindFailed": "Rebinding",
 }
-"""kube-scheduler's actions for its reasons."""
+"""What was being done: kube-scheduler's actions for its reasons, and one more for rebinds."""
 
 
 def _kind(warning: bool) -> str:
