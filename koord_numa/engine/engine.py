@@ -13,6 +13,7 @@ from typing import Final
 
 from cachetools import LRUCache
 
+from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.node import Node, Topology
 from koord_numa.core.request import Pod
 from koord_numa.engine.causes import Cause
@@ -22,8 +23,10 @@ from koord_numa.engine.cooling import Cooling, is_refusal
 from koord_numa.engine.decider import Decider
 from koord_numa.engine.meter import Meter
 from koord_numa.engine.node_record import NodeRecord
+from koord_numa.engine.nominations import Nominations
 from koord_numa.engine.notices import Notices
 from koord_numa.engine.outside import Outside
+from koord_numa.engine.preemption import Preemption
 from koord_numa.engine.queue import Queue, QueueNumbers
 from koord_numa.engine.request_class import RequestClasses
 from koord_numa.engine.scheduler import Desk, Scheduler
@@ -70,9 +73,11 @@ class Engine:
             classes=self.classes,
             decider=Decider(self.state, self._columns, self._cooling, outside.clock, settings.remembered_classes),
             notices=self._notices,
+            nominations=Nominations(self.state, outside.clock),
             meter=self.meter,
         )
-        self.scheduler = Scheduler(self.desk)
+        self.preemption = Preemption(self.desk)
+        self.scheduler = Scheduler(self.desk, self.preemption.consider)
         self._refused: LRUCache[str, bool] = LRUCache(maxsize=REMEMBERED_REFUSALS)
         self._epoch = 0
         self._distrusted: dict[str, str] = {}
@@ -124,6 +129,10 @@ class Engine:
         """A NodeResourceTopology; it may come before its node, after it, or never."""
         self.state.observe_topology(event, topology)
 
+    def observe_budget(self, event: str | None, budget: DisruptionBudget) -> None:
+        """A PodDisruptionBudget, which nobody is preempted against."""
+        self.preemption.observe_budget(event, budget)
+
     # A list is the whole truth about its kind: what it does not show is gone.
 
     def replace_waiting(self, pods: Iterable[Pod]) -> None:
@@ -148,6 +157,10 @@ class Engine:
     def replace_topologies(self, topologies: Iterable[Topology]) -> None:
         """All NodeResourceTopologies; none at all when their CRD is not installed."""
         self.state.replace_topologies(topologies)
+
+    def replace_budgets(self, budgets: Iterable[DisruptionBudget]) -> None:
+        """All PodDisruptionBudgets. Nobody is preempted before they are known; decisions do not wait for them."""
+        self.preemption.replace_budgets(budgets)
 
     def synced(self, source: Source) -> None:
         """This source has told everything that exists."""
@@ -180,7 +193,8 @@ class Engine:
     async def run(self) -> None:
         """Decide and bind until ``stop``: returns when every bind in flight has been settled."""
         await self._begin.wait()
-        side = [asyncio.create_task(self._notices.run()), asyncio.create_task(self._keep_house())]
+        work = (self._notices.run(), self._keep_house(), self.preemption.run())
+        side = [asyncio.create_task(each) for each in work]
         try:
             await self.scheduler.run()
         finally:
@@ -193,6 +207,11 @@ class Engine:
         self.scheduler.stop()
         self._begin.set()
 
+    def volumes_changed(self) -> None:
+        """A claim, volume or storage class in ``desk.decider.storage`` has changed: pods that wait for volumes are tried again."""
+        self.queue.wake(Cause.VOLUME_CHANGED, self.outside.clock())
+        self.scheduler.kick()
+
     # Views.
 
     def queue_numbers(self) -> QueueNumbers:
@@ -202,7 +221,7 @@ class Engine:
     def explain(self, uid: str) -> str:
         """Why a pod waits, as last decided; empty when it was not tried yet or does not wait."""
         verdict = self.queue.verdict(uid)
-        return "" if verdict is None else why_everywhere(verdict)
+        return "" if verdict is None else self._notices.with_remark(uid, why_everywhere(verdict))
 
     def waiting(self) -> list[Pod]:
         """Pods that want a node, in no particular order."""
@@ -214,11 +233,14 @@ class Engine:
         self.desk.waiting.pop(uid, None)
         self.desk.attempts.pop(uid, None)
         self.queue.remove(uid)
+        self.desk.nominations.end(uid)
+        self.preemption.forget(uid)
         self._notices.forget(uid)
 
     def _on_change(self, cause: Cause, record: NodeRecord) -> None:
         """Results about this node are out of date, and those who wait for such a change are tried again."""
         self._columns.changed(record)
+        self.desk.nominations.node_changed(record)
         if self.queue.parked:
             now = self.outside.clock()
             self.queue.wake(cause, now, record.room)
@@ -269,6 +291,7 @@ class Engine:
         while True:
             await self.outside.sleep(HOUSEKEEPING_SECONDS)
             self.end_rests()
+            self.preemption.look_again()
             for assumption in self.state.overdue(self.outside.clock() - self.settings.settle_seconds):
                 await self.read_back(assumption)
 

@@ -89,7 +89,7 @@ class Queue:
         self._random = random
         self._buckets: dict[RequestClass, _Bucket] = {}
         self._class_of: dict[str, RequestClass] = {}  # queued pods, backing off or not
-        self._ready: list[tuple[Turn, RequestClass]] = []  # heap of active buckets by their head; may be stale
+        self._ready: list[tuple[Turn, int, RequestClass]] = []  # heap of active buckets by their head; may be stale
         self._paused: list[tuple[float, int, RequestClass]] = []  # heap of woken or parked buckets by time
         self._failures: WeakKeyDictionary[RequestClass, int] = WeakKeyDictionary()  # parked so often in a row
         self._backing_off: dict[str, Pod] = {}
@@ -149,7 +149,7 @@ class Queue:
         """Take out the pod whose turn it is; ``None`` when nobody may be tried now."""
         self._advance(now)
         while self._ready:
-            turn, klass = heappop(self._ready)
+            turn, _, klass = heappop(self._ready)
             bucket = self._buckets.get(klass)
             if bucket is None or bucket.offered != turn:
                 continue
@@ -252,7 +252,7 @@ class Queue:
         head = bucket.head()
         if head is not None and (bucket.offered is None or head < bucket.offered):
             bucket.offered = head
-            heappush(self._ready, (head, bucket.klass))
+            heappush(self._ready, (head, bucket.klass.number, bucket.klass))
 
     def _drop_if_empty(self, bucket: _Bucket) -> None:
         if not bucket.pods:

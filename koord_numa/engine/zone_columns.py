@@ -64,7 +64,7 @@ class Zones:
         if isinstance(offer, Inventory):
             self.ground[row] = _ground(offer)
             if offer.zones:
-                self._write_free(row, offer.zones, record.ledger.numa)
+                self._write_free(row, offer.zones, record.booked.numa)
         elif offer is None and record.topology is not None:
             self.ground[row] = self._write_kubelet(row, record, record.topology)
         else:

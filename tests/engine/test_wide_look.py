@@ -1,0 +1,197 @@
+"""Pods that care for other pods or for volumes: rules as kube-scheduler's, and the same answer as asking every node."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import TypeVar
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koord_numa.core.constraints import (
+    Constraints,
+    LabelSelector,
+    NodeTerm,
+    Operator,
+    PodTerm,
+    PreferredPodTerm,
+    Requirement,
+    SpreadConstraint,
+)
+from koord_numa.core.decide import decide
+from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Placement, Reason
+from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim
+from koord_numa.engine.cluster_state import ClusterState
+from koord_numa.engine.columns import Columns
+from koord_numa.engine.cooling import Cooling
+from koord_numa.engine.decider import Decider
+from koord_numa.engine.placed_pods import PlacedPods
+from koord_numa.engine.request_class import RequestClasses
+from koord_numa.settings import Backoff, Settings
+from tests.engine.clusters import random_node, random_pod, random_topology
+from tests.engine.world import World, bound, make_node, make_pod, make_world
+
+
+def app(*names: str) -> LabelSelector:
+    return LabelSelector((Requirement("app", Operator.IN, names),))
+
+
+def near(*names: str, key: str = "zone") -> PodTerm:
+    return PodTerm(key, app(*names), ("default",))
+
+
+def demanding(name: str, labelled: str = "", **demands: object) -> Pod:
+    pod = make_pod(name, labels=(("app", labelled),) if labelled else ())
+    constraints = Constraints(**demands)  # type: ignore[arg-type]  # demands are named fields
+    return replace(pod, request=replace(pod.request, constraints=constraints, labels=pod.labels))
+
+
+def zones(*names: str) -> World:
+    return make_world(*(make_node(f"node-{name}", labels={"zone": name}) for name in names))
+
+
+async def test_a_placed_pods_anti_affinity_keeps_others_away_though_they_ask_for_nothing() -> None:
+    world = zones("a", "b")
+    world.engine.observe_bound(None, bound(demanding("lonely", anti_affinity=(near("web"),)), "node-a"))
+    world.waits(demanding("web", "web"), demanding("other", "db"))
+    await world.settle()
+    assert world.nodes_of() == {"web": "node-b", "other": "node-a"}
+
+
+async def test_waiting_pods_change_class_when_a_term_that_picks_them_comes() -> None:
+    world = zones("a")
+    world.lease.held = False
+    world.waits(demanding("web", "web"))
+    await world.settle()
+    world.engine.observe_bound(None, bound(demanding("lonely", anti_affinity=(near("web"),)), "node-a"))
+    world.lease.held = True
+    await world.settle()
+    assert world.nodes_of() == {"web": ""}
+    world.engine.observe_bound("DELETED", bound(demanding("lonely", anti_affinity=(near("web"),)), "node-a"))
+    world.clock.now += 60
+    await world.settle()
+    assert world.nodes_of() == {"web": "node-a"}
+
+
+async def test_affinity_goes_where_its_friends_are() -> None:
+    world = zones("a", "b", "c")
+    world.engine.observe_bound(None, bound(demanding("friend", "db"), "node-c"))
+    world.waits(demanding("web", affinity=(near("db"),)))
+    await world.settle()
+    assert world.nodes_of() == {"web": "node-c"}
+
+
+async def test_preferences_pull_and_push() -> None:
+    world = zones("a", "b", "c")
+    world.engine.observe_bound(None, bound(demanding("friend", "db"), "node-b"))
+    world.waits(
+        demanding("to", preferred_affinity=(PreferredPodTerm(100, near("db")),)),
+    )
+    await world.settle()
+    assert world.nodes_of() == {"to": "node-b"}
+
+
+async def test_spread_keeps_the_skew_within_its_limit() -> None:
+    world = zones("a", "b", "c")
+    spread = (SpreadConstraint("zone", 1, hard=True, selector=app("web")),)
+    for number in range(6):
+        world.waits(demanding(f"web-{number}", "web", spread=spread))
+        await world.settle()
+    assert sorted(world.nodes_of().values()) == ["node-a", "node-a", "node-b", "node-b", "node-c", "node-c"]
+
+
+async def test_a_bound_volume_decides_and_an_unknown_one_waits() -> None:
+    world = zones("a", "b")
+    world.waits(demanding("pod", claims=("data",)))
+    await world.settle()
+    assert world.nodes_of() == {"pod": ""}
+    room = world.engine.desk.decider.storage
+    room.claims["default", "data"] = PersistentVolumeClaim("default", "data", volume="pv", bound=True)
+    in_b = NodeTerm(labels=(Requirement("zone", Operator.IN, ("b",)),))
+    room.volumes["pv"] = PersistentVolume("pv", node_terms=(in_b,))
+    room.known = True
+    world.engine.volumes_changed()
+    world.clock.now += 60
+    await world.settle()
+    assert world.nodes_of() == {"pod": "node-b"}
+
+
+async def test_what_is_not_supported_is_refused_with_its_name() -> None:
+    world = zones("a")
+    world.waits(demanding("pod", unsupported=("resourceClaims",)))
+    await world.settle()
+    verdict = world.engine.queue.verdict("uid-pod")
+    assert verdict is not None
+    assert [no.reason for no in verdict.rejections.values()] == [Reason.UNSUPPORTED]
+    assert "koord-numa does not support: resourceClaims" in world.engine.explain("uid-pod")
+
+
+T = TypeVar("T")
+
+
+def sometimes(dice: Random, chance: float, make: Callable[[], T]) -> tuple[T, ...]:
+    return (make(),) if dice.random() < chance else ()
+
+
+def random_demands(dice: Random) -> Constraints:
+    """Affinity, anti-affinity, preferences or spread over a few labels and zones."""
+
+    def term() -> PodTerm:
+        key = dice.choice(("zone", "kubernetes.io/hostname"))
+        return PodTerm(key, app(dice.choice("xyz")), ("default",))
+
+    def wish() -> PreferredPodTerm:
+        return PreferredPodTerm(dice.randint(1, 100), term())
+
+    def even() -> SpreadConstraint:
+        return SpreadConstraint("zone", 1, hard=dice.random() < 0.5, selector=app(dice.choice("xyz")))
+
+    return Constraints(
+        affinity=sometimes(dice, 0.2, term),
+        anti_affinity=sometimes(dice, 0.3, term),
+        preferred_affinity=sometimes(dice, 0.3, wish),
+        preferred_anti_affinity=sometimes(dice, 0.3, wish),
+        spread=sometimes(dice, 0.4, even),
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_the_answer_is_that_of_asking_every_node(seed: int) -> None:
+    dice, columns = Random(seed), Columns()
+    state = ClusterState(lambda _cause, record: columns.changed(record))
+    configured = Settings()
+    decider = Decider(state, columns, Cooling(Backoff()), lambda: 0.0, 16)
+    classes = RequestClasses(configured, state.index)
+    for number in range(10):
+        node = random_node(dice, f"node-{number}", cpus=16)
+        state.observe_node(None, node)
+        if dice.random() < 0.5:
+            state.observe_topology(None, random_topology(dice, node))
+    for number in range(25):
+        pod = random_pod(dice, f"pod-{number}")
+        pod = replace(pod, labels=(("app", dice.choice("xyz")),))
+        pod = replace(pod, request=replace(pod.request, constraints=random_demands(dice), labels=pod.labels))
+        klass = classes.of(pod)
+        assert klass is not None
+        found = decider.decide(klass)
+        candidates = [seen for record in state.nodes.values() if (seen := record.candidate())]
+        assert found == decide(decider.ask_now(klass), candidates, decider.rules_of(klass))
+        if isinstance(found, Placement):
+            state.hold(pod, found)
+
+
+def test_the_index_of_placed_pods_forgets_everything() -> None:
+    index, record = PlacedPods(), ClusterState(lambda _cause, _record: None)
+    record.observe_node(None, make_node("node"))
+    pods = [demanding(f"pod-{i}", anti_affinity=(near("web"),), claims=("data",)) for i in range(3)]
+    for pod in pods:
+        index.add(record.nodes["node"], pod)
+        index.add(record.nodes["node"], pod)
+    assert index.pickers(demanding("web", "web")) == frozenset({near("web")})
+    assert index.claims() == frozenset({("default", "data")})
+    for pod in pods:
+        index.remove(pod.key.uid)
+        index.remove(pod.key.uid)
+    assert index == PlacedPods(epoch=index.epoch)
