@@ -137,6 +137,17 @@ class LeaseSettings(_Section):
         return self
 
 
+class PreemptionSettings(_Section):
+    """
+    May pods of lower priority be evicted? ``candidate_nodes`` is how many nodes are tried out for one pod, the emptiest first;
+    ``topology_patience_seconds`` how long a freed node's new topology is waited for where a kubelet chooses CPUs.
+    """
+
+    enabled: bool = True
+    candidate_nodes: Annotated[int, Field(ge=1, le=10_000)] = 100
+    topology_patience_seconds: Annotated[float, Field(ge=0)] = 180.0
+
+
 class Settings(_Section):
     """Everything that can be configured, with the defaults that hold without a configuration."""
 
@@ -151,6 +162,7 @@ class Settings(_Section):
     settle_seconds: Annotated[float, Field(gt=0)] = 5.0
     cool_down: Backoff = Backoff(initial=30.0, max=600.0)
     remembered_classes: Annotated[int, Field(ge=1)] = 256
+    preemption: PreemptionSettings = PreemptionSettings()
     lease: LeaseSettings = LeaseSettings()
 
     @model_validator(mode="after")

@@ -28,7 +28,8 @@ class Histogram:
 class Meter:
     """
     ``attempts`` counts decisions by result (scheduled, unschedulable, error), ``placements`` bound pods by alignment, ``refusals``
-    rejected pods by kubelet reason, ``failures`` failed binds by kind of error, ``waits`` verdicts by the reasons in them.
+    rejected pods by kubelet reason, ``failures`` failed binds by kind of error, ``waits`` verdicts by the reasons in them,
+    ``preemptions`` attempts to make room by result, and ``victims`` those evicted for it.
     """
 
     attempts: Counter[str] = field(default_factory=Counter)
@@ -36,5 +37,7 @@ class Meter:
     refusals: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
+    preemptions: Counter[str] = field(default_factory=Counter)
+    victims: int = 0
     deciding: Histogram = field(default_factory=Histogram)
     binding: Histogram = field(default_factory=Histogram)

@@ -133,13 +133,13 @@ class NodeRecord:
         others = {other: nominee for other, nominee in self.nominees.items() if other != uid}
         return self._derive(self.node, self._ledger_with(others), others)
 
-    def site(self, assumed: frozenset[str]) -> Site | None:
-        """The node with everybody on it, as preemption sees it; ``None`` when there is no Node object."""
-        seen = self.candidate()
+    def site_for(self, uid: str, assumed: frozenset[str]) -> Site | None:
+        """The node with everybody on it, as preemption for this pod sees it; ``None`` when there is no Node object."""
+        seen = self.candidate_for(uid)
         if seen is None:
             return None
-        unpublished = frozenset(self.unpublished).union(self.nominees)
-        return Site(seen, self.pods, self.topology, self.nominees, unpublished, assumed)
+        others = {other: nominee for other, nominee in self.nominees.items() if other != uid and other not in self.pods}
+        return Site(seen, self.pods, self.topology, others, frozenset(self.unpublished).union(others), assumed)
 
     def barred(self) -> Rejection | None:
         """Why nothing may go here although the node itself is fine."""

@@ -25,6 +25,7 @@ class Notices:
 
     outside: Outside
     _told: dict[str, str] = field(default_factory=dict)
+    _remarks: dict[str, str] = field(default_factory=dict)
     _pending: dict[str, tuple[PodKey, str]] = field(default_factory=dict)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -33,13 +34,32 @@ class Notices:
         return len(self._pending)
 
     def waits(self, pod: PodKey, why: str) -> None:
-        """The pod waits: an event and the condition, if it was told something else before."""
+        """The pod waits: an event and the condition, if it was told something else before. A remark goes with it."""
+        why = self.with_remark(pod.uid, why)
         if self._told.get(pod.uid) == why:
             return
         self._told[pod.uid] = why
         self.warn(pod, why)
         self._pending[pod.uid] = (pod, why)
         self._news.set()
+
+    def remark(self, uid: str, text: str) -> bool:
+        """What is to be said besides why the pod waits, from the next time on; nothing when empty. Is it anything new?"""
+        if self._remarks.get(uid, "") == text:
+            return False
+        if text:
+            self._remarks[uid] = text
+        else:
+            del self._remarks[uid]
+        return True
+
+    def with_remark(self, uid: str, why: str) -> str:
+        """The whole message: the remark comes right after the first sentence, before lines about single nodes."""
+        remark = self._remarks.get(uid)
+        if not remark:
+            return why
+        first, line, rest = why.partition("\n")
+        return f"{first} {remark}{line}{rest}"
 
     def warn(self, pod: PodKey, why: str) -> None:
         """Only an event: something went wrong that does not mean that the pod fits nowhere."""
@@ -54,6 +74,7 @@ class Notices:
     def forget(self, uid: str) -> None:
         """The pod waits no longer."""
         self._told.pop(uid, None)
+        self._remarks.pop(uid, None)
         self._pending.pop(uid, None)
 
     async def run(self) -> None:

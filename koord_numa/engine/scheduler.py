@@ -19,6 +19,7 @@ from koord_numa.engine.binding import Binding, NotLeader
 from koord_numa.engine.cluster_state import ClusterState
 from koord_numa.engine.decider import Decider
 from koord_numa.engine.meter import Meter
+from koord_numa.engine.nominations import Nominations
 from koord_numa.engine.notices import Notices
 from koord_numa.engine.outside import Outside
 from koord_numa.engine.queue import Queue, pause
@@ -43,6 +44,7 @@ class Desk:
     classes: RequestClasses
     decider: Decider
     notices: Notices
+    nominations: Nominations
     meter: Meter
     waiting: dict[str, Pod] = field(default_factory=dict)
     in_flight: set[str] = field(default_factory=set)
@@ -88,7 +90,7 @@ class Scheduler:
         now = self._desk.outside.clock()
         if self._stopping or now < self._pause_until or not self._desk.outside.lease.fresh():
             return None
-        return self._desk.queue.pop(now)
+        return self._next_freed() or self._desk.queue.pop(now)
 
     async def schedule_one(self, pod: Pod) -> None:
         """Place one pod: decide, hold, bind. Whatever goes wrong, what was held is given back, and the pod waits again or is gone."""
@@ -96,7 +98,7 @@ class Scheduler:
         klass = desk.classes.of(pod)
         if klass is None or uid not in desk.waiting:
             return
-        verdict = self._decide(klass)
+        verdict = self._decide(pod, klass)
         if isinstance(verdict, Unschedulable):
             self._park(pod, klass, verdict)
             return
@@ -127,11 +129,27 @@ class Scheduler:
             await self.schedule_one(pod)
             await asyncio.sleep(0)
 
-    def _decide(self, klass: RequestClass) -> Placement | Unschedulable:
+    def _next_freed(self) -> Pod | None:
+        """A pod whose node has been freed goes first, unless a bind of it goes on or has failed and is waited out."""
+        desk = self._desk
+        while (pod := desk.nominations.next_due()) is not None:
+            uid = pod.key.uid
+            if uid in desk.waiting and uid not in desk.in_flight and uid not in desk.attempts:
+                desk.queue.remove(uid)
+                return desk.waiting[uid]
+        return None
+
+    def _decide(self, pod: Pod, klass: RequestClass) -> Placement | Unschedulable:
         started = self._desk.outside.clock()
-        verdict = self._desk.decider.decide(klass)
+        verdict = self._on_nominated_node(pod, klass) or self._desk.decider.decide(klass)
         self._desk.meter.deciding.add(self._desk.outside.clock() - started)
         return verdict
+
+    def _on_nominated_node(self, pod: Pod, klass: RequestClass) -> Placement | None:
+        """The node that is being freed for the pod is tried before all others."""
+        node = self._desk.nominations.node_of(pod)
+        answer = self._desk.decider.try_node(klass, node, pod.key.uid) if node else None
+        return answer if isinstance(answer, Placement) else None
 
     def _park(self, pod: Pod, klass: RequestClass, verdict: Unschedulable) -> None:
         """Nobody of this class fits anywhere: all of them wait, and each is told once."""
@@ -149,6 +167,7 @@ class Scheduler:
         self._outages = 0
         desk.waiting.pop(pod.key.uid, None)
         desk.attempts.pop(pod.key.uid, None)
+        desk.nominations.end(pod.key.uid)
         desk.meter.attempts["scheduled"] += 1
         desk.meter.placements[placement.alignment.value] += 1
         desk.notices.placed(pod, placement)
@@ -205,6 +224,7 @@ class Scheduler:
         desk.waiting.pop(uid, None)
         desk.attempts.pop(uid, None)
         desk.queue.remove(uid)
+        desk.nominations.end(uid)
         desk.notices.forget(uid)
 
     def _outage(self, error: Unavailable) -> None:

@@ -1,0 +1,121 @@
+"""
+Which pod waits for which node to be freed, and whose wait is over. It decides nothing, evicts nobody, and keeps room in the state.
+
+Theory: a nomination begins when victims are chosen. It *waits* while any pod is there that must be gone; then it is *due*, once, and
+again with every change of its node, and the pod is tried there before anything else. It ends when the pod is bound or gone, when a pod of
+higher priority displaces it, or when the node stays too small although everybody awaited has left.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from koord_numa.core.ledger import holding_of
+from koord_numa.core.preempt.site import Nominee
+from koord_numa.core.preempt.victims import Clearance
+from koord_numa.core.request import Pod
+from koord_numa.engine.cluster_state import ClusterState
+from koord_numa.engine.node_record import NodeRecord
+from koord_numa.engine.queue import turn_of
+from koord_numa.engine.request_class import RequestClass
+from koord_numa.ports import Clock
+
+
+@dataclass(slots=True, eq=False)
+class Nomination:
+    """
+    One pod's claim to a node. ``cleared`` is when everybody awaited had left (monotonic seconds), ``shown`` the version of the
+    topology that was published then.
+    """
+
+    pod: Pod
+    klass: RequestClass
+    clearance: Clearance
+    cleared: float | None = None
+    shown: str = ""
+
+    @property
+    def node(self) -> str:
+        """The node that is being freed."""
+        return self.clearance.node
+
+
+@dataclass(slots=True)
+class Nominations:
+    """All nominations by the uid of their pod."""
+
+    state: ClusterState
+    clock: Clock
+    _by_uid: dict[str, Nomination] = field(default_factory=dict)
+    _on: dict[str, dict[str, None]] = field(default_factory=dict)  # uids by node
+    _due: dict[str, None] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
+    def __iter__(self) -> Iterator[Nomination]:
+        return iter(list(self._by_uid.values()))
+
+    def of(self, uid: str) -> Nomination | None:
+        """The nomination of a pod."""
+        return self._by_uid.get(uid)
+
+    def node_of(self, pod: Pod) -> str:
+        """The node to try first: the one being freed, else the one that the pod's own status names, else none."""
+        known = self._by_uid.get(pod.key.uid)
+        return pod.nominated if known is None else known.node
+
+    def begin(self, nomination: Nomination) -> None:
+        """The node is being freed from now on, and room is kept there for what the pod is to get."""
+        pod, placement = nomination.pod, nomination.clearance.placement
+        self.end(pod.key.uid)
+        self._by_uid[pod.key.uid] = nomination
+        self._on.setdefault(nomination.node, {})[pod.key.uid] = None
+        self.state.nominate(nomination.node, Nominee(pod, holding_of(pod, placement.assignment)))
+
+    def end(self, uid: str) -> Nomination | None:
+        """The pod waits for no node any more; what was kept for it is free. Returns what ended, if anything did."""
+        nomination = self._by_uid.pop(uid, None)
+        self._due.pop(uid, None)
+        if nomination is not None:
+            uids = self._on[nomination.node]
+            del uids[uid]
+            if not uids:
+                del self._on[nomination.node]
+            self.state.withdraw(nomination.node, uid)
+        return nomination
+
+    def node_changed(self, record: NodeRecord) -> None:
+        """Something about this node changed: perhaps the last one awaited has left."""
+        for uid in self._on.get(record.name, ()):
+            nomination = self._by_uid[uid]
+            if not nomination.clearance.awaited.isdisjoint(record.pods):
+                continue
+            if nomination.cleared is None:
+                nomination.cleared = self.clock()
+                nomination.shown = _version(record)
+            self._due[uid] = None
+
+    def next_due(self) -> Pod | None:
+        """The pod whose node has been freed and whose turn it is; each is returned once per change."""
+        if not self._due:
+            return None
+        pod = min((self._by_uid[uid].pod for uid in self._due), key=turn_of)
+        del self._due[pod.key.uid]
+        return pod
+
+    def may_still_fit(self, nomination: Nomination, patience: float) -> bool:
+        """
+        Is there something to wait for: somebody awaited is there, or the topology has not been published since they left?
+
+        A topology that is never published again is waited for ``patience`` seconds.
+        """
+        if nomination.cleared is None:
+            return True
+        record = self.state.nodes.get(nomination.node)
+        if record is None or record.published is None or record.inventory is not None:
+            return False
+        return _version(record) == nomination.shown and self.clock() - nomination.cleared < patience
+
+
+def _version(record: NodeRecord) -> str:
+    return "" if record.published is None else record.published.resource_version

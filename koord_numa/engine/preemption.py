@@ -1,0 +1,302 @@
+"""
+Makes room for pods that fit nowhere: chooses a node and victims, says so, checks everything once more, and evicts.
+
+Theory: one preemption at a time, beside the scheduling loop. Planning looks at nodes one by one and lets the loop go on in between, so
+what was found may be old by the end; it is never acted on before the same node, asked again, names the same victims. From then on
+room is kept for the pod, and before each single eviction the node is asked again if anything about it has changed. Whatever fails
+takes the nomination back, and the pod waits as before. Victims that have gone in vain are not brought back: the pod that needed their
+room is tried first when they have left.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from logging import getLogger
+from typing import Final
+
+from koord_numa.core.budgets import DisruptionBudget
+from koord_numa.core.decide import refuse_everywhere
+from koord_numa.core.preempt.budget import protected
+from koord_numa.core.preempt.choose import choose
+from koord_numa.core.preempt.site import Site
+from koord_numa.core.preempt.trial import Terms
+from koord_numa.core.preempt.victims import Clearance, clear_node, may_help
+from koord_numa.core.request import Pod, PodKey
+from koord_numa.core.verdicts import Unschedulable
+from koord_numa.engine.binding import NotLeader
+from koord_numa.engine.cluster_state import DELETED
+from koord_numa.engine.nominations import Nomination
+from koord_numa.engine.published_pods import speaks_of_others
+from koord_numa.engine.queue import pause, turn_of
+from koord_numa.engine.request_class import RequestClass
+from koord_numa.engine.scheduler import Desk
+from koord_numa.engine.verdict_text import why_everywhere
+from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone
+
+log = getLogger(__name__)
+
+PREEMPTED: Final = "Preempted"
+NEVER: Final = "preemption: not eligible due to preemptionPolicy=Never."
+PROTECTED: Final = "preemption: every choice of victims would violate a PodDisruptionBudget."
+SHOWN: Final = 3
+"""So many of those awaited are named to the pod that waits."""
+REPLANS: Final = 3
+"""So often is a plan made anew when the node has changed meanwhile."""
+CHUNK: Final = 64
+"""So many nodes are glanced at before others get their turn."""
+
+
+class Preemption:
+    """One per engine. ``consider`` is called when a pod fits nowhere; the rest happens in ``run``."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._budgets: dict[tuple[str, str], DisruptionBudget] | None = None  # None: not known yet
+        self._agenda: dict[RequestClass, None] = {}
+        self._failures: dict[str, int] = {}  # by uid, in a row
+        self._pauses: dict[str, tuple[float, RequestClass]] = {}  # by uid: not before this time
+        self._news = asyncio.Event()
+
+    def observe_budget(self, event: str | None, budget: DisruptionBudget) -> None:
+        """A PodDisruptionBudget came, changed or went."""
+        if self._budgets is None:
+            return
+        place = (budget.namespace, budget.name)
+        if event == DELETED:
+            self._budgets.pop(place, None)
+        else:
+            self._budgets[place] = budget
+
+    def replace_budgets(self, budgets: Iterable[DisruptionBudget]) -> None:
+        """All budgets that exist. Until they are known nobody is evicted."""
+        self._budgets = {(budget.namespace, budget.name): budget for budget in budgets}
+        self._news.set()
+
+    def consider(self, _pod: Pod, klass: RequestClass, _verdict: Unschedulable) -> None:
+        """No node takes this class: its pods are looked at as soon as there is time (``AfterUnschedulable``)."""
+        if self._desk.settings.preemption.enabled:
+            self._agenda[klass] = None
+            self._news.set()
+
+    def forget(self, uid: str) -> None:
+        """The pod waits no longer."""
+        self._failures.pop(uid, None)
+        self._pauses.pop(uid, None)
+
+    def look_again(self) -> None:
+        """Time has passed: pauses may be over, and a node that was freed may still be too small."""
+        now, patience = self._desk.outside.clock(), self._desk.settings.preemption.topology_patience_seconds
+        for uid, (until, klass) in list(self._pauses.items()):
+            if until <= now:
+                del self._pauses[uid]
+                self._agenda[klass] = None
+        for nomination in self._desk.nominations:
+            if not self._desk.nominations.may_still_fit(nomination, patience):
+                self._agenda[nomination.klass] = None
+        if self._agenda:
+            self._news.set()
+
+    async def run(self) -> None:
+        """Make room until cancelled."""
+        while True:
+            await self.work()
+            self._news.clear()
+            await self._news.wait()
+
+    async def work(self) -> None:
+        """Look at every class that is waiting for it, the highest priority first."""
+        while self._agenda and self._budgets is not None:
+            klass = min(self._agenda, key=lambda klass: (-klass.priority, klass.number))
+            del self._agenda[klass]
+            for pod in sorted(self._desk.queue.pods_of(klass), key=turn_of):
+                if not await self._serve(pod, klass):
+                    break
+
+    async def _serve(self, pod: Pod, klass: RequestClass) -> bool:
+        """See to one pod that waits; may another one of its class have more luck?"""
+        desk, uid = self._desk, pod.key.uid
+        verdict = desk.queue.verdict(uid)
+        if verdict is None:
+            return False  # the class is being tried again
+        if uid not in desk.waiting or uid in desk.in_flight:
+            return True
+        nomination = desk.nominations.of(uid)
+        if nomination is not None:
+            if self._goes_on(nomination, verdict):
+                return True
+            await self._take_back(nomination)
+        if not pod.preempts:
+            self._say(pod.key, NEVER, verdict)
+            return True
+        if uid in self._pauses:
+            return False
+        return await self._make_room(pod, klass, verdict)
+
+    def _goes_on(self, nomination: Nomination, verdict: Unschedulable) -> bool:
+        """Is the node that is being freed still one on which waiting makes sense?"""
+        rejection = verdict.rejections.get(nomination.node)
+        patience = self._desk.settings.preemption.topology_patience_seconds
+        resolvable = rejection is not None and rejection.resolvable
+        return resolvable and self._desk.nominations.may_still_fit(nomination, patience)
+
+    async def _make_room(self, pod: Pod, klass: RequestClass, verdict: Unschedulable) -> bool:
+        for _ in range(REPLANS):
+            clearance = await self._plan(pod, klass, verdict)
+            if clearance is None or clearance.violations:
+                self._desk.meter.preemptions["nothing helps" if clearance is None else "protected"] += 1
+                self._say(pod.key, "" if clearance is None else PROTECTED, verdict)
+                return False
+            if self._is_free_to_act(pod) and self._ask_again(pod, klass, clearance.node) == clearance:
+                return await self._carry_out(Nomination(pod, klass, clearance), verdict)
+        return False
+
+    async def _plan(self, pod: Pod, klass: RequestClass, verdict: Unschedulable) -> Clearance | None:
+        """
+        The best of those nodes that were refused for something that evictions can lift.
+
+        No more than ``candidateNodes`` are tried out: of those whose amounts would suffice, the ones with most CPU free, then by name.
+        """
+        ask, terms = self._desk.decider.ask_now(klass), self._terms(klass)
+        if refuse_everywhere(ask):
+            return None
+        promising = []
+        for number, (name, rejection) in enumerate(verdict.rejections.items()):
+            if number % CHUNK == 0:
+                await asyncio.sleep(0)
+            site = self._site(pod, klass, name) if rejection.resolvable else None
+            if site is not None and may_help(ask, site):
+                promising.append((-site.seen.room, name))
+        found = []
+        for _, name in sorted(promising)[: self._desk.settings.preemption.candidate_nodes]:
+            await asyncio.sleep(0)
+            site = self._site(pod, klass, name)
+            clearance = None if site is None else clear_node(ask, site, terms)
+            if clearance is not None:
+                found.append(clearance)
+        return choose(found)
+
+    def _ask_again(
+        self, pod: Pod, klass: RequestClass, node: str, evicted: frozenset[str] = frozenset()
+    ) -> Clearance | None:
+        """The same node in the state of this moment; who has been evicted counts as leaving, though nobody may have seen it yet."""
+        site = self._site(pod, klass, node)
+        if site is None:
+            return None
+        there = {uid: replace(it, deleting=it.deleting or uid in evicted) for uid, it in site.pods.items()}
+        return clear_node(self._desk.decider.ask_now(klass), replace(site, pods=there), self._terms(klass))
+
+    def _site(self, pod: Pod, klass: RequestClass, node: str) -> Site | None:
+        """The node, if what is known of it can be trusted and nothing bars it for this class."""
+        record = self._desk.state.nodes.get(node)
+        if record is None or self._desk.decider.bars_of(klass)(node) or speaks_of_others(record):
+            return None
+        site = record.site_for(pod.key.uid, frozenset(self._desk.state.assumed))
+        return site if site is not None and site.trusted else None
+
+    def _terms(self, klass: RequestClass) -> Terms:
+        budgets = [budget for _, budget in sorted((self._budgets or {}).items())]
+        return Terms(self._desk.decider.rules_of(klass), budgets, self._desk.state.index.namespaces)
+
+    async def _carry_out(self, nomination: Nomination, verdict: Unschedulable) -> bool:
+        desk, pod, node = self._desk, nomination.pod, nomination.node
+        displaced = [ended for key in nomination.clearance.displaced if (ended := desk.nominations.end(key.uid))]
+        desk.nominations.begin(nomination)
+        self._say(pod.key, _being_freed(nomination), verdict)
+        for ended in displaced:
+            self._agenda[ended.klass] = None
+            self._say(ended.pod.key, "", desk.queue.verdict(ended.pod.key.uid))
+            await self._nominate_quietly(ended.pod.key, "")
+        try:
+            await self._check_pod(pod)
+            await desk.outside.binder.nominate(pod.key, node)
+            await self._evict(nomination)
+        except ClusterError as error:
+            await self._give_up(nomination, error)
+            return isinstance(error, Gone)
+        desk.meter.preemptions["nominated"] += 1
+        self._failures.pop(pod.key.uid, None)
+        return True
+
+    async def _check_pod(self, pod: Pod) -> None:
+        """Does the pod still wait, by the API server's own word? Raises ``Gone`` when not."""
+        seen = await self._desk.outside.binder.read_pod(pod.key)
+        if seen.node or seen.deleting or seen.gated or seen.finished:
+            raise Gone(f"pod {pod.key} waits no longer")
+
+    async def _evict(self, nomination: Nomination) -> None:
+        """Evict the victims, those under a budget first: if the API server refuses one, the others are spared."""
+        desk, pod = self._desk, nomination.pod
+        message = f"Preempted by pod {pod.key.uid} on node {nomination.node}"
+        budgets = self._terms(nomination.klass).budgets
+        evicted: set[str] = set()
+        for victim in sorted(nomination.clearance.victims, key=lambda victim: not protected(victim, budgets)):
+            self._check(nomination, frozenset(evicted))
+            with suppress(Gone):
+                await desk.outside.binder.evict(victim.key, message)
+                desk.outside.recorder.event(victim.key, warning=False, reason=PREEMPTED, message=message)
+                desk.meter.victims += 1
+            evicted.add(victim.key.uid)
+
+    def _check(self, nomination: Nomination, evicted: frozenset[str]) -> None:
+        """The last look before an eviction. Raises ``NotLeader``, ``Gone`` or ``Conflict`` when it must not happen."""
+        desk, pod = self._desk, nomination.pod
+        if not desk.outside.lease.fresh():
+            raise NotLeader("the lease is not held any more")
+        if desk.nominations.of(pod.key.uid) is not nomination or not self._is_free_to_act(pod):
+            raise Gone(f"pod {pod.key} needs no room any more")
+        now = self._ask_again(pod, nomination.klass, nomination.node, evicted)
+        left = {victim.key.uid for victim in nomination.clearance.victims} - evicted
+        if now is None or now.violations or {victim.key.uid for victim in now.victims} != left:
+            raise Conflict(f"node {nomination.node} has changed: other pods would have to leave now")
+
+    def _is_free_to_act(self, pod: Pod) -> bool:
+        return pod.key.uid in self._desk.waiting and pod.key.uid not in self._desk.in_flight
+
+    async def _give_up(self, nomination: Nomination, error: ClusterError) -> None:
+        desk, key = self._desk, nomination.pod.key
+        desk.meter.preemptions[type(error).__name__] += 1
+        log.info("no room is made for pod %s on node %s: %s", key, nomination.node, error)
+        await self._take_back(nomination)
+        if isinstance(error, Gone) or key.uid not in desk.waiting:
+            return
+        times = self._failures[key.uid] = self._failures.get(key.uid, 0) + 1
+        delay = pause(desk.settings.backoff, times, desk.outside.random())
+        if isinstance(error, Forbidden):
+            delay = desk.settings.parked_retry_seconds
+            desk.notices.warn(key, f"koord-numa lacks the right to {error.rule}")
+        self._pauses[key.uid] = (desk.outside.clock() + delay, nomination.klass)
+
+    async def _take_back(self, nomination: Nomination) -> None:
+        """Nothing is kept for the pod any more, and its status says so."""
+        key = nomination.pod.key
+        if self._desk.nominations.of(key.uid) is not nomination:
+            return
+        self._desk.nominations.end(key.uid)
+        self._say(key, "", self._desk.queue.verdict(key.uid))
+        await self._nominate_quietly(key, "")
+
+    async def _nominate_quietly(self, pod: PodKey, node: str) -> None:
+        """What a status says about a node that is not kept any more harms nobody."""
+        try:
+            await self._desk.outside.binder.nominate(pod, node)
+        except ClusterError as error:
+            log.info("the nomination of pod %s cannot be taken back now: %s", pod, error)
+
+    def _say(self, pod: PodKey, remark: str, verdict: Unschedulable | None) -> None:
+        """Tell the pod what becomes of its wait besides why it waits."""
+        if self._desk.notices.remark(pod.uid, remark) and verdict is not None:
+            self._desk.notices.waits(pod, why_everywhere(verdict))
+
+
+def _being_freed(nomination: Nomination) -> str:
+    """``preemption: node n is being freed: waiting for 4 pods to leave: default/a, default/b, default/c, ...``"""
+    names = sorted(str(victim.key) for victim in nomination.clearance.victims)
+    others = len(nomination.clearance.awaited) - len(names)
+    shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    text = f"preemption: node {nomination.node} is being freed"
+    if names:
+        text += f", {len(names)} pod(s) are evicted: {shown}"
+    if others:
+        text += f", {others} pod(s) are leaving anyway"
+    return f"{text}."
