@@ -5,7 +5,7 @@ It reads the cluster state and changes nothing in it.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cachetools import LRUCache
 
@@ -27,17 +27,27 @@ from koord_numa.ports import Clock
 from koord_numa.settings import NodesWithoutTopology, Profile, ScoringStrategy
 
 
-class Decider:
-    """One per engine. ``remembered`` bounds the number of classes whose rankings are kept."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """By which clock nodes cool down, and of how many classes rankings are kept."""
 
-    def __init__(self, state: ClusterState, columns: Columns, cooling: Cooling, clock: Clock, remembered: int) -> None:
+    clock: Clock
+    remembered_classes: int
+
+
+class Decider:
+    """One per engine."""
+
+    def __init__(
+        self, state: ClusterState, columns: Columns, cooling: Cooling, storage: StorageRoom, limits: Limits
+    ) -> None:
         self._state = state
         self._columns = columns
         self._cooling = cooling
-        self._clock = clock
-        self._rankings: LRUCache[RequestClass, Ranking] = LRUCache(maxsize=remembered)
+        self._clock = limits.clock
+        self._rankings: LRUCache[RequestClass, Ranking] = LRUCache(maxsize=limits.remembered_classes)
         self._rules: dict[str, Rules] = {}
-        self.storage = StorageRoom()
+        self.storage = storage
 
     def decide(self, klass: RequestClass) -> Placement | Unschedulable:
         """The best place for a pod of this class in the state of this moment, or every node's refusal."""

@@ -20,7 +20,7 @@ from koord_numa.engine.causes import Cause
 from koord_numa.engine.cluster_state import DELETED, Assumption, ClusterState
 from koord_numa.engine.columns import Columns
 from koord_numa.engine.cooling import Cooling, is_refusal
-from koord_numa.engine.decider import Decider
+from koord_numa.engine.decider import Decider, Limits
 from koord_numa.engine.meter import Meter
 from koord_numa.engine.node_record import NodeRecord
 from koord_numa.engine.nominations import Nominations
@@ -30,6 +30,7 @@ from koord_numa.engine.preemption import Preemption
 from koord_numa.engine.queue import Queue, QueueNumbers
 from koord_numa.engine.request_class import RequestClasses
 from koord_numa.engine.scheduler import Desk, Scheduler
+from koord_numa.engine.storage_room import StorageRoom
 from koord_numa.engine.verdict_text import why_everywhere
 from koord_numa.ports import ClusterError, Gone
 from koord_numa.settings import Settings
@@ -60,6 +61,7 @@ class Engine:
         self.outside = outside
         self.meter = Meter()
         self.state = ClusterState(self._on_change)
+        self.storage = StorageRoom(self._on_volumes)
         self._columns = Columns()
         self._cooling = Cooling(settings.cool_down)
         self.classes = RequestClasses(settings, self.state.index)
@@ -71,7 +73,13 @@ class Engine:
             state=self.state,
             queue=self.queue,
             classes=self.classes,
-            decider=Decider(self.state, self._columns, self._cooling, outside.clock, settings.remembered_classes),
+            decider=Decider(
+                self.state,
+                self._columns,
+                self._cooling,
+                self.storage,
+                Limits(outside.clock, settings.remembered_classes),
+            ),
             notices=self._notices,
             nominations=Nominations(self.state, outside.clock),
             meter=self.meter,
@@ -207,11 +215,6 @@ class Engine:
         self.scheduler.stop()
         self._begin.set()
 
-    def volumes_changed(self) -> None:
-        """A claim, volume or storage class in ``desk.decider.storage`` has changed: pods that wait for volumes are tried again."""
-        self.queue.wake(Cause.VOLUME_CHANGED, self.outside.clock())
-        self.scheduler.kick()
-
     # Views.
 
     def queue_numbers(self) -> QueueNumbers:
@@ -248,6 +251,10 @@ class Engine:
                 self.queue.wake(Cause.POD_GONE, now)
         if record.topology is not None and record.topology.kubelet_pods:
             self._mind_trust(record)
+        self.scheduler.kick()
+
+    def _on_volumes(self) -> None:
+        self.queue.wake(Cause.VOLUME_CHANGED, self.outside.clock())
         self.scheduler.kick()
 
     def _mind_trust(self, record: NodeRecord) -> None:

@@ -1,15 +1,21 @@
 """What is known of claims, volumes and storage classes. Facts only; what they mean is decided in ``core.fit.volumes``."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from koord_numa.core.fit.volumes import Storage
 from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from koord_numa.engine.cluster_state import DELETED
 
 
 @dataclass(slots=True)
 class StorageRoom:
-    """Kept by those who watch volumes. Until ``known`` is set, pods with claims wait."""
+    """
+    Told by those who watch volumes, level-based as all facts. Pods with claims wait until ``known`` is set. ``on_change`` hears of
+    every change.
+    """
 
+    on_change: Callable[[], None]
     claims: dict[tuple[str, str], PersistentVolumeClaim] = field(default_factory=dict)
     volumes: dict[str, PersistentVolume] = field(default_factory=dict)
     classes: dict[str, StorageClass] = field(default_factory=dict)
@@ -18,3 +24,45 @@ class StorageRoom:
     def seen(self, in_use: frozenset[tuple[str, str]]) -> Storage:
         """As a decision sees it; ``in_use`` are claims of placed pods."""
         return Storage(self.claims, self.volumes, self.classes, in_use, self.known)
+
+    def synced(self) -> None:
+        """Everything that exists has been told."""
+        self.known = True
+        self.on_change()
+
+    def observe_claim(self, event: str | None, claim: PersistentVolumeClaim) -> None:
+        """A PersistentVolumeClaim."""
+        key = (claim.namespace, claim.name)
+        self.claims.pop(key, None)
+        if event != DELETED:
+            self.claims[key] = claim
+        self.on_change()
+
+    def observe_volume(self, event: str | None, volume: PersistentVolume) -> None:
+        """A PersistentVolume."""
+        self.volumes.pop(volume.name, None)
+        if event != DELETED:
+            self.volumes[volume.name] = volume
+        self.on_change()
+
+    def observe_class(self, event: str | None, kind: StorageClass) -> None:
+        """A StorageClass."""
+        self.classes.pop(kind.name, None)
+        if event != DELETED:
+            self.classes[kind.name] = kind
+        self.on_change()
+
+    def replace_claims(self, claims: Iterable[PersistentVolumeClaim]) -> None:
+        """All claims there are."""
+        self.claims = {(claim.namespace, claim.name): claim for claim in claims}
+        self.on_change()
+
+    def replace_volumes(self, volumes: Iterable[PersistentVolume]) -> None:
+        """All volumes there are."""
+        self.volumes = {volume.name: volume for volume in volumes}
+        self.on_change()
+
+    def replace_classes(self, classes: Iterable[StorageClass]) -> None:
+        """All storage classes there are."""
+        self.classes = {kind.name: kind for kind in classes}
+        self.on_change()

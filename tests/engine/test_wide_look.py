@@ -25,9 +25,10 @@ from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim
 from koord_numa.engine.cluster_state import ClusterState
 from koord_numa.engine.columns import Columns
 from koord_numa.engine.cooling import Cooling
-from koord_numa.engine.decider import Decider
+from koord_numa.engine.decider import Decider, Limits
 from koord_numa.engine.placed_pods import PlacedPods
 from koord_numa.engine.request_class import RequestClasses
+from koord_numa.engine.storage_room import StorageRoom
 from koord_numa.settings import Backoff, Settings
 from tests.engine.clusters import random_node, random_pod, random_topology
 from tests.engine.world import World, bound, make_node, make_pod, make_world
@@ -106,12 +107,11 @@ async def test_a_bound_volume_decides_and_an_unknown_one_waits() -> None:
     world.waits(demanding("pod", claims=("data",)))
     await world.settle()
     assert world.nodes_of() == {"pod": ""}
-    room = world.engine.desk.decider.storage
-    room.claims["default", "data"] = PersistentVolumeClaim("default", "data", volume="pv", bound=True)
+    room = world.engine.storage
+    room.observe_claim("ADDED", PersistentVolumeClaim("default", "data", volume="pv", bound=True))
     in_b = NodeTerm(labels=(Requirement("zone", Operator.IN, ("b",)),))
-    room.volumes["pv"] = PersistentVolume("pv", node_terms=(in_b,))
-    room.known = True
-    world.engine.volumes_changed()
+    room.observe_volume("ADDED", PersistentVolume("pv", node_terms=(in_b,)))
+    room.synced()
     world.clock.now += 60
     await world.settle()
     assert world.nodes_of() == {"pod": "node-b"}
@@ -162,7 +162,7 @@ def test_the_answer_is_that_of_asking_every_node(seed: int) -> None:
     dice, columns = Random(seed), Columns()
     state = ClusterState(lambda _cause, record: columns.changed(record))
     configured = Settings()
-    decider = Decider(state, columns, Cooling(Backoff()), lambda: 0.0, 16)
+    decider = Decider(state, columns, Cooling(Backoff()), StorageRoom(lambda: None), Limits(lambda: 0.0, 16))
     classes = RequestClasses(configured, state.index)
     for number in range(10):
         node = random_node(dice, f"node-{number}", cpus=16)
