@@ -6,18 +6,16 @@ Facts are level-based: they may come in any order, merged or repeated. Nothing i
 
 import asyncio
 from collections.abc import Iterable
-from contextlib import suppress
 from enum import StrEnum
 from logging import getLogger
 from typing import Final
 
-from cachetools import LRUCache
-
 from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.node import Node, Topology
 from koord_numa.core.request import Pod
+from koord_numa.engine.aftercare import Aftercare
 from koord_numa.engine.causes import Cause
-from koord_numa.engine.cluster_state import DELETED, Assumption, ClusterState
+from koord_numa.engine.cluster_state import DELETED, ClusterState
 from koord_numa.engine.columns import Columns
 from koord_numa.engine.cooling import Cooling, is_refusal
 from koord_numa.engine.decider import Decider, Limits
@@ -32,7 +30,6 @@ from koord_numa.engine.request_class import RequestClasses
 from koord_numa.engine.scheduler import Desk, Scheduler
 from koord_numa.engine.storage_room import StorageRoom
 from koord_numa.engine.verdict_text import why_everywhere
-from koord_numa.ports import ClusterError, Gone
 from koord_numa.settings import Settings
 
 __all__ = ["DELETED", "Engine", "Source"]
@@ -40,8 +37,6 @@ __all__ = ["DELETED", "Engine", "Source"]
 log = getLogger(__name__)
 
 HOUSEKEEPING_SECONDS: Final = 1.0
-REMEMBERED_REFUSALS: Final = 20_000
-"""Pods that a kubelet refused stay in the API for long; each is counted once."""
 
 
 class Source(StrEnum):
@@ -86,9 +81,8 @@ class Engine:
         )
         self.preemption = Preemption(self.desk)
         self.scheduler = Scheduler(self.desk, self.preemption.consider)
-        self._refused: LRUCache[str, bool] = LRUCache(maxsize=REMEMBERED_REFUSALS)
+        self.aftercare = Aftercare(self.desk, self._columns, self._cooling, lambda pod: self.observe_bound(None, pod))
         self._epoch = 0
-        self._distrusted: dict[str, str] = {}
         self._missing = set(Source)
         self._begin = asyncio.Event()
 
@@ -123,7 +117,7 @@ class Engine:
     def observe_bound(self, event: str | None, pod: Pod) -> None:
         """A pod that has a node, whoever put it there: it is counted the moment it is seen, and no longer once it is gone."""
         if event != DELETED and is_refusal(pod):
-            self._note_refusal(pod)
+            self.aftercare.note_refusal(pod, counts=self.ready)
         self.state.observe_pod(event, pod)
         self._mind_terms()
         if event == DELETED or pod.node:
@@ -250,40 +244,12 @@ class Engine:
             if cause is Cause.CAPACITY_FREED:
                 self.queue.wake(Cause.POD_GONE, now)
         if record.topology is not None and record.topology.kubelet_pods:
-            self._mind_trust(record)
+            self.aftercare.mind_trust(record)
         self.scheduler.kick()
 
     def _on_volumes(self) -> None:
         self.queue.wake(Cause.VOLUME_CHANGED, self.outside.clock())
         self.scheduler.kick()
-
-    def _mind_trust(self, record: NodeRecord) -> None:
-        """Say when two owners of a node's CPUs clash, once per clash, and when that is over."""
-        why = record.distrust
-        if self._distrusted.get(record.name, "") == why:
-            return
-        if why:
-            self._distrusted[record.name] = why
-            self.outside.recorder.node_event(record.name, warning=True, reason="TwoCPUOwners", message=why)
-        else:
-            del self._distrusted[record.name]
-
-    def _note_refusal(self, pod: Pod) -> None:
-        """A kubelet refused a pod that we placed: that node rests for such pods. Old refusals found at the start say nothing."""
-        uid = pod.key.uid
-        klass = self.classes.of(pod)
-        if klass is None or uid in self._refused:
-            return
-        self._refused[uid] = True
-        if not self.ready:
-            return
-        self.meter.refusals[pod.reason] += 1
-        self._cooling.refused(pod.node, klass, pod.reason, self.outside.clock())
-        record = self.state.nodes.get(pod.node)
-        if record is not None:
-            self._columns.changed(record)
-        why = f"the kubelet answered {pod.reason} to {pod.key}; pods like it avoid this node for a while"
-        self.outside.recorder.node_event(pod.node, warning=True, reason="KubeletRefusal", message=why)
 
     def _mind_terms(self) -> None:
         """Terms of placed pods have come or gone: waiting pods that they pick belong to other classes now."""
@@ -297,36 +263,10 @@ class Engine:
         """Things that only time brings: rests end, and binds that nobody has shown are read back."""
         while True:
             await self.outside.sleep(HOUSEKEEPING_SECONDS)
-            self.end_rests()
+            self.aftercare.end_rests()
             self.preemption.look_again()
-            for assumption in self.state.overdue(self.outside.clock() - self.settings.settle_seconds):
-                await self.read_back(assumption)
-
-    def end_rests(self) -> None:
-        """Nodes that have cooled down may be tried again."""
-        nodes = self._cooling.ended(self.outside.clock())
-        for name in nodes:
-            record = self.state.nodes.get(name)
-            if record is not None:
-                self._columns.changed(record)
-        if nodes:
-            self.queue.wake(Cause.COOLED_DOWN, self.outside.clock())
             self.scheduler.kick()
-
-    async def read_back(self, assumption: Assumption) -> None:
-        """A bind was confirmed long ago and the pod has not been shown since: it may have gone before anyone saw it."""
-        try:
-            seen = await self.outside.binder.read_pod(assumption.pod.key)
-        except Gone:
-            if self.state.assumed.get(assumption.pod.key.uid) is assumption:
-                self.state.release(assumption.pod.key.uid)
-            return
-        except ClusterError as error:
-            log.info("pod %s cannot be read back now: %s", assumption.pod.key, error)
-            return
-        with suppress(KeyError):
-            del self.state.assumed[assumption.pod.key.uid]
-        self.observe_bound(None, seen)
+            await self.aftercare.read_back_overdue()
 
 
 def _wants_node(pod: Pod) -> bool:

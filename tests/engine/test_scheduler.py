@@ -271,8 +271,7 @@ async def test_confirmed_pods_that_nobody_shows_are_read_back() -> None:
     await world.settle()
     del world.server.pods["uid-gone"]
     world.clock.now += 60
-    for assumption in world.engine.state.overdue(world.clock.now - 5):
-        await world.engine.read_back(assumption)
+    await world.engine.aftercare.read_back_overdue()
     assert set(world.ledgers()["node"]) == {"uid-there"}
     assert world.engine.state.assumed == {}
 
@@ -288,7 +287,7 @@ async def test_a_kubelet_that_refuses_rests_for_that_class_only() -> None:
     assert "1 node(s) had a kubelet that just refused such a pod" in world.engine.explain("uid-twin")
     assert world.diary.reasons("node") == ["KubeletRefusal"]
     world.clock.now += 31
-    world.engine.end_rests()
+    world.engine.aftercare.end_rests()
     await world.settle()
     assert world.nodes_of()["twin"] == "node"
 
