@@ -2,17 +2,20 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
 from koord_numa.cli._report import Seen, find_cpus, numa_of
 from koord_numa.cli._sandbox_world import World
+from koord_numa.cli._words import count
+from koord_numa.core.amounts import CPU, MILLI
 from koord_numa.core.cpuset import EMPTY
+from koord_numa.core.effective import effective_requests
 from koord_numa.core.machine import Machine
 from koord_numa.core.request import Pod
-from koord_numa.sandbox.machines import Style
+from koord_numa.sandbox.machines import NodeDescription, SimulatedNode, Style
 from koord_numa.wire.pods import parse_pod
 
 Json = dict[str, Any]
@@ -20,13 +23,25 @@ Json = dict[str, Any]
 WAVE: Final = 6
 """So many pods are submitted at once: a spectator wants to see the rack being filled."""
 
-QUIET: Final = 2.0
+PAUSE: Final = 0.4
+"""Seconds between two waves, at the very least."""
+
+QUIET: Final = 1.5
 """Seconds without any change after which every pod has what it gets."""
 
 LONGEST: Final = 45.0
 """Seconds after which the demo reports, whatever the state."""
 
 _LOOK: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One node: its pods, and the CPUs that they ask for out of those there are. In milli-CPU."""
+
+    pods: int
+    asked: int
+    cpus: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +52,20 @@ class Progress:
     running: int
     waiting: int
     refused: int
-    by_node: Counter[str]
+    nodes: Mapping[str, Load]
+
+    @property
+    def settled(self) -> bool:
+        """Does every pod that was submitted have its answer?"""
+        return self.running + self.waiting + self.refused == self.submitted
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast pods are submitted: ``wave`` of them at once, and not before so many seconds after the last ones."""
+
+    wave: int = WAVE
+    pause: float = PAUSE
 
 
 class OperatorEnded(Exception):
@@ -45,26 +73,25 @@ class OperatorEnded(Exception):
 
 
 async def fill(
-    world: World, pods: Sequence[Json], alive: Callable[[], bool], show: Callable[[Progress], Awaitable[None]]
+    world: World, pods: Sequence[Json], alive: Callable[[], bool], show: Callable[[Progress], None], pace: Pace
 ) -> None:
     """Submit the pods in waves and wait until nothing changes any more. Raises ``OperatorEnded``."""
-    begun = monotonic()
+    begun = submitted = monotonic()
     left = list(pods)
-    before, changed = -1, monotonic()
-    while True:
+    before, changed = -1, begun
+    while monotonic() - begun < LONGEST:
         if not alive():
             raise OperatorEnded
-        progress = look(world)
-        settled = progress.running + progress.waiting + progress.refused == progress.submitted
-        if left and (settled or monotonic() - changed > QUIET):
-            for pod in left[:WAVE]:
-                world.server.store.create(pod)
-            del left[:WAVE]
-        await show(progress)
+        progress, now = look(world), monotonic()
+        show(progress)
         if world.server.revision != before:
-            before, changed = world.server.revision, monotonic()
-        quiet = settled and monotonic() - changed > QUIET
-        if (not left and quiet) or monotonic() - begun > LONGEST:
+            before, changed = world.server.revision, now
+        if left and now - submitted >= pace.pause and (progress.settled or now - changed > QUIET):
+            for pod in left[: pace.wave]:
+                world.server.store.create(pod)
+            del left[: pace.wave]
+            submitted = now
+        elif not left and progress.settled and now - changed > QUIET:
             return
         await asyncio.sleep(_LOOK)
 
@@ -72,18 +99,14 @@ async def fill(
 def look(world: World) -> Progress:
     """Count the pods of this moment."""
     running = waiting = refused = submitted = 0
-    by_node: Counter[str] = Counter()
     for obj in world.server.store.list("pods"):
         submitted += 1
         phase = obj["status"].get("phase")
-        if phase == "Failed":
-            refused += 1
-        elif obj["spec"].get("nodeName"):
-            by_node[obj["spec"]["nodeName"]] += 1
-            running += phase == "Running"
-        elif _unschedulable(obj):
-            waiting += 1
-    return Progress(submitted, running, waiting, refused, by_node)
+        refused += phase == "Failed"
+        running += phase == "Running"
+        waiting += not obj["spec"].get("nodeName") and bool(_unschedulable(obj))
+    nodes = {name: _load(node) for name, node in sorted(world.rack.nodes.items())}
+    return Progress(submitted, running, waiting, refused, nodes)
 
 
 def seen(world: World) -> list[Seen]:
@@ -95,9 +118,13 @@ def seen(world: World) -> list[Seen]:
         node = world.rack.nodes.get(pod.node)
         cpus = find_cpus(holders.get(pod.node, {}), pod) if node else EMPTY
         machine = node.description.hardware.machine if node else None
-        chosen_by_kubelet = node is not None and node.description.style is Style.KUBELET
-        found.append(Seen(pod, cpus, chosen_by_kubelet, numa_of(pod, cpus, machine), _unschedulable(obj)))
+        found.append(Seen(pod, cpus, numa_of(pod, cpus, machine), _unschedulable(obj)))
     return found
+
+
+def titles(world: World) -> dict[str, str]:
+    """What a reader should know of each node."""
+    return {name: _title(node.description) for name, node in world.rack.nodes.items()}
 
 
 def machine_to_show(world: World, pods: Sequence[Seen]) -> tuple[str, Machine]:
@@ -125,6 +152,21 @@ def pods_by_node(pods: Sequence[Seen], node: str) -> list[Seen]:
 def is_placed(pod: Pod) -> bool:
     """Does it run somewhere?"""
     return bool(pod.node) and not pod.finished
+
+
+def _load(node: SimulatedNode) -> Load:
+    asked = sum(effective_requests(pod.request).get(CPU, 0) for pod in node.pods.values())
+    reserved = 0 if node.description.style is Style.KUBELET else MILLI * len(node.description.reserved)
+    return Load(len(node.pods), asked, node.description.allocatable[CPU] - reserved)
+
+
+def _title(node: NodeDescription) -> str:
+    counts = node.hardware.machine.counts
+    parts = [count(counts.sockets, "socket"), count(counts.numa, "NUMA node"), count(counts.cpus, "CPU")]
+    parts += [f"{number} {name.rpartition('/')[2]}" for name, number in sorted(node.hardware.device_counts().items())]
+    if node.style is Style.KUBELET:
+        parts.append(f"CPUs chosen by its kubelet ({node.kubelet.topology_policy})")
+    return ", ".join(parts)
 
 
 def _unschedulable(obj: Json) -> str:

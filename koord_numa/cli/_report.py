@@ -2,18 +2,21 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from textwrap import wrap
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from koord_numa.cli._columns import Columns
 from koord_numa.cli._picture import Owner, Picture
+from koord_numa.cli._words import NONE, asked, count, numa_text, policies
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.effective import effective_requests
-from koord_numa.core.explain import amounts_text
 from koord_numa.core.machine import Machine
 from koord_numa.core.request import Pod, PodKey
-from koord_numa.core.vocabulary import CpuBindPolicy, NumaPolicy
+
+_MANY = 3
+"""From so many pods on that share CPUs in the same way, one line stands for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,51 +25,46 @@ class Seen:
 
     pod: Pod
     cpus: CpuSet = EMPTY
-    kubelet_chose: bool = False
     numa: tuple[int, ...] = ()
     waits_for: str = ""
 
 
-def placements(pods: Sequence[Seen]) -> Table:
-    """A row for every pod that runs somewhere, by node."""
-    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for heading in ("NODE", "POD", "QOS", "ASKS FOR", "POLICY", "NUMA", "CPUS"):
-        table.add_column(heading, no_wrap=heading != "CPUS", overflow="fold")
-    for seen in sorted(pods, key=lambda seen: (seen.pod.node, _first(seen), seen.pod.key.name)):
-        if seen.pod.node:
-            table.add_row(
-                seen.pod.node,
-                seen.pod.key.name,
-                str(seen.pod.request.qos) or "-",
-                _asked(seen.pod),
-                _policy(seen.pod),
-                ",".join(map(str, seen.numa)) or "-",
-                _cpus(seen),
-            )
-    return table
+def placements(pods: Sequence[Seen], titles: Mapping[str, str]) -> RenderableType:
+    """A line for every pod that runs somewhere, under a line for its node; ``titles`` says more about each node."""
+    rows: list[Sequence[str | Text]] = []
+    running = sorted((seen for seen in pods if seen.pod.node), key=lambda seen: (seen.pod.node, *_order(seen)))
+    for node, group in groupby(running, key=lambda seen: seen.pod.node):
+        title = Text(node, "bold")
+        title.append(f"  {titles.get(node, '')}", "not bold dim")
+        rows.append([title])
+        for (_, *cells), alike in groupby(group, key=_cells):
+            rows.extend(_name_and_cells([seen.pod.key.name for seen in alike], cells))
+    return Group(*Columns(("POD", "QOS", "ASKS FOR", "POLICY", "NUMA", "CPUS"), rows).lines(indent=2))
 
 
-def waiting(pods: Sequence[Seen]) -> RenderableType:
+def waiting(pods: Sequence[Seen], width: int) -> RenderableType:
     """Every pod that waits, and why, in the scheduler's words."""
     lines: list[Text] = []
     for seen in sorted(pods, key=lambda seen: seen.pod.key.name):
         if not seen.pod.node:
-            head = Text(seen.pod.key.name, style="bold yellow")
-            head.append(f"  {_asked(seen.pod)}  {_policy(seen.pod)}", style="dim")
+            head = Text(seen.pod.key.name, "bold yellow")
+            head.append(f"  {asked(seen.pod)}  {policies(seen.pod)}", "not bold dim")
             lines.append(head)
-            lines.extend(Text(f"  {line}") for line in (seen.waits_for or "no decision yet").splitlines())
+            lines.extend(Text(line) for line in sentences(seen.waits_for or "no decision yet", width))
     return Group(*lines)
+
+
+def sentences(text: str, width: int) -> Iterator[str]:
+    """A text of several lines, each wrapped to the width and set in, what belongs to the same line deeper."""
+    for line in text.splitlines():
+        yield from wrap(line, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def machine_picture(
     machine: Machine, pods: Iterable[Seen], reserved: CpuSet, shared: Mapping[int, str], width: int
 ) -> Iterator[Text]:
     """The CPUs of one machine and the pods that hold them."""
-    owners = [
-        Owner(str(seen.pod.key.name), seen.cpus, _policy(seen.pod))
-        for seen in sorted(pods, key=lambda seen: (_first(seen), seen.pod.key.name))
-        if seen.cpus
-    ]
+    owners = [Owner(seen.pod.key.name, seen.cpus, policies(seen.pod)) for seen in sorted(pods, key=_order) if seen.cpus]
     return Picture(machine, owners, reserved, shared).lines(width)
 
 
@@ -84,23 +82,21 @@ def find_cpus(held: Mapping[PodKey, CpuSet], pod: Pod) -> CpuSet:
     return next((cpus for key, cpus in held.items() if key.uid == pod.key.uid), EMPTY)
 
 
-def _first(seen: Seen) -> int:
-    return next(iter(seen.cpus), 1 << 20)
+def _order(seen: Seen) -> tuple[int, str, str, str]:
+    """By CPUs; pods without own CPUs come last, those alike together."""
+    return (next(iter(seen.cpus), 1 << 20), asked(seen.pod), numa_text(seen.numa), seen.pod.key.name)
 
 
-def _asked(pod: Pod) -> str:
-    return amounts_text(effective_requests(pod.request)) or "nothing"
+def _cells(seen: Seen) -> tuple[str, ...]:
+    """What is said of the pod, and before that what keeps it apart: its own CPUs."""
+    pod = seen.pod
+    cpus = str(seen.cpus) if seen.cpus else "shared"
+    return (cpus, str(pod.request.qos) or NONE, asked(pod), policies(pod), numa_text(seen.numa), cpus)
 
 
-def _policy(pod: Pod) -> str:
-    bind = pod.request.bind
-    parts = [str(bind.required if bind.required is not CpuBindPolicy.NONE else bind.preferred)]
-    if pod.request.numa.policy is not NumaPolicy.NONE:
-        parts.append(str(pod.request.numa.policy))
-    return " ".join(part for part in parts if part) or "-"
-
-
-def _cpus(seen: Seen) -> str:
-    if not seen.cpus:
-        return "shared"
-    return f"{seen.cpus} (by the kubelet)" if seen.kubelet_chose else str(seen.cpus)
+def _name_and_cells(names: Sequence[str], cells: Sequence[str]) -> Iterator[Sequence[str | Text]]:
+    *middle, cpus = cells
+    style = "dim" if cpus == "shared" else "cyan"
+    shown = list(names) if len(names) < _MANY else [f"{names[0]} … ({count(len(names), 'pod')})"]
+    for name in shown:
+        yield [name, *middle, Text(cpus, style)]

@@ -3,7 +3,8 @@
 import asyncio
 import signal
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
@@ -13,7 +14,10 @@ from rich.live import Live
 from rich.text import Text
 
 from koord_numa.cli._demo import (
+    PAUSE,
+    Load,
     OperatorEnded,
+    Pace,
     Progress,
     fill,
     is_placed,
@@ -21,38 +25,50 @@ from koord_numa.cli._demo import (
     pods_by_node,
     seen,
     shared_on,
+    titles,
 )
 from koord_numa.cli._demo_pods import load_pods
 from koord_numa.cli._report import machine_picture, placements, waiting
 from koord_numa.cli._sandbox_world import World, operator, world
+from koord_numa.cli._words import count
 from koord_numa.sandbox.bundled import DEMO_PODS, DEMO_RACK
 from koord_numa.sandbox.machines import load_descriptions
 
-PLAIN_WIDTH = 120
+PLAIN_WIDTH = 100
+_BAR = 30
 
 
 @click.command()
 @click.option("--keep", is_flag=True, help="Leave the cluster running afterwards, to look around with kubectl.")
 @click.option("--seed", type=int, help="Submit the pods in another order.")
-def command(keep: bool, seed: int | None) -> None:
-    """Fill a simulated rack of eight machines and show the result; takes about twenty seconds."""
+@click.option("--speed", type=click.FloatRange(0.1, 10.0), default=1.0, help="Submit pods so many times as fast.")
+def command(keep: bool, seed: int | None, speed: float) -> None:
+    """Fill a simulated rack of eight machines and show the result; takes about fifteen seconds."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=PLAIN_WIDTH)
     with tempfile.TemporaryDirectory(prefix="koord-numa-demo-") as folder:
         try:
-            code = asyncio.run(_run(console, Path(folder), seed, keep=keep))
+            code = asyncio.run(_run(console, Path(folder), Plan(keep, seed, Pace(pause=PAUSE / speed))))
         except KeyboardInterrupt:
             console.print("\nstopped; nothing is left behind")
             code = 130
     raise SystemExit(code)
 
 
-async def _run(console: Console, folder: Path, seed: int | None, *, keep: bool) -> int:
-    for number in (signal.SIGTERM,):
-        asyncio.get_running_loop().add_signal_handler(number, _interrupt)
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one demo goes."""
+
+    keep: bool
+    seed: int | None
+    pace: Pace
+
+
+async def _run(console: Console, folder: Path, plan: Plan) -> int:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _interrupt)
     nodes = load_descriptions(DEMO_RACK)
-    pods = load_pods(DEMO_PODS, seed)
+    pods = load_pods(DEMO_PODS, plan.seed)
     kubeconfig, log = folder / "kubeconfig", folder / "operator.log"
     async with world(nodes, kubeconfig) as here, operator(kubeconfig, log) as process:
         console.print(
@@ -61,12 +77,12 @@ async def _run(console: Console, folder: Path, seed: int | None, *, keep: bool) 
         begun = monotonic()
         try:
             with _display(console, len(pods)) as show:
-                await fill(here, pods, lambda: process.returncode is None, show)
+                await fill(here, pods, lambda: process.returncode is None, show, plan.pace)
         except OperatorEnded:
             console.print(f"[red]The operator has ended.[/] Its log:\n{log.read_text(errors='replace')}")
             return 1
         code = _report(console, here, monotonic() - begun)
-        if keep:
+        if plan.keep:
             await _stay(console, kubeconfig)
         return code
 
@@ -84,7 +100,7 @@ class _display:  # noqa: N801  (used as a function)
         self._live = Live(console=console, refresh_per_second=10, transient=True) if console.is_terminal else None
         self._last = ""
 
-    def __enter__(self) -> Callable[[Progress], Awaitable[None]]:
+    def __enter__(self) -> Callable[[Progress], None]:
         if self._live is not None:
             self._live.start()
         return self._show
@@ -93,28 +109,34 @@ class _display:  # noqa: N801  (used as a function)
         if self._live is not None:
             self._live.stop()
 
-    async def _show(self, progress: Progress) -> None:
+    def _show(self, progress: Progress) -> None:
         text = (
             f"{progress.submitted:3} of {self._total} submitted   {progress.running:3} running   "
             f"{progress.waiting:2} waiting   {progress.refused} refused"
         )
         if self._live is not None:
-            lines = [
-                text,
-                "",
-                *(f"  {node:<16} {'█' * count} {count}" for node, count in sorted(progress.by_node.items())),
-            ]
-            self._live.update(Text("\n".join(lines)))
+            lines = [Text(text, "bold"), Text(), *(_bar(node, load) for node, load in progress.nodes.items())]
+            self._live.update(Text("\n").join(lines))
         elif text != self._last:
             self._console.print(text)
         self._last = text
 
 
+def _bar(node: str, load: Load) -> Text:
+    filled = min(_BAR, round(_BAR * load.asked / load.cpus)) if load.cpus else 0
+    line = Text(f"  {node:<16}")
+    line.append("█" * filled, "cyan")
+    line.append("░" * (_BAR - filled), "dim")
+    line.append(f"  {load.asked // 1000:3} of {load.cpus // 1000} CPUs  {count(load.pods, 'pod')}")
+    return line
+
+
 def _report(console: Console, here: World, seconds: float) -> int:
     pods = seen(here)
-    console.print(placements(pods))
+    console.print()
+    console.print(placements(pods, titles(here)))
     console.print("\n[bold]Waiting[/]\n")
-    console.print(waiting(pods))
+    console.print(waiting(pods, console.width))
     name, machine = machine_to_show(here, pods)
     reserved = here.rack.nodes[name].description.reserved
     console.print(f"\n[bold]{name}[/]\n")

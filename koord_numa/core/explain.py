@@ -40,7 +40,7 @@ def explain(rejections: Mapping[str, Rejection], *, lines: int = LINES, length: 
     if not rejections:
         return f"{text}."
     text = f"{text}: {', '.join(_counted(rejections))}."
-    meant = [name for name, rejection in rejections.items() if rejection.reason not in ELSEWHERE] or list(rejections)
+    meant = [name for name, rejection in rejections.items() if _is_meant(rejection)] or list(rejections)
     for node in sorted(meant, key=lambda name: (*_distance(rejections[name]), name))[:lines]:
         told = describe(rejections[node])
         line = f"\n{node}: {told}"
@@ -66,6 +66,12 @@ def _counted(rejections: Mapping[str, Rejection]) -> Iterator[str]:
     yield from sorted(f"{counts[message]} {message}" for message in named)
     if rest := sum(counts.values()) - sum(counts[message] for message in named):
         yield f"{rest} for other reasons"
+
+
+def _is_meant(rejection: Rejection) -> bool:
+    """A node that is too small even when it is empty has nothing to tell either, as one without any GPU."""
+    too_small = rejection.reason is Reason.RESOURCES and not rejection.resolvable
+    return rejection.reason not in ELSEWHERE and not too_small
 
 
 def _distance(rejection: Rejection) -> tuple[bool, bool, float]:

@@ -42,7 +42,8 @@ def test_the_closest_node_is_described_first() -> None:
 def test_nodes_that_the_pod_does_not_mean_are_described_only_without_others() -> None:
     not_meant = Rejection(Reason.NODE_AFFINITY, "node(s) didn't match", "the node lacks a=b", resolvable=False)
     odd = Rejection(Reason.CPU_COUNT, "node(s) wanted whole cores", "3 CPUs, 2 per core", resolvable=False)
-    assert explain({"a": not_meant, "b": odd}).splitlines()[1:] == ["b: 3 CPUs, 2 per core"]
+    too_small = Rejection(Reason.RESOURCES, "Insufficient gpu", "needs 1 gpu, 0 of 0 free", resolvable=False)
+    assert explain({"a": not_meant, "b": odd, "c": too_small}).splitlines()[1:] == ["b: 3 CPUs, 2 per core"]
     assert explain({"a": not_meant}).splitlines()[1:] == ["a: the node lacks a=b"]
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from koord_numa.core.amounts import CPU, MEMORY, MILLI, PODS, Amounts, total
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.aggregates import Demand, PodDemand, pod_demand
 from koord_numa.core.kubelet.answers import (
     OUT_OF,
@@ -118,9 +119,23 @@ def _rejection(request: PodRequest, refused: Refused, view: KubeletView) -> Reje
     }.get(reason, (Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE))
     wanted = _wanted(refused.unit, view.state.node)
     numbers = tuple(_numbers(wanted, view.state))
+    if kind is Reason.KUBELET_ALIGNMENT and _needs_one(view):
+        numbers = _decisive(numbers)
+        unit, colon, _ = detail.rpartition(": ")  # in the container scope, which container it is
+        detail = f"{unit}{colon}needs {amounts_text(wanted)} in one NUMA node"
     return Rejection(
         kind, message, detail, resolvable=resolvable, numbers=numbers, largest=_largest(wanted, view.state)
     )
+
+
+def _needs_one(view: KubeletView) -> bool:
+    return view.state.node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
+
+
+def _decisive(numbers: tuple[NumaNumbers, ...]) -> tuple[NumaNumbers, ...]:
+    """Those of the resources that rule some NUMA node out by themselves; all of them where none does."""
+    scarce = {number.resource for number in numbers if number.free < number.needed}
+    return tuple(number for number in numbers if number.resource in scarce) or numbers
 
 
 def _wanted(unit: Demand | None, node: KubeletNode) -> dict[str, int]:
@@ -147,10 +162,10 @@ def _numbers(wanted: Amounts, state: KubeletState) -> Iterator[NumaNumbers]:
 
 
 def _largest(wanted: Amounts, state: KubeletState) -> dict[str, int]:
-    """What the NUMA node with most CPUs, then memory, has free of the wanted resources."""
+    """What the NUMA node with most CPUs, then memory, has free of the wanted resources, and no more than is wanted."""
     rooms = [free_on(state.node, state.books, numa) for numa in state.node.machine.numa_ids]
     best = max(rooms, key=lambda room: (room.get(CPU, 0), room.get(MEMORY, 0)), default={})
-    return {resource: best.get(resource, 0) for resource in wanted}
+    return {resource: min(amount, best.get(resource, 0)) for resource, amount in wanted.items()}
 
 
 def free_on(node: KubeletNode, books: Books, numa: int) -> dict[str, int]:

@@ -117,7 +117,7 @@ NO: dict[str, tuple[KubeletView, PodRequest, Rejection]] = {
         Rejection(
             Reason.KUBELET_ALIGNMENT,
             CANNOT_ALIGN,
-            "container app: no set of NUMA nodes is preferred for all of cpu",
+            "container app: needs 8 CPUs in one NUMA node",
             numbers=(NumaNumbers(0, "cpu", 8000, 3000, 8000), NumaNumbers(1, "cpu", 8000, 6000, 8000)),
             largest={"cpu": 6000},
         ),
@@ -128,7 +128,7 @@ NO: dict[str, tuple[KubeletView, PodRequest, Rejection]] = {
         Rejection(
             Reason.KUBELET_ALIGNMENT,
             CANNOT_ALIGN,
-            "container app: no set of NUMA nodes is preferred for all of cpu",
+            "container app: needs 9 CPUs in one NUMA node",
             resolvable=False,
             numbers=(NumaNumbers(0, "cpu", 8000, 8000, 9000), NumaNumbers(1, "cpu", 8000, 8000, 9000)),
             largest={"cpu": 8000},
@@ -180,7 +180,7 @@ NO: dict[str, tuple[KubeletView, PodRequest, Rejection]] = {
         Rejection(
             Reason.KUBELET_ALIGNMENT,
             CANNOT_ALIGN,
-            "container app: no set of NUMA nodes is preferred for all of cpu",
+            "container app: needs 3 CPUs in one NUMA node",
             numbers=(NumaNumbers(0, "cpu", 8000, 2000, 3000),),
             largest={"cpu": 2000},
         ),
@@ -191,7 +191,7 @@ NO: dict[str, tuple[KubeletView, PodRequest, Rejection]] = {
         Rejection(
             Reason.KUBELET_ALIGNMENT,
             CANNOT_ALIGN,
-            "container app: no set of NUMA nodes is preferred for all of cpu",
+            "container app: needs 3 CPUs in one NUMA node",
             numbers=(NumaNumbers(0, "cpu", 8000, 2000, 3000), NumaNumbers(1, "cpu", 8000, 2000, 3000)),
             largest={"cpu": 2000},
         ),

@@ -1,0 +1,51 @@
+"""Short texts for tables: what a pod asks for, which policies it named, which NUMA nodes. Nothing here decides."""
+
+from collections.abc import Iterable
+
+from koord_numa.core.amounts import CPU, MEMORY, PODS, Amounts
+from koord_numa.core.effective import effective_requests
+from koord_numa.core.explain import amounts_text
+from koord_numa.core.request import Pod
+from koord_numa.core.vocabulary import CpuBindPolicy, NumaPolicy
+
+NONE = "-"
+_FIRST = (CPU, MEMORY)
+
+
+def short_amounts(amounts: Amounts) -> str:
+    """``12 CPU 48Gi 1 gpu``: CPUs and memory first, then the others without their domain; ``-`` for nothing."""
+    parts = []
+    for name in sorted(amounts, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name)):
+        number, _, unit = amounts_text({name: amounts[name]}).partition(" ")
+        if not amounts[name] or name == PODS:
+            continue
+        parts.append(f"{number} CPU" if name == CPU else number if name == MEMORY else f"{number} {_bare(unit)}")
+    return " ".join(parts) or NONE
+
+
+def asked(pod: Pod) -> str:
+    """What the pod asks for."""
+    return short_amounts(effective_requests(pod.request))
+
+
+def policies(pod: Pod) -> str:
+    """The CPU bind policy and the NUMA policy that the pod names."""
+    bind = pod.request.bind
+    named = [str(bind.required if bind.required is not CpuBindPolicy.NONE else bind.preferred)]
+    if pod.request.numa.policy is not NumaPolicy.NONE:
+        named.append(str(pod.request.numa.policy))
+    return " ".join(part for part in named if part) or NONE
+
+
+def numa_text(numa: Iterable[int]) -> str:
+    """``0,1``, or ``-`` where nobody knows."""
+    return ",".join(map(str, numa)) or NONE
+
+
+def count(number: int, noun: str) -> str:
+    """``1 pod``, ``2 pods``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _bare(resource: str) -> str:
+    return resource.rpartition("/")[2]
