@@ -14,6 +14,7 @@ from koord_numa.core.candidate import Candidate
 from koord_numa.core.decide import Ask, Parts, Rules, ask_of, decide, evaluate, looks_around, refuse_everywhere
 from koord_numa.core.fit.pod_affinity import neighbourhood
 from koord_numa.core.fit.spread import spread_view
+from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.core.vocabulary import NumaAllocateStrategy, ScoringType
 from koord_numa.engine.cluster_state import ClusterState
@@ -62,14 +63,14 @@ class Decider:
             self._rankings[klass] = ranking
         return ranking.choose()
 
-    def try_node(self, klass: RequestClass, node: str, uid: str = "") -> Placement | Rejection | None:
+    def try_node(self, klass: RequestClass, pod: Pod, node: str) -> Placement | Rejection | None:
         """
         What one node answers now; ``None`` when it is not known. Nothing is remembered.
 
-        The pod of this uid may take what is kept for it there.
+        The pod may take what is kept for it there, or for pods of lower priority.
         """
         record = self._state.nodes.get(node)
-        seen = None if record is None else record.candidate_for(uid)
+        seen = None if record is None else record.candidate_for(pod)
         if seen is None:
             return None
         ask = self.ask_now(klass)

@@ -126,19 +126,19 @@ class NodeRecord:
             self._candidate = self._derive(self.node, self.booked, self.nominees)
         return self._candidate
 
-    def candidate_for(self, uid: str) -> Candidate | None:
-        """As ``candidate``, for the pod that may take what is kept for it."""
-        if self.node is None or uid not in self.nominees:
-            return self.candidate()
-        others = {other: nominee for other, nominee in self.nominees.items() if other != uid}
-        return self._derive(self.node, self._ledger_with(others), others)
+    def candidate_for(self, pod: Pod) -> Candidate | None:
+        """As ``candidate``, for a pod that may take what is kept for it, and for those of lower priority."""
+        priority = pod.request.priority
+        return self._seen_with(
+            {uid: it for uid, it in self._others(pod).items() if it.pod.request.priority >= priority}
+        )
 
-    def site_for(self, uid: str, assumed: frozenset[str]) -> Site | None:
+    def site_for(self, pod: Pod, assumed: frozenset[str]) -> Site | None:
         """The node with everybody on it, as preemption for this pod sees it; ``None`` when there is no Node object."""
-        seen = self.candidate_for(uid)
+        others = self._others(pod)
+        seen = self._seen_with(others)
         if seen is None:
             return None
-        others = {other: nominee for other, nominee in self.nominees.items() if other != uid and other not in self.pods}
         return Site(seen, self.pods, self.topology, others, frozenset(self.unpublished).union(others), assumed)
 
     def barred(self) -> Rejection | None:
@@ -160,6 +160,15 @@ class NodeRecord:
         ports = [port for wanted in self._ports.values() for port in wanted]
         ports += [port for nominee in nominees.values() for port in nominee.pod.request.constraints.host_ports]
         return Candidate(node, offer, booked, self.allocatable, tuple(ports), self.barred())
+
+    def _others(self, pod: Pod) -> dict[str, Nominee]:
+        """Nominees besides this pod for whom something is still kept."""
+        return {uid: it for uid, it in self.nominees.items() if uid != pod.key.uid and uid not in self.pods}
+
+    def _seen_with(self, nominees: Mapping[str, Nominee]) -> Candidate | None:
+        if self.node is None or len(nominees) == len(self.nominees):
+            return self.candidate()
+        return self._derive(self.node, self._ledger_with(nominees), nominees)
 
     def _ledger_with(self, nominees: Mapping[str, Nominee]) -> Ledger:
         """A nominee that is counted by now holds what it was given, and nothing is kept for it any more."""

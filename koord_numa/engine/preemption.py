@@ -16,12 +16,12 @@ from logging import getLogger
 from typing import Final
 
 from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.decide import refuse_everywhere
+from koord_numa.core.decide import Ask, refuse_everywhere
 from koord_numa.core.preempt.budget import protected
 from koord_numa.core.preempt.choose import choose
 from koord_numa.core.preempt.site import Site
 from koord_numa.core.preempt.trial import Terms
-from koord_numa.core.preempt.victims import Clearance, clear_node, may_help
+from koord_numa.core.preempt.victims import Clearance, clear_node, may_help, still_right
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.verdicts import Unschedulable
 from koord_numa.engine.binding import NotLeader
@@ -56,6 +56,7 @@ class Preemption:
         self._agenda: dict[RequestClass, None] = {}
         self._failures: dict[str, int] = {}  # by uid, in a row
         self._pauses: dict[str, tuple[float, RequestClass]] = {}  # by uid: not before this time
+        self._evicted: set[str] = set()  # uids of victims that are still counted
         self._news = asyncio.Event()
 
     def observe_budget(self, event: str | None, budget: DisruptionBudget) -> None:
@@ -106,6 +107,7 @@ class Preemption:
 
     async def work(self) -> None:
         """Look at every class that is waiting for it, the highest priority first."""
+        self._evicted.intersection_update(self._desk.state.node_of)
         while self._agenda and self._budgets is not None:
             klass = min(self._agenda, key=lambda klass: (-klass.priority, klass.number))
             del self._agenda[klass]
@@ -147,7 +149,8 @@ class Preemption:
                 self._desk.meter.preemptions["nothing helps" if clearance is None else "protected"] += 1
                 self._say(pod.key, "" if clearance is None else PROTECTED, verdict)
                 return False
-            if self._is_free_to_act(pod) and self._ask_again(pod, klass, clearance.node) == clearance:
+            ask = self._desk.decider.ask_now(klass)
+            if self._is_free_to_act(pod) and self._clear(ask, pod, klass, clearance.node) == clearance:
                 return await self._carry_out(Nomination(pod, klass, clearance), verdict)
         return False
 
@@ -157,7 +160,7 @@ class Preemption:
 
         No more than ``candidateNodes`` are tried out: of those whose amounts would suffice, the ones with most CPU free, then by name.
         """
-        ask, terms = self._desk.decider.ask_now(klass), self._terms(klass)
+        ask = self._desk.decider.ask_now(klass)
         if refuse_everywhere(ask):
             return None
         promising = []
@@ -170,29 +173,32 @@ class Preemption:
         found = []
         for _, name in sorted(promising)[: self._desk.settings.preemption.candidate_nodes]:
             await asyncio.sleep(0)
-            site = self._site(pod, klass, name)
-            clearance = None if site is None else clear_node(ask, site, terms)
+            clearance = self._clear(ask, pod, klass, name)
             if clearance is not None:
                 found.append(clearance)
         return choose(found)
 
-    def _ask_again(
-        self, pod: Pod, klass: RequestClass, node: str, evicted: frozenset[str] = frozenset()
-    ) -> Clearance | None:
-        """The same node in the state of this moment; who has been evicted counts as leaving, though nobody may have seen it yet."""
+    def _clear(self, ask: Ask, pod: Pod, klass: RequestClass, node: str) -> Clearance | None:
+        """What it takes to have the pod on this node, in the state of this moment."""
         site = self._site(pod, klass, node)
-        if site is None:
-            return None
-        there = {uid: replace(it, deleting=it.deleting or uid in evicted) for uid, it in site.pods.items()}
-        return clear_node(self._desk.decider.ask_now(klass), replace(site, pods=there), self._terms(klass))
+        return None if site is None else clear_node(ask, site, self._terms(klass))
 
     def _site(self, pod: Pod, klass: RequestClass, node: str) -> Site | None:
-        """The node, if what is known of it can be trusted and nothing bars it for this class."""
+        """
+        The node, if what is known of it can be trusted and nothing bars it for this class.
+
+        Who has been evicted counts as leaving, though the watch may not have shown it yet.
+        """
         record = self._desk.state.nodes.get(node)
         if record is None or self._desk.decider.bars_of(klass)(node) or speaks_of_others(record):
             return None
-        site = record.site_for(pod.key.uid, frozenset(self._desk.state.assumed))
-        return site if site is not None and site.trusted else None
+        site = record.site_for(pod, frozenset(self._desk.state.assumed))
+        if site is None or not site.trusted:
+            return None
+        if self._evicted.isdisjoint(site.pods):
+            return site
+        there = {uid: replace(it, deleting=it.deleting or uid in self._evicted) for uid, it in site.pods.items()}
+        return replace(site, pods=there)
 
     def _terms(self, klass: RequestClass) -> Terms:
         budgets = [budget for _, budget in sorted((self._budgets or {}).items())]
@@ -229,26 +235,25 @@ class Preemption:
         desk, pod = self._desk, nomination.pod
         message = f"Preempted by pod {pod.key.uid} on node {nomination.node}"
         budgets = self._terms(nomination.klass).budgets
-        evicted: set[str] = set()
         for victim in sorted(nomination.clearance.victims, key=lambda victim: not protected(victim, budgets)):
-            self._check(nomination, frozenset(evicted))
+            self._check(nomination)
             with suppress(Gone):
                 await desk.outside.binder.evict(victim.key, message)
                 desk.outside.recorder.event(victim.key, warning=False, reason=PREEMPTED, message=message)
                 desk.meter.victims += 1
-            evicted.add(victim.key.uid)
+            self._evicted.add(victim.key.uid)
 
-    def _check(self, nomination: Nomination, evicted: frozenset[str]) -> None:
+    def _check(self, nomination: Nomination) -> None:
         """The last look before an eviction. Raises ``NotLeader``, ``Gone`` or ``Conflict`` when it must not happen."""
         desk, pod = self._desk, nomination.pod
         if not desk.outside.lease.fresh():
             raise NotLeader("the lease is not held any more")
         if desk.nominations.of(pod.key.uid) is not nomination or not self._is_free_to_act(pod):
             raise Gone(f"pod {pod.key} needs no room any more")
-        now = self._ask_again(pod, nomination.klass, nomination.node, evicted)
-        left = {victim.key.uid for victim in nomination.clearance.victims} - evicted
-        if now is None or now.violations or {victim.key.uid for victim in now.victims} != left:
-            raise Conflict(f"node {nomination.node} has changed: other pods would have to leave now")
+        site, klass = self._site(pod, nomination.klass, nomination.node), nomination.klass
+        ask = desk.decider.ask_now(klass)
+        if site is None or not still_right(ask, site, self._terms(klass), nomination.clearance):
+            raise Conflict(f"node {nomination.node} has changed: to evict these pods is not right any more")
 
     def _is_free_to_act(self, pod: Pod) -> bool:
         return pod.key.uid in self._desk.waiting and pod.key.uid not in self._desk.in_flight

@@ -104,10 +104,12 @@ class Server:
     async def nominate(self, pod: PodKey, node: str) -> None:
         """Take note."""
         self.calls.append(f"nominate {pod.name} {node}")
+        self.fail(f"nominate {pod.name}")
 
     async def evict(self, pod: PodKey, message: str) -> None:
         """Take note."""
         self.calls.append(f"evict {pod.name}")
+        self.fail(f"evict {pod.name}")
 
 
 @dataclass

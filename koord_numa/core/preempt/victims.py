@@ -57,11 +57,33 @@ def clear_node(ask: Ask, site: Site, terms: Terms) -> Clearance | None:
     return first if better is None or _dearer(better, first) else better
 
 
+def still_right(ask: Ask, site: Site, terms: Terms, clearance: Clearance) -> bool:
+    """
+    Is a clearance that was found before still right for this site? The last look before an eviction.
+
+    Right means: the pod fits when everybody awaited is gone, each victim that is not leaving yet may and must go, and no more budgets are
+    broken than was known.
+    """
+    if not site.trusted:
+        return False
+    trial = Trial(ask, site, terms)
+    priority = ask.request.priority
+    there = [site.pods[uid] for uid in sorted(clearance.awaited) if uid in site.pods]
+    victims = {victim.key.uid for victim in clearance.victims}
+    left = [pod for pod in there if pod.key.uid in victims and not pod.deleting]
+    if not all(trial.is_movable(pod.key.uid) for pod in there) or not all(_may_go(p, priority, site) for p in left):
+        return False
+    suits = _aligned if clearance.placement.alignment is Alignment.ALIGNED else _any
+    trial.send_away([*_lower_nominees(site, priority), *_uids(there)])
+    needed = _suited(trial, suits) and len(_let_back(trial, left, suits)) == len(left)
+    return needed and len(violating(left, terms.budgets)) <= clearance.violations
+
+
 def may_help(ask: Ask, site: Site) -> bool:
     """Is there anybody to send away, and would the node's amounts suffice without them? Cheap, and necessary but not sufficient."""
     priority = ask.request.priority
     away = {uid for uid, pod in site.pods.items() if _may_go(pod, priority, site) or pod.deleting}
-    away.update(uid for uid, nominee in site.nominees.items() if nominee.pod.request.priority < priority)
+    away.update(_lower_nominees(site, priority))
     if not away:
         return False
     left: Amounts = subtract(site.seen.allocatable, site.seen.ledger.amounts)
@@ -77,6 +99,10 @@ def _may_go(pod: Pod, priority: int, site: Site) -> bool:
     return pod.request.priority < priority and not pod.mirror and pod.key.uid not in site.assumed
 
 
+def _lower_nominees(site: Site, priority: int) -> list[str]:
+    return sorted(uid for uid, nominee in site.nominees.items() if nominee.pod.request.priority < priority)
+
+
 def _any(_placement: Placement) -> bool:
     return True
 
@@ -88,7 +114,7 @@ def _aligned(placement: Placement) -> bool:
 def _clear(ask: Ask, site: Site, terms: Terms, suits: Suits) -> Clearance | None:
     trial = Trial(ask, site, terms)
     priority = ask.request.priority
-    displaced = sorted(uid for uid, nominee in site.nominees.items() if nominee.pod.request.priority < priority)
+    displaced = _lower_nominees(site, priority)
     movable = [pod for pod in site.pods.values() if trial.is_movable(pod.key.uid)]
     leaving = sorted((pod for pod in movable if pod.deleting), key=importance)
     candidates = sorted((pod for pod in movable if not pod.deleting and _may_go(pod, priority, site)), key=importance)

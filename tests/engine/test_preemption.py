@@ -1,0 +1,414 @@
+"""Making room: who is evicted, what is checked before, who waits meanwhile, and who gets the room."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from koord_numa.core.budgets import DisruptionBudget
+from koord_numa.core.constraints import LabelSelector
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.request import Assignment, NumaSpec, Pod
+from koord_numa.core.vocabulary import NumaPolicy, QosClass
+from koord_numa.ports import ClusterError, Forbidden, Gone, Unavailable
+from tests.engine.world import GIB, World, bound, make_node, make_pod, make_topology, make_world
+
+
+def important(name: str, cpu: int = 4, priority: int = 10, **changes: object) -> Pod:
+    """A pod that wants so many CPUs of its own on one NUMA node."""
+    pod = make_pod(name, cpu=cpu * 1000)
+    numa = NumaSpec(NumaPolicy.SINGLE_NUMA_NODE)
+    request = replace(pod.request, priority=priority, qos=QosClass.LSR, numa=numa)
+    return replace(pod, request=request, **changes)  # type: ignore[arg-type]  # changes are named fields
+
+
+def running(name: str, cpus: str, node: str = "node", priority: int = 0, **changes: object) -> Pod:
+    """A pod that runs on these CPUs: 0 to 3 are on NUMA node 0, 4 to 7 on NUMA node 1."""
+    owned = CpuSet.parse(cpus)
+    pod = make_pod(name, cpu=1000 * len(owned))
+    given = Assignment(owned, ((min(owned) // 4, {"cpu": 1000 * len(owned), "memory": GIB}),))
+    request = replace(pod.request, priority=priority, qos=QosClass.LSR)
+    return bound(replace(pod, request=request, assignment=given, started=True), node, **changes)
+
+
+def crowded(*pods: Pod, nodes: tuple[str, ...] = ("node",), settings: str = "", budgets: bool = True) -> World:
+    """Nodes of two NUMA nodes with four CPUs each, and these pods on them."""
+    world = make_world(*(make_node(name) for name in nodes), settings=settings)
+    for name in nodes:
+        world.engine.observe_topology("ADDED", make_topology(name))
+    for pod in pods:
+        world.server.pods[pod.key.uid] = pod
+        world.engine.observe_bound("ADDED", pod)
+    if budgets:
+        world.engine.replace_budgets([])
+    return world
+
+
+async def make_room(world: World) -> None:
+    """Try who waits, then make room for who could not be placed, then see who is placed now."""
+    await world.settle()
+    await world.engine.preemption.work()
+    await world.settle()
+
+
+def leaves(world: World, *names: str) -> None:
+    """These pods are gone for good."""
+    for name in names:
+        gone = world.server.pods.pop(f"uid-{name}")
+        world.engine.observe_bound("DELETED", gone)
+
+
+def wrote(world: World) -> list[str]:
+    """What was asked of the API server, without conditions."""
+    return [call for call in world.server.calls if not call.startswith("condition")]
+
+
+def said(world: World, name: str) -> str:
+    """The last thing that was said about a pod."""
+    return [message for who, _, message in world.diary.events if who == name][-1]
+
+
+FULL = (running("a", "0-1", priority=5), running("b", "2-3"), running("c", "4-5", priority=1), running("d", "6-7"))
+
+
+async def test_a_pod_gets_the_numa_node_whose_pods_matter_least() -> None:
+    world = crowded(*FULL)
+    world.waits(important("pod"))
+    await make_room(world)
+    assert wrote(world) == ["read pod", "nominate pod node", "evict c", "evict d"]
+    assert [event for event in world.diary.events if event[1] == "Preempted"] == [
+        ("c", "Preempted", "Preempted by pod uid-pod on node node"),
+        ("d", "Preempted", "Preempted by pod uid-pod on node node"),
+    ]
+    told = "preemption: node node is being freed, 2 pod(s) are evicted: default/c, default/d."
+    assert told in said(world, "pod")
+    assert said(world, "pod") == world.engine.explain("uid-pod")
+    leaves(world, "c")
+    await make_room(world)
+    assert world.nodes_of()["pod"] == ""
+    leaves(world, "d")
+    await make_room(world)
+    assert wrote(world)[4:] == ["bind pod node"]
+    assert world.server.annotations["uid-pod"] == {"cpus": "4-7"}
+    assert (world.engine.meter.victims, world.engine.meter.preemptions) == (2, {"nominated": 1})
+
+
+async def test_who_waits_for_its_victims_evicts_nobody_else() -> None:
+    world = crowded(*FULL, running("e", "0-7", "other", priority=5), nodes=("node", "other"))
+    world.waits(important("pod"))
+    await make_room(world)
+    before = wrote(world)
+    world.engine.observe_node("MODIFIED", make_node("other", labels={"changed": "yes"}))
+    world.clock.now += 60
+    world.engine.preemption.look_again()
+    await make_room(world)
+    assert wrote(world) == before
+
+
+@pytest.mark.parametrize("priority", [9, 10], ids=["lower", "equal"])
+async def test_room_that_is_being_freed_is_kept(priority: int) -> None:
+    world = crowded(*FULL)
+    world.waits(important("pod"))
+    await make_room(world)
+    leaves(world, "c")
+    world.waits(important("greedy", cpu=2, priority=priority, preempts=False))
+    await make_room(world)
+    assert world.nodes_of()["greedy"] == ""
+    leaves(world, "d")
+    world.clock.now += 60
+    await make_room(world)
+    assert (world.nodes_of()["pod"], world.nodes_of()["greedy"]) == ("node", "")
+
+
+async def test_a_higher_priority_displaces_a_nomination_before_anybody_else_is_evicted() -> None:
+    world = crowded(*FULL)
+    world.waits(important("pod"))
+    await make_room(world)
+    world.waits(important("king", priority=20))
+    await make_room(world)
+    assert wrote(world)[4:] == [
+        *("nominate pod ", "read king", "nominate king node"),
+        *("read pod", "nominate pod node", "evict a", "evict b"),  # the displaced pod makes room for itself anew
+    ]
+    leaves(world, "c", "d")
+    await make_room(world)
+    assert (world.nodes_of()["king"], world.nodes_of()["pod"]) == ("node", "")
+    leaves(world, "a", "b")
+    await make_room(world)
+    assert world.server.annotations == {"uid-king": {"cpus": "4-7"}, "uid-pod": {"cpus": "0-3"}}
+
+
+async def test_twins_make_room_each_for_itself() -> None:
+    world = crowded(*FULL)
+    world.waits(important("first"), important("second", created=1.0), important("third", created=2.0))
+    await make_room(world)
+    assert [call for call in wrote(world) if call.startswith("evict")] == ["evict c", "evict d", "evict a", "evict b"]
+    leaves(world, "a", "b", "c", "d")
+    await make_room(world)
+    assert {name: world.nodes_of()[name] for name in ("first", "second", "third")} == {
+        "first": "node",
+        "second": "node",
+        "third": "",
+    }
+
+
+async def test_a_pod_that_may_not_preempt_says_so() -> None:
+    world = crowded(*FULL)
+    world.waits(important("pod", preempts=False))
+    await make_room(world)
+    assert wrote(world) == []
+    assert "preemption: not eligible due to preemptionPolicy=Never." in said(world, "pod")
+
+
+async def test_preemption_can_be_switched_off() -> None:
+    world = crowded(*FULL, settings="preemption: {enabled: false}")
+    world.waits(important("pod"))
+    await make_room(world)
+    assert wrote(world) == []
+
+
+async def test_nobody_is_evicted_before_budgets_are_known() -> None:
+    world = crowded(*FULL, budgets=False)
+    world.waits(important("pod"))
+    await make_room(world)
+    assert wrote(world) == []
+    world.engine.replace_budgets([])
+    await make_room(world)
+    assert "evict c" in wrote(world)
+
+
+async def test_budgets_are_never_violated() -> None:
+    world = crowded(*FULL)
+    world.engine.observe_budget("ADDED", DisruptionBudget("default", "all", LabelSelector(), allowed=1))
+    world.waits(important("pod"))
+    await make_room(world)
+    assert wrote(world) == []
+    assert "preemption: every choice of victims would violate a PodDisruptionBudget." in said(world, "pod")
+    world.engine.observe_budget("DELETED", DisruptionBudget("default", "all", LabelSelector()))
+    world.clock.now += 60
+    world.engine.observe_node("MODIFIED", make_node("node", labels={"changed": "yes"}))
+    await make_room(world)
+    assert "evict c" in wrote(world)
+
+
+def once(at: str, act: Callable[[], None]) -> Callable[[str], None]:
+    """Something happens at this call, the first time."""
+    done: list[str] = []
+
+    def happen(call: str) -> None:
+        if call == at and not done:
+            done.append(call)
+            act()
+
+    return happen
+
+
+async def test_a_node_that_changes_before_the_eviction_is_looked_at_again() -> None:
+    world = crowded(*FULL)
+    newcomer = running("rival", "6-7", priority=15)
+
+    def meanwhile() -> None:
+        leaves(world, "d")
+        world.engine.observe_bound("ADDED", newcomer)
+
+    world.server.fail = once("nominate pod", meanwhile)
+    world.waits(important("pod"))
+    await world.settle()
+    await world.engine.preemption.work()
+    assert wrote(world) == ["read pod", "nominate pod node", "nominate pod "]
+    assert "uid-pod" not in world.engine.state.nodes["node"].nominees
+
+
+async def test_a_victim_that_left_by_itself_saves_the_others() -> None:
+    world = crowded(*FULL)
+    world.server.fail = once("nominate pod", lambda: leaves(world, "a", "b"))
+    world.waits(important("pod"))
+    await make_room(world)
+    assert [call for call in wrote(world) if call.startswith("evict")] == []
+    world.clock.now += 1
+    await make_room(world)
+    assert world.nodes_of()["pod"] == "node"
+
+
+async def test_for_a_pod_that_is_gone_nobody_is_evicted() -> None:
+    world = crowded(*FULL)
+    pod = important("pod")
+    world.waits(pod)
+    await world.settle()
+    world.server.fail = once("nominate pod", lambda: world.engine.observe_waiting("DELETED", pod))
+    await world.engine.preemption.work()
+    assert wrote(world) == ["read pod", "nominate pod node"]
+    assert not world.engine.state.nodes["node"].nominees
+
+
+async def test_for_a_pod_that_others_have_bound_nobody_is_evicted() -> None:
+    world = crowded(*FULL)
+    world.waits(important("pod"))
+    await world.settle()
+    world.server.pods["uid-pod"] = bound(important("pod"), "elsewhere")
+    await world.engine.preemption.work()
+    assert wrote(world) == ["read pod", "nominate pod "]
+
+
+async def test_without_the_lease_nobody_is_evicted() -> None:
+    world = crowded(*FULL)
+    world.waits(important("pod"))
+    await world.settle()
+    world.server.fail = once("nominate pod", lambda: setattr(world.lease, "held", False))
+    await world.engine.preemption.work()
+    assert wrote(world) == ["read pod", "nominate pod node", "nominate pod "]
+
+
+def raising(at: str, *errors: ClusterError) -> Callable[[str], None]:
+    """These errors are the answers to this call, then none."""
+    rest = list(errors)
+
+    def fail(call: str) -> None:
+        if call == at and rest:
+            raise rest.pop(0)
+
+    return fail
+
+
+async def test_who_is_protected_is_asked_for_first_and_a_refusal_spares_the_others() -> None:
+    world = crowded(*FULL)
+    selector = LabelSelector()
+    world.engine.observe_budget("ADDED", DisruptionBudget("default", "all", selector, allowed=2))
+    world.server.fail = raising("evict c", Unavailable("a budget forbids it now"))
+    world.waits(important("pod"))
+    await world.settle()
+    await world.engine.preemption.work()
+    assert wrote(world) == ["read pod", "nominate pod node", "evict c", "nominate pod "]
+    assert "being freed" not in said(world, "pod")
+    await make_room(world)
+    assert wrote(world)[4:] == []
+    world.clock.now += 60
+    world.engine.preemption.look_again()
+    await make_room(world)
+    assert wrote(world)[4:] == ["read pod", "nominate pod node", "evict c", "evict d"]
+
+
+async def test_a_victim_that_is_gone_already_is_no_obstacle() -> None:
+    world = crowded(*FULL)
+    world.server.fail = raising("evict c", Gone("no such pod"))
+    world.waits(important("pod"))
+    await make_room(world)
+    assert [who for who, reason, _ in world.diary.events if reason == "Preempted"] == ["d"]
+
+
+async def test_a_missing_right_is_said_by_its_rule() -> None:
+    world = crowded(*FULL)
+    world.server.fail = raising("evict c", Forbidden("no", "create pods/eviction"))
+    world.waits(important("pod"))
+    await world.settle()
+    await world.engine.preemption.work()
+    assert ("pod", "FailedScheduling", "koord-numa lacks the right to create pods/eviction") in world.diary.events
+
+
+async def test_a_locked_node_is_left_alone() -> None:
+    world = crowded(*FULL)
+    world.engine.lock_node("node", "RebindResource repack works on it")
+    world.waits(important("pod"))
+    await make_room(world)
+    assert wrote(world) == []
+
+
+async def test_a_node_that_is_locked_while_the_plan_is_made_is_left_alone() -> None:
+    world = crowded(*FULL)
+    world.server.fail = once("nominate pod", lambda: world.engine.lock_node("node", "RebindResource repack"))
+    world.waits(important("pod"))
+    await world.settle()
+    await world.engine.preemption.work()
+    assert wrote(world) == ["read pod", "nominate pod node", "nominate pod "]
+
+
+async def test_a_node_that_cools_down_is_left_alone() -> None:
+    world = crowded(*FULL[:3])
+    twin = important("twin")
+    world.engine.observe_bound("ADDED", bound(twin, "node"))
+    world.engine.observe_bound("MODIFIED", bound(twin, "node", phase="Failed", reason="TopologyAffinityError"))
+    world.waits(important("pod"))
+    await make_room(world)
+    assert wrote(world) == []
+
+
+async def test_a_topology_that_speaks_of_other_pods_is_not_trusted() -> None:
+    world = crowded(*FULL)
+    published = replace(make_topology("node"), fingerprint="pfp0v0010123456789abcdef", fingerprint_method="all")
+    world.engine.observe_topology("MODIFIED", published)
+    world.waits(important("pod"))
+    await make_room(world)
+    assert wrote(world) == []
+
+
+async def test_so_many_nodes_are_tried_out_the_emptiest_first() -> None:
+    full = [running(f"a{i}", "0-3", f"node-{i}", priority=i) for i in range(3)]
+    rest = [running(f"b{i}", "4-6" if i == 2 else "4-7", f"node-{i}", priority=9) for i in range(3)]
+    names = ("node-0", "node-1", "node-2")
+    world = crowded(*full, *rest, nodes=names, settings="preemption: {candidateNodes: 1}")
+    world.waits(important("pod"))
+    await make_room(world)
+    assert wrote(world)[1:] == ["nominate pod node-2", "evict a2"]
+    world = crowded(*full, *rest, nodes=names)
+    world.waits(important("pod"))
+    await make_room(world)
+    assert wrote(world)[1:] == ["nominate pod node-0", "evict a0"]
+
+
+async def test_a_new_scheduler_goes_on_where_the_old_one_stopped() -> None:
+    leaving = [replace(pod, deleting=pod.key.name in "cd") for pod in FULL]
+    world = crowded(*leaving)
+    world.waits(replace(important("pod"), nominated="node"))
+    await make_room(world)
+    assert [call for call in wrote(world) if call.startswith("evict")] == []
+    assert "2 pod(s) are leaving anyway" in said(world, "pod")
+    leaves(world, "c", "d")
+    await make_room(world)
+    assert world.nodes_of()["pod"] == "node"
+
+
+async def test_a_failed_bind_on_the_freed_node_is_waited_out() -> None:
+    world = crowded(*FULL)
+    world.waits(important("pod"))
+    await make_room(world)
+    world.server.fail = raising("bind before", Unavailable("overload", retry_after=7.0))
+    leaves(world, "c", "d")
+    await make_room(world)
+    assert wrote(world)[4:] == ["bind pod node"]
+    world.clock.now += 8
+    await make_room(world)
+    assert world.nodes_of()["pod"] == "node"
+
+
+async def test_room_is_given_back_when_its_pod_goes() -> None:
+    world = crowded(*FULL)
+    before = world.ledgers()
+    pod = important("pod")
+    world.waits(pod)
+    await make_room(world)
+    record = world.engine.state.nodes["node"]
+    assert (set(record.nominees), set(record.booked.holdings) - set(record.ledger.holdings)) == (
+        {"uid-pod"},
+        {"uid-pod"},
+    )
+    world.engine.observe_waiting("DELETED", pod)
+    assert record.nominees == {}
+    assert record.booked is record.ledger
+    assert world.ledgers() == before
+
+
+async def test_the_loop_makes_room_by_itself() -> None:
+    world = crowded(*FULL)
+    world.waits(important("pod"))
+    running_engine = asyncio.create_task(world.engine.run())
+    for _ in range(200):
+        await asyncio.sleep(0)
+        if "evict d" in world.server.calls:
+            break
+    leaves(world, "c", "d")
+    for _ in range(200):
+        await asyncio.sleep(0)
+    await world.engine.stop()
+    await asyncio.wait_for(running_engine, 5)
+    assert world.nodes_of()["pod"] == "node"
