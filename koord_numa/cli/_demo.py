@@ -141,7 +141,7 @@ def shared_on(pods: Sequence[Seen], node: str) -> dict[int, str]:
     for one in pods:
         if one.pod.node == node and not one.cpus:
             counts.update(one.numa)
-    return {numa: f"{count} pods share CPUs" for numa, count in counts.items()}
+    return {numa: f"{count(number, 'pod')} on shared CPUs" for numa, number in counts.items()}
 
 
 def pods_by_node(pods: Sequence[Seen], node: str) -> list[Seen]:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from koord_numa.cli._console import open_console
 from koord_numa.cli._demo import (
     PAUSE,
     Load,
@@ -34,7 +35,6 @@ from koord_numa.cli._words import count
 from koord_numa.sandbox.bundled import DEMO_PODS, DEMO_RACK
 from koord_numa.sandbox.machines import load_descriptions
 
-PLAIN_WIDTH = 100
 _BAR = 30
 
 
@@ -44,9 +44,7 @@ _BAR = 30
 @click.option("--speed", type=click.FloatRange(0.1, 10.0), default=1.0, help="Submit pods so many times as fast.")
 def command(keep: bool, seed: int | None, speed: float) -> None:
     """Fill a simulated rack of eight machines and show the result; takes about fifteen seconds."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=PLAIN_WIDTH)
+    console = open_console()
     with tempfile.TemporaryDirectory(prefix="koord-numa-demo-") as folder:
         try:
             code = asyncio.run(_run(console, Path(folder), Plan(keep, seed, Pace(pause=PAUSE / speed))))
@@ -155,7 +153,7 @@ def _report(console: Console, here: World, seconds: float) -> int:
 
 async def _stay(console: Console, kubeconfig: Path) -> None:
     console.print("\nThe cluster stays until Ctrl-C. Look around:\n")
-    console.print(f"  export KUBECONFIG={kubeconfig}", soft_wrap=True)
+    console.print(f"  export KUBECONFIG={kubeconfig}")
     console.print(
         "  kubectl get nodes,pods -o wide\n  kubectl describe pod too-wide\n  kubectl get noderesourcetopologies"
     )

@@ -1,0 +1,19 @@
+"""``koord-numa nodes``: what every node has left, per NUMA node, as the scheduler sees it."""
+
+from pathlib import Path
+
+import click
+
+from koord_numa.cli._cluster import CONFIG, KUBECONFIG, Access
+from koord_numa.cli._console import open_console
+from koord_numa.cli._nodes import nodes_table
+
+
+@click.command()
+@KUBECONFIG
+@CONFIG
+def command(kubeconfig: Path | None, config: Path | None) -> None:
+    """List nodes: who owns their CPUs, free CPUs per NUMA node, and the largest request that one NUMA node could serve."""
+    console = open_console()
+    for line in nodes_table(Access(kubeconfig, config).snapshot()):
+        console.print(line)
