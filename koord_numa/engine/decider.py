@@ -63,14 +63,16 @@ class Decider:
             self._rankings[klass] = ranking
         return ranking.choose()
 
-    def try_node(self, klass: RequestClass, pod: Pod, node: str) -> Placement | Rejection | None:
+    def try_node(self, klass: RequestClass, node: str, pod: Pod | None = None) -> Placement | Rejection | None:
         """
         What one node answers now; ``None`` when it is not known. Nothing is remembered.
 
-        The pod may take what is kept for it there, or for pods of lower priority.
+        A pod that is named may take what is kept for it there, or for pods of lower priority.
         """
         record = self._state.nodes.get(node)
-        seen = None if record is None else record.candidate_for(pod)
+        if record is None:
+            return None
+        seen = record.candidate() if pod is None else record.candidate_for(pod)
         if seen is None:
             return None
         ask = self.ask_now(klass)

@@ -148,7 +148,7 @@ class Scheduler:
     def _on_nominated_node(self, pod: Pod, klass: RequestClass) -> Placement | None:
         """The node that is being freed for the pod is tried before all others."""
         node = self._desk.nominations.node_of(pod)
-        answer = self._desk.decider.try_node(klass, pod, node) if node else None
+        answer = self._desk.decider.try_node(klass, node, pod) if node else None
         return answer if isinstance(answer, Placement) else None
 
     def _park(self, pod: Pod, klass: RequestClass, verdict: Unschedulable) -> None:
