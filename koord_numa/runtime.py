@@ -22,21 +22,26 @@ from koord_numa.cluster.lease import Alone, LeaseElection, Term
 from koord_numa.cluster.listing import Kind, list_first_served
 from koord_numa.cluster.loop_lag import LoopLag
 from koord_numa.cluster.mirror import Mirror, Sink
-from koord_numa.cluster.resources import NODES, PODS, TOPOLOGIES
+from koord_numa.cluster.rebind_writer import ApiRebindWriter
+from koord_numa.cluster.resources import BUDGETS, NODES, PODS, REBINDS, TOPOLOGIES
 from koord_numa.cluster.roster import Roster
+from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.node import Node, Topology
 from koord_numa.core.rebind_request import RebindRequest
 from koord_numa.core.request import Pod
 from koord_numa.crew import Crew
-from koord_numa.engine.cluster_state import DELETED
 from koord_numa.engine.engine import Engine, Source
 from koord_numa.engine.outside import Outside
+from koord_numa.engine.rebind.desk import RebindDesk
+from koord_numa.engine.rebind.errand import RebindPorts
 from koord_numa.handlers.census import Census
 from koord_numa.handlers.kopf_settings import waiting_pods
 from koord_numa.handlers.reception import Reception
 from koord_numa.settings import LeaseSettings, Settings
+from koord_numa.wire.budgets import parse_budget
 from koord_numa.wire.nodes import parse_node
 from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.rebinds import parse_rebind
 from koord_numa.wire.status import resource_status
 from koord_numa.wire.topologies import parse_topology
 
@@ -63,15 +68,6 @@ class Options:
     port: int | None = DEFAULT_PORT
 
 
-class Unserved:
-    """``RebindDesk`` of a build without one: requests stay as they are, and the log says so."""
-
-    def observe_rebind(self, event: str | None, request: RebindRequest) -> None:
-        """Leave it to a build that can."""
-        if event != DELETED and not request.settled:
-            _log.warning("RebindResource %s waits: rebinding is not part of this build", request.name)
-
-
 class Runtime:
     """One scheduler process, less Kopf. ``start`` once, ``stop`` once."""
 
@@ -88,8 +84,10 @@ class Runtime:
             settings,
             Outside(ApiBinder(api, self.roster.takes_pods), self.recorder, self.lease, resource_status),
         )
-        self.reception = Reception(self.engine, Unserved())
+        self.rebinds = RebindDesk(self.engine, RebindPorts(ApiRebindWriter(api), self.recorder))
+        self.reception = Reception(self.engine, self.rebinds)
         self.mirrors = self._mirrors()
+        self.budgets = self._budgets()
         self.censuses = self._censuses()
         self.lag = LoopLag()
         self.health = HealthServer(Questions(self._unhealthy, self._not_ready, CollectorRegistry()), options.port or 0)
@@ -111,9 +109,11 @@ class Runtime:
         self.crew.start("loop lag", self.lag.run())
         for mirror in self.mirrors:
             self.crew.start(f"mirror of {mirror.kind.resource}", mirror.run())
+        self.crew.start("mirror of disruption budgets", self.budgets.run())
         for census in self.censuses:
             self.crew.start(f"census of {census.what}", census.run())
         self.crew.start("engine", self.engine.run())
+        self.crew.start("rebinds", self.rebinds.run())
 
     async def stop(self) -> None:
         """
@@ -125,7 +125,9 @@ class Runtime:
             return
         self._stopped = True
         await self.engine.stop()
+        self.rebinds.stop()
         await self.crew.finish("engine", SETTLING)
+        await self.crew.finish("rebinds", SETTLING)
         await self.crew.stop("lease")
         if isinstance(self.lease, LeaseElection):
             await self.lease.release()
@@ -165,7 +167,13 @@ class Runtime:
             ),
         )
 
-    def _censuses(self) -> tuple[Census[Pod] | Census[Topology], ...]:
+    def _budgets(self) -> Mirror[DisruptionBudget]:
+        """Only preemption waits for these, so a replica without them is ready for everything else."""
+        return Mirror(
+            self.api, Kind(BUDGETS, parse_budget), Sink(self.engine.replace_budgets, self.engine.observe_budget)
+        )
+
+    def _censuses(self) -> tuple[Census[Pod] | Census[Topology] | Census[RebindRequest], ...]:
         waiting = Kind(PODS, self.reception.parse_ours, waiting_pods(self.options.settings.scheduler_names))
         topologies = tuple(Kind(resource, parse_topology, optional=True) for resource in TOPOLOGIES)
         return (
@@ -180,6 +188,11 @@ class Runtime:
                 self.reception.topologies,
                 lambda: list_first_served(self.api, topologies),
                 lambda: self.engine.synced(Source.TOPOLOGIES),
+            ),
+            Census(
+                "RebindResources",
+                self.reception.rebinds,
+                lambda: list_first_served(self.api, (Kind(REBINDS, parse_rebind, optional=True),)),
             ),
         )
 

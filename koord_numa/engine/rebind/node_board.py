@@ -1,0 +1,71 @@
+"""A node of the cluster state as a board to repack, or why it cannot be repacked. It changes nothing."""
+
+from dataclasses import replace
+
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.inventory import inventory
+from koord_numa.core.rebind.board import Board, Tenant
+from koord_numa.core.rebind.plan import Move
+from koord_numa.core.rebind.survey import survey
+from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Rejection
+from koord_numa.core.vocabulary import CpuOwner
+from koord_numa.engine.cluster_state import ClusterState
+from koord_numa.engine.node_record import NodeRecord
+from koord_numa.settings import Settings
+
+
+def board_of(state: ClusterState, name: str, settings: Settings) -> Board | str:
+    """The board of a node whose CPUs are ours to give, or a sentence that says why there is none."""
+    record = state.nodes.get(name)
+    if record is None or record.node is None:
+        return f"there is no node {name}"
+    topology = record.topology
+    if topology is None:
+        return f"node {name} has no NodeResourceTopology"
+    if topology.problem:
+        return f"the topology of node {name} cannot be used: {topology.problem}"
+    if topology.owner is CpuOwner.KUBELET:
+        return f"the kubelet of node {name} chooses CPUs itself: they are not the scheduler's to change"
+    if record.distrust:
+        return f"node {name} cannot be trusted: {record.distrust}"
+    offer = inventory(record.node, topology)
+    if isinstance(offer, Rejection):
+        return f"node {name} cannot be used: {offer.detail or offer.message}"
+    if offer.machine is None:
+        return f"node {name} publishes no CPU topology"
+    default = settings.profiles[0].default_cpu_bind_policy
+    return survey(offer, record.ledger, _settled(record, settings.scheduler_names), default)
+
+
+def _settled(record: NodeRecord, ours: tuple[str, ...]) -> frozenset[str]:
+    """Pods that a rebind leaves alone: other schedulers', malformed ones, those that leave or were not seen bound yet."""
+    return frozenset(uid for uid, pod in record.pods.items() if not _may_move(pod, ours))
+
+
+def _may_move(pod: Pod, ours: tuple[str, ...]) -> bool:
+    return pod.scheduler in ours and not (pod.problem or pod.deleting or pod.finished or pod.assignment is None)
+
+
+def obstacle(now: Board | str, planned: Board, move: Move) -> str:
+    """What has changed since the plan was made so that this step must not be taken; empty when nothing has."""
+    if isinstance(now, str):
+        return now
+    if now.machine != planned.machine:
+        return "the CPUs of the node have changed"
+    index = next((index for index, tenant in enumerate(now.tenants) if tenant.pod == move.pod), None)
+    if index is None:
+        return f"pod {move.pod} is gone or may no longer be moved"
+    if now.tenants[index] != _expected(planned, move):
+        return f"pod {move.pod} was changed by somebody else"
+    taken = move.after - CpuSet(now.free(now.now)) - move.before
+    if taken:
+        return f"CPUs {taken} were given to somebody else"
+    if not now.may_pass([*now.now[:index], move.after.bits, *now.now[index + 1 :]]):
+        return f"pods that came meanwhile leave no room for {move.pod} on CPUs {move.after}"
+    return ""
+
+
+def _expected(planned: Board, move: Move) -> Tenant:
+    tenant = next(tenant for tenant in planned.tenants if tenant.pod == move.pod)
+    return replace(tenant, cpus=move.before)
