@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Machines that run tests are busy; a slow example is not a wrong one.
@@ -10,6 +11,23 @@ settings.load_profile("busy")
 
 CONFORMANCE = "conformance"
 """The property under which the comparison with a file of recorded answers leaves its tally."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How much chaos there is to be; the defaults are for every run of the suite."""
+    parser.addoption("--chaos-seeds", type=int, default=3, help="how many random runs")
+    parser.addoption("--chaos-pods", type=int, default=300, help="pods in each of them; a fault for every five")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A random run for each seed."""
+    for name, values in (
+        ("chaos_seed", range(metafunc.config.getoption("--chaos-seeds"))),
+        ("chaos_pods", (metafunc.config.getoption("--chaos-pods"),)),
+    ):
+        if name in metafunc.fixturenames:
+            what = name.removeprefix("chaos_")
+            metafunc.parametrize(name, values, ids=[f"{what}-{value}" for value in values])
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

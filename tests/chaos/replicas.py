@@ -1,0 +1,103 @@
+"""
+Schedulers that can be killed, frozen and stopped without processes: each has a thread and an event loop of its own.
+
+A killed one does nothing more, not even tidy up: every request in flight is cut off. A frozen one does nothing for a while and does
+not know that time has passed.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from typing import TypeVar
+
+import kopf
+
+from koord_numa.handlers.kopf_run import run_kopf
+from koord_numa.operator import _may_heal
+from koord_numa.runtime import Options, Runtime
+from koord_numa.settings import Settings
+
+T = TypeVar("T")
+
+
+class Replica:
+    """One scheduler process, nearly. ``runtime`` may be looked at from outside only through ``ask``."""
+
+    def __init__(self, settings: Settings, kubeconfig: Path, identity: str) -> None:
+        self.identity = identity
+        self.errors: list[str] = []
+        self._options = Options(settings, kubeconfig, identity, port=None)
+        self._loop = asyncio.new_event_loop()
+        self._ending = asyncio.Event()
+        self._killed = False
+        self._runtime: Runtime | None = None
+        self._thread = Thread(target=self._live, name=identity, daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Neither stopped nor killed."""
+        return self._thread.is_alive()
+
+    def kill(self) -> None:
+        """As SIGKILL, as far as the API server can tell."""
+        self._killed = True
+        self._loop.call_soon_threadsafe(self._ending.set)
+
+    def stop(self) -> None:
+        """As SIGTERM."""
+        self._loop.call_soon_threadsafe(self._ending.set)
+
+    def freeze(self, seconds: float) -> None:
+        """As SIGSTOP, and SIGCONT after so many seconds: the whole event loop stands still."""
+        self._loop.call_soon_threadsafe(time.sleep, seconds)
+
+    async def join(self) -> None:
+        """Wait until it has ended."""
+        await asyncio.to_thread(self._thread.join, 60)
+        if self._thread.is_alive():
+            self.errors.append("does not end")
+
+    async def ask(self, question: Callable[[Runtime], T], default: T) -> T:
+        """Let its own loop answer; the default while it is not there."""
+        runtime = self._runtime
+        if runtime is None or not self.alive:
+            return default
+
+        async def answer() -> T:
+            return question(runtime)
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(answer(), self._loop))
+
+    def _live(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        runtime = self._runtime = await Runtime.connect(self._options)
+        stop = asyncio.Event()
+        await runtime.start()
+        watching = asyncio.create_task(self._keep_watching(runtime, stop))
+        await self._ending.wait()
+        if runtime.crew.failure.done():
+            self.errors.append(f"a task has died: {runtime.crew.failure.result()!r}")
+        if self._killed:
+            await runtime.crew.stop()
+            await runtime.api.close()
+        else:
+            await runtime.stop()
+        stop.set()
+        await watching
+
+    async def _keep_watching(self, runtime: Runtime, stop: asyncio.Event) -> None:
+        """Kopf may give up under fire, and begins anew as in the real process."""
+        while not stop.is_set():
+            try:
+                await asyncio.create_task(run_kopf(kopf.Memo(runtime=runtime), stop, lambda: None))
+            except Exception as error:  # noqa: BLE001  (what may not end Kopf is kept, for the test to judge)
+                if not _may_heal(error):
+                    self.errors.append(f"Kopf: {error!r}")
+                await asyncio.sleep(0.2)
+                runtime.reception.doubt()

@@ -1,0 +1,158 @@
+"""
+Whatever fails, however often: every pod that fits is bound once, nothing is held twice, and the books are right in the end.
+
+Two schedulers, one API server that suffers every kind of fault, and a cluster in which nothing stays as it is. The seed is printed;
+``--chaos-seeds`` and ``--chaos-pods`` make runs more and longer.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging import CRITICAL, getLogger
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from koord_numa.engine.engine import Engine
+from koord_numa.handlers import census, kopf_settings
+from koord_numa.runtime import Runtime
+from koord_numa.sandbox.apiserver import ApiServer
+from koord_numa.sandbox.machines import Rack
+from koord_numa.settings import Backoff, LeaseSettings, Settings
+from tests.chaos.churn import REFUSED_AS_TOLD, Churn
+from tests.chaos.replicas import Replica
+from tests.chaos.storm import Storm
+from tests.chaos.truth import Ledgers, differences, ledgers, placeable, rebuilt
+from tests.e2e.world import MACHINES, world
+
+pytestmark = [pytest.mark.chaos, pytest.mark.e2e]
+
+SETTINGS = Settings(
+    lease=LeaseSettings(duration=2.0, renew=1.2, retry=0.2),
+    cool_down=Backoff(initial=0.2, max=0.5),
+    parked_retry_seconds=1.0,
+    settle_seconds=1.0,
+    api_backoff=Backoff(initial=0.05, max=0.5),
+)
+"""Times of a scheduler in a hurry: what would take minutes takes seconds."""
+
+PODS_PER_FAULT = 5
+CONVERGENCE = 60.0
+"""Seconds within which a healthy cluster must come to rest; it takes a few."""
+
+
+@pytest.fixture(autouse=True)
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Shorter pauses where they are not settings, and no log lines about what is meant to fail."""
+    monkeypatch.setattr(kopf_settings, "FIRST_PAUSES", (0.05, 0.1, 0.2))
+    monkeypatch.setattr(kopf_settings, "LAST_PAUSE", 0.4)
+    monkeypatch.setattr(census, "AGAIN", (0.1, 0.5))
+    loggers = [getLogger(name) for name in ("kopf", "koord_numa", "kopf.objects", "aiohttp.server")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(CRITICAL)
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+
+
+class Throne:
+    """Two schedulers of which one acts, and what becomes of them."""
+
+    def __init__(self, kubeconfig: Path, dice: Random) -> None:
+        self._kubeconfig = kubeconfig
+        self._dice = dice
+        self._count = 0
+        self.past: list[Replica] = []
+        self.present = [self._new(), self._new()]
+
+    async def intrigue(self) -> None:
+        """Kill, stop and freeze until cancelled; who ends is replaced."""
+        while True:
+            await asyncio.sleep(self._dice.uniform(1.0, 3.0))
+            which = self._dice.randrange(len(self.present))
+            replica = self.present[which]
+            fate = self._dice.choice(("kill", "kill", "stop", "freeze", "freeze"))
+            if fate == "freeze":
+                replica.freeze(self._dice.uniform(0.5, 3.0))
+                continue
+            replica.kill() if fate == "kill" else replica.stop()
+            self.past.append(replica)
+            self.present[which] = self._new()
+
+    async def end(self) -> None:
+        """Stop all of them."""
+        for replica in self.present:
+            replica.stop()
+        await asyncio.gather(*(replica.join() for replica in (*self.past, *self.present)))
+
+    @property
+    def errors(self) -> list[str]:
+        """What ended a scheduler that should have gone on."""
+        return [f"{replica.identity}: {error}" for replica in (*self.past, *self.present) for error in replica.errors]
+
+    def _new(self) -> Replica:
+        self._count += 1
+        return Replica(SETTINGS, self._kubeconfig, f"replica-{self._count}")
+
+
+@contextmanager
+def watched(server: ApiServer, churn: Churn) -> Iterator[None]:
+    subscription = server.subscribe("pods", churn.observe)
+    try:
+        yield
+    finally:
+        subscription.cancel()
+
+
+def broken(churn: Churn, rack: Rack) -> list[str]:
+    """Everything that may never happen, at no moment."""
+    untold = [refusal for refusal in rack.refusals if refusal.reason != REFUSED_AS_TOLD or refusal.message != "as told"]
+    moved = [f"{uid} was on {sorted(nodes)}" for uid, nodes in churn.nodes_of.items() if len(nodes) > 1]
+    return [*map(str, rack.violations), *map(str, rack.clashes()), *map(str, untold), *moved]
+
+
+async def unrest(server: ApiServer, throne: Throne) -> list[str]:
+    """Why the cluster is not at rest yet: pods that would fit and wait, ledgers that are not what the objects say."""
+    true: Engine = rebuilt(server.store, SETTINGS)
+    found = [f"{name} fits and waits" for name in placeable(true, server.store)]
+    for replica in throne.present:
+        believed: Ledgers = await replica.ask(_believed, {"": {}})
+        found += [f"{replica.identity}: {line}" for line in differences(believed, ledgers(true))]
+    return found
+
+
+def _believed(runtime: Runtime) -> Ledgers:
+    return ledgers(runtime.engine)
+
+
+async def test_chaos(chaos_seed: int, chaos_pods: int, tmp_path: Path) -> None:
+    print(f"chaos seed {chaos_seed}, {chaos_pods} pods")
+    async with world(tmp_path, MACHINES) as cluster:
+        churn = Churn(cluster.server, cluster.rack, Random(chaos_seed))
+        storm = Storm(cluster.server, Random(chaos_seed + 1))
+        throne = Throne(cluster.kubeconfig, Random(chaos_seed + 2))
+        intrigue = asyncio.create_task(throne.intrigue())
+        try:
+            with watched(cluster.server, churn):
+                await asyncio.gather(churn.go_on(chaos_pods), storm.rage(chaos_pods // PODS_PER_FAULT))
+                intrigue.cancel()
+                cluster.server.faults.clear()
+                churn.calm()
+                left = ["not looked at"]
+                async with asyncio.timeout(CONVERGENCE):
+                    while left:
+                        await asyncio.sleep(0.2)
+                        cluster.rack.publish()
+                        left = await unrest(cluster.server, throne)
+        except TimeoutError:
+            pytest.fail(f"seed {chaos_seed} never comes to rest:\n" + "\n".join(left[:20]))
+        finally:
+            intrigue.cancel()
+            await throne.end()
+        bound = len(churn.nodes_of)
+        print(f"{churn.created} pods, {bound} bound, {storm.hits} faults of {len(storm.kinds)} kinds")
+        assert broken(churn, cluster.rack) == []
+        assert throne.errors == []
+        assert bound > churn.created // 3

@@ -1,0 +1,66 @@
+"""What a scheduler that starts now would know, from the API objects alone: the measure of what a running one believes."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from koord_numa.core.ledger import Holding
+from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Placement
+from koord_numa.engine import Engine, Outside
+from koord_numa.sandbox.apiserver import DirectStore
+from koord_numa.sandbox.machines.simulated_node import TOPOLOGIES
+from koord_numa.settings import Settings
+from koord_numa.wire.nodes import parse_node
+from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.topologies import parse_topology
+
+Ledgers = dict[str, dict[str, Holding]]
+
+
+def rebuilt(store: DirectStore, settings: Settings) -> Engine:
+    """An engine that talks to nobody and has seen every object once."""
+    silent: Any = SimpleNamespace(fresh=lambda: False, event=lambda *_, **__: None, node_event=lambda *_, **__: None)
+    engine = Engine(settings, Outside(silent, silent, silent, lambda *_: {}))
+    for raw in store.list("nodes"):
+        engine.observe_node(None, parse_node(raw))
+    for raw in store.list(TOPOLOGIES):
+        engine.observe_topology(None, parse_topology(raw))
+    for raw in store.list("pods"):
+        if raw["spec"].get("nodeName"):
+            engine.observe_bound(None, parse_pod(raw))
+    return engine
+
+
+def ledgers(engine: Engine) -> Ledgers:
+    """Who holds what on every node, as the engine believes."""
+    return {name: dict(record.ledger.holdings) for name, record in engine.state.nodes.items() if record.pods}
+
+
+def differences(believed: Ledgers, true: Ledgers) -> list[str]:
+    """
+    Where a ledger is not what the objects say, a line each.
+
+    Where a kubelet put a pod is written nowhere: who placed it may remember what was assumed, others cannot know.
+    """
+    found = []
+    for name in sorted({*believed, *true}):
+        here, there = believed.get(name, {}), true.get(name, {})
+        for uid in sorted({*here, *there}):
+            ours, theirs = here.get(uid), there.get(uid)
+            if ours and theirs and not theirs.numa:
+                ours = replace(ours, numa=())
+            if ours != theirs:
+                found.append(f"{name}: believed {ours}, true {theirs}")
+    return found
+
+
+def placeable(engine: Engine, store: DirectStore) -> list[str]:
+    """Names of waiting pods that would fit somewhere now."""
+    waiting = [parse_pod(raw) for raw in store.list("pods") if not raw["spec"].get("nodeName")]
+    return [pod.key.name for pod in waiting if _fits(engine, pod)]
+
+
+def _fits(engine: Engine, pod: Pod) -> bool:
+    klass = engine.classes.of(pod)
+    return klass is not None and isinstance(engine.desk.decider.decide(klass), Placement)
