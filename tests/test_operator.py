@@ -23,7 +23,9 @@ from tests.e2e.world import CRDS, JsonObject, World, pinned, shared, world
 STATUS = "scheduling.koordinator.sh/resource-status"
 TOPOLOGIES = "noderesourcetopologies.topology.node.k8s.io"
 SETTINGS = Settings(lease=LeaseSettings(duration=3, renew=2, retry=0.3))
-ONE_PAIR: JsonObject = {"machines": [{"name": "n", "sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"}]}
+ONE_PAIR: JsonObject = {
+    "machines": [{"name": "n", "sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"}]
+}
 
 
 @contextmanager
@@ -46,7 +48,7 @@ async def operating(
         made.append(await connect(options))
         return made[0]
 
-    monkeypatch.setattr(operator.Runtime, "connect", remembered)
+    monkeypatch.setattr(Runtime, "connect", remembered)
     kubeconfig = server.write_kubeconfig(folder / "kubeconfig")
     with quiet_kopf():
         task = asyncio.create_task(serve(Options(settings, kubeconfig, "me", port=0)))
@@ -202,8 +204,8 @@ async def test_without_topologies_installed_plain_pods_run_and_others_follow_whe
             }
             server.store.create(topology)
             await until(lambda: placed(server, "late") == "plain", 20)
-            for crd in (TOPOLOGIES, "rebindresources.scheduling.koordinator.sh"):
-                server.store.delete("customresourcedefinitions.apiextensions.k8s.io", crd)
+            for name in (TOPOLOGIES, "rebindresources.scheduling.koordinator.sh"):
+                server.store.delete("customresourcedefinitions.apiextensions.k8s.io", name)
             server.store.create(shared("after"))
             await until(lambda: placed(server, "after") == "plain", 20)
 
@@ -256,9 +258,7 @@ async def test_several_scheduler_names(tmp_path: Path, monkeypatch: pytest.Monke
             await until(lambda: rack.unbound() == ["c"], 30)
 
 
-async def test_a_task_that_dies_ends_the_process(
-    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_task_that_dies_ends_the_process(rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def dies(_: object) -> None:
         raise RuntimeError("a bug")
 
@@ -302,4 +302,3 @@ def test_a_bad_configuration_is_an_error() -> None:
 )
 def test_which_ends_of_kopf_may_heal(error: Exception, heals: bool) -> None:
     assert operator._may_heal(error) is heals
-

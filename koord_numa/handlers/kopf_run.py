@@ -9,24 +9,26 @@ import kopf
 
 KOPF: Final = str(Path(kopf.__file__).parent)
 
+LAST_WORDS: Final = 2.0
+"""Seconds that Kopf's own tasks get to end after they were cancelled."""
 
-class ForeignTasks(Collection[asyncio.Task[Any]]):
+
+class EveryTask(Collection[asyncio.Task[Any]]):
     """
-    Every task that does not run Kopf's code.
+    All tasks of the process, for Kopf to leave alone.
 
-    When Kopf ends, it waits for every task that is younger than itself and then cancels it, except for a collection that it is
-    given: this one. The engine and its binds in flight must outlive a run of Kopf.
+    When Kopf ends, it cancels every task that is younger than itself, and waits without limit until they are over. The engine
+    and its binds in flight must outlive a run of Kopf; and a watcher of Kopf that waits for credentials never ends at all.
     """
 
     def __contains__(self, task: object) -> bool:
-        code = getattr(task.get_coro(), "cr_code", None) if isinstance(task, asyncio.Task) else None
-        return code is None or not code.co_filename.startswith(KOPF)
+        return isinstance(task, asyncio.Task)
 
     def __iter__(self) -> Iterator[asyncio.Task[Any]]:
-        return (task for task in asyncio.all_tasks() if task in self)
+        return iter(asyncio.all_tasks())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(asyncio.all_tasks())
 
 
 async def run_kopf(memo: kopf.Memo, stop: asyncio.Event, spawned: Callable[[], None]) -> None:
@@ -40,4 +42,23 @@ async def run_kopf(memo: kopf.Memo, stop: asyncio.Event, spawned: Callable[[], N
     settings.process.ultimate_exiting_timeout = None
     tasks = await kopf.spawn_tasks(clusterwide=True, settings=settings, memo=memo, stop_flag=stop)
     spawned()
-    await kopf.run_tasks(tasks, ignored=ForeignTasks())
+    try:
+        await kopf.run_tasks(tasks, ignored=EveryTask())
+    finally:
+        await _end_leftovers()
+
+
+async def _end_leftovers() -> None:
+    """Watchers of a run that failed would go on reporting beside those of the next run."""
+    left = {task for task in asyncio.all_tasks() if runs_kopf(task)}
+    for task in left:
+        task.cancel()
+    if left:
+        done, _ = await asyncio.wait(left, timeout=LAST_WORDS)
+        await asyncio.gather(*done, return_exceptions=True)  # their errors are those that the run has raised
+
+
+def runs_kopf(task: asyncio.Task[Any]) -> bool:
+    """Is this a task that Kopf made for itself?"""
+    code = getattr(task.get_coro(), "cr_code", None)
+    return code is not None and str(code.co_filename).startswith(KOPF)

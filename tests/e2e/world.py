@@ -46,7 +46,9 @@ JsonObject = dict[str, Any]
 def pinned(name: str, cpus: int, *, qos: str = "LSR", policy: str = "", scheduler: str = "koord-numa") -> JsonObject:
     """A pod with CPUs of its own on Koordinator's nodes; Guaranteed, so that a static kubelet would pin it too."""
     amounts = {"cpu": str(cpus), "memory": f"{cpus}Gi"}
-    annotations = {"scheduling.koordinator.sh/numa-topology-spec": f'{{"numaTopologyPolicy":"{policy}"}}'} if policy else {}
+    annotations = (
+        {"scheduling.koordinator.sh/numa-topology-spec": f'{{"numaTopologyPolicy":"{policy}"}}'} if policy else {}
+    )
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -83,7 +85,7 @@ def mixed_pods(count: int) -> list[JsonObject]:
     """Pods of all kinds, small enough to fit together on ``MACHINES``."""
     kinds = (
         lambda name: pinned(name, 2),
-        lambda name: shared(name),
+        shared,
         lambda name: pinned(name, 4, policy="SingleNUMANode"),
         lambda name: shared(name, "1"),
         lambda name: pinned(name, 1, qos="LSE"),
@@ -117,9 +119,7 @@ class World:
 
     def unbound(self) -> list[str]:
         """Names of pods without a node."""
-        return [
-            pod["metadata"]["name"] for pod in self.server.store.list("pods") if not pod["spec"].get("nodeName")
-        ]
+        return [pod["metadata"]["name"] for pod in self.server.store.list("pods") if not pod["spec"].get("nodeName")]
 
     def binds(self) -> dict[str, int]:
         """How often each pod was bound successfully."""
@@ -159,7 +159,9 @@ async def world(folder: Path, machines: JsonObject = MACHINES) -> AsyncIterator[
         rack = Rack(server.store, read_descriptions(machines, folder))
         rack.start()
         server.write_kubeconfig(folder / "kubeconfig")
-        (folder / "config.yaml").write_text(f"apiVersion: koord-numa.io/v1alpha1\nkind: KoordNumaConfiguration\n{LEASE}\n")
+        (folder / "config.yaml").write_text(
+            f"apiVersion: koord-numa.io/v1alpha1\nkind: KoordNumaConfiguration\n{LEASE}\n"
+        )
         made = World(server, rack, folder)
         try:
             yield made
