@@ -62,7 +62,10 @@ class Snapshot:
         klass = None if pod.problem else self.engine.classes.of(pod)
         if klass is None:
             return {}
-        found = {name: self.engine.desk.decider.try_node(klass, pod, name) for name in sorted(self.engine.state.nodes)}
+        found = {
+            name: self.engine.desk.decider.try_node(klass, node=name, pod=pod)
+            for name in sorted(self.engine.state.nodes)
+        }
         return {name: answer for name, answer in found.items() if answer is not None}
 
     def hold(self, pod: Pod, placement: Placement) -> None:

@@ -1,0 +1,63 @@
+"""A small rack and a few pods for the tests of commands."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from click.testing import CliRunner, Result
+
+from koord_numa.cli import main
+from koord_numa.cli._sandbox_world import World, world
+from koord_numa.sandbox.machines import read_descriptions
+
+SHAPE: Final = {"sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"}
+RACK: Final = {
+    "machines": [
+        {"name": "own", **SHAPE, "labels": {"kind": "own"}, "bindPolicy": "FullPCPUsOnly"},
+        {"name": "theirs", "style": "kubelet", **SHAPE},
+    ]
+}
+"""One node of either owner: NUMA node 0 has CPUs 0-3,8-11, NUMA node 1 has 4-7,12-15."""
+
+
+def pod(name: str, cpu: int, *, node: str = "", cpus: str = "", numa: str = "", **selector: str) -> dict[str, Any]:
+    """A pod that wants CPUs of its own; with ``node`` it is bound already, with ``cpus`` it holds them on NUMA node 0."""
+    amounts = {"cpu": str(cpu), "memory": "1Gi"}
+    annotations = {"scheduling.koordinator.sh/numa-topology-spec": f'{{"numaTopologyPolicy":"{numa}"}}'} if numa else {}
+    if cpus:
+        held = f'[{{"node":0,"resources":{{"cpu":"{cpu}","memory":"1Gi"}}}}]'
+        annotations["scheduling.koordinator.sh/resource-status"] = f'{{"cpuset":"{cpus}","numaNodeResources":{held}}}'
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "labels": {"koordinator.sh/qosClass": "LSR"},
+            "annotations": annotations,
+        },
+        "spec": {
+            "schedulerName": "koord-numa",
+            **({"nodeName": node} if node else {}),
+            **({"nodeSelector": selector} if selector else {}),
+            "containers": [{"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}}],
+        },
+    }
+
+
+@asynccontextmanager
+async def small_world(folder: Path, *pods: dict[str, Any]) -> AsyncIterator[World]:
+    """The small rack with these pods, and nobody who schedules."""
+    async with world(read_descriptions(RACK, folder), folder / "kubeconfig") as here:
+        for obj in pods:
+            here.server.store.create(obj)
+        here.rack.publish()
+        yield here
+
+
+async def ask(here: World, *arguments: str, text: str = "") -> Result:
+    """Run a command against this cluster, as from a shell."""
+    command = [*arguments, "--kubeconfig", str(here.kubeconfig)]
+    return await asyncio.to_thread(CliRunner().invoke, main, command, input=text)

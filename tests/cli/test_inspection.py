@@ -1,0 +1,161 @@
+"""What people read about a live cluster: nodes, one node, a pod that waits, and a pod that is not there yet."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.small import ask, pod, small_world
+
+RUNNING = pod("runs", 4, node="own", cpus="0-1,8-9")
+
+
+async def test_nodes(tmp_path: Path) -> None:
+    async with small_world(tmp_path, RUNNING) as here:
+        answer = await ask(here, "nodes")
+    assert answer.exit_code == 0
+    assert answer.output.splitlines() == [
+        "NODE    CPUS OF    POLICY            SCOPE      NUMA  FREE-CPU  LARGEST     TRUST",
+        "own     scheduler  FullPCPUsOnly     pod        2     4/8,8/8   8 CPU 16Gi  ok",
+        "theirs  kubelet    single-numa-node  container  2     8/8,8/8   8 CPU 16Gi  ok",
+    ]
+
+
+async def test_one_node(tmp_path: Path) -> None:
+    async with small_world(tmp_path, RUNNING) as here:
+        answer = await ask(here, "node", "own")
+    assert answer.output.splitlines() == [
+        "NODE  CPUS OF    POLICY         SCOPE  NUMA  FREE-CPU  LARGEST     TRUST",
+        "own   scheduler  FullPCPUsOnly  pod    2     4/8,8/8   8 CPU 16Gi  ok",
+        "",
+        "NUMA  RESOURCE  FREE  OF",
+        "0     cpu       4     8",
+        "0     memory    15Gi  16Gi",
+        "1     cpu       8     8",
+        "1     memory    16Gi  16Gi",
+        "",
+        "NUMA 0  socket 0  4 of 8 CPUs free",
+        "  cpu   0",
+        "  t0    A A · ·",
+        "  t1    A A · ·",
+        "NUMA 1  socket 1  8 of 8 CPUs free",
+        "  cpu   4",
+        "  t0    · · · ·",
+        "  t1    · · · ·",
+        "  A runs  0-1,8-9",
+        "  · free",
+        "",
+        "POD           QOS  ASKS FOR   POLICY  NUMA  CPUS",
+        "default/runs  LSR  4 CPU 1Gi  -       0     0-1,8-9",
+    ]
+
+
+async def test_two_owners_of_a_cpu_show_in_the_column_of_trust(tmp_path: Path) -> None:
+    async with small_world(tmp_path, RUNNING) as here:
+        topology = here.server.store.get("noderesourcetopologies.topology.node.k8s.io", "own")
+        allocs = '[{"namespace":"default","name":"other","uid":"u","cpuset":"8","managedByKubelet":true}]'
+        annotations = {"node.koordinator.sh/pod-cpu-allocs": allocs}
+        kind = "noderesourcetopologies.topology.node.k8s.io"
+        here.server.store.patch(kind, topology["metadata"]["name"], {"metadata": {"annotations": annotations}})
+        answer = await ask(here, "nodes")
+    assert "CPUs 8 belong to default/runs by its resource-status" in answer.output
+
+
+async def test_a_waiting_pod_and_what_every_node_says_to_it(tmp_path: Path) -> None:
+    wide = pod("wide", 10, numa="SingleNUMANode", kind="own")
+    async with small_world(tmp_path, RUNNING, wide) as here:
+        answer = await ask(here, "explain", "wide")
+    assert answer.exit_code == 0
+    assert answer.output.splitlines() == [
+        "default/wide  10 CPU 1Gi  SingleNUMANode",
+        "  0/2 nodes are available: 1 node(s) cannot meet NUMA policy SingleNUMANode, 1 node(s) didn't match",
+        "    Pod's node affinity/selector.",
+        "",
+        "  own: no: cannot meet NUMA policy SingleNUMANode: NUMA 0 has 4 of 8 CPUs free, NUMA 1 has 8 of 8;",
+        "    needs 10 CPUs, 1Gi memory in one NUMA node; the largest that fits is 8 CPUs, 1Gi memory",
+        "  theirs: no: didn't match Pod's node affinity/selector: the node lacks kind=own",
+        "",
+        "  The largest request that one NUMA node could serve now: 8 CPU 16Gi on own",
+    ]
+
+
+async def test_a_pod_that_nobody_has_placed_yet(tmp_path: Path) -> None:
+    async with small_world(tmp_path, RUNNING, pod("new", 4, kind="own")) as here:
+        answer = await ask(here, "explain", "new")
+    assert "  would go to own, NUMA 0, CPUs 2-3,10-11" in answer.output.splitlines()
+
+
+async def test_a_bound_pod(tmp_path: Path) -> None:
+    async with small_world(tmp_path, RUNNING) as here:
+        answer = await ask(here, "explain", "runs")
+    assert answer.output.splitlines() == [
+        "default/runs  4 CPU 1Gi  -",
+        "  is bound to own, phase Running",
+        "  NUMA 0, CPUs 0-1,8-9",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        pytest.param(("explain", "nobody"), "there is no pod default/nobody", id="pod"),
+        pytest.param(("node", "nowhere"), "there is no node nowhere", id="node"),
+    ],
+)
+async def test_what_is_not_there(tmp_path: Path, command: tuple[str, ...], message: str) -> None:
+    async with small_world(tmp_path) as here:
+        answer = await ask(here, *command)
+    assert (answer.exit_code, answer.output) == (1, f"Error: {message}\n")
+
+
+async def test_pods_of_a_manifest_go_one_after_another(tmp_path: Path) -> None:
+    template = pod("", 8, numa="SingleNUMANode", kind="own")
+    workload = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "eights"},
+        "spec": {"replicas": 2, "template": {key: template[key] for key in ("metadata", "spec")}},
+    }
+    manifest = yaml.safe_dump_all([pod("first", 2, kind="own"), workload])
+    async with small_world(tmp_path) as here:
+        before = here.server.revision
+        answer = await ask(here, "simulate", "-f", "-", text=manifest)
+        assert here.server.revision == before
+    assert answer.exit_code == 1
+    assert answer.output.splitlines() == [
+        "default/first  2 CPU 1Gi  -",
+        "  own, NUMA 0, CPUs 0,8",
+        "default/eights-1  8 CPU 1Gi  SingleNUMANode",
+        "  own, NUMA 1, CPUs 4-7,12-15",
+        "default/eights-2  8 CPU 1Gi  SingleNUMANode",
+        "  0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match Pod's node affinity/selector.",
+        "  own: needs 8 cpu, 6 of 16 free",
+        "",
+        "2 of 3 pods would be placed.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        pytest.param("{", "the manifest is not YAML", id="not-yaml"),
+        pytest.param("- 1", "no Kubernetes object", id="a-list"),
+        pytest.param("kind: Service", "Service makes no pods", id="no-pods"),
+        pytest.param("kind: Job\nspec: {parallelism: -1, template: {}}", "replicas must be a number", id="negative"),
+        pytest.param("kind: Pod\nmetadata: {}", "metadata.name", id="no-name"),
+        pytest.param("kind: Pod\nmetadata: {name: p}\nspec: {nodeName: own}", "names its node", id="bound"),
+    ],
+)
+async def test_manifests_that_cannot_be_simulated(tmp_path: Path, manifest: str, message: str) -> None:
+    async with small_world(tmp_path) as here:
+        answer = await ask(here, "simulate", "-f", "-", text=manifest)
+    assert answer.exit_code == 1
+    assert message in answer.output
+
+
+async def test_without_a_cluster(tmp_path: Path) -> None:
+    async with small_world(tmp_path) as here:
+        pass
+    answer = await ask(here, "nodes")
+    assert answer.exit_code == 1
+    assert answer.output.startswith("Error: ")
