@@ -191,6 +191,7 @@ async def test_without_topologies_installed_plain_pods_run_and_others_follow_whe
         server.store.create(shared("early"))
         async with operating(server, tmp_path, monkeypatch):
             await until(lambda: placed(server, "early") == "plain")
+            await until(lambda: server.open_watches == 4)
             for crd in CRDS:
                 server.apply_file(crd)
             await until(lambda: server.open_watches == 6)
