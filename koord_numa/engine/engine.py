@@ -109,9 +109,12 @@ class Engine:
             return
         if uid in self.desk.in_flight:
             return
+        is_new = uid not in self.queue
         verdict = self.queue.add(pod, klass)
         if verdict is not None:
             self._notices.waits(pod.key, why_everywhere(verdict))
+            if is_new:
+                self.preemption.consider(pod, klass, verdict)
         self.scheduler.kick()
 
     def observe_bound(self, event: str | None, pod: Pod) -> None:
@@ -197,12 +200,22 @@ class Engine:
         await self._begin.wait()
         work = (self._notices.run(), self._keep_house(), self.preemption.run())
         side = [asyncio.create_task(each) for each in work]
+        for task in side:
+            task.add_done_callback(self._side_ended)
         try:
             await self.scheduler.run()
         finally:
             for task in side:
                 task.cancel()
-            await asyncio.gather(*side, return_exceptions=True)
+            ends = await asyncio.gather(*side, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
+
+    def _side_ended(self, task: asyncio.Task[None]) -> None:
+        """Work beside the loop never ends by itself: whatever ended it is a bug, and half an engine must not go on."""
+        if not task.cancelled():
+            self.scheduler.stop()
 
     async def stop(self) -> None:
         """Decide nothing more; ``run`` returns when binds in flight are settled."""

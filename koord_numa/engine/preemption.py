@@ -15,6 +15,8 @@ from dataclasses import replace
 from logging import getLogger
 from typing import Final
 
+from cachetools import LRUCache
+
 from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.decide import Ask, refuse_everywhere
 from koord_numa.core.preempt.budget import protected
@@ -47,6 +49,13 @@ CHUNK: Final = 64
 """So many nodes are glanced at before others get their turn."""
 
 
+REMEMBERED: Final = 64
+"""Of so many classes it is remembered which nodes were tried out in vain."""
+
+State = tuple[int, int, int]
+"""A node's revision, and how many pods are leaving it and assumed there: while all are the same, so is what can be freed."""
+
+
 class Preemption:
     """One per engine. ``consider`` is called when a pod fits nowhere; the rest happens in ``run``."""
 
@@ -57,6 +66,7 @@ class Preemption:
         self._failures: dict[str, int] = {}  # by uid, in a row
         self._pauses: dict[str, tuple[float, RequestClass]] = {}  # by uid: not before this time
         self._evicted: set[str] = set()  # uids of victims that are still counted
+        self._useless: LRUCache[RequestClass, dict[str, State]] = LRUCache(maxsize=REMEMBERED)
         self._news = asyncio.Event()
 
     def observe_budget(self, event: str | None, budget: DisruptionBudget) -> None:
@@ -160,23 +170,32 @@ class Preemption:
 
         No more than ``candidateNodes`` are tried out: of those whose amounts would suffice, the ones with most CPU free, then by name.
         """
-        ask = self._desk.decider.ask_now(klass)
+        ask, terms = self._desk.decider.ask_now(klass), self._terms(klass)
         if refuse_everywhere(ask):
             return None
+        useless: dict[str, State] = {} if ask.neighbours or ask.spread else self._useless.setdefault(klass, {})
         promising = []
         for number, (name, rejection) in enumerate(verdict.rejections.items()):
             if number % CHUNK == 0:
                 await asyncio.sleep(0)
             site = self._site(pod, klass, name) if rejection.resolvable else None
-            if site is not None and may_help(ask, site):
+            if site is not None and useless.get(name) != self._state_of(site) and may_help(ask, site):
                 promising.append((-site.seen.room, name))
         found = []
         for _, name in sorted(promising)[: self._desk.settings.preemption.candidate_nodes]:
             await asyncio.sleep(0)
-            clearance = self._clear(ask, pod, klass, name)
+            site = self._site(pod, klass, name)
+            clearance = None if site is None else clear_node(ask, site, terms)
             if clearance is not None:
                 found.append(clearance)
+            elif site is not None:
+                useless[name] = self._state_of(site)
         return choose(found)
+
+    def _state_of(self, site: Site) -> State:
+        record = self._desk.state.nodes[site.seen.node.name]
+        leaving = sum(pod.deleting for pod in site.pods.values())
+        return record.revision, leaving, len(site.assumed.intersection(site.pods))
 
     def _clear(self, ask: Ask, pod: Pod, klass: RequestClass, node: str) -> Clearance | None:
         """What it takes to have the pod on this node, in the state of this moment."""
