@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from prometheus_client import CollectorRegistry
 
+from koord_numa import __version__
 from koord_numa.cluster.binder import ApiBinder
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.events import EventRecorder
@@ -47,6 +48,9 @@ from koord_numa.wire.topologies import parse_topology
 
 BOUND_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded"
 """Failed pods are wanted too: among them are those that a kubelet refused."""
+
+AGENT: Final = f"koord-numa/{__version__} (scheduler)"
+"""The user agent of the scheduler's requests, as opposed to those of the command line."""
 
 DEFAULT_PORT: Final = 10251
 """Where kube-scheduler used to serve the same paths without TLS."""
@@ -96,7 +100,7 @@ class Runtime:
     @classmethod
     async def connect(cls, options: Options) -> "Runtime":
         """Put everything together; nothing is sent yet. Raises ``NoCredentials``."""
-        return cls(options, await Api.connect(options.kubeconfig))
+        return cls(options, await Api.connect(options.kubeconfig, AGENT))
 
     async def start(self) -> None:
         """Begin to watch, to compete for the lease, and to schedule as soon as everything is known."""

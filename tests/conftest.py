@@ -5,12 +5,19 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.rights import Witness
+
 # Machines that run tests are busy; a slow example is not a wrong one.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
 CONFORMANCE = "conformance"
 """The property under which the comparison with a file of recorded answers leaves its tally."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Requests of the scheduler are compared with its rights when all tests are over."""
+    config.pluginmanager.register(Witness())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

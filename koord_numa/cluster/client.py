@@ -21,6 +21,8 @@ from koord_numa.cluster.outcomes import broken, refusal
 from koord_numa.cluster.resources import Call
 from koord_numa.ports import Invalid
 
+AGENT: Final = f"koord-numa/{__version__}"
+
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
@@ -74,7 +76,7 @@ class Api:
     proxy and a netrc file in a thread before every single request, which costs more than the request.
     """
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: Configuration, agent: str = AGENT) -> None:
         self._client = ApiClient(configuration)
         self.configuration = configuration
         rest = self._client.rest_client
@@ -83,7 +85,7 @@ class Api:
             connector_owner=False,
             trust_env=False,
             read_bufsize=READ_BUFFER,
-            headers={"User-Agent": f"koord-numa/{__version__}", "Accept": JSON},
+            headers={"User-Agent": agent, "Accept": JSON},
         )
         self._server = str(configuration.host).rstrip("/")
         self._options: dict[str, Any] = {
@@ -97,9 +99,9 @@ class Api:
         }
 
     @classmethod
-    async def connect(cls, kubeconfig: Path | None = None) -> Self:
-        """Load credentials; nothing is sent yet. Raises ``NoCredentials``."""
-        return cls(await load_configuration(kubeconfig))
+    async def connect(cls, kubeconfig: Path | None = None, agent: str = AGENT) -> Self:
+        """Load credentials; nothing is sent yet. ``agent`` is who the server's audit log says it was. Raises ``NoCredentials``."""
+        return cls(await load_configuration(kubeconfig), agent)
 
     async def close(self) -> None:
         """Give every connection back."""

@@ -1,0 +1,110 @@
+"""
+What the scheduler asks an API server for during the tests, compared with what the deployment grants it.
+
+A plugin of pytest: every embedded server of the run tells it who asked for what; workers of a parallel run hand their part to the
+main process, and there the whole is judged. A right that is used and not granted is always wrong. One that is granted and not
+used is wrong when all tests were run.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pytest
+import yaml
+
+from koord_numa.runtime import AGENT
+from koord_numa.sandbox.apiserver import Asked, RequestLog
+
+RBAC: Final = Path(__file__).parents[1] / "deploy" / "kustomize" / "base" / "rbac.yaml"
+AGENTS: Final = (AGENT, "kopf/")
+"""How the scheduler's own client and Kopf introduce themselves. Tests and the command line use other names."""
+
+TOLD: Final = "rights"
+
+Right: TypeAlias = tuple[str, str, str]
+"""Verb, group, resource[/subresource]."""
+
+
+def right_of(asked: Asked) -> Right | None:
+    """What must be granted for this request; ``None`` for what is nobody's kind, such as discovery."""
+    if not asked.resource or not asked.user_agent.startswith(AGENTS):
+        return None
+    subresource = f"/{asked.subresource}" if asked.subresource else ""
+    return asked.verb, asked.group, asked.resource + subresource
+
+
+def granted(manifests: Iterable[dict[str, Any]]) -> set[Right]:
+    """Everything that the roles among these manifests allow."""
+    rules = [rule for manifest in manifests if manifest["kind"].endswith("Role") for rule in manifest["rules"]]
+    return {
+        (verb, group, resource)
+        for rule in rules
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+def judge(used: set[Right], allowed: set[Right], *, all_run: bool) -> list[str]:
+    """What is wrong, a line each."""
+    found = [f"used and not granted: {say(right)}" for right in sorted(used - allowed)]
+    if all_run:
+        found += [f"granted and never used: {say(right)}" for right in sorted(allowed - used)]
+    return found
+
+
+def say(right: Right) -> str:
+    """As a person would ask for it."""
+    verb, group, resource = right
+    return f"{verb} {resource}.{group}" if group else f"{verb} {resource}"
+
+
+class Witness:
+    """Registered once in every process of a run."""
+
+    def __init__(self) -> None:
+        self.used: set[Right] = set()
+        self.complaints: list[str] = []
+        self._deselected = False
+
+    def pytest_sessionstart(self) -> None:
+        """Hear of every request to any embedded server of this process."""
+        witness, add = self, RequestLog.add
+
+        def heard(log: RequestLog, asked: Asked) -> None:
+            right = right_of(asked)
+            if right is not None:
+                witness.used.add(right)
+            add(log, asked)
+
+        RequestLog.add = heard  # type: ignore[method-assign, assignment]  # every server of every test, without each knowing of it
+
+    def pytest_deselected(self) -> None:
+        """Somebody wants a part of the tests."""
+        self._deselected = True
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A worker of pytest-xdist has ended."""
+        self.used |= {tuple(right) for right in getattr(node, "workeroutput", {}).get(TOLD, ())}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Workers tell the main process; the main process judges."""
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput[TOLD] = sorted(self.used)
+            return
+        chosen = session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+        all_run = not (chosen or self._deselected or session.exitstatus or session.config.option.collectonly)
+        allowed = granted(document for document in yaml.safe_load_all(RBAC.read_text()) if document)
+        self.complaints = judge(self.used, allowed, all_run=all_run)
+        if self.complaints and not session.exitstatus:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """What is wrong, or how much was compared."""
+        if self.used:
+            terminalreporter.section("rights of the scheduler")
+            for line in self.complaints or [f"{len(self.used)} in use, none more than granted"]:
+                terminalreporter.write_line(line)
