@@ -1,0 +1,37 @@
+"""What the documents say must be true: examples are read, names exist, links lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from koord_numa.settings import Settings, load_settings
+from koord_numa.wire import names
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#]+)[^)]*\)")
+
+
+def test_the_documented_configuration_is_the_default() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    example = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert example is not None
+    assert load_settings(example[1]) == Settings()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_files(document: Path) -> None:
+    missing = [target for target in LINK.findall(document.read_text()) if not (document.parent / target).exists()]
+    assert not missing
+
+
+def test_every_name_on_the_wire_is_documented() -> None:
+    text = (ROOT / "docs" / "labels.md").read_text()
+    domains = ("koordinator.sh/", "koord-numa/", "topology.node.k8s.io/")
+    words = {
+        value
+        for key, value in vars(names).items()
+        if isinstance(value, str) and (any(d in value for d in domains) or key.startswith("ATTRIBUTE_"))
+    }
+    assert not sorted(word for word in words if word not in text)
