@@ -1,0 +1,203 @@
+"""RebindResources from creation to their last status, on a machine that checks every placement."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from koord_numa.sandbox.apiserver import DeleteOptions
+from koord_numa.wire import names
+from tests.cluster.objects import until
+from tests.rebind.world import CRDS, FRAGMENTED, MACHINE, NODE, RESOURCE, fragmented, pod
+
+KUBELETS = MACHINE | {"name": "kubelets", "style": "kubelet"}
+
+
+async def test_a_fragmented_node_is_repacked_and_the_status_tells_how(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world, world.scheduler() as runtime:
+        world.ask()
+        status = await world.ended()
+        seats = world.seats()
+        assert status["phase"] == "Succeed", status
+        assert status["before"]["crossingPods"] == 1
+        assert (status["after"]["crossingPods"], status["after"]["splitCores"]) == (0, 0)
+        assert status["reason"].startswith(
+            f"{status['moves']} pods moved in {status['steps']} steps: NUMA-crossing pods 1 → 0"
+        )
+        assert status["result"] == status["plan"]
+        assert {move["name"]: (move["from"], move["to"]) for move in status["plan"]} == {
+            name: (FRAGMENTED[name], cpus) for name, cpus in seats.items() if cpus != FRAGMENTED[name]
+        }
+        assert (status["observedGeneration"], status["conditions"][0]["status"]) == (1, "True")
+        assert {"startTime", "updateTimestamp"} <= status.keys()
+        assert world.complaints() == []
+        assert world.ledger_is_true(runtime)
+        await runtime.recorder.flush()
+        events = [(e["regarding"]["name"], e["reason"]) for e in world.server.store.list("events.events.k8s.io")]
+        assert sorted(events) == sorted(
+            [("tidy", "RebindStarted"), ("tidy", "RebindSucceeded"), *((name, "CPUsRebound") for name in world.moved())]
+        )
+
+
+async def test_a_dry_run_gives_the_plan_and_moves_nobody(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world, world.scheduler():
+        world.ask(dryRun=True)
+        status = await world.ended()
+        assert (status["phase"], world.seats(), world.moved()) == ("Succeed", FRAGMENTED, [])
+        assert " would move in " in status["reason"]
+        assert status["plan"]
+        assert "result" not in status
+        assert status["after"]["crossingPods"] == 0
+
+
+async def test_a_second_rebind_finds_nothing_to_improve(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world, world.scheduler():
+        world.ask()
+        await world.ended()
+        world.ask("again")
+        status = await world.ended("again")
+        assert (status["phase"], status["reason"], status["moves"]) == ("Succeed", "nothing to improve", 0)
+
+
+async def test_two_for_one_node_work_one_after_the_other(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world:
+        world.ask("first")
+        world.ask("second")
+        told: list[tuple[str, str]] = []
+        world.server.subscribe(
+            RESOURCE,
+            lambda _, rebind: told.append((rebind["metadata"]["name"], (rebind.get("status") or {}).get("reason", ""))),
+        )
+        async with world.scheduler():
+            await world.ended("second")
+        assert world.phase("first") == "Succeed"
+        assert ("second", f"waits until another rebind of node {NODE} has ended") in told
+        looks = [name for name, reason in told if reason == f"node {NODE} is looked at"]
+        assert looks == ["first", "second"]
+        first_end = told.index(("first", world.status("first")["reason"]))
+        assert first_end < told.index(("second", f"node {NODE} is looked at"))
+        assert world.complaints() == []
+
+
+async def test_pods_created_meanwhile_wait_and_are_placed_right_after(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world, world.scheduler() as runtime:
+        bound_while_locked: list[str] = []
+
+        def watch(_: str, found: dict[str, Any]) -> None:
+            placed = found["spec"].get("nodeName") and found["metadata"]["name"] not in FRAGMENTED
+            if placed and runtime.engine.state.nodes[NODE].locked:
+                bound_while_locked.append(found["metadata"]["name"])
+            if len(world.moved()) == 0 and found["metadata"]["name"] in FRAGMENTED and world.seats() != FRAGMENTED:
+                world.server.store.create(pod("late", 4))  # created in the very moment of the first step
+
+        await until(lambda: runtime.engine.ready)
+        watching = world.server.subscribe("pods", watch)
+        world.ask()
+        await until(
+            lambda: (
+                world.server.store.get("pods", "late", "default")["spec"].get("nodeName")
+                if "late" in world.seats()
+                else ""
+            )
+        )
+        watching.cancel()
+        assert world.phase() == "Succeed"
+        assert bound_while_locked == []
+        assert world.complaints() == []
+        assert world.ledger_is_true(runtime)
+
+
+REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown": ({"node": "nowhere"}, "there is no node nowhere"),
+    "without topology": ({"node": "bare"}, "node bare has no NodeResourceTopology"),
+    "kubelet-owned": (
+        {"node": "kubelets"},
+        "the kubelet of node kubelets chooses CPUs itself: they are not the scheduler's to change",
+    ),
+    "malformed": ({"node": "odd"}, "the topology of node odd cannot be used: "),
+}
+
+
+@pytest.mark.parametrize(("spec", "reason"), REFUSALS.values(), ids=REFUSALS.keys())
+async def test_nodes_that_cannot_be_rebound(tmp_path: Path, spec: dict[str, Any], reason: str) -> None:
+    machines = [MACHINE, KUBELETS, MACHINE | {"name": "odd"}, MACHINE | {"name": "bare"}]
+    async with fragmented(tmp_path, machines=machines) as world:
+        topologies = f"{names.TOPOLOGY_PLURAL}.{names.TOPOLOGY_GROUP}"
+        world.server.store.delete(topologies, "bare")
+        world.server.store.patch(topologies, "odd", {"metadata": {"annotations": {names.CPU_TOPOLOGY: "["}}})
+        async with world.scheduler():
+            world.ask(**spec)
+            status = await world.ended()
+        assert status["phase"] == "Failed"
+        assert status["reason"].startswith(reason)
+        assert world.seats() == FRAGMENTED
+
+
+async def test_an_unknown_action_fails(tmp_path: Path) -> None:
+    definition = yaml.safe_load(CRDS[1].read_text())
+    spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    del spec["rebindAction"]["enum"]
+    async with fragmented(tmp_path) as world, world.scheduler():
+        world.server.store.apply(definition)
+        world.ask(rebindAction="Shuffle")
+        status = await world.ended()
+        assert status["phase"] == "Failed"
+        assert '"Shuffle" is none of RebindCPU' in status["reason"]
+
+
+async def test_a_new_generation_is_worked_on_again(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world, world.scheduler():
+        world.ask(dryRun=True)
+        await world.ended()
+        world.server.store.patch(RESOURCE, "tidy", {"spec": {"dryRun": False}})
+        await until(lambda: world.status()["observedGeneration"] == 2 and world.phase() == "Succeed")
+        assert world.status()["result"]
+        assert world.seats() != FRAGMENTED
+
+
+async def test_pods_of_other_schedulers_and_leaving_pods_stay(tmp_path: Path) -> None:
+    async with fragmented(tmp_path, {}) as world:
+        world.place({"theirs": "0,2,8,10"}, schedulerName="other")
+        world.place({"leaving": "1,3"}, terminationGracePeriodSeconds=3600)
+        world.place({"ours": "4,6"})
+        world.rack.nodes[NODE].lag()
+        world.server.store.delete("pods", "leaving", "default")
+        async with world.scheduler():
+            world.ask()
+            status = await world.ended()
+        assert [move["name"] for move in status["plan"]] == ["ours"]
+        assert world.seats() == {"theirs": "0,2,8,10", "leaving": "1,3", "ours": "4-5"}
+
+
+async def test_numa_amounts_tie_a_pod_to_its_numa_nodes(tmp_path: Path) -> None:
+    async with fragmented(tmp_path, {}) as world, world.scheduler():
+        world.server.store.create(pod("by-us", 4))
+        await until(lambda: "by-us" in world.seats())
+        world.place({"crossing": "6,9"} if world.seats()["by-us"] == "0-3" else {"crossing": "7-8"})
+        before = world.seats()
+        world.ask()
+        status = await world.ended()
+        after = world.seats()
+        assert status["after"]["crossingPods"] == 0
+        assert before["by-us"] == after["by-us"]
+        assert world.complaints() == []
+
+
+async def test_a_deleted_rebind_ends_between_two_steps(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world, world.scheduler() as runtime:
+
+        def delete(_: str, found: dict[str, Any]) -> None:
+            if world.seats() != FRAGMENTED and world.server.store.find(RESOURCE, "tidy"):
+                world.server.store.delete(RESOURCE, "tidy", options=DeleteOptions(grace=0))
+                world.rack.nodes[NODE].lag()
+
+        await until(lambda: runtime.engine.ready)
+        world.server.subscribe("pods", delete)
+        world.ask()
+        await until(lambda: not world.server.store.find(RESOURCE, "tidy"))
+        await until(lambda: not runtime.engine.state.nodes[NODE].locked)
+        assert len(world.moved()) == 1
+        assert world.ledger_is_true(runtime)
+        world.ask("other")
+        assert (await world.ended("other"))["after"]["crossingPods"] == 0
