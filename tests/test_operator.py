@@ -18,7 +18,7 @@ from koord_numa.runtime import Options, Runtime
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions, Effect, Fault
 from koord_numa.settings import LeaseSettings, Profile, Settings, SettingsError
 from tests.cluster.objects import node, until
-from tests.e2e.world import CRDS, JsonObject, World, pinned, shared, world
+from tests.e2e.world import CRDS, JsonObject, World, kopf_watches, pinned, shared, world
 
 STATUS = "scheduling.koordinator.sh/resource-status"
 TOPOLOGIES = "noderesourcetopologies.topology.node.k8s.io"
@@ -131,8 +131,8 @@ async def test_nothing_is_decided_before_everything_is_known(
     fault = rack.server.faults.add(Fault(status=403, verb="list", resource="noderesourcetopologies"))
     rack.create([pinned("a", 2), shared("b")])
     async with operating(rack.server, tmp_path, monkeypatch) as runtime:
-        await until(lambda: runtime.censuses[1].problem)
-        assert "list noderesourcetopologies.topology.node.k8s.io" in runtime.censuses[1].problem
+        await until(lambda: runtime.sources.censuses[1].problem)
+        assert "list noderesourcetopologies.topology.node.k8s.io" in runtime.sources.censuses[1].problem
         async with aiohttp.ClientSession() as session:
             async with session.get(f"http://127.0.0.1:{runtime.health.port}/readyz") as response:
                 assert response.status == 503
@@ -191,10 +191,10 @@ async def test_without_topologies_installed_plain_pods_run_and_others_follow_whe
         server.store.create(shared("early"))
         async with operating(server, tmp_path, monkeypatch):
             await until(lambda: placed(server, "early") == "plain")
-            await until(lambda: server.open_watches == 4)
+            await until(lambda: "customresourcedefinitions" in kopf_watches(server))
             for crd in CRDS:
                 server.apply_file(crd)
-            await until(lambda: server.open_watches == 6)
+            await until(lambda: "noderesourcetopologies" in kopf_watches(server))
             server.store.create(pinned("late", 2, policy="SingleNUMANode"))
             async with world(tmp_path, ONE_PAIR) as template:
                 topology = template.server.store.get(TOPOLOGIES, "n")
@@ -213,7 +213,7 @@ async def test_without_topologies_installed_plain_pods_run_and_others_follow_whe
 
 async def test_an_outage_is_survived(rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with operating(rack.server, tmp_path, monkeypatch) as runtime:
-        await until(lambda: runtime.engine.ready and rack.server.open_watches == 6)
+        await until(lambda: runtime.engine.ready and "pods" in kopf_watches(rack.server))
         await rack.server.stop()
         await until(lambda: not runtime.lease.fresh())
         rack.create([pinned("a", 2)])
@@ -227,7 +227,7 @@ async def test_what_vanished_while_kopf_was_away_is_noticed(
 ) -> None:
     rack.create([shared("ghost", "20"), shared("stays", "21")])
     async with operating(rack.server, tmp_path, monkeypatch) as runtime:
-        await until(lambda: len(runtime.engine.waiting()) == 2 and rack.server.open_watches == 6)
+        await until(lambda: len(runtime.engine.waiting()) == 2 and "pods" in kopf_watches(rack.server))
         outage = rack.server.faults.add(Fault(effect=Effect.OUTAGE))
         await until(lambda: rack.server.open_watches == 0)
         rack.server.store.delete("pods", "ghost", "default", DeleteOptions(grace=0))
@@ -240,7 +240,7 @@ async def test_kopf_giving_up_does_not_end_the_process(
     rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with operating(rack.server, tmp_path, monkeypatch) as runtime:
-        await until(lambda: rack.server.open_watches == 6)
+        await until(lambda: "pods" in kopf_watches(rack.server))
         rack.server.faults.add(Fault(status=401, verb="watch", user_agent="kopf", count=2))
         rack.server.faults.add(Fault(effect=Effect.CUT_WATCH, user_agent="kopf", count=4))
         rack.create([pinned("a", 2), pinned("b", 2)])

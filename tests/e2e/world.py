@@ -173,6 +173,11 @@ async def world(folder: Path, machines: JsonObject = MACHINES) -> AsyncIterator[
                     await process.wait()
 
 
+def kopf_watches(server: ApiServer) -> list[str]:
+    """What Kopf has begun to watch, in order, by all schedulers together."""
+    return [asked.resource for asked in server.requests if asked.verb == "watch" and "kopf" in asked.user_agent.lower()]
+
+
 async def ended(process: asyncio.subprocess.Process, number: signal.Signals) -> int:
     """Send a signal and wait for the end; returns the exit code."""
     process.send_signal(number)

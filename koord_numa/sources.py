@@ -1,0 +1,136 @@
+"""
+Where the engine's facts come from: which kinds are mirrored, which are checked by a census, and where each is handed over.
+
+A table in code: it starts nothing and decides nothing.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from koord_numa.cluster.client import Api
+from koord_numa.cluster.listing import Kind, list_first_served
+from koord_numa.cluster.mirror import Mirror, Sink
+from koord_numa.cluster.resources import (
+    BUDGETS,
+    CLAIMS,
+    NODES,
+    PODS,
+    REBINDS,
+    STORAGE_CLASSES,
+    TOPOLOGIES,
+    VOLUMES,
+)
+from koord_numa.cluster.roster import Roster
+from koord_numa.core.node import Node
+from koord_numa.engine.engine import Engine, Source
+from koord_numa.handlers.census import Census
+from koord_numa.handlers.kopf_settings import waiting_pods
+from koord_numa.handlers.reception import Reception
+from koord_numa.wire.budgets import parse_budget
+from koord_numa.wire.nodes import parse_node
+from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.rebinds import parse_rebind
+from koord_numa.wire.topologies import parse_topology
+from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
+
+BOUND_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded"
+"""Failed pods are wanted too: among them are those that a kubelet refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """
+    ``essential`` mirrors must be complete before anything is decided. Of ``other`` mirrors, only pods that need what they show
+    wait for them. Censuses check what Kopf has reported.
+    """
+
+    essential: tuple[Mirror[Any], ...]
+    other: tuple[Mirror[Any], ...]
+    censuses: tuple[Census[Any], ...]
+
+    @property
+    def mirrors(self) -> tuple[Mirror[Any], ...]:
+        """All mirrors."""
+        return self.essential + self.other
+
+    def incomplete(self) -> Iterator[str]:
+        """What keeps the engine from knowing everything that it needs, a sentence each."""
+        for mirror in self.essential:
+            yield from _complaint(str(mirror.kind.resource), mirror.synced, mirror.problem)
+        for census in self.censuses:
+            yield from _complaint(census.what, census.synced, census.problem)
+
+
+def sources_of(api: Api, engine: Engine, roster: Roster, reception: Reception) -> Sources:
+    """Everything that tells this engine something."""
+
+    def replace_nodes(nodes: list[Node]) -> None:
+        roster.replace(nodes)
+        engine.replace_nodes(nodes)
+
+    def observe_node(event: str, node: Node) -> None:
+        roster.observe(event, node)
+        engine.observe_node(event, node)
+
+    bound = Mirror(
+        api,
+        Kind(PODS, parse_pod, BOUND_PODS),
+        Sink(engine.replace_bound, engine.observe_bound, lambda: engine.synced(Source.BOUND)),
+    )
+    nodes = Mirror(api, Kind(NODES, parse_node), Sink(replace_nodes, observe_node, lambda: engine.synced(Source.NODES)))
+    budgets = Mirror(api, Kind(BUDGETS, parse_budget), Sink(engine.replace_budgets, engine.observe_budget))
+    return Sources((bound, nodes), (budgets, *_storage(api, engine)), _censuses(api, engine, reception))
+
+
+def _storage(api: Api, engine: Engine) -> tuple[Mirror[Any], ...]:
+    """Pods with claims wait until all three kinds are known."""
+    room = engine.storage
+    missing = {CLAIMS, VOLUMES, STORAGE_CLASSES}
+
+    def known(kind: Kind[Any]) -> Callable[[], None]:
+        def synced() -> None:
+            missing.discard(kind.resource)
+            if not missing:
+                room.synced()
+
+        return synced
+
+    claims, volumes, classes = (
+        Kind(CLAIMS, parse_claim),
+        Kind(VOLUMES, parse_volume),
+        Kind(STORAGE_CLASSES, parse_storage_class),
+    )
+    return (
+        Mirror(api, claims, Sink(room.replace_claims, room.observe_claim, known(claims))),
+        Mirror(api, volumes, Sink(room.replace_volumes, room.observe_volume, known(volumes))),
+        Mirror(api, classes, Sink(room.replace_classes, room.observe_class, known(classes))),
+    )
+
+
+def _censuses(api: Api, engine: Engine, reception: Reception) -> tuple[Census[Any], ...]:
+    waiting = Kind(PODS, reception.parse_ours, waiting_pods(engine.settings.scheduler_names))
+    topologies = tuple(Kind(resource, parse_topology, optional=True) for resource in TOPOLOGIES)
+    rebinds = Kind(REBINDS, parse_rebind, optional=True)
+    return (
+        Census(
+            "waiting pods",
+            reception.waiting,
+            lambda: list_first_served(api, (waiting,)),
+            lambda: engine.synced(Source.WAITING),
+        ),
+        Census(
+            "NodeResourceTopologies",
+            reception.topologies,
+            lambda: list_first_served(api, topologies),
+            lambda: engine.synced(Source.TOPOLOGIES),
+        ),
+        Census("RebindResources", reception.rebinds, lambda: list_first_served(api, (rebinds,))),
+    )
+
+
+def _complaint(what: str, synced: bool, problem: str) -> Iterator[str]:
+    if not synced:
+        yield f"not all {what} are known yet{': ' if problem else ''}{problem}"
+    elif problem:
+        yield f"{what}: {problem}"
