@@ -7,9 +7,12 @@ Readiness tells, in one line for each, what keeps it from scheduling.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+ANY_IPV4: Final = "0.0.0.0"  # noqa: S104  (probes and scrapers come from outside the pod)
 
 Complaints = Callable[[], Iterable[str]]
 """What is wrong right now, a sentence each; nothing when all is well."""
@@ -43,7 +46,9 @@ class HealthServer:
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, self._host, self.port)
+            # Of port 0 each address family would take a free port of its own; only one can be told.
+            host = self._host if self._host or self.port else ANY_IPV4
+            site = web.TCPSite(runner, host, self.port)
             await site.start()
         except OSError:
             await runner.cleanup()
