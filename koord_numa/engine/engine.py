@@ -112,7 +112,7 @@ class Engine:
         is_new = uid not in self.queue
         verdict = self.queue.add(pod, klass)
         if verdict is not None:
-            self._notices.waits(pod.key, why_everywhere(verdict))
+            self._notices.waits(pod.key, self.desk.sentences.last(klass, verdict))
             if is_new:
                 self.preemption.consider(pod, klass, verdict)
         self.scheduler.kick()
@@ -136,7 +136,7 @@ class Engine:
 
     def observe_budget(self, event: str | None, budget: DisruptionBudget) -> None:
         """A PodDisruptionBudget, which nobody is preempted against."""
-        self.preemption.observe_budget(event, budget)
+        self.preemption.planner.observe_budget(event, budget)
 
     # A list is the whole truth about its kind: what it does not show is gone.
 

@@ -11,25 +11,16 @@ room is tried first when they have left.
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 from logging import getLogger
 from typing import Final
 
-from cachetools import LRUCache
-
 from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.decide import Ask, refuse_everywhere
 from koord_numa.core.preempt.budget import protected
-from koord_numa.core.preempt.choose import choose
-from koord_numa.core.preempt.site import Site
-from koord_numa.core.preempt.trial import Terms
-from koord_numa.core.preempt.victims import Clearance, clear_node, may_help, still_right
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.verdicts import Unschedulable
 from koord_numa.engine.binding import NotLeader
-from koord_numa.engine.cluster_state import DELETED
 from koord_numa.engine.nominations import Nomination
-from koord_numa.engine.published_pods import speaks_of_others
+from koord_numa.engine.planner import Planner
 from koord_numa.engine.queue import pause, turn_of
 from koord_numa.engine.request_class import RequestClass
 from koord_numa.engine.scheduler import Desk
@@ -43,17 +34,8 @@ NEVER: Final = "preemption: not eligible due to preemptionPolicy=Never."
 PROTECTED: Final = "preemption: every choice of victims would violate a PodDisruptionBudget."
 SHOWN: Final = 3
 """So many of those awaited are named to the pod that waits."""
-REPLANS: Final = 3
-"""So often is a plan made anew when the node has changed meanwhile."""
-CHUNK: Final = 64
-"""So many nodes are glanced at before others get their turn."""
-
-
-REMEMBERED: Final = 64
-"""Of so many classes it is remembered which nodes were tried out in vain."""
-
-State = tuple[int, int, int]
-"""A node's revision, and how many pods are leaving it and assumed there: while all are the same, so is what can be freed."""
+PLANS: Final = 3
+"""So often is a plan made for one pod when the chosen node has changed meanwhile; then it pauses."""
 
 
 class Preemption:
@@ -61,27 +43,15 @@ class Preemption:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._budgets: dict[tuple[str, str], DisruptionBudget] | None = None  # None: not known yet
+        self.planner = Planner(desk)
         self._agenda: dict[RequestClass, None] = {}
         self._failures: dict[str, int] = {}  # by uid, in a row
         self._pauses: dict[str, tuple[float, RequestClass]] = {}  # by uid: not before this time
-        self._evicted: set[str] = set()  # uids of victims that are still counted
-        self._useless: LRUCache[RequestClass, dict[str, State]] = LRUCache(maxsize=REMEMBERED)
         self._news = asyncio.Event()
-
-    def observe_budget(self, event: str | None, budget: DisruptionBudget) -> None:
-        """A PodDisruptionBudget came, changed or went."""
-        if self._budgets is None:
-            return
-        place = (budget.namespace, budget.name)
-        if event == DELETED:
-            self._budgets.pop(place, None)
-        else:
-            self._budgets[place] = budget
 
     def replace_budgets(self, budgets: Iterable[DisruptionBudget]) -> None:
         """All budgets that exist. Until they are known nobody is evicted."""
-        self._budgets = {(budget.namespace, budget.name): budget for budget in budgets}
+        self.planner.budgets = {(budget.namespace, budget.name): budget for budget in budgets}
         self._news.set()
 
     def consider(self, _pod: Pod, klass: RequestClass, _verdict: Unschedulable) -> None:
@@ -117,8 +87,8 @@ class Preemption:
 
     async def work(self) -> None:
         """Look at every class that is waiting for it, the highest priority first."""
-        self._evicted.intersection_update(self._desk.state.node_of)
-        while self._agenda and self._budgets is not None:
+        self.planner.forget_the_gone()
+        while self._agenda and self.planner.budgets is not None:
             klass = min(self._agenda, key=lambda klass: (-klass.priority, klass.number))
             del self._agenda[klass]
             for pod in sorted(self._desk.queue.pods_of(klass), key=turn_of):
@@ -153,75 +123,16 @@ class Preemption:
         return resolvable and self._desk.nominations.may_still_fit(nomination, patience)
 
     async def _make_room(self, pod: Pod, klass: RequestClass, verdict: Unschedulable) -> bool:
-        for _ in range(REPLANS):
-            clearance = await self._plan(pod, klass, verdict)
+        for _ in range(PLANS):
+            clearance = await self.planner.plan(pod, klass, verdict)
             if clearance is None or clearance.violations:
                 self._desk.meter.preemptions["nothing helps" if clearance is None else "protected"] += 1
                 self._say(pod.key, "" if clearance is None else PROTECTED, verdict)
                 return False
-            ask = self._desk.decider.ask_now(klass)
-            if self._is_free_to_act(pod) and self._clear(ask, pod, klass, clearance.node) == clearance:
+            if self._is_free_to_act(pod) and self.planner.repeats(pod, klass, clearance):
                 return await self._carry_out(Nomination(pod, klass, clearance), verdict)
+        self._pause(pod.key.uid, klass, self._desk.settings.backoff.initial)
         return False
-
-    async def _plan(self, pod: Pod, klass: RequestClass, verdict: Unschedulable) -> Clearance | None:
-        """
-        The best of those nodes that were refused for something that evictions can lift.
-
-        No more than ``candidateNodes`` are tried out: of those whose amounts would suffice, the ones with most CPU free, then by name.
-        """
-        ask, terms = self._desk.decider.ask_now(klass), self._terms(klass)
-        if refuse_everywhere(ask):
-            return None
-        useless: dict[str, State] = {} if ask.neighbours or ask.spread else self._useless.setdefault(klass, {})
-        promising = []
-        for number, (name, rejection) in enumerate(verdict.rejections.items()):
-            if number % CHUNK == 0:
-                await asyncio.sleep(0)
-            site = self._site(pod, klass, name) if rejection.resolvable else None
-            if site is not None and useless.get(name) != self._state_of(site) and may_help(ask, site):
-                promising.append((-site.seen.room, name))
-        found = []
-        for _, name in sorted(promising)[: self._desk.settings.preemption.candidate_nodes]:
-            await asyncio.sleep(0)
-            site = self._site(pod, klass, name)
-            clearance = None if site is None else clear_node(ask, site, terms)
-            if clearance is not None:
-                found.append(clearance)
-            elif site is not None:
-                useless[name] = self._state_of(site)
-        return choose(found)
-
-    def _state_of(self, site: Site) -> State:
-        record = self._desk.state.nodes[site.seen.node.name]
-        leaving = sum(pod.deleting for pod in site.pods.values())
-        return record.revision, leaving, len(site.assumed.intersection(site.pods))
-
-    def _clear(self, ask: Ask, pod: Pod, klass: RequestClass, node: str) -> Clearance | None:
-        """What it takes to have the pod on this node, in the state of this moment."""
-        site = self._site(pod, klass, node)
-        return None if site is None else clear_node(ask, site, self._terms(klass))
-
-    def _site(self, pod: Pod, klass: RequestClass, node: str) -> Site | None:
-        """
-        The node, if what is known of it can be trusted and nothing bars it for this class.
-
-        Who has been evicted counts as leaving, though the watch may not have shown it yet.
-        """
-        record = self._desk.state.nodes.get(node)
-        if record is None or self._desk.decider.bars_of(klass)(node) or speaks_of_others(record):
-            return None
-        site = record.site_for(pod, frozenset(self._desk.state.assumed))
-        if site is None or not site.trusted:
-            return None
-        if self._evicted.isdisjoint(site.pods):
-            return site
-        there = {uid: replace(it, deleting=it.deleting or uid in self._evicted) for uid, it in site.pods.items()}
-        return replace(site, pods=there)
-
-    def _terms(self, klass: RequestClass) -> Terms:
-        budgets = [budget for _, budget in sorted((self._budgets or {}).items())]
-        return Terms(self._desk.decider.rules_of(klass), budgets, self._desk.state.index.namespaces)
 
     async def _carry_out(self, nomination: Nomination, verdict: Unschedulable) -> bool:
         desk, pod, node = self._desk, nomination.pod, nomination.node
@@ -233,6 +144,7 @@ class Preemption:
             self._say(ended.pod.key, "", desk.queue.verdict(ended.pod.key.uid))
             await self._nominate_quietly(ended.pod.key, "")
         try:
+            self._check(nomination)
             await self._check_pod(pod)
             await desk.outside.binder.nominate(pod.key, node)
             await self._evict(nomination)
@@ -253,14 +165,14 @@ class Preemption:
         """Evict the victims, those under a budget first: if the API server refuses one, the others are spared."""
         desk, pod = self._desk, nomination.pod
         message = f"Preempted by pod {pod.key.uid} on node {nomination.node}"
-        budgets = self._terms(nomination.klass).budgets
+        budgets = self.planner.terms(nomination.klass).budgets
         for victim in sorted(nomination.clearance.victims, key=lambda victim: not protected(victim, budgets)):
             self._check(nomination)
             with suppress(Gone):
                 await desk.outside.binder.evict(victim.key, message)
                 desk.outside.recorder.event(victim.key, warning=False, reason=PREEMPTED, message=message)
                 desk.meter.victims += 1
-            self._evicted.add(victim.key.uid)
+            self.planner.evicted.add(victim.key.uid)
 
     def _check(self, nomination: Nomination) -> None:
         """The last look before an eviction. Raises ``NotLeader``, ``Gone`` or ``Conflict`` when it must not happen."""
@@ -269,9 +181,7 @@ class Preemption:
             raise NotLeader("the lease is not held any more")
         if desk.nominations.of(pod.key.uid) is not nomination or not self._is_free_to_act(pod):
             raise Gone(f"pod {pod.key} needs no room any more")
-        site, klass = self._site(pod, nomination.klass, nomination.node), nomination.klass
-        ask = desk.decider.ask_now(klass)
-        if site is None or not still_right(ask, site, self._terms(klass), nomination.clearance):
+        if not self.planner.confirms(pod, nomination.klass, nomination.clearance):
             raise Conflict(f"node {nomination.node} has changed: to evict these pods is not right any more")
 
     def _is_free_to_act(self, pod: Pod) -> bool:
@@ -289,7 +199,10 @@ class Preemption:
         if isinstance(error, Forbidden):
             delay = desk.settings.parked_retry_seconds
             desk.notices.warn(key, f"koord-numa lacks the right to {error.rule}")
-        self._pauses[key.uid] = (desk.outside.clock() + delay, nomination.klass)
+        self._pause(key.uid, nomination.klass, delay)
+
+    def _pause(self, uid: str, klass: RequestClass, seconds: float) -> None:
+        self._pauses[uid] = (self._desk.outside.clock() + seconds, klass)
 
     async def _take_back(self, nomination: Nomination) -> None:
         """Nothing is kept for the pod any more, and its status says so."""
@@ -302,6 +215,8 @@ class Preemption:
 
     async def _nominate_quietly(self, pod: PodKey, node: str) -> None:
         """What a status says about a node that is not kept any more harms nobody."""
+        if not self._desk.outside.lease.fresh():
+            return
         try:
             await self._desk.outside.binder.nominate(pod, node)
         except ClusterError as error:
@@ -314,7 +229,7 @@ class Preemption:
 
 
 def _being_freed(nomination: Nomination) -> str:
-    """``preemption: node n is being freed: waiting for 4 pods to leave: default/a, default/b, default/c, ...``"""
+    """``preemption: node n is being freed, 4 pod(s) are evicted: default/a, default/b, default/c, ...``"""
     names = sorted(str(victim.key) for victim in nomination.clearance.victims)
     others = len(nomination.clearance.awaited) - len(names)
     shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")

@@ -1,0 +1,126 @@
+"""
+Finds out what it takes to have a waiting pod somewhere: tries nodes out, one by one, and remembers where that was in vain.
+
+It changes nothing and talks to nobody. What it found may be old as soon as somebody else had a turn: ``confirms`` looks again.
+"""
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+from cachetools import LRUCache
+
+from koord_numa.core.budgets import DisruptionBudget
+from koord_numa.core.decide import refuse_everywhere
+from koord_numa.core.preempt.choose import choose
+from koord_numa.core.preempt.site import Site
+from koord_numa.core.preempt.trial import Terms
+from koord_numa.core.preempt.victims import Clearance, clear_node, may_help, still_right
+from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Unschedulable
+from koord_numa.engine.cluster_state import DELETED
+from koord_numa.engine.published_pods import speaks_of_others
+from koord_numa.engine.request_class import RequestClass
+from koord_numa.engine.scheduler import Desk
+
+CHUNK: Final = 64
+"""So many nodes are glanced at before others get their turn."""
+REMEMBERED: Final = 64
+"""Of so many classes it is remembered which nodes were tried out in vain."""
+
+State = tuple[int, int, int]
+"""A node's revision, and how many pods are leaving it and assumed there: while all are the same, so is what can be freed."""
+
+
+class Planner:
+    """
+    Plans for one pod at a time. ``budgets`` are ``None`` until they are known; ``evicted`` are the uids of victims that may still be
+    counted.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self.budgets: dict[tuple[str, str], DisruptionBudget] | None = None
+        self.evicted: set[str] = set()
+        self._useless: LRUCache[RequestClass, dict[str, State]] = LRUCache(maxsize=REMEMBERED)
+
+    def observe_budget(self, event: str | None, budget: DisruptionBudget) -> None:
+        """A PodDisruptionBudget came, changed or went."""
+        if self.budgets is None:
+            return
+        place = (budget.namespace, budget.name)
+        if event == DELETED:
+            self.budgets.pop(place, None)
+        else:
+            self.budgets[place] = budget
+
+    def forget_the_gone(self) -> None:
+        """Victims that have left need not be remembered."""
+        self.evicted.intersection_update(self._desk.state.node_of)
+
+    async def plan(self, pod: Pod, klass: RequestClass, verdict: Unschedulable) -> Clearance | None:
+        """
+        The best of those nodes that were refused for something that evictions can lift.
+
+        No more than ``candidateNodes`` are tried out: of those whose amounts would suffice, the ones with most CPU free, then by name.
+        """
+        ask, terms = self._desk.decider.ask_now(klass), self.terms(klass)
+        if refuse_everywhere(ask):
+            return None
+        useless: dict[str, State] = {} if ask.neighbours or ask.spread else self._useless.setdefault(klass, {})
+        promising = []
+        for number, (name, rejection) in enumerate(verdict.rejections.items()):
+            if number % CHUNK == 0:
+                await asyncio.sleep(0)
+            site = self._site(pod, klass, name) if rejection.resolvable else None
+            if site is not None and useless.get(name) != self._state_of(site) and may_help(ask, site):
+                promising.append((-site.seen.room, name))
+        found = []
+        for _, name in sorted(promising)[: self._desk.settings.preemption.candidate_nodes]:
+            await asyncio.sleep(0)
+            site = self._site(pod, klass, name)
+            clearance = None if site is None else clear_node(ask, site, terms)
+            if clearance is not None:
+                found.append(clearance)
+            elif site is not None:
+                useless[name] = self._state_of(site)
+        return choose(found)
+
+    def repeats(self, pod: Pod, klass: RequestClass, clearance: Clearance) -> bool:
+        """Does the same node, in the state of this moment, give the same answer?"""
+        site = self._site(pod, klass, clearance.node)
+        ask = self._desk.decider.ask_now(klass)
+        return site is not None and clear_node(ask, site, self.terms(klass)) == clearance
+
+    def confirms(self, pod: Pod, klass: RequestClass, clearance: Clearance) -> bool:
+        """Is it still right to evict those victims who have not been evicted yet?"""
+        site = self._site(pod, klass, clearance.node)
+        ask = self._desk.decider.ask_now(klass)
+        return site is not None and still_right(ask, site, self.terms(klass), clearance)
+
+    def _site(self, pod: Pod, klass: RequestClass, node: str) -> Site | None:
+        """
+        The node, if what is known of it can be trusted and nothing bars it for this class.
+
+        Who has been evicted counts as leaving, though the watch may not have shown it yet.
+        """
+        record = self._desk.state.nodes.get(node)
+        if record is None or self._desk.decider.bars_of(klass)(node) or speaks_of_others(record):
+            return None
+        assumed = self._desk.state.assumed
+        site = record.site_for(pod, frozenset(uid for uid in record.pods if uid in assumed))
+        if site is None or not site.trusted:
+            return None
+        if self.evicted.isdisjoint(site.pods):
+            return site
+        there = {uid: replace(it, deleting=it.deleting or uid in self.evicted) for uid, it in site.pods.items()}
+        return replace(site, pods=there)
+
+    def terms(self, klass: RequestClass) -> Terms:
+        """The rules of the class, and the budgets of this moment."""
+        budgets = [budget for _, budget in sorted((self.budgets or {}).items())]
+        return Terms(self._desk.decider.rules_of(klass), budgets, self._desk.state.index.namespaces)
+
+    def _state_of(self, site: Site) -> State:
+        record = self._desk.state.nodes[site.seen.node.name]
+        return record.revision, sum(pod.deleting for pod in site.pods.values()), len(site.assumed)
