@@ -58,5 +58,6 @@ WAKERS: Final[Mapping[Reason, frozenset[Cause]]] = {
 
 def wakers(verdict: Unschedulable) -> frozenset[Cause]:
     """Every change that may matter to a pod that waits with this verdict. A new node always does."""
-    reasons = {rejection.reason for rejection in verdict.rejections.values()}
+    distinct = dict(zip(map(id, verdict.rejections.values()), verdict.rejections.values(), strict=True))
+    reasons = {rejection.reason for rejection in distinct.values()}  # thousands of nodes share few refusals
     return frozenset({Cause.NODE_ADDED}).union(*(WAKERS[reason] for reason in reasons))

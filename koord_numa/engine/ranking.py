@@ -49,6 +49,9 @@ class Ranking:
         self._best: Ints = np.zeros(0, dtype=np.int64)  # the largest key of every block
         self._fits: dict[int, Placement] = {}  # rows whose key is exact
         self._refusals = Refusals()
+        self._told: dict[str, Rejection] = {}
+        self._told_rows: dict[int, str] = {}  # whose refusal was told of a row
+        self._untold: set[int] = set()  # rows that changed since
 
     def choose(self) -> Placement | Unschedulable:
         """The placement on the best node as things are now, or why there is none."""
@@ -77,6 +80,7 @@ class Ranking:
         self._fit_size()
         changed = np.array(rows, dtype=np.int64)
         self._refusals.forget(changed)
+        self._untold.update(rows)
         for row in self._fits.keys() & set(rows):
             del self._fits[row]
         if len(rows) <= FEW:
@@ -92,6 +96,7 @@ class Ranking:
         self._fits.clear()
         self._fit_size()
         self._refusals.clear()
+        self._untold.update(range(len(self._columns)))
         self._bound(np.arange(len(self._columns), dtype=np.int64))
         self._summarise(np.arange(len(self._best)))
 
@@ -126,13 +131,20 @@ class Ranking:
         self._best[blocks] = self._keys.reshape(-1, BLOCK)[blocks].max(axis=1)
 
     def _explain(self) -> dict[str, Rejection]:
-        """Every node's refusal; nodes that only the sweep has seen are asked now."""
-        told: dict[str, Rejection] = {}
-        for name, row in self._columns.row_of.items():
-            refusal = self._refusals.get(row)
-            if refusal is None:
+        """Every node's refusal; only nodes that changed since the last time are asked."""
+        for row in sorted(self._untold):
+            former = self._told_rows.pop(row, None)
+            if former is not None:
+                del self._told[former]
+        for row in sorted(self._untold):
+            record = self._columns.records[row] if row < len(self._columns) else None
+            if record is None or record.node is None:
+                continue
+            if self._refusals.get(row) is None:
                 self._evaluate(row)
-                refusal = self._refusals.get(row)
+            refusal = self._refusals.get(row)
             if refusal is not None:
-                told[name] = refusal
-        return told
+                self._told_rows[row] = record.name
+                self._told[record.name] = refusal
+        self._untold.clear()
+        return dict(self._told)

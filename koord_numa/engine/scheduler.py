@@ -24,7 +24,7 @@ from koord_numa.engine.notices import Notices
 from koord_numa.engine.outside import Outside
 from koord_numa.engine.queue import Queue, pause
 from koord_numa.engine.request_class import RequestClass, RequestClasses
-from koord_numa.engine.verdict_text import why_everywhere
+from koord_numa.engine.sentences import Sentences
 from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, Unavailable
 from koord_numa.settings import Settings
 
@@ -46,6 +46,7 @@ class Desk:
     notices: Notices
     nominations: Nominations
     meter: Meter
+    sentences: Sentences = field(default_factory=Sentences)
     waiting: dict[str, Pod] = field(default_factory=dict)
     in_flight: set[str] = field(default_factory=set)
     attempts: dict[str, int] = field(default_factory=dict)  # failed binds in a row, by uid
@@ -155,9 +156,10 @@ class Scheduler:
         """Nobody of this class fits anywhere: all of them wait, and each is told once."""
         desk = self._desk
         desk.meter.attempts["unschedulable"] += 1
-        desk.queue.park(pod, klass, verdict, desk.outside.clock())
-        why = why_everywhere(verdict)
-        for waiting in desk.queue.pods_of(klass):
+        now = desk.outside.clock()
+        desk.queue.park(pod, klass, verdict, now)
+        why, news = desk.sentences.say(klass, verdict, now)
+        for waiting in desk.queue.pods_of(klass) if news else (pod,):
             desk.notices.waits(waiting.key, why)
         if self._after_unschedulable is not None:
             self._after_unschedulable(pod, klass, verdict)

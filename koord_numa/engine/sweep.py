@@ -7,6 +7,7 @@ The scalar ``core.decide.evaluate`` is the specification. For every row the swee
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -140,7 +141,7 @@ class Sweep:
         """As ``score_filling`` of whole nodes, for every row."""
         strategy = self._rules.scoring
         if strategy is ScoringType.BALANCED_ALLOCATION:
-            return _balance(np.array([_fraction(offered[name], used[name]) for name, _ in self._scored]))
+            return _balance([_fraction(offered[name], used[name]) for name, _ in self._scored])
         total: Ints = np.zeros(1, dtype=np.int64)
         share: Ints = np.zeros(1, dtype=np.int64)
         for name, weight in self._scored:
@@ -160,11 +161,11 @@ def _fraction(offered: Ints, used: Ints) -> Floats:
     return np.where(offered > 0, np.minimum(1.0, used / np.maximum(offered, 1)), np.nan)
 
 
-def _balance(fractions: Floats) -> Ints:
-    """One more than the truncated balanced score: the order of additions may differ in the last digit."""
-    count = (~np.isnan(fractions)).sum(axis=0)
-    filled = np.nan_to_num(fractions)
-    mean = filled.sum(axis=0) / np.maximum(count, 1)
-    spread = np.where(np.isnan(fractions), 0.0, (fractions - mean) ** 2).sum(axis=0) / np.maximum(count, 1)
-    score = ((1 - np.sqrt(spread)) * MAX_SCORE).astype(np.int64) + 1
-    return np.where(count == 0, 0, np.minimum(MAX_SCORE, score))
+def _balance(fractions: list[Floats]) -> Ints:
+    """As the balanced score: the same operations in the same order, so that not even the last digit differs."""
+    known = [~np.isnan(fraction) for fraction in fractions]
+    count = np.maximum(1, np.add.reduce([there.astype(np.int64) for there in known]))
+    mean = reduce(np.add, (np.where(there, f, 0.0) for f, there in zip(fractions, known, strict=True))) / count
+    squares = (np.where(there, (f - mean) * (f - mean), 0.0) for f, there in zip(fractions, known, strict=True))
+    score = ((1 - np.sqrt(reduce(np.add, squares) / count)) * MAX_SCORE).astype(np.int64)
+    return np.where(np.logical_or.reduce(known), score, 0)

@@ -1,0 +1,245 @@
+"""
+A production trace (8,152 pods, 1,523 nodes) replayed through the real engine: arrivals, departures, and what each strategy makes of them.
+
+The trace says neither NUMA nodes nor CPU policies. Assumed here: machines of 32 CPUs or more have two NUMA nodes, GPUs and memory are
+divided evenly among them, and every node asks for best effort alignment; latency-sensitive pods with whole CPUs are LSR. A GPU
+counts a thousand units, so that shares of GPUs add up. ``python -m bench.trace`` prints the table of the documentation.
+"""
+
+import asyncio
+import csv
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from pathlib import Path
+from statistics import mean
+from types import SimpleNamespace
+from typing import Any, Final
+
+from bench.figure import Figure, NotMeasurableError
+from koord_numa.core.amounts import CPU, Amounts
+from koord_numa.core.machine import regular_machine
+from koord_numa.core.node import Node, Topology, Zone
+from koord_numa.core.request import Container, Pod, PodKey, PodRequest
+from koord_numa.core.verdicts import Alignment
+from koord_numa.core.vocabulary import ContainerKind, CpuOwner, NumaPolicy, QosClass, ScoringType
+from koord_numa.engine import Engine, Outside, Source
+from koord_numa.settings import Profile, ScoringStrategy, Settings
+
+MIB: Final = 1 << 20
+GPU: Final = "nvidia.com/gpu"
+DAY: Final = 86_400
+"""The engine lives through one day of the trace in a second: its own pauses are meant for seconds, not for months."""
+TWO_NUMA: Final = 32_000
+SAMPLES: Final = 50
+USUAL_GPU_POD: Final = (8_000, 1_000)
+"""A usual request of the trace: milli-CPU and GPU units of a pod with one GPU. Free GPUs beyond what such pods could use are stranded."""
+
+STRATEGIES: Final = (
+    ScoringType.MOST_ALLOCATED,
+    ScoringType.LEAST_ALLOCATED,
+    ScoringType.BALANCED_ALLOCATION,
+    ScoringType.LEAST_NUMA_NODES,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One pod of the trace and its lifetime in seconds."""
+
+    pod: Pod
+    arrives: int
+    leaves: int
+
+
+@dataclass
+class Outcome:
+    """What became of the pods, and the state of the cluster over time."""
+
+    placed: int = 0
+    waited: int = 0
+    never: int = 0
+    seconds: float = 0.0
+    alignments: Counter[str] = field(default_factory=Counter)
+    stranded_gpu: list[float] = field(default_factory=list)
+    scattered_cpu: list[float] = field(default_factory=list)
+
+    @property
+    def aligned_share(self) -> float:
+        """Of the pods that were placed with alignment in mind, those on as few NUMA nodes as can be."""
+        tried = sum(count for name, count in self.alignments.items() if name != Alignment.NOT_ATTEMPTED.value)
+        return self.alignments[Alignment.ALIGNED.value] / tried if tried else 1.0
+
+
+def folder() -> Path:
+    """Where the trace lies; raises ``NotMeasurableError`` when it is absent."""
+    shared = Path(os.environ.get("KOORD_NUMA_SHARED", Path(__file__).parents[2] / "shared")) / "traces"
+    if not (shared / "openb_pod_list_default.csv").is_file():
+        raise NotMeasurableError(f"no trace in {shared}")
+    return shared
+
+
+def read_nodes() -> Iterator[tuple[Node, Topology]]:
+    """Every machine with the topology that is assumed for it."""
+    with (folder() / "openb_node_list_all_node.csv").open() as file:
+        for row in csv.DictReader(file):
+            yield _machine(row)
+
+
+def read_jobs() -> list[Job]:
+    """Every pod, by arrival."""
+    with (folder() / "openb_pod_list_default.csv").open() as file:
+        jobs = [_job(row) for row in csv.DictReader(file)]
+    return sorted(jobs, key=lambda job: (job.arrives, job.pod.key.name))
+
+
+def _machine(row: dict[str, str]) -> tuple[Node, Topology]:
+    name, cpu, gpus = row["sn"], int(row["cpu_milli"]), int(row["gpu"])
+    numas = 2 if cpu >= TWO_NUMA else 1
+    amounts = {CPU: cpu, "memory": int(row["memory_mib"]) * MIB, "pods": 250} | ({GPU: gpus * 1000} if gpus else {})
+    node = Node(name=name, uid=name, allocatable=amounts, numa_policy=NumaPolicy.BEST_EFFORT)
+    machine = regular_machine(numas, 1, cpu // 2000 // numas, 2)
+    share: Amounts = {resource: amount // numas for resource, amount in amounts.items() if resource != "pods"}
+    zones = tuple(Zone(numa, share, share, share) for numa in machine.numa_ids)
+    return node, Topology(node=name, owner=CpuOwner.SCHEDULER, zones=zones, machine=machine)
+
+
+def _job(row: dict[str, str]) -> Job:
+    cpu, gpu = int(row["cpu_milli"]), int(row["num_gpu"]) * int(row["gpu_milli"] or 0)
+    amounts = {CPU: cpu, "memory": int(row["memory_mib"]) * MIB} | ({GPU: gpu} if gpu else {})
+    qos = QosClass.BE if row["qos"] == "BE" else QosClass.LS
+    if qos is QosClass.LS and cpu and cpu % 1000 == 0:
+        qos = QosClass.LSR
+    request = PodRequest(containers=(Container("app", ContainerKind.APP, amounts, amounts),), qos=qos)
+    arrives, name = int(row["creation_time"]), row["name"]
+    pod = Pod(PodKey("trace", name, name), request, scheduler="koord-numa", created=float(arrives))
+    return Job(pod, arrives, int(row["deletion_time"]))
+
+
+class Replay:
+    """One run. ``forever``: nobody leaves, so that the cluster fills up."""
+
+    def __init__(self, strategy: ScoringType, *, forever: bool = False) -> None:
+        self.now = 0.0
+        self.forever = forever
+        profile = Profile(scoring_strategy=ScoringStrategy(type=strategy))
+        silent: Any = SimpleNamespace(
+            fresh=lambda: True,
+            event=lambda *_, **__: None,
+            node_event=lambda *_, **__: None,
+            bind=_agree,
+            node_takes_pods=_agree,
+        )
+        outside = Outside(silent, silent, silent, lambda *_: {}, lambda: self.now / DAY)
+        self.engine = Engine(Settings(profiles=(profile,)), outside)
+        for node, topology in read_nodes():
+            self.engine.observe_node("ADDED", node)
+            self.engine.observe_topology("ADDED", topology)
+        for source in Source:
+            self.engine.synced(source)
+        self.outcome = Outcome()
+
+    async def run(self, jobs: list[Job]) -> Outcome:
+        """Arrivals and departures in the order of time; the samples of fragmentation are not part of the time measured."""
+        leaving: list[tuple[int, str]] = []
+        by_name = {job.pod.key.uid: job for job in jobs}
+        every = max(1, len(jobs) // SAMPLES)
+        for number, job in enumerate(jobs):
+            started = time.process_time()
+            await self._until(job.arrives, leaving)
+            self.engine.observe_waiting("ADDED", job.pod)
+            if job.pod.key.uid not in await self._settle(leaving, by_name):
+                self.outcome.waited += 1
+            self.outcome.seconds += time.process_time() - started
+            if number % every == 0:
+                self._sample()
+        if not self.forever:
+            started = time.process_time()
+            while leaving:
+                await self._until(leaving[0][0], leaving)
+                await self._settle(leaving, by_name)
+            self.outcome.seconds += time.process_time() - started
+        self.outcome.never = len(self.engine.waiting())
+        self.outcome.alignments.update(self.engine.meter.placements)
+        return self.outcome
+
+    async def _until(self, moment: int, leaving: list[tuple[int, str]]) -> None:
+        while leaving and leaving[0][0] <= moment and not self.forever:
+            when, uid = heappop(leaving)
+            self.now = max(self.now, float(when))
+            pod = self.engine.state.pod(uid)
+            if pod is not None:
+                self.engine.observe_bound("DELETED", pod)
+        self.now = max(self.now, float(moment))
+
+    async def _settle(self, leaving: list[tuple[int, str]], by_name: dict[str, Job]) -> set[str]:
+        placed = set()
+        while (pod := self.engine.scheduler.next_pod()) is not None:
+            await self.engine.scheduler.schedule_one(pod)
+            uid = pod.key.uid
+            seen = self.engine.state.pod(uid)
+            if seen is None:
+                continue
+            self.engine.observe_bound("ADDED", replace(seen, phase="Running", started=True))
+            job = by_name[uid]
+            heappush(leaving, (int(self.now) + job.leaves - job.arrives, uid))
+            placed.add(uid)
+        self.outcome.placed += len(placed)
+        return placed
+
+    def _sample(self) -> None:
+        """How much of what is free cannot be used as people would like."""
+        free_gpu = usable_gpu = free_cpu = largest = 0
+        cpu, unit = USUAL_GPU_POD
+        for record in self.engine.state.nodes.values():
+            held = record.ledger.amounts
+            gpu = record.allocatable.get(GPU, 0) - held.get(GPU, 0)
+            here = record.allocatable.get(CPU, 0) - held.get(CPU, 0)
+            free_gpu += gpu
+            usable_gpu += unit * min(gpu // unit, max(0, here) // cpu)
+            free_cpu += here
+            zones = record.topology.zones if record.topology else ()
+            largest += max(
+                (zone.allocatable.get(CPU, 0) - record.ledger.numa.get(zone.numa, {}).get(CPU, 0) for zone in zones),
+                default=0,
+            ) * len(zones)
+        self.outcome.stranded_gpu.append(1 - usable_gpu / free_gpu if free_gpu else 0.0)
+        self.outcome.scattered_cpu.append(max(0.0, largest / free_cpu - 1) if free_cpu else 0.0)
+
+
+async def _agree(*_: object) -> bool:
+    return True
+
+
+def replay(strategy: ScoringType, *, forever: bool = False) -> Outcome:
+    """One run over the whole trace."""
+    return asyncio.run(Replay(strategy, forever=forever).run(read_jobs()))
+
+
+def figures() -> Iterator[Figure]:
+    """The time of a replay with the default strategy."""
+    outcome = replay(ScoringType.MOST_ALLOCATED)
+    note = f"{outcome.placed} placed, {outcome.waited} waited, {outcome.aligned_share:.1%} aligned"
+    yield Figure("trace-replay", outcome.seconds, "s", 10.0, note=note)
+
+
+def table() -> Iterator[str]:
+    """The documentation's table, line by line."""
+    yield "| pods | strategy | placed | waited | never | aligned | stranded GPUs | unevenly free CPUs | CPU time |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for forever in (False, True):
+        for strategy in STRATEGIES:
+            found = replay(strategy, forever=forever)
+            kind = "stay for ever" if forever else "come and go"
+            yield (
+                f"| {kind} | {strategy} | {found.placed} | {found.waited} | {found.never} | {found.aligned_share:.1%} "
+                f"| {mean(found.stranded_gpu):.1%} | {mean(found.scattered_cpu):.1%} | {found.seconds:.1f} s |"
+            )
+
+
+if __name__ == "__main__":
+    for line in table():
+        print(line, flush=True)

@@ -1,0 +1,51 @@
+"""
+What the pods of a waiting class are told, and when that is news. Words come from ``core.explain``.
+
+Numbers of single nodes change all the time; a pod hears of them again only when the counts of reasons differ, or after a while.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from koord_numa.core.verdicts import Unschedulable
+from koord_numa.engine.request_class import RequestClass
+from koord_numa.engine.verdict_text import why_everywhere
+
+NEWS_SECONDS: Final = 60.0
+"""After so long the numbers of single nodes are worth telling again."""
+
+_message = attrgetter("message")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """What was said of a class, when, and for which counts of reasons."""
+
+    text: str
+    counts: Counter[str]
+    since: float
+
+
+@dataclass(slots=True)
+class Sentences:
+    """The last sentence of every waiting class. Times are monotonic seconds."""
+
+    _last: WeakKeyDictionary[RequestClass, Sentence] = field(default_factory=WeakKeyDictionary)
+
+    def say(self, klass: RequestClass, verdict: Unschedulable, now: float) -> tuple[str, bool]:
+        """What a pod of this class is to be told now, and whether that is news for the others."""
+        counts = Counter(map(_message, verdict.rejections.values()))
+        last = self._last.get(klass)
+        if last is not None and last.counts == counts and now - last.since < NEWS_SECONDS:
+            return last.text, False
+        text = why_everywhere(verdict)
+        self._last[klass] = Sentence(text, counts, now)
+        return text, last is None or last.text != text
+
+    def last(self, klass: RequestClass, verdict: Unschedulable) -> str:
+        """What pods of this class were told last."""
+        found = self._last.get(klass)
+        return why_everywhere(verdict) if found is None else found.text
