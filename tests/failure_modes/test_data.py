@@ -1,0 +1,232 @@
+"""Data that is late, old, wrong or somebody else's: what the engine makes of it."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.node import KubeletAllocation, Topology, Zone
+from koord_numa.core.request import Assignment, NumaSpec, Pod
+from koord_numa.core.verdicts import Reason
+from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, NumaPolicy, QosClass
+from koord_numa.wire.topologies import parse_topology
+from tests.engine.world import GIB, World, bound, make_node, make_pod, make_topology, make_world
+
+
+def aligned(name: str, cpu: int = 2000, **changes: object) -> Pod:
+    """A pod that must have its own CPUs in one NUMA node."""
+    pod = replace(make_pod(name, cpu), **changes)  # type: ignore[arg-type]  # changes are named fields
+    numa = NumaSpec(policy=NumaPolicy.SINGLE_NUMA_NODE)
+    return replace(pod, request=replace(pod.request, qos=QosClass.LSR, numa=numa))
+
+
+def kubelet_topology(node: str, free: tuple[int, int] = (4000, 4000)) -> Topology:
+    """A kubelet that demands one NUMA node, with so many milli-CPU available in each of two."""
+    whole = {"cpu": 4000, "memory": 16 * GIB}
+    zones = tuple(Zone(numa, whole, whole, {"cpu": cpu, "memory": 16 * GIB}) for numa, cpu in enumerate(free))
+    base = make_topology(node)
+    kubelet = replace(base.kubelet, topology_policy=KubeletPolicy.SINGLE_NUMA_NODE, cpu_policy="static")
+    return replace(base, owner=CpuOwner.KUBELET, machine=None, zones=zones, kubelet=kubelet)
+
+
+def guaranteed(name: str, cpu: int) -> Pod:
+    """Requests equal limits, so that a static kubelet pins it."""
+    return make_pod(name, cpu)
+
+
+async def test_what_is_on_its_way_counts_although_the_topology_is_old() -> None:
+    world = make_world(make_node("node"))
+    world.engine.observe_topology("ADDED", kubelet_topology("node"))
+    world.waits(*(guaranteed(f"pod-{number}", 3000) for number in range(4)))
+    await world.settle()
+    world.engine.observe_topology("MODIFIED", kubelet_topology("node"))  # published again, before any of them started
+    world.waits(guaranteed("late", 3000))
+    await world.settle()
+    assert sorted(world.nodes_of().values()) == ["", "", "", "node", "node"]
+
+
+async def test_a_topology_that_comes_late_needs_no_restart() -> None:
+    world = make_world(make_node("node"))
+    world.waits(aligned("pod"))
+    await world.settle()
+    verdict = world.engine.queue.verdict("uid-pod")
+    assert verdict is not None
+    assert verdict.rejections["node"].reason is Reason.NO_TOPOLOGY
+    world.engine.observe_topology("ADDED", make_topology("node"))
+    world.clock.now += 5
+    await world.settle()
+    assert world.nodes_of() == {"pod": "node"}
+
+
+async def test_a_topology_that_vanishes_leaves_pods_and_books_as_they_are() -> None:
+    world = make_world(make_node("node"))
+    world.engine.observe_topology("ADDED", make_topology("node"))
+    world.waits(aligned("first"))
+    await world.settle()
+    before = world.ledgers()
+    world.engine.observe_topology("DELETED", make_topology("node"))
+    world.waits(aligned("second"))
+    await world.settle()
+    assert (world.ledgers(), world.nodes_of()) == (before, {"first": "node", "second": ""})
+    world.engine.observe_topology("ADDED", make_topology("node"))
+    world.clock.now += 5
+    await world.settle()
+    assert world.nodes_of() == {"first": "node", "second": "node"}
+    held = [holding.cpus for holding in world.engine.state.nodes["node"].ledger]
+    assert not held[0] & held[1]
+
+
+async def test_a_malformed_topology_costs_one_node_and_is_named() -> None:
+    world = make_world(make_node("bad"), make_node("good", cpu=2))
+    raw = {
+        "apiVersion": "topology.node.k8s.io/v1alpha1",
+        "kind": "NodeResourceTopology",
+        "metadata": {"name": "bad", "annotations": {"node.koordinator.sh/cpu-topology": '{"detail": [{"id": "x"'}},
+        "zones": [],
+    }
+    world.engine.observe_topology("ADDED", parse_topology(raw))
+    world.engine.observe_topology("ADDED", make_topology("good", cores=1))
+    world.waits(aligned("one", 2000), aligned("two", 2000))
+    await world.settle()
+    assert sorted(world.nodes_of().values()) == ["", "good"]
+    (waiting,) = world.engine.waiting()
+    assert "node.koordinator.sh/cpu-topology" in world.engine.explain(waiting.key.uid)
+
+
+async def test_a_policy_that_changes_after_the_start_holds_for_the_next_pod_only() -> None:
+    world = make_world(make_node("node"))
+    world.engine.observe_topology("ADDED", make_topology("node"))
+    wide = make_pod("wide", 6000)
+    wide = replace(wide, request=replace(wide.request, qos=QosClass.LSR))
+    world.waits(wide)
+    await world.settle()
+    held = world.ledgers()
+    world.engine.observe_node("MODIFIED", make_node("node", numa_policy=NumaPolicy.SINGLE_NUMA_NODE))
+    assert (world.nodes_of(), world.ledgers()) == ({"wide": "node"}, held)
+    world.engine.observe_bound("DELETED", bound(wide, "node"))
+    world.waits(replace(wide, key=replace(wide.key, name="next", uid="uid-next")))
+    world.server.pods.pop("uid-wide")
+    await world.settle()
+    assert world.nodes_of() == {"next": ""}
+    verdict = world.engine.queue.verdict("uid-next")
+    assert verdict is not None
+    assert {rejection.reason for rejection in verdict.rejections.values()} <= {Reason.NUMA_POLICY, Reason.NUMA_AFFINITY}
+
+
+@pytest.mark.parametrize(("rule", "node"), [("Refuse", ""), ("Permissive", "node")])
+async def test_nodes_without_topology_are_a_matter_of_configuration(rule: str, node: str) -> None:
+    world = make_world(make_node("node"), settings=f"profiles: [{{nodesWithoutTopology: {rule}}}]")
+    shared = aligned("pod")
+    world.waits(replace(shared, request=replace(shared.request, qos=QosClass.LS)))
+    await world.settle()
+    assert world.nodes_of() == {"pod": node}
+
+
+async def test_a_terminating_pod_keeps_what_it_has_until_it_is_gone() -> None:
+    world = make_world(make_node("node", cpu=2))
+    old = bound(make_pod("old", 2000), "node")
+    world.engine.observe_bound("ADDED", old)
+    world.engine.observe_bound("MODIFIED", replace(old, deleting=True))
+    world.waits(make_pod("new", 2000))
+    await world.settle()
+    assert world.nodes_of() == {"new": ""}
+    world.engine.observe_bound("DELETED", replace(old, deleting=True))
+    world.clock.now += 5
+    await world.settle()
+    assert world.nodes_of() == {"new": "node"}
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+async def test_a_finished_pod_that_nobody_collects_holds_nothing(phase: str) -> None:
+    world = make_world(make_node("node", cpu=2))
+    world.engine.observe_bound("ADDED", bound(make_pod("old", 2000), "node"))
+    world.engine.observe_bound("MODIFIED", bound(make_pod("old", 2000), "node", phase=phase))
+    world.waits(make_pod("new", 2000))
+    await world.settle()
+    assert world.nodes_of() == {"new": "node"}
+
+
+async def test_a_static_pod_is_counted_and_never_scheduled() -> None:
+    world = make_world(make_node("node", cpu=2))
+    world.engine.observe_bound("ADDED", bound(make_pod("static", 1500, mirror=True, scheduler=""), "node"))
+    world.waits(make_pod("new", 1000), make_pod("mirror", 100, mirror=True))
+    await world.settle()
+    assert world.nodes_of() == {"new": "", "mirror": ""}
+
+
+async def test_a_foreign_scheduler_that_overcommits_is_counted_and_not_fought() -> None:
+    world = make_world(make_node("node", cpu=4))
+    world.waits(make_pod("ours", 3000))
+    await world.settle()
+    world.engine.observe_bound("ADDED", bound(make_pod("foreign", 3000, scheduler="default-scheduler"), "node"))
+    world.waits(make_pod("next", 500))
+    await world.settle()
+    assert world.nodes_of() == {"ours": "node", "next": ""}
+    assert not [call for call in world.server.calls if call.startswith("evict")]
+    assert world.engine.state.nodes["node"].room == -2000
+
+
+async def test_an_old_status_on_a_pod_without_a_node_is_ignored_and_overwritten() -> None:
+    world = make_world(make_node("node"))
+    world.engine.observe_topology("ADDED", make_topology("node"))
+    taken = aligned("taken", assignment=Assignment(cpus=CpuSet.parse("0-1")))
+    world.waits(replace(taken, assignment=Assignment(cpus=CpuSet.parse("6-7"))), aligned("other"))
+    assert world.ledgers() == {"node": {}}
+    await world.settle()
+    held = {holding.pod.name: holding.cpus for holding in world.engine.state.nodes["node"].ledger}
+    assert {uid.removeprefix("uid-"): notes["cpus"] for uid, notes in world.server.annotations.items()} == {
+        name: str(cpus) for name, cpus in held.items()
+    }
+    assert not held["taken"] & held["other"]
+
+
+async def test_pods_on_a_node_that_does_not_exist_stop_nobody() -> None:
+    world = make_world(make_node("node"))
+    world.engine.observe_bound("ADDED", bound(make_pod("lost", 1000), "missing"))
+    world.waits(make_pod("pod"))
+    await world.settle()
+    assert world.nodes_of() == {"pod": "node"}
+    world.engine.observe_bound("DELETED", bound(make_pod("lost", 1000), "missing"))
+    assert "missing" not in world.engine.state.nodes
+
+
+async def test_two_owners_of_cpus_are_said_on_the_node_once() -> None:
+    world = make_world(make_node("node"))
+    given = KubeletAllocation("default", "static", "uid-static", CpuSet.parse("0-1"), managed_by_kubelet=True)
+    world.engine.observe_topology("ADDED", replace(make_topology("node"), kubelet_pods=(given,)))
+    ours = bound(make_pod("ours"), "node", assignment=Assignment(cpus=CpuSet.parse("1-2")))
+    world.engine.observe_bound("ADDED", ours)
+    world.engine.observe_bound("MODIFIED", replace(ours, labels=(("a", "b"),)))
+    world.waits(make_pod("next"))
+    await world.settle()
+    assert world.diary.reasons("node") == ["TwoCPUOwners"]
+    assert "CPUs 1 belong to default/ours" in world.diary.events[0][2]
+    assert "1 node(s) had CPUs with two owners" in world.engine.explain("uid-next")
+    world.engine.observe_bound("DELETED", ours)
+    world.clock.now += 5
+    await world.settle()
+    assert world.nodes_of() == {"next": "node"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_any_mixture_of_old_and_new_facts_overcommits_nothing(seed: int) -> None:
+    """Topologies and pods are shown again and again, in any order and as they were at any time."""
+    dice, world = Random(seed), make_world(make_node("node"))
+    topologies = [make_topology("node")]
+    shown: list[Pod] = []
+    for number in range(60):
+        world.waits(aligned(f"pod-{number}", dice.choice((1000, 2000))))
+        await world.settle()
+        shown = [pod for pod in world.server.pods.values() if pod.node]
+        world.engine.observe_topology("MODIFIED", dice.choice(topologies))
+        for pod in dice.sample(shown, min(3, len(shown))):
+            _show(world, pod)
+    ledger = world.engine.state.nodes["node"].ledger
+    assert sum(len(holding.cpus) for holding in ledger) == len(CpuSet(ledger.bits)) <= 8
+
+
+def _show(world: World, pod: Pod) -> None:
+    cpus = CpuSet.parse(world.server.annotations[pod.key.uid]["cpus"])
+    assignment = world.engine.state.nodes["node"].ledger.holdings[pod.key.uid]
+    world.engine.observe_bound("MODIFIED", replace(pod, assignment=Assignment(cpus=cpus, numa=assignment.numa)))
