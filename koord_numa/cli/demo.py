@@ -142,8 +142,9 @@ def _report(console: Console, here: World, seconds: float) -> int:
         console.print(line)
     wrong = [*here.rack.violations, *here.rack.refusals, *here.rack.clashes()]
     placed = sum(is_placed(one.pod) for one in pods)
+    waits = sum(not one.pod.node for one in pods)
     console.print(
-        f"\n{placed} of {len(pods)} pods placed in {seconds:.1f} s, {len(pods) - placed} wait with a reason, "
+        f"\n{placed} of {len(pods)} pods placed in {seconds:.1f} s, {waits} {'waits' if waits == 1 else 'wait'} with a reason, "
         f"{len(here.rack.refusals)} refused by a node, {len(here.rack.clashes())} CPUs held twice."
     )
     for complaint in wrong:

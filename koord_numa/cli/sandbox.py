@@ -9,7 +9,11 @@ from pathlib import Path
 import click
 
 from koord_numa.cli._sandbox_world import world
+from koord_numa.cli._words import count
 from koord_numa.sandbox.machines import NodeDescription, load_descriptions
+
+SANDBOX = "koord-numa-sandbox"
+"""The cluster's name in every kubeconfig of ours."""
 
 
 @click.command()
@@ -25,6 +29,8 @@ from koord_numa.sandbox.machines import NodeDescription, load_descriptions
 )
 def command(port: int, kubeconfig: Path | None, machines: tuple[Path, ...]) -> None:
     """Serve an in-memory Kubernetes API on loopback, plain HTTP, until Ctrl-C."""
+    if kubeconfig is not None and kubeconfig.exists() and SANDBOX not in kubeconfig.read_text(errors="replace"):
+        raise click.ClickException(f"{kubeconfig} is somebody else's kubeconfig and is not overwritten")
     try:
         nodes = [node for path in machines for node in load_descriptions(path)]
         with tempfile.TemporaryDirectory(prefix="koord-numa-") as folder:
@@ -38,7 +44,7 @@ async def _serve(nodes: list[NodeDescription], kubeconfig: Path, port: int) -> N
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with world(nodes, kubeconfig, port) as here:
-        click.echo(f"serving {here.server.url} with {len(nodes)} simulated machines")
+        click.echo(f"serving {here.server.url} with {count(len(nodes), 'simulated machine')}")
         click.echo(f"export KUBECONFIG={kubeconfig}")
         with contextlib.suppress(asyncio.CancelledError):
             await stop.wait()

@@ -15,7 +15,7 @@ from koord_numa.sandbox.machines import read_descriptions
 SHAPE: Final = {"sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"}
 RACK: Final = {
     "machines": [
-        {"name": "own", **SHAPE, "labels": {"kind": "own"}, "bindPolicy": "FullPCPUsOnly"},
+        {"name": "own", **SHAPE, "labels": {"kind": "own"}},
         {"name": "theirs", "style": "kubelet", **SHAPE},
     ]
 }

@@ -16,7 +16,7 @@ async def test_nodes(tmp_path: Path) -> None:
     assert answer.exit_code == 0
     assert answer.output.splitlines() == [
         "NODE    CPUS OF    POLICY            SCOPE      NUMA  FREE-CPU  LARGEST     TRUST",
-        "own     scheduler  FullPCPUsOnly     pod        2     4/8,8/8   8 CPU 16Gi  ok",
+        "own     scheduler  -                 pod        2     4/8,8/8   8 CPU 16Gi  ok",
         "theirs  kubelet    single-numa-node  container  2     8/8,8/8   8 CPU 16Gi  ok",
     ]
 
@@ -25,8 +25,8 @@ async def test_one_node(tmp_path: Path) -> None:
     async with small_world(tmp_path, RUNNING) as here:
         answer = await ask(here, "node", "own")
     assert answer.output.splitlines() == [
-        "NODE  CPUS OF    POLICY         SCOPE  NUMA  FREE-CPU  LARGEST     TRUST",
-        "own   scheduler  FullPCPUsOnly  pod    2     4/8,8/8   8 CPU 16Gi  ok",
+        "NODE  CPUS OF    POLICY  SCOPE  NUMA  FREE-CPU  LARGEST     TRUST",
+        "own   scheduler  -       pod    2     4/8,8/8   8 CPU 16Gi  ok",
         "",
         "NUMA  RESOURCE  FREE  OF",
         "0     cpu       4     8",

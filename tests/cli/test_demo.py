@@ -1,0 +1,145 @@
+"""The demo: what it shows of a small rack, that it ends badly when something was wrong, and that nothing is left of it."""
+
+import re
+import sys
+from pathlib import Path
+from signal import SIGINT, SIGTERM, Signals
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from koord_numa.cli import _sandbox_world, main
+from koord_numa.cli import demo as demo_command
+from koord_numa.sandbox.bundled import DEMO_PODS, DEMO_RACK
+from koord_numa.sandbox.machines import Rack, load_descriptions
+from tests.cli.processes import is_open, left_in, line_with, processes_about, started
+from tests.cli.small import RACK
+
+pytestmark = pytest.mark.e2e
+
+PODS = """
+pods:
+  - {name: engine, count: 2, qos: LSE, cpu: "6", memory: 1Gi, bind: FullPCPUs, numa: SingleNUMANode, where: {kind: own}}
+  - {name: report, count: 3, qos: BE, where: {kind: own}}
+  - {name: pinned, count: 2, cpu: "6", memory: 1Gi, where: {kubernetes.io/hostname: theirs}}
+  - {name: wide, qos: LSR, cpu: "4", memory: 1Gi, numa: SingleNUMANode}
+"""
+
+
+WAITS = (
+    "  0/2 nodes are available: 1 node(s) cannot meet NUMA policy SingleNUMANode, 1 node(s) whose kubelet",
+    "    cannot align the pod to NUMA nodes.",
+    "  own: NUMA 0 has 2 of 8 CPUs free, NUMA 1 has 2 of 8; needs 4 CPUs, 1Gi memory in one NUMA node;",
+    "    the largest that fits is 2 CPUs, 1Gi memory",
+    "  theirs: NUMA 0 has 2 of 8 CPUs free, NUMA 1 has 2 of 8; container main: needs 4 CPUs, 1Gi memory",
+    "    in one NUMA node; the largest that fits is 2 CPUs, 1Gi memory",
+)
+
+
+class Refusing(Rack):
+    """Its first node turns away the first pod that it could take."""
+
+    def start(self) -> None:
+        super().start()
+        next(iter(self.nodes.values())).refuse_next("UnexpectedAdmissionError", "out of luck")
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo of two machines and a few pods."""
+    for name, text in (("DEMO_RACK", yaml.safe_dump(RACK)), ("DEMO_PODS", PODS)):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(text)
+        monkeypatch.setattr(demo_command, name, path)
+
+
+def run() -> Result:
+    return CliRunner().invoke(main, ["demo", "--speed", "10"])
+
+
+@pytest.mark.usefixtures("small")
+def test_what_it_shows() -> None:
+    answer = run()
+    assert answer.exit_code == 0, answer.output
+    _, _, shown = answer.output.partition("POD ")
+    assert re.sub(r"in \d+\.\d s", "in ... s", "POD " + shown).splitlines() == [
+        "POD                  QOS  ASKS FOR   POLICY                    NUMA  CPUS",
+        "own  2 sockets, 2 NUMA nodes, 16 CPUs",
+        "  engine-1             LSE  6 CPU 1Gi  FullPCPUs SingleNUMANode  0     0-2,8-10",
+        "  engine-2             LSE  6 CPU 1Gi  FullPCPUs SingleNUMANode  1     4-6,12-14",
+        "  report-1 … (3 pods)  BE   -          -                         -     shared",
+        "theirs  2 sockets, 2 NUMA nodes, 16 CPUs, CPUs chosen by its kubelet (single-numa-node)",
+        "  pinned-1             -    6 CPU 1Gi  -                         0     0-2,8-10",
+        "  pinned-2             -    6 CPU 1Gi  -                         1     4-6,12-14",
+        "",
+        "Waiting",
+        "",
+        "wide  4 CPU 1Gi  SingleNUMANode",
+        *WAITS,
+        "",
+        "own",
+        "",
+        "NUMA 0  socket 0  2 of 8 CPUs free",
+        "  cpu   0",
+        "  t0    A A A ·",
+        "  t1    A A A ·",
+        "NUMA 1  socket 1  2 of 8 CPUs free",
+        "  cpu   4",
+        "  t0    B B B ·",
+        "  t1    B B B ·",
+        "  A engine-1  0-2,8-10  FullPCPUs SingleNUMANode",
+        "  B engine-2  4-6,12-14  FullPCPUs SingleNUMANode",
+        "  · free",
+        "",
+        "7 of 8 pods placed in ... s, 1 waits with a reason, 0 refused by a node, 0 CPUs held twice.",
+    ]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_pod_that_a_node_refuses_makes_it_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sandbox_world, "Rack", Refusing)
+    answer = run()
+    assert answer.exit_code == 1
+    assert "wrong:" in answer.output
+    assert "UnexpectedAdmissionError" in answer.output
+
+
+@pytest.mark.usefixtures("small")
+def test_an_operator_that_does_not_even_start_makes_it_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    answer = run()
+    assert answer.exit_code == 1
+    assert "The operator has ended" in answer.output
+
+
+def server_in(folder: Path) -> str:
+    """The address in the kubeconfig that the demo wrote."""
+    found = yaml.safe_load(next(folder.glob("*/kubeconfig")).read_text())
+    return str(found["clusters"][0]["cluster"]["server"])
+
+
+@pytest.mark.parametrize("number", [SIGINT, SIGTERM])
+async def test_nothing_is_left_of_an_interrupted_demo(tmp_path: Path, number: Signals) -> None:
+    async with started("demo", TMPDIR=str(tmp_path)) as process:
+        await line_with(process, "6 of")
+        url = server_in(tmp_path)
+        assert await is_open(url)
+        assert processes_about(str(tmp_path))
+        process.send_signal(number)
+        assert await process.wait() == 130
+        assert not await is_open(url)
+    assert left_in(tmp_path) == []
+    assert processes_about(str(tmp_path)) == []
+
+
+def test_the_rack_is_eight_machines_of_three_kinds_and_both_owners() -> None:
+    nodes = load_descriptions(DEMO_RACK)
+    kinds = {node.all_labels["kind"] for node in nodes}
+    assert (len(nodes), kinds, len({node.style for node in nodes})) == (8, {"xeon", "gpu", "arm"}, 2)
+    assert {entry["qos"] for entry in yaml.safe_load(DEMO_PODS.read_text())["pods"] if "qos" in entry} == {
+        "LSE",
+        "LSR",
+        "LS",
+        "BE",
+    }

@@ -1,0 +1,61 @@
+"""The sandbox as people run it: a server, a kubeconfig, simulated machines, and nothing left afterwards."""
+
+from pathlib import Path
+from signal import SIGINT, SIGTERM, Signals
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from koord_numa.cli import main
+from koord_numa.cluster.client import Api
+from koord_numa.cluster.listing import Kind, list_all
+from koord_numa.cluster.resources import NODES
+from koord_numa.wire.nodes import parse_node
+from tests.cli.processes import is_open, left_in, line_with, started
+from tests.cli.small import RACK
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.parametrize("number", [SIGINT, SIGTERM])
+async def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, number: Signals) -> None:
+    machines, kubeconfig = tmp_path / "rack.yaml", tmp_path / "kubeconfig"
+    machines.write_text(yaml.safe_dump(RACK))
+    options = ("--machines", str(machines), "--kubeconfig", str(kubeconfig))
+    async with started("sandbox", *options) as process:
+        url = (await line_with(process, "serving")).split()[1]
+        assert await line_with(process, "export") == f"export KUBECONFIG={kubeconfig}"
+        async with await Api.connect(kubeconfig) as api:
+            nodes = await list_all(api, Kind(NODES, parse_node))
+        assert [node.name for node in nodes.objects] == ["own", "theirs"]
+        process.send_signal(number)
+        assert await process.wait() == 0
+        assert not await is_open(url)
+
+
+async def test_without_a_file_the_kubeconfig_goes_with_the_server(tmp_path: Path) -> None:
+    async with started("sandbox", TMPDIR=str(tmp_path)) as process:
+        kubeconfig = Path((await line_with(process, "export")).partition("=")[2])
+        assert kubeconfig.is_relative_to(tmp_path)
+        process.send_signal(SIGINT)
+        assert await process.wait() == 0
+    assert left_in(tmp_path) == []
+
+
+def test_somebody_elses_kubeconfig_is_left_alone(tmp_path: Path) -> None:
+    precious = tmp_path / "config"
+    precious.write_text("clusters: []")
+    answer = CliRunner().invoke(main, ["sandbox", "--kubeconfig", str(precious)])
+    assert answer.exit_code == 1
+    assert precious.read_text() == "clusters: []"
+
+
+def test_machines_that_cannot_be(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("machines: [{name: n, sockets: 0}]")
+    answer = CliRunner().invoke(main, ["sandbox", "--machines", str(wrong)])
+    assert (answer.exit_code, answer.output) == (
+        1,
+        f"Error: {wrong}: machines.0.sockets: Input should be greater than or equal to 1\n",
+    )
