@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.decide import Ask, Fit, evaluate
 from koord_numa.core.preempt.site import Site
-from koord_numa.core.preempt.victims import Clearance, clear_node
+from koord_numa.core.preempt.victims import Clearance, clear_node, still_right
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Alignment
 from koord_numa.core.vocabulary import NumaPolicy
@@ -116,3 +116,20 @@ def test_budgets_change_who_goes_but_not_whether_it_is_possible(
     assert (free is None) == (spared is None)
     if spared is not None:
         assert spared.violations <= len(spared.victims)
+
+
+@given(crowded(), asks)
+def test_what_was_just_found_is_right_and_stays_so_while_one_after_the_other_leaves(
+    node: tuple[str, list[Pod]], wants: Ask
+) -> None:
+    shape, pods = node
+    site = owned_site(*pods, shape=shape)
+    found = cleared(wants, site)
+    if found is None:
+        return
+    assert still_right(wants, site, terms(), found)
+    gone: set[str] = set()
+    for victim in found.victims[:-1]:
+        gone.add(victim.key.uid)
+        rest = [pod for pod in pods if pod.key.uid not in gone]
+        assert still_right(wants, owned_site(*rest, shape=shape), terms(), found)

@@ -1,5 +1,6 @@
 """Whom a pod displaces on one node, case by case."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -19,7 +20,7 @@ from koord_numa.core.fit.pod_affinity import neighbourhood
 from koord_numa.core.fit.spread import spread_view
 from koord_numa.core.preempt.site import Site
 from koord_numa.core.preempt.trial import Terms
-from koord_numa.core.preempt.victims import Clearance, clear_node, may_help
+from koord_numa.core.preempt.victims import Clearance, clear_node, may_help, still_right
 from koord_numa.core.request import PodKey
 from koord_numa.core.verdicts import Alignment, Reason, Rejection
 from tests.core.preempt.sites import ask, budget, kubelet_site, nominee, owned_site, request, running, terms
@@ -242,3 +243,43 @@ def test_amounts_alone_can_rule_a_node_out() -> None:
     assert not may_help(ask(9, 10), owned_site(*HALF_AND_HALF))
     assert not may_help(ask(4, 1), owned_site(*HALF_AND_HALF))
     assert not may_help(ask(4, 10), owned_site())
+
+
+def test_a_clearance_stays_right_while_victims_leave() -> None:
+    site, wants = owned_site(*UNEVEN), ask(4, 10)
+    found = clear_node(wants, site, terms())
+    assert found is not None
+    leaving = [replace(pod, deleting=pod.key.name == "c") for pod in UNEVEN]
+    gone = [pod for pod in UNEVEN if pod.key.name != "c"]
+    assert still_right(wants, site, terms(), found)
+    assert still_right(wants, owned_site(*leaving), terms(), found)
+    assert still_right(wants, owned_site(*gone), terms(), found)
+
+
+CHANGED = {
+    "locked": lambda: barred(owned_site(*UNEVEN)),
+    "somebody-important-has-come": lambda: owned_site(
+        *UNEVEN[:2], running("d", "6-7", 2, numa=1), running("rival", "4-5", 20, numa=1)
+    ),
+    "a-victim-is-not-needed-any-more": lambda: owned_site(*UNEVEN[2:]),
+    "a-victim-is-as-important-now": lambda: owned_site(
+        *UNEVEN[:2], running("c", "4-5", 10, numa=1), running("d", "6-7", 2, numa=1)
+    ),
+    "a-victim-is-just-being-bound": lambda: owned_site(*UNEVEN, assumed=frozenset({"c"})),
+    "the-room-is-kept-for-another": lambda: owned_site(*UNEVEN, nominees=(nominee("n", "4-7", 10, numa=1),)),
+}
+
+
+@pytest.mark.parametrize("now", CHANGED.values(), ids=CHANGED.keys())
+def test_a_clearance_is_not_right_any_more(now: Callable[[], Site]) -> None:
+    found = clear_node(ask(4, 10), owned_site(*UNEVEN), terms())
+    assert found is not None
+    assert not still_right(ask(4, 10), now(), terms(), found)
+
+
+def test_a_clearance_is_not_right_when_a_budget_has_come() -> None:
+    site, wants = owned_site(*UNEVEN), ask(4, 10)
+    found = clear_node(wants, site, terms())
+    assert found is not None
+    assert not still_right(wants, site, terms(budget("pdb", 1, "c", "d")), found)
+    assert still_right(wants, site, terms(budget("pdb", 2, "c", "d")), found)
