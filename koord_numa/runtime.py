@@ -29,6 +29,7 @@ from koord_numa.engine.outside import Outside
 from koord_numa.engine.rebind.desk import RebindDesk
 from koord_numa.engine.rebind.errand import RebindPorts
 from koord_numa.handlers.reception import Reception
+from koord_numa.metrics import NodeNumbers, SchedulerNumbers, Subjects
 from koord_numa.settings import LeaseSettings, Settings
 from koord_numa.sources import sources_of
 from koord_numa.wire.status import resource_status
@@ -76,7 +77,7 @@ class Runtime:
         self.reception = Reception(self.engine, self.rebinds)
         self.sources = sources_of(api, self.engine, self.roster, self.reception)
         self.lag = LoopLag()
-        self.health = HealthServer(Questions(self._unhealthy, self._not_ready, CollectorRegistry()), options.port or 0)
+        self.health = HealthServer(self._questions(), options.port or 0)
         self._stopped = False
 
     @classmethod
@@ -127,6 +128,14 @@ class Runtime:
 
     def _elected(self) -> None:
         self.engine.kick()
+
+    def _questions(self) -> Questions:
+        ages = self.reception.topology_ages
+        subjects = Subjects(self.engine, self.sources, self.lease, self.recorder, self.lag, ages)
+        page, nodes = CollectorRegistry(), CollectorRegistry()
+        page.register(SchedulerNumbers(subjects))
+        nodes.register(NodeNumbers(subjects))
+        return Questions(self._unhealthy, self._not_ready, page, nodes)
 
     def _unhealthy(self) -> Iterator[str]:
         if self.crew.failure.done():

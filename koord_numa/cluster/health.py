@@ -1,5 +1,6 @@
 """
-What the outside may ask of the process over HTTP: ``/healthz``, ``/readyz``, ``/metrics``. It answers questions and changes nothing.
+What the outside may ask of the process over HTTP: ``/healthz``, ``/readyz``, ``/metrics`` and ``/metrics/nodes``. It answers
+questions and changes nothing.
 
 Health is about this process alone: an API server that is down does not make it unhealthy, since a restart would not help.
 Readiness tells, in one line for each, what keeps it from scheduling.
@@ -25,6 +26,7 @@ class Questions:
     unhealthy: Complaints
     not_ready: Complaints
     metrics: CollectorRegistry
+    nodes: CollectorRegistry
 
 
 class HealthServer:
@@ -43,6 +45,7 @@ class HealthServer:
         app.router.add_get("/livez", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/metrics/nodes", self._node_metrics)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -69,9 +72,14 @@ class HealthServer:
         return _verdict(self._questions.not_ready())
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(
-            body=generate_latest(self._questions.metrics), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
+        return _page(self._questions.metrics)
+
+    async def _node_metrics(self, _: web.Request) -> web.Response:
+        return _page(self._questions.nodes)
+
+
+def _page(registry: CollectorRegistry) -> web.Response:
+    return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _verdict(complaints: Iterable[str]) -> web.Response:

@@ -14,6 +14,7 @@ from koord_numa.core.node import Topology
 from koord_numa.core.rebind_request import RebindRequest
 from koord_numa.core.request import Pod
 from koord_numa.engine.engine import Engine
+from koord_numa.handlers.freshness import Freshness
 from koord_numa.handlers.roll import Roll
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.pods import parse_pod
@@ -37,7 +38,8 @@ class Reception:
     def __init__(self, engine: Engine, rebinds: RebindDesk) -> None:
         self._ours = frozenset(engine.settings.scheduler_names)
         self.waiting: Roll[Pod] = Roll(engine.observe_waiting, lambda pod: pod.key.uid)
-        self.topologies: Roll[Topology] = Roll(engine.observe_topology, lambda topology: topology.node)
+        self._freshness = Freshness(engine.observe_topology)
+        self.topologies: Roll[Topology] = Roll(self._freshness.observe, lambda topology: topology.node)
         self.rebinds: Roll[RebindRequest] = Roll(rebinds.observe_rebind, lambda rebind: rebind.uid)
 
     def is_ours(self, raw: Mapping[str, Any]) -> bool:
@@ -71,6 +73,10 @@ class Reception:
             self.rebinds.note(event["type"], parse_rebind(event["object"]))
         except WireError as error:
             _log.warning("a RebindResource is ignored: %s", error)
+
+    def topology_ages(self) -> dict[str, float]:
+        """Seconds since a node's topology was last told anew, by node."""
+        return self._freshness.ages()
 
     def doubt(self) -> None:
         """Kopf was away: what vanished meanwhile is still on the rolls."""

@@ -69,12 +69,13 @@ class Office:
         self.unhealthy: list[str] = []
         self.not_ready: list[str] = []
         self.registry = CollectorRegistry()
+        self.nodes = CollectorRegistry()
 
 
 @pytest.fixture
 async def office() -> AsyncIterator[tuple[Office, str]]:
     office = Office()
-    questions = Questions(lambda: office.unhealthy, lambda: office.not_ready, office.registry)
+    questions = Questions(lambda: office.unhealthy, lambda: office.not_ready, office.registry, office.nodes)
     server = HealthServer(questions, 0, "127.0.0.1")
     await server.start()
     yield office, f"http://127.0.0.1:{server.port}"
@@ -99,12 +100,18 @@ async def test_health_and_readiness_are_two_things(office: tuple[Office, str]) -
 async def test_metrics_are_served(office: tuple[Office, str]) -> None:
     answers, url = office
     Counter("seen", "Things seen.", registry=answers.registry).inc(3)
-    status, text = await ask(f"{url}/metrics")
-    assert (status, "seen_total 3.0" in text) == (200, True)
+    Counter("nodes", "Nodes seen.", registry=answers.nodes).inc(2)
+    pages = [await ask(f"{url}{path}") for path in ("/metrics", "/metrics/nodes")]
+    assert [(status, "seen_total 3.0" in text, "nodes_total 2.0" in text) for status, text in pages] == [
+        (200, True, False),
+        (200, False, True),
+    ]
 
 
 async def test_a_port_that_is_taken_is_an_error(office: tuple[Office, str]) -> None:
     answers, url = office
-    second = HealthServer(Questions(list, list, answers.registry), int(url.rpartition(":")[2]), "127.0.0.1")
+    second = HealthServer(
+        Questions(list, list, answers.registry, answers.nodes), int(url.rpartition(":")[2]), "127.0.0.1"
+    )
     with pytest.raises(OSError, match="in use"):
         await second.start()

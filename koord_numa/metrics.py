@@ -1,0 +1,259 @@
+"""
+The scheduler's numbers for Prometheus: kube-scheduler's names and shapes where it has them, ``koord_numa_`` for the rest.
+
+Everything is read when it is asked for; nothing is counted here. Numbers of single nodes have a page of their own, as
+kube-scheduler's ``/metrics/resources``: on a large cluster they are many.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from koord_numa import __version__
+from koord_numa.cluster.events import EventRecorder
+from koord_numa.cluster.lease import Alone, LeaseElection
+from koord_numa.cluster.loop_lag import LoopLag
+from koord_numa.core.amounts import CPU, MILLI
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.verdicts import Alignment
+from koord_numa.engine.engine import Engine
+from koord_numa.engine.meter import BUCKETS, Histogram
+from koord_numa.engine.node_record import NodeRecord
+from koord_numa.sources import Sources
+
+RESULTS: Final = ("scheduled", "unschedulable", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """What there is to ask. ``topology_ages`` gives seconds since a node's topology was last told, by node."""
+
+    engine: Engine
+    sources: Sources
+    lease: LeaseElection | Alone
+    recorder: EventRecorder
+    lag: LoopLag
+    topology_ages: Callable[[], Mapping[str, float]]
+
+
+class SchedulerNumbers(Collector):
+    """The page for every scrape: its size does not depend on the cluster's."""
+
+    def __init__(self, subjects: Subjects) -> None:
+        self._of = subjects
+        self._rooms = Rooms()
+
+    def collect(self) -> Iterable[Metric]:
+        """Every family, in a fixed order."""
+        yield from self._attempts()
+        yield from self._queue()
+        yield from self._outcomes()
+        yield from self._cluster()
+        yield from self._process()
+
+    def _attempts(self) -> Iterator[Metric]:
+        meter = self._of.engine.meter
+        profile = self._of.engine.settings.scheduler_names[0] if len(self._of.engine.settings.profiles) == 1 else ""
+        attempts = CounterMetricFamily(
+            "scheduler_schedule_attempts", "Attempts to place a pod, by result.", labels=("result", "profile")
+        )
+        for result in RESULTS:
+            attempts.add_metric((result, profile), meter.attempts[result])
+        yield attempts
+        yield _histogram("scheduler_scheduling_algorithm_duration_seconds", "Time that decisions took.", meter.deciding)
+        yield _histogram(
+            "scheduler_framework_extension_point_duration_seconds",
+            "Time from a decision until its bind was settled.",
+            meter.binding,
+            {"extension_point": "Bind"},
+        )
+
+    def _queue(self) -> Iterator[Metric]:
+        numbers = self._of.engine.queue_numbers()
+        pending = GaugeMetricFamily("scheduler_pending_pods", "Pods that wait, by queue.", labels=("queue",))
+        for queue in ("active", "backoff", "unschedulable"):
+            pending.add_metric((queue,), getattr(numbers, queue))
+        yield pending
+        state = self._of.engine.state
+        cache = GaugeMetricFamily("scheduler_cache_size", "Objects that decisions see.", labels=("type",))
+        for kind, size in (("nodes", state.nodes), ("pods", state.node_of), ("assumed_pods", state.assumed)):
+            cache.add_metric((kind,), len(size))
+        yield cache
+
+    def _outcomes(self) -> Iterator[Metric]:
+        meter = self._of.engine.meter
+        yield _counts(
+            "koord_numa_placements",
+            "Bound pods by what became of their alignment.",
+            "alignment",
+            {each.value.replace(" ", "_"): meter.placements[each.value] for each in Alignment},
+        )
+        yield _counts("koord_numa_kubelet_refusals", "Pods that a kubelet refused.", "reason", meter.refusals)
+        yield _counts(
+            "koord_numa_bind_failures",
+            "Binds that failed; Conflict is a 409.",
+            "error",
+            {"Conflict": 0, "UnknownOutcome": 0} | meter.failures,
+        )
+        yield _counts("koord_numa_rejections", "Verdicts against pods, by deciding rule.", "reason", meter.waits)
+        attempts = CounterMetricFamily("scheduler_preemption_attempts", "Attempts to make room for a pod.")
+        attempts.add_metric((), sum(meter.preemptions.values()))
+        yield attempts
+        yield _counts("koord_numa_preemptions", "Attempts to make room, by result.", "result", meter.preemptions)
+        victims = CounterMetricFamily("koord_numa_preemption_victims", "Pods evicted to make room.")
+        victims.add_metric((), meter.victims)
+        yield victims
+
+    def _cluster(self) -> Iterator[Metric]:
+        nodes = self._of.engine.state.nodes
+        room = self._rooms.of(nodes).values()
+        yield _gauge("koord_numa_free_cpus", "Whole CPUs that nobody holds.", sum(found.free for found in room))
+        yield _gauge(
+            "koord_numa_largest_aligned_cpus",
+            "The most CPUs that one NUMA node of any node has free.",
+            max((found.largest for found in room), default=0),
+        )
+        spread = [found.fragmentation for found in room if found.free]
+        yield _gauge(
+            "koord_numa_fragmentation",
+            "Mean over nodes: 0 where the free CPUs fill one NUMA node as far as they can, near 1 where they are scattered.",
+            sum(spread) / len(spread) if spread else 0.0,
+        )
+        ages = self._of.topology_ages().values()
+        yield _gauge("koord_numa_topology_age_seconds_max", "Oldest topology data.", max(ages, default=0.0))
+        untrusted = sum(1 for record in nodes.values() if record.distrust)
+        yield _gauge("koord_numa_untrusted_nodes", "Nodes whose CPU owners clash.", untrusted)
+
+    def _process(self) -> Iterator[Metric]:
+        leader = GaugeMetricFamily("leader_election_master_status", "1 while this process leads.", labels=("name",))
+        leader.add_metric((self._of.engine.settings.lease.name,), float(self._of.lease.fresh()))
+        yield leader
+        age = GaugeMetricFamily(
+            "koord_numa_watch_age_seconds", "Since the server last said anything.", labels=("resource",)
+        )
+        relists = CounterMetricFamily("koord_numa_watch_relists", "Complete lists.", labels=("resource",))
+        reconnects = CounterMetricFamily("koord_numa_watch_reconnects", "Watches begun again.", labels=("resource",))
+        told = CounterMetricFamily("koord_numa_watch_events", "Events and bookmarks.", labels=("resource",))
+        for mirror in self._of.sources.mirrors:
+            resource = (str(mirror.kind.resource),)
+            age.add_metric(resource, mirror.age)
+            relists.add_metric(resource, mirror.relists)
+            reconnects.add_metric(resource, mirror.reconnects)
+            told.add_metric(resource, mirror.events)
+        yield from (age, relists, reconnects, told)
+        yield _counts(
+            "koord_numa_events",
+            "Kubernetes events by what became of them.",
+            "fate",
+            {"posted": self._of.recorder.posted, "dropped": self._of.recorder.dropped},
+        )
+        yield _gauge("koord_numa_loop_lag_seconds", "How late the event loop woke last time.", self._of.lag.last)
+        yield _gauge("koord_numa_loop_lag_seconds_max", "The worst since the start.", self._of.lag.worst)
+        build = GaugeMetricFamily("koord_numa_build_info", "What runs here.", labels=("version",))
+        build.add_metric((__version__,), 1)
+        yield build
+
+
+class NodeNumbers(Collector):
+    """The page with numbers of every node."""
+
+    def __init__(self, subjects: Subjects) -> None:
+        self._of = subjects
+        self._rooms = Rooms()
+
+    def collect(self) -> Iterable[Metric]:
+        """Every family, nodes in the order of their names."""
+        free = GaugeMetricFamily("koord_numa_node_free_cpus", "Whole CPUs that nobody holds.", labels=("node",))
+        largest = GaugeMetricFamily(
+            "koord_numa_node_largest_aligned_cpus", "The most that one of its NUMA nodes has free.", labels=("node",)
+        )
+        fragmentation = GaugeMetricFamily(
+            "koord_numa_node_fragmentation", "As koord_numa_fragmentation.", labels=("node",)
+        )
+        age = GaugeMetricFamily("koord_numa_node_topology_age_seconds", "Since it was last told.", labels=("node",))
+        untrusted = GaugeMetricFamily("koord_numa_node_untrusted", "1 while CPU owners clash.", labels=("node",))
+        nodes = self._of.engine.state.nodes
+        for name, room in self._rooms.of(nodes).items():
+            free.add_metric((name,), room.free)
+            largest.add_metric((name,), room.largest)
+            fragmentation.add_metric((name,), room.fragmentation)
+            untrusted.add_metric((name,), float(bool(nodes[name].distrust)))
+        for name, seconds in sorted(self._of.topology_ages().items()):
+            age.add_metric((name,), seconds)
+        return (free, largest, fragmentation, age, untrusted)
+
+
+@dataclass(frozen=True, slots=True)
+class FreeCpus:
+    """Of one node, in whole CPUs: free in all, most free on one NUMA node, and the size of its largest NUMA node."""
+
+    free: int
+    largest: int
+    size: int
+
+    @property
+    def fragmentation(self) -> float:
+        """0 where the free CPUs fill one NUMA node as far as they can, near 1 where they are scattered over many."""
+        together = min(self.free, self.size)
+        return 1 - self.largest / together if together else 0.0
+
+
+class Rooms:
+    """Free CPUs per node, counted again only for nodes that changed: a scrape must not hold up decisions."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[NodeRecord, int, FreeCpus | None]] = {}
+
+    def of(self, nodes: Mapping[str, NodeRecord]) -> dict[str, FreeCpus]:
+        """By node, without those that have no topology; in the order of their names."""
+        self._known = {name: self._current(name, nodes[name]) for name in sorted(nodes)}
+        return {name: found for name, (_, _, found) in self._known.items() if found is not None}
+
+    def _current(self, name: str, record: NodeRecord) -> tuple[NodeRecord, int, FreeCpus | None]:
+        known = self._known.get(name)
+        if known is not None and known[0] is record and known[1] == record.revision:
+            return known
+        return record, record.revision, free_cpus(record)
+
+
+def free_cpus(record: NodeRecord) -> FreeCpus | None:
+    """By CPU ids where we choose them, by the published zones where a kubelet does; ``None`` without a topology."""
+    topology = record.topology
+    if topology is None:
+        return None
+    offer = record.inventory
+    if isinstance(offer, Inventory) and offer.machine is not None:
+        machine, usable = offer.machine, offer.cpus
+        parts = [CpuSet(machine.numa_bits[numa]) & usable for numa in machine.numa_ids]
+        left = [len(part - record.ledger.cpus) for part in parts]
+        return FreeCpus(sum(left), max(left, default=0), max(map(len, parts), default=0))
+    left = [zone.available.get(CPU, 0) // MILLI for zone in topology.zones]
+    sizes = [zone.allocatable.get(CPU, 0) // MILLI for zone in topology.zones]
+    return FreeCpus(sum(left), max(left, default=0), max(sizes, default=0))
+
+
+def _gauge(name: str, about: str, value: float) -> Metric:
+    family = GaugeMetricFamily(name, about)
+    family.add_metric((), value)
+    return family
+
+
+def _counts(name: str, about: str, label: str, counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, about, labels=(label,))
+    for value, count in sorted(counts.items()):
+        family.add_metric((value,), count)
+    return family
+
+
+def _histogram(name: str, about: str, found: Histogram, labels: Mapping[str, str] | None = None) -> Metric:
+    bounds = [*(f"{bound:g}" for bound in BUCKETS), "+Inf"]
+    labels = labels or {}
+    family = HistogramMetricFamily(name, about, labels=tuple(labels))
+    family.add_metric(tuple(labels.values()), list(zip(bounds, accumulate(found.buckets), strict=True)), found.total)
+    return family

@@ -1,0 +1,86 @@
+"""Numbers for Prometheus: names, shapes and values after something has happened."""
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from koord_numa.metrics import FreeCpus
+from koord_numa.runtime import Runtime
+from tests.cluster.objects import until
+from tests.e2e.world import JsonObject, pinned, shared, world
+from tests.test_operator import operating
+
+NODES: JsonObject = {
+    "machines": [
+        {"name": "ours", "sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"},
+        {"name": "kubelets", "style": "kubelet", "sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"},
+    ]
+}
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+async def scrape(runtime: Runtime, path: str) -> Samples:
+    url = f"http://127.0.0.1:{runtime.health.port}{path}"
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        text = await response.text()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_pages_after_some_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(tmp_path, NODES) as rack:
+        rack.server.store.patch("nodes", "kubelets", {"spec": {"unschedulable": True}})
+        rack.create([pinned("a", 2, policy="SingleNUMANode"), shared("big", "100")])
+        async with operating(rack.server, tmp_path, monkeypatch) as runtime:
+            await until(lambda: rack.unbound() == ["big"])
+            await until(lambda: runtime.engine.queue_numbers().unschedulable == 1)
+            await until(lambda: not runtime.engine.state.assumed)
+            page, nodes = await asyncio.gather(scrape(runtime, "/metrics"), scrape(runtime, "/metrics/nodes"))
+    expected = {
+        ("scheduler_schedule_attempts_total", (("profile", "koord-numa"), ("result", "scheduled"))): 1.0,
+        ("scheduler_schedule_attempts_total", (("profile", "koord-numa"), ("result", "error"))): 0.0,
+        ("scheduler_pending_pods", (("queue", "unschedulable"),)): 1.0,
+        ("scheduler_pending_pods", (("queue", "active"),)): 0.0,
+        ("scheduler_cache_size", (("type", "nodes"),)): 2.0,
+        ("scheduler_cache_size", (("type", "pods"),)): 1.0,
+        ("scheduler_cache_size", (("type", "assumed_pods"),)): 0.0,
+        ("koord_numa_placements_total", (("alignment", "aligned"),)): 1.0,
+        ("koord_numa_placements_total", (("alignment", "not_attempted"),)): 0.0,
+        ("koord_numa_bind_failures_total", (("error", "Conflict"),)): 0.0,
+        ("koord_numa_free_cpus", ()): 30.0,
+        ("koord_numa_untrusted_nodes", ()): 0.0,
+        ("leader_election_master_status", (("name", "koord-numa"),)): 1.0,
+        ("koord_numa_watch_relists_total", (("resource", "nodes"),)): 1.0,
+    }
+    assert {key: page.get(key) for key in expected} == expected
+    assert page["scheduler_scheduling_algorithm_duration_seconds_count", ()] >= 2
+    expected_nodes = {
+        ("koord_numa_node_free_cpus", (("node", "ours"),)): 14.0,
+        ("koord_numa_node_largest_aligned_cpus", (("node", "ours"),)): 8.0,
+        ("koord_numa_node_fragmentation", (("node", "ours"),)): 0.0,
+        ("koord_numa_node_free_cpus", (("node", "kubelets"),)): 16.0,
+        ("koord_numa_node_untrusted", (("node", "ours"),)): 0.0,
+    }
+    assert {key: nodes.get(key) for key in expected_nodes} == expected_nodes
+    assert 0 <= nodes["koord_numa_node_topology_age_seconds", (("node", "ours"),)] < 60
+
+
+@pytest.mark.parametrize(
+    ("free", "fragmentation"),
+    [
+        pytest.param(FreeCpus(16, 8, 8), 0.0, id="two empty NUMA nodes"),
+        pytest.param(FreeCpus(8, 8, 8), 0.0, id="one empty, one full"),
+        pytest.param(FreeCpus(8, 4, 8), 0.5, id="both half full"),
+        pytest.param(FreeCpus(0, 0, 8), 0.0, id="full"),
+        pytest.param(FreeCpus(8, 1, 16), 0.875, id="scattered"),
+    ],
+)
+def test_fragmentation(free: FreeCpus, fragmentation: float) -> None:
+    assert free.fragmentation == fragmentation
