@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+DEV    := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check lint types imports unit fix bench chaos clean
@@ -13,11 +14,14 @@ help:  ## Show what can be made
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("koord-numa needs Python 3.11 or newer, found " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-setup: $(STAMP)  ## Make the virtual environment and install everything in it
+$(DEV): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+setup: $(DEV)  ## Make the virtual environment and install everything in it
 
 demo: $(STAMP)  ## Fill a simulated rack through the real operator and show the result
 	$(BIN)/koord-numa demo $(ARGS)
@@ -26,27 +30,27 @@ test: check  ## The same as check: lint, types, import contracts and all tests
 
 check: lint types imports unit  ## Everything that CI runs
 
-lint: $(STAMP)
+lint: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(STAMP)
+types: $(DEV)
 	$(BIN)/mypy
 
-imports: $(STAMP)
+imports: $(DEV)
 	$(BIN)/lint-imports --no-cache
 
-unit: $(STAMP)  ## Only the tests
+unit: $(DEV)  ## Only the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
-fix: $(STAMP)  ## Format, and repair what ruff can repair
+fix: $(DEV)  ## Format, and repair what ruff can repair
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP)  ## Measure every figure beside its target (ONLY=name for one, JSON=file to keep them)
+bench: $(DEV)  ## Measure every figure beside its target (ONLY=name for one, JSON=file to keep them)
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
-chaos: $(STAMP)  ## Random faults against a churning cluster, more seeds than the tests use
+chaos: $(DEV)  ## Random faults against a churning cluster, more seeds than the tests use
 	$(BIN)/python -m pytest -m chaos -n 2 --chaos-seeds 20 $(ARGS)
 
 clean:  ## Remove the virtual environment and caches
