@@ -31,8 +31,11 @@ NODE: Final = "node"
 MACHINE: Final = {"name": NODE, "sockets": 1, "numa": 2, "cores": 4, "threads": 2, "numbering": "adjacent"}
 """Two NUMA nodes of four cores: CPUs 0-7 and 8-15, siblings side by side."""
 
-FRAGMENTED: Final = {"a": "0,2,8,10", "b": "1,3", "c": "4-5", "d": "12,14"}
-"""Every pod splits cores or crosses NUMA nodes, and they hold one another up."""
+FRAGMENTED: Final = {"a": "0,2,4,8,10,12", "b": "1,3,9,11", "c": "13,15"}
+"""Every pod splits cores, two cross NUMA nodes, and they hold one another up: it takes intermediate steps to get them apart."""
+
+STEPS: Final = 6
+"""So many steps the plan of the fragmented node has."""
 
 SETTINGS: Final = load_settings(
     "apiVersion: koord-numa.io/v1alpha1\nkind: KoordNumaConfiguration\n"
@@ -69,6 +72,8 @@ class World:
     rack: Rack
     folder: Path
     runtimes: list[Runtime] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    """The fragmented pods whose CPUs were changed, in order, as the server's store shows it."""
 
     def place(self, seats: Mapping[str, str], **spec: Any) -> None:
         """Pods that run on exactly these CPUs, as Koordinator binds them: a cpuset and no NUMA amounts."""
@@ -128,13 +133,17 @@ class World:
         bound = [parse_pod(found) for found in self.server.store.list("pods", fields=f"spec.nodeName={NODE}")]
         return runtime.engine.state.nodes[NODE].ledger == Ledger.of(map(holding_of, bound))
 
-    def moved(self) -> list[str]:
-        """The pods whose CPUs were changed by the scheduler, in order, as the server answered."""
-        return [
-            asked.name
-            for asked in self.server.requests
-            if (asked.verb, asked.resource, asked.subresource, asked.status) == ("patch", "pods", "", 200)
-        ]
+    def follow(self) -> None:
+        """Note from now on whose CPUs are changed."""
+        seen = self.seats()
+
+        def note(_: str, found: JsonObject) -> None:
+            name, cpus = found["metadata"]["name"], self.seats().get(found["metadata"]["name"], "")
+            if name in seen and cpus and cpus != seen[name]:
+                seen[name] = cpus
+                self.moved.append(name)
+
+        self.server.subscribe("pods", note)
 
     @asynccontextmanager
     async def scheduler(self, *, elect: bool = False, settings: Settings = SETTINGS) -> AsyncIterator[Runtime]:
@@ -182,6 +191,7 @@ async def fragmented(
         server.write_kubeconfig(folder / "kubeconfig")
         world = World(server, rack, folder)
         world.place(seats)
+        world.follow()
         try:
             yield world
         finally:

@@ -1,0 +1,307 @@
+"""A rebind that is interrupted at every step, in every way: the node stays consistent, and a second one completes the work."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koord_numa.cluster.lease import Alone
+from koord_numa.runtime import Runtime
+from koord_numa.sandbox.apiserver import DeleteOptions, Effect, Fault
+from koord_numa.settings import Settings
+from koord_numa.wire import names
+from tests.cluster.objects import until
+from tests.rebind.world import FRAGMENTED, NODE, RESOURCE, SETTINGS, STEPS, World, fragmented, pod
+
+PATCH = {"verb": "patch", "resource": "pods", "subresource": ""}
+
+
+async def repacked(world: World, name: str) -> None:
+    """The named rebind has ended well and the node is as good as it can be."""
+    status = await world.ended(name)
+    assert status["phase"] == "Succeed", status
+    assert (status["after"]["crossingPods"], status["after"]["splitCores"]) == (0, 0)
+    assert world.complaints() == []
+
+
+async def test_so_many_steps(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world, world.scheduler():
+        world.ask(dryRun=True)
+        assert (await world.ended())["steps"] == STEPS
+
+
+@pytest.mark.parametrize("step", range(STEPS))
+async def test_a_step_that_is_refused_ends_it_and_a_second_one_completes_the_work(tmp_path: Path, step: int) -> None:
+    async with fragmented(tmp_path) as world, world.scheduler() as runtime:
+        fault = world.server.faults.add(Fault(status=403, skip=step, **PATCH))
+        world.ask("first")
+        status = await world.ended("first")
+        assert (status["phase"], status["reason"]) == (
+            "Failed",
+            f"stopped after {step} of {STEPS} steps: koord-numa lacks the right to patch pods",
+        )
+        assert len(world.moved) == step
+        assert world.complaints() == []
+        assert world.ledger_is_true(runtime)
+        assert not runtime.engine.state.nodes[NODE].locked
+        world.server.faults.remove(fault)
+        world.ask("second")
+        await repacked(world, "second")
+        assert world.ledger_is_true(runtime)
+
+
+PASSING = {
+    "lost answer": Fault(effect=Effect.LOSE_ANSWER, count=1, **PATCH),
+    "dropped": Fault(effect=Effect.DROP, count=2, **PATCH),
+    "conflict": Fault(status=409, count=2, **PATCH),
+    "overload": Fault(status=429, count=2, **PATCH),
+    "internal error": Fault(status=500, count=4, **PATCH),
+    "gateway": Fault(status=504, count=1, **PATCH),
+    "unreadable": Fault(status=503, count=2, verb="get", resource="pods", subresource=""),
+}
+
+
+@pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING.keys())
+@pytest.mark.parametrize("step", [0, STEPS // 2, STEPS - 1])
+async def test_passing_trouble_is_waited_out(tmp_path: Path, step: int, fault: Fault) -> None:
+    async with fragmented(tmp_path) as world, world.scheduler() as runtime:
+        number = world.server.faults.add(fault.model_copy(update={"skip": step}))
+        world.ask()
+        await repacked(world, "tidy")
+        assert world.server.faults.hits(number) == fault.count
+        assert len(world.moved) == STEPS
+        assert world.ledger_is_true(runtime)
+
+
+@pytest.mark.parametrize("step", range(STEPS))
+@pytest.mark.parametrize("arrives", [False, True], ids=["before the write", "after the write"])
+async def test_a_process_that_dies_at_any_step_is_followed_by_one_that_completes(
+    tmp_path: Path, step: int, arrives: bool
+) -> None:
+    """``kill -9`` of the process: nothing more is sent, and no answer is read."""
+    async with fragmented(tmp_path) as world:
+        effect = Effect.SLOW_ANSWER if arrives else Effect.DELAY
+        hanging = world.server.faults.add(Fault(effect=effect, seconds=60, skip=step, **PATCH))
+        async with killed_at_the_end(world) as runtime:
+            world.ask()
+            await until(lambda: world.server.faults.hits(hanging))
+            await until(lambda: not arrives or len(world.moved) > step)
+            assert runtime.engine.state.nodes[NODE].locked
+        world.server.faults.remove(hanging)
+        begun = world.status()["startTime"]
+        assert (world.phase(), world.complaints()) == ("Pending", [])
+        async with world.scheduler() as runtime:
+            await repacked(world, "tidy")
+            assert world.status()["startTime"] == begun
+            assert world.ledger_is_true(runtime)
+
+
+@asynccontextmanager
+async def killed_at_the_end(world: World) -> AsyncIterator[Runtime]:
+    """A scheduler whose tasks all end at once where they are."""
+    async with world.scheduler() as runtime:
+        yield runtime
+        await runtime.crew.stop()
+
+
+async def test_a_stop_in_good_order_settles_the_step_and_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world:
+        slow = world.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=0.3, skip=1, **PATCH))
+        async with world.scheduler():
+            world.ask()
+            await until(lambda: world.server.faults.hits(slow))
+        assert len(world.moved) == 2
+        assert world.phase() == "Pending"
+        async with world.scheduler():
+            await repacked(world, "tidy")
+
+
+@pytest.mark.parametrize("step", [0, STEPS // 2])
+async def test_a_lost_lease_ends_it_between_steps_and_the_next_leader_goes_on(tmp_path: Path, step: int) -> None:
+    async with fragmented(tmp_path) as world, world.scheduler(elect=True) as first:
+        await until(first.lease.fresh)
+        answers = world.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=2.5, skip=step, count=1, **PATCH))
+        renewals = Fault(status=503, resource="leases", user_agent="*")
+        world.ask()
+        await until(lambda: world.server.faults.hits(answers))
+        lost = world.server.faults.add(renewals)
+        await until(lambda: not first.lease.fresh(), 10)
+        await until(lambda: not first.engine.state.nodes[NODE].locked, 10)
+        assert len(world.moved) == step + 1
+        assert world.phase() == "Pending"
+        world.server.faults.remove(lost)
+        async with world.scheduler(elect=True):
+            await repacked(world, "tidy")
+
+
+async def test_the_deadline_counts_from_the_start_and_ends_it_between_steps(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world, world.scheduler() as runtime:
+        world.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=1.2, **PATCH))
+        world.ask(deadlineInSeconds=1)
+        status = await world.ended()
+        assert status["phase"] == "Failed"
+        assert status["reason"] == f"stopped after 1 of {STEPS} steps: the deadline of 1 s has passed"
+        assert len(status["result"]) == len(world.moved) == 1
+        assert world.ledger_is_true(runtime)
+
+
+async def test_a_deadline_that_passed_while_nobody_worked_is_no_licence_to_go_on(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world:
+        world.ask()
+        begun = {"phase": "Pending", "startTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}
+        world.server.store.patch(RESOURCE, "tidy", {"status": begun}, subresource="status")
+        async with world.scheduler():
+            status = await world.ended()
+        assert (status["phase"], status["reason"]) == ("Failed", "the deadline of 600 s has passed")
+        assert world.seats() == FRAGMENTED
+
+
+async def test_an_outcome_that_stays_unknown_is_said_and_settled_even_after_the_deadline(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world, world.scheduler():
+        told: list[str] = []
+        world.server.subscribe(RESOURCE, lambda _, found: told.append((found.get("status") or {}).get("phase", "")))
+        fault = world.server.faults.add(Fault(effect=Effect.DROP, skip=1, **PATCH))
+        world.ask(deadlineInSeconds=1)
+        await until(lambda: "Unknown" in told)
+        assert "does not say whether pod" in world.status()["reason"]
+        await until(lambda: world.server.faults.hits(fault) > 12)
+        world.server.faults.remove(fault)
+        status = await world.ended()
+        assert status["phase"] == "Failed"
+        assert len(world.moved) == 2
+        assert len(status["result"]) == len(set(world.moved))
+        assert world.complaints() == []
+
+
+@asynccontextmanager
+async def after_the_first_step(world: World, act: Any) -> AsyncIterator[Runtime]:
+    """A scheduler, and something that happens in the very moment in which its first step was carried out."""
+    async with world.scheduler() as runtime:
+        acted: list[bool] = []
+
+        def watch(_event: str, _found: Any) -> None:
+            if not acted and world.seats() != FRAGMENTED:
+                acted.append(True)
+                act(next(name for name in FRAGMENTED if world.seats()[name] == FRAGMENTED[name]))
+
+        await until(lambda: runtime.engine.ready)
+        world.server.subscribe("pods", watch)
+        yield runtime
+
+
+async def test_other_changes_of_a_pod_are_no_reason_to_stop(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world:
+
+        def label_everybody(_: str) -> None:
+            for name in FRAGMENTED:
+                world.server.store.patch("pods", name, {"metadata": {"labels": {"seen": "yes"}}}, "default")
+
+        async with after_the_first_step(world, label_everybody):
+            world.ask()
+            await repacked(world, "tidy")
+        labelled = world.server.store.list("pods", labels="seen=yes")
+        assert len(labelled) == len(FRAGMENTED)
+
+
+async def test_a_deleted_pod_ends_it(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world:
+        gone: list[str] = []
+
+        def delete(_: str) -> None:
+            for name in FRAGMENTED:
+                if world.seats()[name] == FRAGMENTED[name]:
+                    gone.append(name)
+                    world.server.store.delete("pods", name, "default", DeleteOptions(grace=0))
+
+        async with after_the_first_step(world, delete) as runtime:
+            world.ask()
+            status = await world.ended()
+            assert status["phase"] == "Failed"
+            assert status["reason"].startswith(f"stopped after 1 of {STEPS} steps: pod default/")
+            assert any(name in status["reason"] for name in gone)
+            await until(lambda: world.ledger_is_true(runtime))
+            assert world.complaints() == []
+
+
+async def test_cpus_that_somebody_else_changes_end_it(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world:
+
+        def seize(_: str) -> None:
+            world.rack.stop()  # what others do here is wrong, and is meant to be
+            taken = {"metadata": {"annotations": {names.RESOURCE_STATUS: '{"cpuset":"15","unknown":{"kept":"x"}}'}}}
+            for name in FRAGMENTED:
+                if world.seats()[name] == FRAGMENTED[name]:
+                    world.server.store.patch("pods", name, taken, "default")
+
+        async with after_the_first_step(world, seize):
+            world.ask()
+            status = await world.ended()
+            assert status["phase"] == "Failed"
+            assert "by somebody else" in status["reason"] or "may no longer be moved" in status["reason"]
+            assert len(status["result"]) == 1
+
+
+async def test_a_pod_that_another_scheduler_puts_on_planned_cpus_ends_it(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world:
+        world.ask("dry", dryRun=True)
+        async with world.scheduler():
+            planned = (await world.ended("dry"))["plan"]
+
+        def intrude(_: str) -> None:
+            world.place({"intruder": planned[-1]["to"].split("-")[0].split(",")[0]}, schedulerName="other")
+
+        world.rack.stop()
+        async with after_the_first_step(world, intrude) as runtime:
+            world.ask()
+            status = await world.ended()
+            assert status["phase"] == "Failed", status
+            held = [cpu for cpus in runtime.engine.state.nodes[NODE].ledger for cpu in cpus.cpus]
+            await until(lambda: world.ledger_is_true(runtime))
+            assert len(held) == len(set(held)) or "intruder" in str(world.seats())
+
+
+async def test_a_watch_that_lags_keeps_the_node_locked(tmp_path: Path) -> None:
+    """What the ledger does not show yet, nobody may be placed by."""
+    async with fragmented(tmp_path) as world, world.scheduler() as runtime:
+        await until(lambda: runtime.engine.ready)
+        lag = world.server.faults.add(Fault(effect=Effect.SILENT_WATCH, resource="pods"))
+        world.ask()
+        await until(lambda: world.moved)
+        world.server.store.create(pod("late", 2))
+        reads = len(world.server.requests)
+        await until(lambda: len(world.server.requests) > reads + 2)  # the pod is read back: nothing new is believed yet
+        assert runtime.engine.state.nodes[NODE].locked
+        assert len(world.moved) == 1
+        world.server.faults.remove(lag)
+        await repacked(world, "tidy")
+        await until(lambda: "late" in world.seats())
+        assert world.complaints() == []
+
+
+async def test_a_missing_right_to_answer_keeps_the_node_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with fragmented(tmp_path) as world, world.scheduler() as runtime:
+        fault = world.server.faults.add(Fault(status=403, resource="rebindresources", verb="patch"))
+        world.ask()
+        await until(lambda: world.server.faults.hits(fault) > 3)
+        assert "missing rule: patch rebindresources/status.scheduling.koordinator.sh" in caplog.text
+        assert world.seats() == FRAGMENTED
+        assert not runtime.engine.state.nodes[NODE].locked
+        world.server.faults.remove(fault)
+        await repacked(world, "tidy")
+
+
+async def test_a_standby_keeps_its_hands_off(tmp_path: Path) -> None:
+    settings: Settings = SETTINGS
+    async with fragmented(tmp_path) as world, world.scheduler(elect=True, settings=settings) as leader:
+        await until(leader.lease.fresh)
+        async with world.scheduler(elect=True) as standby:
+            await until(lambda: standby.engine.ready)
+            world.ask()
+            await repacked(world, "tidy")
+            assert not isinstance(standby.lease, Alone)
+            assert not standby.lease.fresh()
+            assert len(world.moved) == STEPS
