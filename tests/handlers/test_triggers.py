@@ -1,0 +1,154 @@
+"""The table of triggers, Kopf's settings, and the reception behind them."""
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, cast
+
+import kopf
+import pytest
+
+from koord_numa.core.node import Topology
+from koord_numa.core.rebind_request import RebindRequest
+from koord_numa.core.request import Pod
+from koord_numa.core.vocabulary import CpuOwner
+from koord_numa.engine.engine import Engine
+from koord_numa.handlers import triggers
+from koord_numa.handlers.freshness import Freshness
+from koord_numa.handlers.kopf_settings import EndlessPauses, configure, waiting_pods
+from koord_numa.handlers.reception import Reception
+from koord_numa.handlers.storages import NoDiffs, NoProgress
+from koord_numa.settings import Settings
+from tests.cluster.objects import pod
+
+TRIGGERS: Any = triggers
+"""Kopf types handlers by everything it could hand over; these take only what they need."""
+
+
+class Listener:
+    """An engine and a rebind desk that only listen."""
+
+    settings = Settings()
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str | None, str]] = []
+
+    def observe_waiting(self, event: str | None, found: Pod) -> None:
+        self.heard.append(("pod", event, found.key.name))
+
+    def observe_topology(self, event: str | None, found: Topology) -> None:
+        self.heard.append(("topology", event, found.node))
+
+    def observe_rebind(self, event: str | None, found: RebindRequest) -> None:
+        self.heard.append(("rebind", event, found.name))
+
+
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
+
+
+@pytest.fixture
+def memo(listener: Listener) -> kopf.Memo:
+    return kopf.Memo(reception=Reception(cast("Engine", listener), listener))
+
+
+def event(kind: str | None, document: Mapping[str, Any]) -> kopf.RawEvent:
+    return cast("kopf.RawEvent", {"type": kind, "object": document})
+
+
+def with_uid(document: dict[str, Any]) -> dict[str, Any]:
+    document["metadata"]["uid"] = f"u-{document['metadata']['name']}"
+    return document
+
+
+TOPOLOGY = {
+    "apiVersion": "topology.node.k8s.io/v1alpha2",
+    "kind": "NodeResourceTopology",
+    "metadata": {"name": "n", "uid": "u-n"},
+    "zones": [],
+}
+REBIND = {
+    "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+    "kind": "RebindResource",
+    "metadata": {"name": "r", "uid": "u-r"},
+    "spec": {"nodeName": "n"},
+}
+
+
+async def test_every_trigger_only_hands_over(listener: Listener, memo: kopf.Memo) -> None:
+    await TRIGGERS.pod_waits(event=event("ADDED", with_uid(pod("a"))), memo=memo)
+    await TRIGGERS.topology_changed(event=event(None, TOPOLOGY), memo=memo)
+    await TRIGGERS.rebind_asked(event=event("DELETED", REBIND), memo=memo)
+    assert listener.heard == [("pod", "ADDED", "a"), ("topology", None, "n"), ("rebind", "DELETED", "r")]
+
+
+async def test_pods_of_other_schedulers_are_not_handed_over(listener: Listener, memo: kopf.Memo) -> None:
+    await TRIGGERS.pod_waits(event=event("ADDED", with_uid(pod("a", scheduler="default-scheduler"))), memo=memo)
+    assert listener.heard == []
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param({"metadata": {}, "spec": {"schedulerName": "koord-numa"}}, id="no name"),
+        pytest.param({"metadata": {"name": "a"}, "spec": {"schedulerName": "koord-numa"}}, id="no uid"),
+    ],
+)
+async def test_what_cannot_be_identified_is_said_and_left_out(
+    listener: Listener, memo: kopf.Memo, caplog: pytest.LogCaptureFixture, document: dict[str, Any]
+) -> None:
+    await TRIGGERS.pod_waits(event=event("ADDED", document), memo=memo)
+    await TRIGGERS.topology_changed(event=event("ADDED", {"metadata": {}}), memo=memo)
+    await TRIGGERS.rebind_asked(event=event("ADDED", {"metadata": {}}), memo=memo)
+    assert listener.heard == []
+    assert [record.getMessage().split(" is ignored")[0] for record in caplog.records] == [
+        "a pod",
+        "a NodeResourceTopology",
+        "a RebindResource",
+    ]
+
+
+def test_only_events_are_handled() -> None:
+    registry = kopf.get_default_registry()
+    kinds = {name: len(getattr(registry, name).get_all_handlers()) for name in ("_indexing", "_spawning", "_changing")}
+    assert kinds == {"_indexing": 0, "_spawning": 0, "_changing": 0}
+    assert len(registry._watching.get_all_handlers()) >= 3
+
+
+def test_kopf_stores_nothing_and_never_gives_up() -> None:
+    settings = kopf.OperatorSettings()
+    configure(settings, ["koord-numa"])
+    assert isinstance(settings.persistence.diffbase_storage, NoDiffs)
+    assert isinstance(settings.persistence.progress_storage, NoProgress)
+    assert (settings.posting.enabled, settings.peering.standalone, settings.scanning.disabled) == (False, True, False)
+    assert isinstance(settings.networking.error_backoffs, EndlessPauses)
+    assert list(islice(settings.networking.error_backoffs, 100))[-1] == 10.0
+
+
+@pytest.mark.parametrize(
+    ("names", "selector"),
+    [
+        (
+            ["koord-numa"],
+            "spec.nodeName=,spec.schedulerName=koord-numa,status.phase!=Failed,status.phase!=Succeeded",
+        ),
+        (["a", "b"], "spec.nodeName=,status.phase!=Failed,status.phase!=Succeeded"),
+    ],
+)
+def test_the_server_selects_waiting_pods(names: list[str], selector: str) -> None:
+    assert waiting_pods(names) == selector
+
+
+def test_data_age_counts_from_the_last_new_version() -> None:
+    now = 100.0
+    heard: list[str | None] = []
+    freshness = Freshness(lambda kind, _: heard.append(kind), lambda: now)
+    first = Topology("n", CpuOwner.KUBELET, resource_version="1")
+    freshness.observe("ADDED", first)
+    now = 130.0
+    freshness.observe(None, first)
+    assert freshness.ages() == {"n": 30.0}
+    freshness.observe("MODIFIED", Topology("n", CpuOwner.KUBELET, resource_version="2"))
+    assert freshness.ages() == {"n": 0.0}
+    freshness.observe("DELETED", first)
+    assert (freshness.ages(), heard) == ({}, ["ADDED", None, "MODIFIED", "DELETED"])
