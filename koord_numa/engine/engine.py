@@ -251,6 +251,8 @@ class Engine:
         """Results about this node are out of date, and those who wait for such a change are tried again."""
         self._columns.changed(record)
         self.desk.nominations.node_changed(record)
+        if cause is Cause.CAPACITY_FREED:
+            self.preemption.node_freed(record.name)
         if self.queue.parked:
             now = self.outside.clock()
             self.queue.wake(cause, now, record.room)

@@ -61,6 +61,11 @@ class NodeRecord:
         return found
 
     @property
+    def version(self) -> str | None:
+        """The version of the published topology, ``None`` when there is none."""
+        return None if self.published is None else self.published.resource_version
+
+    @property
     def distrust(self) -> str:
         """Why the node's CPUs cannot be trusted, empty when they can."""
         return clash(self.topology, self.ledger)

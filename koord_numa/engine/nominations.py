@@ -31,7 +31,7 @@ class Nomination:
     klass: RequestClass
     clearance: Clearance
     cleared: float | None = None
-    shown: str = ""
+    shown: str | None = None
 
     @property
     def node(self) -> str:
@@ -92,7 +92,7 @@ class Nominations:
                 continue
             if nomination.cleared is None:
                 nomination.cleared = self.clock()
-                nomination.shown = _version(record)
+                nomination.shown = record.version
             self._due[uid] = None
 
     def next_due(self) -> Pod | None:
@@ -114,8 +114,4 @@ class Nominations:
         record = self.state.nodes.get(nomination.node)
         if record is None or record.published is None or record.inventory is not None:
             return False
-        return _version(record) == nomination.shown and self.clock() - nomination.cleared < patience
-
-
-def _version(record: NodeRecord) -> str:
-    return "" if record.published is None else record.published.resource_version
+        return record.version == nomination.shown and self.clock() - nomination.cleared < patience

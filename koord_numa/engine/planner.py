@@ -5,6 +5,7 @@ It changes nothing and talks to nobody. What it found may be old as soon as some
 """
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -19,6 +20,7 @@ from koord_numa.core.preempt.victims import Clearance, clear_node, may_help, sti
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Unschedulable
 from koord_numa.engine.cluster_state import DELETED
+from koord_numa.engine.node_record import NodeRecord
 from koord_numa.engine.published_pods import speaks_of_others
 from koord_numa.engine.request_class import RequestClass
 from koord_numa.engine.scheduler import Desk
@@ -35,13 +37,14 @@ State = tuple[int, int, int]
 class Planner:
     """
     Plans for one pod at a time. ``budgets`` are ``None`` until they are known; ``evicted`` are the uids of victims that may still be
-    counted.
+    counted; ``outdated`` has, by node, the version of a topology that did not follow when pods left.
     """
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self.budgets: dict[tuple[str, str], DisruptionBudget] | None = None
         self.evicted: set[str] = set()
+        self.outdated: dict[str, str] = {}
         self._useless: LRUCache[RequestClass, dict[str, State]] = LRUCache(maxsize=REMEMBERED)
 
     def observe_budget(self, event: str | None, budget: DisruptionBudget) -> None:
@@ -58,9 +61,11 @@ class Planner:
         """Victims that have left need not be remembered."""
         self.evicted.intersection_update(self._desk.state.node_of)
 
-    async def plan(self, pod: Pod, klass: RequestClass, verdict: Unschedulable) -> Clearance | None:
+    async def plan(
+        self, pod: Pod, klass: RequestClass, verdict: Unschedulable, only: Collection[str] | None = None
+    ) -> Clearance | None:
         """
-        The best of those nodes that were refused for something that evictions can lift.
+        The best of those nodes (or ``only`` of these) that were refused for something that evictions can lift.
 
         No more than ``candidateNodes`` are tried out: of those whose amounts would suffice, the ones with most CPU free, then by name.
         """
@@ -69,10 +74,11 @@ class Planner:
             return None
         useless: dict[str, State] = {} if ask.neighbours or ask.spread else self._useless.setdefault(klass, {})
         promising = []
-        for number, (name, rejection) in enumerate(verdict.rejections.items()):
+        for number, name in enumerate(verdict.rejections if only is None else sorted(only)):
             if number % CHUNK == 0:
                 await asyncio.sleep(0)
-            site = self._site(pod, klass, name) if rejection.resolvable else None
+            rejection = verdict.rejections.get(name)
+            site = self._site(pod, klass, name) if rejection is not None and rejection.resolvable else None
             if site is not None and useless.get(name) != self._state_of(site) and may_help(ask, site):
                 promising.append((-site.seen.room, name))
         found = []
@@ -105,7 +111,9 @@ class Planner:
         Who has been evicted counts as leaving, though the watch may not have shown it yet.
         """
         record = self._desk.state.nodes.get(node)
-        if record is None or self._desk.decider.bars_of(klass)(node) or speaks_of_others(record):
+        if record is None or self._desk.decider.bars_of(klass)(node):
+            return None
+        if speaks_of_others(record) or self._is_outdated(record):
             return None
         assumed = self._desk.state.assumed
         site = record.site_for(pod, frozenset(uid for uid in record.pods if uid in assumed))
@@ -115,6 +123,12 @@ class Planner:
             return site
         there = {uid: replace(it, deleting=it.deleting or uid in self.evicted) for uid, it in site.pods.items()}
         return replace(site, pods=there)
+
+    def _is_outdated(self, record: NodeRecord) -> bool:
+        known = self.outdated.get(record.name)
+        if known is not None and known != record.version:
+            del self.outdated[record.name]
+        return known is not None and known == record.version
 
     def terms(self, klass: RequestClass) -> Terms:
         """The rules of the class, and the budgets of this moment."""

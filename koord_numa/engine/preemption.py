@@ -16,6 +16,7 @@ from typing import Final
 
 from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.preempt.budget import protected
+from koord_numa.core.preempt.victims import Clearance
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.verdicts import Unschedulable
 from koord_numa.engine.binding import NotLeader
@@ -44,7 +45,9 @@ class Preemption:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self.planner = Planner(desk)
-        self._agenda: dict[RequestClass, None] = {}
+        self._agenda: dict[RequestClass, frozenset[str] | None] = {}  # with the nodes to look at; None: all
+        self._hopeless: dict[RequestClass, None] = {}  # nothing helped them when all nodes were looked at
+        self._freed: set[str] = set()  # nodes that somebody has left since the last look
         self._failures: dict[str, int] = {}  # by uid, in a row
         self._pauses: dict[str, tuple[float, RequestClass]] = {}  # by uid: not before this time
         self._news = asyncio.Event()
@@ -60,13 +63,18 @@ class Preemption:
             self._agenda[klass] = None
             self._news.set()
 
+    def node_freed(self, node: str) -> None:
+        """Somebody has left this node: too little for whoever waits, perhaps, but now others may be worth evicting."""
+        if self._hopeless:
+            self._freed.add(node)
+
     def forget(self, uid: str) -> None:
         """The pod waits no longer."""
         self._failures.pop(uid, None)
         self._pauses.pop(uid, None)
 
     def look_again(self) -> None:
-        """Time has passed: pauses may be over, and a node that was freed may still be too small."""
+        """Time has passed: pauses may be over, pods have left, and a node that was freed may still be too small."""
         now, patience = self._desk.outside.clock(), self._desk.settings.preemption.topology_patience_seconds
         for uid, (until, klass) in list(self._pauses.items()):
             if until <= now:
@@ -75,6 +83,12 @@ class Preemption:
         for nomination in self._desk.nominations:
             if not self._desk.nominations.may_still_fit(nomination, patience):
                 self._agenda[nomination.klass] = None
+        freed, self._freed = frozenset(self._freed), set()
+        for klass in list(self._hopeless) if freed else ():
+            if self._desk.queue.pods_of(klass):
+                self._agenda.setdefault(klass, freed)
+            else:
+                del self._hopeless[klass]
         if self._agenda:
             self._news.set()
 
@@ -90,12 +104,12 @@ class Preemption:
         self.planner.forget_the_gone()
         while self._agenda and self.planner.budgets is not None:
             klass = min(self._agenda, key=lambda klass: (-klass.priority, klass.number))
-            del self._agenda[klass]
+            only = self._agenda.pop(klass)
             for pod in sorted(self._desk.queue.pods_of(klass), key=turn_of):
-                if not await self._serve(pod, klass):
+                if not await self._serve(pod, klass, only):
                     break
 
-    async def _serve(self, pod: Pod, klass: RequestClass) -> bool:
+    async def _serve(self, pod: Pod, klass: RequestClass, only: frozenset[str] | None) -> bool:
         """See to one pod that waits; may another one of its class have more luck?"""
         desk, uid = self._desk, pod.key.uid
         verdict = desk.queue.verdict(uid)
@@ -107,13 +121,14 @@ class Preemption:
         if nomination is not None:
             if self._goes_on(nomination, verdict):
                 return True
+            self._mind_what_is_published(nomination)
             await self._take_back(nomination)
         if not pod.preempts:
             self._say(pod.key, NEVER, verdict)
             return True
         if uid in self._pauses:
             return False
-        return await self._make_room(pod, klass, verdict)
+        return await self._make_room(pod, klass, verdict, only)
 
     def _goes_on(self, nomination: Nomination, verdict: Unschedulable) -> bool:
         """Is the node that is being freed still one on which waiting makes sense?"""
@@ -122,17 +137,38 @@ class Preemption:
         resolvable = rejection is not None and rejection.resolvable
         return resolvable and self._desk.nominations.may_still_fit(nomination, patience)
 
-    async def _make_room(self, pod: Pod, klass: RequestClass, verdict: Unschedulable) -> bool:
+    def _mind_what_is_published(self, nomination: Nomination) -> None:
+        """A topology that did not follow for so long is no ground for evicting anybody else."""
+        record = self._desk.state.nodes.get(nomination.node)
+        if nomination.cleared is not None and record is not None and record.version == nomination.shown is not None:
+            self.planner.outdated[nomination.node] = nomination.shown
+
+    async def _make_room(
+        self, pod: Pod, klass: RequestClass, verdict: Unschedulable, only: frozenset[str] | None
+    ) -> bool:
         for _ in range(PLANS):
-            clearance = await self.planner.plan(pod, klass, verdict)
+            clearance = await self.planner.plan(pod, klass, verdict, only)
             if clearance is None or clearance.violations:
-                self._desk.meter.preemptions["nothing helps" if clearance is None else "protected"] += 1
-                self._say(pod.key, "" if clearance is None else PROTECTED, verdict)
+                self._nothing_helps(pod, klass, verdict, clearance)
                 return False
+            self._hopeless.pop(klass, None)
             if self._is_free_to_act(pod) and self.planner.repeats(pod, klass, clearance):
                 return await self._carry_out(Nomination(pod, klass, clearance), verdict)
         self._pause(pod.key.uid, klass, self._desk.settings.backoff.initial)
         return False
+
+    def _nothing_helps(
+        self, pod: Pod, klass: RequestClass, verdict: Unschedulable, clearance: Clearance | None
+    ) -> None:
+        """Say so, and wait for somebody to leave, or for budgets to allow more."""
+        self._hopeless[klass] = None
+        if clearance is None:
+            self._desk.meter.preemptions["nothing helps"] += 1
+            self._say(pod.key, "", verdict)
+            return
+        self._desk.meter.preemptions["protected"] += 1
+        self._say(pod.key, PROTECTED, verdict)
+        self._pause(pod.key.uid, klass, self._next_pause(pod.key.uid))
 
     async def _carry_out(self, nomination: Nomination, verdict: Unschedulable) -> bool:
         desk, pod, node = self._desk, nomination.pod, nomination.node
@@ -194,12 +230,15 @@ class Preemption:
         await self._take_back(nomination)
         if isinstance(error, Gone) or key.uid not in desk.waiting:
             return
-        times = self._failures[key.uid] = self._failures.get(key.uid, 0) + 1
-        delay = pause(desk.settings.backoff, times, desk.outside.random())
+        delay = self._next_pause(key.uid)
         if isinstance(error, Forbidden):
             delay = desk.settings.parked_retry_seconds
             desk.notices.warn(key, f"koord-numa lacks the right to {error.rule}")
         self._pause(key.uid, nomination.klass, delay)
+
+    def _next_pause(self, uid: str) -> float:
+        times = self._failures[uid] = self._failures.get(uid, 0) + 1
+        return pause(self._desk.settings.backoff, times, self._desk.outside.random())
 
     def _pause(self, uid: str, klass: RequestClass, seconds: float) -> None:
         self._pauses[uid] = (self._desk.outside.clock() + seconds, klass)

@@ -9,8 +9,14 @@ import pytest
 from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.constraints import LabelSelector
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.decide import Ask
+from koord_numa.core.preempt import victims
+from koord_numa.core.preempt.site import Site
+from koord_numa.core.preempt.trial import Terms
+from koord_numa.core.preempt.victims import Clearance
 from koord_numa.core.request import Assignment, NumaSpec, Pod
 from koord_numa.core.vocabulary import NumaPolicy, QosClass
+from koord_numa.engine import planner
 from koord_numa.ports import ClusterError, Forbidden, Gone, Unavailable
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_topology, make_world
 
@@ -92,6 +98,18 @@ async def test_a_pod_gets_the_numa_node_whose_pods_matter_least() -> None:
     assert wrote(world)[4:] == ["bind pod node"]
     assert world.server.annotations["uid-pod"] == {"cpus": "4-7"}
     assert (world.engine.meter.victims, world.engine.meter.preemptions) == (2, {"nominated": 1})
+
+
+async def test_on_a_node_without_topology_amounts_decide() -> None:
+    world = make_world(make_node("plain", cpu=4), make_node("full", cpu=4))
+    world.engine.replace_budgets([])
+    for name, node, cpu, priority in (("a", "plain", 1, 1), ("b", "plain", 3, 2), ("c", "full", 4, 3)):
+        pod = make_pod(name, cpu=1000 * cpu)
+        world.engine.observe_bound("ADDED", bound(replace(pod, request=replace(pod.request, priority=priority)), node))
+    pod = make_pod("pod", cpu=3000)
+    world.waits(replace(pod, request=replace(pod.request, priority=10)))
+    await make_room(world)
+    assert wrote(world)[1:] == ["nominate pod plain", "evict b"]
 
 
 async def test_who_waits_for_its_victims_evicts_nobody_else() -> None:
@@ -186,8 +204,8 @@ async def test_budgets_are_never_violated() -> None:
     assert wrote(world) == []
     assert "preemption: every choice of victims would violate a PodDisruptionBudget." in said(world, "pod")
     world.engine.observe_budget("DELETED", DisruptionBudget("default", "all", LabelSelector()))
-    world.clock.now += 60
-    world.engine.observe_node("MODIFIED", make_node("node", labels={"changed": "yes"}))
+    world.clock.now += 1
+    world.engine.preemption.look_again()
     await make_room(world)
     assert "evict c" in wrote(world)
 
@@ -413,3 +431,50 @@ async def test_the_loop_makes_room_by_itself() -> None:
     await world.engine.stop()
     await asyncio.wait_for(running_engine, 5)
     assert world.nodes_of()["pod"] == "node"
+
+
+async def test_a_pod_that_joins_others_in_vain_is_looked_at_too() -> None:
+    world = crowded(*FULL)
+    world.waits(important("first", preempts=False))
+    await make_room(world)
+    assert wrote(world) == []
+    world.waits(important("second", created=1.0))
+    await make_room(world)
+    assert wrote(world)[1:] == ["nominate second node", "evict c", "evict d"]
+
+
+async def test_where_looking_was_in_vain_nobody_looks_again_until_something_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[str] = []
+    real = victims.clear_node
+
+    def counting(ask: Ask, site: Site, terms: Terms) -> Clearance | None:
+        looked.append(site.seen.node.name)
+        return real(ask, site, terms)
+
+    monkeypatch.setattr(planner, "clear_node", counting)
+    world = crowded(running("a", "0", priority=20), running("b", "4", priority=20), running("c", "1-3,5-7"))
+    world.waits(important("pod"))
+    await make_room(world)
+    world.clock.now += 60
+    world.engine.observe_waiting("ADDED", important("other", created=1.0))
+    await make_room(world)
+    assert looked == ["node"]
+    leaves(world, "a")
+    world.engine.preemption.look_again()
+    await make_room(world)
+    assert looked[:2] == ["node", "node"]
+    assert "evict c" in wrote(world)
+
+
+async def test_a_bug_beside_the_loop_stops_the_engine_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = crowded(*FULL)
+
+    def broken(*_: object) -> None:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(planner, "clear_node", broken)
+    world.waits(important("pod"))
+    with pytest.raises(AssertionError, match="a bug"):
+        await asyncio.wait_for(world.engine.run(), 5)

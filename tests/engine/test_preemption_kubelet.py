@@ -1,0 +1,141 @@
+"""Making room where a kubelet chooses the CPUs: only for what is certain, and with patience for what it publishes."""
+
+from dataclasses import replace
+
+import pytest
+
+from koord_numa.core.node import KubeletConfig, Topology, Zone
+from koord_numa.core.request import Assignment, Pod
+from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
+from koord_numa.wire.fingerprint import fingerprint
+from tests.engine.world import GIB, World, bound, make_node, make_pod, make_world
+
+ROOM = {"cpu": 4000, "memory": 16 * GIB}
+
+
+def topology(*used: int, version: str = "1", pods: tuple[str, ...] = ()) -> Topology:
+    """What is published of two NUMA nodes with four CPUs each, of which so many are used, by these pods."""
+    zones = tuple(
+        Zone(numa, ROOM, ROOM, {"cpu": 4000 - 1000 * cpus, "memory": (16 - bool(cpus)) * GIB})
+        for numa, cpus in enumerate(used)
+    )
+    return Topology(
+        "node",
+        CpuOwner.KUBELET,
+        zones,
+        kubelet=KubeletConfig(KubeletPolicy.SINGLE_NUMA_NODE, KubeletScope.POD, cpu_policy="static"),
+        resource_version=version,
+        fingerprint=fingerprint(("default", name) for name in pods) if pods else "",
+    )
+
+
+def ranked(name: str, priority: int, cpus: int = 4) -> Pod:
+    """A Guaranteed pod with a priority."""
+    pod = make_pod(name, cpu=1000 * cpus)
+    return replace(pod, request=replace(pod.request, priority=priority))
+
+
+def running(name: str, numa: int, priority: int) -> Pod:
+    """A pod that was placed on this NUMA node."""
+    given = Assignment(numa=((numa, {"cpu": 4000, "memory": GIB}),))
+    return bound(replace(ranked(name, priority), assignment=given, started=True), "node")
+
+
+def kubelet_node(published: Topology) -> World:
+    """One full node: ``low`` is on NUMA node 0 and counts less than ``mid`` on the other."""
+    world = make_world(make_node("node"))
+    world.engine.observe_topology("ADDED", published)
+    for pod in (running("low", 0, 1), running("mid", 1, 2)):
+        world.server.pods[pod.key.uid] = pod
+        world.engine.observe_bound("ADDED", pod)
+    world.engine.replace_budgets([])
+    return world
+
+
+async def make_room(world: World) -> list[str]:
+    """Let everything happen that can happen now; what was asked of the API server, without conditions."""
+    await world.settle()
+    await world.engine.preemption.work()
+    await world.settle()
+    return [call for call in world.server.calls if not call.startswith("condition")]
+
+
+def leaves(world: World, name: str) -> None:
+    """The pod is gone for good."""
+    world.engine.observe_bound("DELETED", world.server.pods.pop(f"uid-{name}"))
+
+
+EVICTED = ["read pod", "nominate pod node", "evict low"]
+
+
+async def test_the_pod_waits_until_the_topology_shows_what_has_become_free() -> None:
+    world = kubelet_node(topology(4, 4))
+    world.waits(ranked("pod", 10))
+    assert await make_room(world) == EVICTED
+    leaves(world, "low")
+    world.clock.now += 60
+    world.engine.preemption.look_again()
+    assert await make_room(world) == EVICTED
+    world.engine.observe_topology("MODIFIED", topology(0, 4, version="2"))
+    assert await make_room(world) == [*EVICTED, "bind pod node"]
+
+
+async def test_a_topology_that_is_never_published_again_is_not_waited_for_for_ever() -> None:
+    world = kubelet_node(topology(4, 4))
+    world.waits(ranked("pod", 10))
+    await make_room(world)
+    leaves(world, "low")
+    assert await make_room(world) == EVICTED
+    world.clock.now += 181
+    world.engine.preemption.look_again()
+    assert await make_room(world) == [*EVICTED, "nominate pod "]
+    assert "uid-pod" not in world.engine.state.nodes["node"].nominees
+    world.clock.now += 400
+    assert await make_room(world) == [*EVICTED, "nominate pod "]  # what is published is no ground for evicting others
+    world.engine.observe_topology("MODIFIED", topology(0, 4, version="2"))
+    world.clock.now += 10
+    assert (await make_room(world))[-1] == "bind pod node"
+
+
+async def test_a_topology_that_still_shows_too_little_ends_the_wait() -> None:
+    world = kubelet_node(topology(4, 4))
+    world.waits(ranked("pod", 10))
+    await make_room(world)
+    leaves(world, "low")
+    world.engine.observe_topology("MODIFIED", topology(3, 4, version="2"))
+    world.clock.now += 10
+    calls = await make_room(world)
+    assert calls[len(EVICTED)] == "nominate pod "
+
+
+@pytest.mark.parametrize(
+    ("pods", "evicted"),
+    [
+        pytest.param(("low", "mid"), True, id="of-the-pods-known"),
+        pytest.param(("low", "mid", "stranger"), False, id="of-one-more"),
+        pytest.param(("low",), False, id="of-one-less"),
+    ],
+)
+async def test_nobody_is_evicted_by_a_topology_of_other_pods(pods: tuple[str, ...], *, evicted: bool) -> None:
+    world = kubelet_node(topology(4, 4, pods=pods))
+    world.waits(ranked("pod", 10))
+    assert (await make_room(world) == EVICTED) == evicted
+
+
+async def test_a_pod_that_the_topology_does_not_show_yet_may_be_missing_from_it() -> None:
+    world = kubelet_node(topology(4, 0, pods=("low",)))
+    fresh = replace(running("mid", 1, 2), started=False)
+    world.engine.observe_bound("DELETED", fresh)
+    world.engine.observe_bound("ADDED", fresh)
+    world.waits(ranked("pod", 10))
+    assert await make_room(world) == EVICTED
+
+
+async def test_when_nobody_knows_where_pods_are_nobody_is_evicted() -> None:
+    world = kubelet_node(topology(4, 4))
+    for name, priority in (("low", 1), ("mid", 2)):
+        lost = replace(running(name, 0, priority), assignment=None)
+        world.engine.observe_bound("DELETED", lost)
+        world.engine.observe_bound("ADDED", lost)
+    world.waits(ranked("pod", 10))
+    assert await make_room(world) == []
