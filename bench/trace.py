@@ -27,7 +27,7 @@ from koord_numa.core.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.verdicts import Alignment
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, NumaPolicy, QosClass, ScoringType
 from koord_numa.engine import Engine, Outside, Source
-from koord_numa.settings import Profile, ScoringStrategy, Settings
+from koord_numa.settings import Profile, ScoreWeights, ScoringStrategy, Settings
 
 MIB: Final = 1 << 20
 GPU: Final = "nvidia.com/gpu"
@@ -38,12 +38,14 @@ SAMPLES: Final = 50
 USUAL_GPU_POD: Final = (8_000, 1_000)
 """A usual request of the trace: milli-CPU and GPU units of a pod with one GPU. Free GPUs beyond what such pods could use are stranded."""
 
-STRATEGIES: Final = (
-    ScoringType.MOST_ALLOCATED,
-    ScoringType.LEAST_ALLOCATED,
-    ScoringType.BALANCED_ALLOCATION,
-    ScoringType.LEAST_NUMA_NODES,
-)
+PROFILES: Final = {
+    **{kind.value: Profile(scoring_strategy=ScoringStrategy(type=kind)) for kind in ScoringType},
+    "MostAllocated, devices: 0": Profile(score_weights=ScoreWeights(devices=0)),
+    "LeastAllocated, devices: 0": Profile(
+        scoring_strategy=ScoringStrategy(type=ScoringType.LEAST_ALLOCATED), score_weights=ScoreWeights(devices=0)
+    ),
+}
+"""Every strategy, and two without the part of the score that keeps CPUs for devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +124,9 @@ def _job(row: dict[str, str]) -> Job:
 class Replay:
     """One run. ``forever``: nobody leaves, so that the cluster fills up."""
 
-    def __init__(self, strategy: ScoringType, *, forever: bool = False) -> None:
+    def __init__(self, profile: Profile, *, forever: bool = False) -> None:
         self.now = 0.0
         self.forever = forever
-        profile = Profile(scoring_strategy=ScoringStrategy(type=strategy))
         silent: Any = SimpleNamespace(
             fresh=lambda: True,
             event=lambda *_, **__: None,
@@ -214,28 +215,28 @@ async def _agree(*_: object) -> bool:
     return True
 
 
-def replay(strategy: ScoringType, *, forever: bool = False) -> Outcome:
+def replay(profile: Profile, *, forever: bool = False) -> Outcome:
     """One run over the whole trace."""
-    return asyncio.run(Replay(strategy, forever=forever).run(read_jobs()))
+    return asyncio.run(Replay(profile, forever=forever).run(read_jobs()))
 
 
 def figures() -> Iterator[Figure]:
     """The time of a replay with the default strategy."""
-    outcome = replay(ScoringType.MOST_ALLOCATED)
+    outcome = replay(Profile())
     note = f"{outcome.placed} placed, {outcome.waited} waited, {outcome.aligned_share:.1%} aligned"
     yield Figure("trace-replay", outcome.seconds, "s", 10.0, note=note)
 
 
 def table() -> Iterator[str]:
     """The documentation's table, line by line."""
-    yield "| pods | strategy | placed | waited | never | aligned | stranded GPUs | unevenly free CPUs | CPU time |"
+    yield "| pods | scoring | placed | waited | never | aligned | stranded GPUs | unevenly free CPUs | CPU time |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for forever in (False, True):
-        for strategy in STRATEGIES:
-            found = replay(strategy, forever=forever)
+        for name, profile in PROFILES.items():
+            found = replay(profile, forever=forever)
             kind = "stay for ever" if forever else "come and go"
             yield (
-                f"| {kind} | {strategy} | {found.placed} | {found.waited} | {found.never} | {found.aligned_share:.1%} "
+                f"| {kind} | {name} | {found.placed} | {found.waited} | {found.never} | {found.aligned_share:.1%} "
                 f"| {mean(found.stranded_gpu):.1%} | {mean(found.scattered_cpu):.1%} | {found.seconds:.1f} s |"
             )
 

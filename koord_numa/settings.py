@@ -69,6 +69,7 @@ class ScoreWeights(_Section):
     """How much each part of a node's score counts; 0 leaves it out. Every part is 0 to 100 before it is weighted."""
 
     resources: Weight = 1
+    devices: Weight = 5
     numa: Weight = 1
     node_affinity: Weight = 2
     taints: Weight = 3

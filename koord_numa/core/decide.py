@@ -29,6 +29,7 @@ from koord_numa.core.kubelet.promises import refuse_promises
 from koord_numa.core.node import Node
 from koord_numa.core.request import PodRequest
 from koord_numa.core.score.filling import MAX_SCORE, score_filling
+from koord_numa.core.score.sparing import score_sparing
 from koord_numa.core.verdicts import Alignment, Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.vocabulary import ScoringType
 
@@ -44,6 +45,7 @@ class Parts:
     """How much each part of a score counts."""
 
     resources: int = 1
+    devices: int = 5
     numa: int = 1
     node_affinity: int = 2
     taints: int = 3
@@ -214,6 +216,7 @@ def score(ask: Ask, candidate: Candidate, placement: Placement, rules: Rules) ->
     total += parts.taints * score_taints(ask.request, node)
     held = candidate.ledger.amounts
     total += parts.resources * score_filling(rules.scoring, ask.amounts, candidate.allocatable, held, rules.weights)
+    total += parts.devices * score_sparing(ask.amounts, candidate.allocatable, held)
     return total + score_around(ask, node, rules)
 
 

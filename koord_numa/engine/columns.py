@@ -12,6 +12,7 @@ import numpy as np
 from koord_numa.core.amounts import PODS, Amounts
 from koord_numa.core.candidate import Candidate
 from koord_numa.core.node import Node
+from koord_numa.core.score.sparing import is_device
 from koord_numa.core.verdicts import Rejection
 from koord_numa.engine.name_order import NameOrder
 from koord_numa.engine.node_record import NodeRecord
@@ -36,6 +37,7 @@ class Columns:
         self.marks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # which cordon, taints and problem it has
         self.offered: dict[str, Ints] = {}
         self.held: dict[str, Ints] = {}
+        self.devices: list[str] = []  # offered resources that are devices
         self.free_pods: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)
         self.zones = Zones(FIRST_ROWS)
         self.names: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)
@@ -96,6 +98,8 @@ class Columns:
         found = table.get(resource)
         if found is None:
             found = table[resource] = np.zeros(len(self.usable), dtype=np.int64)
+            if table is self.offered and is_device(resource):
+                self.devices.append(resource)
         return found
 
     def _occupy(self, record: NodeRecord) -> int:

@@ -154,6 +154,7 @@ def rules_of(profile: Profile) -> Rules:
         weights=_weights(profile.scoring_strategy),
         parts=Parts(
             resources=weights.resources,
+            devices=weights.devices,
             numa=weights.numa,
             node_affinity=weights.node_affinity,
             taints=weights.taints,

@@ -83,7 +83,7 @@ class Sweep:
     def bounds(self, rows: Ints) -> Ints:
         """An upper bound of the score of each of these rows, or ``NO``. The columns must be up to date."""
         columns, amounts, parts = self._columns, self._ask.amounts, self._rules.parts
-        names = dict.fromkeys((*amounts, *(name for name, _ in self._scored)))
+        names = dict.fromkeys((*amounts, *ALWAYS_SCORED, *(name for name, _ in self._scored)))
         offered = {name: columns.column(columns.offered, name)[rows] for name in names}
         used = {name: columns.column(columns.held, name)[rows] + amounts.get(name, 0) for name in names}
         bound = self._objects(rows)
@@ -95,6 +95,7 @@ class Sweep:
         fewest = self._fewest(rows, ground)
         possible &= ~self._alignment.single[ground] | (fewest <= 1)
         bound = bound + parts.resources * self._filling(offered, used)
+        bound += parts.devices * self._sparing(rows, offered, used)
         aligned = np.maximum(0, MAX_SCORE + NUMA_STEP - NUMA_STEP * fewest)
         bound += parts.numa * self._alignment.may[ground] * aligned
         return np.where(possible, bound, NO)
@@ -136,6 +137,25 @@ class Sweep:
         if fits_objects(request, node) is not None:
             return NO
         return parts.node_affinity * score_node_affinity(request, node) + parts.taints * score_taints(request, node)
+
+    def _sparing(self, rows: Ints, offered: Mapping[str, Ints], used: Mapping[str, Ints]) -> Ints:
+        """As ``score_sparing``, for every row."""
+        columns = self._columns
+        least: Ints | None = None
+        for name in columns.devices:
+            there = columns.offered[name][rows]
+            held = columns.column(columns.held, name)[rows] + self._ask.amounts.get(name, 0)
+            share = np.where(there > 0, held * MAX_SCORE // np.maximum(there, 1), MAX_SCORE)
+            least = share if least is None else np.minimum(least, share)
+        if least is None:
+            return np.full(len(rows), MAX_SCORE, dtype=np.int64)
+        common: Ints = np.zeros(len(rows), dtype=np.int64)
+        for name in ALWAYS_SCORED:
+            if name in offered:
+                share = used[name] * MAX_SCORE // np.maximum(offered[name], 1)
+                common = np.maximum(common, np.where(offered[name] > 0, share, 0))
+        ahead: Ints = np.maximum(0, np.minimum(MAX_SCORE, common) - least)
+        return MAX_SCORE - ahead
 
     def _filling(self, offered: Mapping[str, Ints], used: Mapping[str, Ints]) -> Ints:
         """As ``score_filling`` of whole nodes, for every row."""
