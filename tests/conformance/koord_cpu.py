@@ -29,7 +29,7 @@ def load(case: Case) -> Question:
     """The question of a case."""
     given = case["in"]
     held = [
-        (CpuSet.parse(entry["cpus"]), _exclusive(entry.get("excl", "")), entry["ref"])
+        (CpuSet.parse(entry.get("cpus") or ""), exclusive_of(entry.get("excl")), entry.get("ref", 0))
         for entry in given.get("allocated") or ()
     ]
     occupancy = Occupancy(
@@ -38,19 +38,19 @@ def load(case: Case) -> Question:
             cpu for cpus, excl, _ in held if excl is CpuExclusivePolicy.NUMA_NODE_LEVEL for cpu in cpus
         ),
         references={cpu: ref for cpus, _, ref in held for cpu in cpus},
-        limit=given["max_ref"],
+        limit=given.get("max_ref", 0),
     )
     return Question(
         ask=CpuAsk(
-            count=given["n"],
-            bind=CpuBindPolicy(given.get("bind", "")),
-            exclusive=_exclusive(given.get("excl", "")),
-            strategy=NumaAllocateStrategy(given["strategy"]),
+            count=given.get("n", 0),
+            bind=CpuBindPolicy(given.get("bind") or ""),
+            exclusive=exclusive_of(given.get("excl")),
+            strategy=strategy_of(given.get("strategy")),
         ),
         machine=machine_from_topo(given["topo"]),
-        available=CpuSet.parse(given["available"]),
+        available=CpuSet.parse(given.get("available") or ""),
         occupancy=occupancy,
-        preferred=CpuSet.parse(given.get("preferred", "")),
+        preferred=CpuSet.parse(given.get("preferred") or ""),
     )
 
 
@@ -70,12 +70,19 @@ def agrees(case: Case, found: Answer) -> str | None:
 
 def takes_one_too_many(case: Case, found: Answer) -> bool:
     """Koordinator took more CPUs than were asked for, and we did not."""
-    wanted = case["in"]["n"]
+    wanted = case["in"].get("n", 0)
     return isinstance(found, CpuSet) and len(CpuSet.parse(case["out"]["cpus"])) > wanted == len(found)
 
 
-def _exclusive(text: str) -> CpuExclusivePolicy:
-    return CpuExclusivePolicy("" if text == "None" else text)
+def exclusive_of(text: str | None) -> CpuExclusivePolicy:
+    """Absent, empty and ``None`` say the same."""
+    return CpuExclusivePolicy("" if text in (None, "None") else text)
+
+
+def strategy_of(text: str | None) -> NumaAllocateStrategy:
+    """Only MostAllocated is special: anything else goes to the emptiest first."""
+    most = NumaAllocateStrategy.MOST_ALLOCATED
+    return most if text == most else NumaAllocateStrategy.LEAST_ALLOCATED
 
 
 ORACLE = Oracle("koord-cpu", load, answer, agrees, (Deviation("cpu-over-allocation", takes_one_too_many),))

@@ -26,12 +26,11 @@ from koord_numa.core.request import PodKey
 from koord_numa.core.score.strategy import Strategy
 from koord_numa.core.vocabulary import (
     CpuBindPolicy,
-    CpuExclusivePolicy,
-    NumaAllocateStrategy,
     NumaExclusive,
     NumaPolicy,
     ScoringType,
 )
+from tests.conformance.koord_cpu import exclusive_of, strategy_of
 from tests.conformance.vectors import Case
 from tests.machines import machine_from_topo
 
@@ -70,39 +69,36 @@ def load(case: Case) -> Question:
     given = case["in"]
     machine = machine_from_topo(given["topo"])
     ratios = given.get("amplification") or {}
-    reserved = CpuSet.parse(given.get("reserved", ""))
+    reserved = CpuSet.parse(given.get("reserved") or "")
     request = given["request"]
     binding = Binding(
-        policy=CpuBindPolicy(request["bind"]),
-        required=request["required"],
-        exclusive=_exclusive(request["excl"]),
+        policy=CpuBindPolicy(request.get("bind") or ""),
+        required=request.get("required", False),
+        exclusive=exclusive_of(request.get("excl")),
         downgrade=Downgrade.NONE,
     )
-    strategy = NumaAllocateStrategy(given.get("label_strategy") or given["strategy"])
-    if strategy is NumaAllocateStrategy.DISTRIBUTE_EVENLY:
-        strategy = NumaAllocateStrategy.LEAST_ALLOCATED  # what the name means upstream
     numa_score = given.get("numa_score")
-    exclusive = NumaExclusive(given.get("exclusive", ""))
+    exclusive = NumaExclusive(given.get("exclusive") or "")
     return Question(
         what=given["fn"],
         need=Need(
-            amounts=request["res"],
-            binding=binding if request["cpu_bind"] else None,
-            policy=NumaPolicy(given.get("policy", "")),
-            strategy=strategy,
-            scoring=Strategy(ScoringType(numa_score["type"]), numa_score["weights"]) if numa_score else None,
+            amounts=request.get("res") or {},
+            binding=binding if request.get("cpu_bind") else None,
+            policy=NumaPolicy(given.get("policy") or ""),
+            strategy=strategy_of(given.get("label_strategy") or given.get("strategy")),
+            scoring=Strategy(ScoringType(numa_score["type"]), numa_score.get("weights") or {}) if numa_score else None,
             accounting=Accounting.RECORDED_AMOUNTS,
             ratio=ratios.get(CPU, 1),
         ),
         inventory=Inventory(
             node="n",
             machine=machine,
-            zones=tuple((zone["node"], amplify_all(zone["res"], ratios)) for zone in given["numa"]),
+            zones=tuple((zone["node"], amplify_all(zone.get("res") or {}, ratios)) for zone in given.get("numa") or ()),
             reserved=reserved,
             ratios=ratios,
         ),
-        ledger=Ledger.of(_holding(index, pod) for index, pod in enumerate(given["pods"])),
-        books=Books(Accounting.RECORDED_AMOUNTS, given["max_ref"]),
+        ledger=Ledger.of(_holding(index, pod) for index, pod in enumerate(given.get("pods") or ())),
+        books=Books(Accounting.RECORDED_AMOUNTS, given.get("max_ref", 0)),
         exclusive=exclusive if exclusive is NumaExclusive.REQUIRED else NumaExclusive.NONE,
         mask=given.get("mask"),
     )
@@ -132,11 +128,7 @@ def _holding(index: int, pod: Mapping[str, Any]) -> Holding:
     return Holding(
         pod=PodKey("ns", f"pod-{index}", f"uid-{index}"),
         amounts={},
-        cpus=CpuSet.parse(pod.get("cpus", "")),
-        exclusive=_exclusive(pod.get("excl", "")),
-        numa=tuple((entry["node"], entry["res"]) for entry in pod.get("numa") or ()),
+        cpus=CpuSet.parse(pod.get("cpus") or ""),
+        exclusive=exclusive_of(pod.get("excl")),
+        numa=tuple((entry["node"], entry.get("res") or {}) for entry in pod.get("numa") or ()),
     )
-
-
-def _exclusive(text: str) -> CpuExclusivePolicy:
-    return CpuExclusivePolicy("" if text == "None" else text)

@@ -36,12 +36,12 @@ class Merge:
 def load(case: Case) -> Merge:
     """Statuses are listed by position, which here is the NUMA id."""
     given = case["in"]
-    occupancy = Occupancy.of((numa, NumaUse(use)) for numa, use in enumerate(given["status"]))
+    occupancy = Occupancy.of((numa, NumaUse(use)) for numa, use in enumerate(given.get("status") or ()))
     return Merge(
-        POLICIES[given["policy"]],
-        load_answers(given["providers"]),
-        mask_of(given["numa"]),
-        Exclusivity(NumaExclusive(given["exclusive"]), occupancy),
+        POLICIES[given.get("policy") or "none"],
+        load_answers(given.get("providers")),
+        mask_of(given.get("numa") or ()),
+        Exclusivity(NumaExclusive(given.get("exclusive") or ""), occupancy),
     )
 
 

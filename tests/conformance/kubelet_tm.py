@@ -26,10 +26,10 @@ def load(case: Case) -> Merge:
     """Distances count only when the option is on."""
     given = case["in"]
     return Merge(
-        KubeletPolicy(given["policy"]),
-        load_answers(given["providers"]),
-        mask_of(given["numa"]),
-        _distances(given) if given.get("prefer_closest") else None,
+        KubeletPolicy(given.get("policy") or "none"),
+        load_answers(given.get("providers")),
+        mask_of(given.get("numa") or ()),
+        _distances(given) if given.get("prefer_closest") and given.get("numa") else None,
     )
 
 
@@ -44,14 +44,14 @@ def _answer(provider: Sequence[Any] | None) -> Answer:
     return {resource: None if hints is None else [_hint(*hint) for hint in hints] for resource, hints in provider}
 
 
-def _hint(mask: int | None, preferred: int, unsatisfied: int = 0, score: int = 0) -> Hint:
+def _hint(mask: int | None, preferred: int = 0, unsatisfied: int = 0, score: int = 0) -> Hint:
     return Hint(mask, bool(preferred), bool(unsatisfied), score)
 
 
 def _distances(given: Mapping[str, Any]) -> Distances:
     return {
         (numa, other): cost
-        for numa, row in zip(given["numa"], given["distances"], strict=True)
+        for numa, row in zip(given["numa"], given.get("distances") or (), strict=False)
         for other, cost in enumerate(row)
     }
 

@@ -57,7 +57,10 @@ def load(case: Case) -> NrtCase:
     """Cases are read here and not by ``wire``: their shape is the recorder's own."""
     given = case["in"]
     return NrtCase(
-        _topology(given["nrt"]), amounts(given["node_allocatable"]), load_pod(given["pod"]), given.get("weights") or {}
+        _topology(given.get("nrt")),
+        amounts(given.get("node_allocatable")),
+        load_pod(given["pod"]),
+        given.get("weights") or {},
     )
 
 
@@ -78,9 +81,9 @@ def _topology(nrt: Mapping[str, Any] | None) -> Topology | None:
     if nrt is None:
         return None
     zones, distances = [], {}
-    for zone in nrt["zones"] or ():
-        numa = _numa(zone["name"])
-        if zone["type"] != "Node" or numa is None:
+    for zone in nrt.get("zones") or ():
+        numa = _numa(zone.get("name") or "")
+        if zone.get("type") != "Node" or numa is None:
             continue
         free = amounts(zone.get("res"))
         zones.append(Zone(numa, free, free, free))
