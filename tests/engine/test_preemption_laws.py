@@ -1,0 +1,127 @@
+"""What holds after any history of pods that come, make room, are evicted and leave."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koord_numa.core.preempt.trial import Terms
+from koord_numa.core.preempt.victims import clear_node
+from koord_numa.core.request import NumaSpec, Pod
+from koord_numa.core.vocabulary import NumaPolicy, QosClass
+from tests.engine.world import World, make_node, make_pod, make_topology, make_world
+
+NODES = ("one", "two")
+
+
+@dataclass
+class History:
+    """A cluster of two nodes with eight CPUs each, and who was evicted for whom."""
+
+    world: World
+    leaving: list[str] = field(default_factory=list)
+    seen: int = 0
+    for_whom: str = ""
+
+    async def settle(self) -> None:
+        """Everything that can happen now happens; binds are seen."""
+        world = self.world
+        await world.settle()
+        await world.engine.preemption.work()
+        await world.settle()
+        self.check_evictions()
+        for uid, assumption in list(world.engine.state.assumed.items()):
+            pod = replace(world.server.pods[uid], assignment=assumption.placement.assignment, started=True)
+            world.server.pods[uid] = pod
+            world.engine.observe_bound("MODIFIED", pod)
+        self.check_cpus()
+
+    def check_evictions(self) -> None:
+        """Only pods of lower priority are evicted, each once, and never while their node is another one."""
+        calls = self.world.server.calls[self.seen :]
+        self.seen += len(calls)
+        for call in calls:
+            verb, name, *rest = call.split(" ")
+            if verb == "nominate":
+                self.for_whom = name if rest and rest[0] else ""
+            if verb == "evict":
+                victim, winner = (self.world.server.pods[f"uid-{each}"] for each in (name, self.for_whom))
+                assert victim.request.priority < winner.request.priority
+                assert name not in self.leaving
+                self.leaving.append(name)
+
+    def check_cpus(self) -> None:
+        """No CPU has two owners."""
+        for record in self.world.engine.state.nodes.values():
+            assert set(record.ledger.references.values()) <= {1}
+
+    async def one_leaves(self) -> None:
+        """The victim that was evicted first is gone."""
+        uid = f"uid-{self.leaving.pop(0)}"
+        self.world.engine.observe_bound("DELETED", self.world.server.pods.pop(uid))
+        self.world.clock.now += 3
+        self.world.engine.preemption.look_again()
+        await self.settle()
+
+
+def wanted(number: int, cpu: int, priority: int) -> Pod:
+    """A pod with CPUs of its own on one NUMA node of four."""
+    pod = make_pod(f"p{number:02}", cpu=1000 * cpu, created=float(number))
+    numa = NumaSpec(NumaPolicy.SINGLE_NUMA_NODE)
+    return replace(pod, request=replace(pod.request, priority=priority, qos=QosClass.LSR, numa=numa))
+
+
+arrivals = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3), st.booleans()), min_size=4, max_size=18)
+"""CPUs, priority, and whether somebody who was evicted leaves afterwards."""
+
+
+async def lived(events: list[tuple[int, int, bool]]) -> History:
+    """The history to its end: until nobody is leaving and nothing more happens."""
+    world = make_world(*(make_node(name) for name in NODES))
+    for name in NODES:
+        world.engine.observe_topology("ADDED", make_topology(name))
+    world.engine.replace_budgets([])
+    history = History(world)
+    for number, (cpu, priority, leaves) in enumerate(events):
+        world.waits(wanted(number, cpu, priority))
+        await history.settle()
+        if leaves and history.leaving:
+            await history.one_leaves()
+    for _ in range(200):
+        if not history.leaving:
+            break
+        await history.one_leaves()
+    for _ in range(5):
+        world.clock.now += 400  # every pause and every patience is over
+        world.engine.preemption.look_again()
+        await history.settle()
+    return history
+
+
+@given(arrivals)
+@settings(max_examples=60, deadline=None)
+def test_in_the_end_nothing_is_kept_and_nobody_waits_whom_preemption_could_help(
+    events: list[tuple[int, int, bool]],
+) -> None:
+    history = asyncio.run(lived(events))
+    engine = history.world.engine
+    assert history.leaving == []
+    assert len(engine.desk.nominations) == 0
+    assert not any(record.nominees for record in engine.state.nodes.values())
+    for pod in engine.waiting():
+        klass = engine.classes.of(pod)
+        assert klass is not None
+        terms = Terms(engine.desk.decider.rules_of(klass))
+        for record in engine.state.nodes.values():
+            site = record.site_for(pod, frozenset())
+            assert site is not None
+            assert clear_node(engine.desk.decider.ask_now(klass), site, terms) is None
+
+
+@given(arrivals)
+@settings(max_examples=20, deadline=None)
+def test_the_same_history_ends_in_the_same_way(events: list[tuple[int, int, bool]]) -> None:
+    first, second = asyncio.run(lived(events)), asyncio.run(lived(events))
+    assert first.world.server.calls == second.world.server.calls
+    assert first.world.ledgers() == second.world.ledgers()
