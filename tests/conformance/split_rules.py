@@ -2,79 +2,122 @@
 What must hold where Koordinator's split of an amount over NUMA nodes is not ours to match.
 
 Where an allocation spans NUMA nodes, Koordinator serves them in an order that compares positions in the list instead of
-NUMA ids, and hands out broken CPUs to pods that need whole ones. Where that can matter, a request must fit exactly when it
-can and be split evenly (rows `split-order` and `whole-cpu-shares` of the deviations); everywhere else answers are alike.
+NUMA ids, and hands out broken CPUs to pods that need whole ones. A difference is excused only when that very split, computed here,
+gives the recorded answer, and ours fits exactly when it can and is even (rows `split-order` and `whole-cpu-shares` of the deviations).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
-from koord_numa.core.allocation.need import Offers
-from koord_numa.core.allocation.place import Short
-from koord_numa.core.amounts import CPU, MILLI
+from koord_numa.core.allocation.place import Given, place
+from koord_numa.core.amounts import CPU, MILLI, Amounts
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.numa.policies import Decision
 from tests.conformance.koord_rm_cases import Answer
 from tests.conformance.vectors import Case
 
+Shares = Mapping[int, Amounts]
+"""What each NUMA node gives; ``None`` in its place: the set cannot hold the request."""
+Order = Callable[[Sequence[int], Mapping[int, int]], Sequence[int]]
+
 
 def split_in_another_order(case: Case, found: Answer) -> bool:
-    """The row `split-order`: positions and NUMA ids disagree on some set that matters, and our answer obeys the rule."""
-    return _follows(case, found, lambda mask: not _orders_agree(found.offers, mask))
+    """The row `split-order`: served in the order it means, upstream would have given our answers."""
+    return _is_explained(case, found) and _meant_order_is_ours(found)
 
 
 def split_in_whole_cpus(case: Case, found: Answer) -> bool:
-    """The row `whole-cpu-shares`: some NUMA node has a part of a CPU (or core) free, and our answer obeys the rule."""
-    return _follows(
-        case, found, lambda mask: _has_broken_cpus(found, mask) or not _orders_agree(found.offers, mask)
-    ) and any(_has_broken_cpus(found, mask) for mask in _all_masks(found.offers))
+    """The row `whole-cpu-shares`: in whatever order, a part of a CPU is handed to a pod that needs whole ones."""
+    return _is_explained(case, found) and not _meant_order_is_ours(found)
 
 
-def _follows(case: Case, found: Answer, doubtful: Callable[[int], bool]) -> bool:
-    """Does our answer differ on doubtful sets only, and fit exactly when it can, split evenly?"""
-    if found.allocated is not None and not _obeys(found):
+def election_differs(elected: Decision, merged: Decision) -> str | None:
+    """Electing without lists must give what the merge of all lists gives."""
+    if elected.admitted != merged.admitted or (merged.admitted and elected.hint != merged.hint):
+        return f"elected {elected}, merged {merged}"
+    return None
+
+
+def _is_explained(case: Case, found: Answer) -> bool:
+    """Is the recorded answer upstream's split and nothing else, and is ours the right one on every set in question?"""
+    if not all(_is_right(found, mask, _ours(found, mask)) for mask in _masks(found)):
         return False
     if found.question.what == "allocate":
-        return found.question.mask is not None and doubtful(found.question.mask)
-    masks = _all_masks(found.offers)
-    certain = {mask for mask in masks if not doubtful(mask)}
-    for name, recorded in case["out"]["hints"].items():
-        theirs = {hint[0] for hint in recorded}
-        ours = {hint.mask for hint in found.hints[name]}
-        if theirs & certain != ours & certain:
-            return False
-        if any((mask in ours) != (_can(found, mask) and not mask & found.offers.lacking[name]) for mask in masks):
-            return False
+        mask = found.question.mask
+        return mask is not None and _recorded(case) == _theirs(found, mask, by_position)
+    if not all(_hints_are_explained(case, found, name) for name in case["out"]["hints"]):
+        return False
     if found.elected is not None and found.merged is not None and election_differs(found.elected, found.merged):
         return False
-    return len(certain) < len(masks)
+    best = case["out"].get("best")
+    if best is None or not best["admit"] or best["mask"] is None:
+        return _recorded(case) is None
+    return _recorded(case) == _theirs(found, best["mask"], by_position)
 
 
-def _has_broken_cpus(found: Answer, mask: int) -> bool:
-    """Is there, for a pod with own CPUs, a rest on the set that makes no whole CPU (or core, where required)?"""
-    room = found.offers
-    if found.question.need.binding is None or CPU not in room.given:
-        return False
-    members = [at for at, numa in enumerate(room.numa_ids) if mask >> numa & 1]
-    return any(room.given[CPU][at] % room.units[CPU] for at in members)
+def _hints_are_explained(case: Case, found: Answer, name: str) -> bool:
+    """Theirs and ours are hints for exactly the sets that hold the request by either split; where both are, they say the same."""
+    theirs = {mask: (unsatisfied, score) for mask, _, unsatisfied, score in case["out"]["hints"][name]}
+    ours = {hint.mask: (int(hint.unsatisfied), hint.score) for hint in found.hints[name]}
+    sets = [mask for mask in _masks(found) if not mask & found.offers.lacking[name]]
+    return (
+        set(theirs) == {mask for mask in sets if _theirs(found, mask, by_position) is not None}
+        and set(ours) == {mask for mask in sets if _can(found, mask)}
+        and all(theirs[mask] == ours[mask] for mask in theirs.keys() & ours.keys())
+    )
 
 
-def _all_masks(room: Offers) -> list[int]:
-    ids = room.numa_ids
+def _meant_order_is_ours(found: Answer) -> bool:
+    return all(_theirs(found, mask, by_free) == _ours(found, mask) for mask in _masks(found))
+
+
+def _masks(found: Answer) -> list[int]:
+    """The sets of NUMA nodes that the case is about."""
+    if found.question.what == "allocate":
+        return [] if found.question.mask is None else [found.question.mask]
+    ids = found.offers.numa_ids
     return [sum(1 << i for i in chosen) for size in range(1, len(ids) + 1) for chosen in combinations(ids, size)]
 
 
-def _orders_agree(room: Offers, mask: int) -> bool:
-    """Do positions and NUMA ids put the members of the set into the same order, for every resource?"""
-    ids = list(numa_ids(mask))
-    for name in room.given:
+def _recorded(case: Case) -> Shares | None:
+    alloc = case["out"].get("alloc")
+    if alloc is None or alloc["code"] != "Success":
+        return None
+    return {entry["node"]: entry["res"] for entry in alloc["numa"]}
+
+
+def _ours(found: Answer, mask: int) -> Shares | None:
+    given = place(found.question.need, found.offers, mask)
+    return dict(given.numa) if isinstance(given, Given) else None
+
+
+def _theirs(found: Answer, mask: int, order: Order) -> Shares | None:
+    """Upstream's split: each NUMA node in turn gives an equal part of the rest in whole units, or all it has, broken or not."""
+    room, need = found.offers, found.question.need
+    shares: dict[int, dict[str, int]] = {}
+    for name, unit in room.units.items():
         free = dict(zip(room.numa_ids, room.free[name], strict=True))
-        if _by_position(ids, free) != sorted(ids, key=lambda numa: free.get(numa, 0)):
-            return False
-    return True
+        served = order(list(numa_ids(mask)), free)
+        rest = need.amounts[name]
+        for index, numa in enumerate(served):
+            part = min(free.get(numa, 0), rest // (len(served) - index) // unit * unit)
+            rest -= part
+            if part:
+                shares.setdefault(numa, {})[name] = part
+        if rest:
+            return None
+    return shares if need.binding is None or _has_cpus_for(found, shares) else None
 
 
-def _by_position(ids: Sequence[int], free: Mapping[int, int]) -> list[int]:
+def _has_cpus_for(found: Answer, shares: Shares) -> bool:
+    """The whole CPUs of every share are there, and make the number."""
+    spare = dict(zip(found.offers.numa_ids, found.offers.cpus, strict=True))
+    counts = {numa: amounts.get(CPU, 0) // MILLI for numa, amounts in shares.items()}
+    return sum(counts.values()) == found.question.need.cpus and all(n <= spare[numa] for numa, n in counts.items())
+
+
+def by_position(ids: Sequence[int], free: Mapping[int, int]) -> Sequence[int]:
+    """Upstream's insertion sort: it compares what is free on the NUMA nodes *numbered* like the positions."""
     order = list(ids)
     for i in range(1, len(order)):
         j = i
@@ -82,6 +125,32 @@ def _by_position(ids: Sequence[int], free: Mapping[int, int]) -> list[int]:
             order[j], order[j - 1] = order[j - 1], order[j]
             j -= 1
     return order
+
+
+def by_free(ids: Sequence[int], free: Mapping[int, int]) -> Sequence[int]:
+    """The order that is meant: from who has least free upwards."""
+    return sorted(ids, key=lambda numa: free.get(numa, 0))
+
+
+def _is_right(found: Answer, mask: int, shares: Shares | None) -> bool:
+    """
+    Our answer for one set: refused only when it cannot hold the request, else whole, and as even as what is free allows.
+
+    Even: nobody has less than another by more than the rounding without having given everything.
+    """
+    if shares is None or not _can(found, mask):
+        return (shares is None) is not _can(found, mask)
+    room, need = found.offers, found.question.need
+    for name, given in room.given.items():
+        unit = room.units[name]
+        got = {numa: shares.get(numa, {}).get(name, 0) for numa in numa_ids(mask)}
+        free = dict(zip(room.numa_ids, given, strict=True))
+        if sum(got.values()) != need.amounts[name] or any(got[numa] > free.get(numa, 0) for numa in got):
+            return False
+        others = [amount for numa, amount in got.items() if free.get(numa, 0) // unit * unit > amount]
+        if others and max(got.values()) - min(others) > unit:
+            return False
+    return True
 
 
 def _can(found: Answer, mask: int) -> bool:
@@ -110,32 +179,3 @@ def _fill(units: int, free: Mapping[int, int]) -> dict[int, int]:
         shares[at] = min(free[at], units // (len(order) - index))
         units -= shares[at]
     return shares
-
-
-def _obeys(found: Answer) -> bool:
-    """What was allocated is whole, and as even as what is free allows: nobody has less than another without being empty."""
-    mask = found.question.mask if found.elected is None else found.elected.hint.mask
-    room, need = found.offers, found.question.need
-    if mask is None:
-        return False
-    if isinstance(found.allocated, Short):
-        return not _can(found, mask)
-    assert found.allocated is not None
-    shares = dict(found.allocated.numa)
-    for name, given in room.given.items():
-        unit = room.units[name]
-        got = {n: shares.get(n, {}).get(name, 0) for n in numa_ids(mask)}
-        free = dict(zip(room.numa_ids, given, strict=True))
-        if sum(got.values()) != need.amounts[name] or any(got[n] > free.get(n, 0) for n in got):
-            return False
-        full = {n for n in got if free.get(n, 0) // unit * unit <= got[n]}
-        others = [amount for n, amount in got.items() if n not in full]
-        if others and (max(got.values()) - min(others)) > unit * len(got):
-            return False
-    return True
-
-
-def election_differs(elected: Decision, merged: Decision) -> str | None:
-    if elected.admitted != merged.admitted or (merged.admitted and elected.hint != merged.hint):
-        return f"elected {elected}, merged {merged}"
-    return None
