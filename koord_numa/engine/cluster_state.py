@@ -23,6 +23,7 @@ from koord_numa.core.verdicts import Placement
 from koord_numa.engine.causes import Cause
 from koord_numa.engine.node_record import NodeRecord
 from koord_numa.engine.placed_pods import PlacedPods
+from koord_numa.engine.published_pods import still_hidden
 
 DELETED = "DELETED"
 """The event type that says an object is gone; every other type, ``None`` among them, says that it exists as shown."""
@@ -70,7 +71,7 @@ class ClusterState:
         new = None if event == DELETED else topology
         if record.published != new:
             record.set_objects(record.node, new)
-            self._settle_published(record)
+            record.unpublished = still_hidden(record)
             self.on_change(Cause.TOPOLOGY_CHANGED, record)
         self._forget_if_empty(record)
 
@@ -193,10 +194,6 @@ class ClusterState:
         record.count(pod, holding)
         self.index.add(record, pod)
         self.on_change(Cause.POD_BOUND if known is None else Cause.CAPACITY_FREED, record)
-
-    def _settle_published(self, record: NodeRecord) -> None:
-        """A topology that is newer than a pod's start shows what the kubelet gave it."""
-        record.unpublished = {uid for uid in record.unpublished if not record.pods[uid].started}
 
     def _record(self, name: str) -> NodeRecord:
         record = self.nodes.get(name)

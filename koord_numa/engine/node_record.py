@@ -34,6 +34,7 @@ class NodeRecord:
     ledger: Ledger = field(default_factory=Ledger)
     pods: dict[str, Pod] = field(default_factory=dict)
     unpublished: set[str] = field(default_factory=set)
+    doubted: set[str] = field(default_factory=set)  # those of them that a topology should have shown and did not
     nominees: dict[str, Nominee] = field(default_factory=dict)
     locked: str = ""
     revision: int = 0
