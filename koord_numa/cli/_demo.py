@@ -86,14 +86,19 @@ async def fill(
         show(progress)
         if world.server.revision != before:
             before, changed = world.server.revision, now
-        if left and now - submitted >= pace.pause and (progress.settled or now - changed > QUIET):
-            for pod in left[: pace.wave]:
+        if left and progress.settled and now - submitted >= pace.pause:
+            # In the order in which a scheduler tries pods of one age: what comes of them depends on nobody's speed then.
+            for pod in sorted(left[: pace.wave], key=_name):
                 world.server.store.create(pod)
             del left[: pace.wave]
             submitted = now
         elif not left and progress.settled and now - changed > QUIET:
             return
         await asyncio.sleep(_LOOK)
+
+
+def _name(pod: Json) -> str:
+    return str(pod["metadata"]["name"])
 
 
 def look(world: World) -> Progress:
