@@ -84,6 +84,7 @@ class Api:
             connector=rest.pool_manager.connector,
             connector_owner=False,
             trust_env=False,
+            cookie_jar=aiohttp.DummyCookieJar(),  # no cookies are in use, and looking for some has its price
             read_bufsize=READ_BUFFER,
             headers={"User-Agent": agent, "Accept": JSON},
         )

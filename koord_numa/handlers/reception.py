@@ -15,7 +15,7 @@ from koord_numa.core.rebind_request import RebindRequest
 from koord_numa.core.request import Pod
 from koord_numa.engine.engine import Engine
 from koord_numa.handlers.freshness import Freshness
-from koord_numa.handlers.roll import Roll
+from koord_numa.handlers.roll import DELETED, Roll
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.rebinds import parse_rebind
@@ -52,8 +52,11 @@ class Reception:
 
     def pod(self, event: kopf.RawEvent) -> None:
         """A pod without a node."""
+        raw = event["object"]
         try:
-            pod = self.parse_ours(event["object"])
+            # Every pod that gets a node is reported as deleted here: who it was is known already.
+            known = self.waiting.known(_uid(raw)) if event["type"] == DELETED else None
+            pod = known or self.parse_ours(raw)
         except WireError as error:
             _log.warning("a pod is ignored: %s", error)
             return
@@ -82,3 +85,7 @@ class Reception:
         """Kopf was away: what vanished meanwhile is still on the rolls."""
         for roll in (self.waiting, self.topologies, self.rebinds):
             roll.doubtful.set()
+
+
+def _uid(raw: Mapping[str, Any]) -> str:
+    return str((raw.get("metadata") or {}).get("uid", ""))

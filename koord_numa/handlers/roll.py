@@ -31,6 +31,10 @@ class Roll(Generic[T]):
     def __len__(self) -> int:
         return len(self._present)
 
+    def known(self, key: Hashable) -> T | None:
+        """An object as last reported, if it is on the roll."""
+        return self._present.get(key)
+
     def note(self, event: str | None, thing: T) -> None:
         """Kopf reports an object. An event of type ``None`` is part of a list."""
         key = self._key(thing)

@@ -4,6 +4,7 @@ Requests of pods that were read before: most news about a pod is about its statu
 A request is known by a digest of everything that it is read from. What was malformed is not remembered.
 """
 
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ _ANNOTATIONS: Final = (
 def remembered_request(top: Head, spec: dict[str, Any], priority: int, findings: Findings) -> PodRequest:
     """The pod's request, from memory if nothing that it depends on has changed."""
     key = _digest(top, spec)
-    known = _REQUESTS.get(key)
+    known = _REQUESTS.get(key) or _read_before_it_was_bound(key, top, spec)
     if known is None:
         found = Findings()
         known = pod_request(top, spec, priority, found)
@@ -37,6 +38,18 @@ def remembered_request(top: Head, spec: dict[str, Any], priority: int, findings:
         elif key:
             _REQUESTS[key] = known
     return known
+
+
+def _read_before_it_was_bound(key: bytes, top: Head, spec: dict[str, Any]) -> PodRequest | None:
+    """A bind changes one field of the spec, and nothing else of what was asked for."""
+    node = spec.get("nodeName")
+    if not key or not isinstance(node, str) or not node:
+        return None
+    unbound = _REQUESTS.get(_digest(top, {name: value for name, value in spec.items() if name != "nodeName"}))
+    if unbound is None:
+        return None
+    bound = _REQUESTS[key] = replace(unbound, constraints=replace(unbound.constraints, node_name=node))
+    return bound
 
 
 def _digest(top: Head, spec: dict[str, Any]) -> bytes:

@@ -293,3 +293,13 @@ def test_other_news_bring_another_request(obj: Object) -> None:
 def test_a_problem_is_told_every_time() -> None:
     broken = annotated(POD, SPEC, "{")
     assert parse_pod(broken).problem == parse_pod(broken).problem != ""
+
+
+def test_a_bind_changes_the_node_and_nothing_else_that_was_asked_for() -> None:
+    """A pod that is seen bound after it was seen waiting reads as one that is seen for the first time."""
+    waiting = changed(POD, "metadata name", "seen-before")
+    waiting["spec"].pop("nodeName", None)
+    bound = changed(waiting, "spec nodeName", "worker-7")
+    parse_pod(waiting)
+    again, fresh = parse_pod(bound), parse_pod(changed(bound, "metadata name", "never-seen"))
+    assert (again.node, again.request) == ("worker-7", fresh.request)
