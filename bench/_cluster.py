@@ -38,6 +38,9 @@ PATIENCE: Final = 180.0
 KINDS: Final = (("LSR", "2", ""), ("LS", "1", ""), ("LSR", "4", "SingleNUMANode"), ("LS", "500m", ""), ("LSE", "2", ""))
 """QoS class, CPUs and NUMA policy of the pods, in turn."""
 
+IDLE: Final = 0.05
+"""CPU seconds in a second of a process that has nothing to do."""
+
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -140,6 +143,13 @@ class Cluster:
                 await asyncio.sleep(0.01)
         return min(self.bound.values()), max(self.bound.values())
 
+    async def all_told(self) -> int:
+        """Wait until every placement has its event; returns how many there are."""
+        async with asyncio.timeout(PATIENCE):
+            while self.server.store.count("events.events.k8s.io") < len(self.bound):  # noqa: ASYNC110  (as above)
+                await asyncio.sleep(0.05)
+        return self.server.store.count("events.events.k8s.io")
+
     async def first_bound_after(self, moment: float) -> float:
         """When the first pod was bound after that moment."""
         async with asyncio.timeout(PATIENCE):
@@ -220,6 +230,15 @@ class SchedulerProcess:
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
         raise NotMeasurableError("the scheduler never got ready")
+
+    def settled(self) -> float:
+        """Wait until it has nothing to do; returns the seconds of CPU so far."""
+        used = self.cpu
+        while True:
+            time.sleep(1.0)
+            before, used = used, self.cpu
+            if used - before < IDLE:
+                return used
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Send a signal and wait for the end."""
