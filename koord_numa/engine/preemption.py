@@ -208,7 +208,7 @@ class Preemption:
                 await desk.outside.binder.evict(victim.key, message)
                 desk.outside.recorder.event(victim.key, warning=False, reason=PREEMPTED, message=message)
                 desk.meter.victims += 1
-            pass
+            self.planner.evicted.add(victim.key.uid)
 
     def _check(self, nomination: Nomination) -> None:
         """The last look before an eviction. Raises ``NotLeader``, ``Gone`` or ``Conflict`` when it must not happen."""
