@@ -26,6 +26,9 @@ WAVE: Final = 6
 PAUSE: Final = 0.4
 """Seconds between two waves, at the very least."""
 
+HEARING: Final = 0.3
+"""Seconds after which the scheduler has heard what the nodes report: then it decides the same in every run."""
+
 QUIET: Final = 1.5
 """Seconds without any change after which every pod has what it gets."""
 
@@ -75,8 +78,12 @@ class OperatorEnded(Exception):
 async def fill(
     world: World, pods: Sequence[Json], alive: Callable[[], bool], show: Callable[[Progress], None], pace: Pace
 ) -> None:
-    """Submit the pods in waves and wait until nothing changes any more. Raises ``OperatorEnded``."""
-    begun = submitted = monotonic()
+    """
+    Submit the pods in waves and wait until nothing changes any more. Raises ``OperatorEnded``.
+
+    Nodes report between the waves, and at no other time.
+    """
+    begun = submitted = reported = monotonic()
     left = list(pods)
     before, changed = -1, begun
     while monotonic() - begun < LONGEST:
@@ -86,7 +93,9 @@ async def fill(
         show(progress)
         if world.server.revision != before:
             before, changed = world.server.revision, now
-        if left and progress.settled and now - submitted >= pace.pause:
+        if progress.settled and world.rack.publish():
+            reported = now
+        elif left and progress.settled and now - submitted >= pace.pause and now - reported >= HEARING:
             # In the order in which a scheduler tries pods of one age: what comes of them depends on nobody's speed then.
             for pod in sorted(left[: pace.wave], key=_name):
                 world.server.store.create(pod)

@@ -30,18 +30,30 @@ class World:
 
 @contextlib.asynccontextmanager
 async def world(nodes: Sequence[NodeDescription], kubeconfig: Path, port: int = 0) -> AsyncIterator[World]:
-    """A cluster of these machines; everything is gone when the block ends. Raises ``OSError`` when the port is taken."""
+    """
+    A cluster of these machines; everything is gone when the block ends. Raises ``OSError`` when the port is taken.
+
+    Agents report when the rack is told to, or in intervals inside ``reporting``.
+    """
     async with ApiServer(port, definitions()) as server:
         server.write_kubeconfig(kubeconfig)
         rack = Rack(server.store, nodes)
         rack.start()
-        publishing = asyncio.create_task(rack.keep_publishing(PUBLISHING), name="simulated agents")
         try:
             yield World(server, rack, kubeconfig)
         finally:
-            publishing.cancel()
-            await asyncio.gather(publishing, return_exceptions=True)
             rack.stop()
+
+
+@contextlib.asynccontextmanager
+async def reporting(here: World) -> AsyncIterator[None]:
+    """The agents report by themselves while the block runs."""
+    publishing = asyncio.create_task(here.rack.keep_publishing(PUBLISHING), name="simulated agents")
+    try:
+        yield
+    finally:
+        publishing.cancel()
+        await asyncio.gather(publishing, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager

@@ -30,7 +30,7 @@ from koord_numa.cli._demo import (
 )
 from koord_numa.cli._demo_pods import load_pods
 from koord_numa.cli._report import machine_picture, placements, waiting
-from koord_numa.cli._sandbox_world import World, operator, world
+from koord_numa.cli._sandbox_world import World, operator, reporting, world
 from koord_numa.cli._words import count
 from koord_numa.sandbox.bundled import DEMO_PODS, DEMO_RACK
 from koord_numa.sandbox.machines import load_descriptions
@@ -81,7 +81,8 @@ async def _run(console: Console, folder: Path, plan: Plan) -> int:
             return 1
         code = _report(console, here, monotonic() - begun)
         if plan.keep:
-            await _stay(console, kubeconfig)
+            async with reporting(here):
+                await _stay(console, kubeconfig)
         return code
 
 

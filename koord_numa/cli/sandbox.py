@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from koord_numa.cli._sandbox_world import world
+from koord_numa.cli._sandbox_world import reporting, world
 from koord_numa.cli._words import count
 from koord_numa.sandbox.machines import NodeDescription, load_descriptions
 
@@ -43,7 +43,7 @@ async def _serve(nodes: list[NodeDescription], kubeconfig: Path, port: int) -> N
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with world(nodes, kubeconfig, port) as here:
+    async with world(nodes, kubeconfig, port) as here, reporting(here):
         click.echo(f"serving {here.server.url} with {count(len(nodes), 'simulated machine')}")
         click.echo(f"export KUBECONFIG={kubeconfig}")
         with contextlib.suppress(asyncio.CancelledError):
