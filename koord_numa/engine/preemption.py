@@ -138,9 +138,11 @@ class Preemption:
         return resolvable and self._desk.nominations.may_still_fit(nomination, patience)
 
     def _mind_what_is_published(self, nomination: Nomination) -> None:
-        """A topology that did not follow for so long is no ground for evicting anybody else."""
+        """Where a kubelet chooses, a topology that did not follow for so long is no ground for evicting anybody else."""
         record = self._desk.state.nodes.get(nomination.node)
-        if nomination.cleared is not None and record is not None and record.version == nomination.shown is not None:
+        if record is None or record.inventory is not None or nomination.cleared is None or nomination.shown is None:
+            return
+        if record.version == nomination.shown:
             self.planner.outdated[nomination.node] = nomination.shown
 
     async def _make_room(

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field, replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from koord_numa.core.preempt.trial import Terms
@@ -99,7 +99,12 @@ async def lived(events: list[tuple[int, int, bool]]) -> History:
     return history
 
 
+OVERTAKEN = [(1, 0, False)] * 6 + [(3, 3, False)] * 3 + [(2, 3, False)]
+"""Somebody else of equal priority takes what was freed."""
+
+
 @given(arrivals)
+@example(OVERTAKEN)
 @settings(max_examples=60, deadline=None)
 def test_in_the_end_nothing_is_kept_and_nobody_waits_whom_preemption_could_help(
     events: list[tuple[int, int, bool]],
