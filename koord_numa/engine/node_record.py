@@ -133,10 +133,20 @@ class NodeRecord:
         return self._candidate
 
     def candidate_for(self, pod: Pod) -> Candidate | None:
-        """As ``candidate``, for a pod that may take what is kept for it, and for those of lower priority."""
-        priority = pod.request.priority
+        """
+        As ``candidate``, for a pod that may take what is kept for it, and what is kept for those who come after it.
+
+        After it come lower priorities, and equal ones that were nominated later: their plans left this pod its room, and until their
+        victims have gone both would be counted.
+        """
+        priority, order = pod.request.priority, list(self.nominees)
+        earlier = set(order[: order.index(pod.key.uid)]) if pod.key.uid in self.nominees else set(order)
         return self._seen_with(
-            {uid: it for uid, it in self._others(pod).items() if it.pod.request.priority >= priority}
+            {
+                uid: it
+                for uid, it in self._others(pod).items()
+                if it.pod.request.priority > priority or (it.pod.request.priority == priority and uid in earlier)
+            }
         )
 
     def site_for(self, pod: Pod, assumed: frozenset[str]) -> Site | None:

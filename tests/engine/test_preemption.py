@@ -478,3 +478,15 @@ async def test_a_bug_beside_the_loop_stops_the_engine_loudly(monkeypatch: pytest
     world.waits(important("pod"))
     with pytest.raises(AssertionError, match="a bug"):
         await asyncio.wait_for(world.engine.run(), 5)
+
+
+async def test_a_later_nomination_of_equal_priority_takes_no_room_from_an_earlier_one() -> None:
+    world = crowded(*FULL)
+    world.waits(important("first"))
+    await make_room(world)
+    world.waits(important("second", created=1.0))
+    await make_room(world)
+    leaves(world, "c", "d")  # who has to leave for the second is still there
+    await make_room(world)
+    assert (world.nodes_of()["first"], world.nodes_of()["second"]) == ("node", "")
+    assert "nominate first " not in wrote(world)
