@@ -1,0 +1,47 @@
+"""Every example manifest is understood, accepted by an API server, and placed on an empty demo rack as its comment promises."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+import yaml
+
+from koord_numa.cli._sandbox_world import world
+from koord_numa.sandbox.bundled import DEMO_RACK
+from koord_numa.sandbox.machines import load_descriptions
+from tests.cli.small import ask
+
+EXAMPLES: Final = Path(__file__).parents[2] / "examples" / "pods"
+
+PLACED: Final = {
+    "best-effort.yaml": ["xeon-0, NUMA 0, CPUs 1-6,49-54"],
+    "deployment.yaml": [
+        "xeon-0, NUMA 0, CPUs 1-2,49-50",
+        "xeon-0, NUMA 0, CPUs 3-4,51-52",
+        "xeon-0, NUMA 0, CPUs 5-6,53-54",
+        "xeon-0, NUMA 0, CPUs 7-8,55-56",
+    ],
+    "gpu-aligned.yaml": ["dgx, NUMA 1, CPUs 16-27,144-155"],
+    "kubelet-pinned.yaml": ["xeon-kubelet-0, NUMA 0"],
+    "lse-full-cores.yaml": ["xeon-0, NUMA 0, CPUs 1-4,49-52"],
+    "lsr-spread.yaml": ["dgx, NUMA 0, CPUs 0-5"],
+    "restricted.yaml": ["xeon-0, NUMA 0,1, CPUs 1-15,24-38,49-63,72-86"],
+    "shared.yaml": ["dgx, NUMA 0"],
+}
+"""Where the pods of each file go on the empty rack of the demo."""
+
+
+def test_every_example_is_expected_somewhere() -> None:
+    assert sorted(path.name for path in EXAMPLES.glob("*")) == sorted(PLACED)
+
+
+@pytest.mark.parametrize("name", PLACED)
+async def test_an_example_is_placed(tmp_path: Path, name: str) -> None:
+    path = EXAMPLES / name
+    async with world(load_descriptions(DEMO_RACK), tmp_path / "kubeconfig") as here:
+        answer = await ask(here, "simulate", "-f", str(path))
+        here.server.store.apply_file(path)
+        [kind] = {found["kind"] for found in yaml.safe_load_all(path.read_text())}
+        assert kind in ("Pod", "Deployment")
+    assert answer.exit_code == 0, answer.output
+    assert [line.strip() for line in answer.output.splitlines() if line.startswith("  ")] == PLACED[name]
