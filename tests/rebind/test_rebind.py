@@ -96,7 +96,7 @@ async def test_pods_created_meanwhile_wait_and_are_placed_right_after(tmp_path: 
         world.ask()
         await until(lambda: "late" in world.seats())
         watching.cancel()
-        assert world.phase() == "Succeed"
+        assert (await world.ended())["phase"] == "Succeed"
         assert bound_while_locked == []
         assert world.complaints() == []
         assert world.ledger_is_true(runtime)

@@ -87,12 +87,10 @@ def _exchanges(board: Board, seat: int, given: int, taken: int) -> Iterator[int]
     yield from _exchange(seat, given, taken)
     for numa in board.machine.numa_bits.values():
         yield from _exchange(seat, given & numa, taken & numa)
-    for numa in board.machine.numa_ids:
+    whole = [other for numa in board.machine.numa_ids for other in board.cores_on[numa] if other & taken == other]
+    for numa in board.machine.numa_ids if whole else ():
         for core in board.cores_on[numa]:
             if core & given == core:
-                whole = [
-                    other for numa in board.machine.numa_ids for other in board.cores_on[numa] if other & taken == other
-                ]
                 yield from (seat & ~core | other for other in whole if other.bit_count() == core.bit_count())
 
 
