@@ -37,6 +37,16 @@ from koord_numa.sandbox.machines import load_descriptions
 
 _BAR = 30
 
+LOOK_AROUND = (
+    "kubectl get nodes,pods -o wide",
+    "kubectl describe pod too-wide",
+    "kubectl get noderesourcetopologies",
+    "koord-numa nodes",
+    "koord-numa node xeon-1",
+    "koord-numa explain too-wide",
+)
+"""What is worth a look in a demo that is kept."""
+
 
 @click.command()
 @click.option("--keep", is_flag=True, help="Leave the cluster running afterwards, to look around with kubectl.")
@@ -156,7 +166,6 @@ def _report(console: Console, here: World, seconds: float) -> int:
 async def _stay(console: Console, kubeconfig: Path) -> None:
     console.print("\nThe cluster stays until Ctrl-C. Look around:\n")
     console.print(f"  export KUBECONFIG={kubeconfig}")
-    console.print(
-        "  kubectl get nodes,pods -o wide\n  kubectl describe pod too-wide\n  kubectl get noderesourcetopologies"
-    )
+    for line in LOOK_AROUND:
+        console.print(f"  {line}", markup=False)
     await asyncio.Event().wait()
