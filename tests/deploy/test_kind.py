@@ -1,0 +1,72 @@
+"""The example for kind cannot be run here, but its objects are right, fit together, and do what its README says."""
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from koord_numa.core.verdicts import Placement, Reason, Unschedulable
+from koord_numa.sandbox.apiserver import ApiServer
+from koord_numa.sandbox.bundled import definitions
+from koord_numa.settings import Settings
+from koord_numa.wire.pods import parse_pod
+from tests.chaos.truth import rebuilt
+from tests.cluster.objects import node
+
+ROOT: Final = Path(__file__).parents[2]
+KIND: Final = ROOT / "examples" / "kind"
+WORKERS: Final = ("koord-numa-worker", "koord-numa-worker2", "koord-numa-worker3")
+
+
+def cluster() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((KIND / "cluster.yaml").read_text())
+    return found
+
+
+def test_the_cluster_is_one_that_kind_understands() -> None:
+    found = cluster()
+    assert (found["kind"], found["apiVersion"], found["name"]) == ("Cluster", "kind.x-k8s.io/v1alpha4", "koord-numa")
+    assert [each["role"] for each in found["nodes"]] == ["control-plane", "worker", "worker", "worker"]
+    assert {key for each in found["nodes"] for key in each} <= {"role", "labels"}
+
+
+@pytest.fixture
+def server() -> ApiServer:
+    """What is in the cluster after step 3, before anything is placed."""
+    made = ApiServer(crds=definitions())
+    for name, each in zip(WORKERS, cluster()["nodes"][1:], strict=True):
+        made.store.create(node(name, labels=each.get("labels")))
+    for file in ("topologies.yaml", "pods.yaml"):
+        made.apply_file(KIND / file)
+    return made
+
+
+@pytest.mark.parametrize(("pod", "nodes"), [("pinned", WORKERS[:2]), ("whole-cores", WORKERS[:2])])
+def test_pods_are_placed_with_cpus(server: ApiServer, pod: str, nodes: tuple[str, ...]) -> None:
+    verdict = decide(server, pod)
+    assert isinstance(verdict, Placement)
+    assert verdict.node in nodes
+    assert len(verdict.cpus) == 2
+
+
+def test_what_is_too_wide_is_refused_everywhere_and_told_why(server: ApiServer) -> None:
+    verdict = decide(server, "too-wide")
+    assert isinstance(verdict, Unschedulable)
+    assert sorted(verdict.rejections) == sorted(WORKERS)
+    assert verdict.rejections[WORKERS[2]].reason is Reason.NO_TOPOLOGY
+
+
+def decide(server: ApiServer, name: str) -> Placement | Unschedulable:
+    engine, pod = rebuilt(server.store, Settings()), parse_pod(server.store.get("pods", name, "default"))
+    klass = engine.classes.of(pod)
+    assert klass is not None
+    assert not pod.problem
+    return engine.desk.decider.decide(klass)
+
+
+def test_files_that_the_steps_name_exist() -> None:
+    named = set(re.findall(r"(?:examples|deploy|crds)/[\w./-]*", (KIND / "README.md").read_text()))
+    assert named
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
