@@ -64,9 +64,20 @@ class Witness:
     """Registered once in every process of a run."""
 
     def __init__(self) -> None:
-        self.used: set[Right] = set()
+        self._by_server: dict[RequestLog, dict[str, set[Right]]] = {}
+        self._of_workers: set[Right] = set()
         self.complaints: list[str] = []
+        self.untouched: set[Right] = set()
         self._deselected = False
+
+    @property
+    def used(self) -> set[Right]:
+        """What schedulers asked for. Where none of ours was, Kopf was tried out with a server, by a test."""
+        found = set(self._of_workers)
+        for agents in self._by_server.values():
+            if agents[AGENT]:
+                found = found.union(*agents.values())
+        return found
 
     def pytest_sessionstart(self) -> None:
         """Hear of every request to any embedded server of this process."""
@@ -75,7 +86,8 @@ class Witness:
         def heard(log: RequestLog, asked: Asked) -> None:
             right = right_of(asked)
             if right is not None:
-                witness.used.add(right)
+                agents = witness._by_server.setdefault(log, {agent: set() for agent in AGENTS})
+                agents[next(agent for agent in AGENTS if asked.user_agent.startswith(agent))].add(right)
             add(log, asked)
 
         RequestLog.add = heard  # type: ignore[method-assign, assignment]  # every server of every test, without each knowing of it
@@ -87,7 +99,7 @@ class Witness:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """A worker of pytest-xdist has ended."""
-        self.used |= {tuple(right) for right in getattr(node, "workeroutput", {}).get(TOLD, ())}
+        self._of_workers |= {tuple(right) for right in getattr(node, "workeroutput", {}).get(TOLD, ())}
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -99,6 +111,7 @@ class Witness:
         all_run = not (chosen or self._deselected or session.exitstatus or session.config.option.collectonly)
         allowed = granted(document for document in yaml.safe_load_all(RBAC.read_text()) if document)
         self.complaints = judge(self.used, allowed, all_run=all_run)
+        self.untouched = allowed - self.used
         if self.complaints and not session.exitstatus:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -108,3 +121,5 @@ class Witness:
             terminalreporter.section("rights of the scheduler")
             for line in self.complaints or [f"{len(self.used)} in use, none more than granted"]:
                 terminalreporter.write_line(line)
+            if self.untouched:
+                terminalreporter.write_line(f"not in use: {', '.join(map(say, sorted(self.untouched)))}")
