@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from koord_numa.core.accounts import Accounting, Accounts, Books, accounts
-from koord_numa.core.allocation.affinity import elect, preferred
+from koord_numa.core.allocation.affinity import NO_DISTANCES, elect, preferred
 from koord_numa.core.allocation.demand import CpuUse, Demand, demand_of
 from koord_numa.core.allocation.need import Need, Offers, offers
 from koord_numa.core.allocation.occupants import cpu_occupancy, numa_occupancy
@@ -83,7 +83,7 @@ def allocate_demand(demand: Demand, inventory: Inventory, ledger: Ledger) -> Pla
     if need.policy is NumaPolicy.NONE or not room.given:
         return _unaligned(agreed, inventory, room)
     exclusivity = _exclusivity(agreed.exclusive, inventory, ledger)
-    decision = elect(need, room, exclusivity)
+    decision = elect(need, room, exclusivity, inventory.machine.distances if inventory.machine else NO_DISTANCES)
     if not decision.admitted:
         return not_aligned(need, room, exclusivity)
     given = place(need, room, decision.hint.mask)

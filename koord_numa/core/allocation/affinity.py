@@ -20,6 +20,7 @@ from koord_numa.core.allocation.split import split
 from koord_numa.core.amounts import CPU, MILLI
 from koord_numa.core.numa.common import common_masks
 from koord_numa.core.numa.counted import Counted, fewest_that_reach
+from koord_numa.core.numa.distances import Distances, spread
 from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
 from koord_numa.core.numa.hints import Hint, masks_of_size, numa_ids
 from koord_numa.core.numa.policies import KOORDINATOR, Decision, decide_koordinator
@@ -32,6 +33,8 @@ LISTED: Final = 2000
 """More sets of one size than these are not listed but searched for, and beyond ``COMPARED`` found ones none is looked at."""
 
 COMPARED: Final = 64
+
+NO_DISTANCES: Final[Distances] = {}
 
 
 class Sets:
@@ -147,12 +150,17 @@ def hints(need: Need, offers: Offers, exclusivity: Exclusivity = UNCONSTRAINED) 
 
 
 def preferred(
-    need: Need, offers: Offers, exclusivity: Exclusivity, suits: Callable[[int], bool] | None = None
+    need: Need,
+    offers: Offers,
+    exclusivity: Exclusivity,
+    suits: Callable[[int], bool] | None = None,
+    distances: Distances = NO_DISTANCES,
 ) -> Hint | None:
     """
     The merged hint that all resources prefer, or ``None`` when there is none; only sets that ``suits`` are looked at.
 
-    Of equally narrow sets the later one wins if it is a smaller number or scores higher: Koordinator's rule and order.
+    Of equally narrow sets the closest ones come first where distances are published, as the LeastNUMANodes proposal has it. Of
+    these the later one wins if it is a smaller number or scores higher: Koordinator's rule and order.
     """
     sets = Sets(need, offers)
     if not offers.given or not sets.adds_up(sets.unlacking):
@@ -163,7 +171,8 @@ def preferred(
             return None
         fitting = [mask for mask in _of_size(sets, size, exclusivity) if suits is None or suits(mask)]
         accepted = [mask for mask in fitting if not any(sets.touches(mask, name) for name in offers.given)]
-        best = _best(filter(exclusivity.allows, accepted), lambda mask: exclusivity.score(mask, sets.score(mask)))
+        allowed = _closest([mask for mask in accepted if exclusivity.allows(mask)], distances)
+        best = _best(allowed, lambda mask: exclusivity.score(mask, sets.score(mask)))
         if best is not None:
             mask, points = best
             return Hint(mask, preferred=True, score=len(offers.given) * points)
@@ -208,14 +217,23 @@ def _best(masks: Iterable[int], score_of: Callable[[int], int]) -> tuple[int, in
     return best
 
 
-def elect(need: Need, offers: Offers, exclusivity: Exclusivity = UNCONSTRAINED) -> Decision:
+def _closest(masks: list[int], distances: Distances) -> list[int]:
+    if not distances or len(masks) < 2:
+        return masks
+    apart = [spread(mask, distances) for mask in masks]
+    return [mask for mask, distance in zip(masks, apart, strict=True) if distance == min(apart)]
+
+
+def elect(
+    need: Need, offers: Offers, exclusivity: Exclusivity = UNCONSTRAINED, distances: Distances = NO_DISTANCES
+) -> Decision:
     """
     The set of NUMA nodes that the need's policy elects, and whether it admits it; the policy is not ``NONE``.
 
     Hint lists are made and merged only where no set is preferred by all resources and BestEffort wants an answer all the same.
     """
     rule = KOORDINATOR[need.policy]
-    best = preferred(need, offers, exclusivity)
+    best = preferred(need, offers, exclusivity, distances=distances)
     if best is not None:
         return Decision(rule.settles(best, offers.mask), admitted=True)
     if offers.given and need.policy is not NumaPolicy.BEST_EFFORT:
