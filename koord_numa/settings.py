@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.alias_generators import to_camel
 
 from koord_numa.core.amounts import CPU, MEMORY
-from koord_numa.core.vocabulary import CpuBindPolicy, NumaExclusive, NumaPolicy, ScoringType
+from koord_numa.core.vocabulary import CpuBindPolicy, NodeScoring, NumaExclusive, NumaPolicy, ScoringType
 
 API_VERSION: Final = "koord-numa.io/v1alpha1"
 KIND: Final = "KoordNumaConfiguration"
@@ -84,6 +84,7 @@ class Profile(_Section):
     default_cpu_bind_policy: Annotated[CpuBindPolicy, Field(alias="defaultCPUBindPolicy")] = CpuBindPolicy.FULL_PCPUS
     default_numa_policy: Annotated[NumaPolicy, Field(alias="defaultNUMAAlignmentPolicy")] = NumaPolicy.BEST_EFFORT
     scoring_strategy: ScoringStrategy = ScoringStrategy(type=ScoringType.MOST_ALLOCATED)
+    node_scoring: NodeScoring = NodeScoring.FEWEST_NUMA_NODES
     numa_scoring_strategy: Annotated[ScoringStrategy, Field(alias="numaScoringStrategy")] = ScoringStrategy(
         type=ScoringType.MOST_ALLOCATED
     )

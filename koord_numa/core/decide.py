@@ -14,7 +14,7 @@ from koord_numa.core.allocation.demand import Demand
 from koord_numa.core.allocation.options import AllocateOptions
 from koord_numa.core.amounts import CPU, MEMORY, Amounts
 from koord_numa.core.candidate import Candidate
-from koord_numa.core.effective import effective_requests
+from koord_numa.core.effective import effective_requests, kube_qos
 from koord_numa.core.fit.node_affinity import fits_node_affinity, preferred_weight
 from koord_numa.core.fit.node_name import fits_node_name
 from koord_numa.core.fit.pod_affinity import Neighbourhood, fits_pod_affinity, pod_preference
@@ -26,15 +26,17 @@ from koord_numa.core.fit.volumes import Storage, fits_volumes, refuse_claims
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.promises import refuse_promises
+from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.node import Node
 from koord_numa.core.request import PodRequest
+from koord_numa.core.score.composite import score_fewest, score_node
 from koord_numa.core.score.filling import MAX_SCORE, score_filling
+from koord_numa.core.score.placed import Placed
 from koord_numa.core.score.sparing import score_sparing
+from koord_numa.core.score.strategy import Strategy
+from koord_numa.core.score.zones import score_zones
 from koord_numa.core.verdicts import Alignment, Placement, Reason, Rejection, Unschedulable
-from koord_numa.core.vocabulary import ScoringType
-
-NUMA_STEP: Final = 10
-"""Points lost for every NUMA node beyond the first, as the ``100 - 10 * numa`` of the pod-level NUMA policy proposal."""
+from koord_numa.core.vocabulary import NodeScoring, ScoringType
 
 TAINT_STEP: Final = 10
 """Points lost for every PreferNoSchedule taint that the pod does not tolerate."""
@@ -55,9 +57,10 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The configuration of one scheduler name, as decisions need it."""
+    """The configuration of one scheduler name, as decisions need it. ``node_scoring`` is the method of the ``numa`` part."""
 
     allocate: AllocateOptions = field(default_factory=AllocateOptions)
+    node_scoring: NodeScoring = NodeScoring.FEWEST_NUMA_NODES
     scoring: ScoringType = ScoringType.MOST_ALLOCATED
     weights: Mapping[str, int] = field(default_factory=lambda: {CPU: 1, MEMORY: 1})
     parts: Parts = Parts()
@@ -211,7 +214,7 @@ def _offered(ask: Ask, candidate: Candidate) -> Placement | Rejection:
 def score(ask: Ask, candidate: Candidate, placement: Placement, rules: Rules) -> int:
     """The weighted sum of all parts. Parts are absolute, never relative to other nodes, so that a score can be remembered."""
     parts, node = rules.parts, candidate.node
-    total = parts.numa * score_numa(placement)
+    total = parts.numa * score_numa(ask, candidate, placement, rules)
     total += parts.node_affinity * score_node_affinity(ask.request, node)
     total += parts.taints * score_taints(ask.request, node)
     held = candidate.ledger.amounts
@@ -231,11 +234,21 @@ def score_around(ask: Ask, node: Node, rules: Rules) -> int:
     return total
 
 
-def score_numa(placement: Placement) -> int:
-    """100 on one NUMA node, less for every further one; 0 where nothing was aligned."""
-    if placement.mask is None:
-        return 0
-    return max(0, MAX_SCORE - NUMA_STEP * (placement.mask.bit_count() - 1))
+def score_numa(ask: Ask, candidate: Candidate, placement: Placement, rules: Rules) -> int:
+    """
+    How well the placement sits on the node's NUMA nodes, 0 to 100, by the configured method.
+
+    A kubelet's choice is not known, so under all methods but the default its node is scored by the published zones, as the
+    scheduler-plugins' NodeResourceTopologyMatch does.
+    """
+    method, offer = rules.node_scoring, candidate.offer
+    if method is NodeScoring.FEWEST_NUMA_NODES:
+        return score_fewest(placement)
+    if isinstance(offer, Inventory):
+        placed = Placed(placement, ask.amounts, offer, candidate.ledger)
+        return score_node(method, placed, Strategy(rules.scoring, rules.weights))
+    topology = offer.topology if isinstance(offer, KubeletView) else None
+    return score_zones(ask.request, kube_qos(ask.request), topology, rules.scoring, rules.weights)
 
 
 def score_node_affinity(request: PodRequest, node: Node) -> int:

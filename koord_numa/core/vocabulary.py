@@ -92,6 +92,15 @@ class ScoringType(StrEnum):
     LEAST_NUMA_NODES = "LeastNUMANodes"
 
 
+class NodeScoring(StrEnum):
+    """How well a placement sits on a node's NUMA nodes: the method of the ``numa`` part of a node's score."""
+
+    FEWEST_NUMA_NODES = "FewestNUMANodes"
+    CPU_ORCHESTRATION = "CPUOrchestration"  # A + B of the fine-grained CPU orchestration proposal
+    KOORDINATOR = "Koordinator"
+    POD_LEVEL_POLICY = "PodLevelPolicy"
+
+
 class CpuOwner(Enum):
     """Who chooses CPU ids on a node: we (an agent applies our cpuset), or the kubelet itself."""
 

@@ -150,6 +150,7 @@ def rules_of(profile: Profile) -> Rules:
             scoring=NumaScoring(profile.numa_scoring_strategy.type, _weights(profile.numa_scoring_strategy)),
             without_topology=_WITHOUT_TOPOLOGY[profile.nodes_without_topology],
         ),
+        node_scoring=profile.node_scoring,
         scoring=profile.scoring_strategy.type,
         weights=_weights(profile.scoring_strategy),
         parts=Parts(

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from koord_numa.core.allocation.demand import CpuUse
 from koord_numa.core.amounts import CPU, MILLI
-from koord_numa.core.decide import NUMA_STEP, Ask, Rules, fits_objects, score_node_affinity, score_taints
+from koord_numa.core.decide import Ask, Rules, fits_objects, score_node_affinity, score_taints
 from koord_numa.core.kubelet.aggregates import pod_demand
 from koord_numa.core.node import Node
+from koord_numa.core.score.composite import NUMA_STEP
 from koord_numa.core.score.filling import ALWAYS_SCORED, MAX_SCORE
 from koord_numa.core.verdicts import Rejection
-from koord_numa.core.vocabulary import NumaPolicy, ScoringType
+from koord_numa.core.vocabulary import NodeScoring, NumaPolicy, ScoringType
 from koord_numa.engine.columns import Columns
 from koord_numa.engine.zone_columns import GROUNDS, Bools, Ground, Ints
 
@@ -96,9 +97,15 @@ class Sweep:
         possible &= ~self._alignment.single[ground] | (fewest <= 1)
         bound = bound + parts.resources * self._filling(offered, used)
         bound += parts.devices * self._sparing(rows, offered, used)
-        aligned = np.maximum(0, MAX_SCORE + NUMA_STEP - NUMA_STEP * fewest)
-        bound += parts.numa * self._alignment.may[ground] * aligned
+        bound += parts.numa * self._numa(ground, fewest)
         return np.where(possible, bound, NO)
+
+    def _numa(self, ground: Ints, fewest: Ints) -> Ints:
+        """Methods that look at how full NUMA nodes are may give any score; the default counts NUMA nodes."""
+        if self._rules.node_scoring is not NodeScoring.FEWEST_NUMA_NODES:
+            return np.full(len(ground), MAX_SCORE, dtype=np.int64)
+        aligned: Ints = np.maximum(0, MAX_SCORE + NUMA_STEP - NUMA_STEP * fewest)
+        return np.where(self._alignment.may[ground], aligned, 0)
 
     def _fewest(self, rows: Ints, ground: Ints) -> Ints:
         """The fewest NUMA nodes that might do."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from koord_numa.core.decide import Fit, Rules, ask_of, decide, evaluate
 from koord_numa.core.request import PodRequest
 from koord_numa.core.verdicts import Placement, Unschedulable
-from koord_numa.core.vocabulary import ScoringType
+from koord_numa.core.vocabulary import NodeScoring, ScoringType
 from koord_numa.engine.causes import Cause
 from koord_numa.engine.cluster_state import DELETED, ClusterState
 from koord_numa.engine.columns import Columns
@@ -23,16 +23,18 @@ from koord_numa.settings import Profile, ScoringStrategy
 from tests.engine.clusters import placed_anyhow, random_node, random_pod, random_request, random_topology
 
 STRATEGIES = tuple(ScoringType)
+FEWEST = NodeScoring.FEWEST_NUMA_NODES
+METHODS = st.sampled_from(tuple(NodeScoring))
 
 
 class Lab:
     """A cluster state with its columns, changed at random."""
 
-    def __init__(self, seed: int, strategy: ScoringType, nodes: int = 12) -> None:
+    def __init__(self, seed: int, strategy: ScoringType, method: NodeScoring = FEWEST, nodes: int = 12) -> None:
         self.dice = Random(seed)
         self.columns = Columns()
         self.state = ClusterState(lambda _cause, record: self.columns.changed(record))
-        self.rules: Rules = rules_of(Profile(scoring_strategy=ScoringStrategy(type=strategy)))
+        self.rules: Rules = rules_of(Profile(scoring_strategy=ScoringStrategy(type=strategy), node_scoring=method))
         self.requests = [random_request(self.dice) for _ in range(5)]
         self.count = 0
         for _ in range(nodes):
@@ -70,9 +72,9 @@ class Lab:
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**32), strategy=st.sampled_from(STRATEGIES))
-def test_a_sweep_never_says_less_than_a_node_does(seed: int, strategy: ScoringType) -> None:
-    lab = Lab(seed, strategy)
+@given(seed=st.integers(0, 2**32), strategy=st.sampled_from(STRATEGIES), method=METHODS)
+def test_a_sweep_never_says_less_than_a_node_does(seed: int, strategy: ScoringType, method: NodeScoring) -> None:
+    lab = Lab(seed, strategy, method)
     lab.columns.refresh()
     rows = np.arange(len(lab.columns), dtype=np.int64)
     for request in lab.requests:
@@ -88,9 +90,9 @@ def test_a_sweep_never_says_less_than_a_node_does(seed: int, strategy: ScoringTy
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**32), strategy=st.sampled_from(STRATEGIES))
-def test_a_remembered_ranking_answers_as_asking_everyone(seed: int, strategy: ScoringType) -> None:
-    lab = Lab(seed, strategy)
+@given(seed=st.integers(0, 2**32), strategy=st.sampled_from(STRATEGIES), method=METHODS)
+def test_a_remembered_ranking_answers_as_asking_everyone(seed: int, strategy: ScoringType, method: NodeScoring) -> None:
+    lab = Lab(seed, strategy, method)
     rankings = [(request, Ranking(ask_of(request, lab.rules), lab.rules, lab.columns)) for request in lab.requests]
     for _ in range(25):
         request, ranking = lab.dice.choice(rankings)

@@ -37,7 +37,8 @@ class KubeletView:
     One node, ready for decisions. ``state`` is what the kubelet's books are, or may be.
 
     ``cores`` is the rule about whole cores to be kept in addition. ``groups_known`` is false when the pods known to be there do not explain
-    where memory is in use. ``problem`` is non-empty when nothing may be placed that the kubelet would align.
+    where memory is in use. ``problem`` is non-empty when nothing may be placed that the kubelet would align. ``topology`` is what is
+    published, less what is known to be gone from it; ``None`` where nobody publishes any.
     """
 
     node: str
@@ -46,6 +47,7 @@ class KubeletView:
     cores: WholeCores = field(default_factory=WholeCores)
     groups_known: bool = True
     problem: str = ""
+    topology: Topology | None = None
     demands: Mapping[str, tuple[PodRequest, PodDemand]] = field(default_factory=dict)  # by uid, of the pods there
 
 
@@ -87,6 +89,7 @@ def kubelet_view(
         else WholeCores(),
         groups_known=guess.groups_known,
         problem=_problem(topology),
+        topology=replace(topology, zones=zones),
         demands=demands,
     )
 

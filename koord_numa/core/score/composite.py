@@ -1,58 +1,52 @@
 """
-The ways to score a node for a placement that the proposals and Koordinator know, as rows of a table; configuration picks one.
+How well a placement sits on the NUMA nodes of a node whose CPUs are ours, as a table of methods; configuration picks one.
 
-Every score is absolute: it depends on one node only, so it can be remembered. ``normalise`` brings the scores of all
-feasible nodes to a common scale, which never changes their order.
+Every score is 0 to 100 and absolute: it depends on one node only, so it can be remembered. The proposals divide by the best of all
+feasible nodes instead; a constant scale puts them into the same order.
 """
 
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from typing import Final
 
 from koord_numa.core.score.filling import MAX_SCORE, score_filling
 from koord_numa.core.score.koordinator import score_koordinator
 from koord_numa.core.score.placed import Placed
 from koord_numa.core.score.strategy import Strategy
-from koord_numa.core.vocabulary import ScoringType
-
-
-class NodeScoring(StrEnum):
-    """How a node is scored. ``ORCHESTRATION`` is the default of the fine-grained CPU orchestration proposal, A + B."""
-
-    KOORDINATOR = "Koordinator"
-    ORCHESTRATION = "CPUOrchestration"
-    POD_LEVEL = "PodLevelPolicy"
-
-
-DEFAULT: Final = NodeScoring.ORCHESTRATION
+from koord_numa.core.verdicts import Placement
+from koord_numa.core.vocabulary import NodeScoring, ScoringType
 
 NUMA_STEP: Final = 10
-"""What every NUMA node costs in the pod-level policy's score, and what full utilisation is worth there."""
+"""Points lost for a NUMA node in the ``100 - 10 * numa`` of the pod-level NUMA policy proposal; full utilisation is worth as much."""
 
 
 def score_node(method: NodeScoring, placed: Placed, strategy: Strategy) -> int:
-    """The score of a node by this method: 0 to 100, up to 200 for A + B before it is normalised."""
+    """The score of a placement by this method, 0 to 100."""
     return METHODS[method](placed, strategy)
+
+
+def score_fewest(placement: Placement) -> int:
+    """100 on one NUMA node, ``NUMA_STEP`` less for every further one; 0 where nothing was aligned."""
+    if placement.mask is None:
+        return 0
+    return max(0, MAX_SCORE - NUMA_STEP * (placement.mask.bit_count() - 1))
 
 
 def score_orchestration(placed: Placed, strategy: Strategy) -> int:
     """
-    A + B: how well the NUMA nodes take the pod, and how many of the node's NUMA nodes its CPUs involve.
+    Half of A + B: how well the NUMA nodes take the pod, and how many of the node's NUMA nodes its CPUs involve.
 
     Fine-grained CPU orchestration, "Score phase". 0 where nothing is known of the node's NUMA nodes.
     """
     if not placed.numa_total:
         return 0
-    return score_numa_topology(placed, strategy) + score_cpu_allocation(placed, strategy)
+    return (score_numa_topology(placed, strategy) + score_cpu_allocation(placed, strategy)) // 2
 
 
 def score_numa_topology(placed: Placed, strategy: Strategy) -> int:
     """A: the lowest score of any NUMA node that takes a part of the pod; 0 when no alignment was attempted."""
-    scores = []
-    for numa, share in placed.placement.numa:
-        capacity, taken = placed.capacity_on(numa)
-        scores.append(strategy.score(capacity, taken, placed.weighed(share)))
-    return min(scores, default=0)
+    return min(
+        (strategy.score(part.capacity, part.taken, placed.weighed(part.share)) for part in placed.parts), default=0
+    )
 
 
 def score_cpu_allocation(placed: Placed, strategy: Strategy) -> int:
@@ -76,22 +70,17 @@ def score_pod_level(placed: Placed, strategy: Strategy) -> int:
     ``(100 - 10 * NUMA nodes) + 10 * utilisation`` of the place that the pod is put in, the pod included.
 
     Fewer NUMA nodes always win; among equals the fuller place, so that single-NUMA pods gather and others find room
-    (pod-level NUMA topology policy, "Score").
+    (pod-level NUMA topology policy, "Score"). A single NUMA node that the pod fills up scores 90 + 10.
     """
     capacity, taken = placed.scope
     wanted = placed.weighed(placed.amounts)
     full = score_filling(ScoringType.MOST_ALLOCATED, wanted, capacity, taken, strategy.weights)
-    return max(0, MAX_SCORE - NUMA_STEP * placed.numa_nodes) + NUMA_STEP * full // MAX_SCORE
-
-
-def normalise(scores: Mapping[str, int]) -> dict[str, int]:
-    """Scores of all feasible nodes on the scale 0 to 100: the best gets 100, as kube-scheduler's ``DefaultNormalizeScore``."""
-    best = max(scores.values(), default=0)
-    return {node: score * MAX_SCORE // best if best else 0 for node, score in scores.items()}
+    return min(MAX_SCORE, max(0, MAX_SCORE - NUMA_STEP * placed.numa_nodes) + NUMA_STEP * full // MAX_SCORE)
 
 
 METHODS: Final[Mapping[NodeScoring, Callable[[Placed, Strategy], int]]] = {
+    NodeScoring.FEWEST_NUMA_NODES: lambda placed, _strategy: score_fewest(placed.placement),
+    NodeScoring.CPU_ORCHESTRATION: score_orchestration,
     NodeScoring.KOORDINATOR: score_koordinator,
-    NodeScoring.ORCHESTRATION: score_orchestration,
-    NodeScoring.POD_LEVEL: score_pod_level,
+    NodeScoring.POD_LEVEL_POLICY: score_pod_level,
 }

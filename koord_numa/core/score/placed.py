@@ -16,6 +16,15 @@ from koord_numa.core.vocabulary import CpuBindPolicy
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """One NUMA node that takes ``share`` of the pod: what it has in total, and what was taken before."""
+
+    share: Amounts
+    capacity: Amounts
+    taken: Amounts
+
+
+@dataclass(frozen=True, slots=True)
 class Placed:
     """One pod's placement on one node, before it is held. ``amounts`` is the pod's effective request."""
 
@@ -60,20 +69,25 @@ class Placed:
             return amounts
         return {**amounts, CPU: amplify(amounts[CPU], self.inventory.ratios.get(CPU))}
 
-    def capacity_on(self, numa: int) -> tuple[Amounts, Amounts]:
-        """What a NUMA node has in total, and how much of it was taken."""
-        books = self.books
-        at = books.numa_ids.index(numa)
-        capacity = {name: amounts[at] for name, amounts in books.total.items()}
-        return capacity, {name: capacity[name] - books.free[name][at] for name in capacity}
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The NUMA nodes that take a part of the pod."""
+        books = self.books if self.placement.numa else None
+        return tuple(_part(books, numa, share) for numa, share in self.placement.numa) if books else ()
 
     @property
     def scope(self) -> tuple[Amounts, Amounts]:
         """Total and taken of the NUMA nodes that the pod's amounts are on, or of the whole node when it has none."""
         if self.placement.numa:
-            parts = [self.capacity_on(numa) for numa, _ in self.placement.numa]
-            return total(capacity for capacity, _ in parts), total(taken for _, taken in parts)
+            parts = self.parts
+            return total(part.capacity for part in parts), total(part.taken for part in parts)
         held = dict(self.ledger.amounts)
         own = MILLI * len(self.ledger.cpus)
         held[CPU] = held.get(CPU, 0) - own + amplify(own, self.inventory.ratios.get(CPU))
         return self.inventory.allocatable, held
+
+
+def _part(books: Accounts, numa: int, share: Amounts) -> Part:
+    at = books.numa_ids.index(numa)
+    capacity = {name: amounts[at] for name, amounts in books.total.items()}
+    return Part(share, capacity, {name: capacity[name] - books.free[name][at] for name in capacity})

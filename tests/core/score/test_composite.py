@@ -14,8 +14,6 @@ from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.request import PodRequest
 from koord_numa.core.score.composite import (
     METHODS,
-    NodeScoring,
-    normalise,
     score_cpu_allocation,
     score_node,
     score_numa_topology,
@@ -24,7 +22,7 @@ from koord_numa.core.score.composite import (
 from koord_numa.core.score.placed import Placed
 from koord_numa.core.score.strategy import Strategy
 from koord_numa.core.verdicts import Placement
-from koord_numa.core.vocabulary import NumaPolicy, QosClass, ScoringType
+from koord_numa.core.vocabulary import NodeScoring, NumaPolicy, QosClass, ScoringType
 from tests.core.allocation.nodes import GI, held, node, pod
 
 MOST, LEAST = Strategy(ScoringType.MOST_ALLOCATED), Strategy(ScoringType.LEAST_ALLOCATED)
@@ -143,7 +141,7 @@ def test_a_and_b(request_: PodRequest, strategy: Strategy, a: int, b: int) -> No
     """Eight NUMA nodes of eight CPUs and 64Gi each."""
     it = placed(request_, node("2x4x4x2"))
     assert (score_numa_topology(it, strategy), score_cpu_allocation(it, strategy)) == (a, b)
-    assert score_orchestration(it, strategy) == a + b
+    assert score_orchestration(it, strategy) == (a + b) // 2
 
 
 def test_the_pod_level_score_prefers_fewer_numa_nodes_then_fuller_ones() -> None:
@@ -153,7 +151,7 @@ def test_the_pod_level_score_prefers_fewer_numa_nodes_then_fuller_ones() -> None
         pod(4000, 32 * GI, limit=5000, numa=SINGLE), empty, (held("a", numa={0: {"cpu": 4000}, 1: {"cpu": 4000}}),)
     )
     two = placed(pod(12000, 64 * GI, limit=13000, numa=RESTRICTED), empty)
-    assert [score_node(NodeScoring.POD_LEVEL, it, LEAST) for it in (one, fuller, two)] == [95, 97, 86]
+    assert [score_node(NodeScoring.POD_LEVEL_POLICY, it, LEAST) for it in (one, fuller, two)] == [95, 97, 86]
 
 
 def test_without_numa_nodes_a_plus_b_is_nothing() -> None:
@@ -162,13 +160,26 @@ def test_without_numa_nodes_a_plus_b_is_nothing() -> None:
     assert score_orchestration(it, LEAST) == 0
 
 
-@given(st.dictionaries(st.text(max_size=3), st.integers(0, 200)))
-def test_normalising_keeps_the_order_and_the_scale(scores: dict[str, int]) -> None:
-    scaled = normalise(scores)
-    assert set(scaled) == set(scores)
-    assert all(0 <= score <= 100 for score in scaled.values())
-    assert all(scaled[a] <= scaled[b] for a in scores for b in scores if scores[a] <= scores[b])
-    assert not scores or not max(scores.values()) or max(scaled.values()) == 100
+@given(st.lists(st.integers(0, 200), min_size=1))
+def test_a_constant_scale_never_turns_round_what_dividing_by_the_best_would_say(sums: list[int]) -> None:
+    normalised = [100 * one // max(1, *sums) for one in sums]
+    ours = [one // 2 for one in sums]
+    assert all(ours[i] <= ours[k] for i, a in enumerate(normalised) for k, b in enumerate(normalised) if a < b)
+
+
+@given(
+    st.sampled_from(list(NodeScoring)),
+    st.sampled_from([strategy for strategy in ScoringType if strategy is not ScoringType.LEAST_NUMA_NODES]),
+    st.integers(1, 32),
+    st.sampled_from([SINGLE, RESTRICTED, NumaPolicy.BEST_EFFORT, NumaPolicy.NONE]),
+)
+def test_every_score_is_0_to_100(method: NodeScoring, strategy: ScoringType, cpus: int, policy: NumaPolicy) -> None:
+    """On a node of 16 CPUs on each of two NUMA nodes."""
+    where, request = node("2x1x8x2"), pod(1000 * cpus, GI, qos=LSR, numa=policy)
+    answer = allocate(request, where, Ledger(), UNASKED)
+    if isinstance(answer, Placement):
+        placed_there = Placed(answer, effective_requests(request), where, Ledger())
+        assert 0 <= score_node(method, placed_there, Strategy(strategy)) <= 100
 
 
 def test_every_method_has_a_row() -> None:

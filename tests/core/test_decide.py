@@ -1,0 +1,73 @@
+"""Which node wins depends on the configured method of scoring; nodes of kubelets are scored by what they publish."""
+
+from dataclasses import replace
+
+import pytest
+
+from koord_numa.core.candidate import Candidate, candidate
+from koord_numa.core.decide import Parts, Rules, ask_of, decide
+from koord_numa.core.kubelet.view import kubelet_view
+from koord_numa.core.ledger import Ledger
+from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
+from koord_numa.core.verdicts import Placement
+from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, NodeScoring, NumaPolicy, QosClass, ScoringType
+from tests.core.allocation import nodes
+from tests.core.allocation.nodes import GI
+
+ONLY_NUMA = Parts(resources=0, devices=0, numa=1, node_affinity=0, taints=0, pod_affinity=0, spread=0)
+POD = nodes.pod(4000, 4 * GI, qos=QosClass.LSR, numa=NumaPolicy.RESTRICTED)
+
+
+def ours(name: str, shape: str, used: int = 0) -> Candidate:
+    """A node whose CPUs are ours, with so many GiB used on each of its first two NUMA nodes."""
+    offer = replace(nodes.node(shape), node=name)
+    ledger = (
+        Ledger.of([nodes.held("other", numa={numa: {"memory": used * GI} for numa in (0, 1)})]) if used else Ledger()
+    )
+    return candidate(Node(name, allocatable=offer.allocatable), offer, ledger)
+
+
+def kubelets(name: str, cpus: int) -> Candidate:
+    """A node of a kubelet with two free NUMA nodes."""
+    free = {"cpu": 1000 * cpus, "memory": 64 * GI}
+    published = Topology(
+        node=name,
+        owner=CpuOwner.KUBELET,
+        zones=(Zone(0, free, free, free), Zone(1, free, free, free)),
+        kubelet=KubeletConfig(topology_policy=KubeletPolicy.SINGLE_NUMA_NODE, cpu_policy="static"),
+        distances={(0, 0): 10, (0, 1): 21, (1, 0): 21, (1, 1): 10},
+    )
+    node = Node(name, allocatable={"cpu": 2000 * cpus, "memory": 128 * GI, "pods": 110})
+    return candidate(node, kubelet_view(node, published, ()), Ledger())
+
+
+@pytest.mark.parametrize(
+    ("method", "winner"),
+    [
+        pytest.param(NodeScoring.FEWEST_NUMA_NODES, "eight", id="equal-so-the-first-name"),
+        pytest.param(NodeScoring.CPU_ORCHESTRATION, "used", id="one-of-two-numa-nodes-and-fuller"),
+        pytest.param(NodeScoring.KOORDINATOR, "used", id="fuller-numa-node"),
+        pytest.param(NodeScoring.POD_LEVEL_POLICY, "used", id="equally-many-then-fuller"),
+    ],
+)
+def test_the_configured_method_decides(method: NodeScoring, winner: str) -> None:
+    rules = Rules(node_scoring=method, parts=ONLY_NUMA)
+    found = decide(ask_of(POD, rules), [ours("used", "2x1x4x2", used=32), ours("eight", "2x4x4x2")], rules)
+    assert isinstance(found, Placement)
+    assert found.node == winner
+
+
+@pytest.mark.parametrize(
+    ("scoring", "winner"),
+    [
+        pytest.param(ScoringType.MOST_ALLOCATED, "small", id="most-the-fuller-zone"),
+        pytest.param(ScoringType.LEAST_ALLOCATED, "large", id="least-the-emptier-zone"),
+    ],
+)
+@pytest.mark.parametrize("method", [method for method in NodeScoring if method is not NodeScoring.FEWEST_NUMA_NODES])
+def test_nodes_of_kubelets_are_scored_by_their_zones(method: NodeScoring, scoring: ScoringType, winner: str) -> None:
+    rules = Rules(node_scoring=method, scoring=scoring, parts=ONLY_NUMA)
+    request = nodes.pod(4000, 4 * GI)
+    found = decide(ask_of(request, rules), [kubelets("large", 32), kubelets("small", 8)], rules)
+    assert isinstance(found, Placement)
+    assert found.node == winner
