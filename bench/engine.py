@@ -4,10 +4,11 @@ The scheduling engine on synthetic clusters of mixed machines, half full: cold a
 CPU time of this process, not wall time. Decisions are those of the real engine; only the API server is absent.
 """
 
+import gc
 import resource
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from statistics import median
@@ -28,7 +29,9 @@ from koord_numa.core.vocabulary import (
     QosClass,
 )
 from koord_numa.engine import Engine, Outside, Source
+from koord_numa.engine.node_record import NodeRecord
 from koord_numa.engine.request_class import RequestClass
+from koord_numa.operator import GC_THRESHOLDS
 from koord_numa.settings import Settings
 
 GIB: Final = 1 << 30
@@ -71,6 +74,16 @@ REQUESTS: Final = (
 )
 """Twenty request classes."""
 
+FILLERS: Final = (
+    pod_request(4000, 8),
+    pod_request(8000, 32),
+    pod_request(6000, 12),
+    pod_request(8000, 16, QosClass.LSR),
+    pod_request(4000, 8, QosClass.LSE),
+    pod_request(16000, 32, QosClass.LSR),
+)
+"""What the clusters are half full of: about four pods a node."""
+
 
 @dataclass
 class Cluster:
@@ -92,10 +105,14 @@ class Cluster:
         """Decide one pod and count it, as the loop does."""
         verdict = self.engine.desk.decider.decide(klass)
         if isinstance(verdict, Placement):
-            pod = self.pod(request)
-            self.engine.state.hold(pod, verdict)
-            self.placed.append(pod.key.uid)
+            self.count_in(request, verdict)
         return verdict
+
+    def count_in(self, request: PodRequest, placement: Placement) -> None:
+        """Count a new pod where it was placed."""
+        pod = self.pod(request)
+        self.engine.state.hold(pod, placement)
+        self.placed.append(pod.key.uid)
 
     def leave(self) -> None:
         """One of the pods ends."""
@@ -130,6 +147,8 @@ def make_cluster(size: int, kinds: tuple[Kind, ...] = KINDS, full: float = 0.5) 
         if topology is not None:
             cluster.engine.observe_topology("ADDED", topology)
     _fill(cluster, full)
+    gc.collect()
+    gc.set_threshold(*GC_THRESHOLDS)  # as the operator does
     return cluster
 
 
@@ -163,18 +182,31 @@ def _node(name: str, kind: Kind, machine: Machine) -> tuple[Node, Topology | Non
 
 
 def _fill(cluster: Cluster, full: float) -> None:
-    """Pods that were placed node by node, by the engine's own rules for that node."""
+    """
+    Pods as the engine would place them on a node of each kind; the other nodes of the kind get the same, with other uids.
+    """
+    layouts: dict[int, list[tuple[PodRequest, Placement]]] = {}
     for record in list(cluster.engine.state.nodes.values()):
-        cpu = record.room
-        while record.room > cpu * (1 - full):
-            request = cluster.dice.choice(REQUESTS[:14])
-            pod = cluster.pod(request)
-            verdict = cluster.engine.desk.decider.try_node(cluster.klass(request), record.name)
-            if isinstance(verdict, Placement):
-                cluster.engine.state.hold(pod, verdict)
-                cluster.placed.append(pod.key.uid)
-            elif request is REQUESTS[0]:
-                break
+        shape = record.allocatable["cpu"] * 8 + len(record.topology.zones if record.topology else ())
+        if shape not in layouts:
+            layouts[shape] = _layout(cluster, record, full)
+            continue
+        for request, placement in layouts[shape]:
+            cluster.count_in(request, replace(placement, node=record.name))
+
+
+def _layout(cluster: Cluster, record: NodeRecord, full: float) -> list[tuple[PodRequest, Placement]]:
+    placed: list[tuple[PodRequest, Placement]] = []
+    whole = record.room
+    while record.room > whole * (1 - full):
+        request = cluster.dice.choice(FILLERS)
+        verdict = cluster.engine.desk.decider.try_node(cluster.klass(request), record.name)
+        if isinstance(verdict, Placement):
+            cluster.count_in(request, verdict)
+            placed.append((request, verdict))
+        elif request is FILLERS[0]:
+            break
+    return placed
 
 
 def _cpu_ms(work: Callable[[], object]) -> float:

@@ -12,7 +12,6 @@ import numpy as np
 from koord_numa.core.amounts import PODS, Amounts
 from koord_numa.core.candidate import Candidate
 from koord_numa.core.node import Node
-from koord_numa.core.score.sparing import is_device
 from koord_numa.core.verdicts import Rejection
 from koord_numa.engine.name_order import NameOrder
 from koord_numa.engine.node_record import NodeRecord
@@ -35,9 +34,9 @@ class Columns:
         self.start = 0  # the journal position of journal[0]
         self.usable: Bools = np.zeros(FIRST_ROWS, dtype=np.bool_)  # has a Node, nothing bars it
         self.marks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # which cordon, taints and problem it has
-        self.offered: dict[str, Ints] = {}
-        self.held: dict[str, Ints] = {}
-        self.devices: list[str] = []  # offered resources that are devices
+        self.resources: dict[str, int] = {}  # name -> its place in ``offered`` and ``held``
+        self.offered: Ints = np.zeros((FIRST_ROWS, 0), dtype=np.int64)
+        self.held: Ints = np.zeros((FIRST_ROWS, 0), dtype=np.int64)
         self.free_pods: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)
         self.zones = Zones(FIRST_ROWS)
         self.names: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)
@@ -93,13 +92,14 @@ class Columns:
             for name, row in self.row_of.items():
                 self.names[row] = self.order.number(name)
 
-    def column(self, table: dict[str, Ints], resource: str) -> Ints:
-        """The column of a resource in ``offered`` or ``held``; made when it is new."""
-        found = table.get(resource)
+    def place(self, resource: str) -> int:
+        """Which column of ``offered`` and ``held`` a resource has; made when it is new."""
+        found = self.resources.get(resource)
         if found is None:
-            found = table[resource] = np.zeros(len(self.usable), dtype=np.int64)
-            if table is self.offered and is_device(resource):
-                self.devices.append(resource)
+            found = self.resources[resource] = len(self.resources)
+            more = np.zeros((len(self.usable), 1), dtype=np.int64)
+            self.offered = np.hstack([self.offered, more])
+            self.held = np.hstack([self.held, more])
         return found
 
     def _occupy(self, record: NodeRecord) -> int:
@@ -125,12 +125,9 @@ class Columns:
 
     def _grow(self) -> None:
         size = 2 * len(self.usable)
-        for attribute in ("usable", "marks", "free_pods", "names"):
+        for attribute in ("usable", "marks", "free_pods", "names", "offered", "held"):
             setattr(self, attribute, longer(getattr(self, attribute), size))
         self.zones.grow(size)
-        for table in (self.offered, self.held):
-            for resource in table:
-                table[resource] = longer(table[resource], size)
 
     def _refresh(self, row: int) -> None:
         record = self.records[row]
@@ -142,16 +139,15 @@ class Columns:
         self.marks[row] = self._mark(record.node)
         self.names[row] = self.order.number(record.name)
         self.free_pods[row] = allocatable.get(PODS, UNLIMITED) - len(record.booked)
-        self._write(self.offered, row, allocatable)
-        self._write(self.held, row, record.booked.amounts)
+        self._write(row, allocatable, record.booked.amounts)
         self.zones.write(row, record)
 
-    def _write(self, table: dict[str, Ints], row: int, amounts: Amounts) -> None:
-        for resource in amounts:
-            if resource not in table:
-                self.column(table, resource)
-        for resource, values in table.items():
-            values[row] = amounts.get(resource, 0)
+    def _write(self, row: int, offered: Amounts, held: Amounts) -> None:
+        for resource in (*offered, *held):
+            if resource not in self.resources:
+                self.place(resource)
+        self.offered[row] = [offered.get(resource, 0) for resource in self.resources]
+        self.held[row] = [held.get(resource, 0) for resource in self.resources]
 
     def _mark(self, node: Node) -> int:
         key = (node.problem, node.unschedulable, node.taints)

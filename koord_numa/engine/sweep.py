@@ -5,13 +5,10 @@ The scalar ``core.decide.evaluate`` is the specification. For every row the swee
 ``evaluate`` refuses, else a score that ``evaluate`` cannot exceed. A property test keeps that true.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from koord_numa.core.allocation.demand import CpuUse
 from koord_numa.core.amounts import CPU, MILLI
@@ -19,14 +16,14 @@ from koord_numa.core.decide import Ask, Rules, fits_objects, score_node_affinity
 from koord_numa.core.kubelet.aggregates import pod_demand
 from koord_numa.core.node import Node
 from koord_numa.core.score.composite import NUMA_STEP
-from koord_numa.core.score.filling import ALWAYS_SCORED, MAX_SCORE
+from koord_numa.core.score.filling import MAX_SCORE
 from koord_numa.core.verdicts import Rejection
-from koord_numa.core.vocabulary import NodeScoring, NumaPolicy, ScoringType
+from koord_numa.core.vocabulary import NodeScoring, NumaPolicy
+from koord_numa.engine.bookkeeping import Bookkeeping
 from koord_numa.engine.columns import Columns
 from koord_numa.engine.zone_columns import GROUNDS, Bools, Ground, Ints
 
 NO: Final = -1
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +72,20 @@ class Sweep:
             demands.node_name or demands.node_selector or demands.node_terms is not None or demands.preferred_nodes
         )
         self._alignment = Alignment.of(ask, rules)
-        self._scored = tuple(
-            (name, weight) for name, weight in rules.weights.items() if name in ALWAYS_SCORED or ask.amounts.get(name)
-        )
+        self._ledger = Bookkeeping(ask, rules, columns)
         self._of_mark: Ints = np.zeros(0, dtype=np.int64)
         self._of_node: dict[int, tuple[Node, int]] = {}
 
     def bounds(self, rows: Ints) -> Ints:
         """An upper bound of the score of each of these rows, or ``NO``. The columns must be up to date."""
-        columns, amounts, parts = self._columns, self._ask.amounts, self._rules.parts
-        names = dict.fromkeys((*amounts, *ALWAYS_SCORED, *(name for name, _ in self._scored)))
-        offered = {name: columns.column(columns.offered, name)[rows] for name in names}
-        used = {name: columns.column(columns.held, name)[rows] + amounts.get(name, 0) for name in names}
-        bound = self._objects(rows)
-        possible = (bound > NO) & columns.usable[rows] & (columns.free_pods[rows] >= 1)
-        for name, amount in amounts.items():
-            if amount > 0:
-                possible &= used[name] <= offered[name]
+        columns, parts = self._columns, self._rules.parts
+        sums = self._ledger.sums(rows)
         ground = columns.zones.ground[rows]
         fewest = self._fewest(rows, ground)
+        bound = self._objects(rows)
+        possible = (bound > NO) & columns.usable[rows] & (columns.free_pods[rows] >= 1) & sums.fits
         possible &= ~self._alignment.single[ground] | (fewest <= 1)
-        bound = bound + parts.resources * self._filling(offered, used)
-        bound += parts.devices * self._sparing(rows, offered, used)
+        bound = bound + parts.resources * sums.filling + parts.devices * sums.sparing
         bound += parts.numa * self._numa(ground, fewest)
         return np.where(possible, bound, NO)
 
@@ -144,55 +133,3 @@ class Sweep:
         if fits_objects(request, node) is not None:
             return NO
         return parts.node_affinity * score_node_affinity(request, node) + parts.taints * score_taints(request, node)
-
-    def _sparing(self, rows: Ints, offered: Mapping[str, Ints], used: Mapping[str, Ints]) -> Ints:
-        """As ``score_sparing``, for every row."""
-        columns = self._columns
-        least: Ints | None = None
-        for name in columns.devices:
-            there = columns.offered[name][rows]
-            held = columns.column(columns.held, name)[rows] + self._ask.amounts.get(name, 0)
-            share = np.where(there > 0, held * MAX_SCORE // np.maximum(there, 1), MAX_SCORE)
-            least = share if least is None else np.minimum(least, share)
-        if least is None:
-            return np.full(len(rows), MAX_SCORE, dtype=np.int64)
-        common: Ints = np.zeros(len(rows), dtype=np.int64)
-        for name in ALWAYS_SCORED:
-            if name in offered:
-                share = used[name] * MAX_SCORE // np.maximum(offered[name], 1)
-                common = np.maximum(common, np.where(offered[name] > 0, share, 0))
-        ahead: Ints = np.maximum(0, np.minimum(MAX_SCORE, common) - least)
-        return MAX_SCORE - ahead
-
-    def _filling(self, offered: Mapping[str, Ints], used: Mapping[str, Ints]) -> Ints:
-        """As ``score_filling`` of whole nodes, for every row."""
-        strategy = self._rules.scoring
-        if strategy is ScoringType.BALANCED_ALLOCATION:
-            return _balance([_fraction(offered[name], used[name]) for name, _ in self._scored])
-        total: Ints = np.zeros(1, dtype=np.int64)
-        share: Ints = np.zeros(1, dtype=np.int64)
-        for name, weight in self._scored:
-            there, here = offered[name], used[name]
-            if strategy is ScoringType.MOST_ALLOCATED:
-                left = np.minimum(here, there)
-            else:
-                left = np.maximum(0, there - here)
-            total = total + weight * (left * MAX_SCORE // np.maximum(there, 1))  # 0 where nothing is offered
-            share = share + weight * (there > 0)
-        if strategy is ScoringType.LEAST_NUMA_NODES:
-            total = total * 0
-        return np.asarray(total // np.maximum(share, 1), dtype=np.int64)
-
-
-def _fraction(offered: Ints, used: Ints) -> Floats:
-    return np.where(offered > 0, np.minimum(1.0, used / np.maximum(offered, 1)), np.nan)
-
-
-def _balance(fractions: list[Floats]) -> Ints:
-    """As the balanced score: the same operations in the same order, so that not even the last digit differs."""
-    known = [~np.isnan(fraction) for fraction in fractions]
-    count = np.maximum(1, np.add.reduce([there.astype(np.int64) for there in known]))
-    mean = reduce(np.add, (np.where(there, f, 0.0) for f, there in zip(fractions, known, strict=True))) / count
-    squares = (np.where(there, (f - mean) * (f - mean), 0.0) for f, there in zip(fractions, known, strict=True))
-    score = ((1 - np.sqrt(reduce(np.add, squares) / count)) * MAX_SCORE).astype(np.int64)
-    return np.where(np.logical_or.reduce(known), score, 0)

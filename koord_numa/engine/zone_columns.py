@@ -121,7 +121,7 @@ def _ground(offer: Inventory) -> Ground:
 
 def longer(values: NDArray[Any], size: int) -> NDArray[Any]:
     """The same column with room for more rows, which are zero."""
-    grown = np.zeros(size, dtype=values.dtype)
+    grown = np.zeros((size, *values.shape[1:]), dtype=values.dtype)
     grown[: len(values)] = values
     return grown
 
