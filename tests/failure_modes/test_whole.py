@@ -9,7 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
+from koord_numa.cluster.events import Limits
 from koord_numa.engine import Source
+from koord_numa.runtime import Runtime
 from koord_numa.sandbox.apiserver import Effect, Fault
 from koord_numa.settings import LeaseSettings, Settings
 from tests.chaos.replicas import Replica
@@ -20,6 +22,7 @@ pytestmark = pytest.mark.e2e
 
 SETTINGS = Settings(lease=LeaseSettings(duration=2.0, renew=1.2, retry=0.2))
 STATUS = "scheduling.koordinator.sh/resource-status"
+EVENTS = "events.events.k8s.io"
 TWO: JsonObject = {"machines": [{"name": "n", "count": 2, "sockets": 2, "numa": 1, "cores": 4, "threads": 2}]}
 
 
@@ -123,3 +126,22 @@ async def test_two_that_both_believe_to_be_alone_do_no_harm(rack: World) -> None
     await second.join()
     assert set(rack.binds().values()) == {1}
     assert second.errors == []
+
+
+async def test_the_same_event_again_and_again_is_one_object_that_counts(rack: World) -> None:
+    async with operating(rack) as replica:
+        await until(lambda: replica.alive and rack.server.open_watches)
+
+        def tell(runtime: Runtime) -> bool:
+            runtime.recorder._limits = Limits(series_pause=0.0)
+            runtime.recorder.node_event("n-0", warning=True, reason="KubeletRefusal", message="as before")
+            return True
+
+        def told() -> list[JsonObject]:
+            return [event for event in rack.server.store.list(EVENTS) if event["reason"] == "KubeletRefusal"]
+
+        assert await replica.ask(tell, False)
+        await until(told)
+        assert await replica.ask(tell, False)
+        await until(lambda: told()[0].get("series"))
+    assert [event["series"]["count"] for event in told()] == [2]
