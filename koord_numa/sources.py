@@ -1,7 +1,8 @@
 """
 Where the engine's facts come from: which kinds are mirrored, which are checked by a census, and where each is handed over.
 
-A table in code: it starts nothing and decides nothing.
+A table in code: it starts nothing and decides nothing. PriorityClasses are not among them: the API server writes their value and
+preemption policy into every pod on admission, and later changes of a class do not change its pods.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from koord_numa.cluster.mirror import Mirror, Sink
 from koord_numa.cluster.resources import (
     BUDGETS,
     CLAIMS,
+    NAMESPACES,
     NODES,
     PODS,
     REBINDS,
@@ -28,6 +30,7 @@ from koord_numa.handlers.census import Census
 from koord_numa.handlers.kopf_settings import waiting_pods
 from koord_numa.handlers.reception import Reception
 from koord_numa.wire.budgets import parse_budget
+from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.nodes import parse_node
 from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.rebinds import parse_rebind
@@ -79,8 +82,13 @@ def sources_of(api: Api, engine: Engine, roster: Roster, reception: Reception) -
         Sink(engine.replace_bound, engine.observe_bound, lambda: engine.synced(Source.BOUND)),
     )
     nodes = Mirror(api, Kind(NODES, parse_node), Sink(replace_nodes, observe_node, lambda: engine.synced(Source.NODES)))
+    namespaces = Mirror(
+        api,
+        Kind(NAMESPACES, parse_namespace),
+        Sink(engine.namespaces.replace, engine.namespaces.observe, lambda: engine.synced(Source.NAMESPACES)),
+    )
     budgets = Mirror(api, Kind(BUDGETS, parse_budget), Sink(engine.replace_budgets, engine.observe_budget))
-    return Sources((bound, nodes), (budgets, *_storage(api, engine)), _censuses(api, engine, reception))
+    return Sources((bound, nodes, namespaces), (budgets, *_storage(api, engine)), _censuses(api, engine, reception))
 
 
 def _storage(api: Api, engine: Engine) -> tuple[Mirror[Any], ...]:

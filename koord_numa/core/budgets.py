@@ -1,4 +1,4 @@
-"""Disruption budgets and named priorities: what preemption has to respect."""
+"""Disruption budgets: what preemption has to respect."""
 
 from dataclasses import dataclass
 
@@ -14,15 +14,4 @@ class DisruptionBudget:
     selector: LabelSelector | None
     allowed: int = 0  # status.disruptionsAllowed
     disrupted: tuple[str, ...] = ()  # names of pods whose eviction is counted already
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NamedPriority:
-    """A PriorityClass of Kubernetes."""
-
-    name: str
-    value: int
-    default: bool = False
-    preempts: bool = True
     problem: str = ""

@@ -16,6 +16,7 @@ class Cause(Enum):
     CAPACITY_FREED = "capacity freed"
     POD_BOUND = "pod bound"  # somebody to be near to, or to spread around
     POD_GONE = "pod gone"
+    NAMESPACE_CHANGED = "namespace changed"  # its labels, which affinity terms may select
     VOLUME_CHANGED = "volume changed"
     UNLOCKED = "node unlocked"
     COOLED_DOWN = "node cooled down"
@@ -48,7 +49,7 @@ WAKERS: Final[Mapping[Reason, frozenset[Cause]]] = {
     Reason.TAINT: _NODE,
     Reason.HOST_PORT: frozenset({Cause.NODE_ADDED, Cause.CAPACITY_FREED}),
     Reason.VOLUME: _NODE | {Cause.VOLUME_CHANGED, Cause.POD_GONE},
-    Reason.POD_AFFINITY: _PODS,
+    Reason.POD_AFFINITY: _PODS | {Cause.NAMESPACE_CHANGED},
     Reason.SPREAD: _PODS,
     Reason.UNSUPPORTED: frozenset({Cause.NODE_ADDED}),
     Reason.LOCKED: frozenset({Cause.NODE_ADDED, Cause.UNLOCKED}),

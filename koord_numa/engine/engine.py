@@ -20,6 +20,7 @@ from koord_numa.engine.columns import Columns
 from koord_numa.engine.cooling import Cooling, is_refusal
 from koord_numa.engine.decider import Decider, Limits
 from koord_numa.engine.meter import Meter
+from koord_numa.engine.namespace_labels import NamespaceLabels
 from koord_numa.engine.node_record import NodeRecord
 from koord_numa.engine.nominations import Nominations
 from koord_numa.engine.notices import Notices
@@ -46,6 +47,7 @@ class Source(StrEnum):
     BOUND = "bound"
     NODES = "nodes"
     TOPOLOGIES = "topologies"
+    NAMESPACES = "namespaces"
 
 
 class Engine:
@@ -57,6 +59,7 @@ class Engine:
         self.meter = Meter()
         self.state = ClusterState(self._on_change)
         self.storage = StorageRoom(self._on_volumes)
+        self.namespaces = NamespaceLabels(self.state.index, self._on_namespaces)
         self._columns = Columns()
         self._cooling = Cooling(settings.cool_down)
         self.classes = RequestClasses(settings, self.state.index)
@@ -266,8 +269,13 @@ class Engine:
         self.queue.wake(Cause.VOLUME_CHANGED, self.outside.clock())
         self.scheduler.kick()
 
+    def _on_namespaces(self) -> None:
+        self._mind_terms()
+        self.queue.wake(Cause.NAMESPACE_CHANGED, self.outside.clock())
+        self.scheduler.kick()
+
     def _mind_terms(self) -> None:
-        """Terms of placed pods have come or gone: waiting pods that they pick belong to other classes now."""
+        """Terms of placed pods, or what they pick, have changed: waiting pods may belong to other classes now."""
         if self._epoch == self.state.index.epoch:
             return
         self._epoch = self.state.index.epoch

@@ -19,7 +19,10 @@ Place = tuple[NodeRecord, Pod]
 
 @dataclass(slots=True)
 class PlacedPods:
-    """``epoch`` changes when there is a new term, or one less, so that the classes of waiting pods may have changed."""
+    """
+    ``epoch`` changes when there is a new term, or one less, or a namespace that one may select is labelled anew, so that the
+    classes of waiting pods may have changed.
+    """
 
     namespaces: dict[str, Labels] = field(default_factory=dict)
     epoch: int = 0
@@ -58,6 +61,18 @@ class PlacedPods:
             self._claims[namespace, claim] -= 1
             if not self._claims[namespace, claim]:
                 del self._claims[namespace, claim]
+
+    def label_namespace(self, name: str, labels: Labels | None) -> bool:
+        """A namespace has these labels, or is gone when there are none; tells whether that is news."""
+        if self.namespaces.get(name) == labels:
+            return False
+        if labels is None:
+            del self.namespaces[name]
+        else:
+            self.namespaces[name] = labels
+        if any(term.namespace_selector is not None for term in self._terms):
+            self.epoch += 1
+        return True
 
     def pickers(self, pod: Pod) -> frozenset[PodTerm]:
         """The terms of counted pods that pick this pod: what they say decides or scores where it may go."""

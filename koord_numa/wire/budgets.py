@@ -1,9 +1,9 @@
-"""PodDisruptionBudgets and PriorityClasses: from API objects to what preemption respects."""
+"""PodDisruptionBudgets: from API objects to what preemption respects."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from koord_numa.core.budgets import DisruptionBudget, NamedPriority
+from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.constraints import LabelSelector
 from koord_numa.wire.metadata import head
 from koord_numa.wire.reading import Findings, Int64, Strict, read
@@ -23,14 +23,6 @@ class BudgetStatus(Strict):
     disrupted_pods: dict[str, str] | None = None
 
 
-class PriorityModel(Strict):
-    """A PriorityClass has no spec; its fields stand at the top."""
-
-    value: Int64 = 0
-    global_default: bool | None = None
-    preemption_policy: str | None = None
-
-
 def parse_budget(obj: Mapping[str, Any]) -> DisruptionBudget:
     """A PodDisruptionBudget; a malformed one protects every pod of its namespace. Raises ``WireError`` only when it has no name."""
     findings = Findings()
@@ -47,19 +39,5 @@ def parse_budget(obj: Mapping[str, Any]) -> DisruptionBudget:
         selector=LabelSelector() if findings.problem else selector,
         allowed=0 if findings.problem else max(0, status.disruptions_allowed or 0),
         disrupted=tuple(sorted(status.disrupted_pods or ())),
-        problem=findings.problem,
-    )
-
-
-def parse_priority(obj: Mapping[str, Any]) -> NamedPriority:
-    """A PriorityClass. Raises ``WireError`` only when it has no name."""
-    findings = Findings()
-    top = head(obj, "PriorityClass", findings)
-    model = findings.of(lambda: read(PriorityModel, top.body, top.place), PriorityModel())
-    return NamedPriority(
-        name=top.name,
-        value=model.value,
-        default=bool(model.global_default),
-        preempts=model.preemption_policy != "Never",
         problem=findings.problem,
     )

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from koord_numa.wire import WireError, parse_node, parse_pod, parse_rebind, parse_topology
-from koord_numa.wire.budgets import parse_budget, parse_priority
+from koord_numa.wire.budgets import parse_budget
+from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
 from tests.wire.objects import KOORDINATOR_NRT, KUBELET_NRT, NODE, POD, REBIND, annotated, changed
 
@@ -87,7 +88,7 @@ SUBJECTS: dict[str, tuple[Parse, dict[str, Any]]] = {
         parse_budget,
         {"metadata": {"name": "b"}, "spec": {"selector": {}}, "status": {"disruptionsAllowed": 1}},
     ),
-    "priority": (parse_priority, {"metadata": {"name": "p"}, "value": 1}),
+    "namespace": (parse_namespace, {"metadata": {"name": "p", "labels": {"team": "a"}}}),
 }
 
 

@@ -1,11 +1,11 @@
-"""Volumes, claims, storage classes, disruption budgets and priorities."""
+"""Volumes, claims, storage classes and disruption budgets."""
 
 from typing import Any
 
-from koord_numa.core.budgets import DisruptionBudget, NamedPriority
+from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.constraints import LabelSelector, NodeTerm, Operator, Requirement
 from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
-from koord_numa.wire.budgets import parse_budget, parse_priority
+from koord_numa.wire.budgets import parse_budget
 from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
 
 ZONE = "topology.kubernetes.io/zone"
@@ -110,12 +110,6 @@ def test_a_malformed_budget_protects_everybody() -> None:
     found = budget(spec={"selector": {"matchLabels": 5}}, status={"disruptionsAllowed": 2})
     assert (found.selector, found.allowed) == (LabelSelector(), 0)
     assert found.problem.startswith("PodDisruptionBudget shop/b: spec.selector.matchLabels: 5: input should be")
-
-
-def test_priorities() -> None:
-    obj = {"metadata": {"name": "p"}, "value": 1000, "globalDefault": True, "preemptionPolicy": "Never"}
-    assert parse_priority(obj) == NamedPriority("p", 1000, default=True, preempts=False)
-    assert parse_priority({"metadata": {"name": "p"}, "value": -5}) == NamedPriority("p", -5)
 
 
 NOW = "2026-01-01T00:00:00Z"
