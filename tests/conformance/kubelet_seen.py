@@ -2,7 +2,8 @@
 The same sequences as a scheduler sees them: who would place a pod that the kubelet refuses, and who would refuse one that it admits.
 
 ``with_full_configuration`` knows the node's configuration and the pods, and none of the kubelet's answers but admitted or not.
-``with_published_amounts`` sees the Node object, the pods, and the zones and attributes of an exporter, after every step.
+``with_published_amounts`` sees the Node object, the pods, and the zones and attributes of an exporter, after every step;
+``with_published_cpu_options`` the CPU manager's policy and options as well.
 """
 
 from collections import Counter
@@ -19,7 +20,7 @@ from koord_numa.core.kubelet.view import KubeletView, after_admission, after_rem
 from koord_numa.core.ledger import Holding
 from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
 from koord_numa.core.request import PodKey, PodRequest
-from koord_numa.core.verdicts import Rejection
+from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.core.vocabulary import CpuOwner
 from tests.conformance.kubelet_admission import Sequence, Step, exported
 
@@ -32,6 +33,7 @@ class Score:
     admits: int = 0
     wrong_yes: Counter[str] = field(default_factory=Counter)
     wrong_no: Counter[str] = field(default_factory=Counter)
+    wrong_no_classes: Counter[str] = field(default_factory=Counter)  # those of docs/kubelet-model.md
     wrong_charges: Counter[str] = field(default_factory=Counter)
     named: list[str] = field(default_factory=list)  # the steps with a wrong yes
 
@@ -63,12 +65,31 @@ def with_full_configuration(seen: _Seen) -> KubeletView:
 
 def with_published_amounts(seen: _Seen) -> KubeletView:
     """Nothing but zones, two attributes, the Node object and the pods on the node."""
-    node, config = seen.sequence.node, seen.sequence.node.config
+    config = seen.sequence.node.config
+    return _published(seen, KubeletConfig(topology_policy=config.topology_policy, topology_scope=config.topology_scope))
+
+
+def with_published_cpu_options(seen: _Seen) -> KubeletView:
+    """As above, and the CPU manager's policy and options."""
+    config = seen.sequence.node.config
+    return _published(
+        seen,
+        KubeletConfig(
+            topology_policy=config.topology_policy,
+            topology_scope=config.topology_scope,
+            cpu_policy=config.cpu_policy,
+            cpu_options=config.cpu_options,
+        ),
+    )
+
+
+def _published(seen: _Seen, config: KubeletConfig) -> KubeletView:
+    node = seen.sequence.node
     published = Topology(
         node="n",
         owner=CpuOwner.KUBELET,
         zones=exported(node, seen.state, seen.sequence.memory),
-        kubelet=KubeletConfig(topology_policy=config.topology_policy, topology_scope=config.topology_scope),
+        kubelet=config,
         distances=node.machine.distances,
     )
     return kubelet_view(Node("n", allocatable=node.allocatable), published, seen.pods.values(), (), seen.view)
@@ -111,10 +132,18 @@ def _note_answer(where: str, step: Step, ours: KubeletAdmission | Rejection, see
     score.steps += 1
     score.admits += bool(step.out["admit"])
     if step.out["admit"] and isinstance(ours, Rejection):
+        score.wrong_no_classes[_class_of(ours)] += 1
         score.wrong_no[f"{policy}, {ours.reason.value}: {ours.detail.split('; ')[-1]}"] += 1
     elif not step.out["admit"] and isinstance(ours, KubeletAdmission):
         score.wrong_yes[f"{policy}, {step.out['reason']}"] += 1
         score.named.append(f"  {where}: {ours.note}")
+
+
+def _class_of(no: Rejection) -> str:
+    """The class of a wrong no, as docs/kubelet-model.md names them."""
+    if no.reason is Reason.KUBELET_SMT:
+        return "CPUs that might split a core"
+    return "memory groups" if "do not explain where memory is in use" in no.detail else "estimates"
 
 
 def _check_charge(

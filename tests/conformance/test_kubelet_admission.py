@@ -9,7 +9,13 @@ from typing import Any
 from koord_numa.core.kubelet.replay import Refused, admit
 from koord_numa.core.kubelet.state import KubeletState
 from tests.conformance.kubelet_admission import Sequence, exported, load, published, written
-from tests.conformance.kubelet_seen import Score, judge, with_full_configuration, with_published_amounts
+from tests.conformance.kubelet_seen import (
+    Score,
+    judge,
+    with_full_configuration,
+    with_published_amounts,
+    with_published_cpu_options,
+)
 from tests.conformance.vectors import Case, Conforms, Oracle, cases, each_file
 
 Answers = list[Mapping[str, Any]]
@@ -94,4 +100,18 @@ def test_kubelet_admission_with_published_amounts_only(file: Path, record_proper
     assert score.admits
     assert score.wrong_yes.total() <= 0.001 * score.steps, str(score)
     assert score.wrong_no.total() <= 0.3 * score.admits, str(score)
+    assert score.wrong_no_classes["estimates"] <= 0.01 * score.admits, str(score)
     assert score.wrong_charges.total() <= 0.005 * score.admits, score.wrong_charges
+
+
+@each_file("kubelet-admission")
+def test_kubelet_admission_with_cpu_options_published(file: Path, record_property: Any) -> None:
+    """Publishing the CPU manager's policy and options makes most of the careful refusals unnecessary."""
+    score = Score()
+    for case in cases(file):
+        judge(load(case), with_published_cpu_options, score)
+    first, second = str(score).splitlines()[:2]
+    record_property("conformance", f"{file.name}, CPU options published: {first}; {second}")
+    assert score.admits
+    assert score.wrong_yes.total() <= 0.001 * score.steps, str(score)
+    assert score.wrong_no.total() <= 0.15 * score.admits, str(score)
