@@ -1,6 +1,7 @@
 """The table of failure modes is complete and true as far as it can be checked: every test that it names exists."""
 
 import ast
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -37,6 +38,13 @@ def named_in(path: Path) -> set[str]:
         functions = (one for one in inner if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
         found |= {prefix + one.name for one in functions if one.name.startswith("test_")}
     return found
+
+
+def test_every_metric_that_people_are_to_look_at_exists() -> None:
+    named = set(re.findall(r"koord_numa_\w+", DOCUMENT.read_text()))
+    served = (ROOT / "koord_numa" / "metrics.py").read_text()
+    assert named
+    assert [metric for metric in sorted(named) if f'"{metric}"' not in served] == []
 
 
 def test_there_are_enough_and_they_are_numbered() -> None:
