@@ -1,0 +1,139 @@
+"""The choice among nodes: predicates in order, the best score, then the first name, and a reason for everybody."""
+
+from dataclasses import replace
+
+import pytest
+
+from koord_numa.core.candidate import Candidate, candidate
+from koord_numa.core.constraints import (
+    Constraints,
+    HostPort,
+    NodeTerm,
+    Operator,
+    PreferredNodeTerm,
+    Requirement,
+    TaintEffect,
+    Toleration,
+)
+from koord_numa.core.decide import Rules, ask_of, decide, looks_around, score_node_affinity, score_taints
+from koord_numa.core.inventory import inventory
+from koord_numa.core.ledger import Holding, Ledger
+from koord_numa.core.node import Node, Taint
+from koord_numa.core.request import Container, PodKey, PodRequest
+from koord_numa.core.verdicts import Placement, Reason, Rejection, Unschedulable
+from koord_numa.core.vocabulary import ContainerKind, ScoringType
+
+GIB = 1 << 30
+PLAIN = Node("node", allocatable={"cpu": 8000, "memory": 32 * GIB, "pods": 10}, labels={"disk": "ssd"})
+
+
+def seen(node: Node, *held: int, ports: tuple[HostPort, ...] = ()) -> Candidate:
+    """A node without topology that holds pods of so many milli-CPUs."""
+    offer = inventory(node, None)
+    holdings = [Holding(PodKey("d", f"held-{i}", f"held-{i}"), {"cpu": cpu}) for i, cpu in enumerate(held)]
+    return candidate(node, offer, Ledger.of(holdings), ports)
+
+
+def asks(cpu: int = 1000, **demands: object) -> PodRequest:
+    amounts = {"cpu": cpu, "memory": GIB}
+    constraints = Constraints(**demands)  # type: ignore[arg-type]  # demands are named fields
+    return PodRequest(containers=(Container("app", ContainerKind.APP, amounts),), constraints=constraints)
+
+
+def chosen(request: PodRequest, *candidates: Candidate, scoring: ScoringType = ScoringType.MOST_ALLOCATED) -> str:
+    rules = Rules(scoring=scoring)
+    verdict = decide(ask_of(request, rules), candidates, rules)
+    assert isinstance(verdict, Placement)
+    return verdict.node
+
+
+IN_SSD = NodeTerm(labels=(Requirement("disk", Operator.IN, ("ssd",)),))
+TAINTED = replace(PLAIN, taints=(Taint("gpu", TaintEffect.NO_SCHEDULE, "yes"),))
+
+
+@pytest.mark.parametrize(
+    ("request_", "node", "reason"),
+    [
+        pytest.param(asks(), replace(PLAIN, problem="label x"), Reason.BAD_NODE, id="a malformed node"),
+        pytest.param(asks(node_name="other"), PLAIN, Reason.NODE_NAME, id="another node is named"),
+        pytest.param(asks(), replace(PLAIN, unschedulable=True), Reason.UNSCHEDULABLE, id="cordoned"),
+        pytest.param(asks(), TAINTED, Reason.TAINT, id="tainted"),
+        pytest.param(asks(node_selector=(("disk", "hdd"),)), PLAIN, Reason.NODE_AFFINITY, id="selector"),
+        pytest.param(asks(node_terms=(NodeTerm(),)), PLAIN, Reason.NODE_AFFINITY, id="an empty term"),
+        pytest.param(asks(host_ports=(HostPort(80),)), PLAIN, Reason.HOST_PORT, id="port taken"),
+        pytest.param(asks(cpu=9000), PLAIN, Reason.RESOURCES, id="too large"),
+        pytest.param(asks(cpu=4500), PLAIN, Reason.RESOURCES, id="too little left"),
+    ],
+)
+def test_every_predicate_says_no_by_its_own_reason(request_: PodRequest, node: Node, reason: Reason) -> None:
+    rules = Rules()
+    verdict = decide(ask_of(request_, rules), [seen(node, 4000, ports=(HostPort(80),))], rules)
+    assert isinstance(verdict, Unschedulable)
+    assert {name: no.reason for name, no in verdict.rejections.items()} == {"node": reason}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        asks(node_name="node"),
+        asks(tolerations=(Toleration(exists=True),)),
+        asks(node_selector=(("disk", "ssd"),), node_terms=(IN_SSD,)),
+        asks(host_ports=(HostPort(81),)),
+        asks(cpu=4000),
+    ],
+    ids=["named", "tolerates", "selected", "other port", "exactly what is left"],
+)
+def test_what_fits_is_taken(request_: PodRequest) -> None:
+    assert chosen(request_, seen(PLAIN, 4000, ports=(HostPort(80),))) == "node"
+
+
+def test_a_barred_node_says_why() -> None:
+    why = Rejection(Reason.LOCKED, "locked", resolvable=False)
+    rules = Rules()
+    verdict = decide(ask_of(asks(), rules), [replace(seen(PLAIN), barred=why)], rules)
+    assert verdict == Unschedulable({"node": why})
+
+
+def test_strategies_choose_the_fuller_or_the_emptier_node() -> None:
+    full, empty = seen(replace(PLAIN, name="full"), 4000), seen(replace(PLAIN, name="empty"))
+    assert chosen(asks(), full, empty, scoring=ScoringType.MOST_ALLOCATED) == "full"
+    assert chosen(asks(), full, empty, scoring=ScoringType.LEAST_ALLOCATED) == "empty"
+
+
+def test_equal_nodes_go_by_name_whatever_their_order() -> None:
+    nodes = [seen(replace(PLAIN, name=name)) for name in ("worker-2", "worker-10", "worker-1")]
+    assert {chosen(asks(), *nodes[shift:], *nodes[:shift]) for shift in range(3)} == {"worker-1"}
+
+
+def test_preferences_are_shares_of_what_could_be_earned() -> None:
+    two = asks(
+        preferred_nodes=(
+            PreferredNodeTerm(30, IN_SSD),
+            PreferredNodeTerm(70, NodeTerm(labels=(Requirement("zone", Operator.EXISTS),))),
+        )
+    )
+    assert score_node_affinity(two, PLAIN) == 30
+    assert score_node_affinity(asks(), PLAIN) == 0
+    soft = replace(
+        PLAIN, taints=(Taint("a", TaintEffect.PREFER_NO_SCHEDULE), Taint("b", TaintEffect.PREFER_NO_SCHEDULE))
+    )
+    assert (score_taints(asks(), PLAIN), score_taints(asks(), soft)) == (100, 80)
+
+
+def test_what_nobody_supports_is_refused_by_every_node() -> None:
+    rules = Rules()
+    verdict = decide(ask_of(asks(unsupported=("resourceClaims", "x")), rules), [seen(PLAIN)], rules)
+    assert isinstance(verdict, Unschedulable)
+    assert verdict.rejections["node"].message == "koord-numa does not support: resourceClaims; x"
+
+
+def test_claims_of_unread_volumes_wait() -> None:
+    rules = Rules()
+    verdict = decide(ask_of(asks(claims=("data",)), rules), [seen(PLAIN)], rules)
+    assert isinstance(verdict, Unschedulable)
+    assert verdict.rejections["node"].reason is Reason.VOLUME
+
+
+def test_only_pods_that_care_look_around() -> None:
+    assert not looks_around(asks(node_selector=(("disk", "ssd"),), host_ports=(HostPort(80),)))
+    assert looks_around(asks(claims=("data",)))

@@ -1,0 +1,67 @@
+"""A node and a class rest after a refusal, longer each time, and are forgotten when they stay quiet."""
+
+import pytest
+
+from koord_numa.core.verdicts import Reason
+from koord_numa.engine.cooling import Cooling, is_refusal
+from koord_numa.engine.placed_pods import PlacedPods
+from koord_numa.engine.request_class import RequestClass, RequestClasses
+from koord_numa.settings import Backoff, Settings
+from tests.engine.world import make_pod
+
+CLASSES = RequestClasses(Settings(), PlacedPods())
+
+
+def klass(cpu: int = 1000) -> RequestClass:
+    found = CLASSES.of(make_pod("pod", cpu=cpu))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("phase", "reason", "refused"),
+    [
+        ("Failed", "TopologyAffinityError", True),
+        ("Failed", "SMTAlignmentError", True),
+        ("Failed", "UnexpectedAdmissionError", True),
+        ("Failed", "OutOfcpu", True),
+        ("Failed", "Evicted", False),
+        ("Failed", "", False),
+        ("Running", "TopologyAffinityError", False),
+    ],
+)
+def test_refusals_are_told_by_the_kubelets_reason(phase: str, reason: str, refused: bool) -> None:
+    assert is_refusal(make_pod("pod", phase=phase, reason=reason)) is refused
+
+
+def test_a_rest_is_for_one_pair_only_and_says_why() -> None:
+    cooling, rested = Cooling(Backoff(initial=30, max=600)), klass()
+    assert cooling.refused("node", rested, "OutOfcpu", now=100) == 130
+    refusal = cooling.refusal("node", rested, now=129)
+    assert refusal is not None
+    assert (refusal.reason, refusal.resolvable) == (Reason.COOLING_DOWN, False)
+    assert refusal.detail == "its kubelet answered OutOfcpu 1 time(s) to such pods"
+    assert cooling.refusal("node", klass(2000), now=129) is None
+    assert cooling.refusal("other", rested, now=129) is None
+    assert cooling.refusal("node", rested, now=130) is None
+
+
+def test_every_further_refusal_doubles_the_rest_up_to_a_limit() -> None:
+    cooling, rested, now = Cooling(Backoff(initial=30, max=100)), klass(), 0.0
+    rests = []
+    for _ in range(4):
+        until = cooling.refused("node", rested, "OutOfcpu", now)
+        rests.append(until - now)
+        now = until
+    assert rests == [30, 60, 100, 100]
+
+
+def test_the_end_of_a_rest_is_told_once_and_quiet_pairs_are_forgotten() -> None:
+    cooling, rested = Cooling(Backoff(initial=30, max=100)), klass()
+    cooling.refused("b", rested, "OutOfcpu", now=0)
+    cooling.refused("a", rested, "OutOfcpu", now=0)
+    assert [cooling.ended(now) for now in (29, 30, 31)] == [[], ["a", "b"], []]
+    assert len(cooling) == 2
+    assert cooling.ended(130) == []
+    assert len(cooling) == 0
+    assert cooling.refused("a", rested, "OutOfcpu", now=131) == 161
