@@ -4,8 +4,8 @@ What the engine needs of the outside world, as protocols, and how the outside wo
     ClusterError
     ├── Conflict        the object changed or is bound already: look at it again
     ├── Gone            there is no such object (any more): forget it
-    ├── Unavailable     overload, 5xx, no connection: back off (``retry_after`` seconds when the server said so)
-    ├── UnknownOutcome  the request was sent and the answer lost: keep the hold, read the object back, then settle
+    ├── Unavailable     nothing was done (429, 503, no connection): back off, ``retry_after`` seconds when the server said so
+    ├── UnknownOutcome  a write was sent and may have been done (no answer, 500, 502, 504): keep the hold, read the object back, settle
     ├── Forbidden       an RBAC rule is missing: permanent until an operator grants it (``rule`` says which)
     └── Invalid         the server refuses the request as such: a bug or hostile data, never retried unchanged
 """
@@ -32,7 +32,10 @@ class Gone(ClusterError):
 
 
 class Unavailable(ClusterError):
-    """The server cannot answer now: 429, 5xx, refused or broken connection before the request was sent."""
+    """
+    Nothing was done and may be asked for again: 429, 503, a connection refused before the request was sent; for reads also every
+    other 5xx and a lost answer.
+    """
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -40,7 +43,10 @@ class Unavailable(ClusterError):
 
 
 class UnknownOutcome(ClusterError):
-    """The request may or may not have been carried out: it timed out or the connection broke after it was sent."""
+    """
+    A write may or may not have been carried out: it timed out, the connection broke after it was sent, or the answer was 500, 502 or
+    504, with which a proxy or etcd may have given up on a write that came through.
+    """
 
 
 class Forbidden(ClusterError):

@@ -151,10 +151,14 @@ async def test_a_cut_watch_goes_on_without_a_list(server: ApiServer, api: Api) -
 async def test_a_silent_watch_is_left(server: ApiServer, api: Api) -> None:
     async with mirror_of(api) as watched:
         await until(lambda: server.open_watches == 1)
-        server.faults.add(Fault(effect=Effect.SLOW_WATCH, seconds=60.0, count=1))  # neither event nor bookmark comes
+        silence = server.faults.add(Fault(effect=Effect.SILENT_WATCH))  # neither event nor bookmark comes
         server.store.create(pod("a"))
+        await until(lambda: watched.mirror.reconnects)
+        assert watched.picture.objects == {}
+        assert "watch pods" in watched.mirror.problem
+        server.faults.remove(silence)
         await watched.shows("a")
-        assert (watched.picture.lists, watched.mirror.reconnects) == (1, 1)
+        assert (watched.picture.lists, watched.mirror.problem) == (1, "")
 
 
 async def test_an_outage_is_waited_out(server: ApiServer, api: Api) -> None:

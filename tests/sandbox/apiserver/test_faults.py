@@ -100,6 +100,27 @@ async def test_a_silent_watch_says_nothing_until_it_is_over(api: Api, server: Ap
         assert await watch.seen(1) == [("ADDED", "c")]
 
 
+async def test_a_silent_watch_costs_a_look_a_bookmark_and_no_more() -> None:
+    async with ApiServer(bookmark_interval=0.1) as server, aiohttp.ClientSession() as session:
+        silence = server.faults.add(Fault(effect=Effect.SILENT_WATCH))
+        async with session.get(f"{server.url}/api/v1/configmaps?watch=1&allowWatchBookmarks=1") as response:
+            begun = asyncio.get_running_loop().time()
+            while server.faults.hits(silence) < 5:  # every look at the watch is a hit
+                assert await read_within(response, 0.01) == b""
+            assert asyncio.get_running_loop().time() - begun >= 0.3
+            server.faults.remove(silence)
+            assert b"BOOKMARK" in await read_within(response, 10)
+
+
+async def read_within(response: aiohttp.ClientResponse, seconds: float) -> bytes:
+    """What comes next on the stream; nothing when nothing comes in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await response.content.readany()
+    except TimeoutError:
+        return b""
+
+
 async def test_a_watch_catches_up_when_silence_ends(api: Api, server: ApiServer) -> None:
     server.faults.add(Fault(effect=Effect.SILENT_WATCH))
     async with api.watch(CONFIGMAPS) as watch:
