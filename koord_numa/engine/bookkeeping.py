@@ -29,17 +29,21 @@ class Sums:
     sparing: Ints
 
 
+Some = slice | list[int]
+"""Some of the resources; neighbours as a slice, which costs nothing to take."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Which columns matter, and how. Valid while no resource is new."""
 
     places: Ints
     wanted: Ints
-    needed: list[int]
-    scored: list[int]
+    needed: Some
+    scored: Some
     weights: Ints
-    common: list[int]
-    devices: list[int]
+    common: Some
+    devices: Some
 
 
 class Bookkeeping:
@@ -71,11 +75,11 @@ class Bookkeeping:
         return Plan(
             places=np.array(places, dtype=np.int64),
             wanted=np.array([self._amounts.get(name, 0) for name in names], dtype=np.int64),
-            needed=[i for i, name in enumerate(names) if self._amounts.get(name, 0) > 0],
-            scored=scored,
+            needed=_some([i for i, name in enumerate(names) if self._amounts.get(name, 0) > 0]),
+            scored=_some(scored),
             weights=np.array([weights[names[i]] for i in scored], dtype=np.int64),
-            common=[i for i, name in enumerate(names) if name in ALWAYS_SCORED],
-            devices=[i for i, name in enumerate(names) if is_device(name)],
+            common=_some([i for i, name in enumerate(names) if name in ALWAYS_SCORED]),
+            devices=_some([i for i, name in enumerate(names) if is_device(name)]),
         )
 
     def _counts(self, name: str) -> bool:
@@ -84,7 +88,7 @@ class Bookkeeping:
     def _filling(self, offered: Ints, used: Ints, percent: Ints) -> Ints:
         plan, strategy = self._plan, self._rules.scoring
         there = offered[:, plan.scored]
-        if strategy is ScoringType.LEAST_NUMA_NODES or not plan.scored:
+        if strategy is ScoringType.LEAST_NUMA_NODES or not len(plan.weights):
             return np.zeros(len(offered), dtype=np.int64)
         if strategy is ScoringType.BALANCED_ALLOCATION:
             return _balance(there, used[:, plan.scored])
@@ -97,11 +101,20 @@ class Bookkeeping:
 
     def _sparing(self, offered: Ints, percent: Ints) -> Ints:
         plan = self._plan
-        if not plan.devices:
+        devices = offered[:, plan.devices]
+        if not devices.shape[1]:
             return np.full(len(offered), MAX_SCORE, dtype=np.int64)
-        least = np.where(offered[:, plan.devices] > 0, percent[:, plan.devices], MAX_SCORE).min(axis=1)
-        common = (percent * (offered > 0))[:, plan.common].max(axis=1)
-        return np.asarray(MAX_SCORE - np.maximum(0, np.minimum(MAX_SCORE, common) - least), dtype=np.int64)
+        least = np.where(devices > 0, percent[:, plan.devices], MAX_SCORE).min(axis=1)
+        common = (percent[:, plan.common] * (offered[:, plan.common] > 0)).max(axis=1)
+        ahead: Ints = np.minimum(MAX_SCORE, common) - least
+        return MAX_SCORE - np.maximum(0, ahead)
+
+
+def _some(numbers: list[int]) -> Some:
+    if not numbers:
+        return slice(0, 0)
+    whole = slice(numbers[0], numbers[-1] + 1)
+    return whole if len(numbers) == whole.stop - whole.start else numbers
 
 
 def _balance(offered: Ints, used: Ints) -> Ints:

@@ -88,7 +88,7 @@ class Ranking:
                 self._evaluate(row)
         else:
             self._bound(changed)
-        self._summarise(np.unique(changed // BLOCK))
+        self._summarise(np.array(sorted({row // BLOCK for row in rows}), dtype=np.int64))
 
     def _start_over(self) -> None:
         self._epoch = self._columns.order.epoch

@@ -104,7 +104,7 @@ class Sweep:
             if amount > 0 and name in zones.free:
                 fewest = np.maximum(fewest, zones.fewest(rows, name, amount))
         kubelet = (ground & Ground.KUBELET) > 0
-        if kubelet.any():
+        if pinned != self._ask.amounts.get(CPU, 0) and kubelet.any():  # else it is the same question
             for_kubelet = zones.fewest(rows, CPU, pinned) if pinned and CPU in zones.free else 1
             fewest = np.where(kubelet, for_kubelet, fewest)
         return fewest

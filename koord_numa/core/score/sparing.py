@@ -5,6 +5,7 @@ A node's share of CPU or memory in use should not run ahead of the share of its 
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from koord_numa.core.amounts import Amounts, is_native
@@ -23,6 +24,7 @@ def score_sparing(wanted: Amounts, offer: Amounts, held: Mapping[str, int]) -> i
     return MAX_SCORE - max(0, min(MAX_SCORE, common) - min(devices))
 
 
+@lru_cache(maxsize=1024)
 def is_device(resource: str) -> bool:
     """Extended resources are pieces of hardware that only some nodes have; Koordinator's batch amounts are not."""
     return not is_native(resource) and not resource.startswith(_NOT_HARDWARE)
