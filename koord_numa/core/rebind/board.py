@@ -79,7 +79,8 @@ class Board:
     fixed: CpuSet = CpuSet()
     room: Mapping[int, int] = field(default_factory=dict)
     _sitting: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
-    _footprints: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
+    _footprints: dict[tuple[CpuExclusivePolicy, int], int] = field(default_factory=dict, repr=False, compare=False)
+    _figures: dict[Arrangement, Figures] = field(default_factory=dict, repr=False, compare=False)
     _blocks: dict[tuple[int, int], int] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -123,6 +124,13 @@ class Board:
 
     def figures(self, arrangement: Sequence[int]) -> Figures:
         """The whole arrangement in numbers."""
+        key = tuple(arrangement)
+        known = self._figures.get(key)
+        if known is None:
+            known = self._figures[key] = self._count(key)
+        return known
+
+    def _count(self, arrangement: Arrangement) -> Figures:
         crossings = splits = 0
         for index, bits in enumerate(arrangement):
             numa_nodes, split = self._sits(index, bits)
@@ -240,13 +248,15 @@ class Board:
 
     def _footprint(self, policy: CpuExclusivePolicy, bits: int) -> int:
         """The CPUs' cores, as the bits of their first CPUs; or their NUMA nodes, as a mask."""
-        spanned = [numa for numa, here in self.machine.numa_bits.items() if here & bits]
-        if policy is CpuExclusivePolicy.NUMA_NODE_LEVEL:
-            return sum(1 << numa for numa in spanned)
-        known = self._footprints.get(bits)
+        known = self._footprints.get((policy, bits))
         if known is None:
-            touched = (core for numa in spanned for core in self.cores_on[numa] if core & bits)
-            known = self._footprints[bits] = sum(core & -core for core in touched)
+            spanned = [numa for numa, here in self.machine.numa_bits.items() if here & bits]
+            if policy is CpuExclusivePolicy.NUMA_NODE_LEVEL:
+                known = sum(1 << numa for numa in spanned)
+            else:
+                touched = (core for numa in spanned for core in self.cores_on[numa] if core & bits)
+                known = sum(core & -core for core in touched)
+            self._footprints[policy, bits] = known
         return known
 
     def _block(self, numa: int, free: int) -> int:

@@ -5,22 +5,21 @@ Pods are reallocated in the order LSE before LSR before others, required before 
 before younger. A plan that improves nothing is empty; a plan never makes a pod worse (``board.py`` says what worse means).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.machine import Machine
-from koord_numa.core.rebind.board import Board, Figures, Tenant
+from koord_numa.core.rebind.board import Arrangement, Board, Figures, Tenant
 from koord_numa.core.rebind.search import better_arrangements
 from koord_numa.core.rebind.sequence import Route, Step, route
 from koord_numa.core.request import PodKey
 from koord_numa.core.vocabulary import QosClass
 
 _QOS_ORDER: Final = (QosClass.LSE, QosClass.LSR)
-_ROUTES_TRIED: Final = 32
-_STAGES: Final = 4
+_EFFORTS: Final = (3_000, 2_000, 1_000, 1_000)
+"""Evaluations of arrangements, stage by stage: what is left to do after the first is little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +74,8 @@ def plan_rebind(board: Board) -> RebindPlan:
     stage = board
     moves: list[Step] = []
     dropped: tuple[int, ...] = ()
-    for _ in range(_STAGES):
-        way = _best_route(stage)
+    for effort in _EFFORTS:
+        way = _best_route(stage, effort)
         if way is None:
             break
         moves += way.steps
@@ -90,16 +89,26 @@ def plan_rebind(board: Board) -> RebindPlan:
     )
 
 
-def _best_route(board: Board) -> Route | None:
+def _best_route(board: Board, effort: int) -> Route | None:
     """The route that ends best: one without drops to the best arrangement, else the best end among the first ones."""
     best: Route | None = None
-    for arrangement in islice(better_arrangements(board), _ROUTES_TRIED):
+    for arrangement in _sample(list(better_arrangements(board, effort))):
+        if best is not None and board.figures(best.end) < board.figures(arrangement):
+            return best  # those that follow are not as good even if they can be reached
         way = route(board, arrangement)
         if way.end == arrangement:
             return way if best is None or board.figures(way.end) < board.figures(best.end) else best
         if _still_worth_it(board, way) and (best is None or board.figures(way.end) < board.figures(best.end)):
             best = way
     return best
+
+
+def _sample(ranked: Sequence[Arrangement]) -> Iterator[Arrangement]:
+    """The first few, then ever fewer: neighbours in the ranking are alike, and what hinders one hinders the next."""
+    position = 0
+    while position < len(ranked):
+        yield ranked[position]
+        position = max(position + 1, position * 5 // 4)
 
 
 def node_figures(board: Board, arrangement: Iterable[int]) -> NodeFigures:

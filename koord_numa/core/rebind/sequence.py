@@ -84,6 +84,8 @@ def _closer(board: Board, seat: int, target: int, free: int) -> Iterator[int]:
 
 def _exchanges(board: Board, seat: int, given: int, taken: int) -> Iterator[int]:
     """Seats after exchanging CPUs of ``given`` for CPUs of ``taken``: anywhere, then NUMA node by NUMA node, core by core."""
+    if not given or not taken:
+        return
     yield from _exchange(seat, given, taken)
     for numa in board.machine.numa_bits.values():
         yield from _exchange(seat, given & numa, taken & numa)
