@@ -1,0 +1,189 @@
+"""Every reason is given by somebody, told by its sentence: one small situation each, and none is missing."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from koord_numa.core.allocate import AllocateOptions, WithoutTopology
+from koord_numa.core.candidate import Candidate, candidate
+from koord_numa.core.constraints import (
+    Constraints,
+    HostPort,
+    LabelSelector,
+    NodeTerm,
+    Operator,
+    PodTerm,
+    Requirement,
+    SpreadConstraint,
+    TaintEffect,
+)
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.decide import Ask, Rules, ask_of, evaluate, refuse_everywhere
+from koord_numa.core.fit.pod_affinity import neighbourhood
+from koord_numa.core.fit.spread import spread_view
+from koord_numa.core.fit.volumes import Storage
+from koord_numa.core.kubelet.view import kubelet_view
+from koord_numa.core.ledger import Ledger
+from koord_numa.core.node import KubeletAllocation, KubeletConfig, Node, Taint, Topology, Zone
+from koord_numa.core.request import Pod, PodKey, PodRequest
+from koord_numa.core.verdicts import Reason, Rejection
+from koord_numa.core.vocabulary import (
+    CpuBindPolicy,
+    CpuOwner,
+    KubeletPolicy,
+    NodeBindPolicy,
+    NumaPolicy,
+    QosClass,
+)
+from koord_numa.engine.cooling import Cooling
+from koord_numa.engine.node_record import NodeRecord
+from koord_numa.engine.request_class import RequestClass
+from koord_numa.settings import Backoff, Profile
+from tests.core.allocation import nodes
+from tests.core.allocation.nodes import GI, held, pod
+
+LSR = QosClass.LSR
+PLAIN = pod(1000, GI)
+RULES = Rules()
+Situation = Callable[[], Rejection | object]
+
+
+def ours(name: str = "n", ledger: Ledger | None = None, **fields: Any) -> Candidate:
+    """A node of 16 CPUs that are ours to give."""
+    offer = nodes.node(**fields)
+    return candidate(Node(name, allocatable=offer.allocatable), offer, ledger or Ledger())
+
+
+def kubelets(policy: KubeletPolicy = KubeletPolicy.SINGLE_NUMA_NODE, **config: Any) -> Candidate:
+    """A node of a kubelet with two NUMA nodes of eight CPUs; of 32Gi on each, half is in use and nobody knows by whom."""
+    capacity = {"cpu": 8000, "memory": 32 * GI}
+    free = {"cpu": 8000, "memory": 16 * GI}
+    published = Topology(
+        node="n",
+        owner=CpuOwner.KUBELET,
+        zones=(Zone(0, capacity, capacity, free), Zone(1, capacity, capacity, free)),
+        kubelet=KubeletConfig(topology_policy=policy, **config),
+    )
+    node = Node("n", allocatable={"cpu": 16000, "memory": 64 * GI, "pods": 110})
+    return candidate(node, kubelet_view(node, published, ()), Ledger())
+
+
+def asks(request: PodRequest, where: Candidate, rules: Rules = RULES) -> Situation:
+    """What this node answers."""
+    return lambda: evaluate(ask_of(request, rules), where, rules)
+
+
+def demands(where: Candidate | None = None, **constraints: Any) -> Situation:
+    """What a node answers to a small pod with these demands."""
+    return asks(replace(PLAIN, constraints=Constraints(**constraints)), where or ours())
+
+
+def with_node(where: Candidate, **fields: Any) -> Candidate:
+    """The same node with other fields of the Node object."""
+    return replace(where, node=replace(where.node, **fields))
+
+
+def beside_another(**constraints: Any) -> Situation:
+    """A small pod with these demands beside a pod that is labelled ``app=x``."""
+
+    def answer() -> Rejection | object:
+        where = with_node(ours(), labels={"zone": "a"})
+        there = Pod(PodKey("ns", "other", "other"), PLAIN, node="n", labels=(("app", "x"),))
+        request = replace(PLAIN, namespace="ns", labels=(("app", "x"),), constraints=Constraints(**constraints))
+        placed = [(where.node, there)]
+        empty = Node("empty", labels={"zone": "b"})
+        ask = replace(
+            ask_of(request, RULES),
+            neighbours=neighbourhood(request, placed, {}),
+            spread=spread_view(request, [where.node, empty], placed) if request.constraints.spread else None,
+        )
+        return evaluate(ask, where, RULES)
+
+    return answer
+
+
+def resting() -> Rejection | None:
+    """A kubelet that has just refused such a pod."""
+    cooling, klass = Cooling(Backoff()), RequestClass(0, "plain", Profile(), PLAIN, {})
+    cooling.refused("n", klass, "SMTAlignmentError", 0.0)
+    return cooling.refusal("n", klass, 0.0)
+
+
+def barred(**fields: Any) -> Rejection | None:
+    """What the engine says of a node in this state."""
+    record = NodeRecord("n")
+    for name, value in fields.items():
+        setattr(record, name, value)
+    return record.barred()
+
+
+def everywhere(**constraints: Any) -> Rejection | None:
+    """What is said before any node is asked."""
+    ask: Ask = ask_of(replace(PLAIN, constraints=Constraints(**constraints)), RULES)
+    return refuse_everywhere(replace(ask, storage=Storage(known=False)))
+
+
+X = LabelSelector((Requirement("app", Operator.IN, ("x",)),))
+NEAR = PodTerm("zone", X, ("ns",))
+ELSEWHERE = NodeTerm(labels=(Requirement("zone", Operator.IN, ("far",)),))
+MALFORMED = replace(ours(), offer=replace(nodes.node(), machine=None, zones=(), problem="annotation x is odd"))
+BARE = replace(ours(), offer=replace(nodes.node(), machine=None, zones=()))
+SHARED_CORES = Ledger.of([held(f"p{core}", str(2 * core)) for core in range(8)])
+
+CLASHING = Topology(
+    node="n",
+    owner=CpuOwner.SCHEDULER,
+    kubelet_pods=(KubeletAllocation("ns", "by-the-kubelet", "k", CpuSet.parse("2-5"), managed_by_kubelet=True),),
+)
+
+SITUATIONS: dict[Reason, Situation] = {
+    Reason.RESOURCES: asks(pod(99000), ours()),
+    Reason.CPUS: asks(
+        pod(4000, qos=LSR, required=CpuBindPolicy.FULL_PCPUS),
+        ours(ledger=SHARED_CORES),
+        Rules(allocate=AllocateOptions(numa_policy=NumaPolicy.NONE)),
+    ),
+    Reason.CPU_COUNT: asks(pod(1500, qos=LSR), ours()),
+    Reason.BIND_POLICY: asks(
+        pod(4000, qos=LSR, required=CpuBindPolicy.SPREAD_BY_PCPUS), ours(bind=NodeBindPolicy.FULL_PCPUS_ONLY)
+    ),
+    Reason.NUMA_POLICY: asks(pod(1000, numa=NumaPolicy.RESTRICTED), ours(policy=NumaPolicy.SINGLE_NUMA_NODE)),
+    Reason.NUMA_AFFINITY: asks(pod(12000, numa=NumaPolicy.SINGLE_NUMA_NODE), ours()),
+    Reason.NO_TOPOLOGY: asks(pod(4000, qos=LSR), BARE),
+    Reason.BAD_TOPOLOGY: asks(pod(4000, qos=LSR), MALFORMED),
+    Reason.BAD_NODE: asks(PLAIN, with_node(ours(), problem="label x is odd")),
+    Reason.BAD_POD: asks(pod(4000, qos=LSR, limit=5000), ours()),
+    Reason.KUBELET_ALIGNMENT: asks(pod(10000, GI), kubelets(cpu_policy="static")),
+    Reason.KUBELET_SMT: asks(pod(3000, GI), kubelets()),
+    Reason.KUBELET_ALLOCATION: asks(pod(2000, 40 * GI), kubelets(KubeletPolicy.NONE, cpu_policy="static")),
+    Reason.UNTRUSTED: lambda: barred(node=Node("n"), published=CLASHING, ledger=Ledger.of([held("by-us", "0-3")])),
+    Reason.COOLING_DOWN: resting,
+    Reason.NODE_NAME: demands(node_name="another"),
+    Reason.UNSCHEDULABLE: asks(PLAIN, with_node(ours(), unschedulable=True)),
+    Reason.NODE_AFFINITY: demands(node_terms=(ELSEWHERE,)),
+    Reason.TAINT: asks(PLAIN, with_node(ours(), taints=(Taint("dedicated", TaintEffect.NO_SCHEDULE, "x"),))),
+    Reason.HOST_PORT: demands(replace(ours(), ports=(HostPort(80),)), host_ports=(HostPort(80),)),
+    Reason.VOLUME: lambda: everywhere(claims=("missing",)),
+    Reason.POD_AFFINITY: beside_another(anti_affinity=(NEAR,)),
+    Reason.SPREAD: beside_another(spread=(SpreadConstraint("zone", 1, hard=True, selector=X),)),
+    Reason.UNSUPPORTED: lambda: everywhere(unsupported=("resource claims",)),
+    Reason.LOCKED: lambda: barred(locked="by rebind x"),
+}
+
+
+@pytest.mark.parametrize("reason", list(Reason), ids=lambda reason: reason.value)
+def test_every_reason_is_given(reason: Reason) -> None:
+    answer = SITUATIONS[reason]()
+    assert isinstance(answer, Rejection), answer
+    assert answer.reason is reason, answer
+    assert answer.message
+
+
+def test_a_profile_can_permit_nodes_without_topology() -> None:
+    """The reason ``no-topology`` is a matter of configuration where only an alignment is missing."""
+    aligned = pod(1000, GI, limit=2000, numa=NumaPolicy.SINGLE_NUMA_NODE)
+    permissive = Rules(allocate=AllocateOptions(without_topology=WithoutTopology.PERMIT))
+    assert isinstance(asks(aligned, BARE)(), Rejection)
+    assert not isinstance(asks(aligned, BARE, permissive)(), Rejection)
