@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from bench.figure import Figure
-from koord_numa.core.amounts import Amounts
+from koord_numa.core.amounts import Amounts, subtract_to_zero
 from koord_numa.core.machine import Machine, regular_machine
 from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
 from koord_numa.core.request import Container, NumaSpec, Pod, PodKey, PodRequest
@@ -147,6 +147,7 @@ def make_cluster(size: int, kinds: tuple[Kind, ...] = KINDS, full: float = 0.5) 
         if topology is not None:
             cluster.engine.observe_topology("ADDED", topology)
     _fill(cluster, full)
+    _publish(cluster)
     gc.collect()
     gc.set_threshold(*GC_THRESHOLDS)  # as the operator does
     return cluster
@@ -193,6 +194,22 @@ def _fill(cluster: Cluster, full: float) -> None:
             continue
         for request, placement in layouts[shape]:
             cluster.count_in(request, replace(placement, node=record.name))
+
+
+def _publish(cluster: Cluster) -> None:
+    """The pods have started, and exporters show what kubelets have left."""
+    for record in list(cluster.engine.state.nodes.values()):
+        topology = record.topology
+        if topology is None or topology.owner is not CpuOwner.KUBELET:
+            continue
+        for pod in list(record.pods.values()):
+            cluster.engine.observe_bound("MODIFIED", replace(pod, started=True))
+        held = record.ledger.numa
+        zones = tuple(
+            replace(zone, available=subtract_to_zero(zone.available, held.get(zone.numa, {})))
+            for zone in topology.zones
+        )
+        cluster.engine.observe_topology("MODIFIED", replace(topology, zones=zones))
 
 
 def _layout(cluster: Cluster, record: NodeRecord, full: float) -> list[tuple[PodRequest, Placement]]:

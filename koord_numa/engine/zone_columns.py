@@ -33,6 +33,8 @@ class Ground(IntFlag):
     KUBELET = 16  # a kubelet decides
 
 
+NOTHING_HELD: Final[Mapping[int, Amounts]] = {}
+
 GROUNDS: Final = 32
 """So many combinations there are."""
 
@@ -82,12 +84,12 @@ class Zones:
     def _write_kubelet(self, row: int, record: NodeRecord, topology: Topology) -> Ground:
         kubelet = topology.kubelet
         if kubelet.cpu_policy in (None, STATIC) and any(zone.allocatable.get(CPU) for zone in topology.zones):
-            held: dict[int, dict[str, int]] = {}
-            for uid in sorted(record.unpublished):
+            held: dict[int, int] = {}
+            for uid in record.unpublished:
                 for numa, amounts in record.ledger.holdings[uid].numa:
-                    here = held.setdefault(numa, {CPU: 0})
-                    here[CPU] += amounts.get(CPU, 0)
-            self._write_free(row, [(zone.numa, {CPU: zone.available.get(CPU, 0)}) for zone in topology.zones], held)
+                    held[numa] = held.get(numa, 0) + amounts.get(CPU, 0)
+            zones = [(z.numa, {CPU: z.available.get(CPU, 0) - held.get(z.numa, 0)}) for z in topology.zones]
+            self._write_free(row, zones, NOTHING_HELD)
         single = kubelet.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
         return Ground.KUBELET | (Ground.SINGLE if single else Ground(0))
 
