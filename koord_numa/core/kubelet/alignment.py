@@ -11,6 +11,7 @@ from koord_numa.core.kubelet.answers import TOPOLOGY_AFFINITY, Alignment, Refusa
 from koord_numa.core.kubelet.machine import KubeletNode, bits_of
 from koord_numa.core.kubelet.wishes import Wish
 from koord_numa.core.numa.hints import Hint
+from koord_numa.core.numa.merge import best_size
 from koord_numa.core.numa.reachable import reachable_masks
 from koord_numa.core.vocabulary import KubeletPolicy
 
@@ -48,20 +49,16 @@ def _compromise(node: KubeletNode, wishes: Sequence[Wish]) -> Alignment:
     """
     The best intersection of one hint per wish; a wish without hints does not narrow it.
 
-    Best are intersections as wide as the narrowest hint of the wish that needs most NUMA nodes, then narrower ones from wide
-    to narrow, then wider ones from narrow to wide (compareHints in the kubelet's topologymanager/policy.go).
+    The narrowest hint of the wish that needs most NUMA nodes says how wide the intersection should be.
     """
     lists = [[Hint(mask, preferred) for mask, preferred in wish.hints()] for wish in wishes if wish.possible]
-    width = max((min(hint.mask.bit_count() for hint in hints if hint.mask) for hints in lists), default=0)
+    wanted = max((min(hint.mask.bit_count() for hint in hints if hint.mask) for hints in lists), default=0)
     reached = reachable_masks(lists, node.machine.numa_mask)
     if not reached:
         return Alignment(node.machine.numa_mask, preferred=False)
-
-    def cost(mask: int) -> tuple[int, int, tuple[int, int, int]]:
-        count = mask.bit_count()
-        return (0 if count == width else 1 if count < width else 2, abs(count - width), _rank(node, mask))
-
-    return Alignment(min(reached, key=cost), preferred=False)
+    size = best_size({mask.bit_count() for mask in reached}, wanted)
+    level = (mask for mask in reached if mask.bit_count() == size)
+    return Alignment(min(level, key=lambda mask: _rank(node, mask)), preferred=False)
 
 
 def _rank(node: KubeletNode, mask: int) -> tuple[int, int, int]:

@@ -30,7 +30,7 @@ def merge(takes: Sequence[Takes], nodes: int, distances: Distances | None = None
     reachable = reachable_masks(takes, nodes)
     if not reachable:
         return Hint(nodes, preferred=False)
-    size = _best_size({mask.bit_count() for mask in reachable}, max(map(_narrowest_of, takes)))
+    size = best_size({mask.bit_count() for mask in reachable}, max(map(_narrowest_of, takes)))
     return Hint(_choose([mask for mask in reachable if mask.bit_count() == size], distances), preferred=False)
 
 
@@ -86,7 +86,7 @@ def _narrowest_of(take: Takes) -> int:
     return min((mask.bit_count() for mask, *_ in take if mask is not None), default=0)
 
 
-def _best_size(sizes: set[int], wanted: int) -> int:
+def best_size(sizes: set[int], wanted: int) -> int:
     """
     Which size wins among results that are not preferred: the widest "narrowest" of all resources, else the next smaller, else wider.
 
