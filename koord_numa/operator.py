@@ -1,5 +1,5 @@
 """
-The operator as Kopf runs it: ``kopf run -m koord_numa.operator`` loads this module, ``koord-numa run`` calls ``serve``.
+The operator as Kopf runs it: ``kopf run -A -m koord_numa.operator`` loads this module, ``koord-numa run`` calls ``serve``.
 
 Kopf is kept replaceable: the engine, mirrors and election run beside it and outlive it when it gives up.
 """
@@ -26,7 +26,7 @@ from koord_numa.settings import Settings, load_settings
 
 __all__ = ["options_from_environment", "serve", "triggers"]
 
-GC_THRESHOLDS: Final = (100_000, 50, 100)
+GC_THRESHOLDS: Final = (10_000, 10, 1_000)
 """
 Kopf makes much short-lived garbage per event, and the default thresholds walk the whole mirrored cluster again and again:
 with these, the same list of 10,000 pods takes half the time.

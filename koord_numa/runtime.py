@@ -43,6 +43,12 @@ DEFAULT_PORT: Final = 10251
 SETTLING: Final = 5.0
 """Seconds that binds in flight get at the end, with the lease still ours."""
 
+STUCK: Final = 300.0
+"""
+Seconds without any sign of life from a mirror before the process counts as unhealthy. A live watch brings a bookmark every minute,
+and a dead one is noticed after 70 s, so this is no trouble of the API server: only a restart helps.
+"""
+
 _log = logging.getLogger(__name__)
 
 
@@ -140,6 +146,9 @@ class Runtime:
     def _unhealthy(self) -> Iterator[str]:
         if self.crew.failure.done():
             yield f"a task has died: {self.crew.failure.result()}"
+        for mirror in self.sources.mirrors:
+            if mirror.stuck > STUCK:
+                yield f"{mirror.kind}: neither an answer nor a failure for {mirror.stuck:.0f} s"
 
     def _not_ready(self) -> Iterator[str]:
         """What keeps this replica from scheduling, or from taking over at once. A warm standby is ready."""

@@ -1,6 +1,7 @@
 """Numbers for Prometheus: names, shapes and values after something has happened."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import aiohttp
@@ -70,6 +71,23 @@ async def test_pages_after_some_work(tmp_path: Path, monkeypatch: pytest.MonkeyP
     }
     assert {key: nodes.get(key) for key in expected_nodes} == expected_nodes
     assert 0 <= nodes["koord_numa_node_topology_age_seconds", (("node", "ours"),)] < 60
+
+
+async def test_a_mirror_without_a_sign_of_life_makes_the_process_unhealthy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, NODES) as rack, operating(rack.server, tmp_path, monkeypatch) as runtime:
+        await until(lambda: runtime.engine.ready)
+        url = f"http://127.0.0.1:{runtime.health.port}/healthz"
+        async with aiohttp.ClientSession() as session:
+            async with session.get(url) as response:
+                assert response.status == 200
+            monkeypatch.setattr("koord_numa.runtime.STUCK", -1.0)
+            async with session.get(url) as response:
+                assert response.status == 503
+                assert re.search(
+                    r"^nodes: neither an answer nor a failure for \d+ s$", await response.text(), re.MULTILINE
+                )
 
 
 @pytest.mark.parametrize(

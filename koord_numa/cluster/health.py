@@ -2,7 +2,8 @@
 What the outside may ask of the process over HTTP: ``/healthz``, ``/readyz``, ``/metrics`` and ``/metrics/nodes``. It answers
 questions and changes nothing.
 
-Health is about this process alone: an API server that is down does not make it unhealthy, since a restart would not help.
+Health is about this process alone: an API server that is down does not make it unhealthy, since a restart would not help. Answers
+come from the event loop that does the work, so that one that is stuck fails the probe by its silence.
 Readiness tells, in one line for each, what keeps it from scheduling.
 """
 

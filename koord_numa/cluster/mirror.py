@@ -70,6 +70,7 @@ class Mirror(Generic[T]):
         self._patience = patience or Patience()
         self._clock = clock
         self._last_sign = clock()
+        self._alive = clock()
         self._opened: float | None = None
         self._version = ""
         self._random = SystemRandom()
@@ -78,6 +79,14 @@ class Mirror(Generic[T]):
     def age(self) -> float:
         """Seconds since the server last said anything: list, event or bookmark."""
         return self._clock() - self._last_sign
+
+    @property
+    def stuck(self) -> float:
+        """
+        Seconds since it last got an answer or noticed that there was none, apart from pauses that it takes on purpose. An outage
+        keeps it small; only a mirror that waits for something that will never come has a large one.
+        """
+        return max(0.0, self._clock() - self._alive)
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -99,7 +108,9 @@ class Mirror(Generic[T]):
             if self.events > events or self._watched_for() > STEADY:
                 backoff.reset()  # the watch did work for a while: what ended it is no series of failures
             self.reconnects += 1
-            await asyncio.sleep(backoff.pause(pause))
+            pause = backoff.pause(pause)
+            self._alive = self._clock() + pause
+            await asyncio.sleep(pause)
 
     async def _list(self) -> None:
         self._opened = None
@@ -165,7 +176,7 @@ class Mirror(Generic[T]):
             self._version = str(version)
 
     def _sign(self) -> None:
-        self._last_sign = self._clock()
+        self._last_sign = self._alive = self._clock()
         if self.problem:
             self.problem = ""
             _log.info("%s: current again", self.kind)

@@ -161,6 +161,25 @@ async def test_a_silent_watch_is_left(server: ApiServer, api: Api) -> None:
         assert (watched.picture.lists, watched.mirror.problem) == (1, "")
 
 
+async def test_only_a_mirror_that_waits_for_nothing_that_comes_is_stuck(server: ApiServer, api: Api) -> None:
+    time = 100.0
+    mirror = Mirror(api, Kind(PODS, seen), Sink(lambda _: None, lambda *_: None), QUICK, lambda: time)
+    task = asyncio.create_task(mirror.run())
+    try:
+        await until(lambda: mirror.synced and server.open_watches)
+        time = 500.0
+        assert mirror.stuck == 400.0
+        server.store.create(pod("a"))
+        await until(lambda: mirror.stuck == 0.0)
+        await server.stop()
+        time, tries = 900.0, mirror.reconnects
+        await until(lambda: mirror.reconnects > tries + 2)
+        assert (mirror.stuck, mirror.age) == (0.0, 400.0)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_an_outage_is_waited_out(server: ApiServer, api: Api) -> None:
     async with mirror_of(api) as watched:
         await until(lambda: watched.mirror.synced)

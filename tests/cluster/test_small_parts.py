@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from threading import Event
 
 import aiohttp
 import pytest
@@ -95,6 +96,29 @@ async def test_health_and_readiness_are_two_things(office: tuple[Office, str]) -
     assert await ask(f"{url}/readyz") == (503, "pods are not known yet\nnodes are not known yet\n")
     answers.unhealthy = ["a task has died"]
     assert await ask(f"{url}/healthz") == (503, "a task has died\n")
+
+
+async def test_a_stuck_event_loop_fails_the_probe_by_its_silence() -> None:
+    registry, started, release, finish = CollectorRegistry(), Event(), Event(), Event()
+    server = HealthServer(Questions(list, list, registry, registry), 0, "127.0.0.1")
+
+    async def stuck_for_a_while() -> None:
+        await server.start()
+        started.set()
+        release.wait(30)
+        await asyncio.to_thread(finish.wait, 30)
+        await server.stop()
+
+    other = asyncio.create_task(asyncio.to_thread(asyncio.run, stuck_for_a_while()))
+    assert await asyncio.to_thread(started.wait, 30)
+    url = f"http://127.0.0.1:{server.port}/healthz"
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await ask(url)
+    release.set()
+    assert await ask(url) == (200, "ok\n")
+    finish.set()
+    await other
 
 
 async def test_metrics_are_served(office: tuple[Office, str]) -> None:
