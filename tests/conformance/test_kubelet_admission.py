@@ -100,7 +100,7 @@ def test_kubelet_admission_with_published_amounts_only(file: Path, record_proper
     assert score.admits
     assert score.wrong_yes.total() <= 0.001 * score.steps, str(score)
     assert score.wrong_no.total() <= 0.3 * score.admits, str(score)
-    assert score.wrong_no_classes["estimates"] <= 0.01 * score.admits, str(score)
+    assert score.wrong_no_classes["estimates"] <= 0.03 * score.admits, str(score)
     assert score.wrong_charges.total() <= 0.005 * score.admits, score.wrong_charges
 
 
@@ -114,4 +114,4 @@ def test_kubelet_admission_with_cpu_options_published(file: Path, record_propert
     record_property("conformance", f"{file.name}, CPU options published: {first}; {second}")
     assert score.admits
     assert score.wrong_yes.total() <= 0.001 * score.steps, str(score)
-    assert score.wrong_no.total() <= 0.15 * score.admits, str(score)
+    assert score.wrong_no.total() <= 0.2 * score.admits, str(score)
