@@ -28,8 +28,8 @@ __all__ = ["options_from_environment", "serve", "triggers"]
 
 GC_THRESHOLDS: Final = (10_000, 10, 1_000)
 """
-Kopf makes much short-lived garbage per event, and the default thresholds walk the whole mirrored cluster again and again:
-with these, the same list of 10,000 pods takes half the time.
+Kopf makes much short-lived garbage per event, and the default thresholds walk the whole mirrored cluster again and again. The old
+generation is left alone for long, and the young one is kept small: a walk over 100,000 young objects holds every bind for 0.3 s.
 """
 
 STEADY: Final = 60.0
