@@ -8,7 +8,6 @@ kube-scheduler's ``/metrics/resources``: on a large cluster they are many.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -21,13 +20,11 @@ from koord_numa.cluster.loop_lag import LoopLag
 from koord_numa.core.amounts import CPU, MILLI
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
-from koord_numa.core.verdicts import Alignment
+from koord_numa.core.verdicts import Alignment, Reason
 from koord_numa.engine.engine import Engine
-from koord_numa.engine.meter import BUCKETS, Histogram
+from koord_numa.engine.meter import Histogram, Result
 from koord_numa.engine.node_record import NodeRecord
 from koord_numa.sources import Sources
-
-RESULTS: Final = ("scheduled", "unschedulable", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +56,39 @@ class SchedulerNumbers(Collector):
 
     def _attempts(self) -> Iterator[Metric]:
         meter = self._of.engine.meter
-        profile = self._of.engine.settings.scheduler_names[0] if len(self._of.engine.settings.profiles) == 1 else ""
+        names = self._of.engine.settings.scheduler_names
+        by_result: dict[tuple[str, ...], Histogram] = {
+            (result.value, name): meter.attempts[result, name] for result in Result for name in names
+        }
         attempts = CounterMetricFamily(
             "scheduler_schedule_attempts", "Attempts to place a pod, by result.", labels=("result", "profile")
         )
-        for result in RESULTS:
-            attempts.add_metric((result, profile), meter.attempts[result])
+        for labels, durations in by_result.items():
+            attempts.add_metric(labels, durations.count)
         yield attempts
-        yield _histogram("scheduler_scheduling_algorithm_duration_seconds", "Time that decisions took.", meter.deciding)
+        yield _histogram(
+            "scheduler_scheduling_attempt_duration_seconds",
+            "Time that attempts took, their binds included.",
+            ("result", "profile"),
+            by_result,
+        )
+        yield _histogram(
+            "scheduler_scheduling_algorithm_duration_seconds", "Time that decisions took.", (), {(): meter.deciding}
+        )
         yield _histogram(
             "scheduler_framework_extension_point_duration_seconds",
             "Time from a decision until its bind was settled.",
-            meter.binding,
-            {"extension_point": "Bind"},
+            ("extension_point",),
+            {("Bind",): meter.binding},
+        )
+        yield _histogram(
+            "scheduler_pod_scheduling_sli_duration_seconds",
+            "Time from the first sight of a pod without a node until it was bound, by its number of attempts.",
+            ("attempts",),
+            {(label,): meter.waited[label] for label in sorted(meter.waited)},
+        )
+        yield _histogram(
+            "scheduler_pod_scheduling_attempts", "Attempts that bound pods had needed.", (), {(): meter.tries}
         )
 
     def _queue(self) -> Iterator[Metric]:
@@ -80,6 +97,14 @@ class SchedulerNumbers(Collector):
         for queue in ("active", "backoff", "unschedulable"):
             pending.add_metric((queue,), getattr(numbers, queue))
         yield pending
+        refused = GaugeMetricFamily(
+            "scheduler_unschedulable_pods",
+            "Parked pods by the rules that refuse them; a pod counts for each of its rules.",
+            labels=("plugin", "profile"),
+        )
+        for (reason, profile), count in sorted(self._of.engine.queue.refused().items(), key=_by_reason):
+            refused.add_metric((reason.value, profile), count)
+        yield refused
         state = self._of.engine.state
         cache = GaugeMetricFamily("scheduler_cache_size", "Objects that decisions see.", labels=("type",))
         for kind, size in (("nodes", state.nodes), ("pods", state.node_of), ("assumed_pods", state.assumed)):
@@ -101,7 +126,7 @@ class SchedulerNumbers(Collector):
             "error",
             {"Conflict": 0, "UnknownOutcome": 0} | meter.failures,
         )
-        yield _counts("koord_numa_rejections", "Verdicts against pods, by deciding rule.", "reason", meter.waits)
+        yield _counts("koord_numa_rejections", "Verdicts against pods, by deciding rule.", "reason", meter.rejections)
         attempts = CounterMetricFamily("scheduler_preemption_attempts", "Attempts to make room for a pod.")
         attempts.add_metric((), sum(meter.preemptions.values()))
         yield attempts
@@ -251,9 +276,16 @@ def _counts(name: str, about: str, label: str, counts: Mapping[str, int]) -> Met
     return family
 
 
-def _histogram(name: str, about: str, found: Histogram, labels: Mapping[str, str] | None = None) -> Metric:
-    bounds = [*(f"{bound:g}" for bound in BUCKETS), "+Inf"]
-    labels = labels or {}
-    family = HistogramMetricFamily(name, about, labels=tuple(labels))
-    family.add_metric(tuple(labels.values()), list(zip(bounds, accumulate(found.buckets), strict=True)), found.total)
+def _by_reason(entry: tuple[tuple[Reason, str], int]) -> tuple[str, str]:
+    (reason, profile), _ = entry
+    return reason.value, profile
+
+
+def _histogram(name: str, about: str, labels: tuple[str, ...], found: Mapping[tuple[str, ...], Histogram]) -> Metric:
+    """``found`` has a histogram for every combination of label values."""
+    family = HistogramMetricFamily(name, about, labels=labels)
+    for values, histogram in found.items():
+        bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
+        buckets = list(zip(bounds, accumulate(histogram.buckets), strict=True))
+        family.add_metric(values, buckets, histogram.total)
     return family

@@ -24,6 +24,10 @@ NODES: JsonObject = {
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
+def attempt(result: str) -> tuple[tuple[str, str], ...]:
+    return (("profile", "koord-numa"), ("result", result))
+
+
 async def scrape(runtime: Runtime, path: str) -> Samples:
     url = f"http://127.0.0.1:{runtime.health.port}{path}"
     async with aiohttp.ClientSession() as session, session.get(url) as response:
@@ -45,8 +49,15 @@ async def test_pages_after_some_work(tmp_path: Path, monkeypatch: pytest.MonkeyP
             await until(lambda: not runtime.engine.state.assumed)
             page, nodes = await asyncio.gather(scrape(runtime, "/metrics"), scrape(runtime, "/metrics/nodes"))
     expected = {
-        ("scheduler_schedule_attempts_total", (("profile", "koord-numa"), ("result", "scheduled"))): 1.0,
-        ("scheduler_schedule_attempts_total", (("profile", "koord-numa"), ("result", "error"))): 0.0,
+        ("scheduler_schedule_attempts_total", attempt("scheduled")): 1.0,
+        ("scheduler_schedule_attempts_total", attempt("error")): 0.0,
+        ("scheduler_scheduling_attempt_duration_seconds_count", attempt("scheduled")): 1.0,
+        ("scheduler_scheduling_attempt_duration_seconds_count", attempt("error")): 0.0,
+        ("scheduler_pod_scheduling_sli_duration_seconds_count", (("attempts", "1"),)): 1.0,
+        ("scheduler_pod_scheduling_attempts_count", ()): 1.0,
+        ("scheduler_pod_scheduling_attempts_bucket", (("le", "1"),)): 1.0,
+        ("scheduler_unschedulable_pods", (("plugin", "resources"), ("profile", "koord-numa"))): 1.0,
+        ("scheduler_unschedulable_pods", (("plugin", "unschedulable"), ("profile", "koord-numa"))): 1.0,
         ("scheduler_pending_pods", (("queue", "unschedulable"),)): 1.0,
         ("scheduler_pending_pods", (("queue", "active"),)): 0.0,
         ("scheduler_cache_size", (("type", "nodes"),)): 2.0,
@@ -62,6 +73,8 @@ async def test_pages_after_some_work(tmp_path: Path, monkeypatch: pytest.MonkeyP
     }
     assert {key: page.get(key) for key in expected} == expected
     assert page["scheduler_scheduling_algorithm_duration_seconds_count", ()] >= 2
+    assert page["scheduler_schedule_attempts_total", attempt("unschedulable")] >= 1
+    assert page["koord_numa_rejections_total", (("reason", "resources"),)] >= 1
     expected_nodes = {
         ("koord_numa_node_free_cpus", (("node", "ours"),)): 14.0,
         ("koord_numa_node_largest_aligned_cpus", (("node", "ours"),)): 8.0,

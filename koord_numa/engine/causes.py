@@ -1,6 +1,6 @@
 """What can change in a cluster, and which refusals each change may lift. A table, nothing else."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final
 
@@ -57,8 +57,12 @@ WAKERS: Final[Mapping[Reason, frozenset[Cause]]] = {
 """For every refusal, the changes that may lift it on the same node, or offer another node."""
 
 
-def wakers(verdict: Unschedulable) -> frozenset[Cause]:
-    """Every change that may matter to a pod that waits with this verdict. A new node always does."""
+def reasons_of(verdict: Unschedulable) -> frozenset[Reason]:
+    """The rules that said no on some node."""
     distinct = dict(zip(map(id, verdict.rejections.values()), verdict.rejections.values(), strict=True))
-    reasons = {rejection.reason for rejection in distinct.values()}  # thousands of nodes share few refusals
+    return frozenset(rejection.reason for rejection in distinct.values())  # thousands of nodes share few refusals
+
+
+def wakers(reasons: Iterable[Reason]) -> frozenset[Cause]:
+    """Every change that may matter to a pod that was refused for these reasons. A new node always does."""
     return frozenset({Cause.NODE_ADDED}).union(*(WAKERS[reason] for reason in reasons))

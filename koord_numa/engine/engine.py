@@ -19,7 +19,7 @@ from koord_numa.engine.cluster_state import DELETED, ClusterState
 from koord_numa.engine.columns import Columns
 from koord_numa.engine.cooling import Cooling, is_refusal
 from koord_numa.engine.decider import Decider, Limits
-from koord_numa.engine.meter import Meter
+from koord_numa.engine.meter import Meter, Wait
 from koord_numa.engine.namespace_labels import NamespaceLabels
 from koord_numa.engine.node_record import NodeRecord
 from koord_numa.engine.nominations import Nominations
@@ -106,6 +106,8 @@ class Engine:
         if klass is None:
             return
         self.desk.waiting[uid] = pod
+        if uid not in self.desk.waits:
+            self.desk.waits[uid] = Wait(self.outside.clock())
         if pod.problem:
             self.queue.remove(uid)
             self._notices.waits(pod.key, f"the pod cannot be understood: {pod.problem}")
@@ -245,6 +247,7 @@ class Engine:
     def _waits_no_longer(self, uid: str) -> None:
         self.desk.waiting.pop(uid, None)
         self.desk.attempts.pop(uid, None)
+        self.desk.waits.pop(uid, None)
         self.queue.remove(uid)
         self.desk.nominations.end(uid)
         self.preemption.forget(uid)

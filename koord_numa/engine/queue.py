@@ -10,6 +10,7 @@ what it wakes, and ten thousand parked pods of a few classes cost nothing. A buc
 A single pod whose bind failed leaves its bucket and waits out its own pause (``back_off``).
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -17,8 +18,8 @@ from heapq import heapify, heappop, heappush
 from weakref import WeakKeyDictionary
 
 from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Unschedulable
-from koord_numa.engine.causes import Cause, wakers
+from koord_numa.core.verdicts import Reason, Unschedulable
+from koord_numa.engine.causes import Cause, reasons_of, wakers
 from koord_numa.engine.parking import Parking
 from koord_numa.engine.request_class import RequestClass
 from koord_numa.settings import Backoff
@@ -43,6 +44,7 @@ class _Bucket:
     turns: list[Turn] = field(default_factory=list)  # heap; a turn without its pod is stale
     stage: Stage = Stage.ACTIVE
     verdict: Unschedulable | None = None
+    reasons: frozenset[Reason] = frozenset()  # of the verdict
     not_before: float = 0.0
     offered: Turn | None = None  # its one valid entry among the active buckets
 
@@ -164,18 +166,22 @@ class Queue:
             self._offer(bucket)
         return None
 
-    def park(self, pod: Pod, klass: RequestClass, verdict: Unschedulable, now: float) -> None:
-        """No node takes this pod, so none takes its class: all of them wait until something changes that matters to ``verdict``."""
+    def park(self, pod: Pod, klass: RequestClass, verdict: Unschedulable, now: float) -> frozenset[Reason]:
+        """
+        No node takes this pod, so none takes its class: all of them wait until something changes that matters to ``verdict``. Returns
+        the reasons in it.
+        """
         bucket = self._buckets.get(klass)
         if bucket is None:
             bucket = self._buckets[klass] = _Bucket(klass)
         self._class_of[pod.key.uid] = klass
         bucket.add(pod)
-        bucket.stage, bucket.verdict = Stage.PARKED, verdict
+        bucket.stage, bucket.verdict, bucket.reasons = Stage.PARKED, verdict, reasons_of(verdict)
         attempts = self._failures[klass] = self._failures.get(klass, 0) + 1
         bucket.not_before = now + pause(self._wake_pause, attempts, self._random())
-        self._parking.park(klass, wakers(verdict))
+        self._parking.park(klass, wakers(bucket.reasons))
         heappush(self._paused, (now + self._parked_retry, klass.number, klass))
+        return bucket.reasons
 
     def back_off(self, pod: Pod, klass: RequestClass, until: float) -> None:
         """Try this pod again at ``until`` at the earliest; its class is not concerned."""
@@ -220,6 +226,15 @@ class Queue:
         for bucket in self._buckets.values():
             count[bucket.stage] += len(bucket.pods)
         return QueueNumbers(count[Stage.ACTIVE], count[Stage.WOKEN] + len(self._backing_off), count[Stage.PARKED])
+
+    def refused(self) -> Counter[tuple[Reason, str]]:
+        """Parked pods by reason and scheduler name; a pod counts for every reason that some node gave."""
+        found: Counter[tuple[Reason, str]] = Counter()
+        for bucket in self._buckets.values():
+            if bucket.stage is Stage.PARKED:
+                for reason in bucket.reasons:
+                    found[reason, bucket.klass.profile.scheduler_name] += len(bucket.pods)
+        return found
 
     def _wake(self, klass: RequestClass, now: float) -> None:
         bucket = self._buckets.get(klass)

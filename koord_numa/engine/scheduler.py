@@ -18,7 +18,7 @@ from koord_numa.core.verdicts import Placement, Unschedulable
 from koord_numa.engine.binding import Binding, NotLeader
 from koord_numa.engine.cluster_state import ClusterState
 from koord_numa.engine.decider import Decider
-from koord_numa.engine.meter import Meter
+from koord_numa.engine.meter import Meter, Result, Wait
 from koord_numa.engine.nominations import Nominations
 from koord_numa.engine.notices import Notices
 from koord_numa.engine.outside import Outside
@@ -48,6 +48,7 @@ class Desk:
     meter: Meter
     sentences: Sentences = field(default_factory=Sentences)
     waiting: dict[str, Pod] = field(default_factory=dict)
+    waits: dict[str, Wait] = field(default_factory=dict)  # of the same pods
     in_flight: set[str] = field(default_factory=set)
     attempts: dict[str, int] = field(default_factory=dict)  # failed binds in a row, by uid
 
@@ -99,9 +100,13 @@ class Scheduler:
         klass = desk.classes.of(pod)
         if klass is None or uid not in desk.waiting:
             return
-        verdict = self._decide(pod, klass)
+        began = desk.outside.clock()
+        wait = desk.waits.setdefault(uid, Wait(began))
+        wait.attempts += 1
+        verdict = self._decide(pod, klass, began)
         if isinstance(verdict, Unschedulable):
             self._park(pod, klass, verdict)
+            self._attempted(Result.UNSCHEDULABLE, klass, began)
             return
         desk.queue.placed(klass)
         desk.in_flight.add(uid)
@@ -110,8 +115,10 @@ class Scheduler:
             with desk.state.assume(pod, verdict) as assumption:
                 await self._binding.bind(pod, verdict)
                 assumption.confirmed = desk.outside.clock()
-            self._bound(pod, verdict)
+            self._bound(pod, verdict, wait)
+            self._attempted(Result.SCHEDULED, klass, began)
         except ClusterError as error:
+            self._attempted(Result.ERROR, klass, began)
             await self._failed(pod, klass, error)
         finally:
             desk.in_flight.discard(uid)
@@ -140,10 +147,9 @@ class Scheduler:
                 return desk.waiting[uid]
         return None
 
-    def _decide(self, pod: Pod, klass: RequestClass) -> Placement | Unschedulable:
-        started = self._desk.outside.clock()
+    def _decide(self, pod: Pod, klass: RequestClass, began: float) -> Placement | Unschedulable:
         verdict = self._on_nominated_node(pod, klass) or self._desk.decider.decide(klass)
-        self._desk.meter.deciding.add(self._desk.outside.clock() - started)
+        self._desk.meter.deciding.add(self._desk.outside.clock() - began)
         return verdict
 
     def _on_nominated_node(self, pod: Pod, klass: RequestClass) -> Placement | None:
@@ -155,28 +161,31 @@ class Scheduler:
     def _park(self, pod: Pod, klass: RequestClass, verdict: Unschedulable) -> None:
         """Nobody of this class fits anywhere: all of them wait, and each is told once."""
         desk = self._desk
-        desk.meter.attempts["unschedulable"] += 1
         now = desk.outside.clock()
-        desk.queue.park(pod, klass, verdict, now)
+        for reason in desk.queue.park(pod, klass, verdict, now):
+            desk.meter.rejections[reason.value] += 1
         why, news = desk.sentences.say(klass, verdict, now)
         for waiting in desk.queue.pods_of(klass) if news else (pod,):
             desk.notices.waits(waiting.key, why)
         if self._after_unschedulable is not None:
             self._after_unschedulable(pod, klass, verdict)
 
-    def _bound(self, pod: Pod, placement: Placement) -> None:
+    def _attempted(self, result: Result, klass: RequestClass, began: float) -> None:
+        self._desk.meter.attempts[result, klass.profile.scheduler_name].add(self._desk.outside.clock() - began)
+
+    def _bound(self, pod: Pod, placement: Placement, wait: Wait) -> None:
         desk = self._desk
         self._outages = 0
         desk.waiting.pop(pod.key.uid, None)
         desk.attempts.pop(pod.key.uid, None)
+        desk.waits.pop(pod.key.uid, None)
         desk.nominations.end(pod.key.uid)
-        desk.meter.attempts["scheduled"] += 1
+        desk.meter.bound(wait, desk.outside.clock())
         desk.meter.placements[placement.alignment.value] += 1
         desk.notices.placed(pod, placement)
 
     async def _failed(self, pod: Pod, klass: RequestClass, error: ClusterError) -> None:
         desk, uid = self._desk, pod.key.uid
-        desk.meter.attempts["error"] += 1
         desk.meter.failures[type(error).__name__] += 1
         if isinstance(error, Conflict):
             error = await self._look_again(pod) or error
@@ -225,6 +234,7 @@ class Scheduler:
         desk = self._desk
         desk.waiting.pop(uid, None)
         desk.attempts.pop(uid, None)
+        desk.waits.pop(uid, None)
         desk.queue.remove(uid)
         desk.nominations.end(uid)
         desk.notices.forget(uid)
