@@ -123,7 +123,7 @@ class Api:
         """
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
         try:
-            async with self._request(call, body, params, timeout) as response:
+            async with await self._open(call, body, params, timeout) as response:
                 raw = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise broken(call, error) from error
@@ -142,24 +142,24 @@ class Api:
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
         try:
-            async with self._request(call, None, params, timeout) as response:
+            async with await self._open(call, None, params, timeout) as response:
                 if response.status >= 300:
                     raise refusal(call, response.status, response.headers, await response.read())
                 yield response.content
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise broken(call, error) from error
 
-    @asynccontextmanager
-    async def _request(
+    async def _open(
         self, call: Call, body: Body | None, params: Mapping[str, str] | None, patience: aiohttp.ClientTimeout
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    ) -> aiohttp.ClientResponse:
+        """The beginning of an answer, to be closed by the caller."""
         headers: dict[str, str] = {}
         data: bytes | None = None
         if body is not None:
             headers["Content-Type"] = body.content_type
             data = orjson.dumps(body.value)
         await self._authenticate(headers)
-        async with self._session.request(
+        return await self._session.request(
             call.method,
             self._server + call.path,
             params=params,
@@ -168,8 +168,7 @@ class Api:
             timeout=patience,
             allow_redirects=False,
             **self._options,
-        ) as response:
-            yield response
+        )
 
     async def _authenticate(self, headers: dict[str, str]) -> None:
         """Tokens of a service account change on disk; the configuration's own hook re-reads them."""
