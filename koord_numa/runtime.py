@@ -7,6 +7,7 @@ It starts and stops them in the right order and notices when one of them dies. I
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from socket import gethostname
 from typing import Final
@@ -29,6 +30,7 @@ from koord_numa.engine.outside import Outside
 from koord_numa.engine.rebind.desk import RebindDesk
 from koord_numa.engine.rebind.errand import RebindPorts
 from koord_numa.handlers.reception import Reception
+from koord_numa.inspection import node_sheet, pod_sheet
 from koord_numa.metrics import NodeNumbers, SchedulerNumbers, Subjects
 from koord_numa.settings import LeaseSettings, Settings
 from koord_numa.sources import sources_of
@@ -141,7 +143,14 @@ class Runtime:
         page, nodes = CollectorRegistry(), CollectorRegistry()
         page.register(SchedulerNumbers(subjects))
         nodes.register(NodeNumbers(subjects))
-        return Questions(self._unhealthy, self._not_ready, page, nodes)
+        return Questions(
+            self._unhealthy,
+            self._not_ready,
+            page,
+            nodes,
+            partial(node_sheet, self.engine),
+            partial(pod_sheet, self.engine),
+        )
 
     def _unhealthy(self) -> Iterator[str]:
         if self.crew.failure.done():

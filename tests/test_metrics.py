@@ -9,7 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from koord_numa.metrics import FreeCpus
-from koord_numa.runtime import Runtime
+from koord_numa.runtime import Options, Runtime
+from koord_numa.sandbox.apiserver import ApiServer
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, pinned, shared, world
 from tests.test_operator import operating
@@ -84,6 +85,18 @@ async def test_pages_after_some_work(tmp_path: Path, monkeypatch: pytest.MonkeyP
     }
     assert {key: nodes.get(key) for key in expected_nodes} == expected_nodes
     assert 0 <= nodes["koord_numa_node_topology_age_seconds", (("node", "ours"),)] < 60
+
+
+async def test_every_metric_is_documented_and_every_documented_one_exists(tmp_path: Path) -> None:
+    document = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
+    documented = re.findall(r"^\| `(\w+)(?:\{[^}]*\})?` \| (\w+) \|", document, re.MULTILINE)
+    async with ApiServer() as server:
+        runtime = await Runtime.connect(Options(kubeconfig=server.write_kubeconfig(tmp_path / "kubeconfig"), port=None))
+        questions = runtime._questions()
+        families = [*questions.metrics.collect(), *questions.nodes.collect()]
+        await runtime.api.close()
+    exposed = [(family.name + ("_total" if family.type == "counter" else ""), family.type) for family in families]
+    assert sorted(documented) == sorted(exposed)
 
 
 async def test_a_mirror_without_a_sign_of_life_makes_the_process_unhealthy(

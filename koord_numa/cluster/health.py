@@ -1,16 +1,17 @@
 """
-What the outside may ask of the process over HTTP: ``/healthz``, ``/readyz``, ``/metrics`` and ``/metrics/nodes``. It answers
-questions and changes nothing.
+What the outside may ask of the process over HTTP: ``/healthz``, ``/readyz``, ``/metrics``, ``/metrics/nodes``, and for people
+``/nodes/NAME`` and ``/pods/NAMESPACE/NAME``. It answers questions and changes nothing.
 
 Health is about this process alone: an API server that is down does not make it unhealthy, since a restart would not help. Answers
 come from the event loop that does the work, so that one that is stuck fails the probe by its silence.
 Readiness tells, in one line for each, what keeps it from scheduling.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import orjson
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
@@ -18,6 +19,9 @@ ANY_IPV4: Final = "0.0.0.0"  # noqa: S104  (probes and scrapers come from outsid
 
 Complaints = Callable[[], Iterable[str]]
 """What is wrong right now, a sentence each; nothing when all is well."""
+
+Sheet = Mapping[str, Any]
+"""All about one object, ready for JSON; ``None`` in its place where nothing is known of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,8 @@ class Questions:
     not_ready: Complaints
     metrics: CollectorRegistry
     nodes: CollectorRegistry
+    node: Callable[[str], Sheet | None] = lambda _: None
+    pod: Callable[[str, str], Sheet | None] = lambda *_: None
 
 
 class HealthServer:
@@ -47,6 +53,8 @@ class HealthServer:
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/metrics/nodes", self._node_metrics)
+        app.router.add_get("/nodes/{name}", self._node)
+        app.router.add_get("/pods/{namespace}/{name}", self._pod)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -78,9 +86,23 @@ class HealthServer:
     async def _node_metrics(self, _: web.Request) -> web.Response:
         return _page(self._questions.nodes)
 
+    async def _node(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        return _sheet(self._questions.node(name), f"nothing is known of node {name}")
+
+    async def _pod(self, request: web.Request) -> web.Response:
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        return _sheet(self._questions.pod(namespace, name), f"nothing is known of pod {namespace}/{name}")
+
 
 def _page(registry: CollectorRegistry) -> web.Response:
     return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _sheet(sheet: Sheet | None, missing: str) -> web.Response:
+    """Indented, with a line feed at the end: it is read by people, with curl."""
+    body = orjson.dumps({"error": missing} if sheet is None else sheet, option=orjson.OPT_INDENT_2)
+    return web.Response(status=404 if sheet is None else 200, body=body + b"\n", content_type="application/json")
 
 
 def _verdict(complaints: Iterable[str]) -> web.Response:

@@ -1,0 +1,119 @@
+"""
+What the engine knows of one node or one pod, as plain values for people who debug. It reads and changes nothing.
+
+As Koordinator's scheduler service, which dumps a node's allocations at ``/nodes/NAME``.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+from koord_numa.core.candidate import Candidate
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.ledger import Holding
+from koord_numa.core.node import Topology
+from koord_numa.core.request import Pod
+from koord_numa.core.room import largest_aligned, rooms
+from koord_numa.core.verdicts import Rejection
+from koord_numa.engine.engine import Engine
+from koord_numa.engine.node_record import NodeRecord
+from koord_numa.wire.status import quantities
+
+Sheet: TypeAlias = dict[str, Any]
+"""Ready for JSON. CPUs are cpu lists (``0-3,8``), amounts are quantities (``1500m``, ``16Gi``)."""
+
+
+def node_sheet(engine: Engine, name: str) -> Sheet | None:
+    """One node's ledger and what is left of it; ``None`` for a node that nothing is known of."""
+    record = engine.state.nodes.get(name)
+    if record is None:
+        return None
+    seen = record.candidate()
+    return {
+        "node": name,
+        "exists": record.node is not None,
+        "revision": record.revision,
+        "takesNoPodsBecause": _why_closed(record, seen),
+        "topology": None if record.topology is None else _topology(record.topology),
+        "allocatable": quantities(record.allocatable),
+        "held": quantities(record.ledger.amounts),
+        "heldCPUs": str(record.ledger.cpus),
+        "freeCPUs": _free_cpus(record),
+        "numa": [] if seen is None else [*_numa(seen)],
+        "largestAligned": {} if seen is None else quantities(largest_aligned(seen)),
+        "pods": [_holding(engine, record, held) for held in sorted(record.ledger, key=lambda held: str(held.pod))],
+        "nominees": sorted(str(nominee.pod.key) for nominee in record.nominees.values()),
+    }
+
+
+def pod_sheet(engine: Engine, namespace: str, name: str) -> Sheet | None:
+    """Where a pod is and with what, or why it waits; ``None`` for one that is neither ours to place nor counted anywhere."""
+    for pod in engine.waiting():
+        if (pod.key.namespace, pod.key.name) == (namespace, name):
+            return _waiting(engine, pod)
+    for record in engine.state.nodes.values():
+        for pod in record.pods.values():
+            if (pod.key.namespace, pod.key.name) == (namespace, name):
+                held = record.ledger.holdings[pod.key.uid]
+                return _holding(engine, record, held) | {"node": record.name}
+    return None
+
+
+def _waiting(engine: Engine, pod: Pod) -> Sheet:
+    uid = pod.key.uid
+    wait, assumption = engine.desk.waits.get(uid), engine.state.assumed.get(uid)
+    verdict = engine.queue.verdict(uid)
+    return {
+        "pod": str(pod.key),
+        "uid": uid,
+        "priority": pod.request.priority,
+        "state": "waiting" if assumption is None else "assumed",
+        "node": "" if assumption is None else assumption.placement.node,
+        "nominatedNode": engine.desk.nominations.node_of(pod),
+        "waitedSeconds": 0.0 if wait is None else round(engine.outside.clock() - wait.since, 3),
+        "attempts": 0 if wait is None else wait.attempts,
+        "why": engine.explain(uid) or pod.problem,
+        "refusedBy": {} if verdict is None else _refusals(verdict.rejections),
+    }
+
+
+def _refusals(rejections: Mapping[str, Rejection]) -> Sheet:
+    return {node: {"reason": it.reason.value, "message": it.message} for node, it in sorted(rejections.items())}
+
+
+def _why_closed(record: NodeRecord, seen: Candidate | None) -> str:
+    if seen is None:
+        return "there is no such Node"
+    closed = seen.barred or (seen.offer if isinstance(seen.offer, Rejection) else None)
+    if closed is not None:
+        return f"{closed.message}: {closed.detail}" if closed.detail else closed.message
+    return "the node is cordoned" if record.node is not None and record.node.unschedulable else ""
+
+
+def _topology(topology: Topology) -> Sheet:
+    return {"version": topology.resource_version, "cpusOf": topology.owner.value, "problem": topology.problem}
+
+
+def _free_cpus(record: NodeRecord) -> str | None:
+    """By id, where we choose them."""
+    offer = record.inventory
+    if not isinstance(offer, Inventory) or offer.machine is None:
+        return None
+    return str(offer.cpus - record.ledger.cpus)
+
+
+def _numa(seen: Candidate) -> Iterator[Sheet]:
+    for room in rooms(seen):
+        yield {"numa": room.numa, "total": quantities(room.total), "free": quantities(room.free)}
+
+
+def _holding(engine: Engine, record: NodeRecord, held: Holding) -> Sheet:
+    uid = held.pod.uid
+    return {
+        "pod": str(held.pod),
+        "uid": uid,
+        "state": "assumed" if uid in engine.state.assumed else "bound",
+        "holds": quantities(held.amounts),
+        "cpus": str(held.cpus),
+        "numa": {str(numa): quantities(amounts) for numa, amounts in held.numa},
+        "inTopology": uid not in record.unpublished,
+    }
