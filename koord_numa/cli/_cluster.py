@@ -83,6 +83,7 @@ def snapshot_of(
     engine.replace_nodes(nodes)
     engine.replace_topologies(known.values())
     engine.replace_bound(pod for pod in found if pod.node)
+    engine.state.look_again(patience=0)  # there is no later here: what nobody can tell is taken as published
     return Snapshot(engine, found, known)
 
 

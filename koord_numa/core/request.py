@@ -158,6 +158,9 @@ class Pod:
     assignment: Assignment | None = None
     preempts: bool = True  # preemptionPolicy: PreemptLowerPriority
     started: bool = False  # the kubelet has admitted it: phase Running or a container status exists
+    started_at: float = (
+        0.0  # when its kubelet took note of it, seconds since the epoch by that machine's clock; 0: nobody says
+    )
     problem: str = ""
     resource_version: str = ""
     spec_text: str = ""  # the resource-spec annotation as found: writing it back must not lose what others put there

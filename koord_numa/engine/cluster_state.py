@@ -23,7 +23,7 @@ from koord_numa.core.verdicts import Placement
 from koord_numa.engine.causes import Cause
 from koord_numa.engine.node_record import NodeRecord
 from koord_numa.engine.placed_pods import PlacedPods
-from koord_numa.engine.published_pods import still_hidden
+from koord_numa.engine.published_pods import RECENT, hidden_from_the_first, still_hidden
 
 DELETED = "DELETED"
 """The event type that says an object is gone; every other type, ``None`` among them, says that it exists as shown."""
@@ -49,6 +49,13 @@ class ClusterState:
     node_of: dict[str, str] = field(default_factory=dict)  # uid of a counted pod -> its node
     assumed: dict[str, Assumption] = field(default_factory=dict)
     index: PlacedPods = field(default_factory=PlacedPods)
+    clock: Callable[[], float] = lambda: 0.0  # monotonic seconds
+    _unseen: set[str] = field(
+        default_factory=set
+    )  # names of nodes with pods that ran when they were first seen, to be looked at
+    _undated: set[str] = field(
+        default_factory=set
+    )  # names of nodes that were, and may have pods of which nobody can tell
 
     def pod(self, uid: str) -> Pod | None:
         """A counted pod."""
@@ -63,6 +70,8 @@ class ClusterState:
             cause = Cause.NODE_ADDED if record.node is None else Cause.NODE_CHANGED
             record.set_objects(new, record.published)
             self.on_change(cause, record)
+            if record.undated:
+                self._unseen.add(record.name)
         self._forget_if_empty(record)
 
     def observe_topology(self, event: str | None, topology: Topology) -> None:
@@ -70,8 +79,13 @@ class ClusterState:
         record = self._record(topology.node)
         new = None if event == DELETED else topology
         if record.published != new:
+            is_first = record.published is None
             record.set_objects(record.node, new)
-            record.unpublished = still_hidden(record)
+            if is_first and record.undated:
+                record.unpublished = hidden_from_the_first(record)
+            else:
+                record.unpublished = still_hidden(record)
+                record.undated.clear()
             self.on_change(Cause.TOPOLOGY_CHANGED, record)
         self._forget_if_empty(record)
 
@@ -117,6 +131,31 @@ class ClusterState:
             self.release(uid)
         for pod in found.values():
             self.observe_pod(None, pod)
+        self.look_again()
+
+    def look_again(self, patience: float = RECENT) -> None:
+        """
+        Find out which of the pods that ran already when they were first seen the topologies show. Until then none of them is.
+
+        Once for each node after a list, not for each pod. Those of which nobody can tell are taken to be shown ``patience`` seconds after
+        they were first seen, so that no node waits for an exporter which has nothing new to say.
+        """
+        unseen, self._unseen = self._unseen, set()
+        for name in sorted(unseen):
+            record = self.nodes.get(name)
+            if record is not None and record.undated:
+                self._undated.add(name)
+                self._set_hidden(record, hidden_from_the_first(record))
+        believed = self.clock() - patience
+        for name in sorted(self._undated):
+            record = self.nodes.get(name)
+            if record is None or not record.undated:
+                self._undated.discard(name)
+                continue
+            old = {uid for uid, seen in record.undated.items() if seen <= believed}
+            for uid in old:
+                del record.undated[uid]
+            self._set_hidden(record, record.unpublished - old)
 
     @contextmanager
     def assume(self, pod: Pod, placement: Placement) -> Iterator[Assumption]:
@@ -188,12 +227,21 @@ class ClusterState:
             if known.labels != pod.labels or known.deleting != pod.deleting:
                 self.on_change(Cause.POD_BOUND, record)
             return
-        if known is None and not pod.started:
+        if known is None:
             record.unpublished.add(uid)
+            if pod.started:
+                record.undated[uid] = self.clock()
+                self._unseen.add(record.name)
         self.node_of[uid] = record.name
         record.count(pod, holding)
         self.index.add(record, pod)
         self.on_change(Cause.POD_BOUND if known is None else Cause.CAPACITY_FREED, record)
+
+    def _set_hidden(self, record: NodeRecord, hidden: set[str]) -> None:
+        if record.unpublished != hidden:
+            record.unpublished = hidden
+            record.touch()
+            self.on_change(Cause.TOPOLOGY_CHANGED, record)
 
     def _record(self, name: str) -> NodeRecord:
         record = self.nodes.get(name)

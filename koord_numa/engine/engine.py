@@ -57,7 +57,7 @@ class Engine:
         self.settings = settings
         self.outside = outside
         self.meter = Meter()
-        self.state = ClusterState(self._on_change)
+        self.state = ClusterState(self._on_change, clock=outside.clock)
         self.storage = StorageRoom(self._on_volumes)
         self.namespaces = NamespaceLabels(self.state.index, self._on_namespaces)
         self._columns = Columns()
@@ -124,9 +124,9 @@ class Engine:
 
     def observe_bound(self, event: str | None, pod: Pod) -> None:
         """A pod that has a node, whoever put it there: it is counted the moment it is seen, and no longer once it is gone."""
-        if event != DELETED and is_refusal(pod):
-            self.aftercare.note_refusal(pod, counts=self.ready)
+        self._note(event, pod)
         self.state.observe_pod(event, pod)
+        self.state.look_again()
         self._mind_terms()
         if event == DELETED or pod.node:
             self._waits_no_longer(pod.key.uid)
@@ -157,8 +157,12 @@ class Engine:
         """All pods with a node. Pods whose bind was just confirmed stay: the list may be older."""
         found = list(pods)
         for pod in found:
-            self.observe_bound(None, pod)
+            self._note(None, pod)
         self.state.replace_pods(found)
+        self._mind_terms()
+        for pod in found:
+            if pod.node:
+                self._waits_no_longer(pod.key.uid)
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
         """All nodes."""
@@ -171,6 +175,10 @@ class Engine:
     def replace_budgets(self, budgets: Iterable[DisruptionBudget]) -> None:
         """All PodDisruptionBudgets. Nobody is preempted before they are known; decisions do not wait for them."""
         self.preemption.replace_budgets(budgets)
+
+    def _note(self, event: str | None, pod: Pod) -> None:
+        if event != DELETED and is_refusal(pod):
+            self.aftercare.note_refusal(pod, counts=self.ready)
 
     def synced(self, source: Source) -> None:
         """This source has told everything that exists."""
@@ -290,6 +298,7 @@ class Engine:
         while True:
             await self.outside.sleep(HOUSEKEEPING_SECONDS)
             self.aftercare.end_rests()
+            self.state.look_again()
             self.preemption.look_again()
             self.scheduler.kick()
             await self.aftercare.read_back_overdue()

@@ -35,6 +35,7 @@ class NodeRecord:
     pods: dict[str, Pod] = field(default_factory=dict)
     unpublished: set[str] = field(default_factory=set)
     doubted: set[str] = field(default_factory=set)  # those of them that a topology should have shown and did not
+    undated: dict[str, float] = field(default_factory=dict)  # those first seen when they ran already, and when that was
     nominees: dict[str, Nominee] = field(default_factory=dict)
     locked: str = ""
     revision: int = 0
@@ -116,6 +117,7 @@ class NodeRecord:
         self.pods.pop(uid, None)
         self._ports.pop(uid, None)
         self.unpublished.discard(uid)
+        self.undated.pop(uid, None)
         self.ledger.release(uid)
         self.touch()
 

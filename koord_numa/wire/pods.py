@@ -8,7 +8,7 @@ from koord_numa.wire import names
 from koord_numa.wire.errors import Place
 from koord_numa.wire.metadata import Head, head, version
 from koord_numa.wire.pod_annotations import assignment
-from koord_numa.wire.reading import Findings, Int64, Strict, read
+from koord_numa.wire.reading import Findings, Int64, Strict, read, read_time
 from koord_numa.wire.remembered import remembered_request
 
 
@@ -27,6 +27,7 @@ class Status(Strict):
     phase: str | None = None
     reason: str | None = None
     nominated_node_name: str | None = None
+    start_time: str | None = None
     container_statuses: list[Any] | None = None
     init_container_statuses: list[Any] | None = None
 
@@ -44,6 +45,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
     raw_spec, raw_status = _part(top, "spec", findings), _part(top, "status", findings)
     standing = findings.of(lambda: read(Standing, raw_spec, top.place.at("spec")), _NO_STANDING)
     status = findings.of(lambda: read(Status, raw_status, top.place.at("status")), _NO_STATUS)
+    start = status.start_time or ""
     request = remembered_request(top, raw_spec, standing.priority or 0, findings)
     node = request.constraints.node_name
     held = top.annotations.get(names.RESOURCE_STATUS)
@@ -64,6 +66,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         assignment=findings.of(lambda: _assignment(held, top.place), None) if node and held is not None else None,
         preempts=standing.preemption_policy != "Never",
         started=status.phase == "Running" or bool(status.container_statuses or status.init_container_statuses),
+        started_at=findings.of(lambda: read_time(start, top.place.at("status.startTime")) if start else 0.0, 0.0),
         resource_version=version(top),
         spec_text=top.annotations.get(names.RESOURCE_SPEC, ""),
         stale_status=not node and held is not None,

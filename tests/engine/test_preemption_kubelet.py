@@ -113,7 +113,8 @@ async def test_a_topology_that_still_shows_too_little_ends_the_wait() -> None:
     [
         pytest.param(("low", "mid"), True, id="of-the-pods-known"),
         pytest.param(("low", "mid", "stranger"), False, id="of-one-more"),
-        pytest.param(("low",), False, id="of-one-less"),
+        pytest.param(("mid",), False, id="of-one-less"),
+        pytest.param(("low",), True, id="older-than-the-last-pod"),
     ],
 )
 async def test_nobody_is_evicted_by_a_topology_of_other_pods(pods: tuple[str, ...], *, evicted: bool) -> None:

@@ -1,16 +1,20 @@
 """Which pods a topology shows: what an exporter saw may be older than a pod's start, whatever arrives first."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.node import Topology
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.node import Topology, Zone
 from koord_numa.core.request import Pod
 from koord_numa.core.vocabulary import CpuOwner
 from koord_numa.engine.cluster_state import ClusterState
+from koord_numa.engine.published_pods import RECENT
 from koord_numa.wire.fingerprint import fingerprint
-from tests.engine.world import make_node, make_pod
+from tests.engine.world import GIB, make_node, make_pod
 
+HALF = {"cpu": 4000, "memory": 16 * GIB}
 NAMES = ("a", "b", "c")
 
 
@@ -69,3 +73,82 @@ def test_a_topology_that_always_speaks_of_others_is_believed_the_second_time() -
     assert hidden(state) == {"b", "c"}
     state.observe_topology(None, shows("a", "b", "stranger", version="4"))
     assert hidden(state) == {"c"}
+
+
+def at_restart(starts: dict[str, float], published: Topology | None, clock: list[float]) -> ClusterState:
+    """What a process that has just started learns from lists: the pods run since these times."""
+    state = ClusterState(lambda cause, record: None, clock=lambda: clock[0])
+    state.replace_nodes([make_node("n")])
+    if published is not None:
+        state.replace_topologies([published])
+    state.replace_pods([replace(on_node(name, 0.0), started_at=start) for name, start in starts.items()])
+    return state
+
+
+RAN = {"a": 1000.0, "b": 1900.0, "c": 2000.0}
+"""Two of them started within three minutes."""
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        pytest.param(shows("a", "b", "c"), set(), id="shows-all"),
+        pytest.param(shows("a", "b"), {"c"}, id="older-than-the-last"),
+        pytest.param(shows(method="all"), {"a", "b", "c"}, id="older-than-all"),
+        pytest.param(shows("a", "stranger"), {"b", "c"}, id="speaks-of-others"),
+        pytest.param(shows("a", method=""), {"b", "c"}, id="no-fingerprint"),
+        pytest.param(shows("a", method="with-exclusive-resources"), {"b", "c"}, id="leaves-pods-out"),
+    ],
+)
+@pytest.mark.parametrize("late", [False, True], ids=["topology-first", "pods-first"])
+def test_after_a_restart_what_is_published_may_be_older_than_pods(
+    shown: Topology, expected: set[str], *, late: bool
+) -> None:
+    state = at_restart(RAN, None if late else shown, [0.0])
+    if late:
+        state.replace_topologies([shown])
+    assert hidden(state) == expected
+
+
+@pytest.mark.parametrize("node_first", [False, True])
+def test_lists_in_any_order_hide_the_same(*, node_first: bool) -> None:
+    state = ClusterState(lambda cause, record: None)
+    steps: list[Callable[[], None]] = [
+        lambda: state.replace_nodes([make_node("n")]),
+        lambda: state.replace_pods([replace(on_node(name, 0.0), started_at=at) for name, at in RAN.items()]),
+        lambda: state.replace_topologies([shows("a", "b")]),
+    ]
+    for step in steps if node_first else reversed(steps):
+        step()
+    state.look_again()
+    assert hidden(state) == {"c"}
+
+
+def test_nobody_waits_for_ever_for_an_exporter_that_has_nothing_new_to_say() -> None:
+    clock = [100.0]
+    state = at_restart(RAN, shows(method=""), clock)
+    clock[0] += RECENT - 1
+    state.look_again()
+    assert hidden(state) == {"b", "c"}
+    clock[0] += 1
+    state.look_again()
+    assert hidden(state) == set()
+
+
+def test_what_a_fingerprint_proves_to_be_hidden_stays_so_until_it_is_shown() -> None:
+    clock = [100.0]
+    state = at_restart(RAN, shows("a", "b"), clock)
+    clock[0] += 10 * RECENT
+    state.look_again()
+    assert hidden(state) == {"c"}
+    state.observe_topology(None, shows("a", "b", "c", version="3"))
+    assert hidden(state) == set()
+
+
+def test_a_decision_after_a_restart_counts_what_is_hidden() -> None:
+    state = at_restart(RAN, replace(shows("a", "b"), zones=(Zone(0, HALF, HALF, HALF),)), [0.0])
+    seen = state.nodes["n"].candidate()
+    assert seen is not None
+    assert isinstance(seen.offer, KubeletView)
+    assert seen.offer.topology is not None
+    assert [zone.available["cpu"] for zone in seen.offer.topology.zones] == [3000]
