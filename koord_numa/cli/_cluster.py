@@ -14,8 +14,9 @@ import click
 from koord_numa.cli._onlooker import Onlooker
 from koord_numa.cluster.client import Api, NoCredentials
 from koord_numa.cluster.listing import Kind, list_all, list_first_served
-from koord_numa.cluster.resources import NODES, PODS, TOPOLOGIES
+from koord_numa.cluster.resources import NAMESPACES, NODES, PODS, TOPOLOGIES
 from koord_numa.core.candidate import Candidate
+from koord_numa.core.namespaces import Namespace
 from koord_numa.core.node import Node, Topology
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
@@ -24,6 +25,7 @@ from koord_numa.engine.outside import Outside
 from koord_numa.engine.verdict_text import why_everywhere
 from koord_numa.ports import ClusterError
 from koord_numa.settings import Settings, SettingsError, load_settings
+from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.nodes import parse_node
 from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.status import resource_status
@@ -74,12 +76,17 @@ class Snapshot:
 
 
 def snapshot_of(
-    settings: Settings, nodes: Iterable[Node], topologies: Iterable[Topology], pods: Iterable[Pod]
+    settings: Settings,
+    nodes: Iterable[Node],
+    topologies: Iterable[Topology],
+    pods: Iterable[Pod],
+    namespaces: Iterable[Namespace] = (),
 ) -> Snapshot:
-    """A snapshot of these objects."""
+    """A snapshot of these objects. Without namespaces, no ``namespaceSelector`` that asks for labels selects any."""
     onlooker = Onlooker()
     engine = Engine(settings, Outside(onlooker, onlooker, onlooker, resource_status))
     known, found = {topology.node: topology for topology in topologies}, tuple(pods)
+    engine.namespaces.replace(namespaces)
     engine.replace_nodes(nodes)
     engine.replace_topologies(known.values())
     engine.replace_bound(pod for pod in found if pod.node)
@@ -91,8 +98,10 @@ async def read_snapshot(api: Api, settings: Settings) -> Snapshot:
     """List what a decision needs. Raises ``ClusterError``."""
     nodes = await list_all(api, Kind(NODES, parse_node))
     pods = await list_all(api, Kind(PODS, parse_pod))
+    namespaces = await list_all(api, Kind(NAMESPACES, parse_namespace))
     kinds = tuple(Kind(resource, parse_topology, optional=True) for resource in TOPOLOGIES)
-    return snapshot_of(settings, nodes.objects, await list_first_served(api, kinds), pods.objects)
+    topologies = await list_first_served(api, kinds)
+    return snapshot_of(settings, nodes.objects, topologies, pods.objects, namespaces.objects)
 
 
 @dataclass(frozen=True, slots=True)
