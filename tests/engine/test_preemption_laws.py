@@ -88,14 +88,17 @@ async def lived(events: list[tuple[int, int, bool]]) -> History:
         await history.settle()
         if leaves and history.leaving:
             await history.one_leaves()
-    for _ in range(200):
+    for _ in range(10):  # room may have gone to a lower priority while a higher one paused, and is made again then
+        for _ in range(200):
+            if not history.leaving:
+                break
+            await history.one_leaves()
+        for _ in range(5):
+            world.clock.now += 400  # every pause and every patience is over
+            world.engine.preemption.look_again()
+            await history.settle()
         if not history.leaving:
             break
-        await history.one_leaves()
-    for _ in range(5):
-        world.clock.now += 400  # every pause and every patience is over
-        world.engine.preemption.look_again()
-        await history.settle()
     return history
 
 
