@@ -25,8 +25,10 @@ from koord_numa.core.fit.taints import fits_taints, fits_unschedulable, soft_tai
 from koord_numa.core.fit.volumes import Storage, fits_volumes, refuse_claims
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.admission import would_admit
+from koord_numa.core.kubelet.any_spread import refuse_unsure
 from koord_numa.core.kubelet.promises import refuse_promises
 from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.ledger import Ledger
 from koord_numa.core.node import Node
 from koord_numa.core.request import PodRequest
 from koord_numa.core.score.composite import score_fewest, score_node
@@ -192,7 +194,7 @@ def _offered(ask: Ask, candidate: Candidate) -> Placement | Rejection:
     if isinstance(offer, Rejection):
         return offer
     if isinstance(offer, Inventory):
-        return ask.demand if isinstance(ask.demand, Rejection) else allocate_demand(ask.demand, offer, candidate.ledger)
+        return _chosen(ask, offer, candidate.ledger)
     if promised := refuse_promises(ask.request, offer):
         return promised
     admission = would_admit(ask.request, offer)
@@ -209,6 +211,16 @@ def _offered(ask: Ask, candidate: Candidate) -> Placement | Rejection:
         alignment=alignment,
         note=admission.note,
     )
+
+
+def _chosen(ask: Ask, offer: Inventory, ledger: Ledger) -> Placement | Rejection:
+    """What we choose, unless the node's kubelet might have aligned the pod elsewhere or not at all."""
+    if isinstance(ask.demand, Rejection):
+        return ask.demand
+    given = allocate_demand(ask.demand, offer, ledger)
+    if offer.aligner is None or isinstance(given, Rejection):
+        return given
+    return refuse_unsure(ask.request, offer.aligner, ledger) or given
 
 
 def score(ask: Ask, candidate: Candidate, placement: Placement, rules: Rules) -> int:

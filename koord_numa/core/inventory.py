@@ -11,6 +11,7 @@ from typing import Final
 from koord_numa.core.amounts import CPU, MILLI, Amounts, is_batch, subtract_to_zero
 from koord_numa.core.amplify import amplify_all
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.kubelet.any_spread import Aligner, aligner
 from koord_numa.core.machine import Machine
 from koord_numa.core.node import Node, NodeReservation, Topology, Zone
 from koord_numa.core.verdicts import Reason, Rejection
@@ -31,7 +32,7 @@ class Inventory:
     distributes CPUs over NUMA nodes where one is not enough, and no label says otherwise. ``ratios`` are the amplification
     ratios in force for NUMA nodes, ``node_ratios`` those of the Node object. ``kept_from_pools`` are CPUs that belong to no
     shared pool although no pod in the ledger holds them. ``kubelet_pods`` are pods (by uid) whose CPUs the kubelet chose: they
-    are already missing from ``zones``.
+    are already missing from ``zones``. ``aligner`` is the node's kubelet where it might refuse pods for their NUMA nodes all the same.
     """
 
     node: str
@@ -48,6 +49,7 @@ class Inventory:
     static_kubelet: bool = False
     kept_from_pools: CpuSet = EMPTY
     kubelet_pods: frozenset[str] = frozenset()
+    aligner: Aligner | None = None
     problem: str = ""
 
     @property
@@ -88,13 +90,14 @@ def inventory(node: Node, topology: Topology | None) -> Inventory | Rejection:
         raise ValueError(f"the CPUs of node {node.name} are not the scheduler's to give")
     static = topology.kubelet.cpu_policy == STATIC
     reserved = topology.reserved | node.reservation.cpus
+    ratios = node.amplification if topology.amplification is None else topology.amplification
     return Inventory(
         node=node.name,
         machine=topology.machine,
         zones=tuple((zone.numa, _offer(zone, reserved, node, topology)) for zone in topology.zones),
         reserved=reserved,
         allocatable=allocatable,
-        ratios=node.amplification if topology.amplification is None else topology.amplification,
+        ratios=ratios,
         node_ratios=node.amplification,
         policy=topology.numa_policy if node.numa_policy is NumaPolicy.NONE else node.numa_policy,
         bind=_bind_policy(node, topology),
@@ -103,6 +106,7 @@ def inventory(node: Node, topology: Topology | None) -> Inventory | Rejection:
         static_kubelet=static,
         kept_from_pools=_kept_from_pools(node, topology),
         kubelet_pods=frozenset(pod.uid for pod in topology.kubelet_pods if pod.managed_by_kubelet),
+        aligner=aligner(node, topology, ratios),
     )
 
 

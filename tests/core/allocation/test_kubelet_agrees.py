@@ -12,6 +12,7 @@ from koord_numa.core.allocate import AllocateOptions, allocate
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.effective import effective_requests
 from koord_numa.core.inventory import Inventory, inventory
+from koord_numa.core.kubelet.any_spread import refuse_unsure
 from koord_numa.core.kubelet.machine import Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.replay import Admitted, Refused, admit
 from koord_numa.core.kubelet.state import KubeletState
@@ -23,6 +24,7 @@ from koord_numa.core.vocabulary import (
     ContainerKind,
     CpuOwner,
     KubeletPolicy,
+    KubeletScope,
     NumaPolicy,
     QosClass,
 )
@@ -39,10 +41,11 @@ def hosts(draw: st.DrawFn) -> tuple[Inventory, KubeletState]:
     reserved = CpuSet.parse(draw(st.sampled_from(["0", "0-1", "1,3"])))
     gpus = draw(st.integers(0, 2))
     config = KubeletConfig(
-        topology_policy=draw(st.sampled_from([KubeletPolicy.NONE, KubeletPolicy.BEST_EFFORT])),
+        topology_policy=draw(st.sampled_from(KubeletPolicy)),
+        topology_scope=draw(st.sampled_from(KubeletScope)),
         cpu_policy=draw(st.sampled_from(["none", "static", "static"])),
         cpu_options={"full-pcpus-only": draw(st.booleans()), "distribute-cpus-across-numa": draw(st.booleans())},
-        memory_policy="None",
+        memory_policy=draw(st.sampled_from(["None", "Static"])),
         reserved_cpus=reserved,
     )
     zones = tuple(
@@ -62,7 +65,8 @@ def hosts(draw: st.DrawFn) -> tuple[Inventory, KubeletState]:
     )
     assert isinstance(made, Inventory)
     devices = tuple(Device(f"gpu-{numa}-{index}", 1 << numa) for numa in built.numa_ids for index in range(gpus))
-    node = KubeletNode(built, config, allocatable, devices={GPU: DevicePool(devices)})
+    memory = {numa: {"memory": 8 * GI} for numa in built.numa_ids}
+    node = KubeletNode(built, config, allocatable, memory, {GPU: DevicePool(devices)})
     return made, KubeletState.empty(node)
 
 
@@ -71,7 +75,7 @@ def containers(draw: st.DrawFn) -> Container:
     """One container, Guaranteed more often than not."""
     requests = {
         "cpu": draw(st.sampled_from([0, 500, 1000, 1000, 2000, 2000, 4000])),
-        "memory": draw(st.sampled_from([0, 1, GI])),
+        "memory": draw(st.sampled_from([0, 1, GI, 3 * GI, 6 * GI])),
     }
     if draw(st.integers(0, 3)) == 0:
         requests[GPU] = draw(st.integers(1, 2))
@@ -116,6 +120,8 @@ def test_the_kubelet_admits_what_the_allocator_places(
         answer = allocate(request, where, ledger, AllocateOptions())
         if not isinstance(answer, Placement):
             continue
+        if where.aligner is not None and refuse_unsure(request, where.aligner, ledger):
+            continue  # as the whole decision does
         verdict = admit(kubelet, uid, request)
         assert not isinstance(verdict, Refused), f"{verdict.refusal} for {wanted} after {list(ledger.holdings)}"
         assert isinstance(verdict, Admitted)
