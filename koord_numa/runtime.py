@@ -4,6 +4,7 @@ Everything that runs beside Kopf: the connection, mirrors, election, events, hea
 It starts and stops them in the right order and notices when one of them dies. It decides nothing.
 """
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -132,7 +133,12 @@ class Runtime:
 
     def _election(self, lease: LeaseSettings) -> LeaseElection:
         term = Term(lease.name, lease.namespace, self.identity, lease.duration, lease.renew, lease.retry)
-        return LeaseElection(self.api, term, elected=self._elected)
+        return LeaseElection(self.api, term, elected=self._elected, prepare=self._catch_up)
+
+    async def _catch_up(self) -> None:
+        """See everything that the leader before us has written, not only what our watches have shown so far."""
+        self.reception.doubt()
+        await asyncio.gather(*(mirror.refresh() for mirror in self.sources.essential))
 
     def _elected(self) -> None:
         self.engine.kick()

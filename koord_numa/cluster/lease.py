@@ -11,7 +11,7 @@ were sent in the last moment of being fresh.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
@@ -37,8 +37,7 @@ class Term:
     Which Lease, who we are, and the times in seconds.
 
     The lease lasts ``duration``; its holder acts for ``renew`` after a renewal and tries to renew every ``retry``. Candidates
-    look every ``look``. ``settle`` is how long a new leader waits before it acts, so that its watches have caught up with the
-    last binds of the one before.
+    look every ``look``. ``settle`` is how long a new leader waits at least before it acts.
     """
 
     name: str
@@ -67,11 +66,25 @@ class _Observed:
         return str(((self.raw or {}).get("metadata") or {}).get("resourceVersion", ""))
 
 
+async def _nothing() -> None:
+    pass
+
+
 class LeaseElection:
-    """``ports.Lease``: ``run`` competes and renews; ``release`` gives it up at once; ``elected`` is called when we may act."""
+    """
+    ``ports.Lease``: ``run`` competes and renews; ``release`` gives it up at once.
+
+    A new leader first awaits ``prepare``, in which it catches up with what the one before has done, and only then may act;
+    ``elected`` is called at that moment. A watch is no proof that we have seen everything: it may be late, or silent.
+    """
 
     def __init__(
-        self, api: Api, term: Term, clock: Clock = boot_clock, elected: Callable[[], None] = lambda: None
+        self,
+        api: Api,
+        term: Term,
+        clock: Clock = boot_clock,
+        elected: Callable[[], None] = lambda: None,
+        prepare: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         self.term = term
         self.problem = ""
@@ -79,6 +92,8 @@ class LeaseElection:
         self._api = api
         self._clock = clock
         self._elected = elected
+        self._prepare = prepare
+        self._preparation: asyncio.Task[None] | None = None
         self._until = float("-inf")  # we may act before this moment of our clock
         self._from = float("inf")  # ... and not before this one
         self._seen = _Observed(None, clock())
@@ -170,10 +185,17 @@ class LeaseElection:
         await self._write(self._spec(self.term.identity, ceil(self.term.duration)))
         self._until = begun + self.term.renew
         if taking_over:
-            self._from = self._clock() + self.term.settle
+            self._from = self._clock() + self.term.settle if self._prepare is _nothing else float("inf")
             self.transitions += 0 if was_ours else 1
-            asyncio.get_running_loop().call_later(self.term.settle, self._elected)
+            self._preparation = asyncio.create_task(self._catch_up(), name="preparing to lead")
             _log.info("leading as %s", self.term.identity)
+
+    async def _catch_up(self) -> None:
+        await asyncio.sleep(self.term.settle)
+        if self._prepare is not _nothing:
+            await self._prepare()
+            self._from = self._clock()
+        self._elected()
 
     async def _write(self, spec: dict[str, Any]) -> None:
         if self._seen.raw is None:
@@ -207,6 +229,8 @@ class LeaseElection:
         return self.term.retry if self._holding() else self.term.look
 
     def _stop_acting(self) -> None:
+        if self._preparation is not None:
+            self._preparation.cancel()
         self._until = float("-inf")
         self._from = float("inf")
 

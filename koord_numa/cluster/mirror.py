@@ -74,6 +74,9 @@ class Mirror(Generic[T]):
         self._opened: float | None = None
         self._version = ""
         self._random = SystemRandom()
+        self._turn: asyncio.Task[None] | None = None
+        self._tickets = 0  # how often a new list was asked for
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # who waits for the list of which ticket
 
     @property
     def age(self) -> float:
@@ -94,10 +97,14 @@ class Mirror(Generic[T]):
         while True:
             events = self.events
             pause = 0.0
+            self._turn = asyncio.create_task(self._list_and_watch())
             try:
-                if not self._version:
-                    await self._list()
-                await self._watch()
+                await self._turn
+            except asyncio.CancelledError:
+                if _is_ending():
+                    self._turn.cancel()
+                    raise
+                continue  # only this turn was: somebody wants a new list at once
             except Expired:
                 self._version = ""
             except Gone as error:
@@ -112,14 +119,41 @@ class Mirror(Generic[T]):
             self._alive = self._clock() + pause
             await asyncio.sleep(pause)
 
+    async def refresh(self) -> None:
+        """
+        List again, and return when a list that began after this call has been handed over, however long that takes.
+
+        What a watch has shown is true, but nobody knows how late it is; a list shows what was written before it began.
+        """
+        self._tickets += 1
+        self._version = ""
+        done = asyncio.get_running_loop().create_future()
+        self._waiting.append((self._tickets, done))
+        if self._turn is not None:
+            self._turn.cancel()
+        await done
+
+    async def _list_and_watch(self) -> None:
+        if not self._version:
+            await self._list()
+        await self._watch()
+
     async def _list(self) -> None:
         self._opened = None
+        ticket = self._tickets
         listed = await list_all(self._api, self.kind)
         self._version = listed.resource_version
         self.relists += 1
         self._sign()
         self._sink.replace(listed.objects)
         self._tell_synced()
+        self._tell_waiting(ticket)
+
+    def _tell_waiting(self, ticket: int) -> None:
+        for number, done in self._waiting:
+            if number <= ticket and not done.done():
+                done.set_result(None)
+        self._waiting = [(number, done) for number, done in self._waiting if number > ticket]
 
     def _absent(self, error: Gone) -> float:
         """
@@ -132,6 +166,7 @@ class Mirror(Generic[T]):
             return 0.0
         self._sink.replace([])
         self._tell_synced()
+        self._tell_waiting(self._tickets)
         return self._patience.absent
 
     def _watched_for(self) -> float:
@@ -186,6 +221,11 @@ class Mirror(Generic[T]):
         if problem != self.problem:
             self.problem = problem
             _log.warning("%s: %s", self.kind, problem)
+
+
+def _is_ending() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:

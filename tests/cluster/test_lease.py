@@ -203,6 +203,30 @@ async def test_whoever_is_elected_is_told(server: ApiServer, api: Api) -> None:
     assert told == [True]
 
 
+async def test_a_new_leader_catches_up_before_it_acts(server: ApiServer, api: Api) -> None:
+    caught_up = asyncio.Event()
+    election = LeaseElection(api, quick("a"), prepare=lambda: waited(caught_up))
+    async with running(election):
+        await until(lambda: election.holder == "a" and record(server)["renewTime"] != record(server)["acquireTime"])
+        assert not election.fresh()
+        caught_up.set()
+        await until(election.fresh)
+
+
+async def test_whoever_loses_the_lease_while_catching_up_does_not_act(server: ApiServer, api: Api) -> None:
+    caught_up = asyncio.Event()
+    election = LeaseElection(api, quick("a"), prepare=lambda: waited(caught_up))
+    async with running(election):
+        await until(lambda: election.holder == "a")
+        await election.release()
+        caught_up.set()
+        assert not election.fresh()
+
+
+async def waited(event: asyncio.Event) -> None:
+    await event.wait()
+
+
 async def test_never_two_at_once_while_requests_fail(server: ApiServer, tmp_path: Path) -> None:
     server.faults.add(Fault(status=503, resource="leases", probability=0.2, seed=1))
     server.faults.add(Fault(effect=Effect.LOSE_ANSWER, resource="leases", probability=0.1, seed=2))

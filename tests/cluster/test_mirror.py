@@ -161,6 +161,29 @@ async def test_a_silent_watch_is_left(server: ApiServer, api: Api) -> None:
         assert (watched.picture.lists, watched.mirror.problem) == (1, "")
 
 
+async def test_a_new_list_shows_what_a_silent_watch_has_not(server: ApiServer, api: Api) -> None:
+    async with mirror_of(api, patience=Patience(silence=60.0)) as watched:
+        await until(lambda: server.open_watches == 1)
+        server.faults.add(Fault(effect=Effect.SILENT_WATCH))
+        server.store.create(pod("a"))
+        await asyncio.gather(watched.mirror.refresh(), watched.mirror.refresh())
+        assert set(watched.picture.objects) == {"a"}
+        assert watched.mirror.synced
+
+
+async def test_a_new_list_is_awaited_through_an_outage(server: ApiServer, api: Api) -> None:
+    async with mirror_of(api) as watched:
+        await until(lambda: server.open_watches == 1)
+        failing = server.faults.add(Fault(status=503, resource="pods"))
+        waiting = asyncio.create_task(watched.mirror.refresh())
+        await until(lambda: server.faults.hits(failing) > 2)
+        assert not waiting.done()
+        server.store.create(pod("a"))
+        server.faults.remove(failing)
+        await waiting
+        assert set(watched.picture.objects) == {"a"}
+
+
 async def test_only_a_mirror_that_waits_for_nothing_that_comes_is_stuck(server: ApiServer, api: Api) -> None:
     time = 100.0
     mirror = Mirror(api, Kind(PODS, seen), Sink(lambda _: None, lambda *_: None), QUICK, lambda: time)
