@@ -76,6 +76,8 @@ def refuse_unsure(request: PodRequest, kubelet: Aligner, ledger: Ledger) -> Reje
     node, one is left that has enough of each: the merged hint is then a single NUMA node and preferred, which every policy admits
     (policy_restricted.go, policy_single_numa_node.go). Wider requests are refused, for nothing is sure about them.
     """
+    if passing := _only_passing(request, kubelet):
+        return _refuse(kubelet, f"{', '.join(passing)} of init containers alone it binds anywhere", resolvable=False)
     taken: dict[str, int] | None = None
     for wanted in _units(request, kubelet):
         if unknown := sorted(name for name in wanted if not any(zone.get(name) for zone in kubelet.zones)):
@@ -110,6 +112,14 @@ def _units(request: PodRequest, kubelet: Aligner) -> Iterator[Amounts]:
         wanted = {name: max(1, amount) for name, amount in _amounts(unit).items() if kubelet.counts(name)}
         if wanted:
             yield wanted
+
+
+def _only_passing(request: PodRequest, kubelet: Aligner) -> list[str]:
+    """Types of memory that pod scope makes no hint for (getPodRequestedResources), so that they may tie NUMA nodes together."""
+    if not kubelet.binds_memory or kubelet.config.topology_scope is not KubeletScope.POD:
+        return []
+    demand = pod_demand(request)
+    return sorted({name for _, unit in demand.containers for name in unit.memory or ()} - set(demand.pod.memory or ()))
 
 
 def _amounts(unit: Demand) -> dict[str, int]:

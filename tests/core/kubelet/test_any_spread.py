@@ -11,9 +11,9 @@ from koord_numa.core.inventory import Inventory, inventory
 from koord_numa.core.kubelet.any_spread import refuse_unsure
 from koord_numa.core.ledger import Ledger, holding_of
 from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
-from koord_numa.core.request import Pod, PodKey, PodRequest
+from koord_numa.core.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.verdicts import Placement, Reason, Unschedulable
-from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
+from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope
 from tests.core.allocation.nodes import GI, pod
 from tests.machines import machine
 
@@ -109,6 +109,18 @@ UNSURE = f"{ITSELF}it chooses by its own books, in which no NUMA node is sure to
 )
 def test_what_is_sure(config: KubeletConfig, request_: PodRequest, others: list[PodRequest], expected: str) -> None:
     assert refusal(config, request_, *others) == expected
+
+
+def test_memory_of_init_containers_alone_is_not_hinted_for() -> None:
+    pages = {"cpu": 1000, "memory": GI, "hugepages-2Mi": GI}
+    request = PodRequest(
+        containers=(
+            Container("first", ContainerKind.INIT, pages, pages),
+            Container("app", ContainerKind.APP, {"cpu": 1000, "memory": GI}, {"cpu": 1000, "memory": GI}),
+        )
+    )
+    expected = f"{ITSELF}hugepages-2Mi of init containers alone it binds anywhere"
+    assert refusal(replace(SINGLE, memory_policy="Static"), request) == expected
 
 
 def test_amplified_cpus_are_not_the_kubelets() -> None:
