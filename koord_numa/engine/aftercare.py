@@ -5,6 +5,7 @@ It corrects what the engine believes and says what it found; it places nothing.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from logging import getLogger
 from typing import Final
 
@@ -39,7 +40,7 @@ class Aftercare:
     def note_refusal(self, pod: Pod, *, counts: bool) -> None:
         """A kubelet refused a pod of ours: that node rests for such pods. What is found at the start is old and does not count."""
         desk, uid = self._desk, pod.key.uid
-        klass = desk.classes.of(pod)
+        klass = desk.placed.get(uid) or desk.classes.of(_as_it_waited(pod))
         if klass is None or uid in self._refused:
             return
         self._refused[uid] = True
@@ -96,3 +97,9 @@ class Aftercare:
         record = self._desk.state.nodes.get(node)
         if record is not None:
             self._columns.changed(record)
+
+
+def _as_it_waited(pod: Pod) -> Pod:
+    """Without the node that a bind has filled in, so that it falls into the class of its siblings as far as one can tell."""
+    constraints = replace(pod.request.constraints, node_name="")
+    return replace(pod, request=replace(pod.request, constraints=constraints))

@@ -12,6 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from logging import getLogger
+from typing import Final
+
+from cachetools import LRUCache
 
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement, Unschedulable
@@ -32,6 +35,9 @@ log = getLogger(__name__)
 
 LEASE_POLL_SECONDS = 0.2
 
+REMEMBERED_PLACED: Final = 20_000
+"""So many of the last placed pods are known by the class they waited in, in case their kubelets refuse them."""
+
 
 @dataclass(slots=True)
 class Desk:
@@ -51,6 +57,8 @@ class Desk:
     waits: dict[str, Wait] = field(default_factory=dict)  # of the same pods
     in_flight: set[str] = field(default_factory=set)
     attempts: dict[str, int] = field(default_factory=dict)  # failed binds in a row, by uid
+    # The class in which a pod waited, by uid: binding changes what the pod shows of itself.
+    placed: LRUCache[str, RequestClass] = field(default_factory=lambda: LRUCache(maxsize=REMEMBERED_PLACED))
 
 
 AfterUnschedulable = Callable[[Pod, RequestClass, Unschedulable], None]
@@ -112,6 +120,7 @@ class Scheduler:
         desk.in_flight.add(uid)
         started = desk.outside.clock()
         try:
+            desk.placed[uid] = klass
             with desk.state.assume(pod, verdict) as assumption:
                 await self._binding.bind(pod, verdict)
                 assumption.confirmed = desk.outside.clock()

@@ -1,11 +1,23 @@
 """Kubelets that refuse: noticed, counted, said, and no controller runs in circles because of it."""
 
+from dataclasses import replace
+
 import pytest
 
-from koord_numa.core.request import Pod
+from koord_numa.core.request import CpuBind, Pod
+from koord_numa.core.vocabulary import CpuBindPolicy
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 
 HOUR = 3600
+
+
+def as_shown(pod: Pod) -> Pod:
+    """As the API server shows a bound pod: with its node in the spec, and the policy in force filled in."""
+    request = pod.request
+    constraints = replace(request.constraints, node_name=pod.node)
+    return replace(
+        pod, request=replace(request, constraints=constraints, bind=CpuBind(preferred=CpuBindPolicy.FULL_PCPUS))
+    )
 
 
 async def hot_loop(world: World, refusing: set[str], seconds: int) -> tuple[int, list[str]]:
@@ -25,10 +37,10 @@ async def hot_loop(world: World, refusing: set[str], seconds: int) -> tuple[int,
         node = world.nodes_of()[pod.key.name]
         if node:
             places.append(node)
-            world.engine.observe_bound("ADDED", bound(pod, node))
+            world.engine.observe_bound("ADDED", as_shown(bound(pod, node)))
             if node not in refusing:
                 return made, places
-            failed = bound(pod, node, phase="Failed", reason="UnexpectedAdmissionError")
+            failed = as_shown(bound(pod, node, phase="Failed", reason="UnexpectedAdmissionError"))
             world.engine.observe_bound("MODIFIED", failed)
             world.server.pods.pop(pod.key.uid)
             pod = None
