@@ -15,7 +15,7 @@ from koord_numa.core.ledger import Ledger
 from koord_numa.core.node import KubeletConfig, Node, Topology
 from koord_numa.core.request import PodRequest
 from koord_numa.core.verdicts import Reason, Rejection
-from koord_numa.core.vocabulary import KubeletPolicy, KubeletScope
+from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 
 NOT_SURELY_ALIGNED: Final = "node(s) whose kubelet might not align the pod to NUMA nodes"
 
@@ -78,6 +78,9 @@ def refuse_unsure(request: PodRequest, kubelet: Aligner, ledger: Ledger) -> Reje
     """
     if passing := _only_passing(request, kubelet):
         return _refuse(kubelet, f"{', '.join(passing)} of init containers alone it binds anywhere", resolvable=False)
+    if _uses_again(request, kubelet):
+        why = "what init containers leave ties the others to NUMA nodes that were chosen without them"
+        return _refuse(kubelet, why, resolvable=False)
     taken: dict[str, int] | None = None
     for wanted in _units(request, kubelet):
         if unknown := sorted(name for name in wanted if not any(zone.get(name) for zone in kubelet.zones)):
@@ -120,6 +123,15 @@ def _only_passing(request: PodRequest, kubelet: Aligner) -> list[str]:
         return []
     demand = pod_demand(request)
     return sorted({name for _, unit in demand.containers for name in unit.memory or ()} - set(demand.pod.memory or ()))
+
+
+def _uses_again(request: PodRequest, kubelet: Aligner) -> bool:
+    """Container scope: is there an init container whose share others must use again (as the managers' hints for reusable CPUs)?"""
+    return (
+        kubelet.config.topology_scope is KubeletScope.CONTAINER
+        and any(container.kind is ContainerKind.INIT for container in request.containers)
+        and len(list(_units(request, kubelet))) > 1
+    )
 
 
 def _amounts(unit: Demand) -> dict[str, int]:

@@ -123,6 +123,15 @@ def test_memory_of_init_containers_alone_is_not_hinted_for() -> None:
     assert refusal(replace(SINGLE, memory_policy="Static"), request) == expected
 
 
+def test_what_an_init_container_leaves_ties_the_others() -> None:
+    amounts = {"cpu": 1000, "memory": GI}
+    parts = [Container(kind.value, kind, amounts, amounts) for kind in (ContainerKind.INIT, ContainerKind.APP)]
+    request = PodRequest(containers=tuple(parts))
+    expected = f"{ITSELF}what init containers leave ties the others to NUMA nodes that were chosen without them"
+    assert refusal(replace(SINGLE, topology_scope=KubeletScope.CONTAINER), request) == expected
+    assert refusal(SINGLE, request) == ""
+
+
 def test_amplified_cpus_are_not_the_kubelets() -> None:
     assert "cpu is amplified" in refusal(SINGLE, pod(1000, GI), amplified=2)
 
