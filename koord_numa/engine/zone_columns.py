@@ -77,7 +77,8 @@ class Zones:
         values = self.free[resource][rows]
         if bool((values.max(axis=1) >= amount).all()):
             return np.ones(len(rows), dtype=np.int64)
-        sums = np.cumsum(-np.sort(-values, axis=1), axis=1)
+        # A NUMA node may owe more than it has (CPUs reserved under pods); it takes nothing from what others have free.
+        sums = np.cumsum(-np.sort(-np.maximum(values, 0), axis=1), axis=1)
         short: Ints = (sums < amount).sum(axis=1)
         return 1 + short
 
