@@ -9,7 +9,7 @@ import yaml
 from koord_numa.sandbox.apiserver import DeleteOptions
 from koord_numa.wire import names
 from tests.cluster.objects import until
-from tests.rebind.world import CRDS, FRAGMENTED, MACHINE, NODE, RESOURCE, fragmented, pod
+from tests.rebind.world import CRDS, FRAGMENTED, MACHINE, NODE, RESOURCE, World, fragmented, pod
 
 KUBELETS = MACHINE | {"name": "kubelets", "style": "kubelet"}
 
@@ -33,11 +33,16 @@ async def test_a_fragmented_node_is_repacked_and_the_status_tells_how(tmp_path: 
         assert {"startTime", "updateTimestamp"} <= status.keys()
         assert world.complaints() == []
         assert world.ledger_is_true(runtime)
+        await until(lambda: ("tidy", "RebindSucceeded") in told(world))  # said after the status was written
         await runtime.recorder.flush()
-        events = [(e["regarding"]["name"], e["reason"]) for e in world.server.store.list("events.events.k8s.io")]
-        assert sorted(events) == sorted(
+        assert sorted(told(world)) == sorted(
             [("tidy", "RebindStarted"), ("tidy", "RebindSucceeded"), *((name, "CPUsRebound") for name in world.moved)]
         )
+
+
+def told(world: World) -> list[tuple[str, str]]:
+    """Every event: about whom, and its reason."""
+    return [(e["regarding"]["name"], e["reason"]) for e in world.server.store.list("events.events.k8s.io")]
 
 
 async def test_a_dry_run_gives_the_plan_and_moves_nobody(tmp_path: Path) -> None:
