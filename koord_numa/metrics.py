@@ -97,6 +97,12 @@ class SchedulerNumbers(Collector):
         for queue in ("active", "backoff", "unschedulable"):
             pending.add_metric((queue,), getattr(numbers, queue))
         yield pending
+        incoming = CounterMetricFamily(
+            "scheduler_queue_incoming_pods", "Pods that came to a queue, by event.", labels=("queue", "event")
+        )
+        for labels, count in sorted(self._of.engine.queue.arrivals.items()):
+            incoming.add_metric(labels, count)
+        yield incoming
         refused = GaugeMetricFamily(
             "scheduler_unschedulable_pods",
             "Parked pods by the rules that refuse them; a pod counts for each of its rules.",

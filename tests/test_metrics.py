@@ -61,6 +61,7 @@ async def test_pages_after_some_work(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("scheduler_unschedulable_pods", (("plugin", "unschedulable"), ("profile", "koord-numa"))): 1.0,
         ("scheduler_pending_pods", (("queue", "unschedulable"),)): 1.0,
         ("scheduler_pending_pods", (("queue", "active"),)): 0.0,
+        ("scheduler_queue_incoming_pods_total", (("event", "PodAdd"), ("queue", "active"))): 2.0,
         ("scheduler_cache_size", (("type", "nodes"),)): 2.0,
         ("scheduler_cache_size", (("type", "pods"),)): 1.0,
         ("scheduler_cache_size", (("type", "assumed_pods"),)): 0.0,
@@ -76,6 +77,8 @@ async def test_pages_after_some_work(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert page["scheduler_scheduling_algorithm_duration_seconds_count", ()] >= 2
     assert page["scheduler_schedule_attempts_total", attempt("unschedulable")] >= 1
     assert page["koord_numa_rejections_total", (("reason", "resources"),)] >= 1
+    failures = (("event", "ScheduleAttemptFailure"), ("queue", "unschedulable"))
+    assert page["scheduler_queue_incoming_pods_total", failures] >= 1
     expected_nodes = {
         ("koord_numa_node_free_cpus", (("node", "ours"),)): 14.0,
         ("koord_numa_node_largest_aligned_cpus", (("node", "ours"),)): 8.0,

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Reason, Unschedulable
+from koord_numa.engine import arrivals
 from koord_numa.engine.causes import Cause, reasons_of, wakers
 from koord_numa.engine.parking import Parking
 from koord_numa.engine.request_class import RequestClass
@@ -26,11 +27,11 @@ from koord_numa.settings import Backoff
 
 
 class Stage(Enum):
-    """Where a bucket stands."""
+    """Where a bucket stands, in the words of kube-scheduler's metrics."""
 
     ACTIVE = "active"
-    WOKEN = "woken"
-    PARKED = "parked"
+    WOKEN = "backoff"
+    PARKED = "unschedulable"
 
 
 Turn = tuple[int, float, str, str]
@@ -86,6 +87,7 @@ class Queue:
     """Waiting pods. Times are monotonic seconds, given by the caller."""
 
     def __init__(self, wake_pause: Backoff, parked_retry: float, random: Callable[[], float]) -> None:
+        self.arrivals = arrivals.Arrivals()
         self._wake_pause = wake_pause
         self._parked_retry = parked_retry
         self._random = random
@@ -120,14 +122,18 @@ class Queue:
         waits for the same reasons and need not be tried.
         """
         uid = pod.key.uid
-        if uid in self._backing_off and self._class_of[uid] is klass:
+        known = self._class_of.get(uid)
+        if uid in self._backing_off and known is klass:
             self._backing_off[uid] = pod
             return None
-        if self._class_of.get(uid) is not klass:
+        if known is not klass:
             self.remove(uid)
         bucket = self._buckets.get(klass)
         if bucket is None:
             bucket = self._buckets[klass] = _Bucket(klass)
+        if uid not in bucket.pods:
+            again = arrivals.BACKOFF_COMPLETE if known is klass else arrivals.POD_UPDATE
+            self.arrivals[bucket.stage.value, arrivals.POD_ADD if known is None else again] += 1
         self._class_of[uid] = klass
         bucket.add(pod)
         if bucket.stage is Stage.ACTIVE:
@@ -176,6 +182,8 @@ class Queue:
             bucket = self._buckets[klass] = _Bucket(klass)
         self._class_of[pod.key.uid] = klass
         bucket.add(pod)
+        moved = 1 if bucket.stage is Stage.PARKED else len(bucket.pods)
+        self.arrivals[Stage.PARKED.value, arrivals.FAILURE] += moved
         bucket.stage, bucket.verdict, bucket.reasons = Stage.PARKED, verdict, reasons_of(verdict)
         attempts = self._failures[klass] = self._failures.get(klass, 0) + 1
         bucket.not_before = now + pause(self._wake_pause, attempts, self._random())
@@ -188,6 +196,7 @@ class Queue:
         self.remove(pod.key.uid)
         self._class_of[pod.key.uid] = klass
         self._backing_off[pod.key.uid] = pod
+        self.arrivals[Stage.WOKEN.value, arrivals.FAILURE] += 1
         heappush(self._due, (until, pod.key.uid))
 
     def placed(self, klass: RequestClass) -> None:
@@ -199,7 +208,7 @@ class Queue:
         Something changed. ``room`` is the milli-CPU now free on the one node concerned: classes that ask for more stay parked.
         """
         for klass in self._parking.wake(cause, room):
-            self._wake(klass, now)
+            self._wake(klass, now, arrivals.EVENTS[cause])
 
     def pods_of(self, klass: RequestClass) -> tuple[Pod, ...]:
         """The queued pods of a class that do not back off."""
@@ -236,16 +245,21 @@ class Queue:
                     found[reason, bucket.klass.profile.scheduler_name] += len(bucket.pods)
         return found
 
-    def _wake(self, klass: RequestClass, now: float) -> None:
+    def _wake(self, klass: RequestClass, now: float, event: str) -> None:
         bucket = self._buckets.get(klass)
         if bucket is None or bucket.stage is not Stage.PARKED:
             return
         if now >= bucket.not_before:
-            bucket.stage = Stage.ACTIVE
-            self._offer(bucket)
+            self._activate(bucket, event)
         else:
             bucket.stage = Stage.WOKEN
+            self.arrivals[Stage.WOKEN.value, event] += len(bucket.pods)
             heappush(self._paused, (bucket.not_before, klass.number, klass))
+
+    def _activate(self, bucket: _Bucket, event: str) -> None:
+        bucket.stage = Stage.ACTIVE
+        self.arrivals[Stage.ACTIVE.value, event] += len(bucket.pods)
+        self._offer(bucket)
 
     def _advance(self, now: float) -> None:
         """Let time pass: pauses that are over end."""
@@ -255,8 +269,7 @@ class Queue:
             if bucket is None or bucket.stage is Stage.ACTIVE or bucket.not_before > now:
                 continue
             self._parking.forget(klass)
-            bucket.stage = Stage.ACTIVE
-            self._offer(bucket)
+            self._activate(bucket, arrivals.TIMEOUT if bucket.stage is Stage.PARKED else arrivals.BACKOFF_COMPLETE)
         while self._due and self._due[0][0] <= now:
             _, uid = heappop(self._due)
             pod = self._backing_off.pop(uid, None)
