@@ -81,9 +81,9 @@ class PlacedPods:
         labels = dict(pod.labels)
         return frozenset(term for term in self._terms if self._picks(term, pod.key.namespace, labels))
 
-    def claims(self) -> frozenset[tuple[str, str]]:
-        """Claims that counted pods use, by namespace and name."""
-        return frozenset(self._claims)
+    def claims(self) -> Mapping[tuple[str, str], int]:
+        """By how many counted pods claims are used; claims by namespace and name."""
+        return self._claims
 
     def near(self, demands: Constraints, namespace: str) -> list[tuple[Node, Pod]]:
         """Every counted pod that can matter to these demands, with its node."""

@@ -70,7 +70,8 @@ class Planner:
         No more than ``candidateNodes`` are tried out: of those whose amounts would suffice, the ones with most CPU free, then by name.
         """
         ask, terms = self._desk.decider.ask_now(klass), self.terms(klass)
-        if refuse_everywhere(ask):
+        everywhere = refuse_everywhere(ask)
+        if everywhere is not None and not everywhere.resolvable:
             return None
         useless: dict[str, State] = {} if ask.neighbours or ask.spread else self._useless.setdefault(klass, {})
         promising = []

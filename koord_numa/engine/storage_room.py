@@ -1,6 +1,6 @@
 """What is known of claims, volumes and storage classes. Facts only; what they mean is decided in ``core.fit.volumes``."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from koord_numa.core.fit.volumes import Storage
@@ -21,8 +21,8 @@ class StorageRoom:
     classes: dict[str, StorageClass] = field(default_factory=dict)
     known: bool = False
 
-    def seen(self, in_use: frozenset[tuple[str, str]]) -> Storage:
-        """As a decision sees it; ``in_use`` are claims of placed pods."""
+    def seen(self, in_use: Mapping[tuple[str, str], int]) -> Storage:
+        """As a decision sees it; ``in_use`` says by how many placed pods a claim is used."""
         return Storage(self.claims, self.volumes, self.classes, in_use, self.known)
 
     def synced(self) -> None:

@@ -190,7 +190,7 @@ def test_the_index_of_placed_pods_forgets_everything() -> None:
         index.add(record.nodes["node"], pod)
         index.add(record.nodes["node"], pod)
     assert index.pickers(demanding("web", "web")) == frozenset({near("web")})
-    assert index.claims() == frozenset({("default", "data")})
+    assert index.claims() == {("default", "data"): 3}
     for pod in pods:
         index.remove(pod.key.uid)
         index.remove(pod.key.uid)

@@ -5,11 +5,12 @@ Bound volumes decide by their node affinity and zone labels. Unbound claims are 
 create a volume for a chosen node is a dialogue that kube-scheduler has and we do not.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from koord_numa.core.node import Node
-from koord_numa.core.request import PodRequest
+from koord_numa.core.request import Pod, PodRequest
 from koord_numa.core.selectors import matches_term
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
@@ -22,7 +23,7 @@ class Storage:
     claims: Mapping[tuple[str, str], PersistentVolumeClaim] = field(default_factory=dict)
     volumes: Mapping[str, PersistentVolume] = field(default_factory=dict)
     classes: Mapping[str, StorageClass] = field(default_factory=dict)
-    in_use: frozenset[tuple[str, str]] = frozenset()  # claims of placed pods, for ReadWriteOncePod
+    in_use: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by how many placed pods, for ReadWriteOncePod
     known: bool = True
 
 
@@ -49,6 +50,14 @@ def fits_volumes(request: PodRequest, node: Node, storage: Storage) -> Rejection
         if not _in_zone(volume, node):
             return _refusal("node(s) had no available volume zone", detail)
     return None
+
+
+def storage_without(storage: Storage, request: PodRequest, gone: Iterable[Pod]) -> Storage:
+    """What is known of the pod's own claims once these placed pods are gone."""
+    freed = Counter((pod.key.namespace, claim) for pod in gone for claim in pod.request.constraints.claims)
+    own = [(request.namespace, name) for name in request.constraints.claims]
+    left = {claim: storage.in_use.get(claim, 0) - freed[claim] for claim in own}
+    return replace(storage, in_use={claim: users for claim, users in left.items() if users > 0})
 
 
 def _refuse_claim(claim: PersistentVolumeClaim, storage: Storage) -> Rejection | None:

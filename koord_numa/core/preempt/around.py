@@ -7,21 +7,24 @@ from dataclasses import replace
 from koord_numa.core.decide import Ask
 from koord_numa.core.fit.pod_affinity import Namespaces, Neighbourhood, neighbourhood
 from koord_numa.core.fit.spread import SpreadView, spread_view
+from koord_numa.core.fit.volumes import storage_without
 from koord_numa.core.node import Node
 from koord_numa.core.request import Pod
 
 
 def ask_without(ask: Ask, node: Node, gone: Sequence[Pod], namespaces: Namespaces) -> Ask:
     """The ask as it will be when these pods have left this node. Preferences stay as they are: only what must hold is recounted."""
-    if not gone or (ask.neighbours is None and ask.spread is None):
+    near, even, storage = ask.neighbours, ask.spread, ask.storage
+    if not gone or (near is None and even is None and storage is None):
         return ask
     here = [(node, pod) for pod in gone]
-    near, even = ask.neighbours, ask.spread
     if near is not None:
         near = _fewer(near, neighbourhood(ask.request, here, namespaces))
     if even is not None:
         even = _less_crowded(even, spread_view(ask.request, (), here))
-    return replace(ask, neighbours=near, spread=even)
+    if storage is not None:
+        storage = storage_without(storage, ask.request, gone)
+    return replace(ask, neighbours=near, spread=even, storage=storage)
 
 
 def _fewer(view: Neighbourhood, part: Neighbourhood) -> Neighbourhood:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.candidate import Candidate
 from koord_numa.core.constraints import HostPort
-from koord_numa.core.decide import Ask, Rules, evaluate
+from koord_numa.core.decide import Ask, Fit, Rules, evaluate, refuse_everywhere
 from koord_numa.core.fit.pod_affinity import Namespaces
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.ledger import Holding, Ledger
@@ -27,6 +27,11 @@ class Terms:
     rules: Rules
     budgets: Sequence[DisruptionBudget] = ()
     namespaces: Namespaces = field(default_factory=dict)
+
+
+def answer_of(ask: Ask, candidate: Candidate, rules: Rules) -> Fit | Rejection:
+    """The whole rule: what stands against the pod everywhere, and what this node says."""
+    return refuse_everywhere(ask) or evaluate(ask, candidate, rules)
 
 
 class Trial:
@@ -63,7 +68,7 @@ class Trial:
             return None
         site, gone = self._site, [self._site.pods[uid] for uid in self.gone if uid in self._site.pods]
         ask = ask_without(self._ask, site.seen.node, gone, self._terms.namespaces)
-        verdict = evaluate(ask, candidate, self._terms.rules)
+        verdict = answer_of(ask, candidate, self._terms.rules)
         return None if isinstance(verdict, Rejection) else verdict.placement
 
     def _candidate(self) -> Candidate | None:

@@ -9,15 +9,16 @@ nobody can come back, because rules about NUMA nodes are not monotonous; and an 
 when it costs nobody more.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from koord_numa.core.amounts import Amounts, subtract
-from koord_numa.core.decide import Ask, Fit, evaluate
+from koord_numa.core.decide import Ask, Fit
+from koord_numa.core.fit.volumes import refuse_claims, storage_without
 from koord_numa.core.preempt.budget import violating
 from koord_numa.core.preempt.cost import importance, price
 from koord_numa.core.preempt.site import Site
-from koord_numa.core.preempt.trial import Terms, Trial
+from koord_numa.core.preempt.trial import Terms, Trial, answer_of
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.verdicts import Alignment, Placement
 
@@ -47,7 +48,7 @@ def clear_node(ask: Ask, site: Site, terms: Terms) -> Clearance | None:
     """
     if not site.trusted:
         return None
-    standing = evaluate(ask, site.seen, terms.rules)
+    standing = answer_of(ask, site.seen, terms.rules)
     if isinstance(standing, Fit) or not standing.resolvable or not may_help(ask, site):
         return None
     first = _clear(ask, site, terms, _any)
@@ -80,11 +81,15 @@ def still_right(ask: Ask, site: Site, terms: Terms, clearance: Clearance) -> boo
 
 
 def may_help(ask: Ask, site: Site) -> bool:
-    """Is there anybody to send away, and would the node's amounts suffice without them? Cheap, and necessary but not sufficient."""
+    """
+    Is there anybody to send away, and would the node's amounts suffice without them, and the pod's claims be free?
+
+    Cheap, and necessary but not sufficient.
+    """
     priority = ask.request.priority
     away = {uid for uid, pod in site.pods.items() if _may_go(pod, priority, site) or pod.deleting}
     away.update(_lower_nominees(site, priority))
-    if not away:
+    if not away or not _frees_claims(ask, site, away):
         return False
     left: Amounts = subtract(site.seen.allocatable, site.seen.ledger.amounts)
     holdings = site.seen.ledger.holdings
@@ -97,6 +102,14 @@ def may_help(ask: Ask, site: Site) -> bool:
 def _may_go(pod: Pod, priority: int, site: Site) -> bool:
     """Only pods of lower priority whose eviction means something: a kubelet runs its static pods whatever the API server says."""
     return pod.request.priority < priority and not pod.mirror and pod.key.uid not in site.assumed
+
+
+def _frees_claims(ask: Ask, site: Site, away: Iterable[str]) -> bool:
+    """A claim for one pod only, held on another node, is not freed here (kube-scheduler's VolumeRestrictions)."""
+    if ask.storage is None:
+        return True
+    storage = storage_without(ask.storage, ask.request, [site.pods[uid] for uid in away if uid in site.pods])
+    return refuse_claims(ask.request, storage) is None
 
 
 def _lower_nominees(site: Site, priority: int) -> list[str]:

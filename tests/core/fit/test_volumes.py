@@ -63,7 +63,7 @@ def test_a_volume_for_one_pod_is_not_shared() -> None:
     exclusive = PersistentVolumeClaim("default", "data", volume="pv", bound=True, read_write_once_pod=True)
     known = Storage({("default", "data"): exclusive}, {"pv": PersistentVolume("pv")})
     assert refuse_claims(REQUEST, known) is None
-    used = Storage(known.claims, known.volumes, in_use=frozenset({("default", "data")}))
+    used = Storage(known.claims, known.volumes, in_use={("default", "data"): 1})
     refusal = refuse_claims(REQUEST, used)
     assert refusal is not None
     assert refusal.resolvable

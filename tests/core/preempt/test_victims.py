@@ -18,11 +18,13 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.decide import Ask, Rules, ask_of
 from koord_numa.core.fit.pod_affinity import neighbourhood
 from koord_numa.core.fit.spread import spread_view
+from koord_numa.core.fit.volumes import Storage
 from koord_numa.core.preempt.site import Site
 from koord_numa.core.preempt.trial import Terms
 from koord_numa.core.preempt.victims import Clearance, clear_node, may_help, still_right
 from koord_numa.core.request import PodKey
 from koord_numa.core.verdicts import Alignment, Reason, Rejection
+from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim
 from tests.core.preempt.sites import ask, budget, kubelet_site, nominee, owned_site, request, running, terms
 
 
@@ -159,6 +161,45 @@ def test_a_port_is_freed_with_its_pod() -> None:
     found = clear_node(ask(1, 10, constraints=port), site, terms())
     assert found is not None
     assert [pod.key.name for pod in found.victims] == ["web"]
+
+
+DATA = Constraints(claims=("data",))
+CLAIM = ("default", "data")
+
+
+def wanting_a_volume(users: int, mode: str = "ReadWriteOncePod") -> Ask:
+    """A small pod of priority 10 whose claim so many placed pods use."""
+    claim = PersistentVolumeClaim(
+        "default", "data", volume="pv", bound=True, read_write_once_pod=mode == "ReadWriteOncePod"
+    )
+    storage = Storage({CLAIM: claim}, {"pv": PersistentVolume("pv")}, in_use={CLAIM: users})
+    return replace(ask(1, 10, constraints=DATA), storage=storage)
+
+
+@pytest.mark.parametrize(
+    ("wants", "site", "victims"),
+    [
+        pytest.param(
+            wanting_a_volume(1), owned_site(running("user", "0", 5, constraints=DATA), running("b", "4", 0)), ("user",), id="here"
+        ),
+        pytest.param(wanting_a_volume(1), owned_site(running("b", "4", 0)), None, id="elsewhere"),
+        pytest.param(wanting_a_volume(2), owned_site(running("user", "0", 5, constraints=DATA)), None, id="here-and-elsewhere"),
+        pytest.param(wanting_a_volume(1), owned_site(running("user", "0", 10, constraints=DATA)), None, id="as-important"),
+        pytest.param(
+            wanting_a_volume(1, "ReadWriteOnce"), owned_site(running("user", "0", 5, constraints=DATA)), None, id="may-be-shared"
+        ),
+        pytest.param(
+            wanting_a_volume(1),
+            owned_site(running("user", "0", 20, constraints=DATA, deleting=True), running("b", "4", 0)),
+            (),
+            id="leaving",
+        ),
+    ],
+)  # fmt: skip
+def test_who_holds_a_volume_for_one_pod_has_to_go(wants: Ask, site: Site, victims: tuple[str, ...] | None) -> None:
+    found = clear_node(wants, site, terms())
+    assert (None if found is None else tuple(victim.key.name for victim in found.victims)) == victims
+    assert found is None or still_right(wants, site, terms(), found)
 
 
 def test_whom_anti_affinity_keeps_apart_has_to_go() -> None:
