@@ -4,12 +4,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from koord_numa.core.amounts import CPU, MEMORY, Amounts, add, is_hugepages, largest, total, without_zeros
-from koord_numa.core.request import Container, PodRequest
+from koord_numa.core.request import Container, PodRequest, once_per_request
 from koord_numa.core.vocabulary import ContainerKind, KubeQos
 
 _QOS_RESOURCES: Final = (CPU, MEMORY)
 
 
+@once_per_request
 def effective_requests(request: PodRequest) -> Amounts:
     """
     What the pod may need at the same time: the amounts that the scheduler and the kubelet count.
@@ -22,6 +23,7 @@ def effective_requests(request: PodRequest) -> Amounts:
     return without_zeros(add(_with_pod_level(needed, request.pod_requests), request.overhead))
 
 
+@once_per_request
 def effective_limits(request: PodRequest) -> Amounts:
     """
     The pod's limits as a whole. A container without a limit adds nothing, so ask ``is_limited`` before trusting a sum.
@@ -44,6 +46,7 @@ def is_limited(request: PodRequest, resource: str) -> bool:
     return bool(lasting) and all(container.limits.get(resource) for container in lasting)
 
 
+@once_per_request
 def kube_qos(request: PodRequest) -> KubeQos:
     """
     Guaranteed: every container limits cpu and memory and requests exactly that. BestEffort: nobody asks for either.

@@ -1,7 +1,9 @@
 """What one pod asks for, as far as a decision depends on it. Pods with equal requests form a request class."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, TypeVar
 
 from koord_numa.core.amounts import NOTHING, Amounts
 from koord_numa.core.constraints import Constraints
@@ -77,6 +79,9 @@ class PodRequest:
     constraints: Constraints = Constraints()
     namespace: str = "default"
     labels: tuple[tuple[str, str], ...] = ()  # only those that matter to spread and affinity: sorted pairs
+    derived: dict[Callable[["PodRequest"], Any], Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )  # what others worked out of it, by the function that did
 
     @property
     def class_key(self) -> Hashable:
@@ -95,6 +100,23 @@ class PodRequest:
             self.namespace if _cares_for_pods(self.constraints) or self.constraints.claims else "",
             self.labels if _cares_for_pods(self.constraints) else (),
         )
+
+
+Derived = TypeVar("Derived")
+
+
+def once_per_request(derive: Callable[[PodRequest], Derived]) -> Callable[[PodRequest], Derived]:
+    """A function of a request alone, worked out once: requests never change, and are asked for the same in every decision."""
+
+    @wraps(derive)
+    def kept(request: PodRequest) -> Derived:
+        known = request.derived
+        if derive not in known:
+            known[derive] = derive(request)
+        found: Derived = known[derive]
+        return found
+
+    return kept
 
 
 def _pairs(amounts: Amounts) -> tuple[tuple[str, int], ...]:

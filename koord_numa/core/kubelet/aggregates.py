@@ -5,14 +5,15 @@ These are the sums that hints are made for: without overhead, and different from
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.amounts import CPU, EPHEMERAL_STORAGE, MEMORY, MILLI, Amounts, is_hugepages
+from koord_numa.core.amounts import CPU, EPHEMERAL_STORAGE, MEMORY, MILLI, Amounts, is_hugepages, total
 from koord_numa.core.effective import kube_qos
-from koord_numa.core.request import Container, PodRequest
+from koord_numa.core.request import Container, PodRequest, once_per_request
 from koord_numa.core.vocabulary import ContainerKind, KubeQos
 
+_LASTING: Final = (ContainerKind.APP, ContainerKind.SIDECAR)
 _NO_DEVICE: Final = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
 
 
@@ -32,13 +33,27 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class PodDemand:
-    """A pod as the managers see it: one demand per container in the kubelet's order, and one for the whole pod."""
+    """
+    A pod as the managers see it: one demand per container in the kubelet's order, and one for the whole pod.
+
+    ``lasting`` is what containers that keep running hold of CPUs (milli) and devices, ``leftovers`` what init containers held beyond that.
+    """
 
     qos: KubeQos
     containers: tuple[tuple[Container, Demand], ...]
     pod: Demand
+    lasting: Amounts = field(init=False, repr=False, compare=False)
+    leftovers: Amounts = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        lasting = total(_pinned(demand) for container, demand in self.containers if container.kind in _LASTING)
+        peak = _pinned(self.pod)
+        beyond = {name: amount - lasting.get(name, 0) for name, amount in peak.items()}
+        object.__setattr__(self, "lasting", lasting)
+        object.__setattr__(self, "leftovers", {name: amount for name, amount in beyond.items() if amount > 0})
 
 
+@once_per_request
 def pod_demand(request: PodRequest) -> PodDemand:
     """
     The demands of a pod and its containers.
@@ -75,6 +90,10 @@ def _demand(container: Container, pinned: bool) -> Demand:
         else None,
         devices={name: amount for name, amount in sorted(container.limits.items()) if _may_be_device(name)},
     )
+
+
+def _pinned(demand: Demand) -> Amounts:
+    return {CPU: demand.cpus * MILLI, **demand.devices}
 
 
 def is_memory(resource: str) -> bool:

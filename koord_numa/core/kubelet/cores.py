@@ -33,6 +33,9 @@ class WholeCores:
     why: str = ""
 
 
+NO_RULE: Final = WholeCores()
+
+
 def whole_cores(config: KubeletConfig, zones: Sequence[Zone], architecture: str, seen: Iterable[int]) -> WholeCores:
     """
     The most careful rule that the facts allow.
@@ -41,17 +44,23 @@ def whole_cores(config: KubeletConfig, zones: Sequence[Zone], architecture: str,
     that this number, or the option, is not in force. So does a NUMA node with such a number of CPUs.
     """
     if config.cpu_policy is not None and not config.cpu_options.get(FULL_CORES, False):
-        return WholeCores()
-    counts = [*seen, *(zone.capacity.get(CPU, 0) // MILLI for zone in zones)]
-    possible = _THREADS.get(architecture, _ANY_THREADS)
-    threads = next((number for number in possible if all(count % number == 0 for count in counts)), 1)
-    reserved = sum(zone.capacity.get(CPU, 0) - zone.allocatable.get(CPU, 0) for zone in zones) // MILLI
-    free = sum(max(0, zone.available.get(CPU, 0)) for zone in zones) // MILLI
-    known = "full-pcpus-only is on" if config.cpu_policy is not None else "CPU manager options are not published"
+        return NO_RULE
+    counts = {*seen, *(zone.capacity.get(CPU, 0) // MILLI for zone in zones)}
+    threads = 1
+    for number in _THREADS.get(architecture, _ANY_THREADS):
+        if not any(count % number for count in counts):
+            threads = number
+            break
+    reserved = free = 0
+    for zone in zones:
+        reserved += zone.capacity.get(CPU, 0) - zone.allocatable.get(CPU, 0)
+        free += max(0, zone.available.get(CPU, 0))
+    # A reserved CPU spoils the core it is on, and nobody says which one that is.
+    surely = max(0, free // MILLI - reserved // MILLI * (threads - 1))
+    return WholeCores(threads, surely, _why(threads, published=config.cpu_policy is not None))
+
+
+def _why(threads: int, *, published: bool) -> str:
+    known = "full-pcpus-only is on" if published else "CPU manager options are not published"
     cores = f"whole cores of {threads} threads" if threads > 1 else "whole cores"
-    return WholeCores(
-        threads=threads,
-        # A reserved CPU spoils the core it is on, and nobody says which one that is.
-        free=max(0, free - reserved * (threads - 1)),
-        why=f"{known}: CPUs are taken to be {cores}",
-    )
+    return f"{known}: CPUs are taken to be {cores}"

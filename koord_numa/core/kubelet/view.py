@@ -4,14 +4,15 @@ What a scheduler can see of one kubelet-owned node: published zones, the Node ob
 Gathers facts once per change of the node; ``admission.py`` decides on them. What nobody published is assumed here, carefully, and said.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
 from koord_numa.core.amounts import CPU, MILLI, PODS, Amounts, total
 from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
-from koord_numa.core.kubelet.cores import ARCHITECTURE, WholeCores, whole_cores
+from koord_numa.core.kubelet.cores import ARCHITECTURE, NO_RULE, WholeCores, whole_cores
+from koord_numa.core.kubelet.frame import Frame
 from koord_numa.core.kubelet.leftovers import without_leftovers
 from koord_numa.core.kubelet.published import Published, surmise
 from koord_numa.core.kubelet.replay import admit
@@ -37,18 +38,23 @@ class KubeletView:
     One node, ready for decisions. ``state`` is what the kubelet's books are, or may be.
 
     ``cores`` is the rule about whole cores to be kept in addition. ``groups_known`` is false when the pods known to be there do not explain
-    where memory is in use. ``problem`` is non-empty when nothing may be placed that the kubelet would align. ``topology`` is what is
-    published, less what is known to be gone from it; ``None`` where nobody publishes any.
+    where memory is in use. ``problem`` is non-empty when nothing may be placed that the kubelet would align. ``frame`` is what the
+    objects say, ``None`` where nobody publishes any, and ``zones`` what is published less what is known to be gone from it.
     """
 
     node: str
     state: KubeletState
     knowledge: Knowledge
-    cores: WholeCores = field(default_factory=WholeCores)
+    cores: WholeCores = NO_RULE
     groups_known: bool = True
     problem: str = ""
-    topology: Topology | None = None
-    demands: Mapping[str, tuple[PodRequest, PodDemand]] = field(default_factory=dict)  # by uid, of the pods there
+    frame: Frame | None = None
+    zones: tuple[Zone, ...] = ()
+
+    @property
+    def topology(self) -> Topology | None:
+        """The published topology, with the zones of this view; ``None`` where nobody publishes any."""
+        return None if self.frame is None else replace(self.frame.topology, zones=self.zones)
 
 
 def kubelet_view(
@@ -66,31 +72,27 @@ def kubelet_view(
     the zones' available amounts already. ``previous`` saves work only.
     """
     known = list(holdings)
-    demands = _demands(known, previous)
-    published = [demand for uid, (_, demand) in demands.items() if uid not in unpublished]
-    zones = without_leftovers(topology.zones, published)
-    zones = _without(zones, [held for held in known if held.pod.uid in unpublished], demands)
-    facts = Published(
-        config=topology.kubelet,
-        zones=zones,
-        distances=topology.distances,
-        allocatable=node.allocatable,
-        requested={**total(held.amounts for held in known), PODS: len(known)},
-        pods=tuple(demand for _, demand in demands.values()),
+    hidden = [held for held in known if held.pod.uid in unpublished]
+    shown = [pod_demand(held.request) for held in known if held.request is not None and held.pod.uid not in unpublished]
+    zones = _without(without_leftovers(topology.zones, shown), hidden)
+    frame = _frame(node, topology, previous)
+    guess = surmise(
+        Published(
+            frame=frame,
+            zones=zones,
+            requested={**total(held.amounts for held in known), PODS: len(known)},
+            pods=[*shown, *(pod_demand(held.request) for held in hidden if held.request is not None)],
+        )
     )
-    guess = surmise(facts)
-    seen = [part.cpus for demand in published for _, part in demand.containers if part.cpus]
     return KubeletView(
         node=node.name,
         state=guess.state,
         knowledge=Knowledge.PUBLISHED,
-        cores=whole_cores(topology.kubelet, zones, node.labels.get(ARCHITECTURE, ""), seen)
-        if guess.state.node.pins_cpus
-        else WholeCores(),
+        cores=_cores(node, topology, zones, shown) if guess.state.node.pins_cpus else NO_RULE,
         groups_known=guess.groups_known,
         problem=_problem(topology),
-        topology=replace(topology, zones=zones),
-        demands=demands,
+        frame=frame,
+        zones=zones,
     )
 
 
@@ -109,15 +111,16 @@ def after_removal(view: KubeletView, uid: str) -> KubeletView:
     return replace(view, state=view.state.without(uid))
 
 
-def _demands(known: Sequence[Holding], previous: KubeletView | None) -> dict[str, tuple[PodRequest, PodDemand]]:
-    old = previous.demands if previous is not None else {}
-    made = {}
-    for held in known:
-        if held.request is not None:
-            uid = held.pod.uid
-            kept = old.get(uid)
-            made[uid] = kept if kept and kept[0] is held.request else (held.request, pod_demand(held.request))
-    return made
+def _frame(node: Node, topology: Topology, previous: KubeletView | None) -> Frame:
+    known = None if previous is None else previous.frame
+    if known is None or not known.holds_for(topology, node.allocatable):
+        return Frame.of(topology, node.allocatable)
+    return known if known.topology is topology else replace(known, topology=topology)
+
+
+def _cores(node: Node, topology: Topology, zones: Sequence[Zone], shown: Iterable[PodDemand]) -> WholeCores:
+    seen = {part.cpus for demand in shown for _, part in demand.containers if part.cpus}
+    return whole_cores(topology.kubelet, zones, node.labels.get(ARCHITECTURE, ""), seen)
 
 
 def _problem(topology: Topology) -> str:
@@ -132,20 +135,19 @@ def _problem(topology: Topology) -> str:
     return ""
 
 
-def _without(
-    zones: Sequence[Zone], hidden: Sequence[Holding], demands: Mapping[str, tuple[PodRequest, PodDemand]]
-) -> tuple[Zone, ...]:
+def _without(zones: tuple[Zone, ...], hidden: Sequence[Holding]) -> tuple[Zone, ...]:
+    if not hidden:
+        return zones
     somewhere: list[Amounts] = []
     held: dict[int, list[Amounts]] = {}
     for holding in hidden:
         for numa, amounts in holding.numa:
             held.setdefault(numa, []).append(amounts)
-        if not holding.numa and holding.pod.uid in demands:
-            somewhere.append(_all_of(demands[holding.pod.uid][1]))
-    if not hidden:
-        return tuple(zones)
+        if not holding.numa and holding.request is not None:
+            somewhere.append(_all_of(pod_demand(holding.request)))
     return tuple(
-        replace(zone, available=_less(zone.available, total([*held.get(zone.numa, ()), *somewhere]))) for zone in zones
+        Zone(zone.numa, zone.capacity, zone.allocatable, _less(zone.available, [*held.get(zone.numa, ()), *somewhere]))
+        for zone in zones
     )
 
 
@@ -155,5 +157,12 @@ def _all_of(demand: PodDemand) -> dict[str, int]:
     return {CPU: cpus, **(demand.pod.memory or {}), **demand.pod.devices}
 
 
-def _less(available: Amounts, amounts: Amounts) -> dict[str, int]:
-    return {name: amount - amounts.get(name, 0) for name, amount in available.items()}
+def _less(available: Amounts, parts: Sequence[Amounts]) -> Amounts:
+    if not parts:
+        return available
+    left = dict(available)
+    for amounts in parts:
+        for name, amount in amounts.items():
+            if name in left:
+                left[name] -= amount
+    return left

@@ -232,15 +232,6 @@ def test_devices_near_two_numa_nodes_promise_the_least() -> None:
     assert isinstance(would_admit(pod(app(2, gpu=3)), seen), Rejection)
 
 
-def test_what_was_worked_out_is_kept() -> None:
-    there = held("a", pod(app(6)))
-    first = view(zones(8, 8), SINGLE, there)
-    topology = Topology("n", CpuOwner.KUBELET, zones=zones(2, 8), kubelet=KubeletConfig(topology_policy=SINGLE))
-    resized = held("a", pod(app(2)))
-    assert kubelet_view(Node("n"), topology, [there], (), first).demands["a"] is first.demands["a"]
-    assert kubelet_view(Node("n"), topology, [resized], (), first).demands["a"] != first.demands["a"]
-
-
 @given(nodes(), st.lists(pods(), max_size=5), pods())
 def test_no_yes_that_the_kubelet_refuses(real: KubeletNode, arriving: list[PodRequest], one: PodRequest) -> None:
     """
