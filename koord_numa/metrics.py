@@ -172,7 +172,7 @@ class SchedulerNumbers(Collector):
         reconnects = CounterMetricFamily("koord_numa_watch_reconnects", "Watches begun again.", labels=("resource",))
         told = CounterMetricFamily("koord_numa_watch_events", "Events and bookmarks.", labels=("resource",))
         for mirror in self._of.sources.mirrors:
-            resource = (str(mirror.kind.resource),)
+            resource = (mirror.kind.name,)
             age.add_metric(resource, mirror.age)
             relists.add_metric(resource, mirror.relists)
             reconnects.add_metric(resource, mirror.reconnects)

@@ -104,7 +104,7 @@ class Runtime:
         self.crew.start("events", self.recorder.run())
         self.crew.start("loop lag", self.lag.run())
         for mirror in self.sources.mirrors:
-            self.crew.start(f"mirror of {mirror.kind.resource}", mirror.run())
+            self.crew.start(f"mirror of {mirror.kind.name}", mirror.run())
         for census in self.sources.censuses:
             self.crew.start(f"census of {census.what}", census.run())
         self.crew.start("engine", self.engine.run())

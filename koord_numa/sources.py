@@ -40,6 +40,9 @@ from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volu
 BOUND_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded"
 """Failed pods are wanted too: among them are those that a kubelet refused."""
 
+NOMINATED_PODS: Final = "spec.nodeName=,status.nominatedNodeName!="
+"""Pods for which nodes are being freed: hardly ever any."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sources:
@@ -60,7 +63,7 @@ class Sources:
     def incomplete(self) -> Iterator[str]:
         """What keeps the engine from knowing everything that it needs, a sentence each."""
         for mirror in self.essential:
-            yield from _complaint(str(mirror.kind.resource), mirror.synced, mirror.problem)
+            yield from _complaint(mirror.kind.name, mirror.synced, mirror.problem)
         for census in self.censuses:
             yield from _complaint(census.what, census.synced, census.problem)
 
@@ -88,7 +91,14 @@ def sources_of(api: Api, engine: Engine, roster: Roster, reception: Reception) -
         Sink(engine.namespaces.replace, engine.namespaces.observe, lambda: engine.synced(Source.NAMESPACES)),
     )
     budgets = Mirror(api, Kind(BUDGETS, parse_budget), Sink(engine.replace_budgets, engine.observe_budget))
-    return Sources((bound, nodes, namespaces), (budgets, *_storage(api, engine)), _censuses(api, engine, reception))
+    not_ours = "".join(f",spec.schedulerName!={name}" for name in engine.settings.scheduler_names)
+    nominated = Mirror(
+        api,
+        Kind(PODS, parse_pod, NOMINATED_PODS + not_ours, title="pods nominated by others"),
+        Sink(engine.replace_nominated, engine.observe_nominated),
+    )
+    other: tuple[Mirror[Any], ...] = (budgets, nominated, *_storage(api, engine))
+    return Sources((bound, nodes, namespaces), other, _censuses(api, engine, reception))
 
 
 def _storage(api: Api, engine: Engine) -> tuple[Mirror[Any], ...]:

@@ -31,16 +31,23 @@ class Kind(Generic[T]):
     """
     Which objects (one resource, narrowed down by the server) and what to make of each: ``None`` for one that is not wanted.
 
-    ``optional``: a cluster may well live without this kind installed, and then has no such objects.
+    ``optional``: a cluster may well live without this kind installed, and then has no such objects. ``title`` is for people, where
+    several selections of one resource have to be told apart.
     """
 
     resource: Resource
     parse: Callable[[Mapping[str, Any]], T | None]
     field_selector: str = ""
     optional: bool = False
+    title: str = ""
 
     def __str__(self) -> str:
         return f"{self.resource} ({self.field_selector})" if self.field_selector else str(self.resource)
+
+    @property
+    def name(self) -> str:
+        """What people read."""
+        return self.title or str(self.resource)
 
     @property
     def params(self) -> dict[str, str]:

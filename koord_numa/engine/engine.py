@@ -108,6 +108,8 @@ class Engine:
         self.desk.waiting[uid] = pod
         if uid not in self.desk.waits:
             self.desk.waits[uid] = Wait(self.outside.clock())
+            if pod.nominated and self.settings.preemption.enabled:
+                self.desk.nominations.observe(event, pod)
         if pod.problem:
             self.queue.remove(uid)
             self._notices.waits(pod.key, f"the pod cannot be understood: {pod.problem}")
@@ -143,6 +145,10 @@ class Engine:
         """A PodDisruptionBudget, which nobody is preempted against."""
         self.preemption.planner.observe_budget(event, budget)
 
+    def observe_nominated(self, event: str | None, pod: Pod) -> None:
+        """A pod of another scheduler without a node, for which a node may be being freed."""
+        self.desk.nominations.observe(event, pod)
+
     # A list is the whole truth about its kind: what it does not show is gone.
 
     def replace_waiting(self, pods: Iterable[Pod]) -> None:
@@ -175,6 +181,10 @@ class Engine:
     def replace_budgets(self, budgets: Iterable[DisruptionBudget]) -> None:
         """All PodDisruptionBudgets. Nobody is preempted before they are known; decisions do not wait for them."""
         self.preemption.replace_budgets(budgets)
+
+    def replace_nominated(self, pods: Iterable[Pod]) -> None:
+        """All pods of other schedulers for which nodes are being freed."""
+        self.desk.nominations.replace(pods, self.desk.waiting)
 
     def _note(self, event: str | None, pod: Pod) -> None:
         if event != DELETED and is_refusal(pod):

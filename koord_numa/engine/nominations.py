@@ -4,16 +4,19 @@ Which pod waits for which node to be freed, and whose wait is over. It decides n
 Theory: a nomination begins when victims are chosen. It *waits* while any pod is there that must be gone; then it is *due*, once, and
 again with every change of its node, and the pod is tried there before anything else. It ends when the pod is bound or gone, when a pod of
 higher priority displaces it, or when the node stays too small although everybody awaited has left.
+
+Of pods that wait for schedulers beside us, and of ours until they are looked at after a restart, only ``status.nominatedNodeName`` is
+known: room is kept there for what they ask, wherever on the node. This is a *claim*.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from koord_numa.core.ledger import holding_of
 from koord_numa.core.preempt.site import Nominee
 from koord_numa.core.preempt.victims import Clearance
 from koord_numa.core.request import Pod
-from koord_numa.engine.cluster_state import ClusterState
+from koord_numa.engine.cluster_state import DELETED, ClusterState
 from koord_numa.engine.node_record import NodeRecord
 from koord_numa.engine.queue import turn_of
 from koord_numa.engine.request_class import RequestClass
@@ -48,6 +51,7 @@ class Nominations:
     _by_uid: dict[str, Nomination] = field(default_factory=dict)
     _on: dict[str, dict[str, None]] = field(default_factory=dict)  # uids by node
     _due: dict[str, None] = field(default_factory=dict)
+    _claims: dict[str, str] = field(default_factory=dict)  # nodes by uid
 
     def __len__(self) -> int:
         return len(self._by_uid)
@@ -64,6 +68,29 @@ class Nominations:
         known = self._by_uid.get(pod.key.uid)
         return pod.nominated if known is None else known.node
 
+    def observe(self, event: str | None, pod: Pod) -> None:
+        """
+        A pod without a node whose status may name the one that is being freed for it, as kube-scheduler's nominator takes it from there.
+        """
+        uid, node = pod.key.uid, pod.nominated
+        if uid in self._by_uid:
+            return
+        if event == DELETED or pod.node or pod.deleting or pod.finished:
+            node = ""
+        if (old := self._claims.pop(uid, "")) and old != node:
+            self.state.withdraw(old, uid)
+        if node:
+            self._claims[uid] = node
+            self.state.nominate(node, Nominee(pod, holding_of(pod)))
+
+    def replace(self, pods: Iterable[Pod], ours: Container[str]) -> None:
+        """These pods have claims and no others, apart from ``ours`` by uid."""
+        found = {pod.key.uid: pod for pod in pods}
+        for uid in [uid for uid in self._claims if uid not in found and uid not in ours]:
+            self.end(uid)
+        for pod in found.values():
+            self.observe(None, pod)
+
     def begin(self, nomination: Nomination) -> None:
         """The node is being freed from now on, and room is kept there for what the pod is to get."""
         pod, placement = nomination.pod, nomination.clearance.placement
@@ -76,6 +103,8 @@ class Nominations:
         """The pod waits for no node any more; what was kept for it is free. Returns what ended, if anything did."""
         nomination = self._by_uid.pop(uid, None)
         self._due.pop(uid, None)
+        if claimed := self._claims.pop(uid, ""):
+            self.state.withdraw(claimed, uid)
         if nomination is not None:
             uids = self._on[nomination.node]
             del uids[uid]

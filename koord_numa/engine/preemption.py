@@ -164,6 +164,7 @@ class Preemption:
     ) -> None:
         """Say so, and wait for somebody to leave, or for budgets to allow more."""
         self._hopeless[klass] = None
+        self._desk.nominations.end(pod.key.uid)  # what its status claims since before a restart
         if clearance is None:
             self._desk.meter.preemptions["nothing helps"] += 1
             self._say(pod.key, "", verdict)
