@@ -1,13 +1,21 @@
 """One run of Kopf inside a process that has other things to do: it ends without touching tasks that are not its own."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+import sys
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from types import CodeType
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import kopf
 
 KOPF: Final = str(Path(kopf.__file__).parent)
+
+Streams = WeakValueDictionary[int, AsyncGenerator[Any, None]]
+"""Asynchronous generators in the order in which they were begun: an outer one before those that it reads."""
 
 LAST_WORDS: Final = 2.0
 """Seconds that Kopf's own tasks get to end after they were cancelled."""
@@ -40,12 +48,44 @@ async def run_kopf(memo: kopf.Memo, stop: asyncio.Event, spawned: Callable[[], N
     settings = kopf.OperatorSettings()
     # Kopf would kill the whole process some minutes after it gave up.
     settings.process.ultimate_exiting_timeout = None
-    tasks = await kopf.spawn_tasks(clusterwide=True, settings=settings, memo=memo, stop_flag=stop)
-    spawned()
+    with _kopf_streams() as streams:
+        tasks = await kopf.spawn_tasks(clusterwide=True, settings=settings, memo=memo, stop_flag=stop)
+        spawned()
+        try:
+            await kopf.run_tasks(tasks, ignored=EveryTask())
+        finally:
+            await _end_leftovers()
+            await _close(streams)
+
+
+@contextmanager
+def _kopf_streams() -> Iterator[Streams]:
+    """Note every stream that Kopf begins to read inside the block."""
+    streams: Streams = WeakValueDictionary()
+    hooks, numbers = sys.get_asyncgen_hooks(), count()
+
+    def begun(stream: AsyncGenerator[Any, None]) -> None:
+        if _is_kopf(getattr(stream, "ag_code", None)):
+            streams[next(numbers)] = stream
+        if hooks.firstiter is not None:
+            hooks.firstiter(stream)
+
+    sys.set_asyncgen_hooks(firstiter=begun)
     try:
-        await kopf.run_tasks(tasks, ignored=EveryTask())
+        yield streams
     finally:
-        await _end_leftovers()
+        sys.set_asyncgen_hooks(firstiter=hooks.firstiter)
+
+
+async def _close(streams: Streams) -> None:
+    """
+    Close what Kopf has left half read: a watcher that is cancelled between two events drops its stream, connection and all.
+
+    One after the other, outer ones first: closed all at once, as at the end of the loop, they get into each other's way.
+    """
+    for stream in list(streams.values()):
+        if not getattr(stream, "ag_running", False):  # else the loop is closing it already
+            await stream.aclose()
 
 
 async def _end_leftovers() -> None:
@@ -60,5 +100,8 @@ async def _end_leftovers() -> None:
 
 def runs_kopf(task: asyncio.Task[Any]) -> bool:
     """Is this a task that Kopf made for itself?"""
-    code = getattr(task.get_coro(), "cr_code", None)
-    return code is not None and str(code.co_filename).startswith(KOPF)
+    return _is_kopf(getattr(task.get_coro(), "cr_code", None))
+
+
+def _is_kopf(code: CodeType | None) -> bool:
+    return code is not None and code.co_filename.startswith(KOPF)

@@ -1,0 +1,84 @@
+"""What a run of Kopf leaves behind is cleared away, and nothing else is touched."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from koord_numa.handlers.kopf_run import KOPF, _close, _kopf_streams
+
+STREAMS = """
+from contextlib import asynccontextmanager
+
+async def events(ended):
+    try:
+        yield "first"
+        yield "second"
+    finally:
+        ended.append("events")
+
+@asynccontextmanager
+async def block(ended):
+    try:
+        yield
+    finally:
+        ended.append("block")
+
+async def watch(ended):
+    try:
+        async with block(ended):
+            async for event in events(ended):
+                yield event
+    finally:
+        ended.append("watch")
+
+async def tedious(gate):
+    try:
+        yield "first"
+    finally:
+        await gate.wait()
+"""
+"""``watch`` is built as Kopf's infinite_watch: a stream that reads another one inside of a block."""
+
+Stream = AsyncGenerator[str, None]
+
+
+def made_in(folder: str) -> dict[str, Callable[..., Stream]]:
+    """Streams whose code is in that folder."""
+    found: dict[str, Any] = {}
+    exec(compile(STREAMS, f"{folder}/streams.py", "exec"), found)  # noqa: S102  (streams are Kopf's by their file)
+    return found
+
+
+async def test_streams_that_kopf_left_half_read_are_closed_outer_ones_first() -> None:
+    ended: list[str] = []
+    with _kopf_streams() as streams:
+        stream = made_in(KOPF)["watch"](ended)
+        assert await anext(stream) == "first"
+        await _close(streams)
+        assert ended == ["block", "watch", "events"]
+        assert [event async for event in stream] == []
+
+
+async def test_streams_that_are_read_to_the_end_or_not_kopfs_are_left_alone() -> None:
+    ended: list[str] = []
+    with _kopf_streams() as streams:
+        assert [event async for event in made_in(KOPF)["watch"](ended)] == ["first", "second"]
+        ended.clear()
+        stream = made_in("somewhere")["watch"](ended)
+        assert await anext(stream) == "first"
+        await _close(streams)
+        assert ended == []
+        assert [event async for event in stream] == ["second"]
+
+
+async def test_a_stream_that_is_being_closed_is_left_to_whoever_does_it() -> None:
+    gate = asyncio.Event()
+    with _kopf_streams() as streams:
+        stream = made_in(KOPF)["tedious"](gate)
+        await anext(stream)
+        closing = asyncio.create_task(stream.aclose())
+        await asyncio.sleep(0)
+        await _close(streams)
+        assert not closing.done()
+        gate.set()
+        await closing
