@@ -1,74 +1,127 @@
 """
-Everything that ever went on with CPUs on simulated machines, and the proof that no CPU was held twice at any moment.
+Everything that ever went on with CPUs, devices and memory on simulated machines, and the proof that nothing was held twice at any
+moment.
 
 A log, not a guard: it is written by the nodes and checked afterwards, independently of what they themselves noticed.
+
+Theory. What has an id must have one holder. What has none is claimed from a set of NUMA nodes: all claims can be met at once
+exactly when in every union of such sets there is as much as is claimed from within it (Hall's theorem, for amounts).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.request import PodKey
+from koord_numa.sandbox.machines.possession import Claim, Possession, Stock
+
+NOTHING = Possession()
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """From this entry on the pod holds exactly these CPUs on the node; none means it let go of all."""
+    """From this entry on the pod has exactly this on the node."""
 
     node: str
     pod: PodKey
-    cpus: CpuSet
+    held: Possession
 
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """Two pods held the same CPUs. ``moment`` is the number of the entry that brought it about."""
+    """Pods held ``what`` together though it is there once. ``moment`` is the number of the entry that brought it about."""
 
     moment: int
     node: str
-    cpus: CpuSet
-    pods: tuple[PodKey, PodKey]
+    what: str
+    pods: tuple[PodKey, ...]
 
     def __str__(self) -> str:
-        first, second = self.pods
-        return f"entry {self.moment}: CPUs {self.cpus} of {self.node} are held by {first} and {second}"
+        return f"entry {self.moment}: {self.what} of {self.node} are held by {' and '.join(map(str, self.pods))}"
 
 
 @dataclass(slots=True)
 class History:
-    """The log of a whole run, in the order in which things happened."""
+    """The log of a whole run, in the order in which things happened. ``stocks`` is what each machine has."""
 
     entries: list[Entry] = field(default_factory=list)
+    stocks: dict[str, Stock] = field(default_factory=dict)
 
-    def hold(self, node: str, pod: PodKey, cpus: CpuSet) -> None:
-        """A pod has these CPUs from now on, instead of those it had on the node."""
-        self.entries.append(Entry(node, pod, cpus))
+    def hold(self, node: str, pod: PodKey, held: Possession) -> None:
+        """A pod has this from now on, instead of what it had on the node."""
+        self.entries.append(Entry(node, pod, held))
 
     def release(self, node: str, pod: PodKey) -> None:
-        """A pod has no CPUs any more."""
-        self.entries.append(Entry(node, pod, EMPTY))
+        """A pod has nothing any more."""
+        self.entries.append(Entry(node, pod, NOTHING))
 
     def clashes(self) -> list[Clash]:
-        """Every moment at which a CPU came to be held twice."""
+        """Every moment at which something came to be held twice."""
         return list(self._replay())
 
     def holders(self) -> dict[str, dict[PodKey, CpuSet]]:
-        """Who holds what at the end, by node."""
-        held: dict[str, dict[PodKey, CpuSet]] = {}
+        """Who holds which CPUs at the end, by node."""
+        return {
+            node: cpus
+            for node, pods in self.possessions().items()
+            if (cpus := {pod: held.cpus for pod, held in pods.items() if held.cpus})
+        }
+
+    def possessions(self) -> dict[str, dict[PodKey, Possession]]:
+        """Who has what at the end, by node."""
+        found: dict[str, dict[PodKey, Possession]] = {}
         for entry in self.entries:
-            pods = held.setdefault(entry.node, {})
-            pods.pop(entry.pod, None)
-            if entry.cpus:
-                pods[entry.pod] = entry.cpus
-        return {node: pods for node, pods in held.items() if pods}
+            _enter(found.setdefault(entry.node, {}), entry)
+        return {node: pods for node, pods in found.items() if pods}
 
     def _replay(self) -> Iterator[Clash]:
-        held: dict[str, dict[PodKey, CpuSet]] = {}
+        found: dict[str, dict[PodKey, Possession]] = {}
         for moment, entry in enumerate(self.entries):
-            pods = held.setdefault(entry.node, {})
+            pods = found.setdefault(entry.node, {})
             pods.pop(entry.pod, None)
-            for other, cpus in pods.items():
-                if cpus & entry.cpus:
-                    yield Clash(moment, entry.node, cpus & entry.cpus, (other, entry.pod))
-            if entry.cpus:
-                pods[entry.pod] = entry.cpus
+            for other, held in pods.items():
+                for what in _in_common(held, entry.held):
+                    yield Clash(moment, entry.node, what, (other, entry.pod))
+            _enter(pods, entry)
+            stock = self.stocks.get(entry.node, {})
+            for resource in sorted({claim.resource for claim in entry.held.claims}):
+                for what, holders in _overdrawn(resource, stock.get(resource, {}), pods):
+                    yield Clash(moment, entry.node, what, holders)
+
+
+def _enter(pods: dict[PodKey, Possession], entry: Entry) -> None:
+    pods.pop(entry.pod, None)
+    if entry.held != NOTHING:
+        pods[entry.pod] = entry.held
+
+
+def _in_common(one: Possession, other: Possession) -> Iterator[str]:
+    if one.cpus & other.cpus:
+        yield f"CPUs {one.cpus & other.cpus}"
+    if one.devices & other.devices:
+        yield f"devices {', '.join(sorted(one.devices & other.devices))}"
+
+
+def _overdrawn(
+    resource: str, there: Mapping[int, int], pods: Mapping[PodKey, Possession]
+) -> Iterator[tuple[str, tuple[PodKey, ...]]]:
+    """Every set of NUMA nodes from within which more is claimed than it has, and who claims it."""
+    claims = [
+        (pod, claim) for pod, held in pods.items() for claim in held.claims if claim.resource == resource and claim.mask
+    ]
+    whole = 0
+    for mask in (*there, *(claim.mask for _, claim in claims)):
+        whole |= mask
+    for mask in _unions(claim for _, claim in claims):
+        within = [(pod, claim.amount) for pod, claim in claims if not claim.mask & ~mask]
+        claimed = sum(amount for _, amount in within)
+        has = sum(amount for place, amount in there.items() if (place and not place & ~mask) or mask == whole)
+        if claimed > has:
+            yield f"{claimed} of {has} {resource} on NUMA nodes {CpuSet(mask)}", tuple(dict(within))
+
+
+def _unions(claims: Iterator[Claim]) -> list[int]:
+    unions: set[int] = set()
+    for mask in {claim.mask for claim in claims}:
+        unions |= {mask, *(mask | other for other in unions)}
+    return sorted(unions)

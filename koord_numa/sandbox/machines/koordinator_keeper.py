@@ -18,6 +18,7 @@ from koord_numa.sandbox.machines.description import NodeDescription
 from koord_numa.sandbox.machines.koordinator_topology import Usage, koordinator_topology, zone_offer
 from koord_numa.sandbox.machines.node_objects import Json, node_object
 from koord_numa.sandbox.machines.placement_rules import Situation, weights, wrongs
+from koord_numa.sandbox.machines.possession import Claim, Possession, stock_of, with_rest
 from koord_numa.sandbox.machines.verdicts import WRONG_PLACEMENT, Taken, Turned
 from koord_numa.wire import parse_node
 
@@ -39,6 +40,7 @@ class KoordinatorKeeper:
         """An empty node."""
         self._description = description
         self._node = parse_node(node_object(description, ""))
+        self._stock = stock_of(description)
         self._residents: dict[str, _Resident] = {}
         self._offers = {
             numa: amplify_all(self._offer(numa), description.amplification)
@@ -52,7 +54,15 @@ class KoordinatorKeeper:
         if isinstance(found, Turned):
             return found
         self._residents[pod.key.uid] = found
-        return Taken(found.held.cpus | found.kubelet_cpus)
+        return Taken(self._possession(found))
+
+    def _possession(self, resident: _Resident) -> Possession:
+        """Which devices a pod gets is settled between its kubelet and the plugin: the scheduler says only on which NUMA node."""
+        claims = (Claim(name, amount, 1 << numa) for numa, held in resident.held.numa for name, amount in held.items())
+        return Possession(
+            cpus=resident.held.cpus | resident.kubelet_cpus,
+            claims=with_rest(claims, resident.requests, self._stock, self._description.hardware.machine.numa_mask),
+        )
 
     def drop(self, uid: str) -> None:
         """Give back everything a pod had."""

@@ -8,10 +8,12 @@ from koord_numa.core.kubelet.machine import Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.replay import Refused, admit
 from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.request import Pod, PodKey
+from koord_numa.core.vocabulary import ContainerKind
 from koord_numa.sandbox.machines.description import NodeDescription
 from koord_numa.sandbox.machines.exported_topology import exported_topology
 from koord_numa.sandbox.machines.hardware import Hardware
 from koord_numa.sandbox.machines.node_objects import Json
+from koord_numa.sandbox.machines.possession import Claim, Possession, stock_of, with_rest
 from koord_numa.sandbox.machines.verdicts import Taken, Turned
 
 
@@ -22,6 +24,7 @@ class KubeletKeeper:
         """An empty node."""
         self._node = node
         self.kubelet = kubelet_node(node)
+        self._stock = stock_of(node)
         self._state = KubeletState.empty(self.kubelet)
         self._pods: dict[str, PodKey] = {}
 
@@ -34,7 +37,7 @@ class KubeletKeeper:
             if isinstance(verdict, Refused):
                 return Turned(verdict.refusal.reason, verdict.refusal.detail)
             self._pods[uid] = pod.key
-        return Taken(self._cpus(uid))
+        return Taken(self._possession(uid))
 
     def drop(self, uid: str) -> None:
         """Give back everything a pod had."""
@@ -46,11 +49,26 @@ class KubeletKeeper:
         pods = [(key.namespace, key.name) for key in self._pods.values()]
         return exported_topology(self._node, self.kubelet, self._state, pods)
 
-    def _cpus(self, uid: str) -> CpuSet:
-        bits = 0
-        for container in self._state.pods[uid].grant.containers:
-            bits |= container.cpus.bits
-        return CpuSet(bits)
+    def _possession(self, uid: str) -> Possession:
+        """All that its containers were given; an init container gives its memory back, though neither CPUs nor devices."""
+        resident = self._state.pods[uid]
+        containers = resident.grant.containers
+        blocks = [block for each in containers if each.kind is not ContainerKind.INIT for block in each.memory]
+        return Possession(
+            cpus=CpuSet.of(cpu for each in containers for cpu in each.cpus),
+            devices=frozenset(
+                f"{resource} {device}"
+                for each in containers
+                for resource in each.devices
+                for device in each.devices[resource]
+            ),
+            claims=with_rest(
+                (Claim(block.resource, block.amount, block.mask) for block in blocks),
+                resident.requests,
+                self._stock,
+                self.kubelet.machine.numa_mask,
+            ),
+        )
 
 
 def kubelet_node(node: NodeDescription) -> KubeletNode:

@@ -50,7 +50,7 @@ class Rack:
         return [complaint for node in self._nodes.values() for complaint in node.refusals]
 
     def clashes(self) -> list[Clash]:
-        """Every moment at which a CPU was held twice, from the history."""
+        """Every moment at which a CPU, a device or memory was held twice, from the history."""
         return self.history.clashes()
 
     def start(self) -> None:

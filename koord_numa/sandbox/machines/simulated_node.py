@@ -16,6 +16,7 @@ from koord_numa.sandbox.machines.koordinator_keeper import KoordinatorKeeper
 from koord_numa.sandbox.machines.kubelet_keeper import KubeletKeeper
 from koord_numa.sandbox.machines.node_objects import Json, node_object, node_status
 from koord_numa.sandbox.machines.pod_status import ended, refused, running
+from koord_numa.sandbox.machines.possession import stock_of
 from koord_numa.sandbox.machines.verdicts import WRONG_PLACEMENT, Complaint, Keeper, Turned
 from koord_numa.wire import WireError, parse_pod
 from koord_numa.wire.names import TOPOLOGY_GROUP, TOPOLOGY_PLURAL
@@ -43,6 +44,7 @@ class SimulatedNode:
         self.dirty = True  # the published topology is not what the books say
         self._store = store
         self._history = history
+        history.stocks[description.name] = stock_of(description)
         self._clock = clock
         self._keeper = _keeper(description)
         self._pods: dict[str, Pod] = {}  # those that were taken, by uid
@@ -151,7 +153,7 @@ class SimulatedNode:
             self._turn_away(pod, answer)
             return
         self._pods[pod.key.uid] = pod
-        self._history.hold(self.name, pod.key, answer.cpus)
+        self._history.hold(self.name, pod.key, answer.held)
         self.dirty = True
         if pod.phase != "Running":
             self._started += 1
@@ -166,7 +168,7 @@ class SimulatedNode:
             self._turn_away(pod, answer)
             return
         self._pods[pod.key.uid] = pod
-        self._history.hold(self.name, pod.key, answer.cpus)
+        self._history.hold(self.name, pod.key, answer.held)
         self.dirty = True
 
     def _let_go(self, uid: str) -> None:

@@ -1,11 +1,11 @@
 """How a simulated node answers to a pod that was bound to it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.sandbox.machines.node_objects import Json
+from koord_numa.sandbox.machines.possession import Possession
 
 WRONG_PLACEMENT = "WrongPlacement"
 """The reason of a pod that no kubelet would have refused, but whose placement breaks a promise of the scheduler."""
@@ -13,9 +13,9 @@ WRONG_PLACEMENT = "WrongPlacement"
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The pod runs, on these CPUs of its own (none: in a shared pool)."""
+    """The pod runs, with this of its own (no CPUs: in a shared pool)."""
 
-    cpus: CpuSet = EMPTY
+    held: Possession = field(default_factory=Possession)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from koord_numa.core.request import PodKey
 from koord_numa.sandbox.apiserver import DeleteOptions, DirectStore
 from koord_numa.sandbox.machines.description import STATIC_KUBELET, NodeDescription, Style
 from koord_numa.sandbox.machines.hardware import GIB, Numbering, Shape
-from koord_numa.sandbox.machines.history import Clash, History
 from koord_numa.wire import names, parse_pod, parse_topology
 from tests.sandbox.machines.conftest import NOW, MakeRack
 from tests.sandbox.machines.pods import bind, create, phase, place
@@ -179,16 +178,3 @@ def test_a_node_may_join_later(store: DirectStore, rack_of: MakeRack) -> None:
     rack.add(OURS)
     assert phase(store, pod) == "Running"
     assert store.get("nodes", "n")["status"]["allocatable"]["cpu"] == "8"
-
-
-def test_the_history_finds_what_nobody_noticed() -> None:
-    one, two = PodKey("d", "one", "1"), PodKey("d", "two", "2")
-    history = History()
-    history.hold("n", one, CpuSet.parse("0-3"))
-    history.hold("m", two, CpuSet.parse("0-3"))
-    history.hold("n", two, CpuSet.parse("3-4"))
-    history.hold("n", one, CpuSet.parse("0-2"))
-    history.release("n", two)
-    assert history.clashes() == [Clash(2, "n", CpuSet.parse("3"), (one, two))]
-    assert str(history.clashes()[0]) == "entry 2: CPUs 3 of n are held by d/one and d/two"
-    assert history.holders() == {"n": {one: CpuSet.parse("0-2")}, "m": {two: CpuSet.parse("0-3")}}

@@ -1,0 +1,58 @@
+"""What one pod has of a simulated machine, and what the machine has to give at all. Values and sums; nothing is judged here."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from koord_numa.core.amounts import CPU, Amounts
+from koord_numa.core.amplify import amplify_all
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.sandbox.machines.description import NodeDescription
+from koord_numa.sandbox.machines.koordinator_topology import zone_offer
+
+Stock = Mapping[str, Mapping[int, int]]
+"""
+By resource and mask of NUMA nodes how much is there: bytes of memory without huge pages, bytes of huge pages, devices. The mask
+is 0 for devices whose place is unknown: they serve only those that may be served from anywhere.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """So much of a resource, out of what the NUMA nodes of ``mask`` have together."""
+
+    resource: str
+    amount: int
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Possession:
+    """CPUs and devices by id, where somebody chose them; claims on everything else that must not be given away twice."""
+
+    cpus: CpuSet = EMPTY
+    devices: frozenset[str] = frozenset()
+    claims: tuple[Claim, ...] = ()
+
+
+def stock_of(node: NodeDescription) -> Stock:
+    """Everything but CPUs, which have ids; amplified as the node is, for so are the amounts that pods are given."""
+    stock: dict[str, dict[int, int]] = {}
+    counts = node.hardware.device_counts()
+    for numa in node.hardware.machine.numa_ids:
+        for name, amount in amplify_all(zone_offer(node, numa), node.amplification).items():
+            if name != CPU:
+                stock.setdefault(name, {})[1 << numa] = amount
+    for name, count in counts.items():
+        placed = stock.setdefault(name, {})
+        placed[0] = count - sum(placed.values())
+    return stock
+
+
+def with_rest(claims: Iterable[Claim], requests: Amounts, stock: Stock, anywhere: int) -> tuple[Claim, ...]:
+    """These claims, and one from anywhere on what a pod asked for beyond them."""
+    found = [claim for claim in claims if claim.resource in stock and claim.amount]
+    for name in sorted(stock):
+        rest = requests.get(name, 0) - sum(claim.amount for claim in found if claim.resource == name)
+        if rest > 0:
+            found.append(Claim(name, rest, anywhere))
+    return tuple(sorted(found, key=lambda claim: (claim.resource, claim.mask)))
