@@ -1,7 +1,7 @@
 """
-Ways to change an arrangement a little, from the cheapest to the widest. Each names its subjects and what it makes of one.
+Ways to change an arrangement a little, from the cheapest to the widest. Each names its subjects and what may be done for one.
 
-Whether a neighbour is allowed and better is decided by the search; nothing here looks at figures, only at who sits badly.
+Whether a change is allowed and better is decided by the search; nothing here looks at figures, only at who sits badly.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,106 +9,151 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from koord_numa.core.rebind.board import Arrangement, Board
+from koord_numa.core.rebind.board import Board
 from koord_numa.core.rebind.pick import neighbours_to_avoid, seat
-from koord_numa.core.rebind.repack import best_single, reseat, widest_first
+from koord_numa.core.rebind.place import Counts, best_single, over, place, useful
+from koord_numa.core.rebind.standing import Changes, Standing
+
+_SETS: Final = 6
+"""So many sets of NUMA nodes of one size are tried for a tenant that no single one can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One kind of change: to whom (tenants' indices, or NUMA ids) it may apply, and the arrangements that it leads to."""
+    """One kind of change: to whom (tenants' indices, or NUMA ids) it may apply, and the changes that it tries for one."""
 
-    subjects: Callable[[Board, Arrangement], list[int]]
-    neighbours: Callable[[Board, Arrangement, int], Iterator[Arrangement]]
-
-
-def _crossing(board: Board, current: Arrangement) -> list[int]:
-    """Movable tenants on several NUMA nodes, in the order of reallocation."""
-    return [
-        index
-        for index in _in_order(board)
-        if board.tenants[index].per_numa is None and board.numa_nodes(index, current[index]) > 1
-    ]
+    subjects: Callable[[Standing], list[int]]
+    changes: Callable[[Standing, int], Iterator[Changes]]
 
 
-def _badly_seated(board: Board, current: Arrangement) -> list[int]:
+def _harmed(standing: Standing) -> list[int]:
+    """Tenants that are worse off than today."""
+    board = standing.board
+    qualities = zip(board.qualities(standing.seats), board.qualities_now, strict=True)
+    worse = {index for index, (new, old) in enumerate(qualities) if not new.no_worse_than(old)} if standing.harm else ()
+    return [index for index in board.in_order if index in worse]
+
+
+def _crossing(standing: Standing) -> list[int]:
+    """Movable tenants on several NUMA nodes."""
+    board = standing.board
+    return [index for index in board.in_order if _floats(board, index) and _span(standing, index) > 1]
+
+
+def _badly_seated(standing: Standing) -> list[int]:
     """Tenants with split cores or conflicts."""
-    qualities = board.qualities(current)
-    return [index for index in _in_order(board) if qualities[index].split_cores or qualities[index].conflicts]
+    qualities = standing.board.qualities(standing.seats)
+    return [index for index in standing.board.in_order if any(qualities[index][1:])]
 
 
-def _everyone(board: Board, _: Arrangement) -> list[int]:
-    return _in_order(board)
+def _everyone(standing: Standing) -> list[int]:
+    return list(standing.board.in_order)
 
 
-def _every_numa(board: Board, _: Arrangement) -> list[int]:
-    return list(board.machine.numa_ids)
+def _every_numa(standing: Standing) -> list[int]:
+    return list(standing.board.machine.numa_ids)
 
 
-def _moved(board: Board, current: Arrangement, index: int) -> Iterator[Arrangement]:
+def _moved(standing: Standing, index: int) -> Iterator[Changes]:
     """One tenant seated anew: on any single NUMA node, on fewer than now, or differently where it is."""
-    free = board.free(current) | current[index]
-    away = neighbours_to_avoid(board, index, current)
-    for counts in _targets(board, current, index):
-        bits = seat(board, board.tenants[index], free, counts, away)
-        if bits is not None and bits != current[index]:
-            yield _replaced(current, index, bits)
+    board = standing.board
+    free = standing.free | standing.seats[index]
+    away = neighbours_to_avoid(board, index, standing.seats)
+    for counts in _targets(standing, index, free):
+        bits = seat(board, index, free, counts, away)
+        if bits is not None and bits != standing.seats[index]:
+            yield {index: bits}
 
 
-def _targets(board: Board, current: Arrangement, index: int) -> Iterator[dict[int, int]]:
-    tenant = board.tenants[index]
-    held = _counts(board, current[index])
-    if tenant.per_numa is not None:
+def _targets(standing: Standing, index: int, free: int) -> Iterator[Counts]:
+    board = standing.board
+    held = _counts(board, standing.seats[index])
+    if not _floats(board, index):
         yield held
         return
-    count, free = len(tenant.cpus), board.free(current) | current[index]
+    count = len(board.tenants[index].cpus)
     for numa, here in board.machine.numa_bits.items():
         if (here & free).bit_count() >= count:
             yield {numa: count}
-    fewest = widest_first(board, free, count)
-    if fewest is not None and 1 < len(fewest) < len(held):
-        yield fewest
     if len(held) > 1:
+        roomiest = sorted(board.machine.numa_bits, key=lambda numa: (-useful(board, index, free, (numa,)), numa))
+        for number in range(2, len(held)):
+            if (counts := over(board, index, free, roomiest[:number])) is not None:
+                yield counts
         yield held
 
 
-def _compacted(board: Board, current: Arrangement, numa: int) -> Iterator[Arrangement]:
+def _compacted(standing: Standing, numa: int) -> Iterator[Changes]:
     """All tenants of one NUMA node seated anew there, with the same number of CPUs each; even sizes first, then as ordered."""
-    here = board.machine.numa_bits[numa]
-    members = [index for index in _in_order(board) if current[index] & here]
-    for order in (members, sorted(members, key=lambda i: (current[i] & here).bit_count() % 2)):
-        seats = [bits & ~here for bits in current]
+    board, here = standing.board, standing.board.machine.numa_bits[numa]
+    members = [index for index in board.in_order if standing.seats[index] & here]
+    for order in (members, sorted(members, key=lambda i: (standing.seats[i] & here).bit_count() % 2)):
+        seats = [bits & ~here for bits in standing.seats]
+        free = standing.free | board.usable & here
         for index in order:
-            count = (current[index] & here).bit_count()
-            away = neighbours_to_avoid(board, index, tuple(seats))
-            bits = seat(board, board.tenants[index], board.free(seats), {numa: count}, away)
+            away = neighbours_to_avoid(board, index, seats)
+            bits = seat(board, index, free, {numa: (standing.seats[index] & here).bit_count()}, away)
             if bits is None:
                 return
             seats[index] |= bits
-        yield tuple(seats)
+            free &= ~bits
+        yield {index: seats[index] for index in members if seats[index] != standing.seats[index]}
 
 
-def _with_room_made(board: Board, current: Arrangement, index: int) -> Iterator[Arrangement]:
-    """A crossing tenant gathered on one NUMA node; tenants in its way are seated elsewhere, as few as possible."""
-    count = len(board.tenants[index].cpus)
-    free = board.free(current) | current[index]
-    for numa, here in board.machine.numa_bits.items():
+def _gathered(standing: Standing, index: int) -> Iterator[Changes]:
+    """A crossing tenant gathered on fewer NUMA nodes; tenants in its way are seated elsewhere, as few as possible."""
+    board = standing.board
+    if not _floats(board, index):
+        return
+    free, count = standing.free | standing.seats[index], len(board.tenants[index].cpus)
+    for numas in _sets(standing, index, free):
+        have = useful(board, index, free, numas)
+        here = sum(board.machine.numa_bits[numa] for numa in numas)
         guests = [
-            (other, (bits & here).bit_count())
-            for other, bits in enumerate(current)
-            if other != index and bits & here and board.tenants[other].per_numa is None
+            (other, gain)
+            for other, bits in enumerate(standing.seats)
+            if other != index and bits & here and _floats(board, other)
+            if (gain := useful(board, index, free | bits, numas) - have)
         ]
-        for ejected in _ejections(guests, count - (free & here).bit_count()):
-            seats = list(current)
-            for gone in (index, *ejected):
-                seats[gone] = 0
-            gathered = seat(board, board.tenants[index], board.free(seats), {numa: count})
-            if gathered is None:
-                continue
-            seats[index] = gathered
-            largest_first = sorted(ejected, key=lambda i: (-len(board.tenants[i].cpus), board.tenants[i].order, i))
-            if all(reseat(board, seats, guest) for guest in largest_first):
-                yield tuple(seats)
+        for ejected in _ejections(guests, count - have):
+            changes = _reseated(standing, index, numas, ejected)
+            if changes is not None:
+                yield changes
+
+
+def _sets(standing: Standing, index: int, free: int) -> Iterator[tuple[int, ...]]:
+    """Sets of fewer NUMA nodes than the tenant spans, smallest first: each single one, then those where it finds most."""
+    board, count = standing.board, len(standing.board.tenants[index].cpus)
+    spanned = _span(standing, index)
+    for number in range(1, max(2, spanned)):
+        sets = [
+            numas
+            for numas in combinations(board.machine.numa_bits, number)
+            if useful(board, index, board.usable, numas) >= count
+        ]
+        if number > 1:
+            sets.sort(key=lambda numas: (-useful(board, index, free, numas), numas))
+        yield from sets[: _SETS if number > 1 else None]
+
+
+def _reseated(standing: Standing, index: int, numas: Sequence[int], ejected: Sequence[int]) -> Changes | None:
+    board = standing.board
+    seats, free = list(standing.seats), standing.free
+    for gone in (index, *ejected):
+        free |= seats[gone]
+        seats[gone] = 0
+    counts = over(board, index, free, numas)
+    largest_first = sorted(ejected, key=lambda i: (-len(board.tenants[i].cpus), board.tenants[i].order, i))
+    for one in (index, *largest_first):
+        if one != index:
+            bits = place(board, seats, one, free)
+        else:
+            bits = None if counts is None else seat(board, index, free, counts)
+        if bits is None:
+            return None
+        seats[one] = bits
+        free &= ~bits
+    return {one: seats[one] for one in (index, *ejected)}
 
 
 def _ejections(guests: Sequence[tuple[int, int]], missing: int) -> Iterator[tuple[int, ...]]:
@@ -132,32 +177,37 @@ def _ejections(guests: Sequence[tuple[int, int]], missing: int) -> Iterator[tupl
         yield tuple(taken)
 
 
-def _exchanged(board: Board, current: Arrangement, index: int) -> Iterator[Arrangement]:
+def _exchanged(standing: Standing, index: int) -> Iterator[Changes]:
     """A badly seated tenant takes the NUMA node of another one, which is seated where it fits best afterwards."""
+    board = standing.board
+    if not _floats(board, index):
+        return
     count = len(board.tenants[index].cpus)
-    for other, bits in enumerate(current):
-        if other == index or board.tenants[other].per_numa is not None or board.tenants[index].per_numa is not None:
+    for other, bits in enumerate(standing.seats):
+        if other == index or not _floats(board, other):
             continue
-        seats = list(current)
-        seats[index] = seats[other] = 0
-        free = board.free(seats)
+        free = standing.free | standing.seats[index] | bits
         for numa in _counts(board, bits):
-            if (free & board.machine.numa_bits[numa]).bit_count() < count:
+            taken = None
+            if (free & board.machine.numa_bits[numa]).bit_count() >= count:
+                taken = seat(board, index, free, {numa: count})
+            if taken is None or not _is_gain(standing, index, taken):
                 continue
-            taken = seat(board, board.tenants[index], free, {numa: count})
-            if taken is None:
-                continue
-            trial = list(seats)
-            trial[index] = taken
-            rest = best_single(board, trial, other)
-            if rest is not None:
-                trial[other] = rest
-                yield tuple(trial)
+            seats = list(standing.seats)
+            seats[index], seats[other] = taken, 0
+            away = neighbours_to_avoid(board, other, seats)
+            home = best_single(board, other, free & ~taken, away)
+            if home is not None:
+                rest = seat(board, other, free & ~taken, {home: len(board.tenants[other].cpus)}, away)
+                if rest is not None:
+                    yield {index: taken, other: rest}
 
 
 WAYS: Final = (
+    Way(_harmed, _moved),
+    Way(_harmed, _gathered),
     Way(_crossing, _moved),
-    Way(_crossing, _with_room_made),
+    Way(_crossing, _gathered),
     Way(_every_numa, _compacted),
     Way(_badly_seated, _moved),
     Way(_crossing, _exchanged),
@@ -166,13 +216,20 @@ WAYS: Final = (
 )
 
 
-def _in_order(board: Board) -> list[int]:
-    return sorted(range(len(board.tenants)), key=lambda i: (board.tenants[i].order, i))
+def _floats(board: Board, index: int) -> bool:
+    return board.tenants[index].per_numa is None
 
 
-def _counts(board: Board, bits: int) -> dict[int, int]:
+def _is_gain(standing: Standing, index: int, bits: int) -> bool:
+    """Seen alone, may this be worth that somebody else has to move?"""
+    board = standing.board
+    new, old = board.seat(index, bits), board.seat(index, standing.seats[index])
+    return new.harm <= old.harm and (new[:2] < old[:2] or board.company.concerns(index))
+
+
+def _span(standing: Standing, index: int) -> int:
+    return standing.board.seat(index, standing.seats[index]).numa_nodes
+
+
+def _counts(board: Board, bits: int) -> Counts:
     return {numa: count for numa, here in board.machine.numa_bits.items() if (count := (bits & here).bit_count())}
-
-
-def _replaced(current: Arrangement, index: int, bits: int) -> Arrangement:
-    return (*current[:index], bits, *current[index + 1 :])

@@ -5,32 +5,35 @@ Whole cores for tenants that want them, one CPU a core for those that spread; in
 are used up first, so that whole free cores stay for others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.board import Board, Tenant
+from koord_numa.core.rebind.board import Board
+from koord_numa.core.rebind.cores import each, lowest
 from koord_numa.core.vocabulary import CpuExclusivePolicy
 
+_PAIR: Final = 2
 
-def seat(board: Board, tenant: Tenant, free: int, counts: Mapping[int, int], away: int = 0) -> int | None:
+
+def seat(board: Board, index: int, free: int, counts: Mapping[int, int], away: int = 0) -> int | None:
     """
     Bits of ``counts[numa]`` CPUs on each NUMA node out of ``free``, or ``None`` when there are not enough.
 
     CPUs in ``away`` (near others that want to be alone) are used only when the rest does not suffice. Among equals the tenant
     keeps what it has.
     """
-    bits = 0
-    for numa, count in sorted(counts.items()):
+    choose = _spread if board.tenants[index].spreads else _full
+    mine, bits = board.now[index], 0
+    for numa, count in counts.items():
         here = free & board.machine.numa_bits.get(numa, 0)
         if here.bit_count() < count:
             return None
         quiet = here & ~away
-        chosen = _choose(board, tenant, quiet if quiet.bit_count() >= count else here, numa, count)
-        bits |= chosen
+        bits |= choose(board, quiet if quiet.bit_count() >= count else here, mine, count)
     return bits
 
 
-def neighbours_to_avoid(board: Board, index: int, arrangement: tuple[int, ...]) -> int:
+def neighbours_to_avoid(board: Board, index: int, seats: Sequence[int]) -> int:
     """CPUs on cores (or NUMA nodes) that other tenants of the same exclusive policy sit on."""
     policy = board.tenants[index].exclusive
     if policy is CpuExclusivePolicy.NONE:
@@ -38,75 +41,71 @@ def neighbours_to_avoid(board: Board, index: int, arrangement: tuple[int, ...]) 
     others = 0
     for other, tenant in enumerate(board.tenants):
         if other != index and tenant.exclusive is policy:
-            others |= arrangement[other]
-    if not others:
-        return 0
-    if policy is CpuExclusivePolicy.NUMA_NODE_LEVEL:
-        units = list(board.machine.numa_bits.values())
-    else:
-        units = [core for cores in board.cores_on.values() for core in cores]
+            others |= seats[other]
+    if policy is CpuExclusivePolicy.PCPU_LEVEL:
+        return board.cores.cpus(board.cores.touched(others))
     away = 0
-    for unit in units:
-        if unit & others:
-            away |= unit
+    for bits in board.machine.numa_bits.values():
+        if bits & others:
+            away |= bits
     return away
 
 
-def _choose(board: Board, tenant: Tenant, here: int, numa: int, count: int) -> int:
-    cores = [(core, core & here) for core in board.cores_on[numa] if core & here]
-    if tenant.spreads:
-        return _spread(cores, tenant.cpus.bits, count)
-    return _full(cores, tenant.cpus.bits, count)
-
-
-def _full(cores: list[tuple[int, int]], mine: int, count: int) -> int:
-    """Whole cores first; what is left over comes from the most broken cores that hold it in one piece, then from any."""
+def _full(board: Board, here: int, mine: int, count: int) -> int:
+    """Whole cores first, own ones before others; what is left over comes from broken cores if they suffice."""
+    cores = board.cores
+    whole = cores.whole(here)
+    own, partly = whole & cores.whole(mine), whole & cores.touched(mine)
     bits, left = 0, count
-    whole = [free for full, free in cores if free == full]
-    for core in sorted(whole, key=lambda core: (-(core & mine).bit_count(), core)):
-        if core.bit_count() <= left:
-            bits |= core
-            left -= core.bit_count()
-    rest = [(full, free & ~bits) for full, free in cores if free & ~bits]
+    for group in (own, partly & ~own, whole & ~partly):
+        if left and group:
+            taken = cores.fill(group, left)
+            bits |= taken
+            left -= taken.bit_count()
+    if not left:
+        return bits
+    # With at most two CPUs a core there are no pieces to choose between.
+    rest = _spread if cores.most <= _PAIR else _pieces
+    return bits | rest(board, here & ~bits, mine, left)
+
+
+def _pieces(board: Board, here: int, mine: int, count: int) -> int:
+    """Parts of cores: the smallest that hold all that is left, broken ones before whole ones, else the smallest ones."""
+    rest = []
+    for first in each(board.cores.touched(here)):
+        core = board.cores.cpus(first)
+        rest.append((core, core & here))
+    bits, left = 0, count
     while left:
-        rest.sort(
+        best = min(
+            rest,
             key=lambda pair: (
                 pair[1].bit_count() < left,
                 pair[1] == pair[0],
                 pair[1].bit_count(),
                 -(pair[1] & mine).bit_count(),
                 pair[1],
-            )
+            ),
         )
-        _, free = rest.pop(0)
-        part = _lowest(free, left, mine)
+        rest.remove(best)
+        part = lowest(best[1] & mine, left)
+        part |= lowest(best[1] & ~mine, left - part.bit_count())
         bits |= part
         left -= part.bit_count()
     return bits
 
 
-def _spread(cores: list[tuple[int, int]], mine: int, count: int) -> int:
-    """One CPU from each core, cores that are broken already first; then second CPUs, and so on."""
+def _spread(board: Board, here: int, mine: int, count: int) -> int:
+    """One CPU from each core: broken cores before whole ones, own ones first among them; then second CPUs, and so on."""
+    cores = board.cores
     bits, left = 0, count
-    rest = [(full, free) for full, free in cores]
     while left:
-        rest.sort(key=lambda pair: (pair[1] == pair[0], -(pair[1] & mine).bit_count(), pair[0]))
-        following = []
-        for full, free in rest:
-            if not left:
-                break
-            one = _lowest(free, 1, mine)
-            bits |= one
-            left -= 1
-            if free & ~one:
-                following.append((full, free & ~one))
-        rest = following
-    return bits
-
-
-def _lowest(free: int, count: int, mine: int) -> int:
-    """Up to ``count`` CPUs, own ones first, then the lowest ids."""
-    bits = 0
-    for cpu in sorted(CpuSet(free), key=lambda cpu: (not mine >> cpu & 1, cpu))[:count]:
-        bits |= 1 << cpu
+        rest = here & ~bits
+        touched, whole, own = cores.touched(rest), cores.whole(rest), cores.touched(rest & mine)
+        broken = touched & ~whole
+        for group in (broken & own, broken & ~own, whole & own, whole & ~own):
+            if left and group:
+                chosen = lowest(group, left)
+                bits |= cores.one_each(chosen & own, rest & mine) | cores.one_each(chosen & ~own, rest)
+                left -= chosen.bit_count()
     return bits

@@ -11,9 +11,10 @@ from typing import Final
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.machine import Machine
-from koord_numa.core.rebind.board import Arrangement, Board, Figures, Tenant
+from koord_numa.core.rebind.board import Arrangement, Board, Figures
 from koord_numa.core.rebind.search import better_arrangements
 from koord_numa.core.rebind.sequence import Route, Step, route
+from koord_numa.core.rebind.tenant import Tenant
 from koord_numa.core.request import PodKey
 from koord_numa.core.vocabulary import QosClass
 

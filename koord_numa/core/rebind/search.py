@@ -14,6 +14,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.board import Arrangement, Board
 from koord_numa.core.rebind.neighbours import WAYS
 from koord_numa.core.rebind.repack import repackings
+from koord_numa.core.rebind.standing import Changes, Standing, standing_of
 
 _EXHAUSTIVE: Final = 50_000
 """Up to this many arrangements are all looked at: every node of eight CPUs, and simple larger ones."""
@@ -62,22 +63,23 @@ def _every(board: Board) -> Iterator[Arrangement]:
 
 def _local_search(board: Board, budget: int) -> Iterator[Arrangement]:
     """Improve today's arrangement, and full repackings in several orders, step by step; the most promising start first."""
-    starts = {board.now, *(a for a in repackings(board) if board.allows(a))}
+    starts = {board.now, *repackings(board)}
     effort = _Effort(budget)
-    for start in sorted(starts, key=lambda a: (board.figures(a), a)):
-        if start != board.now:
-            yield start
-        yield from _improvements(board, start, effort)
+    for start in sorted((standing_of(board, seats) for seats in starts), key=lambda s: (s.worth, s.seats)):
+        for standing in _improvements(start, effort):
+            if not standing.harm:
+                yield standing.seats
 
 
-def _improvements(board: Board, start: Arrangement, effort: "_Effort") -> Iterator[Arrangement]:
+def _improvements(start: Standing, effort: "_Effort") -> Iterator[Standing]:
     """Apply whatever improves, way by way, until a whole round changes nothing or the effort is spent."""
     current, improved = start, True
+    yield start
     while improved:
         improved = False
         for way in WAYS:
-            for subject in way.subjects(board, current):
-                following = _first_better(board, current, way.neighbours(board, current, subject), effort)
+            for subject in way.subjects(current):
+                following = _first_better(current, way.changes(current, subject), effort)
                 if following is not None:
                     current, improved = following, True
                     yield current
@@ -85,15 +87,13 @@ def _improvements(board: Board, start: Arrangement, effort: "_Effort") -> Iterat
             return
 
 
-def _first_better(
-    board: Board, current: Arrangement, neighbours: Iterator[Arrangement], effort: "_Effort"
-) -> Arrangement | None:
-    figures = board.figures(current)
-    for neighbour in neighbours:
+def _first_better(current: Standing, changes: Iterator[Changes], effort: "_Effort") -> Standing | None:
+    for change in changes:
         if not effort.spend():
             return None
-        if board.figures(neighbour) < figures and board.allows(neighbour):
-            return neighbour
+        better = current.improved(change)
+        if better is not None:
+            return better
     return None
 
 

@@ -7,11 +7,11 @@ a tenant takes what is free of its target in exchange for as many others (it com
 CPUs in others' way; so the sequence ends. A tenant for which every such step would be worse than today is dropped and reported.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.board import Arrangement, Board
+from koord_numa.core.rebind.cores import each, lowest
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,72 +34,101 @@ class Route:
 
 def route(board: Board, target: Sequence[int]) -> Route:
     """How to get from today's arrangement to ``target``."""
-    seats = list(board.now)
-    waiting = {index: bits for index, bits in enumerate(target) if bits != seats[index]}
+    journey = _Journey(board, target)
     steps: list[Step] = []
     dropped: list[int] = []
-    while waiting:
-        following = _next_step(board, seats, waiting)
+    while journey.waiting:
+        following = journey.next_step()
         if following is None:
-            hopeless = max(waiting, key=lambda i: (len(board.tenants[i].cpus), i))
-            del waiting[hopeless]
-            dropped.append(hopeless)
+            dropped.append(journey.give_up())
             continue
-        index, bits = following
-        steps.append(Step(index, seats[index], bits))
-        seats[index] = bits
-        if waiting[index] == bits:
-            del waiting[index]
-    return Route(_joined(steps), tuple(dropped), tuple(seats))
+        steps.append(following)
+        journey.take(following)
+    return Route(_joined(steps), tuple(dropped), tuple(journey.seats))
 
 
-def _next_step(board: Board, seats: Sequence[int], waiting: Mapping[int, int]) -> tuple[int, int] | None:
-    """Whoever can go all the way; else whoever can come closer, or step aside, without being worse off than today."""
-    free = board.free(seats)
-    for index, bits in waiting.items():
-        if not bits & ~(free | seats[index]) and _may_step(board, seats, index, bits):
-            return index, bits
-    ascending = sorted(waiting, key=lambda i: (len(board.tenants[i].cpus), i))
-    for index in ascending:
-        for bits in _closer(board, seats[index], waiting[index], free):
-            if board.tolerates(index, bits) and _may_step(board, seats, index, bits):
-                return index, bits
-    wanted = _union(waiting.values())
-    for index in ascending:
-        in_the_way = seats[index] & _union(bits for other, bits in waiting.items() if other != index) & ~waiting[index]
-        for bits in _exchanges(board, seats[index], in_the_way, free & ~wanted):
-            if board.tolerates(index, bits) and _may_step(board, seats, index, bits):
-                return index, bits
-    return None
+class _Journey:
+    """Where everybody is now, and who still waits for what. Targets of different tenants have no CPU in common."""
 
+    def __init__(self, board: Board, target: Sequence[int]) -> None:
+        self.seats = list(board.now)
+        self.waiting = {index: bits for index, bits in enumerate(target) if bits != self.seats[index]}
+        self._board = board
+        self._free = board.free(self.seats)
+        self._smallest_first = sorted(self.waiting, key=lambda i: (len(board.tenants[i].cpus), i))
 
-def _may_step(board: Board, seats: Sequence[int], index: int, bits: int) -> bool:
-    return board.may_pass([*seats[:index], bits, *seats[index + 1 :]])
+    def take(self, step: Step) -> None:
+        """The step was taken."""
+        index = step.tenant
+        self._free = (self._free | step.before) & ~step.after
+        self.seats[index] = step.after
+        if self.waiting[index] == step.after:
+            self._forget(index)
 
+    def give_up(self) -> int:
+        """The largest tenant waits for nothing any more."""
+        largest = self._smallest_first[-1]
+        self._forget(largest)
+        return largest
 
-def _closer(board: Board, seat: int, target: int, free: int) -> Iterator[int]:
-    """The seat with free CPUs of its target in exchange for CPUs it will not keep: as many as possible, or fewer."""
-    return _exchanges(board, seat, seat & ~target, free & target & ~seat)
+    def next_step(self) -> Step | None:
+        """Whoever can go all the way; else whoever can come closer, or step aside, without being worse off than today."""
+        for index, bits in self.waiting.items():
+            if not bits & ~(self._free | self.seats[index]) and self._may_step(index, bits):
+                return Step(index, self.seats[index], bits)
+        for index in self._smallest_first:
+            seat, target = self.seats[index], self.waiting[index]
+            # Free CPUs of its target in exchange for CPUs that it will not keep: as many as possible, or fewer.
+            reachable = self._free & target
+            if reachable and (step := self._exchange(index, seat & ~target, reachable)) is not None:
+                return step
+        wanted = 0
+        for bits in self.waiting.values():
+            wanted |= bits
+        spare = self._free & ~wanted
+        for index in self._smallest_first if spare else ():
+            in_the_way = self.seats[index] & wanted & ~self.waiting[index]
+            if in_the_way and (step := self._exchange(index, in_the_way, spare)) is not None:
+                return step
+        return None
+
+    def _forget(self, index: int) -> None:
+        del self.waiting[index]
+        self._smallest_first.remove(index)
+
+    def _exchange(self, index: int, given: int, taken: int) -> Step | None:
+        seat = self.seats[index]
+        for bits in _exchanges(self._board, seat, given, taken):
+            if self._board.tolerates(index, bits) and self._may_step(index, bits):
+                return Step(index, seat, bits)
+        return None
+
+    def _may_step(self, index: int, bits: int) -> bool:
+        board = self._board
+        if board.overdrawn((self._free | self.seats[index]) & ~bits):
+            return False
+        if not board.company.concerns(index):
+            return True
+        return not board.friction([*self.seats[:index], bits, *self.seats[index + 1 :]]).harm
 
 
 def _exchanges(board: Board, seat: int, given: int, taken: int) -> Iterator[int]:
     """Seats after exchanging CPUs of ``given`` for CPUs of ``taken``: anywhere, then NUMA node by NUMA node, core by core."""
-    if not given or not taken:
-        return
     yield from _exchange(seat, given, taken)
     for numa in board.machine.numa_bits.values():
-        yield from _exchange(seat, given & numa, taken & numa)
-    whole = [other for numa in board.machine.numa_ids for other in board.cores_on[numa] if other & taken == other]
-    for numa in board.machine.numa_ids if whole else ():
-        for core in board.cores_on[numa]:
-            if core & given == core:
-                yield from (seat & ~core | other for other in whole if other.bit_count() == core.bit_count())
+        if given & numa and taken & numa:
+            yield from _exchange(seat, given & numa, taken & numa)
+    given_cores, taken_cores = board.cores.whole(given), board.cores.whole(taken)
+    if given_cores and taken_cores:
+        others = [board.cores.cpus(core) for core in each(taken_cores)]
+        for core in each(given_cores):
+            rest = board.cores.cpus(core)
+            yield from (seat & ~rest | other for other in others if other.bit_count() == rest.bit_count())
 
 
 def _exchange(seat: int, given: int, taken: int) -> Iterator[int]:
     count = min(given.bit_count(), taken.bit_count())
-    if count:
-        yield seat & ~_lowest(given, count) | _lowest(taken, count)
+    yield seat & ~lowest(given, count) | lowest(taken, count)
 
 
 def _joined(steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -111,17 +140,3 @@ def _joined(steps: Sequence[Step]) -> tuple[Step, ...]:
         if step.before != step.after:
             joined.append(step)
     return tuple(joined)
-
-
-def _union(parts: Iterable[int]) -> int:
-    bits = 0
-    for part in parts:
-        bits |= part
-    return bits
-
-
-def _lowest(bits: int, count: int) -> int:
-    chosen = 0
-    for cpu, _ in zip(CpuSet(bits), range(count), strict=False):
-        chosen |= 1 << cpu
-    return chosen

@@ -13,8 +13,9 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.machine import Machine
-from koord_numa.core.rebind.board import Board, Tenant
+from koord_numa.core.rebind.board import Board
 from koord_numa.core.rebind.plan import reallocation_order, tenants_board
+from koord_numa.core.rebind.tenant import Tenant
 from koord_numa.core.request import PodRequest
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NodeBindPolicy
 

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import inventory
-from koord_numa.core.rebind.board import Board, Tenant
+from koord_numa.core.rebind.board import Board
 from koord_numa.core.rebind.plan import Move
 from koord_numa.core.rebind.survey import survey
+from koord_numa.core.rebind.tenant import Tenant
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Rejection
 from koord_numa.core.vocabulary import CpuOwner

@@ -4,8 +4,9 @@ from random import Random
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.machine import Machine
-from koord_numa.core.rebind.board import Board, Tenant
+from koord_numa.core.rebind.board import Board
 from koord_numa.core.rebind.plan import reallocation_order, tenants_board
+from koord_numa.core.rebind.tenant import Tenant
 from koord_numa.core.request import PodKey
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, QosClass
 from tests.machines import machine

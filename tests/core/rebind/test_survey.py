@@ -8,9 +8,9 @@ import pytest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.rebind.board import Tenant
 from koord_numa.core.rebind.plan import reallocation_order
 from koord_numa.core.rebind.survey import survey
+from koord_numa.core.rebind.tenant import Tenant
 from koord_numa.core.request import CpuBind, PodKey, PodRequest
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NodeBindPolicy, QosClass
 from tests.machines import machine

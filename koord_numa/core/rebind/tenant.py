@@ -1,0 +1,46 @@
+"""A pod whose CPUs a rebind may change, and how well it sits. It knows nothing of its neighbours."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.request import PodKey
+from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaExclusive
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """
+    A pod whose CPUs may change. ``order`` sorts tenants for reallocation: smaller comes first.
+
+    ``per_numa`` fixes how many CPUs it has on each NUMA node, because it holds memory or devices there; ``None`` lets it move
+    between NUMA nodes. ``apart`` is its wish to meet no pod of the other kind: on one NUMA node, or over several.
+    """
+
+    pod: PodKey
+    cpus: CpuSet
+    bind: CpuBindPolicy = CpuBindPolicy.FULL_PCPUS
+    required: bool = False
+    exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
+    per_numa: Mapping[int, int] | None = None
+    order: tuple[int | float | str, ...] = ()
+    apart: NumaExclusive = NumaExclusive.NONE
+
+    @property
+    def spreads(self) -> bool:
+        """Does it want one CPU a core rather than whole cores?"""
+        return self.bind is CpuBindPolicy.SPREAD_BY_PCPUS
+
+
+class Quality(NamedTuple):
+    """How well one tenant sits; smaller is better in every part."""
+
+    numa_nodes: int  # NUMA nodes spanned
+    split_cores: int  # cores held in part (or, for a tenant that spreads, CPUs beyond the first of a core)
+    conflicts: int  # cores or NUMA nodes shared with tenants that want to be alone there
+    strangers: int = 0  # NUMA nodes shared with pods of the other kind, for a tenant that wishes to meet none
+
+    def no_worse_than(self, other: "Quality") -> bool:
+        """In no part worse."""
+        return all(mine <= theirs for mine, theirs in zip(self, other, strict=True))
