@@ -195,7 +195,7 @@ def _offered(ask: Ask, candidate: Candidate) -> Placement | Rejection:
         return offer
     if isinstance(offer, Inventory):
         return _chosen(ask, offer, candidate.ledger)
-    if promised := refuse_promises(ask.request, offer):
+    if promised := refuse_promises(ask.request, offer.state.node.config):
         return promised
     admission = would_admit(ask.request, offer)
     if isinstance(admission, Rejection):

@@ -9,15 +9,23 @@ from typing import Final
 
 import numpy as np
 
-from koord_numa.core.amounts import PODS, Amounts
+from koord_numa.core.amounts import CPU, MEMORY, PODS, Amounts
 from koord_numa.core.candidate import Candidate
-from koord_numa.core.node import Node
+from koord_numa.core.node import Node, Topology
 from koord_numa.core.verdicts import Rejection
 from koord_numa.engine.name_order import NameOrder
+from koord_numa.engine.node_kind import NodeKind
 from koord_numa.engine.node_record import NodeRecord
-from koord_numa.engine.zone_columns import UNLIMITED, Bools, Ints, Zones, longer
+from koord_numa.engine.zone_columns import UNLIMITED, Ints, Zones, longer
 
 FIRST_ROWS: Final = 64
+FIRST_RESOURCES: Final = (PODS, CPU, MEMORY)
+"""Every node has these, so they get the first lines, side by side."""
+
+NO_NODE: Final = NodeKind(Node(""))
+"""The kind of a row that has not been written."""
+
+PODS_LINE: Final = FIRST_RESOURCES.index(PODS)
 
 
 class Columns:
@@ -32,16 +40,16 @@ class Columns:
         self.order = NameOrder()
         self.journal: list[int] = []
         self.start = 0  # the journal position of journal[0]
-        self.usable: Bools = np.zeros(FIRST_ROWS, dtype=np.bool_)  # has a Node, nothing bars it
-        self.marks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # which cordon, taints and problem it has
-        self.resources: dict[str, int] = {}  # name -> its place in ``offered`` and ``held``
-        self.offered: Ints = np.zeros((FIRST_ROWS, 0), dtype=np.int64)
-        self.held: Ints = np.zeros((FIRST_ROWS, 0), dtype=np.int64)
-        self.free_pods: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)
+        self.kinds: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by its number, what kind of node it is
+        self.known_kinds: list[NodeKind] = [NO_NODE]
+        # By resource and row. Where nothing may go no pods are offered; the bars of single classes are not known here.
+        self.resources: dict[str, int] = {name: place for place, name in enumerate(FIRST_RESOURCES)}
+        self.offered: Ints = np.zeros((len(FIRST_RESOURCES), FIRST_ROWS), dtype=np.int64)
+        self.held: Ints = np.zeros((len(FIRST_RESOURCES), FIRST_ROWS), dtype=np.int64)
         self.zones = Zones(FIRST_ROWS)
         self.names: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)
-        self._mark_numbers: dict[Hashable, int] = {}
-        self.mark_examples: list[Node] = []
+        self._kind_numbers: dict[Hashable, int] = {NO_NODE.key: 0}
+        self._objects: list[tuple[Node, Topology | None] | None] = []  # what the columns say of a row is from these
         self._vacant: list[int] = []
         self._stale: set[int] = set()
         self._epoch = 0
@@ -93,13 +101,13 @@ class Columns:
                 self.names[row] = self.order.number(name)
 
     def place(self, resource: str) -> int:
-        """Which column of ``offered`` and ``held`` a resource has; made when it is new."""
+        """Which line of ``offered`` and ``held`` a resource has; made when it is new."""
         found = self.resources.get(resource)
         if found is None:
             found = self.resources[resource] = len(self.resources)
-            more = np.zeros((len(self.usable), 1), dtype=np.int64)
-            self.offered = np.hstack([self.offered, more])
-            self.held = np.hstack([self.held, more])
+            more = np.zeros((1, len(self.kinds)), dtype=np.int64)
+            self.offered = np.vstack([self.offered, more])
+            self.held = np.vstack([self.held, more])
         return found
 
     def _occupy(self, record: NodeRecord) -> int:
@@ -109,7 +117,8 @@ class Columns:
         else:
             row = len(self.records)
             self.records.append(record)
-            if row >= len(self.usable):
+            self._objects.append(None)
+            if row >= len(self.kinds):
                 self._grow()
         self.row_of[record.name] = row
         self.order.add(record.name)
@@ -117,42 +126,45 @@ class Columns:
 
     def _vacate(self, row: int, name: str) -> None:
         del self.row_of[name]
-        self.records[row] = None
+        self.records[row] = self._objects[row] = None
         self.order.discard(name)
         self._vacant.append(row)
         self._stale.add(row)
         self.journal.append(row)
 
     def _grow(self) -> None:
-        size = 2 * len(self.usable)
-        for attribute in ("usable", "marks", "free_pods", "names", "offered", "held"):
+        size = 2 * len(self.kinds)
+        for attribute in ("kinds", "names", "offered", "held"):
             setattr(self, attribute, longer(getattr(self, attribute), size))
         self.zones.grow(size)
 
     def _refresh(self, row: int) -> None:
         record = self.records[row]
         if record is None or record.node is None:
-            self.usable[row] = False
+            self.offered[PODS_LINE, row] = 0
             return
-        offer, allocatable = record.inventory, record.allocatable
-        self.usable[row] = not isinstance(offer, Rejection) and not record.node.problem and record.barred() is None
-        self.marks[row] = self._mark(record.node)
-        self.names[row] = self.order.number(record.name)
-        self.free_pods[row] = allocatable.get(PODS, UNLIMITED) - len(record.booked)
-        self._write(row, allocatable, record.booked.amounts)
+        node, topology = record.node, record.topology
+        written = self._objects[row]
+        if written is None or written[0] is not node or written[1] is not topology:
+            self._objects[row] = (node, topology)
+            self.kinds[row] = self._kind(NodeKind.of(record, node))
+            self.names[row] = self.order.number(record.name)
+            self.offered[:, row] = self._line(record.allocatable)
+        self.held[:, row] = self._line({**record.booked.amounts, PODS: len(record.booked)})
+        takes_pods = not isinstance(record.inventory, Rejection) and not node.problem and record.barred() is None
+        self.offered[PODS_LINE, row] = record.allocatable.get(PODS, UNLIMITED) if takes_pods else 0
         self.zones.write(row, record)
 
-    def _write(self, row: int, offered: Amounts, held: Amounts) -> None:
-        for resource in (*offered, *held):
+    def _line(self, amounts: Amounts) -> list[int]:
+        for resource in amounts:
             if resource not in self.resources:
                 self.place(resource)
-        self.offered[row] = [offered.get(resource, 0) for resource in self.resources]
-        self.held[row] = [held.get(resource, 0) for resource in self.resources]
+        return [amounts.get(resource, 0) for resource in self.resources]
 
-    def _mark(self, node: Node) -> int:
-        key = (node.problem, node.unschedulable, node.taints)
-        number = self._mark_numbers.get(key)
+    def _kind(self, kind: NodeKind) -> int:
+        key = kind.key
+        number = self._kind_numbers.get(key)
         if number is None:
-            number = self._mark_numbers[key] = len(self.mark_examples)
-            self.mark_examples.append(node)
+            number = self._kind_numbers[key] = len(self.known_kinds)
+            self.known_kinds.append(kind)
         return number

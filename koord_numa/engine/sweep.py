@@ -6,14 +6,15 @@ The scalar ``core.decide.evaluate`` is the specification. For every row the swee
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
 from koord_numa.core.allocation.demand import CpuUse
-from koord_numa.core.amounts import CPU, MILLI
+from koord_numa.core.amounts import CPU, MILLI, Amounts
 from koord_numa.core.decide import Ask, Rules, fits_objects, score_node_affinity, score_taints
 from koord_numa.core.kubelet.aggregates import pod_demand
+from koord_numa.core.kubelet.promises import refuse_promises
 from koord_numa.core.node import Node
 from koord_numa.core.score.composite import NUMA_STEP
 from koord_numa.core.score.filling import MAX_SCORE
@@ -21,43 +22,75 @@ from koord_numa.core.verdicts import Rejection
 from koord_numa.core.vocabulary import NodeScoring, NumaPolicy
 from koord_numa.engine.bookkeeping import Bookkeeping
 from koord_numa.engine.columns import Columns
-from koord_numa.engine.zone_columns import GROUNDS, Bools, Ground, Ints
+from koord_numa.engine.node_kind import NodeKind
+from koord_numa.engine.zone_columns import Ints
 
 NO: Final = -1
+NEVER: Final = -(1 << 40)
+"""Points that no other part of a score can make up for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
     """
-    What a request says about its alignment, before any node is looked at: by ground, may it be aligned there, and must it then sit on
-    one NUMA node? ``pinned`` is the most milli-CPU that a kubelet would pin for one container.
+    What a request says about its alignment, before any node is looked at. ``pinned`` is the most milli-CPU that a kubelet would pin for one
+    container; ``amounts`` are those of the whole pod.
     """
 
-    may: Bools
-    single: Bools
+    amounts: Amounts
     pinned: int
+    in_kubelet: bool  # does a kubelet align any of it?
+    always: bool  # wherever NUMA nodes are ours to align on?
+    default: bool  # where pods with whole CPUs get their own?
+    one: bool  # on one NUMA node only, by its own policy?
 
     @classmethod
-    def of(cls, ask: Ask, rules: Rules) -> "Alignment":
+    def of(cls, ask: Ask, rules: Rules) -> Self:
         """For one request under one set of rules."""
         demand = ask.demand
         parts = [part for _, part in pod_demand(ask.request).containers]
-        in_kubelet = any(part.cpus or part.memory or part.devices for part in parts)
         default = rules.allocate.numa_policy is not NumaPolicy.NONE
-        named = always = False
+        one = always = False
         if not isinstance(demand, Rejection):
-            named = demand.numa is NumaPolicy.SINGLE_NUMA_NODE
+            one = demand.numa is NumaPolicy.SINGLE_NUMA_NODE
             by_default = default and demand.use is not CpuUse.SHARED
             always = demand.numa is not NumaPolicy.NONE or by_default or demand.use is CpuUse.POOL_OF_ONE_NUMA
-        may, single = np.zeros(GROUNDS, dtype=np.bool_), np.zeros(GROUNDS, dtype=np.bool_)
-        for number in range(GROUNDS):
-            ground = Ground(number)
-            if Ground.KUBELET in ground:
-                may[number], single[number] = in_kubelet, Ground.SINGLE in ground
-            elif Ground.ZONES in ground:
-                may[number] = always or Ground.WANTS in ground or (default and Ground.PINS in ground)
-                single[number] = named or Ground.SINGLE in ground
-        return cls(may, single, MILLI * max((part.cpus for part in parts), default=0))
+        return cls(
+            amounts=ask.amounts,
+            pinned=MILLI * max((part.cpus for part in parts), default=0),
+            in_kubelet=any(part.cpus or part.memory or part.devices for part in parts),
+            always=always,
+            default=default,
+            one=one,
+        )
+
+    def may_be_on(self, kind: NodeKind) -> bool:
+        """May the pod be aligned on such a node?"""
+        if kind.config is not None:
+            return self.in_kubelet
+        return kind.zones and (self.always or kind.policy is not NumaPolicy.NONE or (self.default and kind.pins))
+
+    def needs_one_on(self, kind: NodeKind) -> bool:
+        """Would it have to sit on one NUMA node there?"""
+        return kind.wants_one or (self.one and kind.config is None and kind.zones)
+
+    def wanted_on(self, kind: NodeKind) -> Amounts:
+        """What has to be found on NUMA nodes. A kubelet looks only for CPUs that it pins, of each container by itself."""
+        return self.amounts if kind.config is None else {CPU: self.pinned}
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """
+    What a request class makes of each kind of node, ``NEVER`` where that refuses it.
+
+    ``objects`` is what the Node objects are worth, ``wanted[resource, kind]`` has to be found on NUMA nodes, and ``points[kind, fewest]``
+    is what the number of those is worth that it takes at least.
+    """
+
+    objects: Ints
+    points: Ints
+    wanted: Ints
 
 
 class Sweep:
@@ -73,56 +106,59 @@ class Sweep:
         )
         self._alignment = Alignment.of(ask, rules)
         self._ledger = Bookkeeping(ask, rules, columns)
-        self._of_mark: Ints = np.zeros(0, dtype=np.int64)
+        self._judgement = self._judge()
         self._of_node: dict[int, tuple[Node, int]] = {}
 
     def bounds(self, rows: Ints) -> Ints:
         """An upper bound of the score of each of these rows, or ``NO``. The columns must be up to date."""
-        columns, parts = self._columns, self._rules.parts
-        sums = self._ledger.sums(rows)
-        ground = columns.zones.ground[rows]
-        fewest = self._fewest(rows, ground)
-        bound = self._objects(rows)
-        possible = (bound > NO) & columns.usable[rows] & (columns.free_pods[rows] >= 1) & sums.fits
-        possible &= ~self._alignment.single[ground] | (fewest <= 1)
+        columns, parts, judged = self._columns, self._rules.parts, self._up_to_date()
+        kinds, sums = columns.kinds[rows], self._ledger.sums(rows)
+        fewest = columns.zones.fewest(rows, judged.wanted[:, kinds])
+        objects = self._row_by_row(rows) if self._by_labels else judged.objects[kinds]
+        bound = objects + judged.points[kinds, fewest]
         bound = bound + parts.resources * sums.filling + parts.devices * sums.sparing
-        bound += parts.numa * self._numa(ground, fewest)
-        return np.where(possible, bound, NO)
+        return np.where(sums.fits & (bound > NO), bound, NO)
 
-    def _numa(self, ground: Ints, fewest: Ints) -> Ints:
+    def _up_to_date(self) -> Judgement:
+        reach = self._columns.zones.reach
+        judged = self._judgement
+        known = (len(judged.wanted), judged.points.shape[1] - 2, len(judged.objects))
+        if known != (reach.shape[0], reach.shape[1], len(self._columns.known_kinds)):
+            self._judgement = self._judge()
+        return self._judgement
+
+    def _judge(self) -> Judgement:
+        columns, alignment = self._columns, self._alignment
+        kinds, width = columns.known_kinds, columns.zones.reach.shape[1]
+        wanted = [alignment.wanted_on(kind) for kind in kinds]
+        return Judgement(
+            objects=np.array([self._of(kind.example) for kind in kinds], dtype=np.int64),
+            points=np.array([self._points(kind, width + 2) for kind in kinds], dtype=np.int64),
+            wanted=np.array(
+                [[amounts.get(name, 0) for amounts in wanted] for name in columns.zones.places], dtype=np.int64
+            ),
+        )
+
+    def _points(self, kind: NodeKind, counts: int) -> list[int]:
         """Methods that look at how full NUMA nodes are may give any score; the default counts NUMA nodes."""
-        if self._rules.node_scoring is not NodeScoring.FEWEST_NUMA_NODES:
-            return np.full(len(ground), MAX_SCORE, dtype=np.int64)
-        aligned: Ints = np.maximum(0, MAX_SCORE + NUMA_STEP - NUMA_STEP * fewest)
-        return np.where(self._alignment.may[ground], aligned, 0)
+        if kind.config is not None and refuse_promises(self._ask.request, kind.config) is not None:
+            return [NEVER] * counts
+        weight, one = self._rules.parts.numa, self._alignment.needs_one_on(kind)
+        points = []
+        for fewest in range(counts):
+            score = max(0, MAX_SCORE + NUMA_STEP - NUMA_STEP * fewest) if self._alignment.may_be_on(kind) else 0
+            if self._rules.node_scoring is not NodeScoring.FEWEST_NUMA_NODES:
+                score = MAX_SCORE
+            points.append(NEVER if one and fewest > 1 else weight * score)
+        return points
 
-    def _fewest(self, rows: Ints, ground: Ints) -> Ints:
-        """The fewest NUMA nodes that might do."""
-        zones, pinned = self._columns.zones, self._alignment.pinned
-        fewest = np.ones(len(rows), dtype=np.int64)
-        for name, amount in self._ask.amounts.items():
-            if amount > 0 and name in zones.free:
-                fewest = np.maximum(fewest, zones.fewest(rows, name, amount))
-        kubelet = (ground & Ground.KUBELET) > 0
-        if pinned != self._ask.amounts.get(CPU, 0) and kubelet.any():  # else it is the same question
-            for_kubelet = zones.fewest(rows, CPU, pinned) if pinned and CPU in zones.free else 1
-            fewest = np.where(kubelet, for_kubelet, fewest)
-        return fewest
-
-    def _objects(self, rows: Ints) -> Ints:
-        """What the Node objects alone say: ``NO``, or their part of the score."""
-        columns = self._columns
-        if self._by_labels:
-            return np.fromiter((self._of_row(int(row)) for row in rows), dtype=np.int64, count=len(rows))
-        examples = columns.mark_examples
-        if len(self._of_mark) < len(examples):
-            self._of_mark = np.array([self._of(node) for node in examples], dtype=np.int64)
-        return self._of_mark[columns.marks[rows]] if len(examples) else np.full(len(rows), NO, dtype=np.int64)
+    def _row_by_row(self, rows: Ints) -> Ints:
+        return np.fromiter((self._of_row(int(row)) for row in rows), dtype=np.int64, count=len(rows))
 
     def _of_row(self, row: int) -> int:
         record = self._columns.records[row]
         if record is None or record.node is None:
-            return NO
+            return NEVER
         known = self._of_node.get(row)
         if known is None or known[0] is not record.node:
             known = self._of_node[row] = (record.node, self._of(record.node))
@@ -131,5 +167,5 @@ class Sweep:
     def _of(self, node: Node) -> int:
         request, parts = self._ask.request, self._rules.parts
         if fits_objects(request, node) is not None:
-            return NO
+            return NEVER
         return parts.node_affinity * score_node_affinity(request, node) + parts.taints * score_taints(request, node)

@@ -1,21 +1,20 @@
 """
-What NUMA nodes have free, in NumPy columns: per resource an array ``(rows, NUMA nodes)``. Generous, never too small.
+What NUMA nodes have free, in NumPy columns: the emptiest one, the two emptiest together and so on. Generous, never too small.
 
 Free amounts are those that no recorded NUMA amount covers; what is held without a known NUMA node is not subtracted. A resource
 that a node does not publish per NUMA node counts as unlimited there.
 """
 
-from collections.abc import Mapping, Sequence
-from enum import IntFlag
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_numa.core.amounts import CPU, NOTHING, Amounts
+from koord_numa.core.amounts import CPU, MEMORY, NOTHING
 from koord_numa.core.inventory import STATIC, Inventory
 from koord_numa.core.node import Topology
-from koord_numa.core.vocabulary import KubeletPolicy, NodeBindPolicy, NumaPolicy
 from koord_numa.engine.node_record import NodeRecord
 
 Ints = NDArray[np.int64]
@@ -23,113 +22,87 @@ Bools = NDArray[np.bool_]
 UNLIMITED: Final = 1 << 50
 
 
-class Ground(IntFlag):
-    """What decides whether pods are aligned on a node."""
-
-    ZONES = 1  # NUMA nodes are published and ours to align on
-    WANTS = 2  # the node names a NUMA policy
-    SINGLE = 4  # ... and accepts one NUMA node only
-    PINS = 8  # every pod with whole CPUs may get its own
-    KUBELET = 16  # a kubelet decides
-
-
-NOTHING_HELD: Final[Mapping[int, Amounts]] = {}
-
-GROUNDS: Final = 32
-"""So many combinations there are."""
-
-
 class Zones:
     """
-    Per row: free amounts by NUMA node, and the ground for alignment. Of what a kubelet has only CPUs are listed, where it hands them
-    out itself.
+    ``reach[resource, count - 1, row]`` is what the ``count`` emptiest NUMA nodes of a row have free together; ``places`` says which
+    resource is where. Of what a kubelet has only CPUs are listed, where it hands them out itself.
     """
 
     def __init__(self, rows: int) -> None:
-        self.free: dict[str, Ints] = {}
-        self.width = 1
-        self.ground: Ints = np.zeros(rows, dtype=np.int64)
+        self.places: dict[str, int] = {CPU: 0, MEMORY: 1}
+        self.reach: Ints = np.full((len(self.places), 1, rows), UNLIMITED, dtype=np.int64)
 
     def grow(self, rows: int) -> None:
         """Make room for more rows."""
-        self.ground = longer(self.ground, rows)
-        for resource, values in self.free.items():
-            self.free[resource] = _unlimited(rows, self.width)
-            self.free[resource][: len(values)] = values
+        self.reach = longer(self.reach, rows)
+
+    def fewest(self, rows: Ints, wanted: Ints) -> Ints:
+        """
+        At least so many NUMA nodes are needed to find these amounts (a line a resource, a column a row) free; one more than there are
+        where they are not.
+        """
+        short = self.reach.take(rows, axis=2) < wanted[:, None, :]
+        fewest: Ints = 1 + short.sum(axis=1).max(axis=0)
+        return fewest
 
     def write(self, row: int, record: NodeRecord) -> None:
         """Bring one row up to date. No inventory at all means that a kubelet chooses."""
-        offer = record.inventory
-        for values in self.free.values():
-            values[row] = 0
-            values[row, 0] = UNLIMITED
-        if isinstance(offer, Inventory):
-            self.ground[row] = _ground(offer)
-            if offer.zones:
-                self._write_free(row, offer.zones, record.booked.numa)
-        elif offer is None and record.topology is not None:
-            self.ground[row] = self._write_kubelet(row, record, record.topology)
-        else:
-            self.ground[row] = 0
+        free = _free(record)
+        widest = max(map(len, free.values()), default=1)
+        if free.keys() - self.places.keys() or widest > self.reach.shape[1]:
+            self._extend(free, widest)
+        width = self.reach.shape[1]
+        self.reach[:, :, row] = [
+            _reach(free[name], width) if name in free else [UNLIMITED] * width for name in self.places
+        ]
 
-    def fewest(self, rows: Ints, resource: str, amount: int) -> Ints:
-        """At least so many NUMA nodes are needed to find this amount free; one more than there are where it is not."""
-        values = self.free[resource][rows]
-        if bool((values.max(axis=1) >= amount).all()):
-            return np.ones(len(rows), dtype=np.int64)
-        # A NUMA node may owe more than it has (CPUs reserved under pods); it takes nothing from what others have free.
-        sums = np.cumsum(-np.sort(-np.maximum(values, 0), axis=1), axis=1)
-        short: Ints = (sums < amount).sum(axis=1)
-        return 1 + short
-
-    def _write_kubelet(self, row: int, record: NodeRecord, topology: Topology) -> Ground:
-        kubelet = topology.kubelet
-        if kubelet.cpu_policy in (None, STATIC) and any(zone.allocatable.get(CPU) for zone in topology.zones):
-            held: dict[int, int] = {}
-            for uid in record.unpublished:
-                for numa, amounts in record.ledger.holdings[uid].numa:
-                    held[numa] = held.get(numa, 0) + amounts.get(CPU, 0)
-            zones = [(z.numa, {CPU: z.available.get(CPU, 0) - held.get(z.numa, 0)}) for z in topology.zones]
-            self._write_free(row, zones, NOTHING_HELD)
-        single = kubelet.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
-        return Ground.KUBELET | (Ground.SINGLE if single else Ground(0))
-
-    def _write_free(self, row: int, zones: Sequence[tuple[int, Amounts]], held: Mapping[int, Amounts]) -> None:
-        if len(zones) > self.width:
-            self._widen(len(zones))
-        for resource in {name for _, amounts in zones for name in amounts}:
-            values = self.free.get(resource)
-            if values is None:
-                values = self.free[resource] = _unlimited(len(self.ground), self.width)
-            free = [amounts.get(resource, 0) - held.get(numa, NOTHING).get(resource, 0) for numa, amounts in zones]
-            values[row, : len(free)] = free
-
-    def _widen(self, width: int) -> None:
-        for resource, values in self.free.items():
-            self.free[resource] = np.zeros((len(values), width), dtype=np.int64)
-            self.free[resource][:, : self.width] = values
-        self.width = width
+    def _extend(self, names: Iterable[str], width: int) -> None:
+        """Room for resources that nobody had so far, and for more NUMA nodes, which have nothing."""
+        for name in sorted(names):
+            self.places.setdefault(name, len(self.places))
+        old = self.reach
+        width = max(width, old.shape[1])
+        self.reach = np.full((len(self.places), width, old.shape[2]), UNLIMITED, dtype=np.int64)
+        self.reach[: len(old), : old.shape[1]] = old
+        self.reach[: len(old), old.shape[1] :] = old[:, -1:]
 
 
-def _ground(offer: Inventory) -> Ground:
-    ground = Ground.ZONES if offer.zones else Ground(0)
-    if offer.policy is not NumaPolicy.NONE:
-        ground |= Ground.WANTS
-    if offer.policy is NumaPolicy.SINGLE_NUMA_NODE:
-        ground |= Ground.SINGLE
-    if offer.static_kubelet or offer.bind is not NodeBindPolicy.NONE:
-        ground |= Ground.PINS
-    return ground
+def _free(record: NodeRecord) -> dict[str, list[int]]:
+    """What each NUMA node has free, by resource; resources that are not listed are unlimited."""
+    offer = record.inventory
+    if isinstance(offer, Inventory):
+        held = record.booked.numa
+        names = {name for _, amounts in offer.zones for name in amounts}
+        return {
+            name: [amounts.get(name, 0) - held.get(numa, NOTHING).get(name, 0) for numa, amounts in offer.zones]
+            for name in names
+        }
+    topology = record.topology
+    if offer is None and topology is not None and _hands_out_cpus(topology):
+        return {CPU: _kubelets_cpus(record, topology)}
+    return {}
 
 
-def longer(values: NDArray[Any], size: int) -> NDArray[Any]:
-    """The same column with room for more rows, which are zero."""
-    grown = np.zeros((size, *values.shape[1:]), dtype=values.dtype)
-    grown[: len(values)] = values
+def _hands_out_cpus(topology: Topology) -> bool:
+    return topology.kubelet.cpu_policy in (None, STATIC) and any(zone.allocatable.get(CPU) for zone in topology.zones)
+
+
+def _kubelets_cpus(record: NodeRecord, topology: Topology) -> list[int]:
+    held: dict[int, int] = {}
+    for uid in record.unpublished:
+        for numa, amounts in record.ledger.holdings[uid].numa:
+            held[numa] = held.get(numa, 0) + amounts.get(CPU, 0)
+    return [zone.available.get(CPU, 0) - held.get(zone.numa, 0) for zone in topology.zones]
+
+
+def _reach(free: Sequence[int], width: int) -> list[int]:
+    # A NUMA node may owe more than it has (CPUs reserved under pods); it takes nothing from what others have free.
+    sums = list(accumulate(sorted((max(0, amount) for amount in free), reverse=True)))
+    return sums + sums[-1:] * (width - len(sums))
+
+
+def longer(values: NDArray[Any], rows: int) -> NDArray[Any]:
+    """The same columns with room for more rows, which are zero."""
+    grown = np.zeros((*values.shape[:-1], rows), dtype=values.dtype)
+    grown[..., : values.shape[-1]] = values
     return grown
-
-
-def _unlimited(rows: int, width: int) -> Ints:
-    values = np.zeros((rows, width), dtype=np.int64)
-    values[:, 0] = UNLIMITED
-    return values

@@ -8,7 +8,6 @@ happens to guarantee it; everything else is refused here, before anybody asks wh
 from collections.abc import Mapping
 from typing import Final
 
-from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.node import KubeletConfig
 from koord_numa.core.qos import is_pinned_by_static_kubelet, may_use_cpuset
 from koord_numa.core.request import PodRequest
@@ -23,9 +22,8 @@ _KEEPS: Final[Mapping[NumaPolicy, KubeletPolicy]] = {
 }
 
 
-def refuse_promises(request: PodRequest, view: KubeletView) -> Rejection | None:
+def refuse_promises(request: PodRequest, config: KubeletConfig) -> Rejection | None:
     """Does the pod demand something that this kubelet's configuration does not guarantee?"""
-    config = view.state.node.config
     return _refuse_numa_policy(request, config) or _refuse_bind_policy(request, config)
 
 

@@ -62,7 +62,7 @@ def test_what_a_kubelet_can_promise(pod: PodRequest, config: KubeletConfig, mess
     zones = tuple(Zone(numa, {"cpu": 8000}, {"cpu": 8000}, {"cpu": 8000}) for numa in (0, 1))
     topology = Topology(node="worker", owner=CpuOwner.KUBELET, zones=zones, kubelet=config)
     view = kubelet_view(Node("worker", allocatable={"cpu": 16000}), topology, ())
-    refusal = refuse_promises(pod, view)
+    refusal = refuse_promises(pod, view.state.node.config)
     assert (refusal.message if refusal else None) == message
     if refusal:
         assert not refusal.resolvable

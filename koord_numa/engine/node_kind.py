@@ -1,0 +1,59 @@
+"""
+Kinds of nodes: what the objects of many nodes say alike, so that a request class judges a kind once and not each of its nodes.
+
+A kind knows nothing of names, labels, amounts or pods.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Self
+
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.kubelet.frame import likely_config
+from koord_numa.core.node import KubeletConfig, Node
+from koord_numa.core.vocabulary import KubeletPolicy, NodeBindPolicy, NumaPolicy
+from koord_numa.engine.node_record import NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKind:
+    """
+    ``example`` is some node of the kind: its cordon, taints and problem are those of all. ``config`` is present where a kubelet chooses.
+
+    Otherwise ``zones`` tells whether NUMA nodes are published that are ours to align on, ``policy`` which NUMA policy the node names, and
+    ``pins`` whether every pod with whole CPUs may get its own.
+    """
+
+    example: Node
+    config: KubeletConfig | None = None
+    zones: bool = False
+    policy: NumaPolicy = NumaPolicy.NONE
+    pins: bool = False
+
+    @classmethod
+    def of(cls, record: NodeRecord, node: Node) -> Self:
+        """The kind of one node."""
+        offer, topology = record.inventory, record.topology
+        if isinstance(offer, Inventory):
+            pins = offer.static_kubelet or offer.bind is not NodeBindPolicy.NONE
+            return cls(node, zones=bool(offer.zones), policy=offer.policy, pins=pins)
+        return cls(node, None if offer is not None or topology is None else likely_config(topology))
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for nodes of one kind."""
+        node, config = self.example, self.config
+        settings = config and (
+            config.topology_policy,
+            config.topology_scope,
+            config.cpu_policy,
+            tuple(sorted(config.cpu_options.items())),
+        )
+        return node.problem, node.unschedulable, node.taints, settings, self.zones, self.policy, self.pins
+
+    @property
+    def wants_one(self) -> bool:
+        """Does the node accept placements on a single NUMA node only, where it aligns at all?"""
+        if self.config is not None:
+            return self.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
+        return self.zones and self.policy is NumaPolicy.SINGLE_NUMA_NODE
