@@ -17,8 +17,14 @@ KOPF: Final = str(Path(kopf.__file__).parent)
 Streams = WeakValueDictionary[int, AsyncGenerator[Any, None]]
 """Asynchronous generators in the order in which they were begun: an outer one before those that it reads."""
 
-LAST_WORDS: Final = 2.0
-"""Seconds that Kopf's own tasks get to end after they were cancelled."""
+LAST_WORDS: Final = 5.0
+"""Seconds that Kopf's own tasks get to end after they were cancelled; a watcher gives its workers two."""
+
+WATCHERS_OWN: Final = ("Scheduler.", "worker", "_wait_for_depletion")
+"""
+Beginnings of the names of coroutines that a watcher of Kopf ends when it ends. Should they end before, it waits for them for ever, and
+does not even let itself be cancelled.
+"""
 
 
 class EveryTask(Collection[asyncio.Task[Any]]):
@@ -92,7 +98,8 @@ async def _end_leftovers() -> None:
     """Watchers of a run that failed would go on reporting beside those of the next run."""
     left = {task for task in asyncio.all_tasks() if runs_kopf(task)}
     for task in left:
-        task.cancel()
+        if not str(getattr(task.get_coro(), "__qualname__", "")).startswith(WATCHERS_OWN):
+            task.cancel()
     if left:
         done, _ = await asyncio.wait(left, timeout=LAST_WORDS)
         await asyncio.gather(*done, return_exceptions=True)  # their errors are those that the run has raised

@@ -2,9 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from typing import Any
 
-from koord_numa.handlers.kopf_run import KOPF, _close, _kopf_streams
+from kopf._cogs.aiokits.aiotasks import Scheduler, create_guarded_task
+
+from koord_numa.handlers.kopf_run import KOPF, _close, _end_leftovers, _kopf_streams, runs_kopf
 
 STREAMS = """
 from contextlib import asynccontextmanager
@@ -82,3 +85,36 @@ async def test_a_stream_that_is_being_closed_is_left_to_whoever_does_it() -> Non
         assert not closing.done()
         gate.set()
         await closing
+
+
+async def test_watchers_that_a_failed_run_left_end_in_good_order() -> None:
+    begun = asyncio.Event()
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("worker")
+
+    async def watcher() -> None:
+        """As Kopf's: whatever happens, it first waits until its workers are over."""
+        workers = Scheduler(limit=1)
+        try:
+            for _ in range(3):
+                await workers.spawn(work())
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            closing = asyncio.create_task(workers.close())
+            while not closing.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.shield(closing)
+            ended.append("watcher")
+
+    task = create_guarded_task(watcher(), "watcher", cancellable=True)
+    await begun.wait()
+    await _end_leftovers()
+    assert task.cancelled()
+    assert ended == ["worker", "watcher"]  # the other two had not even begun
+    assert [task for task in asyncio.all_tasks() if runs_kopf(task)] == []
