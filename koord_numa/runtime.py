@@ -7,6 +7,7 @@ It starts and stops them in the right order and notices when one of them dies. I
 import asyncio
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from koord_numa import __version__
 from koord_numa.cluster.binder import ApiBinder
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.events import EventRecorder
+from koord_numa.cluster.events import EventRecorder, Limits
 from koord_numa.cluster.health import HealthServer, Questions
 from koord_numa.cluster.lease import Alone, LeaseElection, Term
 from koord_numa.cluster.loop_lag import LoopLag
@@ -45,6 +46,9 @@ DEFAULT_PORT: Final = 10251
 
 SETTLING: Final = 5.0
 """Seconds that binds in flight get at the end, with the lease still ours."""
+
+LAST_WORDS: Final = 3.0
+"""Seconds in which events that still wait are posted at the end."""
 
 STUCK: Final = 300.0
 """
@@ -76,7 +80,7 @@ class Runtime:
         self.crew = Crew()
         self.identity = options.identity or f"{gethostname()}_{uuid4()}"
         self.lease = self._election(settings.lease) if options.elect else Alone()
-        self.recorder = EventRecorder(api, self.identity)
+        self.recorder = EventRecorder(api, self.identity, Limits(settings.events))
         self.roster = Roster()
         self.engine = Engine(
             settings,
@@ -127,7 +131,9 @@ class Runtime:
         if isinstance(self.lease, LeaseElection):
             await self.lease.release()
         await self.crew.stop()
-        await self.recorder.flush()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS):
+                await self.recorder.flush()
         await self.health.stop()
         await self.api.close()
 

@@ -139,6 +139,17 @@ class LeaseSettings(_Section):
         return self
 
 
+class EventSettings(_Section):
+    """
+    Events a second for ever, and at once; and how many may wait for that, of warnings and of others each. What comes on top is
+    dropped and counted. kube-scheduler allows 50 a second, 100 at once, and lets 1,000 wait.
+    """
+
+    rate: Annotated[float, Field(gt=0, le=10_000)] = 100.0
+    burst: Annotated[int, Field(ge=1, le=10_000)] = 200
+    queue: Annotated[int, Field(ge=1, le=100_000)] = 1_000
+
+
 class PreemptionSettings(_Section):
     """
     May pods of lower priority be evicted? ``candidate_nodes`` is how many nodes are tried out for one pod, the emptiest first;
@@ -166,6 +177,7 @@ class Settings(_Section):
     remembered_classes: Annotated[int, Field(ge=1)] = 256
     preemption: PreemptionSettings = PreemptionSettings()
     lease: LeaseSettings = LeaseSettings()
+    events: EventSettings = EventSettings()
 
     @model_validator(mode="after")
     def _scheduler_names_are_unique(self) -> Self:

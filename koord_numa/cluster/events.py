@@ -2,7 +2,8 @@
 Tells people what happens to pods and nodes (``ports.Recorder``), as ``events.k8s.io/v1`` events like kube-scheduler's own:
 that group has series, so a repeated event is one object that counts, and ``kubectl describe`` shows it all the same.
 
-Never blocks, never fails, never floods: equal events are merged, each object has a budget, the queue is bounded.
+Never blocks, never fails, never floods: equal events are merged, each object has a budget, all together have a rate, and the
+queues are bounded. Warnings go first: in a flood, what is left unsaid is that pods were placed, which the pods say themselves.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from koord_numa.cluster.resources import EVENTS, Call
 from koord_numa.core.rebind_request import RebindRequest
 from koord_numa.core.request import PodKey
 from koord_numa.ports import Clock, ClusterError, Gone, Unavailable
+from koord_numa.settings import EventSettings
 from koord_numa.wire import names
 
 LONGEST_NOTE: Final = 1024
@@ -34,11 +36,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much may be told. Burst and refill are those of client-go's spam filter, per object."""
+    """How much may be told. What is allowed per object is that of client-go's spam filter."""
 
-    queue: int = 10_000
-    burst: int = 25
-    refill: float = 300.0  # seconds until one more event about the same object is allowed
+    settings: EventSettings = field(default_factory=EventSettings)
+    object_burst: int = 25
+    object_rate: float = 1 / 300  # events a second
     series_pause: float = 60.0  # seconds between two updates of one series
     remembered: int = 20_000  # objects and series
 
@@ -87,6 +89,22 @@ class _Series:
     last: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
+@dataclass(slots=True)
+class _Bucket:
+    """A token bucket: ``burst`` at once, and ``rate`` a second for ever."""
+
+    rate: float
+    burst: float
+    since: float
+    tokens: float = -1.0
+
+    def take(self, now: float) -> float:
+        """Take a token and return 0; or, when there is none, return the seconds until there is one."""
+        full = self.burst if self.tokens < 0 else min(self.burst, self.tokens + (now - self.since) * self.rate)
+        self.since, self.tokens = now, full - 1 if full >= 1 else full
+        return 0.0 if full >= 1 else (1 - full) / self.rate
+
+
 class EventRecorder:
     """``ports.Recorder``. ``run`` posts what ``event`` and ``node_event`` queue; dropped ones are counted in ``dropped``."""
 
@@ -97,10 +115,11 @@ class EventRecorder:
         self._identity = identity[:128]
         self._limits = limits or Limits()
         self._clock = clock
-        self._queue: OrderedDict[Note, None] = OrderedDict()
+        self._warnings: OrderedDict[Note, None] = OrderedDict()
+        self._others: OrderedDict[Note, None] = OrderedDict()
         self._wake = asyncio.Event()
         self._series: LRUCache[Note, _Series] = LRUCache(maxsize=self._limits.remembered)
-        self._budgets: LRUCache[About, tuple[float, float]] = LRUCache(maxsize=self._limits.remembered)
+        self._budgets: LRUCache[About, _Bucket] = LRUCache(maxsize=self._limits.remembered)
 
     def event(self, pod: PodKey, *, warning: bool, reason: str, message: str) -> None:
         """An event on a pod."""
@@ -129,42 +148,54 @@ class EventRecorder:
         series.last = datetime.now(UTC)
         if series.count > 1 and self._clock() - series.told < self._limits.series_pause:
             return  # counted; the server hears of it with the next update
-        if note not in self._queue and len(self._queue) >= self._limits.queue:
+        queue = self._warnings if kind == "Warning" else self._others
+        if note not in queue and len(queue) >= self._limits.settings.queue:
             self.dropped += 1
             return
-        self._queue[note] = None
+        queue[note] = None
         self._wake.set()
 
     def _afford(self, about: About) -> bool:
-        """A token bucket per object: a pod that fails in ever new words cannot fill the cluster with events."""
+        """A pod that fails in ever new words cannot fill the cluster with events."""
         now = self._clock()
-        tokens, since = self._budgets.get(about, (float(self._limits.burst), now))
-        tokens = min(float(self._limits.burst), tokens + (now - since) / self._limits.refill)
-        affordable = tokens >= 1
-        self._budgets[about] = (tokens - 1 if affordable else tokens, now)
-        return affordable
+        bucket = self._budgets.get(about)
+        if bucket is None:
+            bucket = self._budgets[about] = _Bucket(self._limits.object_rate, self._limits.object_burst, now)
+        return not bucket.take(now)
 
     async def run(self) -> None:
-        """Post until cancelled, one at a time: telling people must never crowd out binding pods."""
+        """Post until cancelled, one at a time and at a limited rate: telling people must never crowd out binding pods."""
+        allowed = self._limits.settings
+        bucket = _Bucket(allowed.rate, allowed.burst, self._clock())
         while True:
             await self._wake.wait()
-            await self.flush()
+            while pause := bucket.take(self._clock()):  # noqa: ASYNC110  (only time fills a bucket)
+                await asyncio.sleep(pause)
+            await self._post_next()
 
     async def flush(self) -> None:
-        """Post what is queued now."""
-        while self._queue:
-            note, _ = self._queue.popitem(last=False)
-            try:
-                await self._post(note)
-            except Unavailable as error:
-                _log.debug("event %s dropped: %s", note.reason, error)
-                self.dropped += 1
-                await asyncio.sleep(min(error.retry_after or 1.0, 30.0))
-            except ClusterError as error:
-                # An event is worth no retry: the pod it is about may be gone, and the next attempt says it again.
-                _log.log(logging.DEBUG if isinstance(error, Gone) else logging.WARNING, "event dropped: %s", error)
-                self.dropped += 1
-        self._wake.clear()
+        """Post all that is queued now, at once."""
+        while self._warnings or self._others:
+            await self._post_next()
+
+    async def _post_next(self) -> None:
+        queue = self._warnings or self._others
+        if not queue:
+            self._wake.clear()
+            return
+        note, _ = queue.popitem(last=False)
+        if not (self._warnings or self._others):
+            self._wake.clear()
+        try:
+            await self._post(note)
+        except Unavailable as error:
+            _log.debug("event %s dropped: %s", note.reason, error)
+            self.dropped += 1
+            await asyncio.sleep(min(error.retry_after or 1.0, 30.0))
+        except ClusterError as error:
+            # An event is worth no retry: the pod it is about may be gone, and the next attempt says it again.
+            _log.log(logging.DEBUG if isinstance(error, Gone) else logging.WARNING, "event dropped: %s", error)
+            self.dropped += 1
 
     async def _post(self, note: Note) -> None:
         series = self._series.get(note) or _Series(count=1)

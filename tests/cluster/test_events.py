@@ -8,6 +8,7 @@ from koord_numa.cluster.client import Api
 from koord_numa.cluster.events import EventRecorder, Limits
 from koord_numa.core.request import PodKey
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
+from koord_numa.settings import EventSettings
 from tests.cluster.objects import JsonObject, until
 
 EVENTS = "events.events.k8s.io"
@@ -105,11 +106,42 @@ async def test_ever_new_words_about_one_pod_are_limited(server: ApiServer, recor
 
 
 async def test_the_queue_is_bounded(server: ApiServer, api: Api) -> None:
-    recorder = EventRecorder(api, "me", Limits(queue=3))
+    recorder = EventRecorder(api, "me", Limits(EventSettings(queue=3)))
     for number in range(5):
         recorder.event(PodKey("default", f"p{number}", f"u{number}"), warning=False, reason="Scheduled", message="x")
     await recorder.flush()
     assert (len(events(server)), recorder.dropped) == (3, 2)
+
+
+async def test_a_flood_of_placements_leaves_room_for_warnings(server: ApiServer, api: Api) -> None:
+    recorder = EventRecorder(api, "me", Limits(EventSettings(queue=3)))
+    for number in range(5):
+        recorder.event(PodKey("default", f"p{number}", f"u{number}"), warning=False, reason="Scheduled", message="x")
+    recorder.event(POD, warning=True, reason="FailedScheduling", message="no room")
+    await recorder.flush()
+    in_order = sorted(events(server), key=lambda event: int(event["metadata"]["resourceVersion"]))
+    assert [event["regarding"]["name"] for event in in_order] == ["a", "p0", "p1", "p2"]
+
+
+async def test_events_are_posted_at_a_limited_rate(
+    server: ApiServer, api: Api, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        time.now += seconds
+
+    recorder = EventRecorder(api, "me", Limits(EventSettings(rate=4, burst=2)), time)
+    for number in range(5):
+        recorder.event(PodKey("default", f"p{number}", f"u{number}"), warning=False, reason="Scheduled", message="x")
+    with monkeypatch.context() as patched:
+        patched.setattr("koord_numa.cluster.events.asyncio.sleep", sleep)
+        task = asyncio.create_task(recorder.run())
+        while recorder.posted < 5:
+            await asyncio.wait({task}, timeout=0.01)
+    task.cancel()
+    assert (len(events(server)), pauses) == (5, [0.25] * 3)
 
 
 async def test_long_notes_are_cut_to_what_the_server_takes(server: ApiServer, recorder: EventRecorder) -> None:
