@@ -12,7 +12,9 @@ from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions
 from koord_numa.sandbox.machines import Rack, SimulatedNode
 from koord_numa.sandbox.machines.simulated_node import TOPOLOGIES
 from koord_numa.wire import names
-from tests.e2e.world import JsonObject, pinned, shared
+from tests.chaos.kinds import any_pod
+from tests.chaos.truth import REFUSED_AS_TOLD
+from tests.e2e.world import JsonObject
 
 AT_ONCE: Final = DeleteOptions(grace=0)
 NAMES: Final = 400
@@ -21,31 +23,33 @@ NAMES: Final = 400
 FULLEST: Final = 0.6
 """Share of all CPUs that may be asked for at once."""
 
-REFUSED_AS_TOLD: Final = "TopologyAffinityError"
-
 
 @dataclass(slots=True)
 class Churn:
-    """``created`` counts pods; ``told`` are refusals that a kubelet was ordered to give."""
+    """``created`` counts pods."""
 
     server: ApiServer
     rack: Rack
     dice: Random
     created: int = 0
-    told: int = 0
     nodes_of: dict[str, set[str]] = field(default_factory=dict)  # uid -> every node that it was ever seen on
     _lagging: set[str] = field(default_factory=set)
     _gone: set[str] = field(default_factory=set)
     _asked: dict[str, int] = field(default_factory=dict)  # milli-CPU by name
+    _there: dict[str, JsonObject] = field(default_factory=dict)  # every pod as last seen, by name
 
     def observe(self, event: str, pod: JsonObject) -> None:
         """Remember where pods were; collect those whose node is gone, as Kubernetes does."""
         node = pod["spec"].get("nodeName")
         if node:
             self.nodes_of.setdefault(pod["metadata"]["uid"], set()).add(node)
+        name = pod["metadata"]["name"]
         if event == "DELETED":
-            self._asked.pop(pod["metadata"]["name"], None)
-        elif node and self.server.store.find("nodes", node) is None:
+            self._asked.pop(name, None)
+            self._there.pop(name, None)
+            return
+        self._there[name] = pod
+        if node and self.server.store.find("nodes", node) is None:
             self._remove(pod, AT_ONCE)
 
     async def go_on(self, pods: int) -> None:
@@ -85,7 +89,7 @@ class Churn:
     def _pods(self, *, bound: bool) -> list[JsonObject]:
         return [
             pod
-            for pod in self.server.store.list("pods")
+            for pod in self._there.values()
             if bool(pod["spec"].get("nodeName")) is bound
             and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
             and not pod["metadata"].get("deletionTimestamp")
@@ -96,21 +100,15 @@ class Churn:
 
     def _create(self) -> None:
         name = f"pod-{self.dice.randrange(NAMES)}"
-        cpus = self.dice.choice((1, 1, 2, 2, 4))
-        capacity = sum(len(node.description.hardware.machine.cpus) for node in self.rack.nodes.values())
-        if sum(self._asked.values()) + cpus * 1000 > FULLEST * capacity * 1000:
+        pod, asked = any_pod(name, self.dice)
+        if name in self._there or sum(self._asked.values()) + asked > FULLEST * self._capacity():
             return
-        kind = self.dice.randrange(5)
-        if kind < 2:
-            pod = shared(name, f"{cpus * 250}m")
-        else:
-            pod = pinned(name, cpus, qos="LSE" if kind == 4 else "LSR", policy="SingleNUMANode" if kind == 3 else "")
-        if self.dice.random() < 0.01:
-            pod = pinned(name, 500)  # fits nowhere, ever
-        if self.server.store.find("pods", name, "default") is None:
-            self.server.store.create(pod)
-            self.created += 1
-            self._asked[name] = cpus * 1000
+        self.server.store.create(pod)
+        self.created += 1
+        self._asked[name] = asked
+
+    def _capacity(self) -> int:
+        return 1000 * sum(len(node.description.hardware.machine.cpus) for node in self.rack.nodes.values())
 
     def _finish(self) -> None:
         running = [
@@ -133,11 +131,13 @@ class Churn:
         """A controller that likes names: the same name again, at once, with another request."""
         found = [pod for pod in self._pods(bound=self.dice.random() < 0.3) if not self._busy(pod)]
         if found:
-            pod = self.dice.choice(found)
-            self._remove(pod)
-            self.server.store.create(pinned(pod["metadata"]["name"], self.dice.choice((1, 3))))
+            old = self.dice.choice(found)
+            name = old["metadata"]["name"]
+            self._remove(old)
+            pod, asked = any_pod(name, self.dice)
+            self.server.store.create(pod)
             self.created += 1
-            self._asked[pod["metadata"]["name"]] = 3000
+            self._asked[name] = asked
 
     def _busy(self, pod: JsonObject) -> bool:
         return pod["spec"].get("nodeName") in self._lagging | self._gone
@@ -190,7 +190,6 @@ class Churn:
 
     def _refuse(self) -> None:
         self._node().refuse_next(REFUSED_AS_TOLD)
-        self.told += 1
 
     def _publish(self) -> None:
         for node in self.rack.nodes.values():

@@ -58,7 +58,8 @@ class Replica:
         """Wait until it has ended."""
         await asyncio.to_thread(self._thread.join, 60)
         if self._thread.is_alive():
-            self.errors.append("does not end")
+            tasks = "; ".join(map(repr, asyncio.all_tasks(self._loop)))
+            self.errors.append(f"does not end: {tasks}")
 
     async def ask(self, question: Callable[[Runtime], T], default: T) -> T:
         """Let its own loop answer; the default while it is not there."""

@@ -6,11 +6,13 @@ Two schedulers, one API server that suffers every kind of fault, and a cluster i
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import CRITICAL, getLogger
 from pathlib import Path
 from random import Random
+from typing import Final
 
 import pytest
 
@@ -20,18 +22,16 @@ from koord_numa.runtime import Runtime
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines import Rack
 from koord_numa.settings import Backoff, LeaseSettings, Settings
-from tests.chaos.churn import REFUSED_AS_TOLD, Churn
+from tests.chaos.churn import Churn
+from tests.chaos.kinds import GPU, MACHINES
 from tests.chaos.replicas import Replica
 from tests.chaos.storm import Storm
-from tests.chaos.truth import Ledgers, differences, ledgers, placeable, rebuilt
-from tests.e2e.world import MACHINES, world
+from tests.chaos.truth import Ledgers, broken, differences, ledgers, placeable, rebuilt, unbalanced
+from tests.e2e.world import world
 
 pytestmark = [
     pytest.mark.chaos,
     pytest.mark.e2e,
-    # A Kopf that is cut off in the middle leaves its session and its workers to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]
 
 SETTINGS = Settings(
@@ -112,25 +112,32 @@ def watched(server: ApiServer, churn: Churn) -> Iterator[None]:
         subscription.cancel()
 
 
-def broken(churn: Churn, rack: Rack) -> list[str]:
-    """Everything that may never happen, at no moment."""
-    untold = [refusal for refusal in rack.refusals if refusal.reason != REFUSED_AS_TOLD or refusal.message != "as told"]
-    moved = [f"{uid} was on {sorted(nodes)}" for uid, nodes in churn.nodes_of.items() if len(nodes) > 1]
-    return [*map(str, rack.violations), *map(str, rack.clashes()), *map(str, untold), *moved]
-
-
 async def unrest(server: ApiServer, throne: Throne) -> list[str]:
     """Why the cluster is not at rest yet: pods that would fit and wait, ledgers that are not what the objects say."""
     true: Engine = rebuilt(server.store, SETTINGS)
     found = [f"{name} fits and waits" for name in placeable(true, server.store)]
     for replica in throne.present:
-        believed: Ledgers = await replica.ask(_believed, {"": {}})
-        found += [f"{replica.identity}: {line}" for line in differences(believed, ledgers(true))]
+        believed, wrong = await replica.ask(_believed, UNKNOWN)
+        lines = [*wrong, *differences(believed, ledgers(true))]
+        found += [f"{replica.identity}: {line}" for line in lines]
     return found
 
 
-def _believed(runtime: Runtime) -> Ledgers:
-    return ledgers(runtime.engine)
+UNKNOWN: Final[tuple[Ledgers, list[str]]] = ({"": {}}, [])
+"""What a scheduler that is not there yet believes."""
+
+
+def _believed(runtime: Runtime) -> tuple[Ledgers, list[str]]:
+    return ledgers(runtime.engine), unbalanced(runtime.engine)
+
+
+def tally(rack: Rack) -> dict[str, int]:
+    """How often pods came to hold something of each resource on the nodes."""
+    return Counter(
+        resource
+        for entry in rack.history.entries
+        for resource in {*(claim.resource for claim in entry.held.claims), *(["cpus"] if entry.held.cpus else [])}
+    )
 
 
 async def test_chaos(chaos_seed: int, chaos_pods: int, tmp_path: Path) -> None:
@@ -158,7 +165,9 @@ async def test_chaos(chaos_seed: int, chaos_pods: int, tmp_path: Path) -> None:
             intrigue.cancel()
             await throne.end()
         bound = len(churn.nodes_of)
-        print(f"{churn.created} pods, {bound} bound, {storm.hits} faults of {len(storm.kinds)} kinds")
-        assert broken(churn, cluster.rack) == []
+        held = tally(cluster.rack)
+        print(f"{churn.created} pods, {bound} bound, {storm.hits} faults of {len(storm.kinds)} kinds, held {held}")
+        assert broken(cluster.rack, churn.nodes_of) == []
         assert throne.errors == []
         assert bound > churn.created // 3
+        assert {"cpus", "memory", GPU, "hugepages-2Mi", "hugepages-1Gi"} <= held.keys()

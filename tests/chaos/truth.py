@@ -1,14 +1,19 @@
-"""What a scheduler that starts now would know, from the API objects alone: the measure of what a running one believes."""
+"""
+What a scheduler that starts now would know, from the API objects alone: the measure of what a running one believes. And what the
+simulated nodes say against what was given to them.
+"""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from koord_numa.core.ledger import Holding
+from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
 from koord_numa.engine import Engine, Outside
 from koord_numa.sandbox.apiserver import DirectStore
+from koord_numa.sandbox.machines import Rack
 from koord_numa.sandbox.machines.simulated_node import TOPOLOGIES
 from koord_numa.settings import Settings
 from koord_numa.wire.nodes import parse_node
@@ -16,6 +21,19 @@ from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.topologies import parse_topology
 
 Ledgers = dict[str, dict[str, Holding]]
+
+REFUSED_AS_TOLD = "TopologyAffinityError"
+"""The reason of refusals that a kubelet was ordered to give."""
+
+
+def broken(rack: Rack, nodes_of: Mapping[str, set[str]]) -> list[str]:
+    """
+    Everything that may never happen, at no moment: a broken promise, anything held twice, a refusal that nobody ordered, a pod that was
+    on two nodes (``nodes_of`` has by uid every node that a pod was seen on).
+    """
+    untold = [refusal for refusal in rack.refusals if (refusal.reason, refusal.message) != (REFUSED_AS_TOLD, "as told")]
+    moved = [f"{uid} was on {sorted(nodes)}" for uid, nodes in nodes_of.items() if len(nodes) > 1]
+    return [*map(str, rack.clashes()), *map(str, untold), *moved]
 
 
 def rebuilt(store: DirectStore, settings: Settings) -> Engine:
@@ -35,6 +53,12 @@ def rebuilt(store: DirectStore, settings: Settings) -> Engine:
 def ledgers(engine: Engine) -> Ledgers:
     """Who holds what on every node, as the engine believes."""
     return {name: dict(record.ledger.holdings) for name, record in engine.state.nodes.items() if record.pods}
+
+
+def unbalanced(engine: Engine) -> list[str]:
+    """Nodes whose running totals are not the sums of what their pods hold."""
+    records = engine.state.nodes.values()
+    return [f"{record.name}: wrong totals" for record in records if record.ledger != Ledger.of(record.ledger)]
 
 
 def differences(believed: Ledgers, true: Ledgers) -> list[str]:

@@ -1,0 +1,191 @@
+"""The checks of the chaos runs can fail: whatever is done wrong on purpose, they say it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.effective import effective_requests
+from koord_numa.core.ledger import Holding
+from koord_numa.core.request import Assignment, Pod
+from koord_numa.sandbox.apiserver import ApiServer
+from koord_numa.sandbox.machines import Rack, Style
+from koord_numa.sandbox.machines.descriptions import read_descriptions
+from koord_numa.sandbox.machines.koordinator_keeper import KoordinatorKeeper, _Resident
+from koord_numa.settings import Settings
+from koord_numa.wire.names import RESOURCE_STATUS
+from tests.chaos.kinds import GPU, MACHINES, wanting
+from tests.chaos.truth import REFUSED_AS_TOLD, broken, differences, ledgers, placeable, rebuilt, unbalanced
+from tests.e2e.world import CRDS, JsonObject, pinned
+
+GIB = 2**30
+SMALL, HUGE = "hugepages-2Mi", "hugepages-1Gi"
+
+TWICE: dict[str, tuple[str, dict[str, str], list[tuple[str, Mapping[str, Any]]], str]] = {
+    "a CPU": ("pair-0", {}, [("0-1", {}), ("1-2", {})], "CPUs 1"),
+    "a device": ("quad-0", {GPU: "1"}, [("0-1", {GPU: "1"}), ("2-3", {GPU: "1"})], f"2 of 1 {GPU} on NUMA nodes 0"),
+    "small pages": (
+        "arm-0",
+        {SMALL: "768Mi"},
+        [("0-1", {SMALL: "768Mi"}), ("2-3", {SMALL: "768Mi"})],
+        f"{2 * 768 * 2**20} of {GIB} {SMALL} on NUMA nodes 0",
+    ),
+    "a gigantic page": (
+        "arm-0",
+        {HUGE: "2Gi"},
+        [("0-1", {HUGE: "2Gi"}), ("2-3", {HUGE: "2Gi"})],
+        f"{4 * GIB} of {2 * GIB} {HUGE} on NUMA nodes 0",
+    ),
+    "memory": (
+        "quad-0",
+        {"memory": "10Gi"},
+        [("0-1", {"memory": "10Gi"}), ("2-3", {"memory": "10Gi"})],
+        f"{20 * GIB} of {13 * GIB} memory on NUMA nodes 0",
+    ),
+}
+"""Node, what each pod asks for besides two CPUs, the CPUs and the amounts on NUMA node 0 that each is given, what is then held twice."""
+
+
+class Careless(KoordinatorKeeper):
+    """A node that takes whatever it is given."""
+
+    def _check(self, pod: Pod, before: _Resident | None) -> _Resident:
+        return _Resident(pod, pod.assignment or Assignment(), CpuSet(), effective_requests(pod.request))
+
+
+@pytest.fixture
+def server() -> ApiServer:
+    """It does not listen."""
+    return ApiServer(crds=CRDS)
+
+
+@pytest.fixture
+def rack(server: ApiServer) -> Rack:
+    """The machines of a chaotic cluster."""
+    rack = Rack(server.store, read_descriptions(MACHINES, Path()))
+    rack.start()
+    return rack
+
+
+def bind(server: ApiServer, pod: JsonObject, node: str, status: JsonObject | None = None) -> None:
+    """Place a pod as a scheduler would that is wrong."""
+    server.store.create(pod)
+    annotations = {} if status is None else {RESOURCE_STATUS: orjson.dumps(status).decode()}
+    server.store.bind(
+        "default", pod["metadata"]["name"], {"metadata": {"annotations": annotations}, "target": {"name": node}}
+    )
+
+
+def give(server: ApiServer, node: str, more: dict[str, str], given: list[tuple[str, Mapping[str, Any]]]) -> None:
+    """Pods on that node, each with these CPUs and with these amounts of its first NUMA node."""
+    for number, (cpus, amounts) in enumerate(given):
+        numa = [{"node": 0, "resources": amounts}] if amounts else []
+        bind(server, wanting(pinned(f"pod-{number}", 2), more), node, {"cpuset": cpus, "numaNodeResources": numa})
+
+
+@pytest.mark.parametrize(("node", "more", "given", "what"), TWICE.values(), ids=TWICE.keys())
+def test_careful_nodes_refuse_what_is_given_twice(
+    server: ApiServer,
+    rack: Rack,
+    node: str,
+    more: dict[str, str],
+    given: list[tuple[str, Mapping[str, Any]]],
+    what: str,
+) -> None:
+    give(server, node, more, given)
+    [said] = broken(rack, {})
+    assert said.startswith(f"{node} refuses default/pod-1: WrongPlacement: ")
+
+
+@pytest.mark.parametrize(("node", "more", "given", "what"), TWICE.values(), ids=TWICE.keys())
+def test_what_careless_nodes_let_pods_hold_twice_is_in_the_log(
+    server: ApiServer,
+    rack: Rack,
+    node: str,
+    more: dict[str, str],
+    given: list[tuple[str, Mapping[str, Any]]],
+    what: str,
+) -> None:
+    rack.nodes[node]._keeper = Careless(rack.nodes[node].description)
+    give(server, node, more, given)
+    for name in ("pod-0", "pod-1"):
+        server.store.delete("pods", name)  # over, but it was so
+    assert rack.refusals == []
+    assert broken(rack, {}) == [f"entry 1: {what} of {node} are held by default/pod-0 and default/pod-1"]
+
+
+def test_one_device_of_a_kubelet_for_two_pods_is_in_the_log(server: ApiServer, rack: Rack) -> None:
+    node = rack.nodes["kubelet-0"]
+    assert node.description.style is Style.KUBELET
+    bind(server, wanting(pinned("pod-0", 1), {GPU: "1"}), node.name)
+    before = node._keeper._state  # type: ignore[attr-defined]  # the kubelet's books
+    node._keeper._state = before.without(next(iter(node.pods)))  # type: ignore[attr-defined]  # it forgets the pod
+    bind(server, wanting(pinned("pod-1", 1), {GPU: "1"}), node.name)
+    assert broken(rack, {}) == [
+        "entry 1: CPUs 1 of kubelet-0 are held by default/pod-0 and default/pod-1",
+        "entry 1: devices nvidia.com/gpu gpu-0 of kubelet-0 are held by default/pod-0 and default/pod-1",
+    ]
+
+
+def test_refusals_count_unless_they_were_ordered(server: ApiServer, rack: Rack) -> None:
+    rack.nodes["kubelet-0"].refuse_next(REFUSED_AS_TOLD)
+    bind(server, pinned("ordered", 1), "kubelet-0")
+    bind(server, pinned("true", 40), "kubelet-0")
+    [said] = broken(rack, {})
+    assert said.startswith("kubelet-0 refuses default/true: TopologyAffinityError: ")
+
+
+def test_a_pod_on_two_nodes_is_noticed(rack: Rack) -> None:
+    assert broken(rack, {"a": {"pair-0"}, "b": {"pair-1", "pair-0"}}) == ["b was on ['pair-0', 'pair-1']"]
+
+
+def test_a_pod_that_fits_and_waits_is_noticed(server: ApiServer, rack: Rack) -> None:
+    for name, more in (("fits", {GPU: "1", HUGE: "1Gi"}), ("never", {GPU: "9"})):
+        server.store.create(wanting(pinned(name, 1, policy="SingleNUMANode"), more))
+    assert placeable(rebuilt(server.store, Settings()), server.store) == ["fits"]
+
+
+WRONG: dict[str, Mapping[str, Any]] = {
+    "a CPU": {"cpus": CpuSet.parse("0,2")},
+    "a device": {"amounts": {"cpu": 2000, "memory": 2 * GIB, GPU: 2, HUGE: GIB}},
+    "a page": {"amounts": {"cpu": 2000, "memory": 2 * GIB, GPU: 1, HUGE: 2 * GIB}},
+    "the NUMA node of a device": {"numa": ((0, {HUGE: GIB}), (1, {GPU: 1}))},
+    "the NUMA node of a page": {"numa": ((0, {GPU: 1}), (1, {HUGE: GIB}))},
+}
+
+
+@pytest.fixture
+def held(server: ApiServer, rack: Rack) -> tuple[str, Holding]:
+    """A pod with CPUs, a device and a page, as the ledger has it."""
+    amounts = {GPU: "1", HUGE: "1Gi"}
+    give(server, "quad-0", amounts, [("0-1", amounts)])
+    assert broken(rack, {}) == []
+    [(uid, holding)] = ledgers(rebuilt(server.store, Settings()))["quad-0"].items()
+    return uid, holding
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
+def test_a_ledger_that_is_wrong_in_one_thing_is_noticed(held: tuple[str, Holding], wrong: Mapping[str, Any]) -> None:
+    uid, holding = held
+    true = {"quad-0": {uid: holding}}
+    assert differences(true, true) == []
+    believed = replace(holding, **wrong)
+    assert differences({"quad-0": {uid: believed}}, true) == [f"quad-0: believed {believed}, true {holding}"]
+
+
+def test_pods_that_only_one_of_both_knows_are_noticed(held: tuple[str, Holding]) -> None:
+    uid, holding = held
+    true = {"quad-0": {uid: holding}}
+    assert differences({}, true) == [f"quad-0: believed None, true {holding}"]
+    assert differences(true, {}) == [f"quad-0: believed {holding}, true None"]
+
+
+def test_totals_that_are_not_sums_are_noticed(server: ApiServer, held: tuple[str, Holding]) -> None:
+    engine = rebuilt(server.store, Settings())
+    assert unbalanced(engine) == []
+    engine.state.nodes["quad-0"].ledger.numa[0][GPU] += 1
+    assert unbalanced(engine) == ["quad-0: wrong totals"]
