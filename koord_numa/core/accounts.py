@@ -11,17 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from koord_numa.core.amounts import CPU, MILLI, add
+from koord_numa.core.amounts import CPU, MILLI, NOTHING, add
 from koord_numa.core.amplify import amplify
 from koord_numa.core.cpus.shape import shaped
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.inventory import Inventory
+from koord_numa.core.inventory import Inventory, PerNuma
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.machine import Machine
 from koord_numa.core.vocabulary import CpuBindPolicy
-
-PerNuma = tuple[int, ...]
-"""One number per NUMA node of the inventory, in the order of ``numa_ids``."""
 
 
 class Accounting(Enum):
@@ -83,26 +80,31 @@ def accounts(inventory: Inventory, ledger: Ledger, books: Books = Books()) -> Ac
 
 
 def _accounts(inventory: Inventory, ledger: Ledger, books: Books) -> Accounts:
-    names = sorted({name for _, offer in inventory.zones for name in offer})
-    total = {name: tuple(offer.get(name, 0) for _, offer in inventory.zones) for name in names}
-    held = {name: _held(name, inventory, ledger, books) for name in names}
+    recorded = [ledger.numa.get(numa, NOTHING) for numa in inventory.numa_ids]
+    free = {
+        name: tuple(
+            [
+                there - taken.get(name, 0) if there > taken.get(name, 0) else 0
+                for there, taken in zip(amounts, recorded, strict=True)
+            ]
+        )
+        for name, amounts in inventory.totals.items()
+    }
+    if CPU in free and inventory.machine is not None:
+        held = _held_cpu(inventory, inventory.machine, ledger, books)
+        free[CPU] = tuple([max(0, there - taken) for there, taken in zip(inventory.totals[CPU], held, strict=True)])
     return Accounts(
         numa_ids=inventory.numa_ids,
-        total=total,
-        free={
-            name: tuple(max(0, there - taken) for there, taken in zip(total[name], held[name], strict=True))
-            for name in names
-        },
+        total=inventory.totals,
+        free=free,
         spare=_spare(inventory, ledger, books),
-        loose=_loose(names, inventory, ledger) if books.accounting is Accounting.EVERY_POD else {},
+        loose=_loose(inventory, ledger) if books.accounting is Accounting.EVERY_POD else {},
         machine=inventory.machine,
     )
 
 
-def _held(name: str, inventory: Inventory, ledger: Ledger, books: Books) -> PerNuma:
-    recorded = tuple(ledger.numa.get(numa, {}).get(name, 0) for numa in inventory.numa_ids)
-    if name != CPU or inventory.machine is None:
-        return recorded
+def _held_cpu(inventory: Inventory, machine: Machine, ledger: Ledger, books: Books) -> list[int]:
+    """Milli-CPU by NUMA node: recorded amounts, and CPUs that none of these speaks of."""
     every_pod = books.accounting is Accounting.EVERY_POD
     bare = 0
     if every_pod:
@@ -110,15 +112,17 @@ def _held(name: str, inventory: Inventory, ledger: Ledger, books: Books) -> PerN
             bare |= bits
     ratio = inventory.ratios.get(CPU, 1)
     held = []
-    for numa, amount in zip(inventory.numa_ids, recorded, strict=True):
-        here = inventory.machine.numa_bits.get(numa, 0)
-        amount += MILLI * (bare & here).bit_count()
-        if every_pod or numa in ledger.numa:
+    for numa in inventory.numa_ids:
+        here = machine.numa_bits.get(numa, 0)
+        amount = ledger.numa.get(numa, NOTHING).get(CPU, 0)
+        if bare:
+            amount += MILLI * (bare & here).bit_count()
+        if ratio > 1 and (every_pod or numa in ledger.numa):
             # CPUs of their own are recorded as they are, but weigh amplified: one CPU less is `ratio` CPUs less.
             own = MILLI * (ledger.bits & here).bit_count()
             amount += amplify(own, ratio) - own
         held.append(amount)
-    return tuple(held)
+    return held
 
 
 def _spare(inventory: Inventory, ledger: Ledger, books: Books) -> CpuSet:
@@ -128,15 +132,17 @@ def _spare(inventory: Inventory, ledger: Ledger, books: Books) -> CpuSet:
     return inventory.cpus - full
 
 
-def _loose(names: list[str], inventory: Inventory, ledger: Ledger) -> dict[str, int]:
+def _loose(inventory: Inventory, ledger: Ledger) -> dict[str, int]:
     """Held without a NUMA node, on one that nobody publishes any more, or as CPUs that the machine does not list."""
     held = dict(ledger.loose)
-    for numa in ledger.numa.keys() - set(inventory.numa_ids):
-        held = add(held, ledger.numa[numa])
-    known = inventory.machine.bits if inventory.machine else 0
-    unlisted = sum((bits & ~known).bit_count() for bits in ledger.bare.values())
-    held[CPU] = held.get(CPU, 0) + MILLI * unlisted
-    loose = {name: held[name] for name in names if held.get(name)}
+    for numa, amounts in ledger.numa.items():
+        if numa not in inventory.numa_ids:
+            held = add(held, amounts)
+    if ledger.bare:
+        known = inventory.machine.bits if inventory.machine else 0
+        unlisted = sum((bits & ~known).bit_count() for bits in ledger.bare.values())
+        held[CPU] = held.get(CPU, 0) + MILLI * unlisted
+    loose = {name: held[name] for name in inventory.totals if held.get(name)}
     for uid in inventory.kubelet_pods:
         holding = ledger.holdings.get(uid)
         if holding and CPU in loose:

@@ -6,7 +6,7 @@ Pure and repeatable: same request, inventory, ledger and options, same answer. T
 """
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from koord_numa.core.accounts import Accounting, Accounts, Books, accounts
 from koord_numa.core.allocation.affinity import NO_DISTANCES, elect, preferred
@@ -14,7 +14,7 @@ from koord_numa.core.allocation.demand import CpuUse, Demand, demand_of
 from koord_numa.core.allocation.need import Need, Offers, offers
 from koord_numa.core.allocation.occupants import cpu_occupancy, numa_occupancy
 from koord_numa.core.allocation.options import AllocateOptions, WithoutTopology
-from koord_numa.core.allocation.place import Short, place
+from koord_numa.core.allocation.place import Given, Short, place
 from koord_numa.core.allocation.refusals import (
     amplified_shortage,
     cannot_be_placed,
@@ -91,10 +91,11 @@ def allocate_demand(demand: Demand, inventory: Inventory, ledger: Ledger) -> Pla
         return cannot_be_placed(need, room, given)
     mask = decision.hint.mask
     pooled = need.binding is None and not demand.best_effort and need.policy in _POOLED and mask is not None
-    return replace(
-        _placement(need, inventory, mask),
-        cpus=given.cpus,
-        numa=given.numa,
+    return _placement(
+        need,
+        inventory,
+        given,
+        mask=mask,
         shared_pools=_pools(inventory, mask) if pooled and mask is not None else (),
         alignment=Alignment.ALIGNED if decision.hint.preferred else Alignment.UNALIGNED,
         note="; ".join(given.notes),
@@ -117,7 +118,7 @@ def _unaligned(agreed: Terms, inventory: Inventory, room: Offers) -> Placement |
     if isinstance(given, Short):
         return cannot_be_placed(agreed.need, room, given)
     notes = (agreed.note or _NOTHING_TO_ALIGN, *given.notes)
-    return replace(_placement(agreed.need, inventory, None), cpus=given.cpus, note="; ".join(notes))
+    return _placement(agreed.need, inventory, given, note="; ".join(notes))
 
 
 def _into_one_pool(
@@ -135,24 +136,22 @@ def _into_one_pool(
     given = None if best is None else place(need, room, best.mask)
     if best is None or given is None or isinstance(given, Short):
         return no_pool(room, sizes, demand.burst)
-    return replace(
-        _placement(need, inventory, best.mask),
-        numa=given.numa,
-        shared_pools=_pools(inventory, best.mask or 0),
-        alignment=Alignment.ALIGNED,
-    )
+    pools = _pools(inventory, best.mask or 0)
+    return _placement(need, inventory, given, mask=best.mask, shared_pools=pools, alignment=Alignment.ALIGNED)
 
 
-def _placement(need: Need, inventory: Inventory, mask: int | None) -> Placement:
-    if need.binding is None:
-        return Placement(inventory.node, mask=mask)
+def _placement(need: Need, inventory: Inventory, given: Given, **more: Any) -> Placement:
     binding = need.binding
+    if binding is None:
+        return Placement(inventory.node, numa=given.numa, **more)
     return Placement(
         inventory.node,
-        mask=mask,
+        cpus=given.cpus,
+        numa=given.numa,
         bind=binding.policy,
         bind_required=binding.required,
         exclusive=binding.exclusive,
+        **more,
     )
 
 

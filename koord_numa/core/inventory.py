@@ -21,6 +21,9 @@ FULL_PCPUS_ONLY: Final = "full-pcpus-only"
 DISTRIBUTE_ACROSS_NUMA: Final = "distribute-cpus-across-numa"
 STATIC: Final = "static"
 
+PerNuma = tuple[int, ...]
+"""One number per NUMA node of the inventory, in the order of ``numa_ids``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
@@ -51,11 +54,16 @@ class Inventory:
     kubelet_pods: frozenset[str] = frozenset()
     aligner: Aligner | None = None
     problem: str = ""
+    numa_ids: tuple[int, ...] = field(init=False, repr=False, compare=False)  # those that publish amounts, ascending
+    totals: Mapping[str, PerNuma] = field(
+        init=False, repr=False, compare=False
+    )  # ``zones`` by resource, sorted by name
 
-    @property
-    def numa_ids(self) -> tuple[int, ...]:
-        """The NUMA nodes that publish amounts, ascending."""
-        return tuple(numa for numa, _ in self.zones)
+    def __post_init__(self) -> None:
+        names = sorted({name for _, offer in self.zones for name in offer})
+        totals = {name: tuple(offer.get(name, 0) for _, offer in self.zones) for name in names}
+        object.__setattr__(self, "numa_ids", tuple(numa for numa, _ in self.zones))
+        object.__setattr__(self, "totals", totals)
 
     @property
     def cpus(self) -> CpuSet:

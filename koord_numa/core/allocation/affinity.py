@@ -14,10 +14,11 @@ from itertools import chain
 from math import comb
 from typing import Final
 
-from koord_numa.core.accounts import Accounting, PerNuma
+from koord_numa.core.accounts import Accounting
 from koord_numa.core.allocation.need import Need, Offers
 from koord_numa.core.allocation.split import split
 from koord_numa.core.amounts import CPU, MILLI
+from koord_numa.core.inventory import PerNuma
 from koord_numa.core.numa.common import common_masks
 from koord_numa.core.numa.counted import Counted, fewest_that_reach
 from koord_numa.core.numa.distances import Distances, spread
@@ -43,26 +44,30 @@ class Sets:
     def __init__(self, need: Need, offers: Offers) -> None:
         self.need, self.offers = need, offers
         self.position = {numa: index for index, numa in enumerate(offers.numa_ids)}
+        self.lacking = 0  # NUMA nodes that some resource strikes
+        for mask in offers.lacking.values():
+            self.lacking |= mask
         self._wanted: list[tuple[int, PerNuma, dict[int, int]]] = []
         self.shortage = False
         for name, amounts in offers.given.items():
             unit, needed = offers.units[name], need.amounts[name]
-            whole = tuple(amount // unit * unit for amount in amounts) if unit > 1 else amounts
-            self._wanted.append((needed, whole, {0: 0}))
+            whole = tuple([amount // unit * unit for amount in amounts]) if unit > 1 else amounts
+            sums = {1 << numa: amount for numa, amount in zip(offers.numa_ids, whole, strict=True)}
+            sums[0] = 0
+            self._wanted.append((needed, whole, sums))
             self.shortage = self.shortage or sum(whole) < needed or needed % unit != 0
 
     @property
     def unlacking(self) -> int:
         """The widest set that no resource strikes."""
-        lacking = 0
-        for mask in self.offers.lacking.values():
-            lacking |= mask
-        return self.offers.mask & ~lacking
+        return self.offers.mask & ~self.lacking
 
     @property
     def fewest(self) -> int:
         """No set of fewer NUMA nodes can hold the pod."""
-        return max((fewest_that_reach(dict(enumerate(whole)), needed) for needed, whole, _ in self._wanted), default=1)
+        if all(max(whole) >= needed for needed, whole, _ in self._wanted):
+            return 1
+        return max(fewest_that_reach(dict(enumerate(whole)), needed) for needed, whole, _ in self._wanted)
 
     def found(self, size: int, nodes: int) -> list[int]:
         """Sets of this size within ``nodes`` that can hold the pod, found by search where there are too many to list."""
@@ -71,7 +76,7 @@ class Sets:
             Counted({numa: amount for numa, amount in zip(ids, whole, strict=True) if nodes >> numa & 1}, needed, size)
             for needed, whole, _ in self._wanted
         ]
-        return sorted(common_masks(families, size), key=lambda mask: tuple(numa_ids(mask)))[:COMPARED]
+        return sorted(common_masks(families, size), key=numa_ids)[:COMPARED]
 
     def holds(self, mask: int) -> bool:
         """Could the whole pod be placed on exactly this set?"""
@@ -81,7 +86,11 @@ class Sets:
         """Do its members have enough of everything together? If not, no part of the set can hold the pod either."""
         if self.shortage:
             return False
-        return all(self._sum(whole, sums, mask) >= needed for needed, whole, sums in self._wanted)
+        for needed, whole, sums in self._wanted:
+            known = sums.get(mask)
+            if (self._sum(whole, sums, mask) if known is None else known) < needed:
+                return False
+        return True
 
     def touches(self, mask: int, name: str) -> bool:
         """Does the set contain a NUMA node that has nothing left of this resource?"""
@@ -92,13 +101,14 @@ class Sets:
         scoring = self.need.scoring
         if scoring is None:
             return 0
-        accounts, positions = self.offers.accounts, [self.position[numa] for numa in numa_ids(mask)]
+        totals, frees = self.offers.accounts.total, self.offers.free
+        positions = [self.position[numa] for numa in numa_ids(mask)]
         capacity, used = {}, {}
         for name in scoring.weights:
-            if name in accounts.total:
-                total, free = accounts.total[name], self.offers.free[name]
-                capacity[name] = sum(total[at] for at in positions)
-                used[name] = max(0, capacity[name] - sum(free[at] for at in positions))
+            if name in totals:
+                total, free = totals[name], frees[name]
+                capacity[name] = there = sum([total[at] for at in positions])
+                used[name] = max(0, there - sum([free[at] for at in positions]))
         return scoring.score(capacity, used, self.need.weighed)
 
     def _sum(self, whole: PerNuma, sums: dict[int, int], mask: int) -> int:
@@ -170,8 +180,8 @@ def preferred(
         if size > 1 and not sets.adds_up(sets.unlacking & ~_closed(exclusivity)):
             return None
         fitting = [mask for mask in _of_size(sets, size, exclusivity) if suits is None or suits(mask)]
-        accepted = [mask for mask in fitting if not any(sets.touches(mask, name) for name in offers.given)]
-        allowed = _closest([mask for mask in accepted if exclusivity.allows(mask)], distances)
+        denied = sets.lacking | exclusivity.denied(size)
+        allowed = _closest([mask for mask in fitting if not mask & denied], distances)
         best = _best(allowed, lambda mask: exclusivity.score(mask, sets.score(mask)))
         if best is not None:
             mask, points = best
@@ -221,7 +231,8 @@ def _closest(masks: list[int], distances: Distances) -> list[int]:
     if not distances or len(masks) < 2:
         return masks
     apart = [spread(mask, distances) for mask in masks]
-    return [mask for mask, distance in zip(masks, apart, strict=True) if distance == min(apart)]
+    nearest = min(apart)
+    return [mask for mask, distance in zip(masks, apart, strict=True) if distance == nearest]
 
 
 def elect(

@@ -1,12 +1,15 @@
 """What one pod needs on one node, once the pod's wishes, the node's rules and the configured defaults are settled."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from koord_numa.core.accounts import Accounting, Accounts, PerNuma
+from koord_numa.core.accounts import Accounting, Accounts
 from koord_numa.core.amounts import CPU, MILLI, Amounts
 from koord_numa.core.amplify import amplify
 from koord_numa.core.cpus.ask import Occupancy
 from koord_numa.core.cpus.orchestrate import Downgrade
+from koord_numa.core.inventory import PerNuma
+from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.score.strategy import Strategy
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaPolicy
 
@@ -74,7 +77,7 @@ class Offers:
     given: dict[str, PerNuma]
     units: dict[str, int]
     lacking: dict[str, int]
-    free: dict[str, PerNuma]
+    free: Mapping[str, PerNuma]
     cpus: PerNuma
     occupancy: Occupancy = field(default_factory=Occupancy)
 
@@ -86,34 +89,38 @@ class Offers:
     @property
     def mask(self) -> int:
         """All NUMA nodes."""
-        return sum(1 << numa for numa in self.numa_ids)
+        return mask_of(self.accounts.numa_ids)
 
 
 def offers(need: Need, accounts: Accounts, occupancy: Occupancy) -> Offers:
     """What the NUMA nodes can give to this need now."""
     wanted = [name for name in need.amounts if name in accounts.total]
-    free = dict(accounts.free)
+    free = accounts.free
     cpus: PerNuma = ()
     if need.binding and accounts.machine:
         cpus = accounts.takeable(need.binding.demanded)
         if need.binding.required and CPU in free:
-            free[CPU] = _limit(free[CPU], cpus)
+            free = {**free, CPU: _limit(free[CPU], cpus)}
     given = {name: free[name] for name in wanted}
     units = dict.fromkeys(wanted, 1)
     if need.binding and CPU in given:
         units[CPU] = _cpu_unit(need.binding, accounts)
         if need.accounting is Accounting.EVERY_POD:
-            given[CPU] = _limit(tuple(int(amount / need.ratio) for amount in free[CPU]), cpus)
-    lacking = {
-        name: sum(1 << numa for numa, amount in zip(accounts.numa_ids, given[name], strict=True) if not amount)
-        for name in wanted
-    }
+            weighed = free[CPU] if need.ratio == 1 else tuple(int(amount / need.ratio) for amount in free[CPU])
+            given[CPU] = _limit(weighed, cpus)
+    lacking = {}
+    for name, amounts in given.items():
+        mask = 0
+        for numa, amount in zip(accounts.numa_ids, amounts, strict=True):
+            if not amount:
+                mask |= 1 << numa
+        lacking[name] = mask
     return Offers(accounts, given, units, lacking, free, cpus, occupancy)
 
 
 def _limit(free: PerNuma, cpus: PerNuma) -> PerNuma:
     """Never more than the CPUs that can be taken; as Koordinator's trimNUMANodeResources where a bind policy is required."""
-    return tuple(min(amount, MILLI * count) for amount, count in zip(free, cpus, strict=True))
+    return tuple([min(amount, MILLI * count) for amount, count in zip(free, cpus, strict=True)])
 
 
 def _cpu_unit(binding: Binding, accounts: Accounts) -> int:

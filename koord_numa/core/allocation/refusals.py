@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from koord_numa.core.accounts import Accounts, PerNuma
+from koord_numa.core.accounts import Accounts
 from koord_numa.core.allocation.affinity import is_possible
 from koord_numa.core.allocation.need import Need, Offers
 from koord_numa.core.allocation.place import Short
 from koord_numa.core.amounts import CPU, MILLI, Amounts
 from koord_numa.core.amplify import amplify
 from koord_numa.core.explain import amounts_text
-from koord_numa.core.inventory import Inventory
+from koord_numa.core.inventory import Inventory, PerNuma
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.numa.exclusive import Exclusivity
 from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection

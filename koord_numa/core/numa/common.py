@@ -31,14 +31,14 @@ def common_masks(families: Sequence[Counted], size: int, within: int = -1) -> li
     nodes = _shared_nodes(families) & within
     if not 0 < size <= nodes.bit_count():
         return []
-    ids = list(numa_ids(nodes))
+    ids = numa_ids(nodes)
     if len(ids) > WIDEST_TABLE:
         return _Search(families, ids).first(size)
     accepted = families[0].table(ids)
     for family in families[1:]:
         accepted = accepted & family.table(ids)
     found: list[int] = np.flatnonzero(accepted & (_sizes(len(ids)) == size)).tolist()
-    if ids == list(range(len(ids))):
+    if ids == tuple(range(len(ids))):
         return found
     return [mask_of(ids[i] for i in numa_ids(mask)) for mask in found]
 

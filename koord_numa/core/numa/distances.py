@@ -27,8 +27,8 @@ def closest(masks: Sequence[int], distances: Distances) -> int:
 
 def spread(mask: int, distances: Distances) -> int:
     """The sum of the distances over all ordered pairs of NUMA nodes in the set, each with itself included."""
-    ids = list(numa_ids(mask))
-    return sum(distances.get((a, b), UNKNOWN_DISTANCE) for a in ids for b in ids)
+    ids = numa_ids(mask)
+    return sum([distances.get((a, b), UNKNOWN_DISTANCE) for a in ids for b in ids])
 
 
 def _sums_by_matrix(masks: Sequence[int], distances: Distances) -> list[int]:

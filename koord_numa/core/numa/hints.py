@@ -4,7 +4,7 @@ Hints: sets of NUMA nodes that could serve a resource, as bit masks, and the ord
 It holds words only; who gives hints is the providers' business, which hint wins the merge's, who is admitted the policies'.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import combinations
 from typing import Final, NamedTuple
@@ -36,12 +36,15 @@ def mask_of(numa_ids: Iterable[int]) -> int:
     return mask
 
 
-def numa_ids(mask: int) -> Iterator[int]:
+@lru_cache(maxsize=4096)
+def numa_ids(mask: int) -> tuple[int, ...]:
     """The NUMA nodes of a set, ascending."""
+    found = []
     while mask:
         low = mask & -mask
-        yield low.bit_length() - 1
+        found.append(low.bit_length() - 1)
         mask ^= low
+    return tuple(found)
 
 
 @lru_cache(maxsize=1024)

@@ -33,7 +33,7 @@ def reachable_masks(takes: Sequence[Takes], nodes: int) -> list[int]:
     Beyond ``WIDEST_TABLE`` NUMA nodes a counted resource is represented by its widest set and its first narrowest one, for
     nobody can list the rest: then every answer is a possible merge, but not every possible merge is among them.
     """
-    ids = tuple(numa_ids(nodes))
+    ids = numa_ids(nodes)
     if len(ids) <= WIDEST_TABLE:
         return _by_table(takes, ids)
     found = {nodes}

@@ -65,7 +65,7 @@ def merge_scored(takes: Sequence[Takes], nodes: int, denied: Callable[[int], int
 
 def _preferring(take: Takes, level: Sequence[int]) -> list[Hint]:
     if isinstance(take, Counted):
-        in_order = sorted(level, key=lambda mask: list(numa_ids(mask)))
+        in_order = sorted(level, key=numa_ids)
         return [Hint(mask, preferred=True) for mask in in_order if take.prefers(mask)]
     wanted = {None, *level}
     return [hint for hint in take if hint.preferred and hint.mask in wanted]

@@ -26,18 +26,25 @@ def score_filling(strategy: ScoringType, wanted: Amounts, offer: Amounts, held: 
     allocation scorers: each resource's score is truncated, then the weighted mean. ``LeastNUMANodes`` says nothing about
     filling: 0.
     """
-    parts = [
+    if strategy is ScoringType.BALANCED_ALLOCATION:
+        return _balance([min(1.0, used / capacity) for _, used, capacity in _parts(wanted, offer, held, weights)])
+    term = _TERMS.get(strategy)
+    if term is None:
+        return 0
+    points = share = 0
+    for weight, used, capacity in _parts(wanted, offer, held, weights):
+        points += weight * term(used, capacity)
+        share += weight
+    return points // share if share else 0
+
+
+def _parts(wanted: Amounts, offer: Amounts, held: Amounts, weights: Weights) -> list[tuple[int, int, int]]:
+    """Of each resource that counts: its weight, what is used of it, and what there is."""
+    return [
         (weight, held.get(name, 0) + wanted.get(name, 0), capacity)
         for name, weight in weights.items()
         if (capacity := offer.get(name, 0)) > 0 and (name in ALWAYS_SCORED or wanted.get(name, 0) > 0)
     ]
-    if strategy is ScoringType.BALANCED_ALLOCATION:
-        return _balance([min(1.0, used / capacity) for _, used, capacity in parts])
-    term = _TERMS.get(strategy)
-    share = sum(weight for weight, _, _ in parts)
-    if term is None or not share:
-        return 0
-    return sum(weight * term(used, capacity) for weight, used, capacity in parts) // share
 
 
 def _most(used: int, capacity: int) -> int:
