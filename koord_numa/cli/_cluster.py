@@ -1,35 +1,44 @@
 """
-The cluster of this moment as the scheduler would see it after a restart: read once from the API objects, and nothing is written.
+The cluster of this moment as the scheduler would see it after a restart: read once from API objects, and nothing is written.
 
-The engine that holds it is never run: it only counts, and answers what it would decide.
+The engine that holds it is never run: it only counts, and answers what it would decide. What only a running scheduler knows, it does
+not know: which nodes cool down, and which one a rebind works on.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
+from koord_numa.cli._facts import Facts, facts_in, read_facts
 from koord_numa.cli._onlooker import Onlooker
 from koord_numa.cluster.client import Api, NoCredentials
-from koord_numa.cluster.listing import Kind, list_all, list_first_served
-from koord_numa.cluster.resources import NAMESPACES, NODES, PODS, TOPOLOGIES
+from koord_numa.cluster.resources import BUDGETS, CLAIMS, STORAGE_CLASSES, VOLUMES
 from koord_numa.core.candidate import Candidate
-from koord_numa.core.namespaces import Namespace
-from koord_numa.core.node import Node, Topology
+from koord_numa.core.node import Topology
+from koord_numa.core.preempt.victims import Clearance
 from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
+from koord_numa.core.verdicts import Placement, Rejection
 from koord_numa.engine.engine import Engine
+from koord_numa.engine.nominations import Nomination
 from koord_numa.engine.outside import Outside
-from koord_numa.engine.verdict_text import why_everywhere
+from koord_numa.engine.verdict_text import why_everywhere, with_remark
 from koord_numa.ports import ClusterError
 from koord_numa.settings import Settings, SettingsError, load_settings
-from koord_numa.wire.namespaces import parse_namespace
-from koord_numa.wire.nodes import parse_node
-from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.status import resource_status
-from koord_numa.wire.topologies import parse_topology
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Why a pod would wait, in the scheduler's words, and the room that would be made for it."""
+
+    why: str
+    clearance: Clearance | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,7 @@ class Snapshot:
     """The cluster of one moment. ``pods`` are all pods, whoever schedules them."""
 
     engine: Engine
-    pods: tuple[Pod, ...]
+    pods: Sequence[Pod]
     topologies: Mapping[str, Topology]
 
     def find(self, namespace: str, name: str) -> Pod | None:
@@ -49,15 +58,21 @@ class Snapshot:
         records = sorted(self.engine.state.nodes.items())
         return [seen for _, record in records if (seen := record.candidate()) is not None]
 
-    def decide(self, pod: Pod) -> Placement | str:
+    def decide(self, pod: Pod) -> Placement | Waits:
         """Where the pod would go now, or why nowhere."""
         if pod.problem:
-            return f"the pod cannot be understood: {pod.problem}"
+            return Waits(f"the pod cannot be understood: {pod.problem}")
         klass = self.engine.classes.of(pod)
         if klass is None:
-            return f"the pod asks for {pod.scheduler}, which is none of our scheduler names"
-        verdict = self.engine.desk.decider.decide(klass)
-        return why_everywhere(verdict) if isinstance(verdict, Unschedulable) else verdict
+            return Waits(f"the pod asks for {pod.scheduler}, which is none of our scheduler names")
+        desk = self.engine.desk
+        node = desk.nominations.node_of(pod)
+        freed = desk.decider.try_node(klass, node, pod) if node else None
+        verdict = freed if isinstance(freed, Placement) else desk.decider.decide(klass)
+        if isinstance(verdict, Placement):
+            return verdict
+        remark, clearance = _at_once(self.engine.preemption.foresee(pod, klass, verdict))
+        return Waits(with_remark(why_everywhere(verdict), remark), clearance)
 
     def answers(self, pod: Pod) -> dict[str, Placement | Rejection]:
         """What each node answers to the pod, by name; nothing for a pod that is not ours or not understood."""
@@ -74,54 +89,91 @@ class Snapshot:
         """Count the pod as if it were there, for those that are asked about next. Only here, not in the cluster."""
         self.engine.state.hold(pod, placement)
 
+    def make_room(self, pod: Pod, clearance: Clearance) -> None:
+        """Keep room for the pod as if its victims were leaving now, for those that are asked about next. Only here."""
+        klass = self.engine.classes.of(pod)
+        if klass is None:
+            raise AssertionError(f"{pod.key} is not ours")
+        nominations = self.engine.desk.nominations
+        for displaced in clearance.displaced:
+            nominations.end(displaced.uid)
+        nominations.begin(Nomination(pod, klass, clearance))
+        self.engine.preemption.planner.evicted.update(victim.key.uid for victim in clearance.victims)
 
-def snapshot_of(
-    settings: Settings,
-    nodes: Iterable[Node],
-    topologies: Iterable[Topology],
-    pods: Iterable[Pod],
-    namespaces: Iterable[Namespace] = (),
-) -> Snapshot:
-    """A snapshot of these objects. Without namespaces, no ``namespaceSelector`` that asks for labels selects any."""
+
+def snapshot_of(settings: Settings, facts: Facts) -> Snapshot:
+    """The state of an engine that was told these facts."""
     onlooker = Onlooker()
     engine = Engine(settings, Outside(onlooker, onlooker, onlooker, resource_status))
-    known, found = {topology.node: topology for topology in topologies}, tuple(pods)
-    engine.namespaces.replace(namespaces)
-    engine.replace_nodes(nodes)
-    engine.replace_topologies(known.values())
-    engine.replace_bound(pod for pod in found if pod.node)
+    engine.namespaces.replace(facts.namespaces)
+    engine.replace_nodes(facts.nodes)
+    topologies = {topology.node: topology for topology in facts.topologies}
+    engine.replace_topologies(topologies.values())
+    engine.replace_bound(pod for pod in facts.pods if pod.node)
     engine.state.look_again(patience=0)  # there is no later here: what nobody can tell is taken as published
-    return Snapshot(engine, found, known)
+    engine.storage.replace_claims(facts.claims)
+    engine.storage.replace_volumes(facts.volumes)
+    engine.storage.replace_classes(facts.classes)
+    if facts.unread.keys().isdisjoint((CLAIMS, VOLUMES, STORAGE_CLASSES)):
+        engine.storage.synced()
+    if BUDGETS not in facts.unread:
+        engine.replace_budgets(facts.budgets)
+    for pod in facts.pods:
+        is_ours = settings.profile(pod.scheduler) is not None
+        if not pod.node and pod.nominated and (settings.preemption.enabled or not is_ours):
+            engine.observe_nominated(None, pod)
+    return Snapshot(engine, facts.pods, topologies)
+
+
+def _at_once(work: Coroutine[Any, Any, T]) -> T:
+    """The result of work that only gives way to others now and then; here there are none."""
+    try:
+        while True:
+            work.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # StopIteration does not say what it carries
 
 
 async def read_snapshot(api: Api, settings: Settings) -> Snapshot:
     """List what a decision needs. Raises ``ClusterError``."""
-    nodes = await list_all(api, Kind(NODES, parse_node))
-    pods = await list_all(api, Kind(PODS, parse_pod))
-    namespaces = await list_all(api, Kind(NAMESPACES, parse_namespace))
-    kinds = tuple(Kind(resource, parse_topology, optional=True) for resource in TOPOLOGIES)
-    topologies = await list_first_served(api, kinds)
-    return snapshot_of(settings, nodes.objects, topologies, pods.objects, namespaces.objects)
+    return snapshot_of(settings, await read_facts(api))
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How the cluster is reached and which rules hold, from the command line."""
+    """How the cluster is reached and which rules hold, from the command line. With ``files`` there is no cluster."""
 
     kubeconfig: Path | None
     config: Path | None
+    files: tuple[Path, ...] = ()
+
+    @property
+    def settings(self) -> Settings:
+        """The configuration. Raises ``click.ClickException``."""
+        try:
+            return load_settings(self.config) if self.config else Settings()
+        except SettingsError as error:
+            raise click.ClickException(str(error)) from error
+
+    def facts(self) -> Facts:
+        """Everything that decides. Raises ``click.ClickException`` with a sentence for the user."""
+        if self.files:
+            return facts_in(self.files)
+        try:
+            facts = asyncio.run(self._read())
+        except (NoCredentials, ClusterError) as error:
+            raise click.ClickException(str(error)) from error
+        for why in facts.unread.values():
+            click.echo(f"Not counted: {why}", err=True)
+        return facts
 
     def snapshot(self) -> Snapshot:
         """The cluster of this moment. Raises ``click.ClickException`` with a sentence for the user."""
-        try:
-            settings = load_settings(self.config) if self.config else Settings()
-            return asyncio.run(self._read(settings))
-        except (SettingsError, NoCredentials, ClusterError) as error:
-            raise click.ClickException(str(error)) from error
+        return snapshot_of(self.settings, self.facts())
 
-    async def _read(self, settings: Settings) -> Snapshot:
+    async def _read(self) -> Facts:
         async with await Api.connect(self.kubeconfig) as api:
-            return await read_snapshot(api, settings)
+            return await read_facts(api)
 
 
 KUBECONFIG = click.option(
@@ -134,4 +186,11 @@ CONFIG = click.option(
     type=click.Path(dir_okay=False, path_type=Path),
     envvar="KOORD_NUMA_CONFIG",
     help="The scheduler's KoordNumaConfiguration; default: its defaults.",
+)
+FILES = click.option(
+    "--from",
+    "files",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="Objects as kubectl get -o yaml prints them, instead of a cluster; may be given several times.",
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from koord_numa.cli._cluster import CONFIG, KUBECONFIG, Access, Snapshot
+from koord_numa.cli._cluster import CONFIG, FILES, KUBECONFIG, Access, Snapshot
 from koord_numa.cli._console import open_console
 from koord_numa.cli._report import sentences
 from koord_numa.cli._verdict import largest_text, node_answers, placement_text
@@ -17,12 +17,13 @@ from koord_numa.core.verdicts import Placement
 @click.command()
 @click.argument("pod")
 @click.option("-n", "--namespace", default="default", show_default=True)
+@FILES
 @KUBECONFIG
 @CONFIG
-def command(pod: str, namespace: str, kubeconfig: Path | None, config: Path | None) -> None:
+def command(pod: str, namespace: str, files: tuple[Path, ...], kubeconfig: Path | None, config: Path | None) -> None:
     """Say why a pod waits, with every node's answer, or what a bound pod holds. Reads only."""
     console = open_console()
-    snapshot = Access(kubeconfig, config).snapshot()
+    snapshot = Access(kubeconfig, config, files).snapshot()
     found = snapshot.find(namespace, pod)
     if found is None:
         raise click.ClickException(f"there is no pod {namespace}/{pod}")
@@ -48,7 +49,7 @@ def _waiting(pod: Pod, snapshot: Snapshot, width: int) -> Iterator[str]:
     if isinstance(verdict, Placement):
         yield f"  would go to {placement_text(verdict)}"
     else:
-        yield from sentences(verdict.splitlines()[0], width)
+        yield from sentences(verdict.why.splitlines()[0], width)
     answers = list(node_answers(snapshot, pod, width))
     if answers:
         yield ""

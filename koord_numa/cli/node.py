@@ -4,19 +4,20 @@ from pathlib import Path
 
 import click
 
-from koord_numa.cli._cluster import CONFIG, KUBECONFIG, Access
+from koord_numa.cli._cluster import CONFIG, FILES, KUBECONFIG, Access
 from koord_numa.cli._console import open_console
 from koord_numa.cli._nodes import node_report
 
 
 @click.command()
 @click.argument("name")
+@FILES
 @KUBECONFIG
 @CONFIG
-def command(name: str, kubeconfig: Path | None, config: Path | None) -> None:
+def command(name: str, files: tuple[Path, ...], kubeconfig: Path | None, config: Path | None) -> None:
     """Show one node: amounts per NUMA node, a picture of its CPUs, and who holds what."""
     console = open_console()
-    snapshot = Access(kubeconfig, config).snapshot()
+    snapshot = Access(kubeconfig, config, files).snapshot()
     seen = next((seen for seen in snapshot.candidates() if seen.node.name == name), None)
     if seen is None:
         raise click.ClickException(f"there is no node {name}")

@@ -4,16 +4,17 @@ from pathlib import Path
 
 import click
 
-from koord_numa.cli._cluster import CONFIG, KUBECONFIG, Access
+from koord_numa.cli._cluster import CONFIG, FILES, KUBECONFIG, Access
 from koord_numa.cli._console import open_console
 from koord_numa.cli._nodes import nodes_table
 
 
 @click.command()
+@FILES
 @KUBECONFIG
 @CONFIG
-def command(kubeconfig: Path | None, config: Path | None) -> None:
+def command(files: tuple[Path, ...], kubeconfig: Path | None, config: Path | None) -> None:
     """List nodes: who owns their CPUs, free CPUs per NUMA node, and the largest request that one NUMA node could serve."""
     console = open_console()
-    for line in nodes_table(Access(kubeconfig, config).snapshot()):
+    for line in nodes_table(Access(kubeconfig, config, files).snapshot()):
         console.print(line)

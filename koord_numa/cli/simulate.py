@@ -1,92 +1,75 @@
 """``koord-numa simulate -f pod.yaml``: where pods would go now, one after another. Nothing is created."""
 
-from collections.abc import Iterator, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 from rich.console import Console
 
-from koord_numa.cli._cluster import CONFIG, KUBECONFIG, Access, Snapshot
+from koord_numa.cli._cluster import CONFIG, FILES, KUBECONFIG, Access, Snapshot, snapshot_of
 from koord_numa.cli._console import open_console
+from koord_numa.cli._facts import documents
+from koord_numa.cli._manifest import pods, take
 from koord_numa.cli._report import sentences
 from koord_numa.cli._verdict import placement_text
-from koord_numa.cli._words import asked, policies
+from koord_numa.cli._words import asked, count, policies
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
-from koord_numa.wire.errors import WireError
-from koord_numa.wire.pods import parse_pod
 
-_MANY = 1000
+
+class _End(Enum):
+    """What would become of a pod."""
+
+    PLACED = "placed"
+    AFTER_EVICTIONS = "placed when others have been evicted"
+    WAITS = "waits"
 
 
 @click.command()
 @click.option("-f", "--filename", "source", type=click.File(encoding="utf-8"), required=True, help="- reads stdin.")
+@FILES
 @KUBECONFIG
 @CONFIG
 @click.pass_context
-def command(context: click.Context, source: Any, kubeconfig: Path | None, config: Path | None) -> None:
+def command(
+    context: click.Context, source: Any, files: tuple[Path, ...], kubeconfig: Path | None, config: Path | None
+) -> None:
     """
     Say where the pods of a manifest would go now, each after those before it; workloads count with all their replicas.
 
-    Exits with 1 when some pod would wait.
+    Claims, volumes, budgets and priority classes in the manifest count as if they existed. Nobody is evicted. Exits with 1 when some
+    pod would wait.
     """
     console = open_console()
-    pods = list(_pods(source.read()))
-    snapshot = Access(kubeconfig, config).snapshot()
-    placed = [_try(pod, snapshot, console) for pod in pods]
-    console.print(f"\n{sum(placed)} of {len(placed)} pods would be placed.")
-    context.exit(0 if all(placed) else 1)
+    access = Access(kubeconfig, config, files)
+    try:
+        found = list(documents(source.read(), "the manifest"))
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"the manifest is not text: {error}") from None
+    facts = access.facts()
+    manifest = take(found, facts)
+    wanted = list(pods(manifest, facts))
+    snapshot = snapshot_of(access.settings, facts)
+    ends = [_try(pod, snapshot, console) for pod in wanted]
+    console.print(f"\n{ends.count(_End.PLACED)} of {len(ends)} pods would be placed.")
+    if _End.AFTER_EVICTIONS in ends:
+        console.print(f"For {ends.count(_End.AFTER_EVICTIONS)} more, room would be made by evictions.")
+    for kind, number in sorted(manifest.passed.items()):
+        console.print(f"Passed over: {count(number, kind)}.")
+    context.exit(0 if all(end is _End.PLACED for end in ends) else 1)
 
 
-def _try(pod: Pod, snapshot: Snapshot, console: Console) -> bool:
+def _try(pod: Pod, snapshot: Snapshot, console: Console) -> _End:
     verdict = snapshot.decide(pod)
     console.print(f"[bold]{pod.key}[/]  {asked(pod)}  {policies(pod)}")
     if isinstance(verdict, Placement):
         snapshot.hold(pod, verdict)
         console.print(f"  {placement_text(verdict)}", markup=False)
-        return True
-    for line in sentences(verdict, console.width):
+        return _End.PLACED
+    for line in sentences(verdict.why, console.width):
         console.print(line, markup=False)
-    return False
-
-
-def _pods(text: str) -> Iterator[Pod]:
-    """The pods of all documents. Raises ``click.ClickException`` for whatever is none and makes none."""
-    try:
-        documents = [found for found in yaml.safe_load_all(text) if found]
-    except yaml.YAMLError as error:
-        raise click.ClickException(f"the manifest is not YAML: {error}") from None
-    number = 0
-    for document in documents:
-        for obj in _instances(document):
-            number += 1
-            metadata = {"namespace": "default", **(obj.get("metadata") or {}), "uid": f"simulated-{number}"}
-            try:
-                pod = parse_pod({**obj, "apiVersion": "v1", "kind": "Pod", "metadata": metadata})
-            except WireError as error:
-                raise click.ClickException(str(error)) from None
-            if pod.node:
-                raise click.ClickException(f"{pod.key} names its node already (spec.nodeName)")
-            yield pod
-
-
-def _instances(document: Any) -> Iterator[Mapping[str, Any]]:
-    """A Pod is itself; a workload is its template, as often as it says."""
-    if not isinstance(document, dict):
-        raise click.ClickException("the manifest has a document that is no Kubernetes object")
-    spec = document.get("spec") or {}
-    if document.get("kind") == "Pod":
-        yield document
-        return
-    template = spec.get("template") if isinstance(spec, dict) else None
-    if not isinstance(template, dict):
-        raise click.ClickException(f"{document.get('kind') or 'an object without kind'} makes no pods")
-    replicas = spec.get("replicas", spec.get("parallelism", 1))
-    if not isinstance(replicas, int) or not 0 <= replicas <= _MANY:
-        raise click.ClickException(f"replicas must be a number up to {_MANY}, found {replicas!r}")
-    owner = document.get("metadata") or {}
-    for number in range(1, replicas + 1):
-        made = {"name": f"{owner.get('name')}-{number}", "namespace": owner.get("namespace") or "default"}
-        yield {**template, "metadata": {**(template.get("metadata") or {}), **made}}
+    if verdict.clearance is None:
+        return _End.WAITS
+    snapshot.make_room(pod, verdict.clearance)
+    return _End.AFTER_EVICTIONS

@@ -54,6 +54,7 @@ VOLUMES: Final = Resource("", "v1", "persistentvolumes", namespaced=False)
 CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims")
 STORAGE_CLASSES: Final = Resource("storage.k8s.io", "v1", "storageclasses", namespaced=False)
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
+PRIORITY_CLASSES: Final = Resource("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)
 EVENTS: Final = Resource("events.k8s.io", "v1", "events")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
 TOPOLOGIES: Final = tuple(

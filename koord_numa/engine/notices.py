@@ -10,6 +10,7 @@ from typing import Final
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.verdicts import Placement
 from koord_numa.engine.outside import Outside
+from koord_numa.engine.verdict_text import with_remark
 from koord_numa.ports import ClusterError, Forbidden, Gone, Invalid
 
 log = getLogger(__name__)
@@ -54,12 +55,8 @@ class Notices:
         return True
 
     def with_remark(self, uid: str, why: str) -> str:
-        """The whole message: the remark comes right after the first sentence, before lines about single nodes."""
-        remark = self._remarks.get(uid)
-        if not remark:
-            return why
-        first, line, rest = why.partition("\n")
-        return f"{first} {remark}{line}{rest}"
+        """The whole message."""
+        return with_remark(why, self._remarks.get(uid, ""))
 
     def warn(self, pod: PodKey, why: str) -> None:
         """Only an event: something went wrong that does not mean that the pod fits nowhere."""

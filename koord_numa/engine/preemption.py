@@ -99,6 +99,17 @@ class Preemption:
             self._news.clear()
             await self._news.wait()
 
+    async def foresee(self, pod: Pod, klass: RequestClass, verdict: Unschedulable) -> tuple[str, Clearance | None]:
+        """What would be said to a pod that fits nowhere, and the room that would be made for it. Nothing is done."""
+        if not self._desk.settings.preemption.enabled or self.planner.budgets is None:
+            return "", None
+        if not pod.preempts:
+            return NEVER, None
+        clearance = await self.planner.plan(pod, klass, verdict)
+        if clearance is None or clearance.violations:
+            return "" if clearance is None else PROTECTED, None
+        return _being_freed(clearance), clearance
+
     async def work(self) -> None:
         """Look at every class that is waiting for it, the highest priority first."""
         self.planner.forget_the_gone()
@@ -174,10 +185,10 @@ class Preemption:
         self._pause(pod.key.uid, klass, self._next_pause(pod.key.uid))
 
     async def _carry_out(self, nomination: Nomination, verdict: Unschedulable) -> bool:
-        desk, pod, node = self._desk, nomination.pod, nomination.node
-        displaced = [ended for key in nomination.clearance.displaced if (ended := desk.nominations.end(key.uid))]
+        desk, pod, clearance = self._desk, nomination.pod, nomination.clearance
+        displaced = [ended for key in clearance.displaced if (ended := desk.nominations.end(key.uid))]
         desk.nominations.begin(nomination)
-        self._say(pod.key, _being_freed(nomination), verdict)
+        self._say(pod.key, _being_freed(clearance), verdict)
         for ended in displaced:
             self._agenda[ended.klass] = None
             self._say(ended.pod.key, "", desk.queue.verdict(ended.pod.key.uid))
@@ -185,7 +196,7 @@ class Preemption:
         try:
             self._check(nomination)
             await self._check_pod(pod)
-            await desk.outside.binder.nominate(pod.key, node)
+            await desk.outside.binder.nominate(pod.key, clearance.node)
             await self._evict(nomination)
         except ClusterError as error:
             await self._give_up(nomination, error)
@@ -270,12 +281,12 @@ class Preemption:
             self._desk.notices.waits(pod, why_everywhere(verdict))
 
 
-def _being_freed(nomination: Nomination) -> str:
+def _being_freed(clearance: Clearance) -> str:
     """``preemption: node n is being freed, 4 pod(s) are evicted: default/a, default/b, default/c, ...``"""
-    names = sorted(str(victim.key) for victim in nomination.clearance.victims)
-    others = len(nomination.clearance.awaited) - len(names)
+    names = sorted(str(victim.key) for victim in clearance.victims)
+    others = len(clearance.awaited) - len(names)
     shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
-    text = f"preemption: node {nomination.node} is being freed"
+    text = f"preemption: node {clearance.node} is being freed"
     if names:
         text += f", {len(names)} pod(s) are evicted: {shown}"
     if others:

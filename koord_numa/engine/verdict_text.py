@@ -9,3 +9,11 @@ def why_everywhere(verdict: Unschedulable) -> str:
     if not verdict.rejections:
         return "0/0 nodes are available: no node is known."
     return explain(verdict.rejections)
+
+
+def with_remark(why: str, remark: str) -> str:
+    """The remark comes right after the first sentence, before lines about single nodes."""
+    if not remark:
+        return why
+    first, line, rest = why.partition("\n")
+    return f"{first} {remark}{line}{rest}"

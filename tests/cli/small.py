@@ -23,11 +23,12 @@ RACK: Final = {
 
 
 def pod(name: str, cpu: int, *, node: str = "", cpus: str = "", numa: str = "", **selector: str) -> dict[str, Any]:
-    """A pod that wants CPUs of its own; with ``node`` it is bound already, with ``cpus`` it holds them on NUMA node 0."""
+    """A pod that wants CPUs of its own; with ``node`` it is bound already, with ``cpus`` it holds them on their NUMA node."""
     amounts = {"cpu": str(cpu), "memory": "1Gi"}
     annotations = {"scheduling.koordinator.sh/numa-topology-spec": f'{{"numaTopologyPolicy":"{numa}"}}'} if numa else {}
     if cpus:
-        held = f'[{{"node":0,"resources":{{"cpu":"{cpu}","memory":"1Gi"}}}}]'
+        first = int(cpus.partition("-")[0])
+        held = f'[{{"node":{first // 4},"resources":{{"cpu":"{cpu}","memory":"1Gi"}}}}]'
         annotations["scheduling.koordinator.sh/resource-status"] = f'{{"cpuset":"{cpus}","numaNodeResources":{held}}}'
     return {
         "apiVersion": "v1",

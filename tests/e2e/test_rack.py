@@ -10,13 +10,11 @@ from typing import Any, Final
 import pytest
 
 from koord_numa.cli._cluster import Snapshot, snapshot_of
+from koord_numa.cli._facts import Facts
 from koord_numa.core.verdicts import Placement
 from koord_numa.sandbox.machines import NodeDescription, Style, load_descriptions
 from koord_numa.settings import Settings
 from koord_numa.wire.names import RESOURCE_STATUS, TOPOLOGY_GROUP, TOPOLOGY_PLURAL
-from koord_numa.wire.nodes import parse_node
-from koord_numa.wire.pods import parse_pod
-from koord_numa.wire.topologies import parse_topology
 from tests.cluster.objects import until
 from tests.e2e.world import BIN, ROOT, World, ended, pinned, shared, world
 
@@ -43,12 +41,11 @@ def more_than_fits(count: int) -> list[dict[str, Any]]:
 def look(cluster: World) -> Snapshot:
     """The cluster as a scheduler that has just started would see it."""
     store = cluster.server.store
-    return snapshot_of(
-        Settings(),
-        map(parse_node, store.list("nodes")),
-        map(parse_topology, store.list(f"{TOPOLOGY_PLURAL}.{TOPOLOGY_GROUP}")),
-        map(parse_pod, store.list("pods")),
-    )
+    kinds = ("nodes", f"{TOPOLOGY_PLURAL}.{TOPOLOGY_GROUP}", "pods")
+    facts = Facts()
+    for obj in (obj for kind in kinds for obj in store.list(kind)):
+        facts.add(obj)
+    return snapshot_of(Settings(), facts)
 
 
 def could_be_placed(cluster: World) -> list[str]:

@@ -1,0 +1,60 @@
+"""PriorityClasses, and what the API server's admission makes of them in a new pod: a pod that exists has it in its spec already."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from koord_numa.wire.errors import Place
+from koord_numa.wire.metadata import head
+from koord_numa.wire.reading import Findings, Int64, Strict, read
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """A PriorityClass. ``everybody``: pods that name none get it (globalDefault)."""
+
+    name: str
+    value: int
+    preempts: str = "PreemptLowerPriority"
+    everybody: bool = False
+    problem: str = ""
+
+
+class RankModel(Strict):
+    """A PriorityClass has no spec; its fields stand at the top."""
+
+    value: Int64 = 0
+    global_default: bool | None = None
+    preemption_policy: str | None = None
+
+
+def parse_rank(obj: Mapping[str, Any]) -> Rank:
+    """A PriorityClass. Raises ``WireError`` only when it has no name."""
+    findings = Findings()
+    top = head(obj, "PriorityClass", findings)
+    model = findings.of(lambda: read(RankModel, top.body, top.place), RankModel())
+    preempts = model.preemption_policy or "PreemptLowerPriority"
+    return Rank(top.name, model.value, preempts, bool(model.global_default), findings.problem)
+
+
+def with_priority(pod: Mapping[str, Any], ranks: Iterable[Rank]) -> Mapping[str, Any]:
+    """
+    The new pod with the priority and the preemption policy of its class, as the API server's Priority admission writes them.
+
+    A priority that stands there already is left alone. Raises ``WireError`` when there is no class of that name.
+    """
+    spec = pod.get("spec")
+    if not isinstance(spec, Mapping) or spec.get("priority") is not None:
+        return pod
+    known = [rank for rank in ranks if not rank.problem]
+    name = spec.get("priorityClassName")
+    if name:
+        chosen = next((rank for rank in known if rank.name == name), None)
+        if chosen is None:
+            raise Place("Pod").at("spec.priorityClassName").error(f"there is no PriorityClass {name}")
+    else:
+        chosen = min((rank for rank in known if rank.everybody), key=lambda rank: (rank.value, rank.name), default=None)
+    if chosen is None:
+        return pod
+    admitted = {"preemptionPolicy": chosen.preempts, **spec, "priority": chosen.value, "priorityClassName": chosen.name}
+    return {**pod, "spec": admitted}

@@ -1,0 +1,49 @@
+"""PriorityClasses, and the priority that a new pod gets."""
+
+import pytest
+
+from koord_numa.wire.errors import WireError
+from koord_numa.wire.priorities import Rank, parse_rank, with_priority
+
+RANKS = (Rank("low", 1, "Never"), Rank("high", 9), Rank("usual", 5, everybody=True), Rank("other", 6, everybody=True))
+
+
+def test_a_priority_class() -> None:
+    found = {"metadata": {"name": "high"}, "value": 9, "globalDefault": True, "preemptionPolicy": "Never"}
+    assert parse_rank(found) == Rank("high", 9, "Never", everybody=True)
+    assert parse_rank({"metadata": {"name": "plain"}, "value": 0}) == Rank("plain", 0)
+
+
+def test_a_malformed_class_is_named_and_counts_for_nobody() -> None:
+    rank = parse_rank({"metadata": {"name": "high"}, "value": "nine"})
+    assert "value" in rank.problem
+    with pytest.raises(WireError, match="there is no PriorityClass high"):
+        with_priority({"spec": {"priorityClassName": "high"}}, (rank,))
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        pytest.param(
+            {"priorityClassName": "low"},
+            {"priorityClassName": "low", "priority": 1, "preemptionPolicy": "Never"},
+            id="named",
+        ),
+        pytest.param(
+            {}, {"priorityClassName": "usual", "priority": 5, "preemptionPolicy": "PreemptLowerPriority"}, id="default"
+        ),
+        pytest.param(
+            {"priorityClassName": "high", "preemptionPolicy": "Never"},
+            {"priorityClassName": "high", "priority": 9, "preemptionPolicy": "Never"},
+            id="its-own-policy",
+        ),
+        pytest.param({"priority": 7}, {"priority": 7}, id="admitted-already"),
+    ],
+)
+def test_admission(spec: dict[str, object], expected: dict[str, object]) -> None:
+    assert with_priority({"spec": spec}, RANKS) == {"spec": expected}
+
+
+def test_without_classes_nothing_is_written() -> None:
+    assert with_priority({"spec": {}}, ()) == {"spec": {}}
+    assert with_priority({}, RANKS) == {}
