@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from koord_numa.core.amounts import CPU, MEMORY, MILLI, PODS, Amounts, total
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.aggregates import Demand, PodDemand, pod_demand
 from koord_numa.core.kubelet.answers import (
@@ -21,7 +21,7 @@ from koord_numa.core.kubelet.answers import (
     KubeletAdmission,
 )
 from koord_numa.core.kubelet.machine import KubeletNode
-from koord_numa.core.kubelet.replay import Admitted, Refused, Trust, admit
+from koord_numa.core.kubelet.replay import Refused, Rehearsed, Trust, rehearse
 from koord_numa.core.kubelet.state import Books, KubeletState
 from koord_numa.core.kubelet.view import Knowledge, KubeletView
 from koord_numa.core.request import PodRequest
@@ -32,8 +32,6 @@ CANNOT_ALIGN: Final = "node(s) whose kubelet cannot align the pod to NUMA nodes"
 NO_WHOLE_CORES: Final = "node(s) whose kubelet cannot give whole cores"
 CANNOT_ALLOCATE: Final = "node(s) whose kubelet lacks exclusive CPUs, memory or devices"
 NOTHING_KNOWN: Final = "node(s) without usable NUMA topology"
-
-_NO_UID: Final = ""
 
 
 def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Rejection:
@@ -48,10 +46,10 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     if doubt is not None:
         return doubt
     trust = Trust.EXACT if view.knowledge is Knowledge.EXACT else Trust.SURMISED
-    verdict = admit(view.state, _NO_UID, request, trust)
-    if isinstance(verdict, Admitted) and _order_matters(demand, view):
-        worst = admit(view.state, _NO_UID, request, Trust.WORST_ORDER)
-        if isinstance(worst, Admitted) or _accepts_only_preferred(view):
+    verdict = rehearse(view.state, request, trust)
+    if isinstance(verdict, Rehearsed) and _order_matters(demand, view):
+        worst = rehearse(view.state, request, Trust.WORST_ORDER)
+        if isinstance(worst, Rehearsed) or _accepts_only_preferred(view):
             verdict = worst
     if isinstance(verdict, Refused):
         return _rejection(request, verdict, view)
@@ -108,7 +106,7 @@ def _is_aligned(demand: PodDemand) -> bool:
 def _rejection(request: PodRequest, refused: Refused, view: KubeletView) -> Rejection:
     reason, detail = refused.refusal.reason, refused.refusal.detail
     empty = KubeletState.empty(view.state.node)
-    resolvable = isinstance(admit(empty, _NO_UID, request), Admitted)
+    resolvable = isinstance(rehearse(empty, request), Rehearsed)
     if reason.startswith(OUT_OF):
         resource = reason.removeprefix(OUT_OF)
         message = "Too many pods" if resource == PODS else f"Insufficient {resource}"
@@ -181,32 +179,48 @@ def free_on(node: KubeletNode, books: Books, numa: int) -> dict[str, int]:
     return free
 
 
-def _admission(demand: PodDemand, verdict: Admitted, view: KubeletView) -> KubeletAdmission:
-    node = view.state.node
-    taken = {
-        numa: _difference(free_on(node, view.state.books, numa), free_on(node, verdict.state.books, numa))
-        for numa in node.machine.numa_ids
-    }
-    certain = view.knowledge is Knowledge.EXACT or _is_certain(verdict.grant, node)
-    mask = _mask(verdict.grant, node)
-    if not certain:
+def _admission(demand: PodDemand, verdict: Rehearsed, view: KubeletView) -> KubeletAdmission:
+    node, exact = view.state.node, view.knowledge is Knowledge.EXACT
+    taken = {numa: _taken(node, view.state.books, verdict.books, numa) for numa in node.machine.numa_ids}
+    mask, certain = 0, True
+    for place in _places(verdict.grant, node):
+        mask |= place
+        # What is on one NUMA node only, the kubelet's order of preference fixes.
+        certain = certain and place.bit_count() == 1
+    if not certain and not exact:
         whole = total(taken.values())
         taken = {numa: whole if mask >> numa & 1 else {} for numa in taken}
-    holds = tuple((numa, amounts) for numa, amounts in taken.items() if amounts)
-    cpus = CpuSet()
-    for container in verdict.grant.containers:
-        cpus |= container.cpus
+    holds = tuple([(numa, amounts) for numa, amounts in taken.items() if amounts])
     return KubeletAdmission(
         numa=holds,
-        charge=Charge.PREDICTED if certain else Charge.EVERYWHERE,
+        charge=Charge.PREDICTED if certain or exact else Charge.EVERYWHERE,
         mask=mask if holds else None,
-        cpus=cpus if view.knowledge is Knowledge.EXACT else CpuSet(),
-        note="" if view.knowledge is Knowledge.EXACT else _note(demand, view, certain=certain),
+        cpus=_cpus(verdict.grant) if exact else EMPTY,
+        note="" if exact else _note(demand, view, certain=certain),
     )
 
 
-def _difference(before: Amounts, after: Amounts) -> dict[str, int]:
-    return {name: amount - after[name] for name, amount in before.items() if amount != after[name]}
+def _taken(node: KubeletNode, before: Books, after: Books, numa: int) -> dict[str, int]:
+    """What one NUMA node has free in the first books and not in the second, in our units."""
+    less = {}
+    for name, pool in node.devices.items():
+        here = pool.near(1 << numa) & pool.healthy
+        less[name] = (here & ~before.devices[name]).bit_count() - (here & ~after.devices[name]).bit_count()
+    if node.pins_cpus:
+        here = node.machine.numa_bits[numa]
+        less[CPU] = MILLI * ((before.cpus & here).bit_count() - (after.cpus & here).bit_count())
+    if before.memory is not None and after.memory is not None:
+        left = after.memory.free[numa]
+        for kind, amount in before.memory.free[numa].items():
+            less[kind] = amount - left[kind]
+    return {name: amount for name, amount in less.items() if amount}
+
+
+def _cpus(grant: Grant) -> CpuSet:
+    cpus = EMPTY
+    for container in grant.containers:
+        cpus |= container.cpus
+    return cpus
 
 
 def _places(grant: Grant, node: KubeletNode) -> Iterator[int]:
@@ -224,18 +238,6 @@ def _places(grant: Grant, node: KubeletNode) -> Iterator[int]:
             pool = node.devices[resource]
             near = [device.near for device in pool.devices if device.id in ids and device.near]
             yield from (aligned | mask if mask.bit_count() > 1 else aligned for mask in near)
-
-
-def _is_certain(grant: Grant, node: KubeletNode) -> bool:
-    """Is each thing on one NUMA node only, which the kubelet's order of preference then fixes?"""
-    return all(mask.bit_count() == 1 for mask in _places(grant, node))
-
-
-def _mask(grant: Grant, node: KubeletNode) -> int:
-    mask = 0
-    for place in _places(grant, node):
-        mask |= place
-    return mask
 
 
 def _note(demand: PodDemand, view: KubeletView, *, certain: bool) -> str:

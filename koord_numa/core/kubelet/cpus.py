@@ -33,12 +33,12 @@ class CpuStock:
         machine = self.node.machine
         totals = {numa: bits.bit_count() for numa, bits in machine.numa_bits.items() if bits}
         free = {numa: (self.free & machine.numa_bits[numa]).bit_count() for numa in totals}
-        pinned = machine.numa_of(CpuSet(self.reusable))
+        pinned = machine.numa_of(CpuSet(self.reusable)) if self.reusable else 0
         missing = needed - self.reusable.bit_count()
         size = fewest(list(totals.values()), needed)
 
         def fits(mask: int) -> bool:
-            return not pinned & ~mask and sum(free[numa] for numa in bits_of(mask)) >= missing
+            return not pinned & ~mask and sum([free[numa] for numa in bits_of(mask)]) >= missing
 
         also = None
         if self.node.static_options.align_by_socket:
@@ -95,10 +95,15 @@ class CpuStock:
     def _assign(self, pool: int, count: int) -> int | Refusal:
         if not count:
             return 0
+        if not self.node.ids_are_real and count <= pool.bit_count() and self._is_on_one_numa(pool):
+            return lowest(pool, count)  # of made-up CPUs it matters only how many there are on a NUMA node
         chosen = assign(self.node.machine, CpuSet(pool), count, self.node.static_options)
         if isinstance(chosen, NotEnoughCpus):
             return Refusal(UNEXPECTED_ADMISSION, f"{count} of {pool.bit_count()} exclusive CPUs: {chosen.why}")
         return chosen.bits
+
+    def _is_on_one_numa(self, pool: int) -> bool:
+        return any(not pool & ~bits for bits in self.node.machine.numa_bits.values())
 
     def _aligned(self, mask: int) -> int:
         machine = self.node.machine
@@ -113,3 +118,11 @@ class CpuStock:
             if any(bits & machine.numa_bits.get(numa, 0) for numa in bits_of(mask)):
                 sockets |= 1 << socket
         return sockets
+
+
+def lowest(pool: int, count: int) -> int:
+    """So many of the bits, those with the smallest numbers."""
+    rest = pool
+    for _ in range(count):
+        rest &= rest - 1
+    return pool ^ rest

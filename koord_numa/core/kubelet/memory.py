@@ -66,21 +66,20 @@ class MemoryBooks:
         The preferred size counts what is allocatable, reservations excluded (calculateHints in the kubelet's
         memorymanager/policy_static.go).
         """
-        left = {kind: max((bytes_ for (_, of), bytes_ in reusable.items() if of == kind), default=0) for kind in demand}
-        if any(
-            min(self._free(self.nodes, kind) + left[kind], self._supplied(self.nodes, kind)) < amount
-            for kind, amount in demand.items()
-        ):
-            return impossible(MEMORY)
+        for kind, amount in demand.items():
+            left = max((bytes_ for (_, of), bytes_ in reusable.items() if of == kind), default=0) if reusable else 0
+            if min(self._free(self.nodes, kind) + left, self._supplied(self.nodes, kind)) < amount:
+                return impossible(MEMORY)
 
         def fits(mask: int) -> bool:
-            return (
-                self._groups_allow(mask)
-                and all(self._supplied(mask, kind) >= amount for kind, amount in demand.items())
-                and all(
-                    self._free(mask, kind) + reusable.get((mask, kind), 0) >= amount for kind, amount in demand.items()
-                )
-            )
+            if not self._groups_allow(mask):
+                return False
+            for kind, amount in demand.items():
+                if self._supplied(mask, kind) < amount:
+                    return False
+                if self._free(mask, kind) + reusable.get((mask, kind), 0) < amount:
+                    return False
+            return True
 
         return Wish(MEMORY, nodes=self.nodes, size=self._smallest(demand), fits=fits)
 
@@ -91,17 +90,16 @@ class MemoryBooks:
         Without a mask in the hint the best of the manager's own; a mask with too little is widened to a fitting one around
         it; a preferred hint is never replaced by one that is not (Allocate in the kubelet's policy_static.go).
         """
-        wish = self.wish(demand, reusable)
         mask, preferred = hint.mask, hint.preferred
         if mask is None:
-            best = _best(wish, within=0)
+            best = _best(self.wish(demand, reusable), within=0)
             if best is None:
                 return Refusal(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {self.missing(demand)}")
             if preferred and not best.preferred:
                 return Refusal(UNEXPECTED_ADMISSION, f"no preferred set of NUMA nodes has free {self.missing(demand)}")
             mask, preferred = best.mask or 0, best.preferred
         if any(self._free(mask, kind) < amount for kind, amount in demand.items()):
-            best = _best(wish, within=mask)
+            best = _best(self.wish(demand, reusable), within=mask)
             if best is None or (preferred and not best.preferred):
                 return Refusal(
                     UNEXPECTED_ADMISSION, f"no set around NUMA nodes {_named(mask)} has {self.missing(demand)}"
@@ -147,12 +145,15 @@ class MemoryBooks:
         return all(not self.blocks[numa] or self.groups[numa] == mask for numa in members)
 
     def _free(self, mask: int, kind: str) -> int:
-        return sum(self.free[numa].get(kind, 0) for numa in bits_of(mask))
+        return sum([self.free[numa].get(kind, 0) for numa in bits_of(mask)])
 
     def _supplied(self, mask: int, kind: str) -> int:
-        return sum(self.supply[numa].get(kind, 0) for numa in bits_of(mask))
+        return sum([self.supply[numa].get(kind, 0) for numa in bits_of(mask)])
 
     def _smallest(self, demand: Amounts) -> int:
+        for amounts in self.supply.values():
+            if _covers(amounts, demand):
+                return 1
         count = self.nodes.bit_count()
         if any(self._supplied(self.nodes, kind) < amount for kind, amount in demand.items()):
             return count
@@ -164,6 +165,10 @@ class MemoryBooks:
                 if all(self._supplied(mask, kind) >= amount for kind, amount in demand.items()):
                     return size
         return count
+
+
+def _covers(amounts: Amounts, demand: Amounts) -> bool:
+    return all(amounts.get(kind, 0) >= amount for kind, amount in demand.items())
 
 
 def _best(wish: Wish, within: int) -> Alignment | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.effective import effective_requests
 from koord_numa.core.kubelet.aggregates import Demand, PodDemand, pod_demand
 from koord_numa.core.kubelet.alignment import align
@@ -44,6 +44,14 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """The pod would be in: what it would get, and the books after its containers have started."""
+
+    grant: Grant
+    books: Books
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """
     The pod is out. ``state`` is the one after the kubelet has cleaned up.
@@ -69,8 +77,16 @@ class Trust(Enum):
 
 
 def admit(state: KubeletState, uid: str, request: PodRequest, trust: Trust = Trust.EXACT) -> Admitted | Refused:
+    """Ask the kubelet of this state to admit a pod. The state is not changed."""
+    answer = rehearse(state, request, trust)
+    if isinstance(answer, Refused):
+        return answer
+    return Admitted(answer.grant, state.with_pod(uid, request, answer.grant, answer.books))
+
+
+def rehearse(state: KubeletState, request: PodRequest, trust: Trust = Trust.EXACT) -> Rehearsed | Refused:
     """
-    Ask the kubelet of this state to admit a pod. The state is not changed.
+    As ``admit``, without what comes after it.
 
     Containers are handled init containers first, each seeing what is left by those before it, as the admission scopes in
     scope_*.go of the kubelet's topologymanager.
@@ -83,8 +99,7 @@ def admit(state: KubeletState, uid: str, request: PodRequest, trust: Trust = Tru
     if refusal is not None:
         return Refused(refusal, state.with_memory(attempt.clean_up()), attempt.failed)
     attempt.start()
-    grant = Grant(demand.qos, tuple(attempt.grants))
-    return Admitted(grant, state.with_pod(uid, request, grant, attempt.books))
+    return Rehearsed(Grant(demand.qos, tuple(attempt.grants)), attempt.books)
 
 
 @dataclass(slots=True)
@@ -192,7 +207,7 @@ class _Attempt:
 
     def _take_cpus(self, kind: ContainerKind, demand: Demand, hint: Alignment) -> CpuSet | Refusal:
         if not (demand.cpus and self.node.pins_cpus):
-            return CpuSet()
+            return EMPTY
         stock = self._cpus()
         bits = (
             stock.take(demand.cpus, hint.mask)

@@ -1,11 +1,17 @@
 """Where exclusive CPUs could come from, and which are taken."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.answers import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, Refusal
-from koord_numa.core.kubelet.cpus import CpuStock
+from koord_numa.core.kubelet.cpus import CpuStock, lowest
+from koord_numa.core.kubelet.frame import Frame
 from koord_numa.core.kubelet.machine import KubeletNode
+from koord_numa.core.node import Topology, Zone
+from koord_numa.core.vocabulary import CpuOwner
 from tests.core.kubelet.nodes import node
 
 
@@ -93,3 +99,14 @@ def test_refusals(given: CpuStock, needed: int, refusal: Refusal) -> None:
 
 def test_reusable_cpus_can_be_taken_last() -> None:
     assert stock(FLAT, "4-7", "0-3").take_fresh(6, 0b01) == CpuSet.parse("0-1,4-7").bits
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=4), st.data())
+def test_made_up_cpus_of_one_numa_node_are_taken_in_order(sizes: list[int], data: st.DataObject) -> None:
+    """The shortcut takes those that the kubelet's own order takes on a machine without siblings."""
+    zones = [Zone(numa, *([{"cpu": 1000 * count}] * 3)) for numa, count in enumerate(sizes)]
+    made_up = Frame.of(Topology("n", CpuOwner.KUBELET, zones=tuple(zones)), {}).node
+    here = made_up.machine.numa_bits[data.draw(st.integers(0, len(sizes) - 1))]
+    pool = here & data.draw(st.integers(0, here))
+    count = data.draw(st.integers(0, pool.bit_count()))
+    assert CpuSet(lowest(pool, count)) == assign(made_up.machine, CpuSet(pool), count, made_up.static_options)
