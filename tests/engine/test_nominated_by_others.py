@@ -32,6 +32,14 @@ async def test_only_what_matters_more_takes_the_room(priority: int, placed: str)
     assert world.nodes_of()["pod"] == placed
 
 
+async def test_who_may_not_preempt_waits_for_the_room() -> None:
+    world = half_free()
+    world.engine.observe_nominated("ADDED", foreign())
+    world.waits(important("pod", priority=6, preempts=False))
+    await make_room(world)
+    assert world.nodes_of()["pod"] == ""
+
+
 def gone(world: World) -> None:
     world.engine.observe_nominated("DELETED", foreign())
 

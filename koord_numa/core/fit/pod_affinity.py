@@ -8,6 +8,7 @@ look-ups. Anti-affinity works both ways: a placed pod can forbid its neighbourho
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from koord_numa.core.constraints import PodTerm
 from koord_numa.core.node import Node
@@ -20,6 +21,9 @@ Domain = tuple[str, str]
 
 Namespaces = Mapping[str, Labels]
 """Labels of every namespace, for terms with a namespace selector."""
+
+HARD_WEIGHT: Final = 1
+"""What a placed pod's required affinity to the new one is worth (kube-scheduler's ``hardPodAffinityWeight``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,9 @@ def _count_what_they_ask(
     for term in pod.request.constraints.anti_affinity:
         if _picks(term, request.namespace, own, namespaces):
             view.forbidden.update(_domains((term,), node))
+    for term in pod.request.constraints.affinity:
+        if _picks(term, request.namespace, own, namespaces):
+            _pull(view, HARD_WEIGHT, term, node)
     for weight, wish in _wishes(pod.request):
         if _picks(wish, request.namespace, own, namespaces):
             _pull(view, weight, wish, node)

@@ -63,3 +63,10 @@ def test_preferences_pull_and_push_in_both_directions() -> None:
     fan = Constraints(preferred_affinity=(PreferredPodTerm(2, near("zone", app="api")),))
     view = neighbourhood(request, [placed("w", A1, app="web"), placed("f", B1, fan)], {})
     assert [pod_preference(n, view) for n in NODES] == [7, 10, 2]
+
+
+def test_who_needs_such_pods_nearby_pulls_them_a_little() -> None:
+    follower = Constraints(affinity=(near("zone", app="api"),))
+    view = neighbourhood(asks(Constraints(), app="api"), [placed("f", A1, follower), placed("g", B1)], {})
+    assert [pod_preference(n, view) for n in NODES] == [1, 1, 0]
+    assert fits_pod_affinity(asks(Constraints(), app="api"), B1, view) is None
