@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from koord_numa.settings import Settings, load_settings
 from koord_numa.wire import names
@@ -17,6 +18,7 @@ def test_the_documented_configuration_is_the_default() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text()
     example = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert example is not None
+    assert yaml.safe_load(example[1]) == Settings().model_dump(mode="json", by_alias=True)
     assert load_settings(example[1]) == Settings()
 
 
