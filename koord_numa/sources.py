@@ -34,7 +34,6 @@ from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.nodes import parse_node
 from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.rebinds import parse_rebind
-from koord_numa.wire.topologies import parse_topology
 from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
 
 BOUND_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded"
@@ -127,8 +126,8 @@ def _storage(api: Api, engine: Engine) -> tuple[Mirror[Any], ...]:
 
 
 def _censuses(api: Api, engine: Engine, reception: Reception) -> tuple[Census[Any], ...]:
-    waiting = Kind(PODS, reception.parse_ours, waiting_pods(engine.settings.scheduler_names))
-    topologies = tuple(Kind(resource, parse_topology, optional=True) for resource in TOPOLOGIES)
+    waiting = Kind(PODS, reception.listed_pod, waiting_pods(engine.settings.scheduler_names))
+    topologies = tuple(Kind(resource, reception.listed_topology, optional=True) for resource in TOPOLOGIES)
     rebinds = Kind(REBINDS, parse_rebind, optional=True)
     return (
         Census(

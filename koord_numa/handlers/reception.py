@@ -50,12 +50,20 @@ class Reception:
         """The pod, if it is for us. Raises ``WireError``."""
         return parse_pod(raw) if self.is_ours(raw) else None
 
+    def listed_pod(self, raw: Mapping[str, Any]) -> Pod | None:
+        """A pod in a list. One that is on the roll is not read again: a list only says who exists. Raises ``WireError``."""
+        return self.waiting.known(_meta(raw, "uid")) or self.parse_ours(raw)
+
+    def listed_topology(self, raw: Mapping[str, Any]) -> Topology:
+        """A NodeResourceTopology in a list, likewise. Raises ``WireError``."""
+        return self.topologies.known(_meta(raw, "name")) or parse_topology(raw)
+
     def pod(self, event: kopf.RawEvent) -> None:
         """A pod without a node."""
         raw = event["object"]
         try:
             # Every pod that gets a node is reported as deleted here: who it was is known already.
-            known = self.waiting.known(_uid(raw)) if event["type"] == DELETED else None
+            known = self.waiting.known(_meta(raw, "uid")) if event["type"] == DELETED else None
             pod = known or self.parse_ours(raw)
         except WireError as error:
             _log.warning("a pod is ignored: %s", error)
@@ -87,5 +95,6 @@ class Reception:
             roll.doubtful.set()
 
 
-def _uid(raw: Mapping[str, Any]) -> str:
-    return str((raw.get("metadata") or {}).get("uid", ""))
+def _meta(raw: Mapping[str, Any], key: str) -> str:
+    metadata = raw.get("metadata")
+    return str(metadata.get(key, "")) if isinstance(metadata, Mapping) else ""

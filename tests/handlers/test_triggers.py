@@ -87,6 +87,19 @@ async def test_pods_of_other_schedulers_are_not_handed_over(listener: Listener, 
     assert listener.heard == []
 
 
+async def test_a_list_reads_only_what_is_not_on_the_roll(memo: kopf.Memo) -> None:
+    await TRIGGERS.pod_waits(event=event("ADDED", with_uid(pod("a"))), memo=memo)
+    await TRIGGERS.topology_changed(event=event(None, TOPOLOGY), memo=memo)
+    reception: Reception = memo.reception
+    assert reception.listed_pod(with_uid(pod("a"))) is reception.waiting.known("u-a")
+    assert reception.listed_topology(TOPOLOGY) is reception.topologies.known("n")
+    listed = reception.listed_pod(with_uid(pod("b")))
+    assert listed is not None
+    assert (listed.key.name, reception.waiting.known("u-b")) == ("b", None)
+    assert reception.listed_topology({**TOPOLOGY, "metadata": {"name": "m", "uid": "u-m"}}).node == "m"
+    assert reception.listed_pod(with_uid(pod("c", scheduler="default-scheduler"))) is None
+
+
 @pytest.mark.parametrize(
     "document",
     [
