@@ -46,6 +46,16 @@ class Plan:
     devices: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """By resource and row: what there is, what is used with the pod, is there any at all, and how much is used, in percent."""
+
+    offered: Ints
+    used: Ints
+    there: Bools
+    percent: Ints
+
+
 class Bookkeeping:
     """The amounts of one request under one set of rules."""
 
@@ -61,10 +71,14 @@ class Bookkeeping:
             self._plan = self._make_plan()
         plan = self._plan
         offered = self._columns.offered.take(rows, axis=1)
-        used = self._columns.held.take(rows, axis=1) + plan.wanted
+        used = self._columns.held.take(rows, axis=1)
+        used += plan.wanted
         fits: Bools = np.logical_and.reduce((used <= offered)[plan.needed], axis=0)
+        there = offered > 0
         percent = used * MAX_SCORE // np.maximum(offered, 1)
-        return Sums(fits, self._filling(offered, used, percent), self._sparing(offered, percent))
+        percent *= there
+        taken = Taken(offered, used, there, percent)
+        return Sums(fits, self._filling(taken), self._sparing(taken))
 
     def _make_plan(self) -> Plan:
         columns, weights = self._columns, self._rules.weights
@@ -85,28 +99,29 @@ class Bookkeeping:
     def _counts(self, name: str) -> bool:
         return name in ALWAYS_SCORED or self._amounts.get(name, 0) > 0
 
-    def _filling(self, offered: Ints, used: Ints, percent: Ints) -> Ints:
+    def _filling(self, taken: Taken) -> Ints:
         plan, strategy = self._plan, self._rules.scoring
-        there = offered[plan.scored]
         if strategy is ScoringType.LEAST_NUMA_NODES or not len(plan.weights):
-            return np.zeros(offered.shape[1], dtype=np.int64)
+            return np.zeros(taken.offered.shape[1], dtype=np.int64)
+        offered, there = taken.offered[plan.scored], taken.there[plan.scored]
         if strategy is ScoringType.BALANCED_ALLOCATION:
-            return _balance(there, used[plan.scored])
+            return _balance(offered, taken.used[plan.scored])
         if strategy is ScoringType.MOST_ALLOCATED:
-            terms = np.minimum(MAX_SCORE, percent[plan.scored])
+            terms = np.minimum(MAX_SCORE, taken.percent[plan.scored])
         else:
-            terms = np.maximum(0, there - used[plan.scored]) * MAX_SCORE // np.maximum(there, 1)
-        counts = there > 0
-        return np.asarray(plan.weights @ (terms * counts) // np.maximum(plan.weights @ counts, 1), dtype=np.int64)
+            terms = np.maximum(0, offered - taken.used[plan.scored]) * MAX_SCORE // np.maximum(offered, 1)
+        return np.asarray(plan.weights @ terms // np.maximum(plan.weights @ there, 1), dtype=np.int64)
 
-    def _sparing(self, offered: Ints, percent: Ints) -> Ints:
+    def _sparing(self, taken: Taken) -> Ints:
         plan = self._plan
+        least: Ints = np.full(taken.offered.shape[1], MAX_SCORE, dtype=np.int64)
         if not plan.devices:
-            return np.full(offered.shape[1], MAX_SCORE, dtype=np.int64)
-        least = np.where(offered[plan.devices] > 0, percent[plan.devices], MAX_SCORE).min(axis=0)
-        common = (percent[plan.common] * (offered[plan.common] > 0)).max(axis=0)
-        ahead: Ints = np.minimum(MAX_SCORE, common) - least
-        return MAX_SCORE - np.maximum(0, ahead)
+            return least
+        for line in plan.devices:
+            least = np.where(taken.there[line], np.minimum(least, taken.percent[line]), least)
+        common = np.maximum.reduce(taken.percent[plan.common])
+        ahead: Ints = np.maximum(0, np.minimum(MAX_SCORE, common) - least)
+        return MAX_SCORE - ahead
 
 
 def _some(numbers: list[int]) -> Some:

@@ -143,21 +143,23 @@ class Columns:
         if record is None or record.node is None:
             self.offered[PODS_LINE, row] = 0
             return
-        node, topology = record.node, record.topology
-        written = self._objects[row]
-        if written is None or written[0] is not node or written[1] is not topology:
-            self._objects[row] = (node, topology)
+        node, written = record.node, self._objects[row]
+        if written is None or written[0] is not node or written[1] is not record.published:
+            self._objects[row] = (node, record.published)
             self.kinds[row] = self._kind(NodeKind.of(record, node))
             self.names[row] = self.order.number(record.name)
             self.offered[:, row] = self._line(record.allocatable)
-        self.held[:, row] = self._line({**record.booked.amounts, PODS: len(record.booked)})
+        booked = record.booked
+        held = self._line(booked.amounts)
+        held[PODS_LINE] = len(booked)
+        self.held[:, row] = held
         takes_pods = not isinstance(record.inventory, Rejection) and not node.problem and record.barred() is None
         self.offered[PODS_LINE, row] = record.allocatable.get(PODS, UNLIMITED) if takes_pods else 0
         self.zones.write(row, record)
 
     def _line(self, amounts: Amounts) -> list[int]:
-        for resource in amounts:
-            if resource not in self.resources:
+        if not amounts.keys() <= self.resources.keys():
+            for resource in amounts:
                 self.place(resource)
         return [amounts.get(resource, 0) for resource in self.resources]
 

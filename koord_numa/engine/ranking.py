@@ -81,8 +81,8 @@ class Ranking:
         changed = np.array(rows, dtype=np.int64)
         self._refusals.forget(changed)
         self._untold.update(rows)
-        for row in self._fits.keys() & set(rows):
-            del self._fits[row]
+        for row in rows:
+            self._fits.pop(row, None)
         if len(rows) <= FEW:
             for row in rows:
                 self._evaluate(row)

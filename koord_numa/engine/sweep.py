@@ -112,9 +112,9 @@ class Sweep:
     def bounds(self, rows: Ints) -> Ints:
         """An upper bound of the score of each of these rows, or ``NO``. The columns must be up to date."""
         columns, parts, judged = self._columns, self._rules.parts, self._up_to_date()
-        kinds, sums = columns.kinds[rows], self._ledger.sums(rows)
-        fewest = columns.zones.fewest(rows, judged.wanted[:, kinds])
-        objects = self._row_by_row(rows) if self._by_labels else judged.objects[kinds]
+        kinds, sums = columns.kinds.take(rows), self._ledger.sums(rows)
+        fewest = columns.zones.fewest(rows, judged.wanted.take(kinds, axis=1))
+        objects = self._row_by_row(rows) if self._by_labels else judged.objects.take(kinds)
         bound = objects + judged.points[kinds, fewest]
         bound = bound + parts.resources * sums.filling + parts.devices * sums.sparing
         return np.where(sums.fits & (bound > NO), bound, NO)

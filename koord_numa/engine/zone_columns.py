@@ -71,11 +71,10 @@ def _free(record: NodeRecord) -> dict[str, list[int]]:
     """What each NUMA node has free, by resource; resources that are not listed are unlimited."""
     offer = record.inventory
     if isinstance(offer, Inventory):
-        held = record.booked.numa
-        names = {name for _, amounts in offer.zones for name in amounts}
+        recorded = [record.booked.numa.get(numa, NOTHING) for numa in offer.numa_ids]
         return {
-            name: [amounts.get(name, 0) - held.get(numa, NOTHING).get(name, 0) for numa, amounts in offer.zones]
-            for name in names
+            name: [there - held.get(name, 0) for there, held in zip(amounts, recorded, strict=True)]
+            for name, amounts in offer.totals.items()
         }
     topology = record.topology
     if offer is None and topology is not None and _hands_out_cpus(topology):
@@ -97,7 +96,7 @@ def _kubelets_cpus(record: NodeRecord, topology: Topology) -> list[int]:
 
 def _reach(free: Sequence[int], width: int) -> list[int]:
     # A NUMA node may owe more than it has (CPUs reserved under pods); it takes nothing from what others have free.
-    sums = list(accumulate(sorted((max(0, amount) for amount in free), reverse=True)))
+    sums = list(accumulate(sorted([max(0, amount) for amount in free], reverse=True)))
     return sums + sums[-1:] * (width - len(sums))
 
 

@@ -19,10 +19,15 @@ def fits_resources(wanted: Amounts, allocatable: Amounts, held: Mapping[str, int
     limit = allocatable.get(PODS)
     if limit is not None and pods + 1 > limit:
         return Rejection(Reason.RESOURCES, "Too many pods", f"{pods} of {limit} pods are there")
-    for name in sorted(wanted, key=lambda name: (_ORDER.get(name, 4), name)):
-        amount, there = wanted[name], allocatable.get(name, 0)
-        if amount > 0 and amount > there - held.get(name, 0):
-            free = max(0, there - held.get(name, 0))
-            detail = f"needs {format_amount(name, amount)} {name}, {format_amount(name, free)} of {format_amount(name, there)} free"
-            return Rejection(Reason.RESOURCES, f"Insufficient {name}", detail, resolvable=amount <= there)
-    return None
+    short = [
+        name for name, amount in wanted.items() if amount > 0 and amount > allocatable.get(name, 0) - held.get(name, 0)
+    ]
+    if not short:
+        return None
+    name = min(short, key=lambda name: (_ORDER.get(name, 4), name))
+    amount, there = wanted[name], allocatable.get(name, 0)
+    free = max(0, there - held.get(name, 0))
+    detail = (
+        f"needs {format_amount(name, amount)} {name}, {format_amount(name, free)} of {format_amount(name, there)} free"
+    )
+    return Rejection(Reason.RESOURCES, f"Insufficient {name}", detail, resolvable=amount <= there)
