@@ -91,6 +91,10 @@ class Engine:
 
     # Facts in: cheap, synchronous, idempotent.
 
+    def waits(self, uid: str) -> bool:
+        """Is this a pod that still waits for a node here, or whose bind is not settled?"""
+        return uid in self.desk.waiting
+
     def observe_waiting(self, event: str | None, pod: Pod) -> None:
         """
         A pod that has no node yet. ``DELETED`` only says that it waits no longer: the server's field selector reports a bound pod

@@ -37,6 +37,7 @@ class Reception:
 
     def __init__(self, engine: Engine, rebinds: RebindDesk) -> None:
         self._ours = frozenset(engine.settings.scheduler_names)
+        self._waits = engine.waits
         self.waiting: Roll[Pod] = Roll(engine.observe_waiting, lambda pod: pod.key.uid)
         self._freshness = Freshness(engine.observe_topology)
         self.topologies: Roll[Topology] = Roll(self._freshness.observe, lambda topology: topology.node)
@@ -57,6 +58,13 @@ class Reception:
     def listed_topology(self, raw: Mapping[str, Any]) -> Topology:
         """A NodeResourceTopology in a list, likewise. Raises ``WireError``."""
         return self.topologies.known(_meta(raw, "name")) or parse_topology(raw)
+
+    def is_news(self, event: kopf.RawEvent) -> bool:
+        """Is there anything to do? A pod that nobody waits for any more, as when we have bound it, is only crossed off the roll."""
+        if event["type"] != DELETED or self._waits(uid := _meta(event["object"], "uid")):
+            return True
+        self.waiting.cross_off(uid)
+        return False
 
     def pod(self, event: kopf.RawEvent) -> None:
         """A pod without a node."""

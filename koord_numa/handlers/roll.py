@@ -24,7 +24,7 @@ class Roll(Generic[T]):
         self._report = report
         self._key = key
         self._present: dict[Hashable, T] = {}
-        self._gone: set[Hashable] = set()
+        self._gone: set[Hashable] | None = None  # while a list is on its way: what vanished meanwhile
         self.doubtful = asyncio.Event()
         """Set when Kopf lists again: what vanished meanwhile is still on the roll."""
 
@@ -39,13 +39,18 @@ class Roll(Generic[T]):
         """Kopf reports an object. An event of type ``None`` is part of a list."""
         key = self._key(thing)
         if event == DELETED:
-            self._present.pop(key, None)
-            self._gone.add(key)
+            self.cross_off(key)
         else:
             if event is None and key in self._present:
                 self.doubtful.set()
             self._present[key] = thing
         self._report(event, thing)
+
+    def cross_off(self, key: Hashable) -> None:
+        """Kopf reports that an object is gone, and everybody else knows that already."""
+        self._present.pop(key, None)
+        if self._gone is not None:
+            self._gone.add(key)
 
     async def check(self, everything: Callable[[], Awaitable[Iterable[T]]]) -> None:
         """
@@ -54,15 +59,17 @@ class Roll(Generic[T]):
         Whatever Kopf reports while the list is on its way is newer than the list, and stays.
         """
         self.doubtful.clear()
-        self._gone.clear()
+        self._gone = set()
         before = dict(self._present)
-        listed = {self._key(thing): thing for thing in await everything()}
-        for key, thing in listed.items():
-            if key not in self._present and key not in self._gone:
-                self._present[key] = thing
-                self._report(None, thing)
+        try:
+            listed = {self._key(thing): thing for thing in await everything()}
+            for key, thing in listed.items():
+                if key not in self._present and key not in self._gone:
+                    self._present[key] = thing
+                    self._report(None, thing)
+        finally:
+            self._gone = None
         for key, thing in before.items():
             if key not in listed and self._present.get(key) is thing:
                 del self._present[key]
                 self._report(DELETED, thing)
-        self._gone.clear()

@@ -13,7 +13,12 @@ import kopf
 from koord_numa.wire import names
 
 
-@kopf.on.event("v1", "pods")
+def is_news(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> bool:
+    """Most pods that leave the selection were bound by us: that is known already, and calling a handler costs more than asking."""
+    return bool(memo.reception.is_news(event))
+
+
+@kopf.on.event("v1", "pods", when=is_news)
 async def pod_waits(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """The server selects pods without a node; one that gets a node arrives as deleted."""
     memo.reception.pod(event)

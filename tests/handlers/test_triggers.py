@@ -31,6 +31,10 @@ class Listener:
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str | None, str]] = []
+        self.bound: set[str] = set()
+
+    def waits(self, uid: str) -> bool:
+        return uid not in self.bound
 
     def observe_waiting(self, event: str | None, found: Pod) -> None:
         self.heard.append(("pod", event, found.key.name))
@@ -85,6 +89,16 @@ async def test_every_trigger_only_hands_over(listener: Listener, memo: kopf.Memo
 async def test_pods_of_other_schedulers_are_not_handed_over(listener: Listener, memo: kopf.Memo) -> None:
     await TRIGGERS.pod_waits(event=event("ADDED", with_uid(pod("a", scheduler="default-scheduler"))), memo=memo)
     assert listener.heard == []
+
+
+async def test_a_pod_that_we_have_bound_leaves_without_a_word(listener: Listener, memo: kopf.Memo) -> None:
+    await TRIGGERS.pod_waits(event=event("ADDED", with_uid(pod("a"))), memo=memo)
+    gone = event("DELETED", with_uid(pod("a")))
+    assert TRIGGERS.is_news(event=gone, memo=memo)
+    listener.bound.add("u-a")
+    assert not TRIGGERS.is_news(event=gone, memo=memo)
+    assert TRIGGERS.is_news(event=event("MODIFIED", with_uid(pod("a"))), memo=memo)
+    assert (len(memo.reception.waiting), listener.heard) == (0, [("pod", "ADDED", "a")])
 
 
 async def test_a_list_reads_only_what_is_not_on_the_roll(memo: kopf.Memo) -> None:
