@@ -158,7 +158,7 @@ SITUATIONS: dict[Reason, Situation] = {
     Reason.KUBELET_ALIGNMENT: asks(pod(10000, GI), kubelets(cpu_policy="static")),
     Reason.KUBELET_SMT: asks(pod(3000, GI), kubelets()),
     Reason.KUBELET_ALLOCATION: asks(pod(2000, 40 * GI), kubelets(KubeletPolicy.NONE, cpu_policy="static")),
-    Reason.UNTRUSTED: lambda: barred(node=Node("n"), published=CLASHING, ledger=Ledger.of([held("by-us", "0-3")])),
+    Reason.UNTRUSTED: lambda: barred(node=Node("n"), topology=CLASHING, ledger=Ledger.of([held("by-us", "0-3")])),
     Reason.COOLING_DOWN: resting,
     Reason.NODE_NAME: demands(node_name="another"),
     Reason.UNSCHEDULABLE: asks(PLAIN, with_node(ours(), unschedulable=True)),

@@ -26,11 +26,17 @@ class NodeRecord:
     One node name. ``unpublished`` are uids of counted pods that the node's topology does not show yet. ``nominees`` are pods, by
     uid, for which the node is being freed: decisions count them, ``ledger`` and ``pods`` do not. ``revision`` grows with every
     change that a decision could notice.
+
+    From the objects alone: ``topology`` is the published one unless it belongs to a former node of this name (another uid), ``inventory``
+    what the node has to give or why nothing (``None`` where a kubelet chooses, or there is no Node), ``allocatable`` what it has for pods.
     """
 
     name: str
     node: Node | None = None
     published: Topology | None = None
+    topology: Topology | None = None
+    inventory: Inventory | Rejection | None = None
+    allocatable: Amounts = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     pods: dict[str, Pod] = field(default_factory=dict)
     unpublished: set[str] = field(default_factory=set)
@@ -40,9 +46,6 @@ class NodeRecord:
     locked: str = ""
     revision: int = 0
     _ports: dict[str, tuple[HostPort, ...]] = field(default_factory=dict)  # of the pods that have any
-    _inventory: Inventory | Rejection | None = None  # of the objects alone; None: the kubelet chooses
-    _allocatable: Amounts = field(default_factory=dict)
-    _derived: bool = False  # are these two up to date?
     _candidate: Candidate | None = None
     _booked: Ledger | None = None  # the ledger with the nominees in it
     _view: KubeletView | None = None  # the last one, which saves work for the next
@@ -53,16 +56,6 @@ class NodeRecord:
         return not (self.node or self.published or self.pods or self.locked or self.nominees)
 
     @property
-    def topology(self) -> Topology | None:
-        """The published topology, unless it belongs to a former node of this name (another uid)."""
-        found = self.published
-        if found is None or self.node is None:
-            return None
-        if found.node_uid and self.node.uid and found.node_uid != self.node.uid:
-            return None
-        return found
-
-    @property
     def version(self) -> str | None:
         """The version of the published topology, ``None`` when there is none."""
         return None if self.published is None else self.published.resource_version
@@ -71,18 +64,6 @@ class NodeRecord:
     def distrust(self) -> str:
         """Why the node's CPUs cannot be trusted, empty when they can."""
         return clash(self.topology, self.ledger)
-
-    @property
-    def inventory(self) -> Inventory | Rejection | None:
-        """What the node has to give, or why nothing; ``None`` where a kubelet chooses, or there is no Node."""
-        self._derive_offer()
-        return self._inventory
-
-    @property
-    def allocatable(self) -> Amounts:
-        """What the node has for pods, without its own reservation; nothing without a Node."""
-        self._derive_offer()
-        return self._allocatable
 
     @property
     def booked(self) -> Ledger:
@@ -101,7 +82,12 @@ class NodeRecord:
     def set_objects(self, node: Node | None, published: Topology | None) -> None:
         """The Node or its topology came, changed or went."""
         self.node, self.published = node, published
-        self._derived = False
+        self.topology, self.inventory, self.allocatable = None, None, {}
+        if node is not None:
+            if published is not None and not (published.node_uid and node.uid and published.node_uid != node.uid):
+                self.topology = published
+            self.inventory = inventory_of(node, self.topology)
+            self.allocatable = allocatable_of(node, self.inventory)
         self.touch()
 
     def count(self, pod: Pod, holding: Holding) -> None:
@@ -171,13 +157,18 @@ class NodeRecord:
         topology = self.topology
         offer: Offer | None = self.inventory
         if offer is None and topology is not None:
-            unpublished = self.unpublished.union(nominees)
+            unpublished = self.unpublished.union(nominees) if nominees else self.unpublished
             self._view = offer = kubelet_view(node, topology, booked, unpublished, self._view)
         if offer is None:
             raise AssertionError(f"node {node.name} has neither an inventory nor a kubelet-owned topology")
+        return Candidate(node, offer, booked, self.allocatable, self._ports_with(nominees), self.barred())
+
+    def _ports_with(self, nominees: Mapping[str, Nominee]) -> tuple[HostPort, ...]:
+        if not self._ports and not nominees:
+            return ()
         ports = [port for wanted in self._ports.values() for port in wanted]
         ports += [port for nominee in nominees.values() for port in nominee.pod.request.constraints.host_ports]
-        return Candidate(node, offer, booked, self.allocatable, tuple(ports), self.barred())
+        return tuple(ports)
 
     def _others(self, pod: Pod) -> dict[str, Nominee]:
         """Nominees besides this pod for whom something is still kept."""
@@ -192,12 +183,3 @@ class NodeRecord:
         """A nominee that is counted by now holds what it was given, and nothing is kept for it any more."""
         kept = [nominee.holding for uid, nominee in nominees.items() if uid not in self.ledger]
         return Ledger.of([*self.ledger, *kept]) if kept else self.ledger
-
-    def _derive_offer(self) -> None:
-        if self._derived:
-            return
-        self._derived = True
-        self._inventory, self._allocatable = None, {}
-        if self.node is not None:
-            self._inventory = inventory_of(self.node, self.topology)
-            self._allocatable = allocatable_of(self.node, self._inventory)

@@ -14,7 +14,7 @@ def clash(topology: Topology | None, ledger: Ledger) -> str:
 
     Empty when nothing clashes. It ends with its cause: when one of the pods is gone, the node is trusted again.
     """
-    if topology is None or not ledger.bits:
+    if topology is None or not topology.kubelet_pods or not ledger.bits:
         return ""
     for given in topology.kubelet_pods:
         if not given.managed_by_kubelet or not given.cpus.bits & ledger.bits:

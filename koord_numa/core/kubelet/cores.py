@@ -6,6 +6,7 @@ With full-pcpus-only the kubelet refuses CPU counts that are no multiple of the 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Final
 
 from koord_numa.core.amounts import CPU, MILLI
@@ -45,12 +46,8 @@ def whole_cores(config: KubeletConfig, zones: Sequence[Zone], architecture: str,
     """
     if config.cpu_policy is not None and not config.cpu_options.get(FULL_CORES, False):
         return NO_RULE
-    counts = {*seen, *(zone.capacity.get(CPU, 0) // MILLI for zone in zones)}
-    threads = 1
-    for number in _THREADS.get(architecture, _ANY_THREADS):
-        if not any(count % number for count in counts):
-            threads = number
-            break
+    divisor = gcd(*seen, *[zone.capacity.get(CPU, 0) // MILLI for zone in zones])
+    threads = next((number for number in _THREADS.get(architecture, _ANY_THREADS) if not divisor % number), 1)
     reserved = free = 0
     for zone in zones:
         reserved += zone.capacity.get(CPU, 0) - zone.allocatable.get(CPU, 0)

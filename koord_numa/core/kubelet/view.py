@@ -80,8 +80,8 @@ def kubelet_view(
         Published(
             frame=frame,
             zones=zones,
-            requested={**total(held.amounts for held in known), PODS: len(known)},
-            pods=[*shown, *(pod_demand(held.request) for held in hidden if held.request is not None)],
+            requested={**total([held.amounts for held in known]), PODS: len(known)},
+            pods=[*shown, *[pod_demand(held.request) for held in hidden if held.request is not None]],
         )
     )
     return KubeletView(
@@ -146,8 +146,12 @@ def _without(zones: tuple[Zone, ...], hidden: Sequence[Holding]) -> tuple[Zone, 
         if not holding.numa and holding.request is not None:
             somewhere.append(_all_of(pod_demand(holding.request)))
     return tuple(
-        Zone(zone.numa, zone.capacity, zone.allocatable, _less(zone.available, [*held.get(zone.numa, ()), *somewhere]))
-        for zone in zones
+        [
+            Zone(zone.numa, zone.capacity, zone.allocatable, _less(zone.available, gone))
+            if (gone := [*held.get(zone.numa, ()), *somewhere])
+            else zone
+            for zone in zones
+        ]
     )
 
 
@@ -157,9 +161,7 @@ def _all_of(demand: PodDemand) -> dict[str, int]:
     return {CPU: cpus, **(demand.pod.memory or {}), **demand.pod.devices}
 
 
-def _less(available: Amounts, parts: Sequence[Amounts]) -> Amounts:
-    if not parts:
-        return available
+def _less(available: Amounts, parts: Sequence[Amounts]) -> dict[str, int]:
     left = dict(available)
     for amounts in parts:
         for name, amount in amounts.items():
