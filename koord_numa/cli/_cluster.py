@@ -64,7 +64,8 @@ class Snapshot:
             return Waits(f"the pod cannot be understood: {pod.problem}")
         klass = self.engine.classes.of(pod)
         if klass is None:
-            return Waits(f"the pod asks for {pod.scheduler}, which is none of our scheduler names")
+            names = ", ".join(self.engine.settings.scheduler_names)
+            return Waits(f"the pod asks for {pod.scheduler}, which is none of our scheduler names: {names}")
         desk = self.engine.desk
         node = desk.nominations.node_of(pod)
         freed = desk.decider.try_node(klass, node, pod) if node else None

@@ -121,10 +121,11 @@ def facts_in(files: Sequence[Path]) -> Facts:
     facts = Facts()
     for path in files:
         try:
-            for document in documents(path.read_text(encoding="utf-8"), str(path)):
-                facts.add(document)
+            known = [facts.add(document) for document in documents(path.read_text(encoding="utf-8"), str(path))]
         except (OSError, UnicodeDecodeError, WireError) as error:
             raise click.ClickException(f"{path}: {error}") from None
+        if not any(known):
+            raise click.ClickException(f"{path} has none of {', '.join(PARSERS)}")
     return facts
 
 

@@ -104,7 +104,7 @@ def _cpus(room: NumaRoom) -> str:
 
 def _amounts(found: tuple[NumaRoom, ...]) -> Iterator[list[str]]:
     for room in found:
-        for name in sorted(room.total):
+        for name in sorted(name for name, amount in room.total.items() if amount or name in (CPU, MEMORY)):
             free, there = (
                 amounts_text({name: part.get(name, 0)}).partition(" ")[0] for part in (room.free, room.total)
             )
@@ -114,11 +114,11 @@ def _amounts(found: tuple[NumaRoom, ...]) -> Iterator[list[str]]:
 def _pods(seen: Candidate, snapshot: Snapshot) -> Iterator[list[str]]:
     record = snapshot.engine.state.nodes[seen.node.name]
     for held in sorted(seen.ledger, key=lambda held: (held.cpus.bits or 1 << 4096, str(held.pod))):
-        pod = record.pods.get(held.pod.uid)
-        if pod is not None:
-            numa = [numa for numa, _ in held.numa] or _numa_of(seen, held.cpus)
-            qos = str(pod.request.qos) or NONE
-            yield [str(held.pod), qos, asked(pod), policies(pod), numa_text(numa), str(held.cpus) or _unknown(seen)]
+        uid = held.pod.uid
+        pod = record.pods[uid] if uid in record.pods else record.nominees[uid].pod
+        numa = [numa for numa, _ in held.numa] or _numa_of(seen, held.cpus)
+        cpus = str(held.cpus) or _unknown(seen) if uid in record.pods else "kept free for it"
+        yield [str(held.pod), str(pod.request.qos) or NONE, asked(pod), policies(pod), numa_text(numa), cpus]
 
 
 def _numa_of(seen: Candidate, cpus: CpuSet) -> list[int]:

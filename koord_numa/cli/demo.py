@@ -48,7 +48,7 @@ LOOK_AROUND = (
 """What is worth a look in a demo that is kept."""
 
 
-@click.command()
+@click.command(short_help="Fill a simulated rack through the real operator.")
 @click.option("--keep", is_flag=True, help="Leave the cluster running afterwards, to look around with kubectl.")
 @click.option("--seed", type=int, help="Submit the pods in another order.")
 @click.option("--speed", type=click.FloatRange(0.1, 10.0), default=1.0, help="Submit pods so many times as fast.")

@@ -14,7 +14,7 @@ from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
 
 
-@click.command()
+@click.command(short_help="Say why a pod waits, or what it holds.")
 @click.argument("pod")
 @click.option("-n", "--namespace", default="default", show_default=True)
 @FILES

@@ -9,7 +9,7 @@ from koord_numa.cli._console import open_console
 from koord_numa.cli._nodes import node_report
 
 
-@click.command()
+@click.command(short_help="Show the CPUs of one node, and who holds what.")
 @click.argument("name")
 @FILES
 @KUBECONFIG

@@ -22,7 +22,7 @@ from koord_numa.settings import Settings, SettingsError, load_settings
 WIDEST = 160
 
 
-@click.command()
+@click.command(short_help="Repack the CPUs of the pods on a node.")
 @click.argument("node")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--wait", is_flag=True, help="Wait for the end and show the node as it is then.")
@@ -57,9 +57,9 @@ async def _rebind(wish: Wish, wait: bool, kubeconfig: Path | None, settings: Set
         status = await follow(api, name, console.print)
         if status["phase"] != "Succeed" and not status.get("result"):
             return False
-        if wish.dry_run:
+        if wish.dry_run and status.get("plan"):
             _show(console, "after, if it were done", _picture(before, wish.node, _planned(status)))
-        else:
+        elif not wish.dry_run:
             _show(console, "after", _picture(await read_snapshot(api, settings), wish.node, {}))
         for line in _moves(status.get("plan" if wish.dry_run else "result") or ()):
             console.print(line)

@@ -16,7 +16,7 @@ from koord_numa.settings import Settings, SettingsError, load_settings
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 
-@click.command()
+@click.command(short_help="Run the scheduler.")
 @click.option(
     "--kubeconfig", type=click.Path(path_type=Path), help="Default: service account, $KUBECONFIG, ~/.kube/config."
 )
@@ -31,7 +31,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
     help="For /healthz, /readyz and /metrics; 0 takes a free one.",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
-@click.option("--log-format", type=click.Choice(LogFormat), default=LogFormat.TEXT, show_default=True)
+@click.option("--log-format", type=click.Choice([each.value for each in LogFormat]), default="text", show_default=True)
 @click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, envvar="KOORD_NUMA_LEADER_ELECT")
 @click.option(
     "--identity", default="", envvar="KOORD_NUMA_IDENTITY", help="Name in the Lease; default: host and a random part."
@@ -42,12 +42,12 @@ def command(
     namespace: str | None,
     metrics_port: int,
     log_level: str,
-    log_format: LogFormat,
+    log_format: str,
     leader_elect: bool,
     identity: str,
 ) -> None:
     """Schedule the pods that ask for us, until SIGTERM."""
-    configure_logging(log_level, log_format)
+    configure_logging(log_level, LogFormat(log_format))
     try:
         settings = load_settings(config) if config else Settings()
         if namespace:

@@ -16,7 +16,7 @@ SANDBOX = "koord-numa-sandbox"
 """The cluster's name in every kubeconfig of ours."""
 
 
-@click.command()
+@click.command(short_help="Serve a Kubernetes API in memory.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a free one.")
 @click.option(
     "--kubeconfig", type=click.Path(path_type=Path), help="Where to write the kubeconfig; default: a temporary file."
@@ -30,7 +30,7 @@ SANDBOX = "koord-numa-sandbox"
 def command(port: int, kubeconfig: Path | None, machines: tuple[Path, ...]) -> None:
     """Serve an in-memory Kubernetes API on loopback, plain HTTP, until Ctrl-C."""
     if kubeconfig is not None and kubeconfig.exists() and SANDBOX not in kubeconfig.read_text(errors="replace"):
-        raise click.ClickException(f"{kubeconfig} is somebody else's kubeconfig and is not overwritten")
+        raise click.ClickException(f"{kubeconfig} is there already and none of ours: it is not overwritten")
     try:
         nodes = [node for path in machines for node in load_descriptions(path)]
         with tempfile.TemporaryDirectory(prefix="koord-numa-") as folder:

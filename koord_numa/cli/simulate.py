@@ -26,7 +26,7 @@ class _End(Enum):
     WAITS = "waits"
 
 
-@click.command()
+@click.command(short_help="Say where the pods of a manifest would go.")
 @click.option("-f", "--filename", "source", type=click.File(encoding="utf-8"), required=True, help="- reads stdin.")
 @FILES
 @KUBECONFIG

@@ -8,7 +8,7 @@ import click
 from koord_numa import __version__
 
 
-@click.command()
+@click.command(short_help="Print versions, for bug reports.")
 def command() -> None:
     """Print the versions of koord-numa and of what it stands on."""
     click.echo(f"koord-numa {__version__}")

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 import aiohttp
 import orjson
+import yaml
 from kubernetes_asyncio import config as credentials
 from kubernetes_asyncio.client import ApiClient, Configuration
 
@@ -32,6 +33,9 @@ REQUEST_TIMEOUT: Final = 15.0
 
 CONNECT_TIMEOUT: Final = 5.0
 """Seconds to get a connection."""
+
+USUAL: Final = "~/.kube/config"
+"""The kubeconfig of somebody who names none."""
 
 READ_BUFFER: Final = 2**21
 """Bytes: one watch event of the largest object that etcd takes fits in."""
@@ -57,15 +61,32 @@ async def load_configuration(kubeconfig: Path | None = None) -> Configuration:
     """
     configuration = Configuration()
     try:
-        if kubeconfig is not None:
-            await credentials.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration)
-        elif "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
+        if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
             credentials.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # theirs
         else:
-            await credentials.load_kube_config(client_configuration=configuration)
+            files = _kubeconfigs(kubeconfig)
+            await credentials.load_kube_config(config_file=files, client_configuration=configuration)
     except (credentials.ConfigException, OSError) as error:
         raise NoCredentials(f"no credentials for a cluster: {error}") from error
+    except (
+        yaml.YAMLError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:  # what theirs makes of other files
+        raise NoCredentials(f"no credentials for a cluster: {files} is no kubeconfig: {error}") from error
     return configuration
+
+
+def _kubeconfigs(named: Path | None) -> str:
+    """The kubeconfig or, as kubectl, those in ``KUBECONFIG`` that exist. Raises ``NoCredentials`` when there is none."""
+    text = str(named) if named is not None else os.environ.get("KUBECONFIG") or USUAL
+    wanted = [name for name in text.split(os.pathsep) if name]
+    found = [name for name in wanted if Path(name).expanduser().is_file()]
+    if not found:
+        raise NoCredentials(f"no credentials for a cluster: there is no file {' or '.join(wanted)}")
+    return os.pathsep.join(found)
 
 
 class Api:

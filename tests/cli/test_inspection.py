@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from koord_numa.cli import main
 from tests.cli.small import ask, pod, small_world
 
 RUNNING = pod("runs", 4, node="own", cpus="0-1,8-9")
@@ -165,3 +167,30 @@ async def test_without_a_cluster(tmp_path: Path) -> None:
     answer = await ask(here, "nodes")
     assert answer.exit_code == 1
     assert answer.output.startswith("Error: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("profiles: []", "has none of Node, NodeResourceTopology, Pod,", id="nothing-of-interest"),
+        pytest.param("kind: Pod\nmetadata: {name: p, uid: u}", "there are no nodes", id="no-nodes"),
+        pytest.param("kind: Node\nmetadata: {}", "Node: metadata.name", id="no-name"),
+        pytest.param("a: [", "is not YAML", id="not-yaml"),
+        pytest.param("- 1", "no Kubernetes object", id="a-list"),
+    ],
+)
+def test_files_that_are_no_cluster(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    answer = CliRunner().invoke(main, ["nodes", "--from", str(file)])
+    assert answer.exit_code == 1
+    assert message in answer.output
+
+
+async def test_room_that_is_kept_shows_on_its_node(tmp_path: Path) -> None:
+    foreign = pod("foreign", 4)
+    foreign["spec"]["schedulerName"] = "default-scheduler"
+    async with small_world(tmp_path, RUNNING, foreign) as here:
+        here.server.store.patch("pods", "foreign", {"status": {"nominatedNodeName": "own"}}, "default", "status")
+        answer = await ask(here, "node", "own")
+    assert answer.output.splitlines()[-1] == "default/foreign  LSR  4 CPU 1Gi  -       -     kept free for it"

@@ -1,15 +1,22 @@
 """The command line of the operator, and its log lines."""
 
 import logging
+import re
 import sys
+from pathlib import Path
+from typing import Final
 
 import orjson
 import pytest
+import yaml
+from click import Context
 from click.testing import CliRunner
 
 from koord_numa import __version__
 from koord_numa.cli import main
 from koord_numa.cli._logs import JsonFormatter, TextFormatter
+
+DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 
 
 def record(**extra: str) -> logging.LogRecord:
@@ -60,7 +67,8 @@ def test_every_command_is_listed() -> None:
     ("arguments", "complaint"),
     [
         pytest.param(["--config", "/does/not/exist"], "/does/not/exist: cannot be read", id="configuration"),
-        pytest.param(["--kubeconfig", "/does/not/exist"], "no credentials for a cluster", id="kubeconfig"),
+        pytest.param(["--kubeconfig", "/does/not/exist"], "there is no file /does/not/exist", id="kubeconfig"),
+        pytest.param(["--kubeconfig", __file__], "is no kubeconfig", id="not-a-kubeconfig"),
         pytest.param(["--log-format", "xml"], "'xml' is not one of", id="flag"),
     ],
 )
@@ -73,6 +81,32 @@ def test_what_is_wrong_is_said_in_one_line(arguments: list[str], complaint: str)
     assert result.exit_code != 0
     assert complaint in result.output
     assert "Traceback" not in result.output
+
+
+def deployed() -> dict[str, list[str]]:
+    """How the deployments start the operator."""
+    dockerfile = (DEPLOY / "Dockerfile").read_text()
+    [default] = re.findall(r"^CMD (\[.*\])$", dockerfile, re.MULTILINE)
+    [deployment] = yaml.safe_load_all((DEPLOY / "kustomize" / "base" / "deployment.yaml").read_text())
+    values = yaml.safe_load((DEPLOY / "chart" / "koord-numa" / "values.yaml").read_text())
+    return {
+        "image": orjson.loads(default),
+        "kustomize": deployment["spec"]["template"]["spec"]["containers"][0]["args"],
+        "chart": ["run", "--log-format", values["logFormat"], "--log-level", values["logLevel"]],
+    }
+
+
+@pytest.mark.parametrize("way", ["image", "kustomize", "chart"])
+def test_deployments_start_it_with_options_that_exist(way: str) -> None:
+    name, *options = deployed()[way]
+    command = main.get_command(Context(main), name)
+    assert command is not None
+    assert command.make_context(name, options).params["log_format"] == "json"
+
+
+def test_every_command_says_in_one_line_what_it_does() -> None:
+    lines = CliRunner().invoke(main, ["--help"]).output.partition("Commands:")[2].splitlines()
+    assert [line for line in lines if "..." in line or len(line) > 80] == []
 
 
 def test_an_unknown_command() -> None:

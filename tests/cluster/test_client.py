@@ -101,8 +101,27 @@ async def test_requests_say_who_we_are(server: ApiServer, api: Api) -> None:
 
 
 async def test_without_credentials_there_is_no_connection(tmp_path: Path) -> None:
-    with pytest.raises(NoCredentials, match="no credentials for a cluster"):
+    with pytest.raises(NoCredentials, match=r"no credentials for a cluster: there is no file .*missing"):
         await Api.connect(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "a text", "{a: [", "{}", "{current-context: x}", "\x00"])
+async def test_a_file_that_is_no_kubeconfig_is_said(tmp_path: Path, text: str) -> None:
+    (tmp_path / "kubeconfig").write_text(text)
+    with pytest.raises(NoCredentials, match="no credentials for a cluster: "):
+        await Api.connect(tmp_path / "kubeconfig")
+
+
+async def test_of_several_kubeconfigs_those_that_exist_count(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = server.write_kubeconfig(tmp_path / "kubeconfig")
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'missing'}:{there}")
+    api = await Api.connect(None)
+    await api.close()
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'missing'}:{tmp_path / 'absent'}")
+    with pytest.raises(NoCredentials, match=r"missing or .*absent"):
+        await Api.connect(None)
 
 
 async def test_a_token_of_the_kubeconfig_is_sent(tmp_path: Path) -> None:
