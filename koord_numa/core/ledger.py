@@ -7,7 +7,7 @@ The ledger of one node: which pod holds which CPUs, and which amounts on which N
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from koord_numa.core.amounts import CPU, Amounts
+from koord_numa.core.amounts import CPU, NOTHING, Amounts
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.effective import effective_requests
 from koord_numa.core.request import Assignment, Pod, PodKey, PodRequest
@@ -29,18 +29,17 @@ class Holding:
     numa: tuple[tuple[int, Amounts], ...] = ()
     request: PodRequest | None = field(default=None, compare=False)  # only carried along; binding fills in its policies
     created: float = 0.0
+    loose: Amounts = field(init=False, repr=False, compare=False)  # what it holds without a known NUMA node
 
-    @property
-    def loose(self) -> Amounts:
-        """What it holds without a known NUMA node. CPUs of its own are known by their ids."""
-        rest = dict(self.amounts)
+    def __post_init__(self) -> None:
+        # CPUs of its own are known by their ids.
+        rest = {name: amount for name, amount in self.amounts.items() if name != CPU or not self.cpus}
         for _, amounts in self.numa:
             for name, amount in amounts.items():
                 if name in rest:
                     rest[name] -= amount
-        if self.cpus:
-            rest.pop(CPU, None)
-        return {name: amount for name, amount in rest.items() if amount > 0}
+        loose = {name: amount for name, amount in rest.items() if amount > 0}
+        object.__setattr__(self, "loose", loose or NOTHING)
 
     @property
     def is_bare(self) -> bool:
@@ -80,8 +79,8 @@ class Ledger:
     numa: dict[int, dict[str, int]] = field(default_factory=dict)
     loose: dict[str, int] = field(default_factory=dict)
     bare: dict[str, int] = field(default_factory=dict)
-    references: dict[int, int] = field(default_factory=dict)  # CPU -> how many pods hold it
     bits: int = 0  # CPUs held by at least one pod
+    more: list[int] = field(default_factory=list)  # CPUs held by at least two pods, by at least three, and so on
     revision: int = field(default=0, compare=False)
     derived: object = field(default=None, repr=False, compare=False)  # what was last computed from this revision
 
@@ -107,19 +106,32 @@ class Ledger:
         """CPUs that some pod holds as its own."""
         return CpuSet(self.bits)
 
+    @property
+    def shared(self) -> CpuSet:
+        """CPUs that more than one pod holds."""
+        return CpuSet(self.more[0]) if self.more else EMPTY
+
+    @property
+    def references(self) -> dict[int, int]:
+        """By how many pods each held CPU is held."""
+        counts: dict[int, int] = {}
+        for bits in (self.bits, *self.more):
+            for cpu in CpuSet(bits):
+                counts[cpu] = counts.get(cpu, 0) + 1
+        return counts
+
     def hold(self, holding: Holding) -> None:
         """Count a pod in, replacing what the same pod held before."""
         uid = holding.pod.uid
-        self.release(uid)
+        if uid in self.holdings:
+            self.release(uid)
         self.holdings[uid] = holding
         _count(self.amounts, holding.amounts, 1)
         _count(self.loose, holding.loose, 1)
         self._count_numa(holding, 1)
         if holding.is_bare:
             self.bare[uid] = holding.cpus.bits
-        for cpu in holding.cpus:
-            self.references[cpu] = self.references.get(cpu, 0) + 1
-        self.bits |= holding.cpus.bits
+        self._count_cpus(holding.cpus.bits)
         self._changed()
 
     def release(self, uid: str) -> None:
@@ -131,12 +143,26 @@ class Ledger:
         _count(self.loose, holding.loose, -1)
         self._count_numa(holding, -1)
         self.bare.pop(uid, None)
-        for cpu in holding.cpus:
-            self.references[cpu] -= 1
-            if not self.references[cpu]:
-                del self.references[cpu]
-                self.bits &= ~(1 << cpu)
+        self._discount_cpus(holding.cpus.bits)
         self._changed()
+
+    def _count_cpus(self, bits: int) -> None:
+        again = self.bits & bits
+        self.bits |= bits
+        for place, held in enumerate(self.more):
+            self.more[place] = held | again
+            again &= held
+        if again:
+            self.more.append(again)
+
+    def _discount_cpus(self, bits: int) -> None:
+        for place in reversed(range(len(self.more))):
+            last = self.more[place] & bits
+            self.more[place] ^= last
+            bits ^= last
+        while self.more and not self.more[-1]:
+            self.more.pop()
+        self.bits &= ~bits
 
     def _count_numa(self, holding: Holding, sign: int) -> None:
         for numa, amounts in holding.numa:

@@ -35,7 +35,8 @@ class PlacedPods:
     def add(self, record: NodeRecord, pod: Pod) -> None:
         """A pod is counted, or counted anew."""
         uid, place = pod.key.uid, (record, pod)
-        self.remove(uid)
+        if uid in self._places:
+            self.remove(uid)
         self._places[uid] = place
         self._by_namespace.setdefault(pod.key.namespace, {})[uid] = place
         demands = pod.request.constraints

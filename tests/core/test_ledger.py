@@ -1,5 +1,7 @@
 """Laws of the ledger: hold and release are inverse, and what is rebuilt equals what lived."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +49,17 @@ def test_every_pod_released_leaves_nothing(history: list[Holding]) -> None:
     for holding in history:
         ledger.release(holding.pod.uid)
     assert ledger == Ledger()
+
+
+@given(st.lists(holdings()), st.data())
+def test_every_cpu_knows_by_how_many_it_is_held(history: list[Holding], data: st.DataObject) -> None:
+    ledger = Ledger.of(history)
+    for holding in history:
+        if data.draw(st.booleans()):
+            ledger.release(holding.pod.uid)
+    counts = Counter(cpu for holding in ledger for cpu in holding.cpus)
+    assert (ledger.references, ledger.cpus) == (dict(counts), CpuSet.of(counts))
+    assert ledger.shared == CpuSet.of(cpu for cpu, count in counts.items() if count > 1)
 
 
 def test_each_change_has_a_revision_of_its_own() -> None:

@@ -57,7 +57,7 @@ def survey(
 def _is_contested(holding: Holding, inventory: Inventory, ledger: Ledger) -> bool:
     if holding.cpus & inventory.reserved or not holding.cpus <= inventory.cpus:
         return True
-    return any(ledger.references.get(cpu, 0) > 1 for cpu in holding.cpus)
+    return bool(holding.cpus & ledger.shared)
 
 
 def _kept_clear(holding: Holding, machine: Machine) -> CpuSet:
