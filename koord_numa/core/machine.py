@@ -153,7 +153,11 @@ class Machine:
 
     def numa_of(self, cpus: CpuSet) -> int:
         """The mask of NUMA nodes that these CPUs sit on."""
-        return sum(1 << numa for numa, bits in self.numa_bits.items() if bits & cpus.bits)
+        mask = 0
+        for numa, bits in self.numa_bits.items():
+            if bits & cpus.bits:
+                mask |= 1 << numa
+        return mask
 
 
 def _count(cpus: Sequence[Cpu], cores: Sequence[Core]) -> Counts:

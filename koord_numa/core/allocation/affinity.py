@@ -43,7 +43,8 @@ class Sets:
 
     def __init__(self, need: Need, offers: Offers) -> None:
         self.need, self.offers = need, offers
-        self.position = {numa: index for index, numa in enumerate(offers.numa_ids)}
+        ids = offers.accounts.numa_ids
+        self.position = dict(zip(ids, range(len(ids)), strict=True))
         self.lacking = 0  # NUMA nodes that some resource strikes
         for mask in offers.lacking.values():
             self.lacking |= mask
@@ -52,7 +53,7 @@ class Sets:
         for name, amounts in offers.given.items():
             unit, needed = offers.units[name], need.amounts[name]
             whole = tuple([amount // unit * unit for amount in amounts]) if unit > 1 else amounts
-            sums = {1 << numa: amount for numa, amount in zip(offers.numa_ids, whole, strict=True)}
+            sums = {1 << numa: amount for numa, amount in zip(ids, whole, strict=True)}
             sums[0] = 0
             self._wanted.append((needed, whole, sums))
             self.shortage = self.shortage or sum(whole) < needed or needed % unit != 0

@@ -33,7 +33,9 @@ def numa_occupancy(ledger: Ledger, machine: Machine | None) -> exclusive.Occupan
     single = shared = 0
     if machine is not None:
         for holding in ledger:
-            mask = machine.numa_of(holding.cpus) if holding.cpus else 0
+            if not holding.cpus.bits:
+                continue
+            mask = machine.numa_of(holding.cpus)
             if mask & (mask - 1):
                 shared |= mask
             else:
