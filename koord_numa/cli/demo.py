@@ -58,7 +58,7 @@ def command(keep: bool, seed: int | None, speed: float) -> None:
     with tempfile.TemporaryDirectory(prefix="koord-numa-demo-") as folder:
         try:
             code = asyncio.run(_run(console, Path(folder), Plan(keep, seed, Pace(pause=PAUSE / speed))))
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, asyncio.CancelledError):
             console.print("\nstopped; nothing is left behind")
             code = 130
     raise SystemExit(code)
@@ -74,7 +74,8 @@ class Plan:
 
 
 async def _run(console: Console, folder: Path, plan: Plan) -> int:
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _interrupt)
+    if task := asyncio.current_task():  # SIGINT may be ignored, as in a shell's background; SIGTERM must work all the same
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     nodes = load_descriptions(DEMO_RACK)
     pods = load_pods(DEMO_PODS, plan.seed)
     kubeconfig, log = folder / "kubeconfig", folder / "operator.log"
@@ -94,10 +95,6 @@ async def _run(console: Console, folder: Path, plan: Plan) -> int:
             async with reporting(here):
                 await _stay(console, kubeconfig)
         return code
-
-
-def _interrupt() -> None:
-    signal.raise_signal(signal.SIGINT)
 
 
 class _display:  # noqa: N801  (used as a function)

@@ -3,7 +3,7 @@
 import re
 import sys
 from pathlib import Path
-from signal import SIGINT, SIGTERM, Signals
+from signal import SIG_IGN, SIGINT, SIGTERM, Signals, signal
 
 import pytest
 import yaml
@@ -131,6 +131,18 @@ async def test_nothing_is_left_of_an_interrupted_demo(tmp_path: Path, number: Si
         assert not await is_open(url)
     assert left_in(tmp_path) == []
     assert processes_about(str(tmp_path)) == []
+
+
+async def test_sigterm_ends_it_where_sigint_is_ignored(tmp_path: Path) -> None:
+    ignored = signal(SIGINT, SIG_IGN)
+    try:
+        async with started("demo", TMPDIR=str(tmp_path)) as process:
+            await line_with(process, "0 of")
+            process.send_signal(SIGTERM)
+            assert await process.wait() == 130
+    finally:
+        signal(SIGINT, ignored)
+    assert left_in(tmp_path) == []
 
 
 def test_the_rack_is_eight_machines_of_three_kinds_and_both_owners() -> None:
