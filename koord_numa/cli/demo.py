@@ -74,7 +74,8 @@ class Plan:
 
 
 async def _run(console: Console, folder: Path, plan: Plan) -> int:
-    if task := asyncio.current_task():  # SIGINT may be ignored, as in a shell's background; SIGTERM must work all the same
+    # Not by SIGINT, which may be ignored, as in the background of a shell.
+    if task := asyncio.current_task():
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     nodes = load_descriptions(DEMO_RACK)
     pods = load_pods(DEMO_PODS, plan.seed)

@@ -45,6 +45,6 @@ async def _serve(nodes: list[NodeDescription], kubeconfig: Path, port: int) -> N
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with world(nodes, kubeconfig, port) as here, reporting(here):
         click.echo(f"serving {here.server.url} with {count(len(nodes), 'simulated machine')}")
-        click.echo(f"export KUBECONFIG={kubeconfig}")
+        click.echo(f"export KUBECONFIG={kubeconfig.absolute()}")
         with contextlib.suppress(asyncio.CancelledError):
             await stop.wait()
