@@ -34,7 +34,7 @@ def command(port: int, kubeconfig: Path | None, machines: tuple[Path, ...]) -> N
     try:
         nodes = [node for path in machines for node in load_descriptions(path)]
         with tempfile.TemporaryDirectory(prefix="koord-numa-") as folder:
-            asyncio.run(_serve(nodes, kubeconfig or Path(folder) / "kubeconfig", port))
+            asyncio.run(_serve(nodes, (kubeconfig or Path(folder) / "kubeconfig").absolute(), port))
     except (OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
 
@@ -45,6 +45,6 @@ async def _serve(nodes: list[NodeDescription], kubeconfig: Path, port: int) -> N
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with world(nodes, kubeconfig, port) as here, reporting(here):
         click.echo(f"serving {here.server.url} with {count(len(nodes), 'simulated machine')}")
-        click.echo(f"export KUBECONFIG={kubeconfig.absolute()}")
+        click.echo(f"export KUBECONFIG={kubeconfig}")
         with contextlib.suppress(asyncio.CancelledError):
             await stop.wait()
