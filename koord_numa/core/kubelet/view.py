@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MILLI, PODS, Amounts, total
+from koord_numa.core.amounts import PODS, total
 from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.cores import ARCHITECTURE, NO_RULE, WholeCores, whole_cores
 from koord_numa.core.kubelet.frame import Frame
+from koord_numa.core.kubelet.hidden import without_hidden
 from koord_numa.core.kubelet.leftovers import without_leftovers
 from koord_numa.core.kubelet.published import Published, surmise
 from koord_numa.core.kubelet.replay import admit
@@ -68,13 +69,13 @@ def kubelet_view(
     Gather what is known of one kubelet-owned node from what exporters publish.
 
     ``unpublished`` are the uids of pods that ``topology`` does not show yet: placed by us, or seen bound, since it was made. What they hold
-    per NUMA node is subtracted here, and where nobody knows the NUMA node, what they ask for is missing on each. The other pods' use is in
-    the zones' available amounts already. ``previous`` saves work only.
+    is missing on every NUMA node where they may be. The other pods' use is in the zones' available amounts already. ``previous`` saves work
+    only.
     """
     known = list(holdings)
     hidden = [held for held in known if held.pod.uid in unpublished]
     shown = [pod_demand(held.request) for held in known if held.request is not None and held.pod.uid not in unpublished]
-    zones = _without(without_leftovers(topology.zones, shown), hidden)
+    zones = without_hidden(without_leftovers(topology.zones, shown), hidden, topology)
     frame = _frame(node, topology, previous)
     guess = surmise(
         Published(
@@ -133,38 +134,3 @@ def _problem(topology: Topology) -> str:
     if topology.kubelet.topology_policy is None:
         return "the topology manager policy is not published"
     return ""
-
-
-def _without(zones: tuple[Zone, ...], hidden: Sequence[Holding]) -> tuple[Zone, ...]:
-    if not hidden:
-        return zones
-    somewhere: list[Amounts] = []
-    held: dict[int, list[Amounts]] = {}
-    for holding in hidden:
-        for numa, amounts in holding.numa:
-            held.setdefault(numa, []).append(amounts)
-        if not holding.numa and holding.request is not None:
-            somewhere.append(_all_of(pod_demand(holding.request)))
-    return tuple(
-        [
-            Zone(zone.numa, zone.capacity, zone.allocatable, _less(zone.available, gone))
-            if (gone := [*held.get(zone.numa, ()), *somewhere])
-            else zone
-            for zone in zones
-        ]
-    )
-
-
-def _all_of(demand: PodDemand) -> dict[str, int]:
-    """The most that a pod may hold: CPUs of all its containers, memory and devices of those that run at once."""
-    cpus = sum(part.cpus for _, part in demand.containers) * MILLI
-    return {CPU: cpus, **(demand.pod.memory or {}), **demand.pod.devices}
-
-
-def _less(available: Amounts, parts: Sequence[Amounts]) -> dict[str, int]:
-    left = dict(available)
-    for amounts in parts:
-        for name, amount in amounts.items():
-            if name in left:
-                left[name] -= amount
-    return left

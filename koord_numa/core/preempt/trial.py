@@ -12,6 +12,7 @@ from koord_numa.core.candidate import Candidate
 from koord_numa.core.constraints import HostPort
 from koord_numa.core.decide import Ask, Fit, Rules, evaluate, refuse_everywhere
 from koord_numa.core.fit.pod_affinity import Namespaces
+from koord_numa.core.kubelet.hidden import shown_where_foreseen
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.preempt.around import ask_without
@@ -81,8 +82,9 @@ class Trial:
         after = credited(topology, [place for uid in self.gone if (place := self._place(uid)) is not None])
         if after is None:
             return None
-        unpublished = self._site.unpublished.difference(self.gone)
-        return replace(seen, offer=kubelet_view(seen.node, after, self._ledger, unpublished, seen.offer))
+        hidden = [held for uid, held in self._ledger.holdings.items() if uid in self._site.unpublished]
+        after = replace(after, zones=shown_where_foreseen(after.zones, hidden))
+        return replace(seen, offer=kubelet_view(seen.node, after, self._ledger, (), seen.offer))
 
     def _ports(self) -> tuple[HostPort, ...]:
         site = self._site

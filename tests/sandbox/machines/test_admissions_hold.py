@@ -1,8 +1,10 @@
 """Where the scheduler foresees that a kubelet will admit a pod, the simulated kubelet does: judged by published objects alone."""
 
+import json
 import random
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -12,12 +14,13 @@ from koord_numa.core.kubelet.answers import KubeletAdmission
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.ledger import Holding, holding_of
 from koord_numa.core.node import KubeletConfig
-from koord_numa.core.request import Pod, PodKey
+from koord_numa.core.request import Assignment, Pod, PodKey
 from koord_numa.core.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.sandbox.apiserver import DeleteOptions, DirectStore
 from koord_numa.sandbox.machines import NodeDescription, Rack, Shape, Style
 from koord_numa.sandbox.machines.hardware import GIB
 from koord_numa.wire import parse_node, parse_pod, parse_topology
+from koord_numa.wire.status import status_text
 from tests.sandbox.machines.conftest import MakeRack
 from tests.sandbox.machines.pods import bind
 
@@ -111,3 +114,89 @@ def test_every_pod_is_admitted(store: DirectStore, rack_of: MakeRack, descriptio
     bound = play(store, rack, random.Random(seed))
     assert [str(complaint) for complaint in rack.refusals] == []
     assert bound >= PODS // 5
+
+
+def tight_pod(store: DirectStore, name: str, dice: random.Random) -> Pod:
+    """A Guaranteed pod of which few fit on one NUMA node, and for another reason each."""
+    limits = {"cpu": dice.choice("1224"), "memory": "1Gi"}
+    if dice.random() < 0.3:
+        limits["nvidia.com/gpu"] = "1"
+    if dice.random() < 0.4:
+        limits["hugepages-1Gi"] = dice.choice(("1Gi", "2Gi"))
+    container = {"name": "c", "image": "i", "resources": {"limits": limits}}
+    spec = {"containers": [container]}
+    return parse_pod(store.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}))
+
+
+@dataclass(slots=True)
+class Blind:
+    """
+    A scheduler whose binds take a while, though they stay in order, and a kubelet that tells nobody what it does until somebody publishes
+    it: pods leave before others, that were placed beside them, arrive.
+    """
+
+    store: DirectStore
+    rack: Rack
+    dice: random.Random
+    assumed: deque[tuple[Pod, KubeletAdmission]] = field(default_factory=deque)
+    bound: list[PodKey] = field(default_factory=list)
+    unpublished: set[str] = field(default_factory=set)
+    count: int = 0
+
+    def place(self, number: int) -> None:
+        """Decide on one more pod."""
+        pod = tight_pod(self.store, f"p{number}", self.dice)
+        known = [*holdings(self.store), *(holding_of(other, Assignment(numa=it.numa)) for other, it in self.assumed)]
+        topology = parse_topology(self.store.get(TOPOLOGIES, "k"))
+        view = kubelet_view(parse_node(self.store.get("nodes", "k")), topology, known, self.unpublished)
+        verdict = would_admit(pod.request, view)
+        if isinstance(verdict, KubeletAdmission):
+            self.assumed.append((pod, verdict))
+            self.unpublished.add(pod.key.uid)
+
+    def bind_next(self) -> None:
+        """The decision that was made first becomes true."""
+        if self.assumed:
+            pod, verdict = self.assumed.popleft()
+            bind(self.store, pod.key, "k", json.loads(status_text(Assignment(numa=verdict.numa))))
+            self.bound.append(pod.key)
+            self.count += 1
+
+    def lose_one(self) -> None:
+        """A pod leaves."""
+        if self.bound:
+            gone = self.bound.pop(self.dice.randrange(len(self.bound)))
+            self.store.delete("pods", gone.name, options=DeleteOptions(grace=0))
+
+    def publish(self) -> None:
+        """Everybody sees what the kubelet has done."""
+        self.rack.publish()
+        self.unpublished = {pod.key.uid for pod, _ in self.assumed}
+
+    def play(self) -> int:
+        """Returns how many pods were bound."""
+        for number in range(4 * PODS):
+            self.place(number)
+            for act, chance in (
+                (self.bind_next, 0.6),
+                (self.lose_one, 0.4),
+                (self.bind_next, 0.4),
+                (self.publish, 0.1),
+            ):
+                if self.dice.random() < chance:
+                    act()
+        return self.count
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize(
+    "name", ["single, whole cores", "single, options hidden", "restricted", "restricted, pod scope, hidden"]
+)
+def test_every_pod_is_admitted_though_others_leave_unseen(
+    store: DirectStore, rack_of: MakeRack, name: str, seed: int
+) -> None:
+    rack = rack_of([NODES[name]])
+    bound = Blind(store, rack, random.Random(seed)).play()
+    assert [str(complaint) for complaint in rack.refusals] == []
+    assert rack.clashes() == []
+    assert bound >= PODS

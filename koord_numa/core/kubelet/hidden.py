@@ -1,0 +1,96 @@
+"""
+What pods may be using that the published amounts do not show yet. Nobody tells where a kubelet has put them, so they are missing wherever
+they could be.
+
+Theory. A kubelet takes the lowest NUMA nodes that have room. A pod was placed where some NUMA node had room with everybody in his
+place who was there or on his way. Kubelets admit pods in the order in which they are bound, so there is room when the pod comes; but
+somebody may have left by then, or never come, and the pod is below. It is never above.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from koord_numa.core.amounts import CPU, MILLI, Amounts, total
+from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
+from koord_numa.core.kubelet.machine import CLOSEST_NUMA
+from koord_numa.core.ledger import Holding
+from koord_numa.core.node import Topology, Zone
+from koord_numa.core.vocabulary import KubeletScope
+
+
+def without_hidden(zones: Sequence[Zone], hidden: Sequence[Holding], topology: Topology) -> tuple[Zone, ...]:
+    """The zones with less available: what these pods may hold there."""
+    missing = (part for holding in hidden for part in _wherever(holding, zones, topology))
+    return _without(zones, missing) if hidden else tuple(zones)
+
+
+def shown_where_foreseen(zones: Sequence[Zone], hidden: Sequence[Holding]) -> tuple[Zone, ...]:
+    """
+    The zones as they would be published if every one of these pods were where it was foreseen, which most are; on each where nobody
+    foresees it. No ground to place anybody, but one to guess what an eviction will bring.
+    """
+    missing = (
+        part
+        for holding in hidden
+        for part in (holding.numa or [(zone.numa, amounts) for zone in zones for amounts in _anywhere(holding)])
+    )
+    return _without(zones, missing)
+
+
+def _anywhere(holding: Holding) -> Iterator[Amounts]:
+    if holding.request is not None:
+        yield _all_of(pod_demand(holding.request))
+
+
+def _without(zones: Sequence[Zone], missing: Iterable[tuple[int, Amounts]]) -> tuple[Zone, ...]:
+    parts: dict[int, list[Amounts]] = {zone.numa: [] for zone in zones}
+    for numa, amounts in missing:
+        parts.setdefault(numa, []).append(amounts)
+    return tuple([_less(zone, parts[zone.numa]) for zone in zones])
+
+
+def _wherever(holding: Holding, zones: Sequence[Zone], topology: Topology) -> Iterator[tuple[int, Amounts]]:
+    """For every NUMA node where the pod could be the most that it may hold there."""
+    demand = pod_demand(holding.request) if holding.request is not None else None
+    most = _all_of(demand) if demand is not None else total(amounts for _, amounts in holding.numa)
+    highest = max((numa for numa, _ in holding.numa), default=None)
+    if highest is None or _is_counted_on_several(holding, most):
+        anywhere = highest is None or topology.kubelet.topology_options.get(CLOSEST_NUMA, False)
+        yield from ((zone.numa, most) for zone in zones if anywhere or zone.numa <= (highest or 0))
+        return
+    together = demand is not None and _is_one_unit(demand, topology)
+    for zone in zones:
+        for numa, amounts in holding.numa:
+            if numa == zone.numa or (numa > zone.numa and not (together and _never_had(zone, amounts))):
+                yield zone.numa, amounts
+
+
+def _is_counted_on_several(holding: Holding, most: Amounts) -> bool:
+    """Several NUMA nodes were possible already when the pod was placed, so each has all of it."""
+    return any(amount > most.get(name, 0) for name, amount in total(amounts for _, amounts in holding.numa).items())
+
+
+def _is_one_unit(demand: PodDemand, topology: Topology) -> bool:
+    """Is everything that the pod holds aligned together?"""
+    aligned = [part for _, part in demand.containers if part.cpus or part.memory or part.devices]
+    return topology.kubelet.topology_scope is KubeletScope.POD or len(aligned) <= 1
+
+
+def _never_had(zone: Zone, amounts: Amounts) -> bool:
+    return any(zone.allocatable.get(name, 0) < amount for name, amount in amounts.items())
+
+
+def _all_of(demand: PodDemand) -> dict[str, int]:
+    """The most that a pod may hold: CPUs of all its containers, memory and devices of those that run at once."""
+    cpus = sum(part.cpus for _, part in demand.containers) * MILLI
+    return {CPU: cpus, **(demand.pod.memory or {}), **demand.pod.devices}
+
+
+def _less(zone: Zone, parts: Sequence[Amounts]) -> Zone:
+    if not parts:
+        return zone
+    left = dict(zone.available)
+    for amounts in parts:
+        for name, amount in amounts.items():
+            if name in left:
+                left[name] -= amount
+    return Zone(zone.numa, zone.capacity, zone.allocatable, left)
