@@ -110,10 +110,11 @@ def once_per_request(derive: Callable[[PodRequest], Derived]) -> Callable[[PodRe
 
     @wraps(derive)
     def kept(request: PodRequest) -> Derived:
-        known = request.derived
-        if derive not in known:
-            known[derive] = derive(request)
-        found: Derived = known[derive]
+        found: Derived
+        try:
+            found = request.derived[derive]
+        except KeyError:
+            found = request.derived[derive] = derive(request)
         return found
 
     return kept

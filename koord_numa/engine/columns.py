@@ -151,7 +151,7 @@ class Columns:
             self.offered[:, row] = self._line(record.allocatable)
         booked = record.booked
         held = self._line(booked.amounts)
-        held[PODS_LINE] = len(booked)
+        held[PODS_LINE] = len(booked.holdings)
         self.held[:, row] = held
         takes_pods = not isinstance(record.inventory, Rejection) and not node.problem and record.barred() is None
         self.offered[PODS_LINE, row] = record.allocatable.get(PODS, UNLIMITED) if takes_pods else 0

@@ -149,7 +149,7 @@ class NodeRecord:
         """Why nothing may go here although the node itself is fine."""
         if self.locked:
             return Rejection(Reason.LOCKED, "node(s) were locked by a rebind", self.locked, resolvable=False)
-        if why := self.distrust:
+        if self.topology is not None and self.topology.kubelet_pods and (why := self.distrust):
             return Rejection(Reason.UNTRUSTED, "node(s) had CPUs with two owners", why, resolvable=False)
         return None
 

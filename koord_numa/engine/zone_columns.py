@@ -71,7 +71,8 @@ def _free(record: NodeRecord) -> dict[str, list[int]]:
     """What each NUMA node has free, by resource; resources that are not listed are unlimited."""
     offer = record.inventory
     if isinstance(offer, Inventory):
-        recorded = [record.booked.numa.get(numa, NOTHING) for numa in offer.numa_ids]
+        booked = record.booked.numa
+        recorded = [booked.get(numa, NOTHING) for numa in offer.numa_ids]
         return {
             name: [there - held.get(name, 0) for there, held in zip(amounts, recorded, strict=True)]
             for name, amounts in offer.totals.items()

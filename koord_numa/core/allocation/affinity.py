@@ -25,6 +25,7 @@ from koord_numa.core.numa.distances import Distances, spread
 from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
 from koord_numa.core.numa.hints import Hint, masks_of_size, numa_ids
 from koord_numa.core.numa.policies import KOORDINATOR, Decision, decide_koordinator
+from koord_numa.core.score.filling import counts, score_parts
 from koord_numa.core.vocabulary import NumaExclusive, NumaPolicy
 
 WIDEST_LIST: Final = 8
@@ -104,13 +105,17 @@ class Sets:
             return 0
         totals, frees = self.offers.accounts.total, self.offers.free
         positions = [self.position[numa] for numa in numa_ids(mask)]
-        capacity, used = {}, {}
-        for name in scoring.weights:
-            if name in totals:
+        wanted, parts = self.need.weighed, []
+        for name, weight in scoring.weights.items():
+            if name in totals and counts(name, wanted):
                 total, free = totals[name], frees[name]
-                capacity[name] = there = sum([total[at] for at in positions])
-                used[name] = max(0, there - sum([free[at] for at in positions]))
-        return scoring.score(capacity, used, self.need.weighed)
+                capacity = used = 0
+                for at in positions:
+                    capacity += total[at]
+                    used += total[at] - free[at]
+                if capacity:
+                    parts.append((weight, max(0, used) + wanted.get(name, 0), capacity))
+        return score_parts(scoring.type, parts)
 
     def _sum(self, whole: PerNuma, sums: dict[int, int], mask: int) -> int:
         known = sums.get(mask)

@@ -44,8 +44,9 @@ def place(need: Need, offers: Offers, mask: int | None) -> Given | Short:
     """
     if mask is None:
         return _cpus_anywhere(need, offers)
-    positions = [index for index, numa in enumerate(offers.numa_ids) if mask >> numa & 1]
-    shares: dict[int, dict[str, int]] = {offers.numa_ids[at]: {} for at in positions}
+    ids = offers.numa_ids
+    positions = [index for index, numa in enumerate(ids) if mask >> numa & 1]
+    shares: dict[int, dict[str, int]] = {ids[at]: {} for at in positions}
     short: list[str] = []
     for name, given in offers.given.items():
         parts = split(need.amounts[name], [given[at] for at in positions], offers.units[name])
@@ -54,10 +55,10 @@ def place(need: Need, offers: Offers, mask: int | None) -> Given | Short:
             continue
         for at, part in zip(positions, parts, strict=True):
             if part:
-                shares[offers.numa_ids[at]][name] = part
+                shares[ids[at]][name] = part
     if short:
         return Short(tuple(sorted(short)))
-    numa = tuple((numa, amounts) for numa, amounts in shares.items() if amounts)
+    numa = tuple([(numa, amounts) for numa, amounts in shares.items() if amounts])
     if need.binding is None:
         return Given(numa)
     return _cpus_of(need, need.binding, offers, numa)
@@ -68,12 +69,12 @@ def _cpus_of(need: Need, binding: Binding, offers: Offers, numa: tuple[tuple[int
     taken = EMPTY
     notes: list[str] = []
     for node, amounts in numa:
-        here = CpuSet(machine.numa_bits.get(node, 0)) & offers.accounts.spare
+        here = CpuSet(machine.numa_bits.get(node, 0) & offers.accounts.spare.bits)
         found = pick_cpus(_wish(need, binding, amounts.get(CPU, 0) // MILLI), machine, here, offers.occupancy)
         if isinstance(found, NotEnoughCpus):
             return Short(found=len(taken) + found.found, why=found.why)
         taken |= found.cpus
-        notes += (note for note in found.notes if note not in notes)
+        notes += [note for note in found.notes if note not in notes]
     return Given(numa, taken, tuple(notes)) if len(taken) == need.cpus else Short(found=len(taken))
 
 

@@ -11,6 +11,8 @@ def split(amount: int, free: Sequence[int], unit: int = 1) -> tuple[int, ...] | 
     more takes over what others lack, and the amount fits exactly when the free whole units add up. As Koordinator's
     node_allocation.go, whose order compares positions instead of NUMA ids; here the order is the one it means.
     """
+    if len(free) == 1:
+        return None if amount % unit or amount > free[0] else (amount,)
     shares = [0] * len(free)
     rest = amount
     waiting = len(free)

@@ -75,7 +75,7 @@ def pick_cpus(
         if whole is None:
             return NotEnoughCpus(wish.ask.count, len(pool), "whole free cores do not add up to the CPUs asked for")
         found = replace(found, cpus=whole)
-    return replace(found, notes=(*notes, *found.notes))
+    return replace(found, notes=(*notes, *found.notes)) if notes else found
 
 
 def _without_smt(wish: CpuWish, machine: Machine) -> tuple[CpuWish, tuple[str, ...]]:

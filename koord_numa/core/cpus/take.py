@@ -60,8 +60,13 @@ def _whole_cores_on_one_numa(picking: Picking) -> None:
         return
     for repelled in _honouring_then_not(picking.repelled_numas):
         usable = picking.free & ~repelled
-        offers = [(place, picking.whole_cores(place, usable)) for place in picking.layout.numas]
-        offers = [(place, cores) for place, cores in offers if cores and len(cores) * picking.threads >= picking.need]
+        offers = [
+            (place, cores)
+            for place in picking.layout.numas
+            if place.bits & usable
+            and (cores := picking.whole_cores(place, usable))
+            and len(cores) * picking.threads >= picking.need
+        ]
         if offers:
             _, cores = min(
                 offers,

@@ -9,8 +9,9 @@ from koord_numa.core.verdicts import Reason, Rejection
 def matches_node(request: PodRequest, node: Node) -> bool:
     """Does the node match the nodeSelector and at least one required term?"""
     demands = request.constraints
-    if any(node.labels.get(key) != value for key, value in demands.node_selector):
-        return False
+    for key, value in demands.node_selector:
+        if node.labels.get(key) != value:
+            return False
     return demands.node_terms is None or any(matches_term(term, node.name, node.labels) for term in demands.node_terms)
 
 

@@ -29,10 +29,11 @@ def fits_taints(request: PodRequest, node: Node) -> Rejection | None:
 
 def soft_taints(request: PodRequest, node: Node) -> int:
     """How many PreferNoSchedule taints the pod does not tolerate: fewer is better."""
-    return sum(
-        taint.effect is TaintEffect.PREFER_NO_SCHEDULE and not _tolerated(request.constraints, taint)
-        for taint in node.taints
-    )
+    count = 0
+    for taint in node.taints:
+        if taint.effect is TaintEffect.PREFER_NO_SCHEDULE and not _tolerated(request.constraints, taint):
+            count += 1
+    return count
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:

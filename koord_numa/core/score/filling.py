@@ -4,7 +4,7 @@ How full a place would be with one more pod, as a score of 0 to 100. A place is 
 Amounts are exact integers; the balanced score uses exact fractions' spread in floating point, truncated, as kube-scheduler does.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from typing import Final
 
@@ -26,25 +26,31 @@ def score_filling(strategy: ScoringType, wanted: Amounts, offer: Amounts, held: 
     allocation scorers: each resource's score is truncated, then the weighted mean. ``LeastNUMANodes`` says nothing about
     filling: 0.
     """
+    parts = [
+        (weight, held.get(name, 0) + wanted.get(name, 0), capacity)
+        for name, weight in weights.items()
+        if (capacity := offer.get(name, 0)) > 0 and counts(name, wanted)
+    ]
+    return score_parts(strategy, parts)
+
+
+def counts(resource: str, wanted: Amounts) -> bool:
+    """Does this resource count in the score of a pod that wants these amounts?"""
+    return resource in ALWAYS_SCORED or wanted.get(resource, 0) > 0
+
+
+def score_parts(strategy: ScoringType, parts: Sequence[tuple[int, int, int]]) -> int:
+    """As ``score_filling``, for the weight, the use and the (positive) capacity of each resource that counts."""
     if strategy is ScoringType.BALANCED_ALLOCATION:
-        return _balance([min(1.0, used / capacity) for _, used, capacity in _parts(wanted, offer, held, weights)])
+        return _balance([min(1.0, used / capacity) for _, used, capacity in parts])
     term = _TERMS.get(strategy)
     if term is None:
         return 0
     points = share = 0
-    for weight, used, capacity in _parts(wanted, offer, held, weights):
+    for weight, used, capacity in parts:
         points += weight * term(used, capacity)
         share += weight
     return points // share if share else 0
-
-
-def _parts(wanted: Amounts, offer: Amounts, held: Amounts, weights: Weights) -> list[tuple[int, int, int]]:
-    """Of each resource that counts: its weight, what is used of it, and what there is."""
-    return [
-        (weight, held.get(name, 0) + wanted.get(name, 0), capacity)
-        for name, weight in weights.items()
-        if (capacity := offer.get(name, 0)) > 0 and (name in ALWAYS_SCORED or wanted.get(name, 0) > 0)
-    ]
 
 
 def _most(used: int, capacity: int) -> int:
