@@ -9,7 +9,7 @@ calls the next one when there is more to do.
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Final
@@ -18,6 +18,7 @@ from cachetools import LRUCache
 
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement, Unschedulable
+from koord_numa.core.vocabulary import CpuOwner
 from koord_numa.engine.binding import Binding, NotLeader
 from koord_numa.engine.cluster_state import ClusterState
 from koord_numa.engine.decider import Decider
@@ -28,6 +29,7 @@ from koord_numa.engine.outside import Outside
 from koord_numa.engine.queue import Queue, pause
 from koord_numa.engine.request_class import RequestClass, RequestClasses
 from koord_numa.engine.sentences import Sentences
+from koord_numa.engine.turns import Turns
 from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, Unavailable
 from koord_numa.settings import Settings
 
@@ -71,6 +73,7 @@ class Scheduler:
     def __init__(self, desk: Desk, after_unschedulable: AfterUnschedulable | None = None) -> None:
         self._desk = desk
         self._binding = Binding(desk.outside, desk.settings)
+        self._turns = Turns()
         self._after_unschedulable = after_unschedulable
         self._idle: deque[asyncio.Future[None]] = deque()
         self._stopping = False
@@ -122,7 +125,8 @@ class Scheduler:
         try:
             desk.placed[uid] = klass
             with desk.state.assume(pod, verdict) as assumption:
-                await self._binding.bind(pod, verdict)
+                async with self._turn(verdict):
+                    await self._binding.bind(pod, verdict)
                 assumption.confirmed = desk.outside.clock()
             self._bound(pod, verdict, wait)
             self._attempted(Result.SCHEDULED, klass, began)
@@ -134,6 +138,13 @@ class Scheduler:
             if uid in desk.waiting and uid not in desk.queue:
                 self._again(pod, klass, 0.0)  # cancelled, or a bug: either way the pod is not lost
             desk.meter.binding.add(desk.outside.clock() - started)
+
+    def _turn(self, placement: Placement) -> AbstractAsyncContextManager[object]:
+        """Where a kubelet chooses NUMA nodes for the pod, those who were decided on before go first."""
+        record = self._desk.state.nodes.get(placement.node)
+        topology = None if record is None else record.topology
+        kubelet_chooses = topology is not None and topology.owner is CpuOwner.KUBELET
+        return self._turns.at(placement.node) if kubelet_chooses and placement.numa else nullcontext()
 
     async def _lane(self) -> None:
         while not self._stopping:

@@ -1,0 +1,106 @@
+"""Where a kubelet chooses, pods are bound in the order in which they were decided on; elsewhere nobody waits for anybody."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+from koord_numa.core.node import KubeletConfig, Topology
+from koord_numa.core.request import Pod
+from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, QosClass
+from koord_numa.engine.turns import Turns
+from koord_numa.ports import Unavailable
+from tests.engine.world import Server, World, make_node, make_pod, make_topology, make_world
+
+
+@dataclass
+class SlowServer(Server):
+    """Whoever comes first is kept waiting until the gate opens."""
+
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    came: int = 0
+
+    async def node_takes_pods(self, node: str) -> bool:
+        self.came += 1
+        if self.came == 1:
+            await self.gate.wait()
+        return await super().node_takes_pods(node)
+
+
+def slow_world(topology: Topology) -> tuple[World, SlowServer]:
+    """One node, and a server that keeps the first pod waiting."""
+    world, server = make_world(make_node("node")), SlowServer()
+    world.engine.observe_topology("ADDED", topology)
+    world.server = server
+    binding = world.engine.scheduler._binding
+    world.engine.scheduler._binding = replace(binding, outside=replace(binding.outside, binder=server))
+    return world, server
+
+
+def kubelets(policy: KubeletPolicy) -> Topology:
+    """A kubelet that hands out CPUs on two NUMA nodes."""
+    own = make_topology("node")
+    return replace(own, owner=CpuOwner.KUBELET, machine=None, kubelet=KubeletConfig(policy, cpu_policy="static"))
+
+
+async def begin(world: World, *pods: Pod) -> list[asyncio.Task[None]]:
+    """Decide on these pods in this order, and let every bind go as far as it can."""
+    world.waits(*pods)
+    tasks = []
+    for pod in pods:
+        tasks.append(asyncio.create_task(world.engine.scheduler.schedule_one(pod)))
+        await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    return tasks
+
+
+def binds(world: World) -> list[str]:
+    return [call for call in world.server.calls if call.startswith("bind")]
+
+
+async def test_a_kubelet_gets_pods_in_the_order_of_decisions() -> None:
+    world, server = slow_world(kubelets(KubeletPolicy.SINGLE_NUMA_NODE))
+    tasks = await begin(world, make_pod("first", 3000), make_pod("second", 2000), make_pod("third", 1000))
+    assert binds(world) == []
+    server.gate.set()
+    await asyncio.gather(*tasks)
+    assert binds(world) == ["bind first node", "bind second node", "bind third node"]
+
+
+async def test_a_bind_that_fails_lets_the_next_one_go() -> None:
+    def fail(call: str) -> None:
+        if call == "bind before" and len(binds(world)) == 1:
+            raise Unavailable("busy")
+
+    world, server = slow_world(kubelets(KubeletPolicy.SINGLE_NUMA_NODE))
+    server.fail = fail
+    tasks = await begin(world, make_pod("first", 3000), make_pod("second", 2000))
+    server.gate.set()
+    await asyncio.gather(*tasks)
+    assert world.nodes_of() == {"first": "", "second": "node"}
+
+
+async def test_a_pod_that_holds_nothing_of_a_numa_node_waits_for_nobody() -> None:
+    world, server = slow_world(kubelets(KubeletPolicy.SINGLE_NUMA_NODE))
+    tasks = await begin(world, make_pod("first", 3000), make_pod("shared", 500, 0))
+    assert binds(world) == ["bind shared node"]
+    server.gate.set()
+    await asyncio.gather(*tasks)
+
+
+async def test_where_we_choose_nobody_waits_for_anybody() -> None:
+    world, server = slow_world(make_topology("node"))
+    first, second = (make_pod(name, 2000) for name in ("first", "second"))
+    own = [replace(pod, request=replace(pod.request, qos=QosClass.LSR)) for pod in (first, second)]
+    tasks = await begin(world, *own)
+    assert binds(world) == ["bind second node"]
+    server.gate.set()
+    await asyncio.gather(*tasks)
+    assert world.nodes_of() == {"first": "node", "second": "node"}
+
+
+async def test_a_line_lasts_as_long_as_somebody_stands_in_it() -> None:
+    turns = Turns()
+    async with turns.at("a") as _:
+        assert turns.at("a").locked()
+        assert not turns.at("b").locked()
+    assert not turns._locks
