@@ -44,10 +44,9 @@ def whole_cores(config: KubeletConfig, zones: Sequence[Zone], architecture: str,
     ``seen`` are the exclusive CPU counts that this kubelet has admitted: a count that is no multiple of some number of threads proves
     that this number, or the option, is not in force. So does a NUMA node with such a number of CPUs.
     """
-    if config.cpu_policy is not None and not config.cpu_options.get(FULL_CORES, False):
+    if not may_be_kept(config):
         return NO_RULE
-    divisor = gcd(*seen, *[zone.capacity.get(CPU, 0) // MILLI for zone in zones])
-    threads = next((number for number in _THREADS.get(architecture, _ANY_THREADS) if not divisor % number), 1)
+    threads = likely_threads(zones, architecture, seen)
     reserved = free = 0
     for zone in zones:
         reserved += zone.capacity.get(CPU, 0) - zone.allocatable.get(CPU, 0)
@@ -55,6 +54,17 @@ def whole_cores(config: KubeletConfig, zones: Sequence[Zone], architecture: str,
     # A reserved CPU spoils the core it is on, and nobody says which one that is.
     surely = max(0, free // MILLI - reserved // MILLI * (threads - 1))
     return WholeCores(threads, surely, _why(threads, published=config.cpu_policy is not None))
+
+
+def may_be_kept(config: KubeletConfig) -> bool:
+    """May full-pcpus-only be on?"""
+    return config.cpu_policy is None or config.cpu_options.get(FULL_CORES, False)
+
+
+def likely_threads(zones: Sequence[Zone], architecture: str, seen: Iterable[int]) -> int:
+    """The most threads per core of this architecture that nothing which was seen disproves."""
+    divisor = gcd(*seen, *[zone.capacity.get(CPU, 0) // MILLI for zone in zones])
+    return next((number for number in _THREADS.get(architecture, _ANY_THREADS) if not divisor % number), 1)
 
 
 def _why(threads: int, *, published: bool) -> str:

@@ -5,13 +5,14 @@ Worked out once for a node and its topology; ``published.py`` fills in what is f
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Self
 
 from koord_numa.core.amounts import CPU, MILLI, Amounts
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.aggregates import is_memory
+from koord_numa.core.kubelet.hidden import Places
 from koord_numa.core.kubelet.machine import STATIC_CPUS, STATIC_MEMORY, KubeletNode
 from koord_numa.core.machine import Cpu, Machine
 from koord_numa.core.node import KubeletConfig, Topology, Zone
@@ -24,13 +25,14 @@ class Frame:
     """
     The node as its kubelet knows it before the first pod, but for its devices, whose names are in ``devices``.
 
-    ``topology`` and ``allocatable`` are what it was made of.
+    ``topology`` and ``allocatable`` are what it was made of. ``places`` remembers where pods may be that no topology shows yet.
     """
 
     node: KubeletNode
     devices: tuple[str, ...]
     topology: Topology
     allocatable: Amounts
+    places: Places = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, topology: Topology, allocatable: Amounts) -> Self:

@@ -8,6 +8,7 @@ somebody may have left by then, or never come, and the pod is below. It is never
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from koord_numa.core.amounts import CPU, MILLI, Amounts, total
 from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
@@ -16,11 +17,34 @@ from koord_numa.core.ledger import Holding
 from koord_numa.core.node import Topology, Zone
 from koord_numa.core.vocabulary import KubeletScope
 
+Parts = tuple[tuple[int, Amounts], ...]
+"""What a pod may hold, by NUMA node."""
 
-def without_hidden(zones: Sequence[Zone], hidden: Sequence[Holding], topology: Topology) -> tuple[Zone, ...]:
-    """The zones with less available: what these pods may hold there."""
-    missing = (part for holding in hidden for part in _wherever(holding, zones, topology))
-    return _without(zones, missing) if hidden else tuple(zones)
+Places = dict[str, tuple[Holding, Parts]]
+"""By uid what was found of holdings; it holds as long as the topology differs in nothing but in what is available."""
+
+SPENT: Final = 16
+"""So many pods that are not hidden any more may still be remembered."""
+
+
+def without_hidden(
+    zones: Sequence[Zone], hidden: Sequence[Holding], topology: Topology, known: Places | None = None
+) -> tuple[Zone, ...]:
+    """The zones with less available: what these pods may hold there. ``known`` saves work, and is brought up to date."""
+    if not hidden:
+        return tuple(zones)
+    known = {} if known is None else known
+    missing: list[tuple[int, Amounts]] = []
+    for holding in hidden:
+        uid = holding.pod.uid
+        found = known.get(uid)
+        if found is None or found[0] is not holding:
+            found = known[uid] = (holding, tuple(_wherever(holding, zones, topology)))
+        missing += found[1]
+    if len(known) > len(hidden) + SPENT:
+        for uid in known.keys() - {holding.pod.uid for holding in hidden}:
+            del known[uid]
+    return _without(zones, missing)
 
 
 def shown_where_foreseen(zones: Sequence[Zone], hidden: Sequence[Holding]) -> tuple[Zone, ...]:

@@ -75,8 +75,8 @@ def kubelet_view(
     known = list(holdings)
     hidden = [held for held in known if held.pod.uid in unpublished]
     shown = [pod_demand(held.request) for held in known if held.request is not None and held.pod.uid not in unpublished]
-    zones = without_hidden(without_leftovers(topology.zones, shown), hidden, topology)
     frame = _frame(node, topology, previous)
+    zones = without_hidden(without_leftovers(topology.zones, shown), hidden, topology, frame.places)
     guess = surmise(
         Published(
             frame=frame,
