@@ -20,7 +20,7 @@ from koord_numa.wire.pods import parse_pod
 
 Json = dict[str, Any]
 
-WAVE: Final = 6
+WAVE: Final = 8
 """So many pods are submitted at once: a spectator wants to see the rack being filled."""
 
 PAUSE: Final = 0.4

@@ -1,6 +1,7 @@
 """A decision in words: where a pod goes and what it gets there, or what every node answers."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from koord_numa.cli._cluster import Snapshot
 from koord_numa.cli._report import sentences
@@ -10,6 +11,9 @@ from koord_numa.core.explain import describe
 from koord_numa.core.request import Pod
 from koord_numa.core.room import largest_aligned
 from koord_numa.core.verdicts import Placement
+
+_SHOWN: Final = 6
+"""So many nodes of one answer are named."""
 
 
 def placement_text(placement: Placement) -> str:
@@ -26,7 +30,8 @@ def placement_text(placement: Placement) -> str:
 
 
 def node_answers(snapshot: Snapshot, pod: Pod, width: int) -> Iterator[str]:
-    """What each node answers to the pod, one paragraph a node."""
+    """What the nodes answer to the pod, a paragraph for those that say the same, by the name of the first."""
+    names: dict[str, list[str]] = {}
     for name, answer in snapshot.answers(pod).items():
         if isinstance(answer, Placement):
             text = f"yes: {placement_text(answer)}"
@@ -34,7 +39,15 @@ def node_answers(snapshot: Snapshot, pod: Pod, width: int) -> Iterator[str]:
             text = f"no: {answer.message.removeprefix('node(s) ').removeprefix('whose ')}"
             if told := describe(answer):
                 text += f": {told}"
-        yield from sentences(f"{name}: {text}", width)
+        names.setdefault(text, []).append(name)
+    for text, those in names.items():
+        yield from sentences(f"{_listed(those)}: {text}", width)
+
+
+def _listed(names: list[str]) -> str:
+    """``a, b, c``, and how many more."""
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def largest_text(snapshot: Snapshot) -> str:

@@ -7,7 +7,9 @@ import yaml
 from click.testing import CliRunner
 
 from koord_numa.cli import main
-from tests.cli.small import ask, pod, small_world
+from koord_numa.cli._sandbox_world import world
+from koord_numa.sandbox.machines import read_descriptions
+from tests.cli.small import SHAPE, ask, pod, small_world
 
 RUNNING = pod("runs", 4, node="own", cpus="0-1,8-9")
 
@@ -194,3 +196,13 @@ async def test_room_that_is_kept_shows_on_its_node(tmp_path: Path) -> None:
         here.server.store.patch("pods", "foreign", {"status": {"nominatedNodeName": "own"}}, "default", "status")
         answer = await ask(here, "node", "own")
     assert answer.output.splitlines()[-1] == "default/foreign  LSR  4 CPU 1Gi  -       -     kept free for it"
+
+
+async def test_nodes_that_say_the_same_say_it_once(tmp_path: Path) -> None:
+    machines = [{"name": f"n{number}", **SHAPE} for number in range(9)]
+    async with world(read_descriptions({"machines": machines}, tmp_path), tmp_path / "kubeconfig") as here:
+        here.server.store.create(pod("p", 2, kind="none"))
+        answer = await ask(here, "explain", "p")
+    assert "  n0, n1, n2, n3, n4, n5 and 3 more: no: didn't match Pod's node affinity/selector: the node lacks" in (
+        answer.output.splitlines()
+    )

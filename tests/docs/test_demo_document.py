@@ -38,6 +38,13 @@ def report(lines: list[str]) -> list[str]:
     return [re.sub(r"in \d+\.\d s", "in ... s", line) for line in lines[begin : end + 1]]
 
 
+def test_the_readme_shows_parts_of_it() -> None:
+    [shown] = re.findall(r"```\n\$ make demo\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    whole = iter(report(BLOCKS[0][1].splitlines()))
+    missing = [line for line in report(shown.splitlines()) if line.strip() != "…" and line not in whole]
+    assert missing == []
+
+
 async def test_the_document_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (demo, shown), *around = BLOCKS
     assert demo == "demo"
