@@ -7,7 +7,7 @@ conflicts, then the room that is left in one piece, then how many pods have to m
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -61,7 +61,9 @@ class Board:
     fixed: CpuSet = CpuSet()
     room: Mapping[int, int] = field(default_factory=dict)
     settled: Settled = NOBODY_SETTLED
-    _seats: dict[tuple[int, int], Seat] = field(default_factory=dict, repr=False, compare=False)
+    _figures: dict[Arrangement, Figures] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _frictions: dict[Arrangement, Friction] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _seats: dict[tuple[int, int], Seat] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def usable(self) -> int:
@@ -99,15 +101,14 @@ class Board:
         return cores_of(self.machine)
 
     @cached_property
+    def concerned(self) -> frozenset[int]:
+        """Tenants of whom it matters to anybody where they sit."""
+        return self.company.concerned
+
+    @cached_property
     def company(self) -> Company:
         """Who wants to be alone, and where."""
         return Company(self.machine, self.tenants, self.settled)
-
-    def standing(self, arrangement: Arrangement) -> "Board":
-        """The same node with everybody where this arrangement has them."""
-        seats = zip(self.tenants, arrangement, strict=True)
-        tenants = tuple(replace(tenant, cpus=CpuSet(bits)) for tenant, bits in seats)
-        return Board(self.machine, tenants, self.fixed, self.room, self.settled)
 
     def free(self, arrangement: Sequence[int]) -> int:
         """Bits of the usable CPUs that nobody holds."""
@@ -126,6 +127,13 @@ class Board:
 
     def figures(self, arrangement: Sequence[int]) -> Figures:
         """The whole arrangement in numbers."""
+        key = tuple(arrangement)
+        known = self._figures.get(key)
+        if known is None:
+            known = self._figures[key] = self._count(key)
+        return known
+
+    def _count(self, arrangement: Arrangement) -> Figures:
         seats = [self.seat(index, bits) for index, bits in enumerate(arrangement)]
         block, most = self.largest_block(self.free(arrangement))
         return Figures(
@@ -139,6 +147,13 @@ class Board:
 
     def friction(self, arrangement: Sequence[int]) -> Friction:
         """Conflicts in all, and how many of them are new to somebody."""
+        key = tuple([arrangement[index] for index in self.concerned])
+        known = self._frictions.get(key)
+        if known is None:
+            known = self._frictions[key] = self._rub(arrangement)
+        return known
+
+    def _rub(self, arrangement: Sequence[int]) -> Friction:
         total = harm = 0
         for now, counts in (
             (self._conflicts_now, self.company.conflicts(arrangement)),
@@ -189,12 +204,12 @@ class Board:
     @cached_property
     def _least_free(self) -> Mapping[int, int]:
         """Per NUMA node with limited room the CPUs that must stay free: tenants with ``per_numa`` hold as many as today anyway."""
-        free = self.free(self.now)
         least = {}
-        for numa, bits in self.machine.numa_bits.items():
+        for numa, limit in self.room.items():
+            bits = self.machine.numa_bits.get(numa, 0)
             floating = sum((t.cpus.bits & bits).bit_count() for t in self.tenants if t.per_numa is None)
-            if numa in self.room:
-                least[numa] = (free & bits).bit_count() - max(0, self.room[numa] - floating)
+            tied = sum((t.cpus.bits & bits).bit_count() for t in self.tenants if t.per_numa is not None)
+            least[numa] = (self.usable & bits).bit_count() - tied - max(limit, floating)
         return {numa: count for numa, count in least.items() if count > 0}
 
     def keeps_policy(self, index: int, bits: int) -> bool:

@@ -44,8 +44,8 @@ class Company:
     _groups: Mapping[CpuExclusivePolicy, tuple[int, ...]] = field(init=False, repr=False, compare=False)
     _shy: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _cores: Cores = field(init=False, repr=False, compare=False)
-    _masks: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
-    _touched: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
+    _masks: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _touched: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         groups = {
@@ -62,21 +62,25 @@ class Company:
         """Does anybody care about pods of the other kind?"""
         return bool(self._shy or self.settled.shy_single or self.settled.shy_spanning)
 
-    def concerns(self, index: int) -> bool:
-        """Does it matter to anybody where this tenant sits?"""
-        return self.keeps_apart or any(index in members for members in self._groups.values())
+    @property
+    def concerned(self) -> frozenset[int]:
+        """Tenants of whom it matters to anybody where they sit."""
+        if self.keeps_apart:
+            return frozenset(range(len(self.tenants)))
+        return frozenset(index for members in self._groups.values() for index in members)
 
     def conflicts(self, seats: Sequence[int]) -> dict[int, int]:
         """Per exclusive tenant the cores or NUMA nodes that another tenant of the same policy sits on, too."""
         found: dict[int, int] = {}
         for level, members in self._groups.items():
-            prints = [(index, self._print(level, seats[index])) for index in members]
+            prints = [self._print(level, seats[index]) for index in members]
             once = twice = 0
-            for _, units in prints:
+            for units in prints:
                 twice |= once & units
                 once |= units
             if twice:
-                found.update((index, shared) for index, units in prints if (shared := (units & twice).bit_count()))
+                pairs = zip(members, prints, strict=True)
+                found.update((index, shared) for index, units in pairs if (shared := (units & twice).bit_count()))
         return found
 
     def strangers(self, seats: Sequence[int]) -> dict[int, int]:

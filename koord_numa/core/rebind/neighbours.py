@@ -10,6 +10,7 @@ from itertools import combinations
 from typing import Final
 
 from koord_numa.core.rebind.board import Board
+from koord_numa.core.rebind.cores import lowest
 from koord_numa.core.rebind.pick import neighbours_to_avoid, seat
 from koord_numa.core.rebind.place import Counts, best_single, over, place, useful
 from koord_numa.core.rebind.standing import Changes, Standing
@@ -75,11 +76,13 @@ def _targets(standing: Standing, index: int, free: int) -> Iterator[Counts]:
     for numa, here in board.machine.numa_bits.items():
         if (here & free).bit_count() >= count:
             yield {numa: count}
-    if len(held) > 1:
+    most = _most(standing, index)
+    if most > 1:
         roomiest = sorted(board.machine.numa_bits, key=lambda numa: (-useful(board, index, free, (numa,)), numa))
-        for number in range(2, len(held)):
+        for number in range(2, most + 1):
             if (counts := over(board, index, free, roomiest[:number])) is not None:
                 yield counts
+    if len(held) > 1:
         yield held
 
 
@@ -122,10 +125,9 @@ def _gathered(standing: Standing, index: int) -> Iterator[Changes]:
 
 
 def _sets(standing: Standing, index: int, free: int) -> Iterator[tuple[int, ...]]:
-    """Sets of fewer NUMA nodes than the tenant spans, smallest first: each single one, then those where it finds most."""
+    """Sets of NUMA nodes that would be better, smallest first: each single one, then those where it finds most."""
     board, count = standing.board, len(standing.board.tenants[index].cpus)
-    spanned = _span(standing, index)
-    for number in range(1, max(2, spanned)):
+    for number in range(1, _most(standing, index) + 1):
         sets = [
             numas
             for numas in combinations(board.machine.numa_bits, number)
@@ -203,9 +205,29 @@ def _exchanged(standing: Standing, index: int) -> Iterator[Changes]:
                     yield {index: taken, other: rest}
 
 
+def _vacated(standing: Standing, numa: int) -> Iterator[Changes]:
+    """Where the largest block became too small: somebody leaves the cores that it lacks for CPUs of broken cores."""
+    board, cores = standing.board, standing.board.cores
+    here, whole = board.machine.numa_bits[numa], cores.whole(standing.free)
+    lacking = board.block_now - (cores.cpus(whole) & here).bit_count()
+    broken = standing.free & ~cores.cpus(whole)
+    for index in board.in_order if standing.harm and lacking > 0 else ():
+        bits = standing.seats[index]
+        alone = cores.whole(standing.free | bits) & cores.touched(bits & here)
+        left = cores.cpus(lowest(alone, -(-lacking // cores.most)))
+        pool = broken & ~left if _floats(board, index) else broken & ~left & here
+        count = (bits & left).bit_count()
+        taken = lowest(pool & here, count)
+        taken |= lowest(pool & ~here, count - taken.bit_count())
+        following = bits & ~left | taken
+        if count and taken.bit_count() == count and not board.seat(index, following).harm:
+            yield {index: following}
+
+
 WAYS: Final = (
     Way(_harmed, _moved),
     Way(_harmed, _gathered),
+    Way(_every_numa, _vacated),
     Way(_crossing, _moved),
     Way(_crossing, _gathered),
     Way(_every_numa, _compacted),
@@ -224,7 +246,13 @@ def _is_gain(standing: Standing, index: int, bits: int) -> bool:
     """Seen alone, may this be worth that somebody else has to move?"""
     board = standing.board
     new, old = board.seat(index, bits), board.seat(index, standing.seats[index])
-    return new.harm <= old.harm and (new[:2] < old[:2] or board.company.concerns(index))
+    return new.harm <= old.harm and (new[:2] < old[:2] or index in board.concerned)
+
+
+def _most(standing: Standing, index: int) -> int:
+    """How many NUMA nodes a tenant may get: fewer than now, or as many as today if that helps a pod that is worse off."""
+    fewer = max(1, _span(standing, index) - 1)
+    return max(fewer, standing.board.qualities_now[index].numa_nodes) if standing.harm else fewer
 
 
 def _span(standing: Standing, index: int) -> int:

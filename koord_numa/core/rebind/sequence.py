@@ -7,11 +7,12 @@ a tenant takes what is free of its target in exchange for as many others (it com
 CPUs in others' way; so the sequence ends. A tenant for which every such step would be worse than today is dropped and reported.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from koord_numa.core.rebind.board import Arrangement, Board
-from koord_numa.core.rebind.cores import each, lowest
+from koord_numa.core.rebind.board import Arrangement, Board, Figures
+from koord_numa.core.rebind.cores import lowest
+from koord_numa.core.rebind.effort import Effort
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,28 +33,39 @@ class Route:
     end: Arrangement
 
 
-def route(board: Board, target: Sequence[int]) -> Route:
-    """How to get from today's arrangement to ``target``."""
-    journey = _Journey(board, target)
+def route(board: Board, start: Sequence[int], target: Sequence[int], bar: Figures, effort: Effort) -> Route | None:
+    """
+    How to get from ``start`` to ``target``; nobody is worse off in between than on the board today.
+
+    ``None`` as soon as so many tenants were dropped that the end cannot have fewer crossings and split cores than ``bar``, and
+    when the effort, in looks for a next step, is spent.
+    """
+    journey = _Journey(board, start, target)
     steps: list[Step] = []
     dropped: list[int] = []
-    while journey.waiting:
+    crossings, splits, *_ = board.figures(target)
+    while journey.waiting and (crossings, splits) <= bar[:2] and effort.spend():
         following = journey.next_step()
-        if following is None:
-            dropped.append(journey.give_up())
+        if following is not None:
+            steps.append(following)
+            journey.take(following)
             continue
-        steps.append(following)
-        journey.take(following)
-    return Route(_joined(steps), tuple(dropped), tuple(journey.seats))
+        index = journey.give_up()
+        dropped.append(index)
+        here, there = board.seat(index, journey.seats[index]), board.seat(index, target[index])
+        crossings += here.numa_nodes - there.numa_nodes
+        splits += here.split_cores - there.split_cores
+    return None if journey.waiting else Route(joined(steps), tuple(dropped), tuple(journey.seats))
 
 
 class _Journey:
     """Where everybody is now, and who still waits for what. Targets of different tenants have no CPU in common."""
 
-    def __init__(self, board: Board, target: Sequence[int]) -> None:
-        self.seats = list(board.now)
+    def __init__(self, board: Board, start: Sequence[int], target: Sequence[int]) -> None:
+        self.seats = list(start)
         self.waiting = {index: bits for index, bits in enumerate(target) if bits != self.seats[index]}
         self._board = board
+        self._tolerable: dict[tuple[int, int, int, int], list[int]] = {}  # most offers are looked at again and again
         self._free = board.free(self.seats)
         self._smallest_first = sorted(self.waiting, key=lambda i: (len(board.tenants[i].cpus), i))
 
@@ -98,8 +110,13 @@ class _Journey:
 
     def _exchange(self, index: int, given: int, taken: int) -> Step | None:
         seat = self.seats[index]
-        for bits in _exchanges(self._board, seat, given, taken):
-            if self._board.tolerates(index, bits) and self._may_step(index, bits):
+        key = (index, seat, given, taken)
+        tolerable = self._tolerable.get(key)
+        if tolerable is None:
+            offers = _exchanges(self._board, seat, given, taken)
+            tolerable = self._tolerable[key] = [bits for bits in offers if self._board.tolerates(index, bits)]
+        for bits in tolerable:
+            if self._may_step(index, bits):
                 return Step(index, seat, bits)
         return None
 
@@ -107,36 +124,43 @@ class _Journey:
         board = self._board
         if board.overdrawn((self._free | self.seats[index]) & ~bits):
             return False
-        if not board.company.concerns(index):
+        if index not in board.concerned:
             return True
         return not board.friction([*self.seats[:index], bits, *self.seats[index + 1 :]]).harm
 
 
 def _exchanges(board: Board, seat: int, given: int, taken: int) -> Iterator[int]:
     """Seats after exchanging CPUs of ``given`` for CPUs of ``taken``: anywhere, then NUMA node by NUMA node, core by core."""
-    yield from _exchange(seat, given, taken)
+    yield _exchanged(seat, given, taken)
     for numa in board.machine.numa_bits.values():
-        if given & numa and taken & numa:
-            yield from _exchange(seat, given & numa, taken & numa)
-    given_cores, taken_cores = board.cores.whole(given), board.cores.whole(taken)
-    if given_cores and taken_cores:
-        others = [board.cores.cpus(core) for core in each(taken_cores)]
-        for core in each(given_cores):
-            rest = board.cores.cpus(core)
-            yield from (seat & ~rest | other for other in others if other.bit_count() == rest.bit_count())
+        if given & numa and taken & numa and (given | taken) & ~numa:
+            yield _exchanged(seat, given & numa, taken & numa)
+    others = list(_samples(board, taken))
+    for core in _samples(board, given) if others else ():
+        yield from (seat & ~core | other for other in others if other.bit_count() == core.bit_count())
 
 
-def _exchange(seat: int, given: int, taken: int) -> Iterator[int]:
+def _exchanged(seat: int, given: int, taken: int) -> int:
     count = min(given.bit_count(), taken.bit_count())
-    yield seat & ~lowest(given, count) | lowest(taken, count)
+    return seat & ~lowest(given, count) | lowest(taken, count)
 
 
-def _joined(steps: Sequence[Step]) -> tuple[Step, ...]:
+def _samples(board: Board, bits: int) -> Iterator[int]:
+    """The CPUs of one whole core for each NUMA node and shape: the others there are as good for anybody."""
+    cores = board.cores
+    whole = cores.whole(bits)
+    for numa in board.machine.numa_bits.values() if whole else ():
+        for firsts, _ in cores.shapes:
+            if whole & numa & firsts:
+                yield cores.cpus(lowest(whole & numa & firsts, 1))
+
+
+def joined(steps: Iterable[Step]) -> tuple[Step, ...]:
     """Two steps of one tenant in a row are one, unless they lead back to where it was."""
-    joined: list[Step] = []
+    kept: list[Step] = []
     for step in steps:
-        if joined and joined[-1].tenant == step.tenant:
-            step = Step(step.tenant, joined.pop().before, step.after)
+        if kept and kept[-1].tenant == step.tenant:
+            step = Step(step.tenant, kept.pop().before, step.after)
         if step.before != step.after:
-            joined.append(step)
-    return tuple(joined)
+            kept.append(step)
+    return tuple(kept)

@@ -48,7 +48,7 @@ class Standing:
             free |= seats[index]
             taken |= bits
             seats[index] = bits
-            concerns = concerns or board.company.concerns(index)
+            concerns = concerns or index in board.concerned
         if seat_harm > self.harm or (seat_harm == self.harm and (crossings, splits) > figures[:2]):
             return None
         friction = board.friction(seats) if concerns else self.friction

@@ -4,7 +4,8 @@ From what is known of a node to the board of a rebind: who may move, who must st
 It finds out and plans nothing. Only CPUs that the scheduler gave out move, and only pods whose annotation says so.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 from koord_numa.core.accounts import accounts
@@ -14,10 +15,11 @@ from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.machine import Machine
 from koord_numa.core.rebind.board import Board
+from koord_numa.core.rebind.company import Settled
 from koord_numa.core.rebind.plan import reallocation_order, tenants_board
 from koord_numa.core.rebind.tenant import Tenant
 from koord_numa.core.request import PodRequest
-from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NodeBindPolicy
+from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NodeBindPolicy, NumaExclusive, NumaPolicy
 
 _IMPOSED: Final = {
     NodeBindPolicy.FULL_PCPUS_ONLY: CpuBindPolicy.FULL_PCPUS,
@@ -27,31 +29,42 @@ _SHAPES: Final = (CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS)
 _NOBODY: Final = PodRequest()
 
 
-def survey(
-    inventory: Inventory, ledger: Ledger, settled: Collection[str], default: CpuBindPolicy = CpuBindPolicy.FULL_PCPUS
-) -> Board:
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What is configured for pods that do not say it: their bind policy, and their exclusivity if they name a NUMA policy."""
+
+    bind: CpuBindPolicy = CpuBindPolicy.FULL_PCPUS
+    apart: NumaExclusive = NumaExclusive.REQUIRED
+
+
+DEFAULTS: Final = Defaults()
+
+
+def survey(inventory: Inventory, ledger: Ledger, settled: Collection[str], defaults: Defaults = DEFAULTS) -> Board:
     """
     The node as a rebind sees it. ``settled`` are the uids of pods that must stay where they are, whatever the reason.
 
     So must pods whose CPUs are contested: reserved, not in the machine, or held by two. A pod with NUMA amounts keeps its number
     of CPUs on each NUMA node, because only its cpuset may change; so does one with huge pages or devices, of which nobody knows
-    the NUMA node. ``default`` is the configured bind policy for pods that name none. A machine must be known.
+    the NUMA node. A machine must be known.
     """
     if inventory.machine is None:
         raise ValueError(f"the CPUs of node {inventory.node} are unknown")
     machine, kept = inventory.machine, inventory.reserved
     tenants: list[Tenant] = []
-    staying = Ledger()
+    staying, seated = Ledger(), []
     for holding in ledger:
         if not holding.cpus or holding.pod.uid in settled or _is_contested(holding, inventory, ledger):
             staying.hold(holding)
+            seated.append(holding)
             kept |= holding.cpus | _kept_clear(holding, machine)
             continue
-        tenant = _tenant(holding, machine, inventory.bind, default)
+        tenant = _tenant(holding, machine, inventory.bind, defaults)
         tenants.append(tenant)
         if tenant.per_numa is not None:
             staying.hold(holding)
-    return tenants_board(machine, tenants, kept, _room(inventory, staying))
+    board = tenants_board(machine, tenants, kept, _room(inventory, staying))
+    return replace(board, settled=_settled(seated, machine, defaults))
 
 
 def _is_contested(holding: Holding, inventory: Inventory, ledger: Ledger) -> bool:
@@ -70,9 +83,29 @@ def _kept_clear(holding: Holding, machine: Machine) -> CpuSet:
     return CpuSet(_union(unit for unit in units if unit & holding.cpus.bits))
 
 
-def _tenant(holding: Holding, machine: Machine, imposed: NodeBindPolicy, default: CpuBindPolicy) -> Tenant:
+def _settled(holdings: Iterable[Holding], machine: Machine, defaults: Defaults) -> Settled:
+    """Only pods with CPUs of their own count, as in Koordinator's node_allocation.go."""
+    settled = Settled()
+    for holding in holdings:
+        mask = machine.numa_of(holding.cpus)
+        shy = 0 if _apart(holding.request or _NOBODY, defaults) is NumaExclusive.NONE else mask
+        if mask.bit_count() > 1:
+            settled = replace(settled, spanning=settled.spanning | mask, shy_spanning=settled.shy_spanning | shy)
+        else:
+            settled = replace(settled, single=settled.single | mask, shy_single=settled.shy_single | shy)
+    return settled
+
+
+def _apart(request: PodRequest, defaults: Defaults) -> NumaExclusive:
+    """Only a pod that names a NUMA policy is exclusive without saying so (pod-level NUMA policy, "SingleNUMANodeExclusive")."""
+    if request.numa.exclusive is not NumaExclusive.NONE or request.numa.policy is NumaPolicy.NONE:
+        return request.numa.exclusive
+    return defaults.apart
+
+
+def _tenant(holding: Holding, machine: Machine, imposed: NodeBindPolicy, defaults: Defaults) -> Tenant:
     request = holding.request or _NOBODY
-    bind, required = _shape(request, imposed, default)
+    bind, required = _shape(request, imposed, defaults.bind)
     count = len(holding.cpus)
     return Tenant(
         pod=holding.pod,
@@ -84,6 +117,7 @@ def _tenant(holding: Holding, machine: Machine, imposed: NodeBindPolicy, default
         order=reallocation_order(
             request.qos, required=required, count=count, created=holding.created, uid=holding.pod.uid
         ),
+        apart=_apart(request, defaults),
     )
 
 

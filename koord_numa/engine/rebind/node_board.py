@@ -6,7 +6,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import inventory
 from koord_numa.core.rebind.board import Board
 from koord_numa.core.rebind.plan import Move
-from koord_numa.core.rebind.survey import survey
+from koord_numa.core.rebind.survey import Defaults, survey
 from koord_numa.core.rebind.tenant import Tenant
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Rejection
@@ -35,13 +35,19 @@ def board_of(state: ClusterState, name: str, settings: Settings) -> Board | str:
         return f"node {name} cannot be used: {offer.detail or offer.message}"
     if offer.machine is None:
         return f"node {name} publishes no CPU topology"
-    default = settings.profiles[0].default_cpu_bind_policy
-    return survey(offer, record.ledger, _settled(record, settings.scheduler_names), default)
+    profile = settings.profiles[0]
+    defaults = Defaults(profile.default_cpu_bind_policy, profile.single_numa_node_exclusive)
+    return survey(offer, record.booked, _settled(record, settings.scheduler_names), defaults)
 
 
 def _settled(record: NodeRecord, ours: tuple[str, ...]) -> frozenset[str]:
-    """Pods that a rebind leaves alone: other schedulers', malformed ones, those that leave or were not seen bound yet."""
-    return frozenset(uid for uid, pod in record.pods.items() if not _may_move(pod, ours))
+    """
+    Pods that a rebind leaves alone: other schedulers', malformed ones, those that leave or were not seen bound yet.
+
+    So too the room kept for pods that wait for others to leave: it is where they are to be, and nobody else may be moved there.
+    """
+    staying = {uid for uid, pod in record.pods.items() if not _may_move(pod, ours)}
+    return frozenset(staying.union(uid for uid in record.nominees if uid not in record.pods))
 
 
 def _may_move(pod: Pod, ours: tuple[str, ...]) -> bool:
@@ -61,10 +67,17 @@ def obstacle(now: Board | str, planned: Board, move: Move) -> str:
         return f"pod {move.pod} was changed by somebody else"
     taken = move.after - CpuSet(now.free(now.now)) - move.before
     if taken:
-        return f"CPUs {taken} were given to somebody else"
-    if not now.may_pass([*now.now[:index], move.after.bits, *now.now[index + 1 :]]):
+        return f"CPUs {taken} were given to somebody else, or are kept for somebody"
+    seats = [*now.now[:index], move.after.bits, *now.now[index + 1 :]]
+    if not _as_it_was(now, planned).may_pass(seats):
         return f"pods that came meanwhile leave no room for {move.pod} on CPUs {move.after}"
     return ""
+
+
+def _as_it_was(now: Board, planned: Board) -> Board:
+    """Who is there now, where they were when the plan was made: a step may take back what earlier steps have gained."""
+    former = {tenant.pod: tenant.cpus for tenant in planned.tenants}
+    return replace(now, tenants=tuple(replace(t, cpus=former.get(t.pod, t.cpus)) for t in now.tenants))
 
 
 def _expected(planned: Board, move: Move) -> Tenant:

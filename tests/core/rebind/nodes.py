@@ -1,14 +1,16 @@
 """Fragmented nodes for the planner's tests: by hand in a line, and at random from a seed."""
 
+from dataclasses import replace
 from random import Random
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.machine import Machine
 from koord_numa.core.rebind.board import Board
+from koord_numa.core.rebind.company import Settled
 from koord_numa.core.rebind.plan import reallocation_order, tenants_board
 from koord_numa.core.rebind.tenant import Tenant
 from koord_numa.core.request import PodKey
-from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, QosClass
+from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaExclusive, QosClass
 from tests.machines import machine
 
 SHAPES = ("1x2x4x2", "2x1x8x2", "2x2x8x2", "2x2x4x1", "2x4x8x2", "2x2x16x1", "2x4x24x2")
@@ -62,6 +64,20 @@ def fragmented(seed: int) -> Board:
         free = [cpu for cpu in free if cpu not in cpus]
         tenants.append(_tenant(rng, index, CpuSet.of(cpus), host))
     return tenants_board(host, tenants, EMPTY)
+
+
+def beset(seed: int) -> Board:
+    """A fragmented node with everything that makes it harder: reserved CPUs, little room, pods that stay, wishes to be apart."""
+    node, rng = fragmented(seed), Random(seed)
+    free = list(CpuSet(node.free(node.now)))
+    fixed = CpuSet.of(rng.sample(free, len(free) // 4))
+    held = {n: sum((t.cpus.bits & b).bit_count() for t in node.tenants) for n, b in node.machine.numa_bits.items()}
+    room = {numa: rng.randint(count // 2, count + 8) for numa, count in held.items() if rng.random() < 0.7}
+    wishes = [NumaExclusive.NONE] * 3 + [NumaExclusive.PREFERRED, NumaExclusive.REQUIRED]
+    tenants = tuple(replace(one, apart=rng.choice(wishes)) for one in node.tenants)
+    masks = [rng.choice([0, 0, 1 << numa]) for numa in node.machine.numa_ids]
+    settled = Settled(*(sum(rng.sample(masks, len(masks) // 2)) for _ in range(4)))
+    return replace(node, tenants=tenants, fixed=fixed, room=room, settled=settled)
 
 
 def _tenant(rng: Random, index: int, cpus: CpuSet, host: Machine) -> Tenant:

@@ -2,13 +2,11 @@
 
 import pytest
 
-from koord_numa.core.cpus.ask import CpuAsk
-from koord_numa.core.cpus.take import take_cpus
-from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.board import Arrangement, Board
 from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
-from koord_numa.core.vocabulary import CpuExclusivePolicy, NumaAllocateStrategy
-from tests.core.rebind.nodes import SPREAD, board, fragmented, tenant
+from koord_numa.core.vocabulary import CpuExclusivePolicy
+from tests.core.rebind.nodes import SPREAD, beset, board, fragmented, tenant
+from tests.core.rebind.sorted_order import broken_rules, crossings, in_sorted_order, least_crossings
 from tests.machines import machine
 
 PCPU = CpuExclusivePolicy.PCPU_LEVEL
@@ -104,29 +102,21 @@ def replay(node: Board, plan: RebindPlan) -> Arrangement:
     return tuple(seats)
 
 
-def in_sorted_order(node: Board) -> Arrangement | None:
-    """The proposal's way: everybody reallocated one after the other on the emptied node."""
-    free, seats = node.usable, []
-    for one in node.tenants:
-        places = [(free, len(one.cpus))]
-        if one.per_numa is not None:
-            places = [(free & node.machine.numa_bits[numa], count) for numa, count in one.per_numa.items()]
-        bits = 0
-        for here, count in places:
-            ask = CpuAsk(count, one.bind, one.exclusive, NumaAllocateStrategy.MOST_ALLOCATED)
-            taken = take_cpus(ask, node.machine, CpuSet(here))
-            if not isinstance(taken, CpuSet):
-                return None
-            bits |= taken.bits
-        seats.append(bits)
-        free &= ~bits
-    return tuple(seats)
+BLOCKS = 20
+"""The five hundred nodes are tried in so many parts."""
+
+SEEDS = 500
 
 
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", range(BLOCKS))
 def test_five_hundred_fragmented_nodes(block: int) -> None:
-    """Nobody worse off at any step, blocks never smaller, crossings reduced at least as far as sorted order may reduce them."""
-    for seed in range(block * 25, block * 25 + 25):
+    """
+    Nobody is worse off at any step, the largest block never shrinks, and crossings become as few as in sorted order.
+
+    Sorted order pays no heed to who suffers. Where it breaks no rule, the plan has no more crossings. Where it does, the plan has
+    at most one more than sorted order has, or than each pod by itself needs, whichever is more.
+    """
+    for seed in range(block * SEEDS // BLOCKS, (block + 1) * SEEDS // BLOCKS):
         node = fragmented(seed)
         plan = plan_rebind(node)
         end = replay(node, plan)
@@ -135,7 +125,33 @@ def test_five_hundred_fragmented_nodes(block: int) -> None:
         assert figures[:-1] <= node.figures_now[:-1]
         assert bool(plan.moves) == (figures[:-1] < node.figures_now[:-1]), f"seed {seed}: moves without an improvement"
         reference = in_sorted_order(node)
-        if reference is not None and node.allows(reference):
-            assert figures.crossings <= node.figures(reference).crossings, f"seed {seed}"
-        if not plan.dropped:
-            assert plan_rebind(node) == plan, f"seed {seed}: not repeatable"
+        assert reference is not None
+        reached, broken = sum(crossings(node, reference)), broken_rules(node, reference)
+        assert node.allows(reference) == (not broken), f"seed {seed}: {broken}"
+        assert figures.crossings <= (reached if not broken else max(reached, least_crossings(node)) + 1), f"seed {seed}"
+
+
+def test_no_plan_that_spares_every_pod_can_match_sorted_order() -> None:
+    """Summed over the five hundred nodes, pods need more NUMA nodes each by itself than sorted order leaves them."""
+    reached = least = 0
+    for seed in range(SEEDS):
+        node = fragmented(seed)
+        reference = in_sorted_order(node)
+        assert reference is not None
+        reached += sum(crossings(node, reference))
+        least += least_crossings(node)
+    assert least > reached
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_nodes_with_little_room_and_wishes(block: int) -> None:
+    for seed in range(block * 20, block * 20 + 20):
+        node = beset(seed)
+        plan = plan_rebind(node)
+        end = replay(node, plan)
+        assert node.allows(end), f"seed {seed}"
+        assert bool(plan.moves) == (node.figures(end)[:-1] < node.figures_now[:-1])
+
+
+def test_the_same_node_gets_the_same_plan() -> None:
+    assert all(plan_rebind(fragmented(seed)) == plan_rebind(fragmented(seed)) for seed in range(40))

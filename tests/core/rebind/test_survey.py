@@ -8,11 +8,19 @@ import pytest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Holding, Ledger
+from koord_numa.core.rebind.company import Settled
 from koord_numa.core.rebind.plan import reallocation_order
-from koord_numa.core.rebind.survey import survey
+from koord_numa.core.rebind.survey import Defaults, survey
 from koord_numa.core.rebind.tenant import Tenant
-from koord_numa.core.request import CpuBind, PodKey, PodRequest
-from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NodeBindPolicy, QosClass
+from koord_numa.core.request import CpuBind, NumaSpec, PodKey, PodRequest
+from koord_numa.core.vocabulary import (
+    CpuBindPolicy,
+    CpuExclusivePolicy,
+    NodeBindPolicy,
+    NumaExclusive,
+    NumaPolicy,
+    QosClass,
+)
 from tests.machines import machine
 
 HOST = machine("1x2x4x2")
@@ -21,10 +29,12 @@ ZONES = tuple((numa, {"cpu": 8000}) for numa in (0, 1))
 FULL, SPREAD = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS
 
 
-def holding(name: str, cpus: str = "", bind: CpuBind | None = None, **changes: object) -> Holding:
+def holding(
+    name: str, cpus: str = "", bind: CpuBind = CpuBind(), numa_spec: NumaSpec = NumaSpec(), **changes: object
+) -> Holding:
     """A pod with these CPUs of its own, or one without when there are none."""
     held = CpuSet.parse(cpus)
-    request = PodRequest(qos=QosClass.LSR, bind=bind or CpuBind())
+    request = PodRequest(qos=QosClass.LSR, bind=bind, numa=numa_spec)
     made = Holding(PodKey("default", name, name), {"cpu": 1000 * len(held)}, held, request=request)
     return replace(made, **changes)  # type: ignore[arg-type]  # changes are named fields
 
@@ -48,6 +58,14 @@ TENANTS = {
         tenant("a", "2-3", SPREAD, required=True),
     ),
     "NUMA amounts": (holding("a", "2-3", numa=ON_NUMA_0), tenant("a", "2-3", per_numa={0: 2})),
+    "exclusive towards pods over several NUMA nodes": (
+        holding("a", "2-3", numa_spec=NumaSpec(exclusive=NumaExclusive.PREFERRED)),
+        tenant("a", "2-3", apart=NumaExclusive.PREFERRED),
+    ),
+    "exclusive by default, as it names a NUMA policy": (
+        holding("a", "2-3", numa_spec=NumaSpec(NumaPolicy.RESTRICTED)),
+        tenant("a", "2-3", apart=NumaExclusive.REQUIRED),
+    ),
     "a device": (
         holding("a", "6-9", amounts={"cpu": 4000, "nvidia.com/gpu": 1}),
         tenant("a", "6-9", per_numa={0: 2, 1: 2}),
@@ -66,7 +84,7 @@ TENANTS = {
 @pytest.mark.parametrize(("known", "expected"), TENANTS.values(), ids=TENANTS.keys())
 def test_tenants(known: Holding, expected: Tenant) -> None:
     default = SPREAD if known.request and known.request.bind.required is CpuBindPolicy.DEFAULT else FULL
-    board = survey(INVENTORY, Ledger.of([known, holding("shared")]), (), default)
+    board = survey(INVENTORY, Ledger.of([known, holding("shared")]), (), Defaults(default))
     assert board.tenants == (expected,)
     assert board.fixed == INVENTORY.reserved
 
@@ -90,6 +108,32 @@ STAYING = {
 def test_who_stays(known: list[Holding], fixed: str) -> None:
     board = survey(INVENTORY, Ledger.of(known), {"settled"})
     assert (board.tenants, str(board.fixed)) == ((), fixed)
+
+
+SHY = NumaSpec(exclusive=NumaExclusive.REQUIRED)
+
+SETTLED = {
+    "on one NUMA node": ([holding("settled", "2-3")], Settled(single=0b01)),
+    "on one, and it minds": (
+        [holding("settled", "2-3", numa_spec=SHY)],
+        Settled(single=0b01, shy_single=0b01),
+    ),
+    "over two": ([holding("settled", "6-9")], Settled(spanning=0b11)),
+    "over two, and it minds": (
+        [holding("settled", "6-9", numa_spec=SHY)],
+        Settled(spanning=0b11, shy_spanning=0b11),
+    ),
+    "without CPUs of its own": ([holding("settled", numa_spec=SHY)], Settled()),
+    "several": (
+        [holding("a", "0-1"), holding("settled", "10-13", numa_spec=SHY), holding("t", "2-3")],
+        Settled(single=0b11, shy_single=0b10),
+    ),
+}
+
+
+@pytest.mark.parametrize(("known", "settled"), SETTLED.values(), ids=SETTLED.keys())
+def test_what_those_who_stay_mind(known: list[Holding], settled: Settled) -> None:
+    assert survey(INVENTORY, Ledger.of(known), {"settled"}).settled == settled
 
 
 ROOM = {
