@@ -149,6 +149,9 @@ class Columns:
             self.kinds[row] = self._kind(NodeKind.of(record, node))
             self.names[row] = self.order.number(record.name)
             self.offered[:, row] = self._line(record.allocatable)
+        kind = self.known_kinds[int(self.kinds[row])]
+        if (now := kind.with_pods(record)) is not kind:
+            self.kinds[row] = self._kind(now)
         booked = record.booked
         held = self._line(booked.amounts)
         held[PODS_LINE] = len(booked.holdings)

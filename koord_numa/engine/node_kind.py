@@ -5,11 +5,14 @@ A kind knows nothing of names, labels, amounts or pods.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from koord_numa.core.inventory import Inventory
+from koord_numa.core.kubelet.aggregates import pod_demand
+from koord_numa.core.kubelet.cores import ARCHITECTURE, likely_threads, may_be_kept
 from koord_numa.core.kubelet.frame import likely_config
+from koord_numa.core.kubelet.machine import STATIC_CPUS
 from koord_numa.core.node import KubeletConfig, Node
 from koord_numa.core.vocabulary import KubeletPolicy, NodeBindPolicy, NumaPolicy
 from koord_numa.engine.node_record import NodeRecord
@@ -18,7 +21,8 @@ from koord_numa.engine.node_record import NodeRecord
 @dataclass(frozen=True, slots=True)
 class NodeKind:
     """
-    ``example`` is some node of the kind: its cordon, taints and problem are those of all. ``config`` is present where a kubelet chooses.
+    ``example`` is some node of the kind: its cordon, taints and problem are those of all. ``config`` is present where a kubelet chooses;
+    exclusive CPUs must then be a multiple of ``threads``.
 
     Otherwise ``zones`` tells whether NUMA nodes are published that are ours to align on, ``policy`` which NUMA policy the node names, and
     ``pins`` whether every pod with whole CPUs may get its own.
@@ -26,6 +30,7 @@ class NodeKind:
 
     example: Node
     config: KubeletConfig | None = None
+    threads: int = 1
     zones: bool = False
     policy: NumaPolicy = NumaPolicy.NONE
     pins: bool = False
@@ -49,7 +54,18 @@ class NodeKind:
             config.cpu_policy,
             tuple(sorted(config.cpu_options.items())),
         )
-        return node.problem, node.unschedulable, node.taints, settings, self.zones, self.policy, self.pins
+        return node.problem, node.unschedulable, node.taints, settings, self.threads, self.zones, self.policy, self.pins
+
+    def with_pods(self, record: NodeRecord) -> "NodeKind":
+        """The kind that the pods make of this node which its topology shows: they may prove that no whole cores have to be kept."""
+        node, topology = record.node, record.topology
+        if self.config is None or self.config.cpu_policy != STATIC_CPUS or node is None or topology is None:
+            return self
+        if not may_be_kept(topology.kubelet):
+            return self
+        seen = {count for held in record.shown if held.request is not None for count in pod_demand(held.request).counts}
+        threads = likely_threads(topology.zones, node.labels.get(ARCHITECTURE, ""), seen)
+        return self if threads == self.threads else replace(self, threads=threads)
 
     @property
     def wants_one(self) -> bool:

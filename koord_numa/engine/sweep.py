@@ -34,11 +34,12 @@ NEVER: Final = -(1 << 40)
 class Alignment:
     """
     What a request says about its alignment, before any node is looked at. ``pinned`` is the most milli-CPU that a kubelet would pin for one
-    container; ``amounts`` are those of the whole pod.
+    container, ``counts`` are the CPUs of each; ``amounts`` are those of the whole pod.
     """
 
     amounts: Amounts
     pinned: int
+    counts: tuple[int, ...]
     in_kubelet: bool  # does a kubelet align any of it?
     always: bool  # wherever NUMA nodes are ours to align on?
     default: bool  # where pods with whole CPUs get their own?
@@ -48,7 +49,8 @@ class Alignment:
     def of(cls, ask: Ask, rules: Rules) -> Self:
         """For one request under one set of rules."""
         demand = ask.demand
-        parts = [part for _, part in pod_demand(ask.request).containers]
+        pod = pod_demand(ask.request)
+        parts = [part for _, part in pod.containers]
         default = rules.allocate.numa_policy is not NumaPolicy.NONE
         one = always = False
         if not isinstance(demand, Rejection):
@@ -57,7 +59,8 @@ class Alignment:
             always = demand.numa is not NumaPolicy.NONE or by_default or demand.use is CpuUse.POOL_OF_ONE_NUMA
         return cls(
             amounts=ask.amounts,
-            pinned=MILLI * max((part.cpus for part in parts), default=0),
+            pinned=MILLI * max(pod.counts, default=0),
+            counts=pod.counts,
             in_kubelet=any(part.cpus or part.memory or part.devices for part in parts),
             always=always,
             default=default,
@@ -73,6 +76,10 @@ class Alignment:
     def needs_one_on(self, kind: NodeKind) -> bool:
         """Would it have to sit on one NUMA node there?"""
         return kind.wants_one or (self.one and kind.config is None and kind.zones)
+
+    def splits_cores_of(self, kind: NodeKind) -> bool:
+        """Would a container split a core that has to be kept whole?"""
+        return any(count % kind.threads for count in self.counts)
 
     def wanted_on(self, kind: NodeKind) -> Amounts:
         """What has to be found on NUMA nodes. A kubelet looks only for CPUs that it pins, of each container by itself."""
@@ -142,6 +149,8 @@ class Sweep:
     def _points(self, kind: NodeKind, counts: int) -> list[int]:
         """Methods that look at how full NUMA nodes are may give any score; the default counts NUMA nodes."""
         if kind.config is not None and refuse_promises(self._ask.request, kind.config) is not None:
+            return [NEVER] * counts
+        if self._alignment.splits_cores_of(kind):
             return [NEVER] * counts
         weight, one = self._rules.parts.numa, self._alignment.needs_one_on(kind)
         points = []

@@ -79,8 +79,7 @@ def _doubt(demand: PodDemand, view: KubeletView) -> Rejection | None:
 
 
 def _split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
-    counts = [part.cpus for _, part in demand.containers if part.cpus]
-    rule = view.cores
+    counts, rule = demand.counts, view.cores
     if rule.free is None:
         return None
     odd = [count for count in counts if count % rule.threads]

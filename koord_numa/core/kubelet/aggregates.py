@@ -36,12 +36,14 @@ class PodDemand:
     """
     A pod as the managers see it: one demand per container in the kubelet's order, and one for the whole pod.
 
-    ``lasting`` is what containers that keep running hold of CPUs (milli) and devices, ``leftovers`` what init containers held beyond that.
+    ``counts`` are the exclusive CPUs of those containers that get any. ``lasting`` is what containers that keep running hold of CPUs
+    (milli) and devices, ``leftovers`` what init containers held beyond that.
     """
 
     qos: KubeQos
     containers: tuple[tuple[Container, Demand], ...]
     pod: Demand
+    counts: tuple[int, ...] = field(init=False, repr=False, compare=False)
     lasting: Amounts = field(init=False, repr=False, compare=False)
     leftovers: Amounts = field(init=False, repr=False, compare=False)
 
@@ -49,6 +51,7 @@ class PodDemand:
         lasting = total(_pinned(demand) for container, demand in self.containers if container.kind in _LASTING)
         peak = _pinned(self.pod)
         beyond = {name: amount - lasting.get(name, 0) for name, amount in peak.items()}
+        object.__setattr__(self, "counts", tuple(demand.cpus for _, demand in self.containers if demand.cpus))
         object.__setattr__(self, "lasting", lasting)
         object.__setattr__(self, "leftovers", {name: amount for name, amount in beyond.items() if amount > 0})
 

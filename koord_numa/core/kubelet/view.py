@@ -120,7 +120,7 @@ def _frame(node: Node, topology: Topology, previous: KubeletView | None) -> Fram
 
 
 def _cores(node: Node, topology: Topology, zones: Sequence[Zone], shown: Iterable[PodDemand]) -> WholeCores:
-    seen = {part.cpus for demand in shown for _, part in demand.containers if part.cpus}
+    seen = {count for demand in shown for count in demand.counts}
     return whole_cores(topology.kubelet, zones, node.labels.get(ARCHITECTURE, ""), seen)
 
 
