@@ -60,12 +60,12 @@ class Snapshot:
 
     def decide(self, pod: Pod) -> Placement | Waits:
         """Where the pod would go now, or why nowhere."""
-        if pod.problem:
-            return Waits(f"the pod cannot be understood: {pod.problem}")
         klass = self.engine.classes.of(pod)
         if klass is None:
             names = ", ".join(self.engine.settings.scheduler_names)
             return Waits(f"the pod asks for {pod.scheduler}, which is none of our scheduler names: {names}")
+        if untried := _untried(pod):
+            return Waits(untried)
         desk = self.engine.desk
         node = desk.nominations.node_of(pod)
         freed = desk.decider.try_node(klass, node, pod) if node else None
@@ -76,9 +76,9 @@ class Snapshot:
         return Waits(with_remark(why_everywhere(verdict), remark), clearance)
 
     def answers(self, pod: Pod) -> dict[str, Placement | Rejection]:
-        """What each node answers to the pod, by name; nothing for a pod that is not ours or not understood."""
-        klass = None if pod.problem else self.engine.classes.of(pod)
-        if klass is None:
+        """What each node answers to the pod, by name; nothing for a pod that is not ours or not tried."""
+        klass = self.engine.classes.of(pod)
+        if klass is None or _untried(pod):
             return {}
         found = {
             name: self.engine.desk.decider.try_node(klass, node=name, pod=pod)
@@ -100,6 +100,17 @@ class Snapshot:
             nominations.end(displaced.uid)
         nominations.begin(Nomination(pod, klass, clearance))
         self.engine.preemption.planner.evicted.update(victim.key.uid for victim in clearance.victims)
+
+
+def _untried(pod: Pod) -> str:
+    """Why a pod is not even tried, empty when it is."""
+    if pod.problem:
+        return f"the pod cannot be understood: {pod.problem}"
+    if pod.deleting:
+        return "the pod is being deleted"
+    if pod.finished:
+        return f"the pod has finished: {pod.phase}"
+    return "the pod waits for its scheduling gates" if pod.gated else ""
 
 
 def snapshot_of(settings: Settings, facts: Facts) -> Snapshot:

@@ -42,9 +42,6 @@ def _bound(pod: Pod) -> Iterator[str]:
 
 
 def _waiting(pod: Pod, snapshot: Snapshot, width: int) -> Iterator[str]:
-    if pod.gated:
-        yield "  waits for its scheduling gates"
-        return
     verdict = snapshot.decide(pod)
     if isinstance(verdict, Placement):
         yield f"  would go to {placement_text(verdict)}"

@@ -264,3 +264,23 @@ async def test_the_operator_says_the_same(tmp_path: Path, monkeypatch: pytest.Mo
 def told(pods: Sequence[Object]) -> dict[str, str]:
     """What pods without a node were told, by name."""
     return {obj["metadata"]["name"]: reason(obj) for obj in pods if reason(obj) and not obj["spec"].get("nodeName")}
+
+
+async def test_gated_and_leaving_pods_are_not_tried(tmp_path: Path) -> None:
+    gated = pod("gated", 2)
+    gated["spec"]["schedulingGates"] = [{"name": "example.org/later"}]
+    leaving = pod("leaving", 2)
+    leaving["metadata"]["finalizers"] = ["example.org/stay"]
+    async with small_world(tmp_path, gated, leaving) as here:
+        here.server.store.delete("pods", "leaving", "default")
+        explained = [await ask(here, "explain", name) for name in ("gated", "leaving")]
+        simulated = await ask(here, "simulate", "-f", "-", text=yaml.safe_dump(gated))
+    assert [answer.output.splitlines()[1:] for answer in explained] == [
+        ["  the pod waits for its scheduling gates"],
+        ["  the pod is being deleted"],
+    ]
+    assert simulated.output.splitlines()[1:] == [
+        "  the pod waits for its scheduling gates",
+        "",
+        "0 of 1 pods would be placed.",
+    ]
