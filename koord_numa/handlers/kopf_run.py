@@ -20,6 +20,12 @@ Streams = WeakValueDictionary[int, AsyncGenerator[Any, None]]
 LAST_WORDS: Final = 5.0
 """Seconds that Kopf's own tasks get to end after they were cancelled; a watcher gives its workers two."""
 
+ATTEMPTS: Final = 3
+"""So often they are cancelled."""
+
+WATCHER: Final = "watcher for "
+"""Beginning of the names of the tasks that watch a kind."""
+
 WATCHERS_OWN: Final = ("Scheduler.", "worker", "_wait_for_depletion")
 """
 Beginnings of the names of coroutines that a watcher of Kopf ends when it ends. Should they end before, it waits for them for ever, and
@@ -57,9 +63,11 @@ async def run_kopf(memo: kopf.Memo, stop: asyncio.Event, spawned: Callable[[], N
     with _kopf_streams() as streams:
         tasks = await kopf.spawn_tasks(clusterwide=True, settings=settings, memo=memo, stop_flag=stop)
         spawned()
+        urging = asyncio.create_task(_urge_watchers(tasks))
         try:
             await kopf.run_tasks(tasks, ignored=EveryTask())
         finally:
+            urging.cancel()
             await _end_leftovers()
             await _close(streams)
 
@@ -94,13 +102,30 @@ async def _close(streams: Streams) -> None:
             await stream.aclose()
 
 
+async def _urge_watchers(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """
+    When Kopf ends, ask its watchers again and again.
+
+    Kopf cancels them once and waits without limit. One that is just about to begin its stream anew loses that (``streaming_block`` in
+    Kopf's watching.py suppresses it), and would go on for ever.
+    """
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    while True:
+        await asyncio.sleep(LAST_WORDS)
+        for task in asyncio.all_tasks():
+            if runs_kopf(task) and task.get_name().startswith(WATCHER):
+                task.cancel()
+
+
 async def _end_leftovers() -> None:
     """Watchers of a run that failed would go on reporting beside those of the next run."""
-    left = {task for task in asyncio.all_tasks() if runs_kopf(task)}
-    for task in left:
-        if not str(getattr(task.get_coro(), "__qualname__", "")).startswith(WATCHERS_OWN):
-            task.cancel()
-    if left:
+    for _ in range(ATTEMPTS):
+        left = {task for task in asyncio.all_tasks() if runs_kopf(task)}
+        if not left:
+            return
+        for task in left:
+            if not str(getattr(task.get_coro(), "__qualname__", "")).startswith(WATCHERS_OWN):
+                task.cancel()
         done, _ = await asyncio.wait(left, timeout=LAST_WORDS)
         await asyncio.gather(*done, return_exceptions=True)  # their errors are those that the run has raised
 

@@ -5,9 +5,11 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from kopf._cogs.aiokits.aiotasks import Scheduler, create_guarded_task
 
-from koord_numa.handlers.kopf_run import KOPF, _close, _end_leftovers, _kopf_streams, runs_kopf
+from koord_numa.handlers import kopf_run
+from koord_numa.handlers.kopf_run import KOPF, _close, _end_leftovers, _kopf_streams, _urge_watchers, runs_kopf
 
 STREAMS = """
 from contextlib import asynccontextmanager
@@ -118,3 +120,41 @@ async def test_watchers_that_a_failed_run_left_end_in_good_order() -> None:
     assert task.cancelled()
     assert ended == ["worker", "watcher"]  # the other two had not even begun
     assert [task for task in asyncio.all_tasks() if runs_kopf(task)] == []
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for last words."""
+    monkeypatch.setattr(kopf_run, "LAST_WORDS", 0.01)
+
+
+async def deaf(begun: asyncio.Event) -> None:
+    """It does not hear when it is cancelled for the first time, as a watcher of Kopf that begins its stream anew."""
+    begun.set()
+    with suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    await asyncio.Event().wait()
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_watcher_that_does_not_hear_is_told_again_when_kopf_ends() -> None:
+    begun, end = asyncio.Event(), asyncio.Event()
+    watcher = create_guarded_task(deaf(begun), "watcher for pods", cancellable=True)
+    root = create_guarded_task(end.wait(), "stop-flag checker", finishable=True)
+    await begun.wait()
+    urging = asyncio.create_task(_urge_watchers([root]))
+    await asyncio.sleep(0)
+    assert not watcher.cancelling()  # Kopf is not ending yet
+    end.set()
+    await asyncio.wait({watcher})
+    assert watcher.cancelled()
+    urging.cancel()
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_leftovers_that_do_not_hear_are_told_again() -> None:
+    begun = asyncio.Event()
+    watcher = create_guarded_task(deaf(begun), "watcher for pods", cancellable=True)
+    await begun.wait()
+    await _end_leftovers()
+    assert watcher.cancelled()
