@@ -1,7 +1,8 @@
 """
 The operator as Kopf runs it: ``kopf run -A -m koord_numa.operator`` loads this module, ``koord-numa run`` calls ``serve``.
 
-Kopf is kept replaceable: the engine, mirrors and election run beside it and outlive it when it gives up.
+Kopf is kept replaceable: the engine, mirrors and election run beside it and outlive it when it gives up. ``serve`` leaves it the kinds
+that are few, see ``pod_watch``.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from koord_numa.cluster.backoff import Backoff
 from koord_numa.handlers import triggers
 from koord_numa.handlers.kopf_run import run_kopf
 from koord_numa.handlers.kopf_settings import configure
+from koord_numa.pod_watch import PodWatch
 from koord_numa.runtime import DEFAULT_PORT, Options, Runtime
 from koord_numa.settings import Settings, load_settings
 
@@ -39,6 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 @kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
+@kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT, registry=triggers.APART_FROM_PODS)
 async def begin(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
     """Put the scheduler together, unless whoever runs Kopf did so already. What is wrong at this point will not heal."""
     if "runtime" not in memo:
@@ -53,12 +56,14 @@ async def begin(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
 
 
 @kopf.on.login(errors=kopf.ErrorsMode.PERMANENT)
+@kopf.on.login(errors=kopf.ErrorsMode.PERMANENT, registry=triggers.APART_FROM_PODS)
 async def login(memo: kopf.Memo, **_: Any) -> kopf.ConnectionInfo:
     """The same server and credentials as our own requests."""
     return await connection_info(memo.runtime)
 
 
 @kopf.on.cleanup()
+@kopf.on.cleanup(registry=triggers.APART_FROM_PODS)
 async def end(memo: kopf.Memo, **_: Any) -> None:
     """Under ``kopf run``, everything ends with Kopf; a task that died makes the process end with an error."""
     if "ends_with_kopf" in memo:
@@ -96,6 +101,7 @@ def options_from_environment(environment: Mapping[str, str]) -> Options:
         identity=environment.get("KOORD_NUMA_IDENTITY", ""),
         elect=environment.get("KOORD_NUMA_LEADER_ELECT", "true").lower() not in ("false", "0", "no"),
         port=int(port) if port else None,
+        pods=PodWatch.KOPF,
     )
 
 
@@ -131,7 +137,7 @@ async def _run_kopf(runtime: Runtime, stop: asyncio.Event) -> None:
     clock = asyncio.get_running_loop().time
     while not stop.is_set():
         begun = clock()
-        run = run_kopf(kopf.Memo(runtime=runtime), stop, lambda: _on_signals(stop))
+        run = run_kopf(kopf.Memo(runtime=runtime), stop, lambda: _on_signals(stop), _table(runtime.options.pods))
         ended = asyncio.create_task(run, name="kopf operator")
         await asyncio.wait({ended})
         error = ended.exception()
@@ -147,6 +153,10 @@ async def _run_kopf(runtime: Runtime, stop: asyncio.Event) -> None:
             async with asyncio.timeout(pause):
                 await stop.wait()
         runtime.reception.doubt()
+
+
+def _table(pods: PodWatch) -> kopf.OperatorRegistry:
+    return triggers.APART_FROM_PODS if pods is PodWatch.OURS else kopf.get_default_registry()
 
 
 def _may_heal(error: BaseException) -> bool:

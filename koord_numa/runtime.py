@@ -34,6 +34,7 @@ from koord_numa.engine.rebind.errand import RebindPorts
 from koord_numa.handlers.reception import Reception
 from koord_numa.inspection import node_sheet, pod_sheet
 from koord_numa.metrics import NodeNumbers, SchedulerNumbers, Subjects
+from koord_numa.pod_watch import PodWatch
 from koord_numa.settings import LeaseSettings, Settings
 from koord_numa.sources import sources_of
 from koord_numa.wire.status import resource_status
@@ -68,6 +69,7 @@ class Options:
     identity: str = ""
     elect: bool = True
     port: int | None = DEFAULT_PORT
+    pods: PodWatch = PodWatch.OURS
 
 
 class Runtime:
@@ -88,7 +90,7 @@ class Runtime:
         )
         self.rebinds = RebindDesk(self.engine, RebindPorts(ApiRebindWriter(api), self.recorder))
         self.reception = Reception(self.engine, self.rebinds)
-        self.sources = sources_of(api, self.engine, self.roster, self.reception)
+        self.sources = sources_of(api, self.engine, self.roster, self.reception, options.pods)
         self.lag = LoopLag()
         self.health = HealthServer(self._questions(), options.port or 0)
         self._stopped = False

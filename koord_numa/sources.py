@@ -7,7 +7,7 @@ preemption policy into every pod on admission, and later changes of a class do n
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.listing import Kind, list_first_served
@@ -17,7 +17,6 @@ from koord_numa.cluster.resources import (
     CLAIMS,
     NAMESPACES,
     NODES,
-    PODS,
     REBINDS,
     STORAGE_CLASSES,
     TOPOLOGIES,
@@ -27,20 +26,13 @@ from koord_numa.cluster.roster import Roster
 from koord_numa.core.node import Node
 from koord_numa.engine.engine import Engine, Source
 from koord_numa.handlers.census import Census
-from koord_numa.handlers.kopf_settings import waiting_pods
 from koord_numa.handlers.reception import Reception
+from koord_numa.pod_watch import PodWatch, census_of_waiting_pods, pods_beside_kopf, pods_watched_by_us
 from koord_numa.wire.budgets import parse_budget
 from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.nodes import parse_node
-from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.rebinds import parse_rebind
 from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
-
-BOUND_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded"
-"""Failed pods are wanted too: among them are those that a kubelet refused."""
-
-NOMINATED_PODS: Final = "spec.nodeName=,status.nominatedNodeName!="
-"""Pods for which nodes are being freed: hardly ever any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +59,8 @@ class Sources:
             yield from _complaint(census.what, census.synced, census.problem)
 
 
-def sources_of(api: Api, engine: Engine, roster: Roster, reception: Reception) -> Sources:
-    """Everything that tells this engine something."""
+def sources_of(api: Api, engine: Engine, roster: Roster, reception: Reception, watch: PodWatch) -> Sources:
+    """Everything that tells this engine something; ``watch`` says who watches pods that wait."""
 
     def replace_nodes(nodes: list[Node]) -> None:
         roster.replace(nodes)
@@ -78,11 +70,6 @@ def sources_of(api: Api, engine: Engine, roster: Roster, reception: Reception) -
         roster.observe(event, node)
         engine.observe_node(event, node)
 
-    bound = Mirror(
-        api,
-        Kind(PODS, parse_pod, BOUND_PODS),
-        Sink(engine.replace_bound, engine.observe_bound, lambda: engine.synced(Source.BOUND)),
-    )
     nodes = Mirror(api, Kind(NODES, parse_node), Sink(replace_nodes, observe_node, lambda: engine.synced(Source.NODES)))
     namespaces = Mirror(
         api,
@@ -90,14 +77,12 @@ def sources_of(api: Api, engine: Engine, roster: Roster, reception: Reception) -
         Sink(engine.namespaces.replace, engine.namespaces.observe, lambda: engine.synced(Source.NAMESPACES)),
     )
     budgets = Mirror(api, Kind(BUDGETS, parse_budget), Sink(engine.replace_budgets, engine.observe_budget))
-    not_ours = "".join(f",spec.schedulerName!={name}" for name in engine.settings.scheduler_names)
-    nominated = Mirror(
-        api,
-        Kind(PODS, parse_pod, NOMINATED_PODS + not_ours, title="pods nominated by others"),
-        Sink(engine.replace_nominated, engine.observe_nominated),
-    )
-    other: tuple[Mirror[Any], ...] = (budgets, nominated, *_storage(api, engine))
-    return Sources((bound, nodes, namespaces), other, _censuses(api, engine, reception))
+    storage, censuses = _storage(api, engine), _censuses(api, engine, reception)
+    if watch is PodWatch.OURS:
+        return Sources((pods_watched_by_us(api, engine), nodes, namespaces), (budgets, *storage), censuses)
+    bound, nominated = pods_beside_kopf(api, engine)
+    waiting = census_of_waiting_pods(api, engine, reception)
+    return Sources((bound, nodes, namespaces), (budgets, nominated, *storage), (waiting, *censuses))
 
 
 def _storage(api: Api, engine: Engine) -> tuple[Mirror[Any], ...]:
@@ -126,16 +111,9 @@ def _storage(api: Api, engine: Engine) -> tuple[Mirror[Any], ...]:
 
 
 def _censuses(api: Api, engine: Engine, reception: Reception) -> tuple[Census[Any], ...]:
-    waiting = Kind(PODS, reception.listed_pod, waiting_pods(engine.settings.scheduler_names))
     topologies = tuple(Kind(resource, reception.listed_topology, optional=True) for resource in TOPOLOGIES)
     rebinds = Kind(REBINDS, parse_rebind, optional=True)
     return (
-        Census(
-            "waiting pods",
-            reception.waiting,
-            lambda: list_first_served(api, (waiting,)),
-            lambda: engine.synced(Source.WAITING),
-        ),
         Census(
             "NodeResourceTopologies",
             reception.topologies,

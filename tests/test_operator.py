@@ -14,6 +14,7 @@ import pytest
 
 from koord_numa import operator
 from koord_numa.operator import options_from_environment, serve
+from koord_numa.pod_watch import PodWatch
 from koord_numa.runtime import Options, Runtime
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions, Effect, Fault
 from koord_numa.settings import LeaseSettings, Profile, Settings, SettingsError
@@ -38,9 +39,13 @@ def quiet_kopf() -> Iterator[None]:
 
 @asynccontextmanager
 async def operating(
-    server: ApiServer, folder: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings = SETTINGS
+    server: ApiServer,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings = SETTINGS,
+    pods: PodWatch = PodWatch.OURS,
 ) -> AsyncIterator[Runtime]:
-    """The operator as ``koord-numa run`` runs it."""
+    """The operator as ``koord-numa run`` runs it, or with Kopf watching pods as under ``kopf run``."""
     made: list[Runtime] = []
     connect = Runtime.connect
 
@@ -51,7 +56,7 @@ async def operating(
     monkeypatch.setattr(Runtime, "connect", remembered)
     kubeconfig = server.write_kubeconfig(folder / "kubeconfig")
     with quiet_kopf():
-        task = asyncio.create_task(serve(Options(settings, kubeconfig, "me", port=0)))
+        task = asyncio.create_task(serve(Options(settings, kubeconfig, "me", port=0, pods=pods)))
         await until(lambda: made or task.done())
         try:
             yield made[0]
@@ -59,6 +64,9 @@ async def operating(
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+EITHER_WATCH = pytest.mark.parametrize("pods", PodWatch, ids=lambda pods: f"pods watched by {pods.value}")
 
 
 @pytest.fixture
@@ -80,11 +88,12 @@ def events_about(server: ApiServer, name: str) -> list[tuple[str, str]]:
     return [(event["reason"], event["note"]) for event in found if event["regarding"]["name"] == name]
 
 
+@EITHER_WATCH
 async def test_a_pod_is_bound_with_its_cpus_in_one_call(
-    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodWatch
 ) -> None:
     rack.create([pinned("a", 4, policy="SingleNUMANode")])
-    async with operating(rack.server, tmp_path, monkeypatch):
+    async with operating(rack.server, tmp_path, monkeypatch, pods=pods):
         await until(lambda: get(rack.server, "a")["status"]["phase"] == "Running")
         await until(lambda: events_about(rack.server, "a"))
     bound = get(rack.server, "a")
@@ -107,11 +116,12 @@ async def test_a_pod_is_bound_with_its_cpus_in_one_call(
     }
 
 
+@EITHER_WATCH
 async def test_a_pod_that_fits_nowhere_is_told_why_and_bound_when_there_is_room(
-    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodWatch
 ) -> None:
     rack.create([shared("big", "20")])
-    async with operating(rack.server, tmp_path, monkeypatch):
+    async with operating(rack.server, tmp_path, monkeypatch, pods=pods):
         await until(lambda: get(rack.server, "big")["status"].get("conditions"))
         (condition,) = get(rack.server, "big")["status"]["conditions"]
         assert {key: condition[key] for key in ("type", "status", "reason")} == {
@@ -125,14 +135,16 @@ async def test_a_pod_that_fits_nowhere_is_told_why_and_bound_when_there_is_room(
         await until(lambda: placed(rack.server, "big") == "roomy")
 
 
+@EITHER_WATCH
 async def test_nothing_is_decided_before_everything_is_known(
-    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodWatch
 ) -> None:
     fault = rack.server.faults.add(Fault(status=403, verb="list", resource="noderesourcetopologies"))
     rack.create([pinned("a", 2), shared("b")])
-    async with operating(rack.server, tmp_path, monkeypatch) as runtime:
-        await until(lambda: runtime.sources.censuses[1].problem)
-        assert "list noderesourcetopologies.topology.node.k8s.io" in runtime.sources.censuses[1].problem
+    async with operating(rack.server, tmp_path, monkeypatch, pods=pods) as runtime:
+        census = next(each for each in runtime.sources.censuses if each.what == "NodeResourceTopologies")
+        await until(lambda: census.problem)
+        assert "list noderesourcetopologies.topology.node.k8s.io" in census.problem
         async with aiohttp.ClientSession() as session:
             async with session.get(f"http://127.0.0.1:{runtime.health.port}/readyz") as response:
                 assert response.status == 503
@@ -168,12 +180,13 @@ async def test_binds_that_fail_are_settled(
     assert rack.complaints() == []
 
 
+@EITHER_WATCH
 async def test_a_pod_created_anew_under_its_name_is_bound_by_a_decision_of_its_own(
-    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodWatch
 ) -> None:
     rack.server.faults.add(Fault(effect=Effect.DELAY, seconds=0.3, subresource="binding", count=1))
     rack.create([pinned("a", 2)])
-    async with operating(rack.server, tmp_path, monkeypatch):
+    async with operating(rack.server, tmp_path, monkeypatch, pods=pods):
         await until(lambda: any(asked.subresource == "binding" for asked in rack.server.requests))
         rack.server.store.delete("pods", "a", "default", DeleteOptions(grace=0))
         rack.create([pinned("a", 4)])
@@ -211,9 +224,12 @@ async def test_without_topologies_installed_plain_pods_run_and_others_follow_whe
             await until(lambda: placed(server, "after") == "plain", 20)
 
 
-async def test_an_outage_is_survived(rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with operating(rack.server, tmp_path, monkeypatch) as runtime:
-        await until(lambda: runtime.engine.ready and "pods" in kopf_watches(rack.server))
+@EITHER_WATCH
+async def test_an_outage_is_survived(
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodWatch
+) -> None:
+    async with operating(rack.server, tmp_path, monkeypatch, pods=pods) as runtime:
+        await until(lambda: runtime.engine.ready and (pods is PodWatch.OURS or "pods" in kopf_watches(rack.server)))
         await rack.server.stop()
         await until(lambda: not runtime.lease.fresh())
         rack.create([pinned("a", 2)])
@@ -222,12 +238,17 @@ async def test_an_outage_is_survived(rack: World, tmp_path: Path, monkeypatch: p
     assert rack.complaints() == []
 
 
-async def test_what_vanished_while_kopf_was_away_is_noticed(
-    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@EITHER_WATCH
+async def test_what_vanished_while_nobody_watched_is_noticed(
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodWatch
 ) -> None:
     rack.create([shared("ghost", "20"), shared("stays", "21")])
-    async with operating(rack.server, tmp_path, monkeypatch) as runtime:
-        await until(lambda: len(runtime.engine.waiting()) == 2 and "pods" in kopf_watches(rack.server))
+    async with operating(rack.server, tmp_path, monkeypatch, pods=pods) as runtime:
+        await until(
+            lambda: (
+                len(runtime.engine.waiting()) == 2 and (pods is PodWatch.OURS or "pods" in kopf_watches(rack.server))
+            )
+        )
         outage = rack.server.faults.add(Fault(effect=Effect.OUTAGE))
         await until(lambda: rack.server.open_watches == 0)
         rack.server.store.delete("pods", "ghost", "default", DeleteOptions(grace=0))
@@ -236,11 +257,12 @@ async def test_what_vanished_while_kopf_was_away_is_noticed(
         await until(lambda: [pod.key.name for pod in runtime.engine.waiting()] == ["stays"], 30)
 
 
+@EITHER_WATCH
 async def test_kopf_giving_up_does_not_end_the_process(
-    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodWatch
 ) -> None:
-    async with operating(rack.server, tmp_path, monkeypatch) as runtime:
-        await until(lambda: "pods" in kopf_watches(rack.server))
+    async with operating(rack.server, tmp_path, monkeypatch, pods=pods) as runtime:
+        await until(lambda: TOPOLOGIES.partition(".")[0] in kopf_watches(rack.server))
         rack.server.faults.add(Fault(status=401, verb="watch", user_agent="kopf", count=2))
         rack.server.faults.add(Fault(effect=Effect.CUT_WATCH, user_agent="kopf", count=4))
         rack.create([pinned("a", 2), pinned("b", 2)])
@@ -249,13 +271,14 @@ async def test_kopf_giving_up_does_not_end_the_process(
     assert rack.complaints() == []
 
 
-async def test_several_scheduler_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@EITHER_WATCH
+async def test_several_scheduler_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodWatch) -> None:
     settings = SETTINGS.model_copy(
         update={"profiles": (Profile(scheduler_name="koord-numa"), Profile(scheduler_name="packing"))}
     )
     async with world(tmp_path, ONE_PAIR) as rack:
         rack.create([pinned("a", 2), pinned("b", 2, scheduler="packing"), pinned("c", 2, scheduler="other")])
-        async with operating(rack.server, tmp_path, monkeypatch, settings):
+        async with operating(rack.server, tmp_path, monkeypatch, settings, pods):
             await until(lambda: rack.unbound() == ["c"], 30)
 
 
@@ -282,8 +305,8 @@ def test_kopf_run_is_configured_by_the_environment(tmp_path: Path) -> None:
             "KOORD_NUMA_LEADER_ELECT": "false",
         }
     )
-    assert options == Options(Settings(bind_concurrency=7), None, "me", elect=False, port=None)
-    assert options_from_environment({}) == Options()
+    assert options == Options(Settings(bind_concurrency=7), None, "me", elect=False, port=None, pods=PodWatch.KOPF)
+    assert options_from_environment({}) == Options(pods=PodWatch.KOPF)
 
 
 def test_a_bad_configuration_is_an_error() -> None:

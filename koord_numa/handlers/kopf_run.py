@@ -51,9 +51,11 @@ class EveryTask(Collection[asyncio.Task[Any]]):
         return len(asyncio.all_tasks())
 
 
-async def run_kopf(memo: kopf.Memo, stop: asyncio.Event, spawned: Callable[[], None]) -> None:
+async def run_kopf(
+    memo: kopf.Memo, stop: asyncio.Event, spawned: Callable[[], None], registry: kopf.OperatorRegistry
+) -> None:
     """
-    Run Kopf with the handlers registered so far until ``stop``, or until it gives up: then its error is raised.
+    Run Kopf with the handlers of a registry until ``stop``, or until it gives up: then its error is raised.
 
     ``spawned`` is called when Kopf has installed its signal handlers, which would stop only Kopf.
     """
@@ -61,7 +63,9 @@ async def run_kopf(memo: kopf.Memo, stop: asyncio.Event, spawned: Callable[[], N
     # Kopf would kill the whole process some minutes after it gave up.
     settings.process.ultimate_exiting_timeout = None
     with _kopf_streams() as streams:
-        tasks = await kopf.spawn_tasks(clusterwide=True, settings=settings, memo=memo, stop_flag=stop)
+        tasks = await kopf.spawn_tasks(
+            clusterwide=True, registry=registry, settings=settings, memo=memo, stop_flag=stop
+        )
         spawned()
         urging = asyncio.create_task(_urge_watchers(tasks))
         try:

@@ -6,11 +6,14 @@ That holds for our own RebindResources as well: with two replicas, each would wr
 leader writes their status instead. All are ``async``: Kopf runs others in threads, where they would race the engine.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import kopf
 
 from koord_numa.wire import names
+
+APART_FROM_PODS: Final = kopf.OperatorRegistry()
+"""The same table for a process that watches pods itself."""
 
 
 def is_news(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> bool:
@@ -25,12 +28,14 @@ async def pod_waits(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
 
 
 @kopf.on.event(names.TOPOLOGY_GROUP, names.TOPOLOGY_PLURAL)
+@kopf.on.event(names.TOPOLOGY_GROUP, names.TOPOLOGY_PLURAL, registry=APART_FROM_PODS)
 async def topology_changed(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """Whatever version the cluster prefers; both are understood."""
     memo.reception.topology(event)
 
 
 @kopf.on.event(names.SCHEDULING_GROUP, names.REBIND_PLURAL)
+@kopf.on.event(names.SCHEDULING_GROUP, names.REBIND_PLURAL, registry=APART_FROM_PODS)
 async def rebind_asked(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """Someone wants the pods of a node repacked, or wants to know how that would look."""
     memo.reception.rebind(event)

@@ -15,6 +15,7 @@ from typing import TypeVar
 import kopf
 
 from koord_numa.handlers.kopf_run import run_kopf
+from koord_numa.handlers.triggers import APART_FROM_PODS
 from koord_numa.operator import _may_heal
 from koord_numa.runtime import Options, Runtime
 from koord_numa.settings import Settings
@@ -99,7 +100,7 @@ class Replica:
         """Kopf may give up under fire, and begins anew as in the real process."""
         while not stop.is_set():
             try:
-                await asyncio.create_task(run_kopf(kopf.Memo(runtime=runtime), stop, lambda: None))
+                await asyncio.create_task(run_kopf(kopf.Memo(runtime=runtime), stop, lambda: None, APART_FROM_PODS))
             except Exception as error:  # noqa: BLE001  (what may not end Kopf is kept, for the test to judge)
                 if not _may_heal(error):
                     self.errors.append(f"Kopf: {error!r}")

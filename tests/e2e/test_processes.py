@@ -76,7 +76,7 @@ async def test_a_stopped_leader_is_followed_at_once(tmp_path: Path) -> None:
         await cluster.schedule(KOORD_NUMA_IDENTITY="second")
         cluster.create(mixed_pods(20))
         await until(lambda: not cluster.unbound(), 60)
-        await until(lambda: kopf_watches(cluster.server).count("pods") == 2, 30)  # the second one is warm
+        await until(lambda: kopf_watches(cluster.server).count("noderesourcetopologies") == 2, 30)  # the second one is warm
         stopping = asyncio.create_task(ended(first, SIGTERM))
         await until(lambda: holder(cluster) == "second", 10)
         cluster.create(mixed_pods(40)[20:])
@@ -90,7 +90,7 @@ async def test_a_killed_leader_is_followed_and_nothing_is_bound_twice(tmp_path: 
         leader = await cluster.schedule(KOORD_NUMA_IDENTITY="first")
         await until(lambda: holder(cluster) == "first", 30)
         await cluster.schedule(KOORD_NUMA_IDENTITY="second")
-        await until(lambda: kopf_watches(cluster.server).count("pods") == 2, 30)
+        await until(lambda: kopf_watches(cluster.server).count("noderesourcetopologies") == 2, 30)
         cluster.create(mixed_pods(200))
         await until(lambda: len(cluster.unbound()) < 150, 60)
         await ended(leader, SIGKILL)
@@ -105,7 +105,7 @@ async def test_a_frozen_leader_does_not_act_when_it_wakes(tmp_path: Path) -> Non
         frozen = await cluster.schedule(KOORD_NUMA_IDENTITY="first")
         await until(lambda: holder(cluster) == "first", 30)
         await cluster.schedule(KOORD_NUMA_IDENTITY="second")
-        await until(lambda: kopf_watches(cluster.server).count("pods") == 2, 30)
+        await until(lambda: kopf_watches(cluster.server).count("noderesourcetopologies") == 2, 30)
         frozen.send_signal(SIGSTOP)
         await until(lambda: holder(cluster) == "second", 30)
         cluster.create(mixed_pods(50))
