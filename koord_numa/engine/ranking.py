@@ -48,7 +48,7 @@ class Ranking:
         self._refusals = Refusals()
         self._told: dict[str, Rejection] = {}
         self._told_rows: dict[int, str] = {}  # whose refusal was told of a row
-        self._untold: set[int] = set()  # rows that changed since
+        self._told_at: int | None = None  # the position of the journal then
 
     def choose(self) -> Placement | Unschedulable:
         """The placement on the best node as things are now, or why there is none."""
@@ -73,9 +73,8 @@ class Ranking:
         self._fit_size()
         changed = np.array(rows, dtype=np.int64)
         self._refusals.forget(changed)
-        self._untold.update(rows)
-        for row in rows:
-            self._fits.pop(row, None)
+        for row in self._fits.keys() & rows:
+            del self._fits[row]
         if len(rows) <= FEW:
             for row in rows:
                 self._evaluate(row)
@@ -88,7 +87,7 @@ class Ranking:
         self._fits.clear()
         self._fit_size()
         self._refusals.clear()
-        self._untold.update(range(len(self._columns)))
+        self._told_at = None
         self._bound(np.arange(len(self._columns), dtype=np.int64))
 
     def _fit_size(self) -> None:
@@ -118,12 +117,15 @@ class Ranking:
 
     def _explain(self) -> dict[str, Rejection]:
         """Every node's refusal; only nodes that changed since the last time are asked."""
-        for row in sorted(self._untold):
+        changed = None if self._told_at is None else self._columns.rows_since(self._told_at)
+        rows = range(len(self._columns)) if changed is None else changed
+        self._told_at = self._columns.position
+        for row in rows:
             former = self._told_rows.pop(row, None)
             if former is not None:
                 del self._told[former]
-        for row in sorted(self._untold):
-            record = self._columns.records[row] if row < len(self._columns) else None
+        for row in rows:
+            record = self._columns.records[row]
             if record is None or record.node is None:
                 continue
             if self._refusals.get(row) is None:
@@ -132,5 +134,4 @@ class Ranking:
             if refusal is not None:
                 self._told_rows[row] = record.name
                 self._told[record.name] = refusal
-        self._untold.clear()
         return dict(self._told)

@@ -5,7 +5,7 @@ Free amounts are those that no recorded NUMA amount covers; what is held without
 that a node does not publish per NUMA node counts as unlimited there.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
@@ -48,20 +48,22 @@ class Zones:
     def write(self, row: int, record: NodeRecord) -> None:
         """Bring one row up to date. No inventory at all means that a kubelet chooses."""
         free = _free(record)
-        widest = max(map(len, free.values()), default=1)
-        if free.keys() - self.places.keys() or widest > self.reach.shape[1]:
-            self._extend(free, widest)
+        for name, amounts in free.items():
+            if name not in self.places or len(amounts) > self.reach.shape[1]:
+                self._extend(free)
+                break
         width = self.reach.shape[1]
-        self.reach[:, :, row] = [
-            _reach(free[name], width) if name in free else [UNLIMITED] * width for name in self.places
-        ]
+        lines = [[UNLIMITED] * width] * len(self.places)
+        for name, amounts in free.items():
+            lines[self.places[name]] = _reach(amounts, width)
+        self.reach[:, :, row] = lines
 
-    def _extend(self, names: Iterable[str], width: int) -> None:
+    def _extend(self, free: Mapping[str, Sequence[int]]) -> None:
         """Room for resources that nobody had so far, and for more NUMA nodes, which have nothing."""
-        for name in sorted(names):
+        for name in sorted(free):
             self.places.setdefault(name, len(self.places))
         old = self.reach
-        width = max(width, old.shape[1])
+        width = max(old.shape[1], *map(len, free.values()))
         self.reach = np.full((len(self.places), width, old.shape[2]), UNLIMITED, dtype=np.int64)
         self.reach[: len(old), : old.shape[1]] = old
         self.reach[: len(old), old.shape[1] :] = old[:, -1:]

@@ -18,7 +18,7 @@ from koord_numa.core.kubelet.leftovers import without_leftovers
 from koord_numa.core.kubelet.published import Published, surmise
 from koord_numa.core.kubelet.replay import admit
 from koord_numa.core.kubelet.state import KubeletState
-from koord_numa.core.ledger import Holding
+from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.node import Node, Topology, Zone
 from koord_numa.core.request import PodRequest
 
@@ -69,20 +69,29 @@ def kubelet_view(
     Gather what is known of one kubelet-owned node from what exporters publish.
 
     ``unpublished`` are the uids of pods that ``topology`` does not show yet: placed by us, or seen bound, since it was made. What they hold
-    is missing on every NUMA node where they may be. The other pods' use is in the zones' available amounts already. ``previous`` saves work
-    only.
+    is missing on every NUMA node where they may be. The other pods' use is in the zones' available amounts already. A ledger, which has
+    added everything up, and ``previous`` save work only.
     """
-    known = list(holdings)
-    hidden = [held for held in known if held.pod.uid in unpublished]
-    shown = [pod_demand(held.request) for held in known if held.request is not None and held.pod.uid not in unpublished]
+    there = holdings if isinstance(holdings, Ledger) else list(holdings)
+    hidden: list[Holding] = []
+    shown: list[PodDemand] = []
+    known: list[PodDemand] = []
+    for held in there:
+        demand = pod_demand(held.request) if held.request is not None else None
+        if demand is not None:
+            known.append(demand)
+        if held.pod.uid in unpublished:
+            hidden.append(held)
+        elif demand is not None:
+            shown.append(demand)
     frame = _frame(node, topology, previous)
     zones = without_hidden(without_leftovers(topology.zones, shown), hidden, topology, frame.places)
     guess = surmise(
         Published(
             frame=frame,
             zones=zones,
-            requested={**total([held.amounts for held in known]), PODS: len(known)},
-            pods=[*shown, *[pod_demand(held.request) for held in hidden if held.request is not None]],
+            requested=_requested(there),
+            pods=known,
         )
     )
     return KubeletView(
@@ -110,6 +119,11 @@ def after_admission(view: KubeletView, uid: str, request: PodRequest) -> Kubelet
 def after_removal(view: KubeletView, uid: str) -> KubeletView:
     """An exact view after the pod is gone."""
     return replace(view, state=view.state.without(uid))
+
+
+def _requested(holdings: Ledger | list[Holding]) -> dict[str, int]:
+    amounts = holdings.amounts if isinstance(holdings, Ledger) else total(held.amounts for held in holdings)
+    return {**amounts, PODS: len(holdings)}
 
 
 def _frame(node: Node, topology: Topology, previous: KubeletView | None) -> Frame:
