@@ -202,14 +202,22 @@ class Board:
         return sum(max(0, least - (free & numa_bits[numa]).bit_count()) for numa, least in self._least_free.items())
 
     @cached_property
+    def overdraft(self) -> Mapping[int, int]:
+        """Per NUMA node by how many CPUs tenants without ``per_numa`` exceed its room today."""
+        floating = [tenant.cpus.bits for tenant in self.tenants if tenant.per_numa is None]
+        held = {
+            numa: sum((bits & here).bit_count() for bits in floating) for numa, here in self.machine.numa_bits.items()
+        }
+        return {numa: max(0, held.get(numa, 0) - limit) for numa, limit in self.room.items()}
+
+    @cached_property
     def _least_free(self) -> Mapping[int, int]:
         """Per NUMA node with limited room the CPUs that must stay free: tenants with ``per_numa`` hold as many as today anyway."""
         least = {}
         for numa, limit in self.room.items():
-            bits = self.machine.numa_bits.get(numa, 0)
-            floating = sum((t.cpus.bits & bits).bit_count() for t in self.tenants if t.per_numa is None)
-            tied = sum((t.cpus.bits & bits).bit_count() for t in self.tenants if t.per_numa is not None)
-            least[numa] = (self.usable & bits).bit_count() - tied - max(limit, floating)
+            here = self.machine.numa_bits.get(numa, 0)
+            tied = sum((t.cpus.bits & here).bit_count() for t in self.tenants if t.per_numa is not None)
+            least[numa] = (self.usable & here).bit_count() - tied - limit - self.overdraft[numa]
         return {numa: count for numa, count in least.items() if count > 0}
 
     def keeps_policy(self, index: int, bits: int) -> bool:

@@ -29,8 +29,8 @@ _EFFORT_LATER: Final = 500
 _LOOKS: Final = 6_000
 """Looks for a next step, over all routes: a quarter of a second at 384 CPUs; only the most crowded nodes take as many."""
 
-_LOOKS_DIRECT: Final = 500
-"""Looks for a way to the end of all stages that leaves their detours out."""
+_LOOKS_MORE: Final = 500
+"""Looks for a way to the end of all stages that leaves their detours out, and for what stands in the way of more."""
 
 _STAGES: Final = 8
 """So many routes one after the other make up a plan at most."""
@@ -59,7 +59,11 @@ class NodeFigures:
 
 @dataclass(frozen=True, slots=True)
 class RebindPlan:
-    """Steps in order, and the node before and after. ``dropped`` could not be moved for want of spare CPUs."""
+    """
+    Steps in order, and the node before and after.
+
+    ``dropped`` could not be moved for want of spare CPUs, or the node would become better still.
+    """
 
     moves: tuple[Move, ...]
     before: NodeFigures
@@ -98,13 +102,13 @@ def _way(board: Board) -> Route:
         stages.append(way)
         seats = way.end
         known = ranked(board, [*known, *improvements(board, seats, _EFFORT_LATER)], seats)
-    if not stages:
-        return Route((), (), seats)
-    whole = Route(joined(step for way in stages for step in way.steps), stages[-1].dropped, seats)
-    direct = route(board, board.now, seats, board.figures(seats), Effort(_LOOKS_DIRECT)) if len(stages) > 1 else None
-    if direct is not None and direct.end == seats and len(direct.steps) < len(whole.steps):
-        return Route(direct.steps, whole.dropped, seats)
-    return whole
+    steps = joined(step for way in stages for step in way.steps)
+    direct = route(board, board.now, seats, board.figures(seats), Effort(_LOOKS_MORE)) if len(stages) > 1 else None
+    if direct is not None and direct.end == seats and len(direct.steps) < len(steps):
+        steps = direct.steps
+    # Whoever is in the way of something better still, for want of spare CPUs.
+    further = route(board, seats, known[0], board.figures_now, Effort(_LOOKS_MORE)) if known else None
+    return Route(steps, further.dropped if further else (), seats)
 
 
 def _best_route(board: Board, start: Arrangement, known: Sequence[Arrangement], looks: Effort) -> Route | None:

@@ -91,7 +91,7 @@ class Job:
         errand.may_go_on()
         if not plan:
             story.after = plan.before
-            return RebindPhase.SUCCEED, "nothing to improve"
+            return RebindPhase.SUCCEED, story.idle(plan)
         if errand.request.dry_run:
             story.after = plan.after
             return RebindPhase.SUCCEED, story.outcome(plan.before, plan.after)

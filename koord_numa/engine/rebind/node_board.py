@@ -69,13 +69,18 @@ def obstacle(now: Board | str, planned: Board, move: Move) -> str:
     if taken:
         return f"CPUs {taken} were given to somebody else, or are kept for somebody"
     seats = [*now.now[:index], move.after.bits, *now.now[index + 1 :]]
-    if not _as_it_was(now, planned).may_pass(seats):
+    if _roomy(now, planned).overdrawn(now.free(seats)) or _as_it_was(now, planned).friction(seats).harm:
         return f"pods that came meanwhile leave no room for {move.pod} on CPUs {move.after}"
     return ""
 
 
+def _roomy(now: Board, planned: Board) -> Board:
+    """The node as it is, where what was overdrawn when the plan was made may be so again: a step may use what others gained."""
+    return replace(now, room={numa: limit + planned.overdraft.get(numa, 0) for numa, limit in now.room.items()})
+
+
 def _as_it_was(now: Board, planned: Board) -> Board:
-    """Who is there now, where they were when the plan was made: a step may take back what earlier steps have gained."""
+    """Who is there now, where they were when the plan was made: nobody's conflicts may be more than they were then."""
     former = {tenant.pod: tenant.cpus for tenant in planned.tenants}
     return replace(now, tenants=tuple(replace(t, cpus=former.get(t.pod, t.cpus)) for t in now.tenants))
 

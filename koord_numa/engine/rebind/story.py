@@ -49,6 +49,12 @@ class Story:
             text += f"; no spare CPUs to move {_counted(len(self.plan.dropped), 'more pod')}"
         return text
 
+    def idle(self, plan: RebindPlan) -> str:
+        """Why nobody is moved."""
+        if not plan.dropped:
+            return "nothing to improve"
+        return f"nothing can be improved without spare CPUs to move {_counted(len(plan.dropped), 'pod')}"
+
     def stopped(self, why: str) -> str:
         """How far it came, and why no further."""
         if self.plan is None or not self.plan.moves:

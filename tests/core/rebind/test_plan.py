@@ -66,8 +66,9 @@ def test_a_full_node_still_exchanges_through_one_spare_core() -> None:
 
 
 def test_without_any_spare_cpu_nothing_is_promised() -> None:
-    node = board("1x2x1x2", tenant("a", "0,2"), tenant("b", "1,3"))
-    assert not plan_rebind(node)
+    plan = plan_rebind(board("1x2x1x2", tenant("a", "0,2"), tenant("b", "1,3")))
+    assert not plan
+    assert sorted(pod.name for pod in plan.dropped) == ["a", "b"]
 
 
 def test_room_is_kept_between_steps_too() -> None:
@@ -154,4 +155,4 @@ def test_nodes_with_little_room_and_wishes(block: int) -> None:
 
 
 def test_the_same_node_gets_the_same_plan() -> None:
-    assert all(plan_rebind(fragmented(seed)) == plan_rebind(fragmented(seed)) for seed in range(40))
+    assert all(plan_rebind(fragmented(seed)) == plan_rebind(fragmented(seed)) for seed in range(20))

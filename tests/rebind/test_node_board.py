@@ -1,0 +1,141 @@
+"""What a rebind may count on: room that is kept for others is not there, and steps are judged by where everybody was at first."""
+
+from dataclasses import replace
+
+import pytest
+
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.ledger import holding_of
+from koord_numa.core.node import Node
+from koord_numa.core.preempt.site import Nominee
+from koord_numa.core.rebind.board import Board
+from koord_numa.core.rebind.plan import Move, RebindPlan, plan_rebind
+from koord_numa.core.request import Assignment, NumaSpec, Pod, PodKey
+from koord_numa.core.vocabulary import NumaExclusive, NumaPolicy, QosClass
+from koord_numa.engine.rebind.node_board import board_of, obstacle
+from koord_numa.settings import load_settings
+from tests.core.rebind.nodes import board, tenant
+from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
+
+NODE: Node = make_node("node", cpu=16)
+"""CPUs 0-7 and 8-15 on two NUMA nodes, siblings side by side."""
+
+
+def seated(name: str, cpus: str, spec: NumaSpec = NumaSpec(), **changes: object) -> Pod:
+    """A pod with these CPUs of its own."""
+    held = CpuSet.parse(cpus)
+    pod = make_pod(name, cpu=1000 * len(held))
+    request = replace(pod.request, qos=QosClass.LSR, numa=spec)
+    return bound(replace(pod, request=request), NODE.name, assignment=Assignment(cpus=held), **changes)
+
+
+def world_of(*pods: Pod, settings: str = "") -> World:
+    """One node with these pods."""
+    world = make_world(NODE, settings=settings)
+    world.engine.observe_topology("ADDED", make_topology(NODE.name, cores=4))
+    for pod in pods:
+        world.engine.observe_bound("ADDED", pod)
+    return world
+
+
+def seen(world: World) -> Board:
+    """The board of the node."""
+    found = board_of(world.engine.state, NODE.name, world.engine.settings)
+    assert isinstance(found, Board), found
+    return found
+
+
+def planned(world: World) -> dict[str, str]:
+    """Who would move, and where to."""
+    plan: RebindPlan = plan_rebind(seen(world))
+    return {move.pod.name: str(move.after) for move in plan.moves}
+
+
+CROSSING = seated("crossing", "6-9")
+THEIRS = seated("theirs", "10-15", scheduler="other")
+LEAVING = seated("leaving", "0-3", deleting=True)
+WAITING = make_pod("waiting", cpu=6000)
+KEPT = Nominee(WAITING, holding_of(WAITING, Assignment(cpus=CpuSet.parse("0-5"))))
+"""It is to get what the leaving pod has, and two free CPUs beside it."""
+
+
+def test_room_kept_for_a_pod_that_waits_for_others_to_leave_is_left_alone() -> None:
+    world = world_of(CROSSING, THEIRS, LEAVING)
+    assert planned(world) == {"crossing": "4-7"}
+    world.engine.state.nominate(NODE.name, KEPT)
+    assert planned(world) == {}
+    world.engine.state.withdraw(NODE.name, WAITING.key.uid)
+    assert planned(world) == {"crossing": "4-7"}
+
+
+def test_room_that_is_kept_since_the_plan_was_made_ends_the_rebind() -> None:
+    world = world_of(CROSSING, THEIRS, LEAVING)
+    before, move = seen(world), Move(CROSSING.key, CpuSet.parse("6-9"), CpuSet.parse("4-7"))
+    assert obstacle(seen(world), before, move) == ""
+    world.engine.state.nominate(NODE.name, KEPT)
+    assert obstacle(seen(world), before, move) == "CPUs 4-5 were given to somebody else, or are kept for somebody"
+
+
+def test_a_nominee_that_is_there_by_now_is_a_pod_like_any_other() -> None:
+    arrived = seated("waiting", "1-2")
+    world = world_of(arrived)
+    world.engine.state.nominate(NODE.name, KEPT)
+    assert [one.pod.name for one in seen(world).tenants] == ["waiting"]
+
+
+SINGLE = NumaSpec(NumaPolicy.SINGLE_NUMA_NODE)
+
+WISHES = [
+    pytest.param(NumaSpec(), "", NumaExclusive.NONE, id="names-no-policy"),
+    pytest.param(SINGLE, "", NumaExclusive.REQUIRED, id="default"),
+    pytest.param(SINGLE, "singleNUMANodeExclusive: Preferred", NumaExclusive.PREFERRED, id="configured"),
+    pytest.param(replace(SINGLE, exclusive=NumaExclusive.PREFERRED), "", NumaExclusive.PREFERRED, id="its-own"),
+]
+
+
+@pytest.mark.parametrize(("spec", "profile", "wish"), WISHES)
+def test_the_wish_to_be_apart_is_known(spec: NumaSpec, profile: str, wish: NumaExclusive) -> None:
+    text = "apiVersion: koord-numa.io/v1alpha1\nkind: KoordNumaConfiguration\n"
+    settings = f"{text}profiles: [{{schedulerName: koord-numa, {profile}}}]\n" if profile else ""
+    load_settings(settings)
+    world = world_of(seated("a", "0-1", spec), settings=settings)
+    assert [one.apart for one in seen(world).tenants] == [wish]
+
+
+def move(name: str, before: str, after: str) -> Move:
+    """One step."""
+    return Move(PodKey("default", name, name), CpuSet.parse(before), CpuSet.parse(after))
+
+
+PLANNED = board("1x2x4x2", tenant("a", "0-1"), tenant("b", "2-3"), tenant("c", "8-9"), room={0: 2})
+"""NUMA node 0 has room for two CPUs and is overdrawn with four: it may not be drawn further."""
+
+LEFT = board("1x2x4x2", tenant("a", "10-11"), tenant("b", "2-3"), tenant("c", "8-9"), room={0: 2})
+"""After the first step: ``a`` has left it."""
+
+OBSTACLES = [
+    pytest.param(LEFT, "", id="what-one-step-has-gained-another-may-use"),
+    pytest.param(
+        replace(LEFT, fixed=CpuSet.parse("0")),
+        "CPUs 0 were given to somebody else, or are kept for somebody",
+        id="taken",
+    ),
+    pytest.param(
+        replace(LEFT, room={0: 1}),
+        "pods that came meanwhile leave no room for default/c on CPUs 0-1",
+        id="somebody-came",
+    ),
+    pytest.param(
+        replace(LEFT, tenants=LEFT.tenants[:2]), "pod default/c is gone or may no longer be moved", id="it-has-gone"
+    ),
+    pytest.param(
+        board("1x2x4x2", tenant("c", "8,10")), "pod default/c was changed by somebody else", id="it-was-changed"
+    ),
+    pytest.param(board("1x2x2x2", tenant("c", "8-9")), "the CPUs of the node have changed", id="another-machine"),
+    pytest.param("there is no node node", "there is no node node", id="no-node"),
+]
+
+
+@pytest.mark.parametrize(("now", "why"), OBSTACLES)
+def test_what_stands_in_the_way_of_a_step(now: Board | str, why: str) -> None:
+    assert obstacle(now, PLANNED, move("c", "8-9", "0-1")) == why
