@@ -31,6 +31,9 @@ MACHINES = {
 ROOM = 14
 """So many pods of four CPUs fit on both machines: three and four on the NUMA nodes of each."""
 
+WIDE = 14
+"""So many CPUs each machine has left when eight such pods run, though not on one NUMA node."""
+
 
 def pods(*numbers: int) -> list[JsonObject]:
     """Pods of four CPUs; the first four have a device each, and there are no more."""
@@ -64,8 +67,10 @@ async def test_what_old_topologies_do_not_show_yet_is_not_given_away_again(tmp_p
         await cluster.schedule()
         cluster.create(pods(*range(8)))
         await until(lambda: not cluster.unbound(), 30)
-        cluster.create(pods(*range(8, 24)))  # while nobody may be there to see them
         await restart(cluster)  # topologies still show two empty machines
+        cluster.create([pinned("wide-0", WIDE), pinned("wide-1", WIDE)])
+        await until(lambda: answered(cluster), 30)
+        cluster.create(pods(*range(8, 24)))
         await until(lambda: answered(cluster), 30)
         assert cluster.complaints() == []
         assert 8 < len(bound(cluster)) <= ROOM
