@@ -34,6 +34,8 @@ def test_every_name_on_the_wire_is_documented() -> None:
     words = {
         value
         for key, value in vars(names).items()
-        if isinstance(value, str) and (any(d in value for d in domains) or key.startswith("ATTRIBUTE_"))
+        if key.isupper()
+        and isinstance(value, str)
+        and (any(d in value for d in domains) or key.startswith("ATTRIBUTE_"))
     }
     assert not sorted(word for word in words if word not in text)
