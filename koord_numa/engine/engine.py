@@ -19,7 +19,7 @@ from koord_numa.engine.cluster_state import DELETED, ClusterState
 from koord_numa.engine.columns import Columns
 from koord_numa.engine.cooling import Cooling, is_refusal
 from koord_numa.engine.decider import Decider, Limits
-from koord_numa.engine.meter import Meter, Wait
+from koord_numa.engine.meter import Meter
 from koord_numa.engine.namespace_labels import NamespaceLabels
 from koord_numa.engine.node_record import NodeRecord
 from koord_numa.engine.nominations import Nominations
@@ -31,6 +31,7 @@ from koord_numa.engine.request_class import RequestClasses
 from koord_numa.engine.scheduler import Desk, Scheduler
 from koord_numa.engine.storage_room import StorageRoom
 from koord_numa.engine.verdict_text import why_everywhere
+from koord_numa.engine.waiting_room import WaitingRoom
 from koord_numa.settings import Settings
 
 __all__ = ["DELETED", "Engine", "Source"]
@@ -85,7 +86,7 @@ class Engine:
         self.preemption = Preemption(self.desk)
         self.scheduler = Scheduler(self.desk, self.preemption.consider)
         self.aftercare = Aftercare(self.desk, self._columns, self._cooling, lambda pod: self.observe_bound(None, pod))
-        self._epoch = 0
+        self._room = WaitingRoom(self.desk, self.preemption, self.scheduler.kick)
         self._missing = set(Source)
         self._begin = asyncio.Event()
 
@@ -100,42 +101,16 @@ class Engine:
         A pod that has no node yet. ``DELETED`` only says that it waits no longer: the server's field selector reports a bound pod
         that way too, so what a pod holds is settled by ``observe_bound`` and by the answer to the bind.
         """
-        uid = pod.key.uid
-        if event == DELETED or not _wants_node(pod):
-            self._waits_no_longer(uid)
-            return
-        if uid in self.state.node_of and uid not in self.desk.in_flight:
-            return  # bound already; what this source shows is older
-        klass = self.classes.of(pod)
-        if klass is None:
-            return
-        self.desk.waiting[uid] = pod
-        if uid not in self.desk.waits:
-            self.desk.waits[uid] = Wait(self.outside.clock())
-            if pod.nominated and self.settings.preemption.enabled:
-                self.desk.nominations.observe(event, pod)
-        if pod.problem:
-            self.queue.remove(uid)
-            self._notices.waits(pod.key, f"the pod cannot be understood: {pod.problem}")
-            return
-        if uid in self.desk.in_flight:
-            return
-        is_new = uid not in self.queue
-        verdict = self.queue.add(pod, klass)
-        if verdict is not None:
-            self._notices.waits(pod.key, self.desk.sentences.last(klass, verdict))
-            if is_new:
-                self.preemption.consider(pod, klass, verdict)
-        self.scheduler.kick()
+        self._room.observe(event, pod)
 
     def observe_bound(self, event: str | None, pod: Pod) -> None:
         """A pod that has a node, whoever put it there: it is counted the moment it is seen, and no longer once it is gone."""
         self._note(event, pod)
         self.state.observe_pod(event, pod)
         self.state.look_again()
-        self._mind_terms()
+        self._room.mind_terms()
         if event == DELETED or pod.node:
-            self._waits_no_longer(pod.key.uid)
+            self._room.leave(pod.key.uid)
 
     def observe_node(self, event: str | None, node: Node) -> None:
         """A Node object."""
@@ -157,11 +132,7 @@ class Engine:
 
     def replace_waiting(self, pods: Iterable[Pod]) -> None:
         """All pods without a node."""
-        found = {pod.key.uid: pod for pod in pods}
-        for uid in [uid for uid in self.desk.waiting if uid not in found]:
-            self._waits_no_longer(uid)
-        for pod in found.values():
-            self.observe_waiting(None, pod)
+        self._room.replace(pods)
 
     def replace_bound(self, pods: Iterable[Pod]) -> None:
         """All pods with a node. Pods whose bind was just confirmed stay: the list may be older."""
@@ -169,10 +140,10 @@ class Engine:
         for pod in found:
             self._note(None, pod)
         self.state.replace_pods(found)
-        self._mind_terms()
+        self._room.mind_terms()
         for pod in found:
             if pod.node:
-                self._waits_no_longer(pod.key.uid)
+                self._room.leave(pod.key.uid)
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
         """All nodes."""
@@ -266,15 +237,6 @@ class Engine:
 
     # Reactions.
 
-    def _waits_no_longer(self, uid: str) -> None:
-        self.desk.waiting.pop(uid, None)
-        self.desk.attempts.pop(uid, None)
-        self.desk.waits.pop(uid, None)
-        self.queue.remove(uid)
-        self.desk.nominations.end(uid)
-        self.preemption.forget(uid)
-        self._notices.forget(uid)
-
     def _on_change(self, cause: Cause, record: NodeRecord) -> None:
         """Results about this node are out of date, and those who wait for such a change are tried again."""
         self._columns.changed(record)
@@ -295,17 +257,9 @@ class Engine:
         self.scheduler.kick()
 
     def _on_namespaces(self) -> None:
-        self._mind_terms()
+        self._room.mind_terms()
         self.queue.wake(Cause.NAMESPACE_CHANGED, self.outside.clock())
         self.scheduler.kick()
-
-    def _mind_terms(self) -> None:
-        """Terms of placed pods, or what they pick, have changed: waiting pods may belong to other classes now."""
-        if self._epoch == self.state.index.epoch:
-            return
-        self._epoch = self.state.index.epoch
-        for pod in list(self.desk.waiting.values()):
-            self.observe_waiting(None, pod)
 
     async def _keep_house(self) -> None:
         """Things that only time brings: rests end, and binds that nobody has shown are read back."""
@@ -316,8 +270,3 @@ class Engine:
             self.preemption.look_again()
             self.scheduler.kick()
             await self.aftercare.read_back_overdue()
-
-
-def _wants_node(pod: Pod) -> bool:
-    """Pods with a node, leaving, gated, finished or run by a kubelet on its own are never tried."""
-    return not (pod.node or pod.deleting or pod.gated or pod.mirror or pod.finished)
