@@ -10,6 +10,7 @@ cover them. That is conservative for the node and claims nothing about a single 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from koord_numa.core.amounts import CPU, MILLI, NOTHING, add
 from koord_numa.core.amplify import amplify
@@ -19,6 +20,9 @@ from koord_numa.core.inventory import Inventory, PerNuma
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.machine import Machine
 from koord_numa.core.vocabulary import CpuBindPolicy
+
+ACCOUNTS: Final = "accounts"
+"""What they are called among what is remembered of a ledger."""
 
 
 class Accounting(Enum):
@@ -71,11 +75,11 @@ class Accounts:
 
 def accounts(inventory: Inventory, ledger: Ledger, books: Books = Books()) -> Accounts:
     """The accounts of this moment, remembered until the ledger changes."""
-    match ledger.derived:
-        case (known, how, Accounts() as remembered) if known is inventory and how == books:
-            return remembered
+    known: tuple[Inventory, Books, Accounts] | None = ledger.derived.get(ACCOUNTS)
+    if known is not None and known[0] is inventory and known[1] == books:
+        return known[2]
     made = _accounts(inventory, ledger, books)
-    ledger.derived = (inventory, books, made)
+    ledger.derived[ACCOUNTS] = (inventory, books, made)
     return made
 
 

@@ -6,6 +6,7 @@ The ledger of one node: which pod holds which CPUs, and which amounts on which N
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from koord_numa.core.amounts import CPU, NOTHING, Amounts
 from koord_numa.core.cpuset import EMPTY, CpuSet
@@ -82,7 +83,9 @@ class Ledger:
     bits: int = 0  # CPUs held by at least one pod
     more: list[int] = field(default_factory=list)  # CPUs held by at least two pods, by at least three, and so on
     revision: int = field(default=0, compare=False)
-    derived: object = field(default=None, repr=False, compare=False)  # what was last computed from this revision
+    derived: dict[str, Any] = field(
+        default_factory=dict, repr=False, compare=False
+    )  # what was computed from this revision
 
     @classmethod
     def of(cls, holdings: Iterable[Holding]) -> "Ledger":
@@ -173,7 +176,7 @@ class Ledger:
 
     def _changed(self) -> None:
         self.revision += 1
-        self.derived = None
+        self.derived.clear()
 
 
 def _count(totals: dict[str, int], amounts: Mapping[str, int], sign: int) -> None:

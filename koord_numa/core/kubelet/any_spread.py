@@ -19,6 +19,9 @@ from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScop
 
 NOT_SURELY_ALIGNED: Final = "node(s) whose kubelet might not align the pod to NUMA nodes"
 
+TAKEN: Final = "taken by containers"
+"""What the sum is called among what is remembered of a ledger."""
+
 _STRICT: Final = frozenset({KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE})
 
 
@@ -90,7 +93,7 @@ def refuse_unsure(request: PodRequest, kubelet: Aligner, ledger: Ledger) -> Reje
         if not any(all(zone.get(name, 0) >= amount for name, amount in wanted.items()) for zone in kubelet.zones):
             return _refuse(kubelet, f"no NUMA node has {amounts_text(wanted)}", resolvable=False)
         if taken is None:
-            taken = total([kubelet.gone, *(_taken_by(held.request, held.amounts) for held in ledger)])
+            taken = total([kubelet.gone, _taken(ledger)])
         closed = sum(_most_closed(kubelet, name, amount, taken.get(name, 0)) for name, amount in wanted.items())
         if closed >= len(kubelet.zones):
             why = f"it chooses by its own books, in which no NUMA node is sure to have {amounts_text(wanted)} left"
@@ -138,6 +141,14 @@ def _amounts(unit: Demand) -> dict[str, int]:
     cpus = {CPU: unit.cpus * MILLI} if unit.cpus else {}
     memory = {name: amount for name, amount in (unit.memory or {}).items() if amount}
     return {**cpus, **memory, **unit.devices}
+
+
+def _taken(ledger: Ledger) -> Amounts:
+    """Of everybody who is there, summed once for each change of the ledger."""
+    known: Amounts | None = ledger.derived.get(TAKEN)
+    if known is None:
+        known = ledger.derived[TAKEN] = total(_taken_by(held.request, held.amounts) for held in ledger)
+    return known
 
 
 def _taken_by(request: PodRequest | None, amounts: Amounts) -> Amounts:

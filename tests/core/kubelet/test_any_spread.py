@@ -158,6 +158,19 @@ def test_a_decision_asks_the_kubelet_too(gpus: int, *, placed: bool) -> None:
         assert answer.rejections["n"].reason is Reason.KUBELET_ALIGNMENT
 
 
+def test_who_comes_and_goes_counts_at_once() -> None:
+    made = inventory(*host(SINGLE))
+    assert isinstance(made, Inventory)
+    assert made.aligner is not None
+    ledger, last = there(*[pod(gpus=1)] * 5), Pod(PodKey("default", "last", "last"), pod(gpus=1))
+    sure = [refuse_unsure(pod(gpus=2), made.aligner, ledger) is None]
+    ledger.hold(holding_of(last))
+    sure.append(refuse_unsure(pod(gpus=2), made.aligner, ledger) is None)
+    ledger.release("last")
+    sure.append(refuse_unsure(pod(gpus=2), made.aligner, ledger) is None)
+    assert sure == [True, False, True]
+
+
 def test_ordinary_kubelets_cost_nothing() -> None:
     made = inventory(*host(KubeletConfig(KubeletPolicy.NONE, cpu_policy="static")))
     assert isinstance(made, Inventory)
