@@ -34,6 +34,18 @@ class Settled:
 NOBODY_SETTLED: Final = Settled()
 
 
+class _Masks(dict[int, int]):
+    """NUMA masks by CPU bits, made when they are first asked for."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self._numa_bits = machine.numa_bits
+
+    def __missing__(self, bits: int) -> int:
+        mask = self[bits] = sum(1 << numa for numa, here in self._numa_bits.items() if here & bits)
+        return mask
+
+
 @dataclass(frozen=True)
 class Company:
     """The wishes of one board's tenants about their neighbours. Seats are CPU bits, one set per tenant."""
@@ -44,7 +56,7 @@ class Company:
     _groups: Mapping[CpuExclusivePolicy, tuple[int, ...]] = field(init=False, repr=False, compare=False)
     _shy: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _cores: Cores = field(init=False, repr=False, compare=False)
-    _masks: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _masks: _Masks = field(init=False, repr=False, compare=False)
     _touched: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -56,6 +68,7 @@ class Company:
         object.__setattr__(self, "_groups", {level: members for level, members in groups.items() if len(members) > 1})
         object.__setattr__(self, "_shy", shy)
         object.__setattr__(self, "_cores", cores_of(self.machine))
+        object.__setattr__(self, "_masks", _Masks(self.machine))
 
     @property
     def keeps_apart(self) -> bool:
@@ -90,7 +103,7 @@ class Company:
         single, spanning = self._kinds(seats)
         found = {}
         for index in self._shy:
-            mask = self._mask(seats[index])
+            mask = self._masks[seats[index]]
             others = single if _is_several(mask) else spanning
             if mask & others:
                 found[index] = (mask & others).bit_count()
@@ -107,8 +120,7 @@ class Company:
     def _kinds(self, seats: Sequence[int]) -> tuple[int, int]:
         """NUMA nodes with pods on one only, and with pods over several: one may have both."""
         single, spanning = self.settled.single, self.settled.spanning
-        for bits in seats:
-            mask = self._mask(bits)
+        for mask in set(map(self._masks.__getitem__, seats)):
             if _is_several(mask):
                 spanning |= mask
             else:
@@ -117,16 +129,10 @@ class Company:
 
     def _print(self, level: CpuExclusivePolicy, bits: int) -> int:
         if level is CpuExclusivePolicy.NUMA_NODE_LEVEL:
-            return self._mask(bits)
+            return self._masks[bits]
         known = self._touched.get(bits)
         if known is None:
             known = self._touched[bits] = self._cores.touched(bits)
-        return known
-
-    def _mask(self, bits: int) -> int:
-        known = self._masks.get(bits)
-        if known is None:
-            known = self._masks[bits] = sum(1 << numa for numa, here in self.machine.numa_bits.items() if here & bits)
         return known
 
 
