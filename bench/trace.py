@@ -242,5 +242,8 @@ def table() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for line in table():
-        print(line, flush=True)
+    try:
+        for line in table():
+            print(line, flush=True)
+    except NotMeasurableError as error:
+        raise SystemExit(str(error)) from None
