@@ -162,7 +162,9 @@ def _table(pods: PodWatch) -> kopf.OperatorRegistry:
 def _may_heal(error: BaseException) -> bool:
     """Trouble with the API server, a kind that was uninstalled, or credentials; anything else is a bug."""
     from_kopf = type(error).__module__.partition(".")[0] == "kopf"
-    return from_kopf or isinstance(error, aiohttp.ClientError | OSError | TimeoutError)
+    # Kopf closes connections when credentials expire; aiohttp says so to who reads from them by a plain RuntimeError.
+    closed = isinstance(error, RuntimeError) and str(error) == "Connection closed."
+    return from_kopf or closed or isinstance(error, aiohttp.ClientError | OSError | TimeoutError)
 
 
 def _on_signals(stop: asyncio.Event) -> None:

@@ -11,6 +11,7 @@ import aiohttp
 import kopf
 import orjson
 import pytest
+from aiohttp.base_protocol import BaseProtocol
 
 from koord_numa import operator
 from koord_numa.operator import options_from_environment, serve
@@ -322,7 +323,16 @@ def test_a_bad_configuration_is_an_error() -> None:
         (OSError(), True),
         (TypeError("a bug"), False),
         (KeyError("a bug"), False),
+        (RuntimeError("a bug"), False),
     ],
 )
 def test_which_ends_of_kopf_may_heal(error: Exception, heals: bool) -> None:
     assert operator._may_heal(error) is heals
+
+
+async def test_a_connection_that_kopf_closed_while_reading_may_heal() -> None:
+    loop = asyncio.get_running_loop()
+    closed = aiohttp.StreamReader(BaseProtocol(loop), 2**16, loop=loop)
+    with pytest.raises(RuntimeError) as caught:
+        await closed.readany()
+    assert operator._may_heal(caught.value)
