@@ -62,7 +62,7 @@ def _recorded_cases() -> Iterator[Figure]:
 
 
 def _decide(question: Question) -> object:
-    question.ledger.derived = None
+    question.ledger.derived.clear()
     books = accounts(question.inventory, question.ledger, question.books)
     room = offers(question.need, books, cpu_occupancy(question.ledger, question.books.references))
     if question.what == "allocate":
@@ -101,7 +101,7 @@ def _third_full(where: Inventory) -> Ledger:
 
 
 def _after_a_change(demand: Demand, where: Inventory, ledger: Ledger) -> object:
-    ledger.derived = None
+    ledger.derived.clear()
     return allocate_demand(demand, where, ledger)
 
 
