@@ -65,6 +65,20 @@ async def test_a_second_rebind_finds_nothing_to_improve(tmp_path: Path) -> None:
         assert (status["phase"], status["reason"], status["moves"]) == ("Succeed", "nothing to improve", 0)
 
 
+async def test_without_spare_cpus_it_says_what_is_missing(tmp_path: Path) -> None:
+    full = {"a": "0-3,8-11", "b": "4-7,12-15"}
+    async with fragmented(tmp_path, full) as world, world.scheduler():
+        world.ask()
+        status = await world.ended()
+        reason = "nothing can be improved without spare CPUs to move 2 pods"
+        assert (status["phase"], status["reason"], sorted(status["stuck"])) == (
+            "Succeed",
+            reason,
+            ["default/a", "default/b"],
+        )
+        assert world.seats() == full
+
+
 async def test_two_for_one_node_work_one_after_the_other(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world:
         world.ask("first")

@@ -30,7 +30,7 @@ class Story:
             plan=net(plan.moves) if plan else (),
             result=net(self.done),
             steps=len(plan.moves) if plan else 0,
-            stuck=tuple(map(str, plan.dropped)) if plan else (),
+            stuck=() if plan is None else tuple(map(str, plan.dropped)),
             before=None if plan is None else plan.before,
             after=self.after,
             started=time_of_day(errand.started) if errand.started else "",
