@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from koord_numa.cli._facts import PARSERS, Document, Facts
+from koord_numa.cluster.resources import PRIORITY_CLASSES
 from koord_numa.core.request import Pod
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.pods import parse_pod
@@ -56,7 +57,8 @@ def pods(manifest: Manifest, facts: Facts) -> Iterator[Pod]:
                 admitted = with_priority({**obj, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}, facts.ranks)
                 pod = parse_pod(admitted)
             except WireError as error:
-                raise click.ClickException(str(error)) from None
+                unread = facts.unread.get(PRIORITY_CLASSES)
+                raise click.ClickException(f"{error} ({unread})" if unread else str(error)) from None
             if pod.node:
                 raise click.ClickException(f"{pod.key} names its node already (spec.nodeName)")
             yield pod

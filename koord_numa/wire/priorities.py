@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from koord_numa.wire.errors import Place
 from koord_numa.wire.metadata import head
@@ -18,6 +18,10 @@ class Rank:
     preempts: str = "PreemptLowerPriority"
     everybody: bool = False
     problem: str = ""
+
+
+BUILT_IN: Final = (Rank("system-cluster-critical", 2_000_000_000), Rank("system-node-critical", 2_000_001_000))
+"""Every API server makes these (scheduling/v1, ``SystemPriorityClasses``)."""
 
 
 class RankModel(Strict):
@@ -46,7 +50,7 @@ def with_priority(pod: Mapping[str, Any], ranks: Iterable[Rank]) -> Mapping[str,
     spec = pod.get("spec")
     if not isinstance(spec, Mapping) or spec.get("priority") is not None:
         return pod
-    known = [rank for rank in ranks if not rank.problem]
+    known = [*(rank for rank in ranks if not rank.problem), *BUILT_IN]
     name = spec.get("priorityClassName")
     if name:
         chosen = next((rank for rank in known if rank.name == name), None)

@@ -284,3 +284,12 @@ async def test_gated_and_leaving_pods_are_not_tried(tmp_path: Path) -> None:
         "",
         "0 of 1 pods would be placed.",
     ]
+
+
+async def test_without_the_right_to_see_priority_classes_a_manifest_must_not_name_any(tmp_path: Path) -> None:
+    async with small_world(tmp_path, *RANKS) as here:
+        here.server.faults.add(Fault(status=403, verb="list", resource="priorityclasses"))
+        named = await ask(here, "simulate", "-f", "-", text=yaml.safe_dump(WANTED))
+        plain = await ask(here, "simulate", "-f", "-", text=yaml.safe_dump(pod("plain", 2)))
+    assert "there is no PriorityClass high (list priorityclasses.scheduling.k8s.io: 403" in named.stderr
+    assert "1 of 1 pods would be placed." in plain.stdout

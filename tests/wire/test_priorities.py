@@ -37,6 +37,15 @@ def test_a_malformed_class_is_named_and_counts_for_nobody() -> None:
             {"priorityClassName": "high", "priority": 9, "preemptionPolicy": "Never"},
             id="its-own-policy",
         ),
+        pytest.param(
+            {"priorityClassName": "system-node-critical"},
+            {
+                "priorityClassName": "system-node-critical",
+                "priority": 2_000_001_000,
+                "preemptionPolicy": "PreemptLowerPriority",
+            },
+            id="built-in",
+        ),
         pytest.param({"priority": 7}, {"priority": 7}, id="admitted-already"),
     ],
 )
