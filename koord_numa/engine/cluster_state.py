@@ -212,7 +212,8 @@ class ClusterState:
 
     def hold(self, pod: Pod, placement: Placement) -> Assumption:
         """Count a decision until ``release``, or until the pod is seen bound. ``assume`` is the same, undone by failure."""
-        self.release(pod.key.uid)
+        if pod.key.uid in self.node_of:
+            self.release(pod.key.uid)
         self.assumed[pod.key.uid] = assumption = Assumption(pod, placement)
         here = replace(pod, node=placement.node, assignment=placement.assignment)
         self._count(self._record(placement.node), here, holding_of(here))

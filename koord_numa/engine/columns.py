@@ -13,7 +13,7 @@ from koord_numa.core.amounts import CPU, MEMORY, PODS, Amounts
 from koord_numa.core.candidate import Candidate
 from koord_numa.core.node import Node, Topology
 from koord_numa.core.verdicts import Rejection
-from koord_numa.engine.name_order import NameOrder
+from koord_numa.engine.name_order import SPACE, NameOrder
 from koord_numa.engine.node_kind import NodeKind
 from koord_numa.engine.node_record import NodeRecord
 from koord_numa.engine.zone_columns import UNLIMITED, Ints, Zones, longer
@@ -47,7 +47,7 @@ class Columns:
         self.offered: Ints = np.zeros((len(FIRST_RESOURCES), FIRST_ROWS), dtype=np.int64)
         self.held: Ints = np.zeros((len(FIRST_RESOURCES), FIRST_ROWS), dtype=np.int64)
         self.zones = Zones(FIRST_ROWS)
-        self.names: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)
+        self.ranks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by name: the larger the earlier, less than ``SPACE``
         self._kind_numbers: dict[Hashable, int] = {NO_NODE.key: 0}
         self._objects: list[tuple[Node, Topology | None] | None] = []  # what the columns say of a row is from these
         self._vacant: list[int] = []
@@ -98,7 +98,7 @@ class Columns:
         if self._epoch != self.order.epoch:
             self._epoch = self.order.epoch
             for name, row in self.row_of.items():
-                self.names[row] = self.order.number(name)
+                self.ranks[row] = SPACE - self.order.number(name)
 
     def place(self, resource: str) -> int:
         """Which line of ``offered`` and ``held`` a resource has; made when it is new."""
@@ -134,7 +134,7 @@ class Columns:
 
     def _grow(self) -> None:
         size = 2 * len(self.kinds)
-        for attribute in ("kinds", "names", "offered", "held"):
+        for attribute in ("kinds", "ranks", "offered", "held"):
             setattr(self, attribute, longer(getattr(self, attribute), size))
         self.zones.grow(size)
 
@@ -147,7 +147,7 @@ class Columns:
         if written is None or written[0] is not node or written[1] is not record.published:
             self._objects[row] = (node, record.published)
             self.kinds[row] = self._kind(NodeKind.of(record, node))
-            self.names[row] = self.order.number(record.name)
+            self.ranks[row] = SPACE - self.order.number(record.name)
             self.offered[:, row] = self._line(record.allocatable)
         kind = self.known_kinds[int(self.kinds[row])]
         if (now := kind.with_pods(record)) is not kind:

@@ -63,7 +63,12 @@ class NodeKind:
             return self
         if not may_be_kept(topology.kubelet):
             return self
-        seen = {count for held in record.shown if held.request is not None for count in pod_demand(held.request).counts}
+        seen = {
+            count
+            for uid, held in record.booked.holdings.items()
+            if uid not in record.unpublished and uid not in record.nominees and held.request is not None
+            for count in pod_demand(held.request).counts
+        }
         threads = likely_threads(topology.zones, node.labels.get(ARCHITECTURE, ""), seen)
         return self if threads == self.threads else replace(self, threads=threads)
 

@@ -145,15 +145,6 @@ class NodeRecord:
             return None
         return Site(seen, self.pods, self.topology, others, frozenset(self.unpublished).union(others), assumed)
 
-    @property
-    def shown(self) -> list[Holding]:
-        """What those hold whom the topology shows, as far as decisions know."""
-        return [
-            held
-            for uid, held in self.booked.holdings.items()
-            if uid not in self.unpublished and uid not in self.nominees
-        ]
-
     def barred(self) -> Rejection | None:
         """Why nothing may go here although the node itself is fine."""
         if self.locked:

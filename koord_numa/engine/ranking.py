@@ -3,7 +3,8 @@ Which node is best for one request class, remembered from decision to decision: 
 
 Theory: every row has a key, ``score * SPACE + (SPACE - number of the name)``, so that one maximum answers "best score, then
 first name". A key is a bound, taken from a sweep, until it is the largest; then the node is evaluated and its key becomes exact,
-or ``NO``. When the largest key is exact, no other node can be better. Finding it among 50,000 keys takes some microseconds.
+or negative, which means no. When the largest key is exact, no other node can be better. Finding it among 50,000 keys takes some
+microseconds.
 """
 
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from koord_numa.engine.rejections import Refusals
 from koord_numa.engine.sweep import NO, Sweep
 from koord_numa.engine.zone_columns import Ints
 
+STEP: Final = np.array(SPACE)
 FEW: Final = 2
 """So many changed rows are evaluated at once; for more, a sweep finds out first which of them matter."""
 
@@ -53,7 +55,7 @@ class Ranking:
     def choose(self) -> Placement | Unschedulable:
         """The placement on the best node as things are now, or why there is none."""
         self._catch_up()
-        while self._keys[row := int(self._keys.argmax())] > NO:
+        while self._keys[row := int(self._keys.argmax())] >= 0:
             known = self._fits.get(row)
             if known is not None:
                 return known
@@ -98,8 +100,9 @@ class Ranking:
             self._refusals.resize(len(self._keys))
 
     def _bound(self, rows: Ints) -> None:
-        bounds = self._sweep.bounds(rows)
-        self._keys[rows] = np.where(bounds > NO, bounds * SPACE + (SPACE - self._columns.names[rows]), NO)
+        self._keys[rows] = self._sweep.bounds(rows) * STEP + self._columns.ranks.take(
+            rows
+        )  # negative where bounded by NO
 
     def _evaluate(self, row: int) -> None:
         """Replace a row's bound by the truth."""
@@ -110,7 +113,7 @@ class Ranking:
         answer = self._bars(candidate.node.name) or evaluate(self._ask, candidate, self._rules)
         if isinstance(answer, Fit):
             self._fits[row] = answer.placement
-            self._keys[row] = answer.score * SPACE + (SPACE - int(self._columns.names[row]))
+            self._keys[row] = answer.score * SPACE + int(self._columns.ranks[row])
         else:
             self._refusals.add(row, answer)
             self._keys[row] = NO

@@ -6,6 +6,7 @@ With full-pcpus-only the kubelet refuses CPU counts that are no multiple of the 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 from typing import Final
 
@@ -67,6 +68,7 @@ def likely_threads(zones: Sequence[Zone], architecture: str, seen: Iterable[int]
     return next((number for number in _THREADS.get(architecture, _ANY_THREADS) if not divisor % number), 1)
 
 
+@lru_cache(maxsize=32)
 def _why(threads: int, *, published: bool) -> str:
     known = "full-pcpus-only is on" if published else "CPU manager options are not published"
     cores = f"whole cores of {threads} threads" if threads > 1 else "whole cores"
