@@ -137,6 +137,7 @@ class SchedulerNumbers(Collector):
         attempts.add_metric((), sum(meter.preemptions.values()))
         yield attempts
         yield _counts("koord_numa_preemptions", "Attempts to make room, by result.", "result", meter.preemptions)
+        yield _histogram("scheduler_preemption_victims", "Pods evicted each time.", (), {(): meter.victims_each})
         victims = CounterMetricFamily("koord_numa_preemption_victims", "Pods evicted to make room.")
         victims.add_metric((), meter.victims)
         yield victims

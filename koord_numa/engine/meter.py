@@ -15,6 +15,9 @@ WAIT_BUCKETS: Final = tuple(0.01 * 2**power for power in range(20))
 ATTEMPT_BUCKETS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Upper bounds in attempts, as kube-scheduler's ``pod_scheduling_attempts``."""
 
+VICTIM_BUCKETS: Final = tuple(2.0**power for power in range(7))
+"""Upper bounds in pods, as kube-scheduler's ``preemption_victims``."""
+
 MANY_ATTEMPTS: Final = 15
 """Pods with so many attempts and more share one label."""
 
@@ -59,8 +62,9 @@ class Meter:
     """
     ``attempts`` has the durations of attempts by result and scheduler name, ``placements`` counts bound pods by alignment,
     ``refusals`` rejected pods by kubelet reason, ``failures`` failed binds by kind of error, ``rejections`` verdicts by the reasons
-    in them, ``preemptions`` attempts to make room by result, and ``victims`` those evicted for it. ``deciding`` and ``binding`` are
-    the two parts of an attempt. ``waited`` has how long bound pods had waited, by their number of attempts, and ``tries`` that number.
+    in them, ``preemptions`` attempts to make room by result, ``victims`` those evicted for it, and ``victims_each`` how many each time.
+    ``deciding`` and ``binding`` are the two parts of an attempt. ``waited`` has how long bound pods had waited, by their number of
+    attempts, and ``tries`` that number.
     """
 
     attempts: defaultdict[tuple[Result, str], Histogram] = field(default_factory=lambda: defaultdict(Histogram))
@@ -70,6 +74,7 @@ class Meter:
     rejections: Counter[str] = field(default_factory=Counter)
     preemptions: Counter[str] = field(default_factory=Counter)
     victims: int = 0
+    victims_each: Histogram = field(default_factory=lambda: Histogram(VICTIM_BUCKETS))
     deciding: Histogram = field(default_factory=Histogram)
     binding: Histogram = field(default_factory=Histogram)
     waited: dict[str, Histogram] = field(default_factory=dict)

@@ -202,6 +202,7 @@ class Preemption:
             await self._give_up(nomination, error)
             return isinstance(error, Gone)
         desk.meter.preemptions["nominated"] += 1
+        desk.meter.victims_each.add(len(clearance.victims))
         self._failures.pop(pod.key.uid, None)
         return True
 

@@ -97,7 +97,9 @@ async def test_a_pod_gets_the_numa_node_whose_pods_matter_least() -> None:
     await make_room(world)
     assert wrote(world)[4:] == ["bind pod node"]
     assert world.server.annotations["uid-pod"] == {"cpus": "4-7"}
-    assert (world.engine.meter.victims, world.engine.meter.preemptions) == (2, {"nominated": 1})
+    meter = world.engine.meter
+    assert (meter.victims, meter.preemptions) == (2, {"nominated": 1})
+    assert (meter.victims_each.count, meter.victims_each.total) == (1, 2)
 
 
 async def test_on_a_node_without_topology_amounts_decide() -> None:
