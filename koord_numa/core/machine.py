@@ -71,6 +71,7 @@ class Machine:
     numa_bits: Mapping[int, int] = field(init=False, repr=False, compare=False)  # CPU-less NUMA nodes have 0
     socket_bits: Mapping[int, int] = field(init=False, repr=False, compare=False)
     bits: int = field(init=False, repr=False, compare=False)
+    numa_mask: int = field(init=False, repr=False, compare=False)  # all NUMA nodes
     derived: dict[type, Any] = field(
         init=False, repr=False, compare=False
     )  # tables that others made of it, by their type
@@ -108,6 +109,7 @@ class Machine:
             "numa_bits": numa_bits,
             "socket_bits": dict(sorted(socket_bits.items())),
             "bits": sum(1 << cpu.id for cpu in cpus),
+            "numa_mask": sum(1 << numa for numa in numa_ids),
             "counts": self.declared or _count(cpus, cores),
             "derived": {},
             "_hash": hash((cpus, numa_ids)),
@@ -141,11 +143,6 @@ class Machine:
     def cpus_per_uncore(self) -> int:
         """Integer average over the uncore caches; 0 without CPUs."""
         return self.counts.cpus // self.counts.uncores if self.counts.uncores else 0
-
-    @property
-    def numa_mask(self) -> int:
-        """The mask of all NUMA nodes."""
-        return sum(1 << numa for numa in self.numa_ids)
 
     def distance(self, start: int, end: int) -> int:
         """The cost of reaching NUMA node ``end`` from ``start``."""

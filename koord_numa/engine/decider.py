@@ -54,8 +54,9 @@ class Decider:
         """The best place for a pod of this class in the state of this moment, or every node's refusal."""
         if _looks_around(klass):
             return self._look_around(klass)
-        ranking = self._rankings.get(klass)
-        if ranking is None:
+        try:
+            ranking = self._rankings[klass]
+        except KeyError:
             ask = self._ask(klass)
             if refusal := refuse_everywhere(ask):
                 return Unschedulable(dict.fromkeys(sorted(self._columns.row_of), refusal))

@@ -58,7 +58,7 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
 
 def _order_matters(demand: PodDemand, view: KubeletView) -> bool:
     """Is it open which of its init containers' CPUs a later container gets? Then the worst order is taken."""
-    return view.knowledge is Knowledge.PUBLISHED and _has_pinned_init(demand)
+    return bool(demand.counts) and view.knowledge is Knowledge.PUBLISHED and _has_pinned_init(demand)
 
 
 def _accepts_only_preferred(view: KubeletView) -> bool:

@@ -15,9 +15,9 @@ def check_node_fit(requests: Amounts, requested: Amounts, allocatable: Amounts) 
     ``requested`` sums the pods present and counts them as ``pods``. Extended resources that the node does not list are not
     checked (fitsRequest of the scheduler framework, called by the kubelet after removeMissingExtendedResources).
     """
-    wanted = {**requests, PODS: 1}
-    for resource in (*_FIRST, *sorted(set(wanted) - set(_FIRST))):
-        amount = wanted.get(resource, 0)
+    others = sorted([resource for resource in requests if resource not in _FIRST])
+    for resource in (*_FIRST, *others):
+        amount = requests.get(resource, 0) if resource != PODS else 1
         if not amount or ("/" in resource and resource not in allocatable):
             continue
         free = allocatable.get(resource, 0) - requested.get(resource, 0)
