@@ -36,6 +36,8 @@ from koord_numa.settings import Settings
 
 GIB: Final = 1 << 30
 SIZES: Final = (500, 5_000, 50_000)
+ROUNDS: Final = 25
+"""So many pods of each class at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +103,15 @@ class Cluster:
             raise LookupError("the bench's pods name a scheduler that is not configured")
         return found
 
-    def place(self, request: PodRequest, klass: RequestClass) -> Placement | Unschedulable:
+    def place(self, klass: RequestClass, pod: Pod) -> Placement | Unschedulable:
         """Decide one pod and count it, as the loop does."""
         verdict = self.engine.desk.decider.decide(klass)
         if isinstance(verdict, Placement):
-            self.count_in(request, verdict)
+            self.count_in(pod, verdict)
         return verdict
 
-    def count_in(self, request: PodRequest, placement: Placement) -> None:
-        """Count a new pod where it was placed."""
-        pod = self.pod(request)
+    def count_in(self, pod: Pod, placement: Placement) -> None:
+        """Count a pod where it was placed."""
         self.engine.state.hold(pod, placement)
         self.placed.append(pod.key.uid)
 
@@ -193,7 +194,7 @@ def _fill(cluster: Cluster, full: float) -> None:
             layouts[shape] = _layout(cluster, record, full)
             continue
         for request, placement in layouts[shape]:
-            cluster.count_in(request, replace(placement, node=record.name))
+            cluster.count_in(cluster.pod(request), replace(placement, node=record.name))
 
 
 def _publish(cluster: Cluster) -> None:
@@ -219,7 +220,7 @@ def _layout(cluster: Cluster, record: NodeRecord, full: float) -> list[tuple[Pod
         request = cluster.dice.choice(FILLERS)
         verdict = cluster.engine.desk.decider.try_node(cluster.klass(request), record.name)
         if isinstance(verdict, Placement):
-            cluster.count_in(request, verdict)
+            cluster.count_in(cluster.pod(request), verdict)
             placed.append((request, verdict))
         elif request is FILLERS[0]:
             break
@@ -268,15 +269,19 @@ def _warm(cluster: Cluster, decisions: int = 2_000) -> list[float]:
     """The same class again and again: each decision changes one node."""
     request = REQUESTS[6]
     klass = cluster.klass(request)
-    return [_cpu_ms(partial(cluster.place, request, klass)) for _ in range(decisions)]
+    pods = [cluster.pod(request) for _ in range(decisions)]
+    return [_cpu_ms(partial(cluster.place, klass, pod)) for pod in pods]
 
 
 def _rate(cluster: Cluster, classes: list[tuple[PodRequest, RequestClass]], seconds: float = 4.0) -> float:
-    """Arrivals of all classes in turn, as many departures as arrivals."""
-    started, decisions = time.process_time(), 0
-    while time.process_time() - started < seconds:
-        request, klass = classes[decisions % len(classes)]
-        if isinstance(cluster.place(request, klass), Placement):
-            cluster.leave()
-        decisions += 1
-    return decisions / (time.process_time() - started)
+    """Arrivals of all classes in turn, as many departures as arrivals. Pods are made before the clock runs."""
+    used, decisions = 0.0, 0
+    while used < seconds:
+        batch = [(klass, cluster.pod(request)) for _ in range(ROUNDS) for request, klass in classes]
+        started = time.process_time()
+        for klass, pod in batch:
+            if isinstance(cluster.place(klass, pod), Placement):
+                cluster.leave()
+        used += time.process_time() - started
+        decisions += len(batch)
+    return decisions / used
