@@ -97,9 +97,12 @@ def _kubelets_cpus(record: NodeRecord, topology: Topology) -> list[int]:
     return [zone.available.get(CPU, 0) - held.get(zone.numa, 0) for zone in topology.zones]
 
 
-def _reach(free: Sequence[int], width: int) -> list[int]:
-    # A NUMA node may owe more than it has (CPUs reserved under pods); it takes nothing from what others have free.
-    sums = list(accumulate(sorted([max(0, amount) for amount in free], reverse=True)))
+def _reach(free: list[int], width: int) -> list[int]:
+    free.sort(reverse=True)
+    if free and free[-1] < 0:
+        # A NUMA node may owe more than it has (CPUs reserved under pods); it takes nothing from what others have free.
+        free = [max(0, amount) for amount in free]
+    sums = list(accumulate(free))
     return sums + sums[-1:] * (width - len(sums))
 
 
