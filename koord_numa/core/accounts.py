@@ -40,6 +40,9 @@ class Books:
     references: int = 1
 
 
+EVERY_POD: Final = Books()
+
+
 @dataclass(frozen=True, slots=True)
 class Accounts:
     """
@@ -73,10 +76,10 @@ class Accounts:
         return sum(self.free.get(resource, ())) - self.loose.get(resource, 0)
 
 
-def accounts(inventory: Inventory, ledger: Ledger, books: Books = Books()) -> Accounts:
+def accounts(inventory: Inventory, ledger: Ledger, books: Books = EVERY_POD) -> Accounts:
     """The accounts of this moment, remembered until the ledger changes."""
     known: tuple[Inventory, Books, Accounts] | None = ledger.derived.get(ACCOUNTS)
-    if known is not None and known[0] is inventory and known[1] == books:
+    if known is not None and known[0] is inventory and (known[1] is books or known[1] == books):
         return known[2]
     made = _accounts(inventory, ledger, books)
     ledger.derived[ACCOUNTS] = (inventory, books, made)

@@ -8,7 +8,7 @@ Pure and repeatable: same request, inventory, ledger and options, same answer. T
 from dataclasses import replace
 from typing import Any, Final
 
-from koord_numa.core.accounts import Accounting, Accounts, Books, accounts
+from koord_numa.core.accounts import EVERY_POD, Accounting, Accounts, Books, accounts
 from koord_numa.core.allocation.affinity import NO_DISTANCES, elect, preferred
 from koord_numa.core.allocation.demand import CpuUse, Demand, demand_of
 from koord_numa.core.allocation.need import Need, Offers, offers
@@ -69,7 +69,9 @@ def allocate_demand(demand: Demand, inventory: Inventory, ledger: Ledger) -> Pla
     if isinstance(agreed, Rejection):
         return agreed
     need = agreed.need
-    books = accounts(inventory, ledger, Books(need.accounting))
+    books = accounts(
+        inventory, ledger, EVERY_POD if need.accounting is Accounting.EVERY_POD else Books(need.accounting)
+    )
     refusal = (
         amplified_shortage(need, inventory, ledger)
         or overcommitted(need, books)

@@ -124,7 +124,7 @@ class Bookkeeping:
         if not plan.devices:
             return least
         for line in plan.devices:
-            least = np.where(taken.there[line], np.minimum(least, taken.percent[line]), least)
+            np.minimum(least, taken.percent[line], out=least, where=taken.there[line])
         common = np.maximum.reduce(taken.percent[plan.common])
         ahead: Ints = np.maximum(ZERO, np.minimum(FULL, common) - least)
         return FULL - ahead

@@ -98,6 +98,7 @@ class Judgement:
     objects: Ints
     points: Ints
     wanted: Ints
+    reach: tuple[int, ...]  # how many resources and NUMA nodes there were
 
 
 class Sweep:
@@ -123,20 +124,21 @@ class Sweep:
         fewest = columns.zones.fewest(rows, judged.wanted.take(kinds, axis=1))
         objects = self._row_by_row(rows) if self._by_labels else judged.objects.take(kinds)
         bound = objects + judged.points[kinds, fewest]
-        bound = bound + parts.resources * sums.filling + parts.devices * sums.sparing
-        return np.where(sums.fits & (bound > NO), bound, NO)
+        bound += parts.resources * sums.filling
+        bound += parts.devices * sums.sparing
+        np.copyto(bound, NO, where=~sums.fits | (bound < 0))
+        return bound
 
     def _up_to_date(self) -> Judgement:
-        reach = self._columns.zones.reach
-        judged = self._judgement
-        known = (len(judged.wanted), judged.points.shape[1] - 2, len(judged.objects))
-        if known != (reach.shape[0], reach.shape[1], len(self._columns.known_kinds)):
-            self._judgement = self._judge()
-        return self._judgement
+        columns, judged = self._columns, self._judgement
+        if len(judged.objects) != len(columns.known_kinds) or judged.reach != columns.zones.reach.shape[:2]:
+            judged = self._judgement = self._judge()
+        return judged
 
     def _judge(self) -> Judgement:
         columns, alignment = self._columns, self._alignment
-        kinds, width = columns.known_kinds, columns.zones.reach.shape[1]
+        kinds, reach = columns.known_kinds, columns.zones.reach.shape[:2]
+        width = reach[1]
         wanted = [alignment.wanted_on(kind) for kind in kinds]
         return Judgement(
             objects=np.array([self._of(kind.example) for kind in kinds], dtype=np.int64),
@@ -144,6 +146,7 @@ class Sweep:
             wanted=np.array(
                 [[amounts.get(name, 0) for amounts in wanted] for name in columns.zones.places], dtype=np.int64
             ),
+            reach=reach,
         )
 
     def _points(self, kind: NodeKind, counts: int) -> list[int]:
