@@ -9,9 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from koord_numa.core.decide import Fit, Rules, ask_of, decide, evaluate
-from koord_numa.core.request import PodRequest
+from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
+from koord_numa.core.request import Container, NumaSpec, Pod, PodKey, PodRequest
 from koord_numa.core.verdicts import Placement, Unschedulable
-from koord_numa.core.vocabulary import NodeScoring, ScoringType
+from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, NodeScoring, NumaPolicy, ScoringType
 from koord_numa.engine.causes import Cause
 from koord_numa.engine.cluster_state import DELETED, ClusterState
 from koord_numa.engine.columns import Columns
@@ -20,7 +21,7 @@ from koord_numa.engine.node_record import NodeRecord
 from koord_numa.engine.ranking import Ranking
 from koord_numa.engine.sweep import NO, Sweep
 from koord_numa.settings import Profile, ScoringStrategy
-from tests.engine.clusters import placed_anyhow, random_node, random_pod, random_request, random_topology
+from tests.engine.clusters import GIB, placed_anyhow, random_node, random_pod, random_request, random_topology
 
 STRATEGIES = tuple(ScoringType)
 FEWEST = NodeScoring.FEWEST_NUMA_NODES
@@ -147,3 +148,37 @@ def test_equal_nodes_are_taken_in_the_order_of_their_names_whenever_they_came() 
         assert isinstance(verdict, Placement)
         chosen.append(verdict.node)
     assert chosen == ["a", "a", "a"]
+
+
+def kubelets_node(version: str) -> Topology:
+    """Two NUMA nodes of eight CPUs, whose kubelet says nothing of how it hands them out."""
+    zones = tuple(Zone(numa, *([{"cpu": 8000, "memory": 8 * GIB}] * 3)) for numa in (0, 1))
+    kubelet = KubeletConfig(topology_policy=KubeletPolicy.SINGLE_NUMA_NODE)
+    return Topology("n", CpuOwner.KUBELET, zones=zones, kubelet=kubelet, resource_version=version)
+
+
+def guaranteed(cpus: int, policy: NumaPolicy = NumaPolicy.NONE) -> PodRequest:
+    """A pod that a static kubelet gives CPUs of its own."""
+    amounts = {"cpu": 1000 * cpus, "memory": GIB}
+    return PodRequest((Container("c", ContainerKind.APP, amounts, amounts),), numa=NumaSpec(policy))
+
+
+def test_what_a_kubelet_never_does_needs_no_asking() -> None:
+    columns = Columns()
+    state = ClusterState(partial(_changed, columns))
+    labels = {"kubernetes.io/arch": "amd64"}
+    state.observe_node(None, Node("n", labels=labels, allocatable={"cpu": 16000, "memory": 16 * GIB, "pods": 9}))
+    state.observe_topology(None, kubelets_node("1"))
+
+    def may(request: PodRequest) -> bool:
+        columns.refresh()
+        rules = rules_of(Profile())
+        return bool(Sweep(ask_of(request, rules), rules, columns).bounds(np.array([0])) > NO)
+
+    assert may(guaranteed(2))
+    assert not may(guaranteed(2, NumaPolicy.RESTRICTED))  # this kubelet has another policy
+    assert not may(guaranteed(3))  # half a core
+    state.observe_pod(None, Pod(PodKey("ns", "a", "a"), guaranteed(1), node="n", started=True))
+    assert not may(guaranteed(3))  # the topology is older than the pod
+    state.observe_topology(None, kubelets_node("2"))
+    assert may(guaranteed(3))  # it has been seen to split cores
