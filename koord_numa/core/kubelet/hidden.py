@@ -14,6 +14,7 @@ from koord_numa.core.amounts import CPU, MILLI, Amounts, total
 from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.machine import CLOSEST_NUMA
 from koord_numa.core.ledger import Holding
+from koord_numa.core.machine import MAX_NUMA
 from koord_numa.core.node import Topology, Zone
 from koord_numa.core.vocabulary import KubeletScope
 
@@ -61,8 +62,8 @@ def shown_where_foreseen(zones: Sequence[Zone], hidden: Sequence[Holding]) -> tu
 
 
 def _anywhere(holding: Holding) -> Iterator[Amounts]:
-    if holding.request is not None:
-        yield _all_of(pod_demand(holding.request))
+    if holding.request is not None and any((most := _all_of(pod_demand(holding.request))).values()):
+        yield most
 
 
 def _without(zones: Sequence[Zone], missing: Iterable[tuple[int, Amounts]]) -> tuple[Zone, ...]:
@@ -74,29 +75,41 @@ def _without(zones: Sequence[Zone], missing: Iterable[tuple[int, Amounts]]) -> t
 
 def _wherever(holding: Holding, zones: Sequence[Zone], topology: Topology) -> Iterator[tuple[int, Amounts]]:
     """For every NUMA node where the pod could be the most that it may hold there."""
-    demand = pod_demand(holding.request) if holding.request is not None else None
-    most = _all_of(demand) if demand is not None else total(amounts for _, amounts in holding.numa)
-    highest = max((numa for numa, _ in holding.numa), default=None)
-    if highest is None or _is_counted_on_several(holding, most):
-        anywhere = highest is None or topology.kubelet.topology_options.get(CLOSEST_NUMA, False)
-        yield from ((zone.numa, most) for zone in zones if anywhere or zone.numa <= (highest or 0))
-        return
-    together = demand is not None and _is_one_unit(demand, topology)
-    for zone in zones:
-        for numa, amounts in holding.numa:
-            if numa == zone.numa or (numa > zone.numa and not (together and _never_had(zone, amounts))):
+    if not holding.numa:
+        return ((zone.numa, amounts) for amounts in _anywhere(holding) for zone in zones)
+    if len(holding.numa) > 1 and _is_counted_on_several(holding):
+        return _on_several(holding, zones, topology)
+    return _here_and_below(holding, zones, topology)
+
+
+def _here_and_below(holding: Holding, zones: Sequence[Zone], topology: Topology) -> Iterator[tuple[int, Amounts]]:
+    together = _is_one_unit(holding, topology)
+    for numa, amounts in holding.numa:
+        yield numa, amounts
+        for zone in zones:
+            if zone.numa < numa and not (together and _never_had(zone, amounts)):
                 yield zone.numa, amounts
 
 
-def _is_counted_on_several(holding: Holding, most: Amounts) -> bool:
+def _on_several(holding: Holding, zones: Sequence[Zone], topology: Topology) -> Iterator[tuple[int, Amounts]]:
+    highest = MAX_NUMA if topology.kubelet.topology_options.get(CLOSEST_NUMA) else max(numa for numa, _ in holding.numa)
+    return ((zone.numa, amounts) for amounts in _anywhere(holding) for zone in zones if zone.numa <= highest)
+
+
+def _is_counted_on_several(holding: Holding) -> bool:
     """Several NUMA nodes were possible already when the pod was placed, so each has all of it."""
+    if holding.request is None:
+        return False
+    most = _all_of(pod_demand(holding.request))
     return any(amount > most.get(name, 0) for name, amount in total(amounts for _, amounts in holding.numa).items())
 
 
-def _is_one_unit(demand: PodDemand, topology: Topology) -> bool:
+def _is_one_unit(holding: Holding, topology: Topology) -> bool:
     """Is everything that the pod holds aligned together?"""
-    aligned = [part for _, part in demand.containers if part.cpus or part.memory or part.devices]
-    return topology.kubelet.topology_scope is KubeletScope.POD or len(aligned) <= 1
+    if holding.request is None or topology.kubelet.topology_scope is KubeletScope.POD:
+        return holding.request is not None
+    parts = (part for _, part in pod_demand(holding.request).containers)
+    return sum(1 for part in parts if part.cpus or part.memory or part.devices) <= 1
 
 
 def _never_had(zone: Zone, amounts: Amounts) -> bool:

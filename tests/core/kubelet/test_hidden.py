@@ -105,6 +105,11 @@ def test_hidden_pods_add_up_and_nobody_hidden_changes_nothing() -> None:
     assert without_hidden(TWO, [], topology(TWO, POD)) == TWO
 
 
+def test_where_nothing_is_published_nothing_is_missing() -> None:
+    hidden = [held("a", pod(app(2)), (1, {"cpu": 2000})), held("b", pod(app(2)))]
+    assert without_hidden((), hidden, topology((), POD)) == ()
+
+
 @pytest.mark.parametrize(
     ("request_", "numa", "expected"),
     [
