@@ -49,6 +49,9 @@ class Sets:
         self.lacking = 0  # NUMA nodes that some resource strikes
         for mask in offers.lacking.values():
             self.lacking |= mask
+        self._scored: list[tuple[int, int, PerNuma, PerNuma]] | None = (
+            None  # weight, wanted, total and free by resource
+        )
         self._wanted: list[tuple[int, PerNuma, dict[int, int]]] = []
         self.shortage = False
         for name, amounts in offers.given.items():
@@ -88,9 +91,9 @@ class Sets:
         """Do its members have enough of everything together? If not, no part of the set can hold the pod either."""
         if self.shortage:
             return False
-        for needed, whole, sums in self._wanted:
+        for needed, _, sums in self._wanted:
             known = sums.get(mask)
-            if (self._sum(whole, sums, mask) if known is None else known) < needed:
+            if (_sum(sums, mask) if known is None else known) < needed:
                 return False
         return True
 
@@ -103,27 +106,23 @@ class Sets:
         scoring = self.need.scoring
         if scoring is None:
             return 0
-        totals, frees = self.offers.accounts.total, self.offers.free
+        if self._scored is None:
+            totals, free, wanted = self.offers.accounts.total, self.offers.free, self.need.weighed
+            self._scored = [
+                (weight, wanted.get(name, 0), totals[name], free[name])
+                for name, weight in scoring.weights.items()
+                if name in totals and counts(name, wanted)
+            ]
         positions = [self.position[numa] for numa in numa_ids(mask)]
-        wanted, parts = self.need.weighed, []
-        for name, weight in scoring.weights.items():
-            if name in totals and counts(name, wanted):
-                total, free = totals[name], frees[name]
-                capacity = used = 0
-                for at in positions:
-                    capacity += total[at]
-                    used += total[at] - free[at]
-                if capacity:
-                    parts.append((weight, max(0, used) + wanted.get(name, 0), capacity))
+        parts = []
+        for weight, more, total, free_here in self._scored:
+            capacity = used = 0
+            for at in positions:
+                capacity += total[at]
+                used += total[at] - free_here[at]
+            if capacity:
+                parts.append((weight, max(0, used) + more, capacity))
         return score_parts(scoring.type, parts)
-
-    def _sum(self, whole: PerNuma, sums: dict[int, int], mask: int) -> int:
-        known = sums.get(mask)
-        if known is None:
-            low = mask & -mask
-            known = self._sum(whole, sums, mask ^ low) + whole[self.position[low.bit_length() - 1]]
-            sums[mask] = known
-        return known
 
     def _has_cpus(self, mask: int) -> bool:
         """Where amounts may promise more CPUs than can be taken, the shares must be there as CPUs."""
@@ -137,6 +136,14 @@ class Sets:
         return shares is not None and all(
             share <= MILLI * self.offers.cpus[at] for share, at in zip(shares, positions, strict=True)
         )
+
+
+def _sum(sums: dict[int, int], mask: int) -> int:
+    known = sums.get(mask)
+    if known is None:
+        low = mask & -mask
+        known = sums[mask] = _sum(sums, mask ^ low) + sums[low]
+    return known
 
 
 def all_masks(offers: Offers) -> Iterator[int]:
