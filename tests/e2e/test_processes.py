@@ -76,7 +76,9 @@ async def test_a_stopped_leader_is_followed_at_once(tmp_path: Path) -> None:
         await cluster.schedule(KOORD_NUMA_IDENTITY="second")
         cluster.create(mixed_pods(20))
         await until(lambda: not cluster.unbound(), 60)
-        await until(lambda: kopf_watches(cluster.server).count("noderesourcetopologies") == 2, 30)  # the second one is warm
+        await until(
+            lambda: kopf_watches(cluster.server).count("noderesourcetopologies") == 2, 30
+        )  # the second one is warm
         stopping = asyncio.create_task(ended(first, SIGTERM))
         await until(lambda: holder(cluster) == "second", 10)
         cluster.create(mixed_pods(40)[20:])
