@@ -42,6 +42,9 @@ class Peaks:
     def put(self, rows: Ints, numbers: Ints) -> None:
         """Change many rows at once."""
         self._flat[rows] = numbers
+        if len(rows) >= len(self._peaks):  # all over the place: looking at every block is faster than finding out which
+            self._numbers.max(axis=1, out=self._peaks)
+            return
         blocks = np.unique(rows // BLOCK)
         self._peaks[blocks] = self._numbers[blocks].max(axis=1)
 
