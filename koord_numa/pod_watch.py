@@ -7,6 +7,7 @@ each of its events, more than the decision and the bind together, so ``koord-num
 ``kopf run``, Kopf's handler reports waiting pods, and a census checks them.
 """
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -41,6 +42,14 @@ def pods_watched_by_us(api: Api, engine: Engine) -> Mirror[Pod]:
     """Every pod, waiting or not, ours or not, through one list and watch."""
     ours = frozenset(engine.settings.scheduler_names)
 
+    def read(raw: Mapping[str, Any]) -> Pod:
+        metadata = raw.get("metadata")
+        if isinstance(metadata, Mapping):
+            known = engine.known(str(metadata.get("uid")))
+            if known is not None and known.resource_version == metadata.get("resourceVersion"):
+                return known  # most of a new list: nothing has become of it since it was read
+        return parse_pod(raw)
+
     def replace(pods: list[Pod]) -> None:
         engine.replace_bound(pod for pod in pods if pod.node)
         engine.replace_waiting(pod for pod in pods if not pod.node and pod.scheduler in ours)
@@ -58,7 +67,7 @@ def pods_watched_by_us(api: Api, engine: Engine) -> Mirror[Pod]:
         engine.synced(Source.BOUND)
         engine.synced(Source.WAITING)
 
-    return Mirror(api, Kind(PODS, parse_pod, ALL_PODS), Sink(replace, observe, synced))
+    return Mirror(api, Kind(PODS, read, ALL_PODS), Sink(replace, observe, synced))
 
 
 def pods_beside_kopf(api: Api, engine: Engine) -> tuple[Mirror[Pod], Mirror[Pod]]:

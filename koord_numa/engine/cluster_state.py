@@ -129,8 +129,9 @@ class ClusterState:
         found = {pod.key.uid: pod for pod in pods}
         for uid in [uid for uid in self.node_of if uid not in found and uid not in self.assumed]:
             self.release(uid)
-        for pod in found.values():
-            self.observe_pod(None, pod)
+        for uid, pod in found.items():
+            if uid in self.assumed or self.pod(uid) is not pod:
+                self.observe_pod(None, pod)
         self.look_again()
 
     def look_again(self, patience: float = RECENT) -> None:

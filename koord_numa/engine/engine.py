@@ -92,6 +92,11 @@ class Engine:
 
     # Facts in: cheap, synchronous, idempotent.
 
+    def known(self, uid: str) -> Pod | None:
+        """A pod as the API server showed it last, if it waits here or is counted."""
+        waiting = self.desk.waiting.get(uid)
+        return waiting if waiting is not None or uid in self.state.assumed else self.state.pod(uid)
+
     def waits(self, uid: str) -> bool:
         """Is this a pod that still waits for a node here, or whose bind is not settled?"""
         return uid in self.desk.waiting

@@ -1,0 +1,52 @@
+"""Pods through one watch: waiting or bound, ours or not, each to its place."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koord_numa import pod_watch
+from koord_numa.core.request import Pod
+from koord_numa.wire.pods import parse_pod
+from tests.cluster.objects import pod, until
+from tests.e2e.world import JsonObject, pinned, shared, world
+from tests.test_operator import operating
+
+NODE: JsonObject = {"machines": [{"name": "n", "sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"}]}
+
+
+async def test_a_new_list_reads_only_what_is_new_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def noted(raw: Mapping[str, Any]) -> Pod:
+        read.append(raw["metadata"]["name"])
+        return parse_pod(raw)
+
+    monkeypatch.setattr(pod_watch, "parse_pod", noted)
+    async with world(tmp_path, NODE) as rack:
+        rack.create([pinned("bound", 2), shared("waits", "99"), pod("foreign", scheduler="other")])
+        async with operating(rack.server, tmp_path, monkeypatch) as runtime:
+            engine = runtime.engine
+            await until(lambda: engine.ready)
+            await until(lambda: [seen.started for seen in engine.state.nodes["n"].pods.values()] == [True])
+            await until(lambda: engine.queue_numbers().unschedulable == 1)
+            conditions = rack.server.store.get("pods", "waits", "default")["metadata"]["resourceVersion"]
+            await until(lambda: [seen.resource_version for seen in engine.waiting()] == [conditions])
+            read.clear()
+            for mirror in runtime.sources.essential:
+                await mirror.refresh()
+            assert read == ["foreign"]
+            assert ([seen.key.name for seen in engine.waiting()], len(engine.state.node_of)) == (["waits"], 1)
+
+
+async def test_other_schedulers_pods_count_when_they_are_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(tmp_path, NODE) as rack, operating(rack.server, tmp_path, monkeypatch) as runtime:
+        await until(lambda: runtime.engine.ready)
+        rack.create([pod("foreign", scheduler="other")])
+        rack.create([shared("ours", "1")])
+        await until(lambda: rack.unbound() == ["foreign"])
+        assert runtime.engine.waiting() == []
+        rack.server.store.delete("pods", "foreign", "default")
+        rack.create([pod("placed", scheduler="other", node="n")])
+        await until(lambda: len(runtime.engine.state.node_of) == 2)
