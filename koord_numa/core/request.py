@@ -1,9 +1,10 @@
 """What one pod asks for, as far as a decision depends on it. Pods with equal requests form a request class."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import wraps
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any, Final, TypeVar
 
 from koord_numa.core.amounts import NOTHING, Amounts
 from koord_numa.core.constraints import Constraints
@@ -193,3 +194,14 @@ class Pod:
     def finished(self) -> bool:
         """A finished pod holds nothing any more."""
         return self.phase in ("Succeeded", "Failed")
+
+    def placed(self, node: str, assignment: Assignment) -> "Pod":
+        """The pod with a node and what it was given there. As ``dataclasses.replace``, which takes three times as long."""
+        values = list(_EVERYTHING(self))
+        values[_NODE], values[_ASSIGNMENT] = node, assignment
+        return Pod(*values)
+
+
+_FIELDS: Final = tuple(each.name for each in fields(Pod))
+_EVERYTHING: Final = attrgetter(*_FIELDS)
+_NODE, _ASSIGNMENT = _FIELDS.index("node"), _FIELDS.index("assignment")

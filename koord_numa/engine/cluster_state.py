@@ -216,7 +216,7 @@ class ClusterState:
         if pod.key.uid in self.node_of:
             self.release(pod.key.uid)
         self.assumed[pod.key.uid] = assumption = Assumption(pod, placement)
-        here = replace(pod, node=placement.node, assignment=placement.assignment)
+        here = pod.placed(placement.node, placement.assignment)
         self._count(self._record(placement.node), here, holding_of(here))
         return assumption
 
