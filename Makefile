@@ -51,8 +51,8 @@ bench: $(DEV)  ## Measure every figure beside its target (ONLY=name for one, JSO
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
 chaos: $(DEV)  ## Random faults against a churning cluster, more seeds than the tests use
-	$(BIN)/python -m pytest tests/chaos -n 2 --chaos-seeds 20 $(ARGS)
-	$(BIN)/python -m pytest tests/chaos -n 2 --chaos-seeds 3 --chaos-pods 5000 $(ARGS)
+	$(BIN)/python -m pytest tests/chaos -n 2 --chaos-seeds 20 --chaos-pods 1500 $(ARGS)
+	$(BIN)/python -m pytest tests/chaos -n 2 --chaos-seeds 6 --chaos-pods 5000 $(ARGS)
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

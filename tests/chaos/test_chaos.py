@@ -2,8 +2,8 @@
 Whatever fails, however often: every pod that fits is bound once, nothing is held twice, and the books are right in the end.
 
 Two schedulers, one API server that suffers every kind of fault, and a cluster in which nothing stays as it is. The seed is printed;
-``--chaos-seeds`` and ``--chaos-pods`` make runs more and longer. By default three seeds share 5,000 pods and 1,000 faults; each of
-``make chaos`` has as many for itself.
+``--chaos-seeds`` and ``--chaos-pods`` make runs more and longer, or shorter. By default each of three seeds has 5,000 pods and 1,000
+faults.
 """
 
 import asyncio
