@@ -1,6 +1,7 @@
 """The API server as a whole: start, stop, address, and the doors for tests and simulated machines."""
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,9 @@ from koord_numa.sandbox.apiserver.storage import HISTORY
 _HOST: Final = "127.0.0.1"
 _MAX_BODY: Final = 3 * 1024 * 1024  # bytes, the limit of a real server
 _BOOKMARKS: Final = 10.0  # seconds; a real server sends one about every minute, tests want to see them
+_ACCEPTING: Final = 5
+"""Turns of the loop in which an accepted connection gets its handler. Without one, nobody would ever close it."""
+
 _SHUTDOWN: Final = 2.0  # seconds for requests that are being answered
 
 
@@ -42,6 +46,7 @@ class ApiServer:
         self._handler = Handler(Serving(self._cluster, self.faults, self.requests, self.compact, bookmark_interval))
         self._runner: web.ServerRunner | None = None
         self._server: web.Server | None = None
+        self._listening: socket.socket
         self.faults.on_change(self._faults_changed)
         for path in crds:
             self.apply_file(path)
@@ -64,7 +69,8 @@ class ApiServer:
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=_SHUTDOWN)
         await runner.setup()
         try:
-            await web.TCPSite(runner, _HOST, self._port, backlog=1024, reuse_address=True).start()
+            self._listening = socket.create_server((_HOST, self._port), backlog=1024)
+            await web.SockSite(runner, self._listening, backlog=1024).start()
         except OSError:
             await runner.cleanup()
             raise
@@ -76,7 +82,9 @@ class ApiServer:
         runner, self._runner = self._runner, None
         if runner is not None:
             self._handler.stop()
-            await asyncio.sleep(0)
+            asyncio.get_running_loop().remove_reader(self._listening)
+            for _ in range(_ACCEPTING):
+                await asyncio.sleep(0)
             await runner.cleanup()
 
     def _faults_changed(self) -> None:

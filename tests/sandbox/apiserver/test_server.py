@@ -1,6 +1,8 @@
 """The server in its process: the direct store, subscriptions, files, restart, and that nothing is left behind."""
 
 import asyncio
+import socket
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +160,17 @@ async def test_serve_writes_a_kubeconfig_until_cancelled(tmp_path: Path) -> None
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_connections_that_come_as_it_stops_are_closed_too(turns: int) -> None:
+    server = ApiServer()
+    await server.start()
+    with ExitStack() as clients:
+        made = [clients.enter_context(socket.create_connection(("127.0.0.1", server.port), 5)) for _ in range(3)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await server.stop()
+        for client in made:
+            with suppress(ConnectionResetError):
+                assert client.recv(1) == b""
