@@ -7,6 +7,7 @@ CPU time of this process, inputs parsed beforehand. An answer that differs from 
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import mean, median
 from typing import Any, Final
 
@@ -42,7 +43,7 @@ def _recorded(oracle: Oracle[Any, Any], decide: Callable[[Any], object]) -> Iter
     for case, given in loaded:
         if difference := oracle.agrees(case, oracle.answer(given)):
             raise AssertionError(f"{case['id']}: {difference}")
-    times = sorted(_microseconds(lambda given=given: decide(given)) for _, given in loaded)  # type: ignore[misc]
+    times = sorted(_microseconds(partial(decide, given)) for _, given in loaded)
     lines = (json.loads(line) for line in (file.parent / "results-go.jsonl").read_text().splitlines())
     go = next(line for line in lines if line["oracle"] == oracle.name)
     note = (
@@ -62,7 +63,7 @@ def _listed() -> Iterator[Figure]:
         }
         kubelet = _milliseconds(_deciding(KubeletPolicy.RESTRICTED, [scored], nodes))
         yield Figure(f"merge kubelet, 8 NUMA x 3 x 255, {title}", kubelet, "ms", 20)
-        koordinator = _milliseconds(lambda scored=scored: decide_koordinator(NumaPolicy.BEST_EFFORT, [scored], nodes))  # type: ignore[misc]
+        koordinator = _milliseconds(partial(decide_koordinator, NumaPolicy.BEST_EFFORT, [scored], nodes))
         yield Figure(f"merge koordinator, 8 NUMA x 3 x 255, {title}", koordinator, "ms", 20)
 
 
@@ -75,7 +76,7 @@ def _counted() -> Iterator[Figure]:
         yield Figure(f"merge {policy}, 64 NUMA counted", _milliseconds(deciding), "ms", 50)
     for numa_policy in (NumaPolicy.RESTRICTED, NumaPolicy.BEST_EFFORT):
         answers = _node(16, wanted=6, busy=True)
-        elected = _milliseconds(lambda p=numa_policy, a=answers: decide_koordinator(p, a, 2**16 - 1))  # type: ignore[misc]
+        elected = _milliseconds(partial(decide_koordinator, numa_policy, answers, 2**16 - 1))
         yield Figure(f"merge koordinator {numa_policy}, 16 NUMA counted", elected, "ms", 50)
     single = _deciding(KubeletPolicy.SINGLE_NUMA_NODE, _node(64, wanted=1, busy=True), 2**64 - 1)
     yield Figure("merge single-numa-node, 64 NUMA", _milliseconds(single), "ms", 5)

@@ -9,6 +9,7 @@ from koord_numa.core.request import Assignment, Pod, PodKey, PodRequest
 def test_only_the_node_and_the_assignment_change() -> None:
     plain = Pod(PodKey("default", "a", "u"), PodRequest())
     # Every field gets a value of its own, so that no two can be mixed up.
-    odd = replace(plain, **{each.name: each.name for each in fields(Pod) if each.name not in ("key", "request")})  # type: ignore[arg-type]
+    values = {each.name: each.name for each in fields(Pod) if each.name not in ("key", "request")}
+    odd = replace(plain, **values)  # type: ignore[arg-type]  # texts where other types belong: only their places matter
     given = Assignment(cpus=CpuSet.parse("0-3"))
     assert odd.placed("n", given) == replace(odd, node="n", assignment=given)

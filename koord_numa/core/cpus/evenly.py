@@ -69,6 +69,7 @@ def _from_each(ask: CpuAsk, machine: Machine, free: CpuSet, occupancy: Occupancy
     for numa, share in shares.items():
         found = take_cpus(replace(ask, count=share * unit), machine, pools[numa], occupancy)
         if isinstance(found, NotEnoughCpus):
-            raise RuntimeError(f"NUMA node {numa} was counted on for {share * unit} CPUs: {found}")  # noqa: TRY004
+            why = f"NUMA node {numa} was counted on for {share * unit} CPUs: {found}"
+            raise RuntimeError(why)  # noqa: TRY004  (an answer that contradicts the count, not an argument of a wrong type)
         taken |= found
     return taken

@@ -134,8 +134,8 @@ class ApiServer:
         return self._cluster.compact()
 
 
-def _request(message, payload, protocol, writer, task) -> web.BaseRequest:  # type: ignore[no-untyped-def]
-    """Requests with a larger limit for bodies than aiohttp's own; its parameter types are private to aiohttp."""
+def _request(message, payload, protocol, writer, task) -> web.BaseRequest:  # type: ignore[no-untyped-def]  # types private to aiohttp
+    """Requests with a larger limit for bodies than aiohttp's own."""
     loop = asyncio.get_running_loop()
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=_MAX_BODY)
 
