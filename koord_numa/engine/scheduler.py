@@ -62,6 +62,15 @@ class Desk:
     # The class in which a pod waited, by uid: binding changes what the pod shows of itself.
     placed: LRUCache[str, RequestClass] = field(default_factory=lambda: LRUCache(maxsize=REMEMBERED_PLACED))
 
+    def forget(self, uid: str) -> None:
+        """The pod wants no node any more; one that never waited is no error."""
+        self.waiting.pop(uid, None)
+        self.attempts.pop(uid, None)
+        self.waits.pop(uid, None)
+        self.queue.remove(uid)
+        self.nominations.end(uid)
+        self.notices.forget(uid)
+
 
 AfterUnschedulable = Callable[[Pod, RequestClass, Unschedulable], None]
 """Called when no node takes a pod: where preemption begins."""
@@ -210,7 +219,7 @@ class Scheduler:
         if isinstance(error, Conflict):
             error = await self._look_again(pod) or error
         if isinstance(error, Gone):
-            self._drop(uid)
+            desk.forget(uid)
             return
         delay = pause(desk.settings.api_backoff, desk.attempts.get(uid, 0) + 1, desk.outside.random())
         if isinstance(error, NotLeader):
@@ -249,15 +258,6 @@ class Scheduler:
         if delay:
             desk.attempts[uid] = desk.attempts.get(uid, 0) + 1
         desk.queue.back_off(current, desk.classes.of(current) or klass, desk.outside.clock() + delay)
-
-    def _drop(self, uid: str) -> None:
-        desk = self._desk
-        desk.waiting.pop(uid, None)
-        desk.attempts.pop(uid, None)
-        desk.waits.pop(uid, None)
-        desk.queue.remove(uid)
-        desk.nominations.end(uid)
-        desk.notices.forget(uid)
 
     def _outage(self, error: Unavailable) -> None:
         """The API server cannot cope or cannot be reached: all lanes pause, longer each time, as long as it asks for."""

@@ -65,14 +65,8 @@ class WaitingRoom:
 
     def leave(self, uid: str) -> None:
         """The pod wants no node any more, or has got one; one that never waited is no error."""
-        desk = self._desk
-        desk.waiting.pop(uid, None)
-        desk.attempts.pop(uid, None)
-        desk.waits.pop(uid, None)
-        desk.queue.remove(uid)
-        desk.nominations.end(uid)
+        self._desk.forget(uid)
         self._preemption.forget(uid)
-        desk.notices.forget(uid)
 
     def mind_terms(self) -> None:
         """If terms of placed pods have changed, or what they pick: waiting pods may belong to other classes now."""
