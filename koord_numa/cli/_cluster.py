@@ -19,7 +19,7 @@ from koord_numa.cluster.client import Api, NoCredentials
 from koord_numa.cluster.resources import BUDGETS, CLAIMS, STORAGE_CLASSES, VOLUMES
 from koord_numa.core.candidate import Candidate
 from koord_numa.core.node import Topology
-from koord_numa.core.preempt.victims import Clearance
+from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement, Rejection
 from koord_numa.engine.engine import Engine
@@ -38,7 +38,7 @@ class Waits:
     """Why a pod would wait, in the scheduler's words, and the room that would be made for it."""
 
     why: str
-    clearance: Clearance | None = None
+    clearance: PreemptionCandidate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Snapshot:
         """Count the pod as if it were there, for those that are asked about next. Only here, not in the cluster."""
         self.engine.state.hold(pod, placement)
 
-    def make_room(self, pod: Pod, clearance: Clearance) -> None:
+    def make_room(self, pod: Pod, clearance: PreemptionCandidate) -> None:
         """Keep room for the pod as if its victims were leaving now, for those that are asked about next. Only here."""
         klass = self.engine.classes.of(pod)
         if klass is None:

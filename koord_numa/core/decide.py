@@ -25,9 +25,9 @@ from koord_numa.core.fit.taints import fits_taints, fits_unschedulable, soft_tai
 from koord_numa.core.fit.volumes import Storage, fits_volumes, refuse_claims
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.admission import would_admit
-from koord_numa.core.kubelet.any_spread import refuse_unsure
-from koord_numa.core.kubelet.promises import refuse_promises
+from koord_numa.core.kubelet.unsupported_policies import refuse_promises
 from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.kubelet.worst_case_alignment import refuse_unsure
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.node import Node
 from koord_numa.core.request import PodRequest

@@ -11,7 +11,7 @@ from typing import Final
 from koord_numa.core.amounts import CPU, MILLI, Amounts, is_batch, subtract_to_zero
 from koord_numa.core.amplify import amplify_all
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.kubelet.any_spread import Aligner, aligner
+from koord_numa.core.kubelet.worst_case_alignment import Aligner, aligner
 from koord_numa.core.machine import Machine
 from koord_numa.core.node import Node, NodeReservation, Topology, Zone
 from koord_numa.core.verdicts import Reason, Rejection

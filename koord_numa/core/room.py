@@ -8,7 +8,7 @@ from koord_numa.core.amounts import CPU, MEMORY, MILLI, Amounts
 from koord_numa.core.candidate import Candidate
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.admission import free_on
-from koord_numa.core.kubelet.state import KubeletState
+from koord_numa.core.kubelet.manager_state import KubeletState
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.verdicts import Rejection

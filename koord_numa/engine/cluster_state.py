@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from koord_numa.core.ledger import Holding, holding_of
 from koord_numa.core.node import Node, Topology
-from koord_numa.core.preempt.site import Nominee
+from koord_numa.core.preempt.node import Nominee
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
 from koord_numa.engine.causes import Cause

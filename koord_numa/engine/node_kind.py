@@ -11,8 +11,8 @@ from typing import Self
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.aggregates import pod_demand
 from koord_numa.core.kubelet.cores import ARCHITECTURE, likely_threads, may_be_kept
-from koord_numa.core.kubelet.frame import likely_config
-from koord_numa.core.kubelet.machine import STATIC_CPUS
+from koord_numa.core.kubelet.kubelet_node import STATIC_CPUS
+from koord_numa.core.kubelet.node_config import likely_config
 from koord_numa.core.node import KubeletConfig, Node
 from koord_numa.core.vocabulary import KubeletPolicy, NodeBindPolicy, NumaPolicy
 from koord_numa.engine.node_record import NodeRecord

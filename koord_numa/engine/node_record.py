@@ -14,7 +14,7 @@ from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.node import Node, Topology
-from koord_numa.core.preempt.site import Nominee, Site
+from koord_numa.core.preempt.node import Nominee, PreemptionNode
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.engine.trust import clash
@@ -137,13 +137,15 @@ class NodeRecord:
             }
         )
 
-    def site_for(self, pod: Pod, assumed: frozenset[str]) -> Site | None:
+    def site_for(self, pod: Pod, assumed: frozenset[str]) -> PreemptionNode | None:
         """The node with everybody on it, as preemption for this pod sees it; ``None`` when there is no Node object."""
         others = self._others(pod)
         seen = self._seen_with(others)
         if seen is None:
             return None
-        return Site(seen, self.pods, self.topology, others, frozenset(self.unpublished).union(others), assumed)
+        return PreemptionNode(
+            seen, self.pods, self.topology, others, frozenset(self.unpublished).union(others), assumed
+        )
 
     def barred(self) -> Rejection | None:
         """Why nothing may go here although the node itself is fine."""

@@ -13,8 +13,8 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from koord_numa.core.ledger import holding_of
-from koord_numa.core.preempt.site import Nominee
-from koord_numa.core.preempt.victims import Clearance
+from koord_numa.core.preempt.node import Nominee
+from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.request import Pod
 from koord_numa.engine.cluster_state import DELETED, ClusterState
 from koord_numa.engine.node_record import NodeRecord
@@ -32,7 +32,7 @@ class Nomination:
 
     pod: Pod
     klass: RequestClass
-    clearance: Clearance
+    clearance: PreemptionCandidate
     cleared: float | None = None
     shown: str | None = None
 

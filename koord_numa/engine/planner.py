@@ -13,10 +13,10 @@ from cachetools import LRUCache
 
 from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.decide import refuse_everywhere
-from koord_numa.core.preempt.choose import choose
-from koord_numa.core.preempt.site import Site
-from koord_numa.core.preempt.trial import Terms
-from koord_numa.core.preempt.victims import Clearance, clear_node, may_help, still_right
+from koord_numa.core.preempt.dry_run import EvictionTerms
+from koord_numa.core.preempt.node import PreemptionNode
+from koord_numa.core.preempt.pick_node import choose
+from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, select_victims_on_node, still_right
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Unschedulable
 from koord_numa.engine.cluster_state import DELETED
@@ -63,7 +63,7 @@ class Planner:
 
     async def plan(
         self, pod: Pod, klass: RequestClass, verdict: Unschedulable, only: Collection[str] | None = None
-    ) -> Clearance | None:
+    ) -> PreemptionCandidate | None:
         """
         The best of those nodes (or ``only`` of these) that were refused for something that evictions can lift.
 
@@ -86,26 +86,26 @@ class Planner:
         for _, name in sorted(promising)[: self._desk.settings.preemption.candidate_nodes]:
             await asyncio.sleep(0)
             site = self._site(pod, klass, name)
-            clearance = None if site is None else clear_node(ask, site, terms)
+            clearance = None if site is None else select_victims_on_node(ask, site, terms)
             if clearance is not None:
                 found.append(clearance)
             elif site is not None:
                 useless[name] = self._state_of(site)
         return choose(found)
 
-    def repeats(self, pod: Pod, klass: RequestClass, clearance: Clearance) -> bool:
+    def repeats(self, pod: Pod, klass: RequestClass, clearance: PreemptionCandidate) -> bool:
         """Does the same node, in the state of this moment, give the same answer?"""
         site = self._site(pod, klass, clearance.node)
         ask = self._desk.decider.ask_now(klass)
-        return site is not None and clear_node(ask, site, self.terms(klass)) == clearance
+        return site is not None and select_victims_on_node(ask, site, self.terms(klass)) == clearance
 
-    def confirms(self, pod: Pod, klass: RequestClass, clearance: Clearance) -> bool:
+    def confirms(self, pod: Pod, klass: RequestClass, clearance: PreemptionCandidate) -> bool:
         """Is it still right to evict those victims who have not been evicted yet?"""
         site = self._site(pod, klass, clearance.node)
         ask = self._desk.decider.ask_now(klass)
         return site is not None and still_right(ask, site, self.terms(klass), clearance)
 
-    def _site(self, pod: Pod, klass: RequestClass, node: str) -> Site | None:
+    def _site(self, pod: Pod, klass: RequestClass, node: str) -> PreemptionNode | None:
         """
         The node, if what is known of it can be trusted and nothing bars it for this class.
 
@@ -131,11 +131,11 @@ class Planner:
             del self.outdated[record.name]
         return known is not None and known == record.version
 
-    def terms(self, klass: RequestClass) -> Terms:
+    def terms(self, klass: RequestClass) -> EvictionTerms:
         """The rules of the class, and the budgets of this moment."""
         budgets = [budget for _, budget in sorted((self.budgets or {}).items())]
-        return Terms(self._desk.decider.rules_of(klass), budgets, self._desk.state.index.namespaces)
+        return EvictionTerms(self._desk.decider.rules_of(klass), budgets, self._desk.state.index.namespaces)
 
-    def _state_of(self, site: Site) -> State:
+    def _state_of(self, site: PreemptionNode) -> State:
         record = self._desk.state.nodes[site.seen.node.name]
         return record.revision, sum(pod.deleting for pod in site.pods.values()), len(site.assumed)

@@ -15,8 +15,8 @@ from logging import getLogger
 from typing import Final
 
 from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.preempt.budget import protected
-from koord_numa.core.preempt.victims import Clearance
+from koord_numa.core.preempt.pdb import protected
+from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.verdicts import Unschedulable
 from koord_numa.engine.binding import NotLeader
@@ -99,7 +99,9 @@ class Preemption:
             self._news.clear()
             await self._news.wait()
 
-    async def foresee(self, pod: Pod, klass: RequestClass, verdict: Unschedulable) -> tuple[str, Clearance | None]:
+    async def foresee(
+        self, pod: Pod, klass: RequestClass, verdict: Unschedulable
+    ) -> tuple[str, PreemptionCandidate | None]:
         """What would be said to a pod that fits nowhere, and the room that would be made for it. Nothing is done."""
         if not self._desk.settings.preemption.enabled or self.planner.budgets is None:
             return "", None
@@ -171,7 +173,7 @@ class Preemption:
         return False
 
     def _nothing_helps(
-        self, pod: Pod, klass: RequestClass, verdict: Unschedulable, clearance: Clearance | None
+        self, pod: Pod, klass: RequestClass, verdict: Unschedulable, clearance: PreemptionCandidate | None
     ) -> None:
         """Say so, and wait for somebody to leave, or for budgets to allow more."""
         self._hopeless[klass] = None
@@ -282,7 +284,7 @@ class Preemption:
             self._desk.notices.waits(pod, why_everywhere(verdict))
 
 
-def _being_freed(clearance: Clearance) -> str:
+def _being_freed(clearance: PreemptionCandidate) -> str:
     """``preemption: node n is being freed, 4 pod(s) are evicted: default/a, default/b, default/c, ...``"""
     names = sorted(str(victim.key) for victim in clearance.victims)
     others = len(clearance.awaited) - len(names)

@@ -14,7 +14,7 @@ from koord_numa.core.allocation.demand import CpuUse
 from koord_numa.core.amounts import CPU, MILLI, Amounts
 from koord_numa.core.decide import Ask, Rules, fits_objects, score_node_affinity, score_taints
 from koord_numa.core.kubelet.aggregates import pod_demand
-from koord_numa.core.kubelet.promises import refuse_promises
+from koord_numa.core.kubelet.unsupported_policies import refuse_promises
 from koord_numa.core.node import Node
 from koord_numa.core.score.composite import NUMA_STEP
 from koord_numa.core.score.filling import MAX_SCORE

@@ -10,9 +10,9 @@ from typing import Any
 
 from koord_numa.core.amounts import Amounts
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.answers import ContainerGrant, Grant
-from koord_numa.core.kubelet.machine import Device, DevicePool, KubeletNode, bits_of
-from koord_numa.core.kubelet.state import KubeletState
+from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode, bits_of
+from koord_numa.core.kubelet.manager_state import KubeletState
+from koord_numa.core.kubelet.results import ContainerGrant, Grant
 from koord_numa.core.machine import machine_of
 from koord_numa.core.node import KubeletConfig, Zone
 from koord_numa.core.quantity import amount, supply

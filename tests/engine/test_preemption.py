@@ -11,9 +11,9 @@ from koord_numa.core.constraints import LabelSelector
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.decide import Ask
 from koord_numa.core.preempt import victims
-from koord_numa.core.preempt.site import Site
-from koord_numa.core.preempt.trial import Terms
-from koord_numa.core.preempt.victims import Clearance
+from koord_numa.core.preempt.dry_run import EvictionTerms
+from koord_numa.core.preempt.node import PreemptionNode
+from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.request import Assignment, NumaSpec, Pod
 from koord_numa.core.vocabulary import NumaPolicy, QosClass
 from koord_numa.engine import planner
@@ -449,9 +449,9 @@ async def test_where_looking_was_in_vain_nobody_looks_again_until_something_chan
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked: list[str] = []
-    real = victims.clear_node
+    real = victims.select_victims_on_node
 
-    def counting(ask: Ask, site: Site, terms: Terms) -> Clearance | None:
+    def counting(ask: Ask, site: PreemptionNode, terms: EvictionTerms) -> PreemptionCandidate | None:
         looked.append(site.seen.node.name)
         return real(ask, site, terms)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.preempt.trial import Terms
-from koord_numa.core.preempt.victims import clear_node
+from koord_numa.core.preempt.dry_run import EvictionTerms
+from koord_numa.core.preempt.victims import select_victims_on_node
 from koord_numa.core.request import NumaSpec, Pod
 from koord_numa.core.vocabulary import NumaPolicy, QosClass
 from tests.engine.world import World, make_node, make_pod, make_topology, make_world
@@ -120,11 +120,11 @@ def test_in_the_end_nothing_is_kept_and_nobody_waits_whom_preemption_could_help(
     for pod in engine.waiting():
         klass = engine.classes.of(pod)
         assert klass is not None
-        terms = Terms(engine.desk.decider.rules_of(klass))
+        terms = EvictionTerms(engine.desk.decider.rules_of(klass))
         for record in engine.state.nodes.values():
             site = record.site_for(pod, frozenset())
             assert site is not None
-            assert clear_node(engine.desk.decider.ask_now(klass), site, terms) is None
+            assert select_victims_on_node(engine.desk.decider.ask_now(klass), site, terms) is None
 
 
 @given(arrivals)

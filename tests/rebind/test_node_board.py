@@ -7,7 +7,7 @@ import pytest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.ledger import holding_of
 from koord_numa.core.node import Node
-from koord_numa.core.preempt.site import Nominee
+from koord_numa.core.preempt.node import Nominee
 from koord_numa.core.rebind.board import Board
 from koord_numa.core.rebind.plan import Move, RebindPlan, plan_rebind
 from koord_numa.core.request import Assignment, NumaSpec, Pod, PodKey

@@ -11,8 +11,11 @@ from typing import Final
 from koord_numa.core.amounts import CPU, MEMORY, MILLI, PODS, Amounts, total
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.explain import amounts_text
-from koord_numa.core.kubelet.aggregates import Demand, PodDemand, pod_demand
-from koord_numa.core.kubelet.answers import (
+from koord_numa.core.kubelet.admit import DryRunAdmitted, Refused, Trust, dry_run
+from koord_numa.core.kubelet.aggregates import ContainerDemand, PodDemand, pod_demand
+from koord_numa.core.kubelet.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.manager_state import KubeletState, ManagerState
+from koord_numa.core.kubelet.results import (
     OUT_OF,
     SMT_ALIGNMENT,
     TOPOLOGY_AFFINITY,
@@ -20,9 +23,6 @@ from koord_numa.core.kubelet.answers import (
     Grant,
     KubeletAdmission,
 )
-from koord_numa.core.kubelet.machine import KubeletNode
-from koord_numa.core.kubelet.replay import Refused, Rehearsed, Trust, rehearse
-from koord_numa.core.kubelet.state import Books, KubeletState
 from koord_numa.core.kubelet.view import Knowledge, KubeletView
 from koord_numa.core.request import PodRequest
 from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
@@ -46,10 +46,10 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     if doubt is not None:
         return doubt
     trust = Trust.EXACT if view.knowledge is Knowledge.EXACT else Trust.SURMISED
-    verdict = rehearse(view.state, request, trust)
-    if isinstance(verdict, Rehearsed) and _order_matters(demand, view):
-        worst = rehearse(view.state, request, Trust.WORST_ORDER)
-        if isinstance(worst, Rehearsed) or _accepts_only_preferred(view):
+    verdict = dry_run(view.state, request, trust)
+    if isinstance(verdict, DryRunAdmitted) and _order_matters(demand, view):
+        worst = dry_run(view.state, request, Trust.WORST_ORDER)
+        if isinstance(worst, DryRunAdmitted) or _accepts_only_preferred(view):
             verdict = worst
     if isinstance(verdict, Refused):
         return _rejection(request, verdict, view)
@@ -105,7 +105,7 @@ def _is_aligned(demand: PodDemand) -> bool:
 def _rejection(request: PodRequest, refused: Refused, view: KubeletView) -> Rejection:
     reason, detail = refused.refusal.reason, refused.refusal.detail
     empty = KubeletState.empty(view.state.node)
-    resolvable = isinstance(rehearse(empty, request), Rehearsed)
+    resolvable = isinstance(dry_run(empty, request), DryRunAdmitted)
     if reason.startswith(OUT_OF):
         resource = reason.removeprefix(OUT_OF)
         message = "Too many pods" if resource == PODS else f"Insufficient {resource}"
@@ -135,7 +135,7 @@ def _decisive(numbers: tuple[NumaNumbers, ...]) -> tuple[NumaNumbers, ...]:
     return tuple(number for number in numbers if number.resource in scarce) or numbers
 
 
-def _wanted(unit: Demand | None, node: KubeletNode) -> dict[str, int]:
+def _wanted(unit: ContainerDemand | None, node: KubeletNode) -> dict[str, int]:
     """The amounts of a unit that are tied to NUMA nodes, in our units."""
     if unit is None:
         return {}
@@ -165,7 +165,7 @@ def _largest(wanted: Amounts, state: KubeletState) -> dict[str, int]:
     return {resource: min(amount, best.get(resource, 0)) for resource, amount in wanted.items()}
 
 
-def free_on(node: KubeletNode, books: Books, numa: int) -> dict[str, int]:
+def free_on(node: KubeletNode, books: ManagerState, numa: int) -> dict[str, int]:
     """What is free on one NUMA node, in our units: exclusive CPUs (milli), memory by type, devices near it."""
     free = {
         name: (pool.near(1 << numa) & pool.healthy & ~books.devices[name]).bit_count()
@@ -178,7 +178,7 @@ def free_on(node: KubeletNode, books: Books, numa: int) -> dict[str, int]:
     return free
 
 
-def _admission(demand: PodDemand, verdict: Rehearsed, view: KubeletView) -> KubeletAdmission:
+def _admission(demand: PodDemand, verdict: DryRunAdmitted, view: KubeletView) -> KubeletAdmission:
     node, exact = view.state.node, view.knowledge is Knowledge.EXACT
     taken = {numa: _taken(node, view.state.books, verdict.books, numa) for numa in node.machine.numa_ids}
     mask, certain = 0, True
@@ -199,7 +199,7 @@ def _admission(demand: PodDemand, verdict: Rehearsed, view: KubeletView) -> Kube
     )
 
 
-def _taken(node: KubeletNode, before: Books, after: Books, numa: int) -> dict[str, int]:
+def _taken(node: KubeletNode, before: ManagerState, after: ManagerState, numa: int) -> dict[str, int]:
     """What one NUMA node has free in the first books and not in the second, in our units."""
     less = {}
     for name, pool in node.devices.items():

@@ -18,7 +18,7 @@ _NO_DEVICE: Final = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class ContainerDemand:
     """
     What one alignment unit asks for: whole exclusive CPUs, bytes per memory type, devices per resource.
 
@@ -41,8 +41,8 @@ class PodDemand:
     """
 
     qos: KubeQos
-    containers: tuple[tuple[Container, Demand], ...]
-    pod: Demand
+    containers: tuple[tuple[Container, ContainerDemand], ...]
+    pod: ContainerDemand
     counts: tuple[int, ...] = field(init=False, repr=False, compare=False)
     lasting: Amounts = field(init=False, repr=False, compare=False)
     leftovers: Amounts = field(init=False, repr=False, compare=False)
@@ -75,7 +75,7 @@ def pod_demand(request: PodRequest) -> PodDemand:
     return PodDemand(
         qos=qos,
         containers=containers,
-        pod=Demand(
+        pod=ContainerDemand(
             cpus=_at_once(containers, lambda demand: {CPU: demand.cpus}).get(CPU, 0),
             # Types that only init containers ask for are left out, as getPodRequestedResources in the memory manager.
             memory={kind: amount for kind, amount in memory.items() if kind in app_types} if pinned else None,
@@ -84,9 +84,9 @@ def pod_demand(request: PodRequest) -> PodDemand:
     )
 
 
-def _demand(container: Container, pinned: bool) -> Demand:
+def _demand(container: Container, pinned: bool) -> ContainerDemand:
     milli = container.requests.get(CPU, 0)
-    return Demand(
+    return ContainerDemand(
         cpus=milli // MILLI if pinned and milli % MILLI == 0 else 0,
         memory={kind: amount for kind, amount in sorted(container.requests.items()) if is_memory(kind)}
         if pinned
@@ -95,7 +95,7 @@ def _demand(container: Container, pinned: bool) -> Demand:
     )
 
 
-def _pinned(demand: Demand) -> Amounts:
+def _pinned(demand: ContainerDemand) -> Amounts:
     return {CPU: demand.cpus * MILLI, **demand.devices}
 
 
@@ -109,7 +109,7 @@ def _may_be_device(resource: str) -> bool:
 
 
 def _at_once(
-    containers: tuple[tuple[Container, Demand], ...], amounts_of: Callable[[Demand], Amounts]
+    containers: tuple[tuple[Container, ContainerDemand], ...], amounts_of: Callable[[ContainerDemand], Amounts]
 ) -> dict[str, int]:
     """
     The most that containers hold at the same time: all that keep running, or an init container beside earlier sidecars.

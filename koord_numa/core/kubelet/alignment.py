@@ -7,16 +7,16 @@ never look at a mask that is not preferred. Only best-effort falls back to inter
 
 from collections.abc import Iterator, Sequence
 
-from koord_numa.core.kubelet.answers import TOPOLOGY_AFFINITY, Alignment, Refusal
-from koord_numa.core.kubelet.machine import KubeletNode, bits_of
-from koord_numa.core.kubelet.wishes import Wish
+from koord_numa.core.kubelet.hint_generator import ResourceHints
+from koord_numa.core.kubelet.kubelet_node import KubeletNode, bits_of
+from koord_numa.core.kubelet.results import TOPOLOGY_AFFINITY, AdmitRejection, ContainerAffinity
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.numa.merge import best_size
 from koord_numa.core.numa.reachable import reachable_masks
 from koord_numa.core.vocabulary import KubeletPolicy
 
 
-def align(node: KubeletNode, wishes: Sequence[Wish]) -> Alignment | Refusal:
+def align(node: KubeletNode, wishes: Sequence[ResourceHints]) -> ContainerAffinity | AdmitRejection:
     """
     The merged hint of one alignment unit, under the node's policy.
 
@@ -26,18 +26,18 @@ def align(node: KubeletNode, wishes: Sequence[Wish]) -> Alignment | Refusal:
     everywhere = node.machine.numa_mask
     single = node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
     if not wishes:
-        return Alignment(None if single else everywhere, preferred=True)
+        return ContainerAffinity(None if single else everywhere, preferred=True)
     common = [mask for mask in common_preferred(wishes) if not single or mask.bit_count() == 1]
     if common:
         mask = min(common, key=lambda candidate: _rank(node, candidate))
-        return Alignment(None if single and mask == everywhere else mask, preferred=True)
+        return ContainerAffinity(None if single and mask == everywhere else mask, preferred=True)
     if node.config.topology_policy is KubeletPolicy.BEST_EFFORT:
         return _compromise(node, wishes)
     wanted = ", ".join(wish.resource for wish in wishes)
-    return Refusal(TOPOLOGY_AFFINITY, f"no set of NUMA nodes is preferred for all of {wanted}")
+    return AdmitRejection(TOPOLOGY_AFFINITY, f"no set of NUMA nodes is preferred for all of {wanted}")
 
 
-def common_preferred(wishes: Sequence[Wish]) -> Iterator[int]:
+def common_preferred(wishes: Sequence[ResourceHints]) -> Iterator[int]:
     """The masks that every wish prefers. There must be a wish."""
     first, others = wishes[0], [wish for wish in wishes[1:] if wish is not wishes[0]]
     for mask in first.preferred():
@@ -45,7 +45,7 @@ def common_preferred(wishes: Sequence[Wish]) -> Iterator[int]:
             yield mask
 
 
-def _compromise(node: KubeletNode, wishes: Sequence[Wish]) -> Alignment:
+def _compromise(node: KubeletNode, wishes: Sequence[ResourceHints]) -> ContainerAffinity:
     """
     The best intersection of one hint per wish; a wish without hints does not narrow it.
 
@@ -55,10 +55,10 @@ def _compromise(node: KubeletNode, wishes: Sequence[Wish]) -> Alignment:
     wanted = max((min(hint.mask.bit_count() for hint in hints if hint.mask) for hints in lists), default=0)
     reached = reachable_masks(lists, node.machine.numa_mask)
     if not reached:
-        return Alignment(node.machine.numa_mask, preferred=False)
+        return ContainerAffinity(node.machine.numa_mask, preferred=False)
     size = best_size({mask.bit_count() for mask in reached}, wanted)
     level = (mask for mask in reached if mask.bit_count() == size)
-    return Alignment(min(level, key=lambda mask: _rank(node, mask)), preferred=False)
+    return ContainerAffinity(min(level, key=lambda mask: _rank(node, mask)), preferred=False)
 
 
 def _rank(node: KubeletNode, mask: int) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from math import gcd
 from typing import Final
 
 from koord_numa.core.amounts import CPU, MILLI
-from koord_numa.core.kubelet.machine import FULL_CORES
+from koord_numa.core.kubelet.kubelet_node import FULL_CORES
 from koord_numa.core.node import KubeletConfig, Zone
 
 ARCHITECTURE: Final = "kubernetes.io/arch"

@@ -10,9 +10,9 @@ from koord_numa.core.amounts import CPU
 from koord_numa.core.cpus.ask import NotEnoughCpus
 from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.answers import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, Refusal
-from koord_numa.core.kubelet.machine import KubeletNode, bits_of
-from koord_numa.core.kubelet.wishes import Wish, fewest
+from koord_numa.core.kubelet.hint_generator import ResourceHints, fewest
+from koord_numa.core.kubelet.kubelet_node import KubeletNode, bits_of
+from koord_numa.core.kubelet.results import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class CpuStock:
     free: int
     reusable: int = 0
 
-    def wish(self, needed: int) -> Wish:
+    def wish(self, needed: int) -> ResourceHints:
         """
         Where ``needed`` CPUs could come from.
 
@@ -48,9 +48,9 @@ class CpuStock:
             def also(mask: int) -> bool:
                 return self._sockets(mask).bit_count() == sockets
 
-        return Wish(CPU, nodes=sum(1 << numa for numa in totals), size=size, fits=fits, also=also)
+        return ResourceHints(CPU, nodes=sum(1 << numa for numa in totals), size=size, fits=fits, also=also)
 
-    def take(self, needed: int, mask: int | None) -> int | Refusal:
+    def take(self, needed: int, mask: int | None) -> int | AdmitRejection:
         """
         The CPUs that a container gets: as many as possible inside ``mask``, the rest anywhere.
 
@@ -62,44 +62,44 @@ class CpuStock:
             return refusal
         pool = self.free | self.reusable
         if needed > pool.bit_count():
-            return Refusal(UNEXPECTED_ADMISSION, f"needed {needed} exclusive CPUs, free {pool.bit_count()}")
+            return AdmitRejection(UNEXPECTED_ADMISSION, f"needed {needed} exclusive CPUs, free {pool.bit_count()}")
         near = pool & self._aligned(mask) if mask is not None else 0
         count_near = min(needed, near.bit_count())
         aligned = self._assign(near, count_near)
-        if isinstance(aligned, Refusal):
+        if isinstance(aligned, AdmitRejection):
             return aligned
         others = self._assign(pool & ~aligned, needed - count_near)
-        return others if isinstance(others, Refusal) else aligned | others
+        return others if isinstance(others, AdmitRejection) else aligned | others
 
-    def take_fresh(self, needed: int, mask: int | None) -> int | Refusal:
+    def take_fresh(self, needed: int, mask: int | None) -> int | AdmitRejection:
         """As ``take``, if the CPUs were in an order that puts reusable ones last."""
         near = self._aligned(mask) if mask is not None else self.node.machine.bits
         fresh = min(needed, (self.free & near).bit_count())
         first = CpuStock(self.node, self.free & near).take(fresh, None)
-        if isinstance(first, Refusal):
+        if isinstance(first, AdmitRejection):
             return first
         rest = CpuStock(self.node, self.free & ~first, self.reusable).take(needed - fresh, mask)
-        return rest if isinstance(rest, Refusal) else first | rest
+        return rest if isinstance(rest, AdmitRejection) else first | rest
 
-    def _check_whole_cores(self, needed: int) -> Refusal | None:
+    def _check_whole_cores(self, needed: int) -> AdmitRejection | None:
         if not self.node.static_options.full_pcpus_only:
             return None
         threads = self.node.machine.threads_per_core
         if needed % threads:
-            return Refusal(SMT_ALIGNMENT, f"{needed} CPUs are not a multiple of {threads} per core")
+            return AdmitRejection(SMT_ALIGNMENT, f"{needed} CPUs are not a multiple of {threads} per core")
         whole = (self.free & ~self.node.reserved_cores).bit_count()
         if needed > whole:
-            return Refusal(SMT_ALIGNMENT, f"needed {needed} CPUs on whole cores, free {whole}")
+            return AdmitRejection(SMT_ALIGNMENT, f"needed {needed} CPUs on whole cores, free {whole}")
         return None
 
-    def _assign(self, pool: int, count: int) -> int | Refusal:
+    def _assign(self, pool: int, count: int) -> int | AdmitRejection:
         if not count:
             return 0
         if not self.node.ids_are_real and count <= pool.bit_count() and self._is_on_one_numa(pool):
             return lowest(pool, count)  # of made-up CPUs it matters only how many there are on a NUMA node
         chosen = assign(self.node.machine, CpuSet(pool), count, self.node.static_options)
         if isinstance(chosen, NotEnoughCpus):
-            return Refusal(UNEXPECTED_ADMISSION, f"{count} of {pool.bit_count()} exclusive CPUs: {chosen.why}")
+            return AdmitRejection(UNEXPECTED_ADMISSION, f"{count} of {pool.bit_count()} exclusive CPUs: {chosen.why}")
         return chosen.bits
 
     def _is_on_one_numa(self, pool: int) -> bool:

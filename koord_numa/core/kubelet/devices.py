@@ -6,9 +6,9 @@ Works on bits of devices that its caller keeps; it holds no state.
 
 from dataclasses import dataclass
 
-from koord_numa.core.kubelet.answers import UNEXPECTED_ADMISSION, Refusal
-from koord_numa.core.kubelet.machine import DevicePool
-from koord_numa.core.kubelet.wishes import Wish, fewest, impossible, masks_of
+from koord_numa.core.kubelet.hint_generator import ResourceHints, fewest, impossible, masks_of
+from koord_numa.core.kubelet.kubelet_node import DevicePool
+from koord_numa.core.kubelet.results import UNEXPECTED_ADMISSION, AdmitRejection
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class DeviceStock:
     taken: int = 0
     reusable: int = 0
 
-    def wish(self, needed: int) -> Wish | None:
+    def wish(self, needed: int) -> ResourceHints | None:
         """
         Where ``needed`` devices could come from; ``None`` when no device has a NUMA node, so that any place will do.
 
@@ -42,9 +42,9 @@ class DeviceStock:
             near = pool.near(mask)
             return not pinned & ~near and pinned.bit_count() + (available & near).bit_count() >= needed
 
-        return Wish(self.resource, nodes=pool.hosts, size=_smallest(pool, needed), fits=fits)
+        return ResourceHints(self.resource, nodes=pool.hosts, size=_smallest(pool, needed), fits=fits)
 
-    def take(self, needed: int, mask: int | None) -> int | Refusal:
+    def take(self, needed: int, mask: int | None) -> int | AdmitRejection:
         """
         The device bits that a container gets: reusable ones first, then those near ``mask``, then the rest.
 
@@ -53,12 +53,14 @@ class DeviceStock:
         """
         pool = self.pool
         if not pool.healthy:
-            return Refusal(UNEXPECTED_ADMISSION, f"no healthy {self.resource}")
+            return AdmitRejection(UNEXPECTED_ADMISSION, f"no healthy {self.resource}")
         chosen = _first(self.reusable, needed)
         needed -= chosen.bit_count()
         available = pool.healthy & ~self.taken & ~chosen
         if available.bit_count() < needed:
-            return Refusal(UNEXPECTED_ADMISSION, f"{self.resource}: needed {needed}, free {available.bit_count()}")
+            return AdmitRejection(
+                UNEXPECTED_ADMISSION, f"{self.resource}: needed {needed}, free {available.bit_count()}"
+            )
         aligned = available & pool.near(mask) if mask is not None else 0
         chosen_near = _first(aligned, needed)
         return chosen | chosen_near | _first(available & ~aligned, needed - chosen_near.bit_count())

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from koord_numa.core.amounts import MEMORY, Amounts
-from koord_numa.core.kubelet.answers import UNEXPECTED_ADMISSION, Alignment, MemoryBlock, Refusal
-from koord_numa.core.kubelet.machine import bits_of
-from koord_numa.core.kubelet.wishes import Wish, fewest, impossible, masks_of
+from koord_numa.core.kubelet.hint_generator import ResourceHints, fewest, impossible, masks_of
+from koord_numa.core.kubelet.kubelet_node import bits_of
+from koord_numa.core.kubelet.results import UNEXPECTED_ADMISSION, AdmitRejection, ContainerAffinity, MemoryBlock
 
 Reusable = dict[tuple[int, str], int]
 """Bytes that init containers of the pod being admitted leave to later ones, by (mask, memory type)."""
 
 
 @dataclass(slots=True)
-class MemoryBooks:
+class MemoryTable:
     """
     Who holds how much on which NUMA node. Changed by ``take`` and ``release``; ``copy`` first to try something.
 
@@ -33,7 +33,7 @@ class MemoryBooks:
     nodes: int  # mask of all NUMA nodes
 
     @classmethod
-    def of(cls, supply: Mapping[int, Amounts]) -> "MemoryBooks":
+    def of(cls, supply: Mapping[int, Amounts]) -> "MemoryTable":
         """The books of an empty machine."""
         return cls(
             supply=supply,
@@ -44,9 +44,9 @@ class MemoryBooks:
             nodes=sum(1 << numa for numa in supply),
         )
 
-    def copy(self) -> "MemoryBooks":
+    def copy(self) -> "MemoryTable":
         """Books of their own, with the same entries."""
-        return MemoryBooks(
+        return MemoryTable(
             supply=self.supply,
             free={numa: dict(amounts) for numa, amounts in self.free.items()},
             held={numa: dict(amounts) for numa, amounts in self.held.items()},
@@ -59,7 +59,7 @@ class MemoryBooks:
         """Does every NUMA node have an entry for each of these memory types?"""
         return all(kind in amounts for kind in kinds for amounts in self.supply.values())
 
-    def wish(self, demand: Amounts, reusable: Reusable) -> Wish:
+    def wish(self, demand: Amounts, reusable: Reusable) -> ResourceHints:
         """
         Where memory of these types could come from, all from the same NUMA nodes.
 
@@ -81,9 +81,9 @@ class MemoryBooks:
                     return False
             return True
 
-        return Wish(MEMORY, nodes=self.nodes, size=self._smallest(demand), fits=fits)
+        return ResourceHints(MEMORY, nodes=self.nodes, size=self._smallest(demand), fits=fits)
 
-    def choose(self, demand: Amounts, hint: Alignment, reusable: Reusable) -> int | Refusal:
+    def choose(self, demand: Amounts, hint: ContainerAffinity, reusable: Reusable) -> int | AdmitRejection:
         """
         The mask that a container's memory will be bound to.
 
@@ -94,19 +94,21 @@ class MemoryBooks:
         if mask is None:
             best = _best(self.wish(demand, reusable), within=0)
             if best is None:
-                return Refusal(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {self.missing(demand)}")
+                return AdmitRejection(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {self.missing(demand)}")
             if preferred and not best.preferred:
-                return Refusal(UNEXPECTED_ADMISSION, f"no preferred set of NUMA nodes has free {self.missing(demand)}")
+                return AdmitRejection(
+                    UNEXPECTED_ADMISSION, f"no preferred set of NUMA nodes has free {self.missing(demand)}"
+                )
             mask, preferred = best.mask or 0, best.preferred
         if any(self._free(mask, kind) < amount for kind, amount in demand.items()):
             best = _best(self.wish(demand, reusable), within=mask)
             if best is None or (preferred and not best.preferred):
-                return Refusal(
+                return AdmitRejection(
                     UNEXPECTED_ADMISSION, f"no set around NUMA nodes {_named(mask)} has {self.missing(demand)}"
                 )
             mask = best.mask or 0
         if mask.bit_count() > 1 and not self._groups_allow(mask):
-            return Refusal(UNEXPECTED_ADMISSION, f"NUMA nodes {_named(mask)} are bound to other groups already")
+            return AdmitRejection(UNEXPECTED_ADMISSION, f"NUMA nodes {_named(mask)} are bound to other groups already")
         return mask
 
     def take(self, block: MemoryBlock, covered: int) -> None:
@@ -171,13 +173,13 @@ def _covers(amounts: Amounts, demand: Amounts) -> bool:
     return all(amounts.get(kind, 0) >= amount for kind, amount in demand.items())
 
 
-def _best(wish: Wish, within: int) -> Alignment | None:
+def _best(wish: ResourceHints, within: int) -> ContainerAffinity | None:
     """The narrowest, numerically smallest of the preferred masks around ``within``, else of the others."""
     preferred = [mask for mask in wish.preferred() if not within & ~mask]
     if preferred:
-        return Alignment(min(preferred), preferred=True)
+        return ContainerAffinity(min(preferred), preferred=True)
     others = [(mask.bit_count(), mask) for mask, _ in wish.hints() if not within & ~mask]
-    return Alignment(min(others)[1], preferred=False) if others else None
+    return ContainerAffinity(min(others)[1], preferred=False) if others else None
 
 
 def _named(mask: int) -> str:

@@ -3,12 +3,12 @@
 from typing import Final
 
 from koord_numa.core.amounts import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Amounts
-from koord_numa.core.kubelet.answers import OUT_OF, Refusal
+from koord_numa.core.kubelet.results import OUT_OF, AdmitRejection
 
 _FIRST: Final = (PODS, CPU, MEMORY, EPHEMERAL_STORAGE)
 
 
-def check_node_fit(requests: Amounts, requested: Amounts, allocatable: Amounts) -> Refusal | None:
+def check_node_fit(requests: Amounts, requested: Amounts, allocatable: Amounts) -> AdmitRejection | None:
     """
     The refusal that names the first resource that is short, or ``None``.
 
@@ -22,5 +22,5 @@ def check_node_fit(requests: Amounts, requested: Amounts, allocatable: Amounts) 
             continue
         free = allocatable.get(resource, 0) - requested.get(resource, 0)
         if amount > free:
-            return Refusal(OUT_OF + resource, f"{resource}: needed {amount}, free {free}")
+            return AdmitRejection(OUT_OF + resource, f"{resource}: needed {amount}, free {free}")
     return None

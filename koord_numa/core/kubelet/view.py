@@ -10,14 +10,14 @@ from enum import Enum
 from typing import Final
 
 from koord_numa.core.amounts import PODS, total
+from koord_numa.core.kubelet.admit import admit
 from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.cores import ARCHITECTURE, NO_RULE, WholeCores, whole_cores
-from koord_numa.core.kubelet.frame import Frame
-from koord_numa.core.kubelet.hidden import without_hidden
-from koord_numa.core.kubelet.leftovers import without_leftovers
-from koord_numa.core.kubelet.published import Published, surmise
-from koord_numa.core.kubelet.replay import admit
-from koord_numa.core.kubelet.state import KubeletState
+from koord_numa.core.kubelet.inferred_state import Published, infer_state
+from koord_numa.core.kubelet.init_reuse import without_leftovers
+from koord_numa.core.kubelet.manager_state import KubeletState
+from koord_numa.core.kubelet.node_config import NodeConfig
+from koord_numa.core.kubelet.unreported_pods import without_hidden
 from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.node import Node, Topology, Zone
 from koord_numa.core.request import PodRequest
@@ -49,7 +49,7 @@ class KubeletView:
     cores: WholeCores = NO_RULE
     groups_known: bool = True
     problem: str = ""
-    frame: Frame | None = None
+    frame: NodeConfig | None = None
     zones: tuple[Zone, ...] = ()
 
     @property
@@ -86,7 +86,7 @@ def kubelet_view(
             shown.append(demand)
     frame = _frame(node, topology, previous)
     zones = without_hidden(without_leftovers(topology.zones, shown), hidden, topology, frame.places)
-    guess = surmise(
+    guess = infer_state(
         Published(
             frame=frame,
             zones=zones,
@@ -126,10 +126,10 @@ def _requested(holdings: Ledger | list[Holding]) -> dict[str, int]:
     return {**amounts, PODS: len(holdings)}
 
 
-def _frame(node: Node, topology: Topology, previous: KubeletView | None) -> Frame:
+def _frame(node: Node, topology: Topology, previous: KubeletView | None) -> NodeConfig:
     known = None if previous is None else previous.frame
     if known is None or not known.holds_for(topology, node.allocatable):
-        return Frame.of(topology, node.allocatable)
+        return NodeConfig.of(topology, node.allocatable)
     return known if known.topology is topology else replace(known, topology=topology)
 
 

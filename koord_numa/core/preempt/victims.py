@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from koord_numa.core.amounts import Amounts, subtract
 from koord_numa.core.decide import Ask, Fit
 from koord_numa.core.fit.volumes import refuse_claims, storage_without
-from koord_numa.core.preempt.budget import violating
-from koord_numa.core.preempt.cost import importance, price
-from koord_numa.core.preempt.site import Site
-from koord_numa.core.preempt.trial import Terms, Trial, answer_of
+from koord_numa.core.preempt.dry_run import DryRun, EvictionTerms, answer_of
+from koord_numa.core.preempt.eviction_cost import importance, price
+from koord_numa.core.preempt.node import PreemptionNode
+from koord_numa.core.preempt.pdb import violating
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.verdicts import Alignment, Placement
 
@@ -26,7 +26,7 @@ Suits = Callable[[Placement], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Clearance:
+class PreemptionCandidate:
     """
     One node and what it takes to have the pod there. ``victims`` are to be evicted, the most important first; ``violations`` of them break
     a budget. ``displaced`` are pods of lower priority that lose their nomination to the node. ``awaited`` are the uids of all
@@ -41,7 +41,7 @@ class Clearance:
     awaited: frozenset[str] = frozenset()
 
 
-def clear_node(ask: Ask, site: Site, terms: Terms) -> Clearance | None:
+def select_victims_on_node(ask: Ask, site: PreemptionNode, terms: EvictionTerms) -> PreemptionCandidate | None:
     """
     The least harm by which the pod fits on this node, or ``None``: no pod's leaving helps, the pod fits as things are, or what is known of
     the node is not certain enough to evict anyone.
@@ -58,7 +58,7 @@ def clear_node(ask: Ask, site: Site, terms: Terms) -> Clearance | None:
     return first if better is None or _dearer(better, first) else better
 
 
-def still_right(ask: Ask, site: Site, terms: Terms, clearance: Clearance) -> bool:
+def still_right(ask: Ask, site: PreemptionNode, terms: EvictionTerms, clearance: PreemptionCandidate) -> bool:
     """
     Is a clearance that was found before still right for this site? The last look before an eviction.
 
@@ -67,7 +67,7 @@ def still_right(ask: Ask, site: Site, terms: Terms, clearance: Clearance) -> boo
     """
     if not site.trusted:
         return False
-    trial = Trial(ask, site, terms)
+    trial = DryRun(ask, site, terms)
     priority = ask.request.priority
     there = [site.pods[uid] for uid in sorted(clearance.awaited) if uid in site.pods]
     victims = {victim.key.uid for victim in clearance.victims}
@@ -80,7 +80,7 @@ def still_right(ask: Ask, site: Site, terms: Terms, clearance: Clearance) -> boo
     return needed and len(violating(left, terms.budgets)) <= clearance.violations
 
 
-def may_help(ask: Ask, site: Site) -> bool:
+def may_help(ask: Ask, site: PreemptionNode) -> bool:
     """
     Is there anybody to send away, and would the node's amounts suffice without them, and the pod's claims be free?
 
@@ -99,12 +99,12 @@ def may_help(ask: Ask, site: Site) -> bool:
     )
 
 
-def _may_go(pod: Pod, priority: int, site: Site) -> bool:
+def _may_go(pod: Pod, priority: int, site: PreemptionNode) -> bool:
     """Only pods of lower priority whose eviction means something: a kubelet runs its static pods whatever the API server says."""
     return pod.request.priority < priority and not pod.mirror and pod.key.uid not in site.assumed
 
 
-def _frees_claims(ask: Ask, site: Site, away: Iterable[str]) -> bool:
+def _frees_claims(ask: Ask, site: PreemptionNode, away: Iterable[str]) -> bool:
     """A claim for one pod only, held on another node, is not freed here (kube-scheduler's VolumeRestrictions)."""
     if ask.storage is None:
         return True
@@ -112,7 +112,7 @@ def _frees_claims(ask: Ask, site: Site, away: Iterable[str]) -> bool:
     return refuse_claims(ask.request, storage) is None
 
 
-def _lower_nominees(site: Site, priority: int) -> list[str]:
+def _lower_nominees(site: PreemptionNode, priority: int) -> list[str]:
     return sorted(uid for uid, nominee in site.nominees.items() if nominee.pod.request.priority < priority)
 
 
@@ -124,8 +124,8 @@ def _aligned(placement: Placement) -> bool:
     return placement.alignment is Alignment.ALIGNED
 
 
-def _clear(ask: Ask, site: Site, terms: Terms, suits: Suits) -> Clearance | None:
-    trial = Trial(ask, site, terms)
+def _clear(ask: Ask, site: PreemptionNode, terms: EvictionTerms, suits: Suits) -> PreemptionCandidate | None:
+    trial = DryRun(ask, site, terms)
     priority = ask.request.priority
     displaced = _lower_nominees(site, priority)
     movable = [pod for pod in site.pods.values() if trial.is_movable(pod.key.uid)]
@@ -141,7 +141,7 @@ def _clear(ask: Ask, site: Site, terms: Terms, suits: Suits) -> Clearance | None
     if placement is None:
         raise AssertionError(f"whoever was let back in on {site.seen.node.name} took a place that was not there")
     chosen = tuple(sorted((pod for pod in away if not pod.deleting), key=importance))
-    return Clearance(
+    return PreemptionCandidate(
         node=site.seen.node.name,
         placement=placement,
         victims=chosen,
@@ -151,7 +151,7 @@ def _clear(ask: Ask, site: Site, terms: Terms, suits: Suits) -> Clearance | None
     )
 
 
-def _stay_away(trial: Trial, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
+def _stay_away(trial: DryRun, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
     """Those who cannot come back, each of whom the newcomer needs gone: asked again until nobody more can."""
     away = _let_back(trial, pods, suits)
     while len(fewer := _let_back(trial, away, suits)) < len(away):
@@ -159,7 +159,7 @@ def _stay_away(trial: Trial, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
     return away
 
 
-def _let_back(trial: Trial, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
+def _let_back(trial: DryRun, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
     """Let everybody back in without whose absence the newcomer still fits; those who must stay away."""
     away = []
     for pod in pods:
@@ -170,12 +170,12 @@ def _let_back(trial: Trial, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
     return away
 
 
-def _suited(trial: Trial, suits: Suits) -> bool:
+def _suited(trial: DryRun, suits: Suits) -> bool:
     placement = trial.answer()
     return placement is not None and suits(placement)
 
 
-def _dearer(one: Clearance, other: Clearance) -> bool:
+def _dearer(one: PreemptionCandidate, other: PreemptionCandidate) -> bool:
     return price(one.victims, one.violations) > price(other.victims, other.violations)
 
 

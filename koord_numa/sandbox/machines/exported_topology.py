@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from koord_numa.core.amounts import CPU, MEMORY, MILLI
-from koord_numa.core.kubelet.machine import KubeletNode
-from koord_numa.core.kubelet.state import KubeletState
+from koord_numa.core.kubelet.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.manager_state import KubeletState
 from koord_numa.core.node import KubeletConfig
 from koord_numa.core.vocabulary import KubeletPolicy
 from koord_numa.sandbox.machines.description import NodeDescription

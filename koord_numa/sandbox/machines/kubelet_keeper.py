@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from koord_numa.core.amounts import Amounts
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.machine import Device, DevicePool, KubeletNode
-from koord_numa.core.kubelet.replay import Refused, admit
-from koord_numa.core.kubelet.state import KubeletState
+from koord_numa.core.kubelet.admit import Refused, admit
+from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode
+from koord_numa.core.kubelet.manager_state import KubeletState
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.vocabulary import ContainerKind
 from koord_numa.sandbox.machines.description import NodeDescription

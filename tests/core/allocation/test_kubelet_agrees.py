@@ -12,10 +12,10 @@ from koord_numa.core.allocate import AllocateOptions, allocate
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.effective import effective_requests
 from koord_numa.core.inventory import Inventory, inventory
-from koord_numa.core.kubelet.any_spread import refuse_unsure
-from koord_numa.core.kubelet.machine import Device, DevicePool, KubeletNode
-from koord_numa.core.kubelet.replay import Admitted, Refused, admit
-from koord_numa.core.kubelet.state import KubeletState
+from koord_numa.core.kubelet.admit import Admitted, Refused, admit
+from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode
+from koord_numa.core.kubelet.manager_state import KubeletState
+from koord_numa.core.kubelet.worst_case_alignment import refuse_unsure
 from koord_numa.core.ledger import Ledger, holding_of
 from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
 from koord_numa.core.request import Container, NumaSpec, Pod, PodKey, PodRequest

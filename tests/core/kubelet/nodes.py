@@ -5,7 +5,7 @@ from typing import Any
 
 from koord_numa.core.amounts import Amounts
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.machine import Device, DevicePool, KubeletNode
+from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode
 from koord_numa.core.node import KubeletConfig
 from koord_numa.core.request import Container, PodRequest
 from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScope

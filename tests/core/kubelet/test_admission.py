@@ -10,10 +10,10 @@ from koord_numa.core.amounts import Amounts
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.effective import effective_requests
 from koord_numa.core.kubelet.admission import CANNOT_ALIGN, CANNOT_ALLOCATE, NO_WHOLE_CORES, NOTHING_KNOWN, would_admit
-from koord_numa.core.kubelet.answers import Charge, KubeletAdmission
-from koord_numa.core.kubelet.machine import KubeletNode
-from koord_numa.core.kubelet.replay import Admitted, admit
-from koord_numa.core.kubelet.state import KubeletState
+from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.manager_state import KubeletState
+from koord_numa.core.kubelet.results import Charge, KubeletAdmission
 from koord_numa.core.kubelet.view import KubeletView, after_admission, after_removal, exact_view, kubelet_view
 from koord_numa.core.ledger import Holding
 from koord_numa.core.node import KubeletConfig, Node, Topology, Zone

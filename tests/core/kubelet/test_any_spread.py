@@ -8,7 +8,7 @@ from koord_numa.core.candidate import candidate
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.decide import Rules, ask_of, decide
 from koord_numa.core.inventory import Inventory, inventory
-from koord_numa.core.kubelet.any_spread import refuse_unsure
+from koord_numa.core.kubelet.worst_case_alignment import refuse_unsure
 from koord_numa.core.ledger import Ledger, holding_of
 from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
 from koord_numa.core.request import Container, Pod, PodKey, PodRequest

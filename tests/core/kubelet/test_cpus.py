@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.answers import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, Refusal
 from koord_numa.core.kubelet.cpus import CpuStock, lowest
-from koord_numa.core.kubelet.frame import Frame
-from koord_numa.core.kubelet.machine import KubeletNode
+from koord_numa.core.kubelet.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.node_config import NodeConfig
+from koord_numa.core.kubelet.results import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
 from koord_numa.core.node import Topology, Zone
 from koord_numa.core.vocabulary import CpuOwner
 from tests.core.kubelet.nodes import node
@@ -76,24 +76,24 @@ def test_takes(given: CpuStock, needed: int, mask: int | None, taken: str) -> No
 
 
 WHOLE = node("2x1x4x2", options=("full-pcpus-only",), reserved="0")
-REFUSALS: dict[str, tuple[CpuStock, int, Refusal]] = {
-    "half a core": (stock(WHOLE, "1-15"), 3, Refusal(SMT_ALIGNMENT, "3 CPUs are not a multiple of 2 per core")),
+REFUSALS: dict[str, tuple[CpuStock, int, AdmitRejection]] = {
+    "half a core": (stock(WHOLE, "1-15"), 3, AdmitRejection(SMT_ALIGNMENT, "3 CPUs are not a multiple of 2 per core")),
     "the sibling of a reserved CPU is no whole core": (
         stock(WHOLE, "1-15"),
         16,
-        Refusal(SMT_ALIGNMENT, "needed 16 CPUs on whole cores, free 14"),
+        AdmitRejection(SMT_ALIGNMENT, "needed 16 CPUs on whole cores, free 14"),
     ),
     "reusable CPUs do not count for whole cores": (
         stock(WHOLE, "2-3", "4-7"),
         4,
-        Refusal(SMT_ALIGNMENT, "needed 4 CPUs on whole cores, free 2"),
+        AdmitRejection(SMT_ALIGNMENT, "needed 4 CPUs on whole cores, free 2"),
     ),
-    "too few": (stock(FLAT, "0-3"), 6, Refusal(UNEXPECTED_ADMISSION, "needed 6 exclusive CPUs, free 4")),
+    "too few": (stock(FLAT, "0-3"), 6, AdmitRejection(UNEXPECTED_ADMISSION, "needed 6 exclusive CPUs, free 4")),
 }
 
 
 @pytest.mark.parametrize(("given", "needed", "refusal"), REFUSALS.values(), ids=REFUSALS)
-def test_refusals(given: CpuStock, needed: int, refusal: Refusal) -> None:
+def test_refusals(given: CpuStock, needed: int, refusal: AdmitRejection) -> None:
     assert given.take(needed, None) == refusal
 
 
@@ -105,7 +105,7 @@ def test_reusable_cpus_can_be_taken_last() -> None:
 def test_made_up_cpus_of_one_numa_node_are_taken_in_order(sizes: list[int], data: st.DataObject) -> None:
     """The shortcut takes those that the kubelet's own order takes on a machine without siblings."""
     zones = [Zone(numa, *([{"cpu": 1000 * count}] * 3)) for numa, count in enumerate(sizes)]
-    made_up = Frame.of(Topology("n", CpuOwner.KUBELET, zones=tuple(zones)), {}).node
+    made_up = NodeConfig.of(Topology("n", CpuOwner.KUBELET, zones=tuple(zones)), {}).node
     here = made_up.machine.numa_bits[data.draw(st.integers(0, len(sizes) - 1))]
     pool = here & data.draw(st.integers(0, here))
     count = data.draw(st.integers(0, pool.bit_count()))

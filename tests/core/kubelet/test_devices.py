@@ -2,9 +2,9 @@
 
 import pytest
 
-from koord_numa.core.kubelet.answers import UNEXPECTED_ADMISSION, Refusal
 from koord_numa.core.kubelet.devices import DeviceStock
-from koord_numa.core.kubelet.machine import DevicePool
+from koord_numa.core.kubelet.kubelet_node import DevicePool
+from koord_numa.core.kubelet.results import UNEXPECTED_ADMISSION, AdmitRejection
 from tests.core.kubelet.nodes import gpus
 
 WISHES: dict[str, tuple[DeviceStock, int, list[tuple[int, bool]]]] = {
@@ -58,4 +58,4 @@ def test_takes(stock: DeviceStock, needed: int, mask: int | None, taken: int) ->
     ids=["all unhealthy, even for none", "too few"],
 )
 def test_refusals(pool: DevicePool, needed: int, detail: str) -> None:
-    assert DeviceStock("gpu", pool).take(needed, None) == Refusal(UNEXPECTED_ADMISSION, detail)
+    assert DeviceStock("gpu", pool).take(needed, None) == AdmitRejection(UNEXPECTED_ADMISSION, detail)

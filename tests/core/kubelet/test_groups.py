@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from koord_numa.core.amounts import Amounts
-from koord_numa.core.kubelet.groups import UNCLEAR, Block, explain_use
+from koord_numa.core.kubelet.memory_groups import UNCLEAR, Block, explain_use
 
 
 def block(amount: int, *, may: bool = True, must: bool = False, pages: int = 0) -> Block:

@@ -3,7 +3,7 @@
 import pytest
 
 from koord_numa.core.amounts import Amounts
-from koord_numa.core.kubelet.hidden import shown_where_foreseen, without_hidden
+from koord_numa.core.kubelet.unreported_pods import shown_where_foreseen, without_hidden
 from koord_numa.core.ledger import Holding
 from koord_numa.core.node import KubeletConfig, Topology, Zone
 from koord_numa.core.request import PodRequest

@@ -4,7 +4,7 @@ import pytest
 
 from koord_numa.core.amounts import Amounts
 from koord_numa.core.kubelet.aggregates import pod_demand
-from koord_numa.core.kubelet.leftovers import without_leftovers
+from koord_numa.core.kubelet.init_reuse import without_leftovers
 from koord_numa.core.node import Zone
 from koord_numa.core.request import PodRequest
 from tests.core.kubelet.nodes import app, init, pod, sidecar

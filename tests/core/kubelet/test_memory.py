@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.kubelet.answers import UNEXPECTED_ADMISSION, Alignment, MemoryBlock, Refusal
-from koord_numa.core.kubelet.memory import MemoryBooks
+from koord_numa.core.kubelet.memory import MemoryTable
+from koord_numa.core.kubelet.results import UNEXPECTED_ADMISSION, AdmitRejection, ContainerAffinity, MemoryBlock
 
-ANY = Alignment(None, preferred=False)
+ANY = ContainerAffinity(None, preferred=False)
 
 
-def books(*blocks: tuple[int, int], numa: int = 3, supply: int = 10) -> MemoryBooks:
+def books(*blocks: tuple[int, int], numa: int = 3, supply: int = 10) -> MemoryTable:
     """NUMA nodes of so much memory each, with (amount, mask) blocks taken."""
-    made = MemoryBooks.of({i: {"memory": supply} for i in range(numa)})
+    made = MemoryTable.of({i: {"memory": supply} for i in range(numa)})
     for amount, mask in blocks:
         made.take(MemoryBlock("memory", amount, mask), covered=0)
     return made
 
 
-HINTS: dict[str, tuple[MemoryBooks, int, list[tuple[int, bool]]]] = {
+HINTS: dict[str, tuple[MemoryTable, int, list[tuple[int, bool]]]] = {
     "an empty machine": (books(numa=2), 6, [(1, True), (2, True), (3, False)]),
     "too big for one": (books(numa=2), 12, [(3, True)]),
     "a used NUMA node joins no group": (books((2, 1), numa=2), 9, [(2, True)]),
@@ -32,7 +32,7 @@ HINTS: dict[str, tuple[MemoryBooks, int, list[tuple[int, bool]]]] = {
 
 
 @pytest.mark.parametrize(("given_", "amount", "hints"), HINTS.values(), ids=HINTS)
-def test_hints(given_: MemoryBooks, amount: int, hints: list[tuple[int, bool]]) -> None:
+def test_hints(given_: MemoryTable, amount: int, hints: list[tuple[int, bool]]) -> None:
     assert list(given_.wish({"memory": amount}, {}).hints()) == hints
 
 
@@ -41,45 +41,45 @@ def test_what_an_init_container_left_counts_for_its_mask_only() -> None:
     assert list(full.wish({"memory": 4}, {(1, "memory"): 4}).hints()) == [(1, True)]
 
 
-CHOICES: dict[str, tuple[MemoryBooks, int, Alignment, int | Refusal]] = {
-    "the hint": (books(), 6, Alignment(0b10, preferred=True), 0b10),
+CHOICES: dict[str, tuple[MemoryTable, int, ContainerAffinity, int | AdmitRejection]] = {
+    "the hint": (books(), 6, ContainerAffinity(0b10, preferred=True), 0b10),
     "its own best without a hint": (books((9, 1)), 6, ANY, 0b10),
-    "widened when too small": (books(), 15, Alignment(0b10, preferred=False), 0b11),
+    "widened when too small": (books(), 15, ContainerAffinity(0b10, preferred=False), 0b11),
     "a preferred hint is not widened to one that is not": (
         books((5, 1), (5, 2), numa=2),
         6,
-        Alignment(0b01, preferred=True),
-        Refusal(UNEXPECTED_ADMISSION, "no set around NUMA nodes 0 has memory 6"),
+        ContainerAffinity(0b01, preferred=True),
+        AdmitRejection(UNEXPECTED_ADMISSION, "no set around NUMA nodes 0 has memory 6"),
     ),
     "no place at all": (
         books((5, 1), (5, 2), numa=2),
         6,
         ANY,
-        Refusal(UNEXPECTED_ADMISSION, "no set of NUMA nodes has free memory 6"),
+        AdmitRejection(UNEXPECTED_ADMISSION, "no set of NUMA nodes has free memory 6"),
     ),
     "single-numa-node wants a preferred one": (
         books((5, 1), (5, 2), (5, 4)),
         11,
-        Alignment(None, preferred=True),
-        Refusal(UNEXPECTED_ADMISSION, "no set of NUMA nodes has free memory 11"),
+        ContainerAffinity(None, preferred=True),
+        AdmitRejection(UNEXPECTED_ADMISSION, "no set of NUMA nodes has free memory 11"),
     ),
     "a forced mask across single users": (
         books((1, 1)),
         2,
-        Alignment(0b11, preferred=False),
-        Refusal(UNEXPECTED_ADMISSION, "NUMA nodes 0, 1 are bound to other groups already"),
+        ContainerAffinity(0b11, preferred=False),
+        AdmitRejection(UNEXPECTED_ADMISSION, "NUMA nodes 0, 1 are bound to other groups already"),
     ),
     "a forced single NUMA node inside a group is let through": (
         books((12, 3)),
         2,
-        Alignment(0b10, preferred=False),
+        ContainerAffinity(0b10, preferred=False),
         0b10,
     ),
 }
 
 
 @pytest.mark.parametrize(("given_", "amount", "hint", "expected"), CHOICES.values(), ids=CHOICES)
-def test_choices(given_: MemoryBooks, amount: int, hint: Alignment, expected: int | Refusal) -> None:
+def test_choices(given_: MemoryTable, amount: int, hint: ContainerAffinity, expected: int | AdmitRejection) -> None:
     assert given_.choose({"memory": amount}, hint, {}) == expected
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.kubelet.promises import refuse_promises
+from koord_numa.core.kubelet.unsupported_policies import refuse_promises
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
 from koord_numa.core.request import Container, CpuBind, NumaSpec, PodRequest

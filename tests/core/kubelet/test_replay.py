@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.answers import ContainerGrant
-from koord_numa.core.kubelet.machine import KubeletNode
-from koord_numa.core.kubelet.replay import Admitted, Refused, admit
-from koord_numa.core.kubelet.state import KubeletState
+from koord_numa.core.kubelet.admit import Admitted, Refused, admit
+from koord_numa.core.kubelet.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.manager_state import KubeletState
+from koord_numa.core.kubelet.results import ContainerGrant
 from koord_numa.core.request import Container, PodRequest
 from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from tests.core.kubelet.nodes import GI, ROOMY, app, gpus, init, node, pod, sidecar

@@ -13,8 +13,8 @@ from koord_numa.core.inventory import inventory, reserve
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.ledger import Ledger, holding_of
 from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
-from koord_numa.core.preempt.site import Nominee, Site
-from koord_numa.core.preempt.trial import Terms
+from koord_numa.core.preempt.dry_run import EvictionTerms
+from koord_numa.core.preempt.node import Nominee, PreemptionNode
 from koord_numa.core.request import Assignment, Container, NumaSpec, Pod, PodKey, PodRequest
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope, NumaPolicy, QosClass
 from tests.machines import machine
@@ -52,7 +52,7 @@ def running(name: str, cpus: str, priority: int = 0, *, gpus: int = 0, numa: int
     )
 
 
-def owned_site(*pods: Pod, shape: str = "1x2x4x1", gpus: int = 0, name: str = "node", **fields: Any) -> Site:
+def owned_site(*pods: Pod, shape: str = "1x2x4x1", gpus: int = 0, name: str = "node", **fields: Any) -> PreemptionNode:
     """A node whose CPUs are ours to give, by default of two NUMA nodes with four cores each."""
     built = machine(shape)
     amounts = {"cpu": 1000 * len(built.all) // len(built.numa_ids), "memory": 64 * GI, **({GPU: gpus} if gpus else {})}
@@ -63,12 +63,12 @@ def owned_site(*pods: Pod, shape: str = "1x2x4x1", gpus: int = 0, name: str = "n
     offer = inventory(node, topology)
     ledger = Ledger.of([*(holding_of(pod) for pod in pods), *(nominee.holding for nominee in nominees.values())])
     seen = Candidate(node, offer, ledger, reserve(node.allocatable, node.reservation), _ports(pods))
-    return replace(Site(seen, {pod.key.uid: pod for pod in pods}, topology, nominees), **fields)
+    return replace(PreemptionNode(seen, {pod.key.uid: pod for pod in pods}, topology, nominees), **fields)
 
 
 def kubelet_site(
     *pods: Pod, used: Iterable[tuple[int, int]] = (), policy: str = "single-numa-node", **fields: Any
-) -> Site:
+) -> PreemptionNode:
     """A node whose kubelet chooses, of two NUMA nodes with eight CPUs each; ``used`` are published CPUs and GiB per NUMA node."""
     there = {"cpu": 8000, "memory": 64 * GI}
     busy = dict(enumerate(used))
@@ -89,7 +89,9 @@ def kubelet_site(
     ledger = Ledger.of(holding_of(pod) for pod in pods)
     unpublished = fields.pop("unpublished", frozenset())
     seen = Candidate(node, kubelet_view(node, topology, ledger, unpublished), ledger, node.allocatable, _ports(pods))
-    return replace(Site(seen, {pod.key.uid: pod for pod in pods}, topology, unpublished=unpublished), **fields)
+    return replace(
+        PreemptionNode(seen, {pod.key.uid: pod for pod in pods}, topology, unpublished=unpublished), **fields
+    )
 
 
 def nominee(name: str, cpus: str, priority: int, numa: int = 0) -> Nominee:
@@ -103,9 +105,9 @@ def ask(cpu: int, priority: int, numa: str = "SingleNUMANode", **fields: Any) ->
     return ask_of(request(cpu, priority, numa=numa, **fields), Rules())
 
 
-def terms(*budgets: DisruptionBudget) -> Terms:
+def terms(*budgets: DisruptionBudget) -> EvictionTerms:
     """The default rules."""
-    return Terms(Rules(), budgets)
+    return EvictionTerms(Rules(), budgets)
 
 
 def budget(name: str, allowed: int, *apps: str, **fields: Any) -> DisruptionBudget:

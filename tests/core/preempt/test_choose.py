@@ -5,18 +5,20 @@ from dataclasses import replace
 import pytest
 
 from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.preempt.budget import protected, violating
-from koord_numa.core.preempt.choose import choose
-from koord_numa.core.preempt.cost import importance
-from koord_numa.core.preempt.victims import Clearance
+from koord_numa.core.preempt.eviction_cost import importance
+from koord_numa.core.preempt.pdb import protected, violating
+from koord_numa.core.preempt.pick_node import choose
+from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Alignment, Placement
 from tests.core.preempt.sites import budget, running
 
 
-def clearance(node: str, *victims: Pod, violations: int = 0, alignment: Alignment = Alignment.ALIGNED) -> Clearance:
+def clearance(
+    node: str, *victims: Pod, violations: int = 0, alignment: Alignment = Alignment.ALIGNED
+) -> PreemptionCandidate:
     """A node and its victims."""
-    return Clearance(node, Placement(node, alignment=alignment), victims, violations)
+    return PreemptionCandidate(node, Placement(node, alignment=alignment), victims, violations)
 
 
 def pod(priority: int, created: float = 0.0) -> Pod:
@@ -41,7 +43,7 @@ BETTER_AND_WORSE = {
 
 
 @pytest.mark.parametrize(("better", "worse"), BETTER_AND_WORSE.values(), ids=BETTER_AND_WORSE.keys())
-def test_the_cheaper_node_is_chosen(better: Clearance, worse: Clearance) -> None:
+def test_the_cheaper_node_is_chosen(better: PreemptionCandidate, worse: PreemptionCandidate) -> None:
     assert choose([better, worse]) == choose([worse, better]) == better
 
 

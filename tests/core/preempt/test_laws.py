@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.decide import Ask, Fit, evaluate
-from koord_numa.core.preempt.site import Site
-from koord_numa.core.preempt.victims import Clearance, clear_node, still_right
+from koord_numa.core.preempt.node import PreemptionNode
+from koord_numa.core.preempt.victims import PreemptionCandidate, select_victims_on_node, still_right
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Alignment
 from koord_numa.core.vocabulary import NumaPolicy
@@ -50,8 +50,8 @@ budgets = st.lists(
 )
 
 
-def cleared(wants: Ask, site: Site) -> Clearance | None:
-    return clear_node(wants, site, terms())
+def cleared(wants: Ask, site: PreemptionNode) -> PreemptionCandidate | None:
+    return select_victims_on_node(wants, site, terms())
 
 
 @given(crowded(), asks)
@@ -112,7 +112,7 @@ def test_budgets_change_who_goes_but_not_whether_it_is_possible(
 ) -> None:
     shape, pods = node
     site = owned_site(*pods, shape=shape)
-    free, spared = cleared(wants, site), clear_node(wants, site, terms(*some))
+    free, spared = cleared(wants, site), select_victims_on_node(wants, site, terms(*some))
     assert (free is None) == (spared is None)
     if spared is not None:
         assert spared.violations <= len(spared.victims)

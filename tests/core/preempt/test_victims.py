@@ -19,9 +19,9 @@ from koord_numa.core.decide import Ask, Rules, ask_of
 from koord_numa.core.fit.pod_affinity import neighbourhood
 from koord_numa.core.fit.spread import spread_view
 from koord_numa.core.fit.volumes import Storage
-from koord_numa.core.preempt.site import Site
-from koord_numa.core.preempt.trial import Terms
-from koord_numa.core.preempt.victims import Clearance, clear_node, may_help, still_right
+from koord_numa.core.preempt.dry_run import EvictionTerms
+from koord_numa.core.preempt.node import PreemptionNode
+from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, select_victims_on_node, still_right
 from koord_numa.core.request import PodKey
 from koord_numa.core.verdicts import Alignment, Reason, Rejection
 from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim
@@ -33,13 +33,13 @@ class Case:
     """A pod, a node, and who has to go (``None``: nothing helps)."""
 
     wants: Ask
-    site: Site
+    site: PreemptionNode
     victims: tuple[str, ...] | None
-    terms: Terms = field(default_factory=lambda: Terms(Rules()))
+    terms: EvictionTerms = field(default_factory=lambda: EvictionTerms(Rules()))
     awaited: tuple[str, ...] | None = None
 
 
-def barred(site: Site) -> Site:
+def barred(site: PreemptionNode) -> PreemptionNode:
     """The same node, locked."""
     return replace(site, seen=replace(site.seen, barred=Rejection(Reason.LOCKED, "locked", resolvable=False)))
 
@@ -111,7 +111,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_who_has_to_go(case: Case) -> None:
-    found = clear_node(case.wants, case.site, case.terms)
+    found = select_victims_on_node(case.wants, case.site, case.terms)
     assert (None if found is None else tuple(pod.key.name for pod in found.victims)) == case.victims
     if found is not None:
         expected = case.victims if case.awaited is None else case.awaited
@@ -121,9 +121,9 @@ def test_who_has_to_go(case: Case) -> None:
 def test_a_clearance_says_everything() -> None:
     site = owned_site(*UNEVEN, nominees=(nominee("n", "0-3", 3),))
     protects = terms(budget("pdb", 0, "a", "c"))
-    found = clear_node(ask(4, 10), site, protects)
+    found = select_victims_on_node(ask(4, 10), site, protects)
     assert found is not None
-    assert found == Clearance(
+    assert found == PreemptionCandidate(
         node="node",
         placement=found.placement,
         victims=(site.pods["c"], site.pods["d"]),
@@ -137,10 +137,10 @@ def test_a_clearance_says_everything() -> None:
 
 def test_a_wish_to_be_aligned_is_kept_in_mind_when_it_costs_nobody_more() -> None:
     site = owned_site(running("a", "0-1", 2), running("b", "4-5", 1, numa=1))
-    either = clear_node(ask(4, 10, "BestEffort"), site, terms())
+    either = select_victims_on_node(ask(4, 10, "BestEffort"), site, terms())
     assert either is None  # four CPUs are free, if apart, and that is all this pod insists on
     full = owned_site(running("a", "0-3", 1), running("b", "4-5", 1, numa=1), running("c", "6-7", 1, numa=1))
-    found = clear_node(ask(4, 10, "BestEffort"), full, terms())
+    found = select_victims_on_node(ask(4, 10, "BestEffort"), full, terms())
     assert found is not None
     assert ([pod.key.name for pod in found.victims], found.placement.alignment) == (["c", "b"][::-1], Alignment.ALIGNED)
 
@@ -149,7 +149,7 @@ def test_a_wish_to_be_aligned_evicts_nobody_more() -> None:
     site = owned_site(
         running("a", "0-2", 20), running("b", "3", 1), running("c", "4", 1, numa=1), running("d", "5-7", 20, numa=1)
     )
-    found = clear_node(ask(2, 10, "BestEffort"), site, terms())
+    found = select_victims_on_node(ask(2, 10, "BestEffort"), site, terms())
     assert found is not None
     assert [pod.key.name for pod in found.victims] == ["b", "c"]
     assert found.placement.alignment is Alignment.UNALIGNED
@@ -158,7 +158,7 @@ def test_a_wish_to_be_aligned_evicts_nobody_more() -> None:
 def test_a_port_is_freed_with_its_pod() -> None:
     port = Constraints(host_ports=(HostPort(80),))
     site = owned_site(running("web", "0", 1, constraints=port), running("other", "1", 0))
-    found = clear_node(ask(1, 10, constraints=port), site, terms())
+    found = select_victims_on_node(ask(1, 10, constraints=port), site, terms())
     assert found is not None
     assert [pod.key.name for pod in found.victims] == ["web"]
 
@@ -196,8 +196,10 @@ def wanting_a_volume(users: int, mode: str = "ReadWriteOncePod") -> Ask:
         ),
     ],
 )  # fmt: skip
-def test_who_holds_a_volume_for_one_pod_has_to_go(wants: Ask, site: Site, victims: tuple[str, ...] | None) -> None:
-    found = clear_node(wants, site, terms())
+def test_who_holds_a_volume_for_one_pod_has_to_go(
+    wants: Ask, site: PreemptionNode, victims: tuple[str, ...] | None
+) -> None:
+    found = select_victims_on_node(wants, site, terms())
     assert (None if found is None else tuple(victim.key.name for victim in found.victims)) == victims
     assert found is None or still_right(wants, site, terms(), found)
 
@@ -208,7 +210,7 @@ def test_whom_anti_affinity_keeps_apart_has_to_go() -> None:
     rival, bystander = running("rival", "0", 5), running("bystander", "1", 0)
     site = owned_site(rival, bystander)
     near = neighbourhood(wants, [(site.seen.node, rival), (site.seen.node, bystander)], {})
-    found = clear_node(replace(ask_of(wants, Rules()), neighbours=near), site, terms())
+    found = select_victims_on_node(replace(ask_of(wants, Rules()), neighbours=near), site, terms())
     assert found is not None
     assert [pod.key.name for pod in found.victims] == ["rival"]
 
@@ -219,7 +221,7 @@ def test_an_affinity_that_needs_a_victim_cannot_be_met() -> None:
     friend, other = running("friend", "0-3", 5), running("other", "4-7", 20, numa=1)
     site = owned_site(friend, other)
     near = neighbourhood(wants, [(site.seen.node, friend), (site.seen.node, other)], {})
-    assert clear_node(replace(ask_of(wants, Rules()), neighbours=near), site, terms()) is None
+    assert select_victims_on_node(replace(ask_of(wants, Rules()), neighbours=near), site, terms()) is None
 
 
 def test_spreading_counts_without_the_victims() -> None:
@@ -234,7 +236,7 @@ def test_spreading_counts_without_the_victims() -> None:
     empty = replace(site.seen.node, name="empty", labels={"kubernetes.io/hostname": "empty"})
     wants = replace(wants, labels=(("app", "crowd"),))
     even = spread_view(wants, [site.seen.node, empty], [(site.seen.node, pod) for pod in crowd])
-    found = clear_node(replace(ask_of(wants, Rules()), spread=even), site, terms())
+    found = select_victims_on_node(replace(ask_of(wants, Rules()), spread=even), site, terms())
     assert found is not None
     assert [pod.key.name for pod in found.victims] == ["two", "one"]
 
@@ -271,9 +273,9 @@ KUBELET = {
 
 @pytest.mark.parametrize(("site", "victims"), KUBELET.values(), ids=KUBELET.keys())
 def test_a_kubelets_pods_go_only_when_it_is_certain_what_that_frees(
-    site: Site, victims: tuple[str, ...] | None
+    site: PreemptionNode, victims: tuple[str, ...] | None
 ) -> None:
-    found = clear_node(ask(6, 10, "", qos="LS"), site, terms())
+    found = select_victims_on_node(ask(6, 10, "", qos="LS"), site, terms())
     assert (None if found is None else tuple(pod.key.name for pod in found.victims)) == victims
     if found is not None:
         assert found.placement.alignment is Alignment.ALIGNED
@@ -288,7 +290,7 @@ def test_amounts_alone_can_rule_a_node_out() -> None:
 
 def test_a_clearance_stays_right_while_victims_leave() -> None:
     site, wants = owned_site(*UNEVEN), ask(4, 10)
-    found = clear_node(wants, site, terms())
+    found = select_victims_on_node(wants, site, terms())
     assert found is not None
     leaving = [replace(pod, deleting=pod.key.name == "c") for pod in UNEVEN]
     gone = [pod for pod in UNEVEN if pod.key.name != "c"]
@@ -312,15 +314,15 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("now", CHANGED.values(), ids=CHANGED.keys())
-def test_a_clearance_is_not_right_any_more(now: Callable[[], Site]) -> None:
-    found = clear_node(ask(4, 10), owned_site(*UNEVEN), terms())
+def test_a_clearance_is_not_right_any_more(now: Callable[[], PreemptionNode]) -> None:
+    found = select_victims_on_node(ask(4, 10), owned_site(*UNEVEN), terms())
     assert found is not None
     assert not still_right(ask(4, 10), now(), terms(), found)
 
 
 def test_a_clearance_is_not_right_when_a_budget_has_come() -> None:
     site, wants = owned_site(*UNEVEN), ask(4, 10)
-    found = clear_node(wants, site, terms())
+    found = select_victims_on_node(wants, site, terms())
     assert found is not None
     assert not still_right(wants, site, terms(budget("pdb", 1, "c", "d")), found)
     assert still_right(wants, site, terms(budget("pdb", 2, "c", "d")), found)

@@ -10,7 +10,7 @@ import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admission import would_admit
-from koord_numa.core.kubelet.answers import KubeletAdmission
+from koord_numa.core.kubelet.results import KubeletAdmission
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.ledger import Holding, holding_of
 from koord_numa.core.node import KubeletConfig

@@ -19,7 +19,7 @@ class Nominee:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class PreemptionNode:
     """
     A node with everybody on it. ``seen`` counts the pods there and the ``nominees``.
 

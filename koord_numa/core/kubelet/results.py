@@ -19,7 +19,7 @@ OUT_OF: Final = "OutOf"
 
 
 @dataclass(frozen=True, slots=True)
-class Alignment:
+class ContainerAffinity:
     """The merged topology hint that a container's CPUs, memory and devices follow; ``mask`` is ``None`` for "anywhere"."""
 
     mask: int | None
@@ -44,11 +44,11 @@ class ContainerGrant:
     cpus: CpuSet = EMPTY
     memory: tuple[MemoryBlock, ...] = ()
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    hint: Alignment | None = None  # None under policy none
+    hint: ContainerAffinity | None = None  # None under policy none
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class AdmitRejection:
     """The kubelet refuses: ``reason`` is the pod's ``status.reason``, ``detail`` says what was missing, with numbers."""
 
     reason: str

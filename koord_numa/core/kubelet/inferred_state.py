@@ -10,11 +10,11 @@ from typing import Final
 
 from koord_numa.core.amounts import CPU, MILLI, Amounts, total, without_zeros
 from koord_numa.core.kubelet.aggregates import PodDemand
-from koord_numa.core.kubelet.frame import Frame, first_cpus
-from koord_numa.core.kubelet.groups import UNCLEAR, Block, explain_use
-from koord_numa.core.kubelet.machine import Device, DevicePool, KubeletNode
-from koord_numa.core.kubelet.memory import MemoryBooks
-from koord_numa.core.kubelet.state import Books, KubeletState
+from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode
+from koord_numa.core.kubelet.manager_state import KubeletState, ManagerState
+from koord_numa.core.kubelet.memory import MemoryTable
+from koord_numa.core.kubelet.memory_groups import UNCLEAR, Block, explain_use
+from koord_numa.core.kubelet.node_config import NodeConfig, first_cpus
 from koord_numa.core.machine import MAX_NUMA
 from koord_numa.core.node import KubeletConfig, Zone
 from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
@@ -27,7 +27,7 @@ _TIED_UP: Final = 1 << MAX_NUMA
 class Published:
     """What is known of a node from the outside. ``pods`` are all pods known to be there; ``zones`` ascend by NUMA id."""
 
-    frame: Frame
+    frame: NodeConfig
     zones: Sequence[Zone]
     requested: Amounts
     pods: Sequence[PodDemand] = ()
@@ -39,14 +39,14 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Surmise:
+class InferredState:
     """A state that fits the facts. ``groups_known``: do the known pods explain where memory is in use?"""
 
     state: KubeletState
     groups_known: bool
 
 
-def surmise(facts: Published) -> Surmise:
+def infer_state(facts: Published) -> InferredState:
     """
     A state of the kubelet that explains everything published.
 
@@ -57,12 +57,12 @@ def surmise(facts: Published) -> Surmise:
     if pools:
         node = replace(node, devices={name: pool for name, (pool, _) in pools.items()})
     memory, known = _memory(facts, node) if node.pins_memory else (None, True)
-    books = Books(
+    books = ManagerState(
         cpus=first_cpus(node.machine, [(zone.numa, zone.available) for zone in facts.zones]) if node.pins_cpus else 0,
         devices={name: taken for name, (_, taken) in pools.items()},
         memory=memory,
     )
-    return Surmise(KubeletState(node=node, books=books, requested=facts.requested), known)
+    return InferredState(KubeletState(node=node, books=books, requested=facts.requested), known)
 
 
 def _pool(name: str, facts: Published) -> tuple[DevicePool, int]:
@@ -94,8 +94,8 @@ def _nested(counts: Sequence[tuple[int, int]]) -> list[int]:
     return [sum(1 << numa for numa, count in counts if count > place) for place in range(most)]
 
 
-def _memory(facts: Published, node: KubeletNode) -> tuple[MemoryBooks, bool]:
-    books = MemoryBooks.of(node.memory)
+def _memory(facts: Published, node: KubeletNode) -> tuple[MemoryTable, bool]:
+    books = MemoryTable.of(node.memory)
     used: dict[int, dict[str, int]] = {}
     for zone in facts.zones:
         free = books.free[zone.numa]

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 
-from koord_numa.core.kubelet.machine import bits_of
+from koord_numa.core.kubelet.kubelet_node import bits_of
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ResourceHints:
     """
     What one resource wants of the NUMA nodes in ``nodes``.
 
@@ -51,9 +51,9 @@ class Wish:
         return next(self.hints(), None) is not None
 
 
-def impossible(resource: str) -> Wish:
+def impossible(resource: str) -> ResourceHints:
     """No set of NUMA nodes will do: the kubelet's empty list of hints."""
-    return Wish(resource, nodes=0, size=0, fits=lambda _: False)
+    return ResourceHints(resource, nodes=0, size=0, fits=lambda _: False)
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,7 @@ from typing import Final
 
 from koord_numa.core.amounts import CPU, MEMORY, MILLI, Amounts, is_batch, total
 from koord_numa.core.explain import amounts_text
-from koord_numa.core.kubelet.aggregates import Demand, is_memory, pod_demand
+from koord_numa.core.kubelet.aggregates import ContainerDemand, is_memory, pod_demand
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.node import KubeletConfig, Node, Topology
 from koord_numa.core.request import PodRequest
@@ -137,7 +137,7 @@ def _uses_again(request: PodRequest, kubelet: Aligner) -> bool:
     )
 
 
-def _amounts(unit: Demand) -> dict[str, int]:
+def _amounts(unit: ContainerDemand) -> dict[str, int]:
     cpus = {CPU: unit.cpus * MILLI} if unit.cpus else {}
     memory = {name: amount for name, amount in (unit.memory or {}).items() if amount}
     return {**cpus, **memory, **unit.devices}

@@ -12,17 +12,17 @@ from koord_numa.core.candidate import Candidate
 from koord_numa.core.constraints import HostPort
 from koord_numa.core.decide import Ask, Fit, Rules, evaluate, refuse_everywhere
 from koord_numa.core.fit.pod_affinity import Namespaces
-from koord_numa.core.kubelet.hidden import shown_where_foreseen
+from koord_numa.core.kubelet.unreported_pods import shown_where_foreseen
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.preempt.around import ask_without
-from koord_numa.core.preempt.credit import Place, credited, locate
-from koord_numa.core.preempt.site import Site
+from koord_numa.core.preempt.node import PreemptionNode
+from koord_numa.core.preempt.numa_release import Place, credited, locate
+from koord_numa.core.preempt.without_pods import ask_without
 from koord_numa.core.verdicts import Placement, Rejection
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class EvictionTerms:
     """By what rules a pod is placed, which budgets are to be spared, and the labels of all namespaces."""
 
     rules: Rules
@@ -35,10 +35,10 @@ def answer_of(ask: Ask, candidate: Candidate, rules: Rules) -> Fit | Rejection:
     return refuse_everywhere(ask) or evaluate(ask, candidate, rules)
 
 
-class Trial:
+class DryRun:
     """One pending pod on one site. ``gone`` are the uids of those who are away at the moment."""
 
-    def __init__(self, ask: Ask, site: Site, terms: Terms) -> None:
+    def __init__(self, ask: Ask, site: PreemptionNode, terms: EvictionTerms) -> None:
         self._ask = ask
         self._site = site
         self._terms = terms

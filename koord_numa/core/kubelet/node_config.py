@@ -12,8 +12,8 @@ from typing import Self
 from koord_numa.core.amounts import CPU, MILLI, Amounts
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.aggregates import is_memory
-from koord_numa.core.kubelet.hidden import Places
-from koord_numa.core.kubelet.machine import STATIC_CPUS, STATIC_MEMORY, KubeletNode
+from koord_numa.core.kubelet.kubelet_node import STATIC_CPUS, STATIC_MEMORY, KubeletNode
+from koord_numa.core.kubelet.unreported_pods import Places
 from koord_numa.core.machine import Cpu, Machine
 from koord_numa.core.node import KubeletConfig, Topology, Zone
 
@@ -21,7 +21,7 @@ Distances = Mapping[tuple[int, int], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class NodeConfig:
     """
     The node as its kubelet knows it before the first pod, but for its devices, whose names are in ``devices``.
 

@@ -1,18 +1,18 @@
-"""Which of several nodes is freed. The order of what counts is written in ``cost.py``."""
+"""Which of several nodes is freed. The order of what counts is written in ``eviction_cost.py``."""
 
 from collections.abc import Iterable
 
-from koord_numa.core.preempt.cost import Price, latest_start, price
-from koord_numa.core.preempt.victims import Clearance
+from koord_numa.core.preempt.eviction_cost import Price, latest_start, price
+from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.verdicts import Alignment
 
 
-def choose(clearances: Iterable[Clearance]) -> Clearance | None:
+def choose(clearances: Iterable[PreemptionCandidate]) -> PreemptionCandidate | None:
     """The cheapest; ``None`` when there is none."""
     return min(clearances, key=rank, default=None)
 
 
-def rank(clearance: Clearance) -> tuple[Price, bool, float, str]:
+def rank(clearance: PreemptionCandidate) -> tuple[Price, bool, float, str]:
     """Sort key of a clearance, the best first; names make it unique."""
     return (
         price(clearance.victims, clearance.violations),

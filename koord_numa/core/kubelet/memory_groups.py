@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.amounts import Amounts, total, without_zeros
-from koord_numa.core.kubelet.machine import bits_of
-from koord_numa.core.kubelet.wishes import masks_of
+from koord_numa.core.kubelet.hint_generator import masks_of
+from koord_numa.core.kubelet.kubelet_node import bits_of
 
 STEPS: Final = 2_000
 """The search gives up after so many trials: attributing blocks to NUMA nodes is a subset sum in the worst case."""

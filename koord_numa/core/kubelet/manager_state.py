@@ -10,24 +10,24 @@ from dataclasses import dataclass, field, replace
 
 from koord_numa.core.amounts import PODS, Amounts, add, subtract, without_zeros
 from koord_numa.core.effective import effective_requests
-from koord_numa.core.kubelet.answers import Grant
-from koord_numa.core.kubelet.machine import KubeletNode
-from koord_numa.core.kubelet.memory import MemoryBooks
+from koord_numa.core.kubelet.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.memory import MemoryTable
+from koord_numa.core.kubelet.results import Grant
 from koord_numa.core.request import PodRequest
 from koord_numa.core.vocabulary import ContainerKind
 
 
 @dataclass(slots=True)
-class Books:
+class ManagerState:
     """What is free right now. A draft to be changed while one pod is admitted; never changed once it is part of a state."""
 
     cpus: int  # bits of the CPUs that may become exclusive
     devices: dict[str, int]  # resource -> bits of the devices that some pod has
-    memory: MemoryBooks | None  # None: the memory manager is off
+    memory: MemoryTable | None  # None: the memory manager is off
 
-    def copy(self) -> "Books":
+    def copy(self) -> "ManagerState":
         """A draft of its own."""
-        return Books(self.cpus, dict(self.devices), self.memory.copy() if self.memory is not None else None)
+        return ManagerState(self.cpus, dict(self.devices), self.memory.copy() if self.memory is not None else None)
 
     def release(self, grant: Grant, node: KubeletNode, kept_memory: Mapping[str, bool]) -> None:
         """Give back what a pod was given: CPUs and devices of all containers, memory of those in ``kept_memory``."""
@@ -43,7 +43,7 @@ class Books:
 
 
 @dataclass(frozen=True, slots=True)
-class Resident:
+class AdmittedPod:
     """A pod on the node: what it was given, and what it counts as in the last admission check."""
 
     grant: Grant
@@ -55,8 +55,8 @@ class KubeletState:
     """The node, the books, and the pods by uid."""
 
     node: KubeletNode
-    books: Books
-    pods: Mapping[str, Resident] = field(default_factory=dict)
+    books: ManagerState
+    pods: Mapping[str, AdmittedPod] = field(default_factory=dict)
     requested: Amounts = field(default_factory=dict)
 
     @classmethod
@@ -64,16 +64,16 @@ class KubeletState:
         """The books before the first pod."""
         return cls(
             node=node,
-            books=Books(
+            books=ManagerState(
                 cpus=node.machine.bits & ~node.reserved if node.pins_cpus else 0,
                 devices=dict.fromkeys(node.devices, 0),
-                memory=MemoryBooks.of(node.memory) if node.pins_memory else None,
+                memory=MemoryTable.of(node.memory) if node.pins_memory else None,
             ),
         )
 
-    def with_pod(self, uid: str, request: PodRequest, grant: Grant, books: Books) -> "KubeletState":
+    def with_pod(self, uid: str, request: PodRequest, grant: Grant, books: ManagerState) -> "KubeletState":
         """The state after this grant, whose ``books`` the decision worked out on a draft of these."""
-        resident = Resident(grant, {**effective_requests(request), PODS: 1})
+        resident = AdmittedPod(grant, {**effective_requests(request), PODS: 1})
         return replace(
             self,
             books=books,
@@ -81,9 +81,9 @@ class KubeletState:
             requested=add(self.requested, resident.requests),
         )
 
-    def with_memory(self, memory: MemoryBooks | None) -> "KubeletState":
+    def with_memory(self, memory: MemoryTable | None) -> "KubeletState":
         """The same state with other memory books."""
-        return replace(self, books=Books(self.books.cpus, self.books.devices, memory))
+        return replace(self, books=ManagerState(self.books.cpus, self.books.devices, memory))
 
     def without(self, uid: str) -> "KubeletState":
         """The state after the pod is gone; unchanged when it was never there."""

@@ -11,27 +11,27 @@ from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.effective import effective_requests
-from koord_numa.core.kubelet.aggregates import Demand, PodDemand, pod_demand
+from koord_numa.core.kubelet.aggregates import ContainerDemand, PodDemand, pod_demand
 from koord_numa.core.kubelet.alignment import align
-from koord_numa.core.kubelet.answers import (
+from koord_numa.core.kubelet.cpus import CpuStock
+from koord_numa.core.kubelet.devices import DeviceStock
+from koord_numa.core.kubelet.hint_generator import ResourceHints
+from koord_numa.core.kubelet.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.manager_state import KubeletState, ManagerState
+from koord_numa.core.kubelet.memory import MemoryTable, Reusable
+from koord_numa.core.kubelet.predicates import check_node_fit
+from koord_numa.core.kubelet.results import (
     UNEXPECTED_ADMISSION,
-    Alignment,
+    AdmitRejection,
+    ContainerAffinity,
     ContainerGrant,
     Grant,
     MemoryBlock,
-    Refusal,
 )
-from koord_numa.core.kubelet.cpus import CpuStock
-from koord_numa.core.kubelet.devices import DeviceStock
-from koord_numa.core.kubelet.machine import KubeletNode
-from koord_numa.core.kubelet.memory import MemoryBooks, Reusable
-from koord_numa.core.kubelet.predicates import check_node_fit
-from koord_numa.core.kubelet.state import Books, KubeletState
-from koord_numa.core.kubelet.wishes import Wish
 from koord_numa.core.request import Container, PodRequest
 from koord_numa.core.vocabulary import ContainerKind, KubeletScope
 
-ANYWHERE: Final = Alignment(mask=None, preferred=False)
+ANYWHERE: Final = ContainerAffinity(mask=None, preferred=False)
 """What the managers read from the hint store when no hint was stored, as under policy none."""
 
 
@@ -44,11 +44,11 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsed:
+class DryRunAdmitted:
     """The pod would be in: what it would get, and the books after its containers have started."""
 
     grant: Grant
-    books: Books
+    books: ManagerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class Refused:
     pod's demand that could not be met, ``None`` when all were and the node as a whole is too full.
     """
 
-    refusal: Refusal
+    refusal: AdmitRejection
     state: KubeletState
-    unit: Demand | None
+    unit: ContainerDemand | None
 
 
 class Trust(Enum):
@@ -78,13 +78,13 @@ class Trust(Enum):
 
 def admit(state: KubeletState, uid: str, request: PodRequest, trust: Trust = Trust.EXACT) -> Admitted | Refused:
     """Ask the kubelet of this state to admit a pod. The state is not changed."""
-    answer = rehearse(state, request, trust)
+    answer = dry_run(state, request, trust)
     if isinstance(answer, Refused):
         return answer
     return Admitted(answer.grant, state.with_pod(uid, request, answer.grant, answer.books))
 
 
-def rehearse(state: KubeletState, request: PodRequest, trust: Trust = Trust.EXACT) -> Rehearsed | Refused:
+def dry_run(state: KubeletState, request: PodRequest, trust: Trust = Trust.EXACT) -> DryRunAdmitted | Refused:
     """
     As ``admit``, without what comes after it.
 
@@ -99,7 +99,7 @@ def rehearse(state: KubeletState, request: PodRequest, trust: Trust = Trust.EXAC
     if refusal is not None:
         return Refused(refusal, state.with_memory(attempt.clean_up()), attempt.failed)
     attempt.start()
-    return Rehearsed(Grant(demand.qos, tuple(attempt.grants)), attempt.books)
+    return DryRunAdmitted(Grant(demand.qos, tuple(attempt.grants)), attempt.books)
 
 
 @dataclass(slots=True)
@@ -107,30 +107,30 @@ class _Attempt:
     """One admission in progress: a draft of the books, and what init containers of this pod have left so far."""
 
     node: KubeletNode
-    books: Books
+    books: ManagerState
     trust: Trust
     reusable_cpus: int = 0
     reusable_devices: dict[str, int] = field(default_factory=dict)
     reusable_memory: Reusable = field(default_factory=dict)
     grants: list[ContainerGrant] = field(default_factory=list)
-    failed: Demand | None = None
+    failed: ContainerDemand | None = None
 
-    def run(self, demand: PodDemand) -> Refusal | None:
+    def run(self, demand: PodDemand) -> AdmitRejection | None:
         """Allocate for every container, or say why one of them cannot be served."""
-        common: Alignment | Refusal = ANYWHERE
+        common: ContainerAffinity | AdmitRejection = ANYWHERE
         if self.node.aligns and self.node.config.topology_scope is KubeletScope.POD:
             common = self._align(demand.pod)
-            if isinstance(common, Refusal):
+            if isinstance(common, AdmitRejection):
                 self.failed = demand.pod
                 return common
         for container, part in demand.containers:
-            hint: Alignment | Refusal = common
+            hint: ContainerAffinity | AdmitRejection = common
             if self.node.aligns and self.node.config.topology_scope is KubeletScope.CONTAINER:
                 hint = self._align(part)
-            grant = hint if isinstance(hint, Refusal) else self._allocate(container, part, hint)
-            if isinstance(grant, Refusal):
+            grant = hint if isinstance(hint, AdmitRejection) else self._allocate(container, part, hint)
+            if isinstance(grant, AdmitRejection):
                 self.failed = part
-                return Refusal(grant.reason, f"container {container.name}: {grant.detail}")
+                return AdmitRejection(grant.reason, f"container {container.name}: {grant.detail}")
             self.grants.append(grant)
         return None
 
@@ -138,7 +138,7 @@ class _Attempt:
         """Containers start one after the other, which gives the memory of finished init containers back."""
         self._release_memory(lambda grant: grant.kind is ContainerKind.INIT)
 
-    def clean_up(self) -> MemoryBooks | None:
+    def clean_up(self) -> MemoryTable | None:
         """The memory books after the containers served so far are removed again."""
         self._release_memory(lambda _: True)
         return self.books.memory
@@ -150,8 +150,8 @@ class _Attempt:
             for block in grant.memory:
                 self.books.memory.release(block)
 
-    def _align(self, demand: Demand) -> Alignment | Refusal:
-        wishes: list[Wish] = []
+    def _align(self, demand: ContainerDemand) -> ContainerAffinity | AdmitRejection:
+        wishes: list[ResourceHints] = []
         for resource, needed in demand.devices.items():
             wish = self._devices(resource).wish(needed) if resource in self.node.devices else None
             if wish is not None:
@@ -164,19 +164,21 @@ class _Attempt:
                 wishes.extend([wish] * len(demand.memory))
             elif self.trust is not Trust.EXACT:
                 missing = self.books.memory.missing(demand.memory)
-                return Refusal(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {missing}")
+                return AdmitRejection(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {missing}")
             # Otherwise as the memory manager: without any hint it keeps silent, and fails later.
         return align(self.node, wishes)
 
-    def _allocate(self, container: Container, demand: Demand, hint: Alignment) -> ContainerGrant | Refusal:
+    def _allocate(
+        self, container: Container, demand: ContainerDemand, hint: ContainerAffinity
+    ) -> ContainerGrant | AdmitRejection:
         devices = self._take_devices(container.kind, demand, hint)
-        if isinstance(devices, Refusal):
+        if isinstance(devices, AdmitRejection):
             return devices
         cpus = self._take_cpus(container.kind, demand, hint)
-        if isinstance(cpus, Refusal):
+        if isinstance(cpus, AdmitRejection):
             return cpus
         blocks = self._take_memory(container.kind, demand, hint)
-        if isinstance(blocks, Refusal):
+        if isinstance(blocks, AdmitRejection):
             return blocks
         return ContainerGrant(
             name=container.name,
@@ -188,15 +190,15 @@ class _Attempt:
         )
 
     def _take_devices(
-        self, kind: ContainerKind, demand: Demand, hint: Alignment
-    ) -> dict[str, tuple[str, ...]] | Refusal:
+        self, kind: ContainerKind, demand: ContainerDemand, hint: ContainerAffinity
+    ) -> dict[str, tuple[str, ...]] | AdmitRejection:
         given: dict[str, tuple[str, ...]] = {}
         for resource, needed in demand.devices.items():
             if resource not in self.node.devices:
                 continue
             stock = self._devices(resource)
             bits = stock.take(needed, hint.mask)
-            if isinstance(bits, Refusal):
+            if isinstance(bits, AdmitRejection):
                 return bits
             self.books.devices[resource] |= bits
             kept = stock.reusable | bits if kind is ContainerKind.INIT else stock.reusable & ~bits
@@ -205,7 +207,9 @@ class _Attempt:
                 given[resource] = stock.pool.ids(bits)
         return given
 
-    def _take_cpus(self, kind: ContainerKind, demand: Demand, hint: Alignment) -> CpuSet | Refusal:
+    def _take_cpus(
+        self, kind: ContainerKind, demand: ContainerDemand, hint: ContainerAffinity
+    ) -> CpuSet | AdmitRejection:
         if not (demand.cpus and self.node.pins_cpus):
             return EMPTY
         stock = self._cpus()
@@ -214,7 +218,7 @@ class _Attempt:
             if self.trust is not Trust.WORST_ORDER
             else stock.take_fresh(demand.cpus, hint.mask)
         )
-        if isinstance(bits, Refusal):
+        if isinstance(bits, AdmitRejection):
             return bits
         self.books.cpus &= ~bits
         if kind is ContainerKind.INIT:
@@ -223,15 +227,17 @@ class _Attempt:
             self.reusable_cpus &= ~bits
         return CpuSet(bits)
 
-    def _take_memory(self, kind: ContainerKind, demand: Demand, hint: Alignment) -> tuple[MemoryBlock, ...] | Refusal:
+    def _take_memory(
+        self, kind: ContainerKind, demand: ContainerDemand, hint: ContainerAffinity
+    ) -> tuple[MemoryBlock, ...] | AdmitRejection:
         memory = self.books.memory
         if memory is None or demand.memory is None:
             return ()
         if not memory.knows(demand.memory):
             # The kubelet itself has no answer here: it follows a missing entry of its table.
-            return Refusal(UNEXPECTED_ADMISSION, f"a NUMA node lacks one of {', '.join(demand.memory)}")
+            return AdmitRejection(UNEXPECTED_ADMISSION, f"a NUMA node lacks one of {', '.join(demand.memory)}")
         mask = memory.choose(demand.memory, hint, self.reusable_memory)
-        if isinstance(mask, Refusal):
+        if isinstance(mask, AdmitRejection):
             return mask
         blocks = tuple(MemoryBlock(resource, amount, mask) for resource, amount in demand.memory.items())
         for block in blocks:

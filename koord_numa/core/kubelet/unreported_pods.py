@@ -12,7 +12,7 @@ from typing import Final
 
 from koord_numa.core.amounts import CPU, MILLI, Amounts, total
 from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
-from koord_numa.core.kubelet.machine import CLOSEST_NUMA
+from koord_numa.core.kubelet.kubelet_node import CLOSEST_NUMA
 from koord_numa.core.ledger import Holding
 from koord_numa.core.machine import MAX_NUMA
 from koord_numa.core.node import Topology, Zone
