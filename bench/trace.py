@@ -27,7 +27,7 @@ from koord_numa.core.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.verdicts import Alignment
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, NumaPolicy, QosClass, ScoringType
 from koord_numa.engine import Engine, Outside, Source
-from koord_numa.settings import Profile, ScoreWeights, ScoringStrategy, Settings
+from koord_numa.settings import ProfileSettings, ScoreWeightSettings, ScoringStrategy, Settings
 
 MIB: Final = 1 << 20
 GPU: Final = "nvidia.com/gpu"
@@ -39,10 +39,10 @@ USUAL_GPU_POD: Final = (8_000, 1_000)
 """A usual request of the trace: milli-CPU and GPU units of a pod with one GPU. Free GPUs beyond what such pods could use are stranded."""
 
 PROFILES: Final = {
-    **{kind.value: Profile(scoring_strategy=ScoringStrategy(type=kind)) for kind in ScoringType},
-    "MostAllocated, devices: 0": Profile(score_weights=ScoreWeights(devices=0)),
-    "LeastAllocated, devices: 0": Profile(
-        scoring_strategy=ScoringStrategy(type=ScoringType.LEAST_ALLOCATED), score_weights=ScoreWeights(devices=0)
+    **{kind.value: ProfileSettings(scoring_strategy=ScoringStrategy(type=kind)) for kind in ScoringType},
+    "MostAllocated, devices: 0": ProfileSettings(score_weights=ScoreWeightSettings(devices=0)),
+    "LeastAllocated, devices: 0": ProfileSettings(
+        scoring_strategy=ScoringStrategy(type=ScoringType.LEAST_ALLOCATED), score_weights=ScoreWeightSettings(devices=0)
     ),
 }
 """Every strategy, and two without the part of the score that keeps CPUs for devices."""
@@ -124,7 +124,7 @@ def _job(row: dict[str, str]) -> Job:
 class Replay:
     """One run. ``forever``: nobody leaves, so that the cluster fills up."""
 
-    def __init__(self, profile: Profile, *, forever: bool = False) -> None:
+    def __init__(self, profile: ProfileSettings, *, forever: bool = False) -> None:
         self.now = 0.0
         self.forever = forever
         silent: Any = SimpleNamespace(
@@ -215,14 +215,14 @@ async def _agree(*_: object) -> bool:
     return True
 
 
-def replay(profile: Profile, *, forever: bool = False) -> Outcome:
+def replay(profile: ProfileSettings, *, forever: bool = False) -> Outcome:
     """One run over the whole trace."""
     return asyncio.run(Replay(profile, forever=forever).run(read_jobs()))
 
 
 def figures() -> Iterator[Figure]:
     """The time of a replay with the default strategy."""
-    outcome = replay(Profile())
+    outcome = replay(ProfileSettings())
     note = f"{outcome.placed} placed, {outcome.waited} waited, {outcome.aligned_share:.1%} aligned"
     yield Figure("trace-replay", outcome.seconds, "s", 10.0, note=note)
 

@@ -16,7 +16,7 @@ from koord_numa.core.room import largest_aligned, rooms
 from koord_numa.core.verdicts import Rejection
 from koord_numa.engine.engine import Engine
 from koord_numa.engine.node_record import NodeRecord
-from koord_numa.wire.status import quantities
+from koord_numa.wire.resource_status import quantities
 
 Sheet: TypeAlias = dict[str, Any]
 """Ready for JSON. CPUs are cpu lists (``0-3,8``), amounts are quantities (``1500m``, ``16Gi``)."""

@@ -37,7 +37,7 @@ from koord_numa.metrics import NodeNumbers, SchedulerNumbers, Subjects
 from koord_numa.pod_watch import PodWatch
 from koord_numa.settings import LeaseSettings, Settings
 from koord_numa.sources import sources_of
-from koord_numa.wire.status import resource_status
+from koord_numa.wire.resource_status import resource_status
 
 AGENT: Final = f"koord-numa/{__version__} (scheduler)"
 """The user agent of the scheduler's requests, as opposed to those of the command line."""

@@ -65,7 +65,7 @@ class ScoringStrategy(_Section):
 Weight = Annotated[int, Field(ge=0, le=100)]
 
 
-class ScoreWeights(_Section):
+class ScoreWeightSettings(_Section):
     """How much each part of a node's score counts; 0 leaves it out. Every part is 0 to 100 before it is weighted."""
 
     resources: Weight = 1
@@ -77,7 +77,7 @@ class ScoreWeights(_Section):
     spread: Weight = 2
 
 
-class Profile(_Section):
+class ProfileSettings(_Section):
     """What one scheduler name means: pods that ask for it are decided by these rules."""
 
     scheduler_name: Annotated[str, Field(min_length=1, max_length=253)] = DEFAULT_SCHEDULER
@@ -92,7 +92,7 @@ class Profile(_Section):
         NumaExclusive.REQUIRED
     )
     nodes_without_topology: NodesWithoutTopology = NodesWithoutTopology.REFUSE
-    score_weights: ScoreWeights = ScoreWeights()
+    score_weights: ScoreWeightSettings = ScoreWeightSettings()
 
     @model_validator(mode="after")
     def _values_make_sense(self) -> Self:
@@ -109,7 +109,7 @@ class Profile(_Section):
         return self
 
 
-class Backoff(_Section):
+class BackoffSettings(_Section):
     """Waiting times in seconds: they double from ``initial`` to ``max``, then spread by up to ``jitter`` of themselves."""
 
     initial: Annotated[float, Field(gt=0, le=60)] = 1.0
@@ -166,14 +166,14 @@ class Settings(_Section):
 
     api_version: Literal["koord-numa.io/v1alpha1"] = API_VERSION
     kind: Literal["KoordNumaConfiguration"] = KIND
-    profiles: Annotated[tuple[Profile, ...], Field(min_length=1)] = (Profile(),)
-    backoff: Backoff = Backoff()
-    api_backoff: Annotated[Backoff, Field(alias="apiBackoff")] = Backoff(initial=0.1, max=5.0)
-    wake_pause: Backoff = Backoff(initial=0.05, max=2.0)
+    profiles: Annotated[tuple[ProfileSettings, ...], Field(min_length=1)] = (ProfileSettings(),)
+    backoff: BackoffSettings = BackoffSettings()
+    api_backoff: Annotated[BackoffSettings, Field(alias="apiBackoff")] = BackoffSettings(initial=0.1, max=5.0)
+    wake_pause: BackoffSettings = BackoffSettings(initial=0.05, max=2.0)
     bind_concurrency: Annotated[int, Field(ge=1, le=1000)] = 32
     parked_retry_seconds: Annotated[float, Field(gt=0)] = 300.0
     settle_seconds: Annotated[float, Field(gt=0)] = 5.0
-    cool_down: Backoff = Backoff(initial=30.0, max=600.0)
+    cool_down: BackoffSettings = BackoffSettings(initial=30.0, max=600.0)
     remembered_classes: Annotated[int, Field(ge=1)] = 256
     preemption: PreemptionSettings = PreemptionSettings()
     lease: LeaseSettings = LeaseSettings()
@@ -191,7 +191,7 @@ class Settings(_Section):
         """The scheduler names that pods may ask for, in the order of the profiles."""
         return tuple(profile.scheduler_name for profile in self.profiles)
 
-    def profile(self, scheduler_name: str) -> Profile | None:
+    def profile(self, scheduler_name: str) -> ProfileSettings | None:
         """The rules for one scheduler name; ``None`` when that scheduler is not us."""
         return next((profile for profile in self.profiles if profile.scheduler_name == scheduler_name), None)
 

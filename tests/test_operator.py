@@ -18,7 +18,7 @@ from koord_numa.operator import options_from_environment, serve
 from koord_numa.pod_watch import PodWatch
 from koord_numa.runtime import Options, Runtime
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions, Effect, Fault
-from koord_numa.settings import LeaseSettings, Profile, Settings, SettingsError
+from koord_numa.settings import LeaseSettings, ProfileSettings, Settings, SettingsError
 from tests.cluster.objects import node, until
 from tests.e2e.world import CRDS, JsonObject, World, kopf_watches, pinned, shared, world
 
@@ -275,7 +275,7 @@ async def test_kopf_giving_up_does_not_end_the_process(
 @EITHER_WATCH
 async def test_several_scheduler_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodWatch) -> None:
     settings = SETTINGS.model_copy(
-        update={"profiles": (Profile(scheduler_name="koord-numa"), Profile(scheduler_name="packing"))}
+        update={"profiles": (ProfileSettings(scheduler_name="koord-numa"), ProfileSettings(scheduler_name="packing"))}
     )
     async with world(tmp_path, ONE_PAIR) as rack:
         rack.create([pinned("a", 2), pinned("b", 2, scheduler="packing"), pinned("c", 2, scheduler="other")])

@@ -40,7 +40,7 @@ from koord_numa.core.vocabulary import (
 from koord_numa.engine.cooling import Cooling
 from koord_numa.engine.node_record import NodeRecord
 from koord_numa.engine.request_class import RequestClass
-from koord_numa.settings import Backoff, Profile
+from koord_numa.settings import BackoffSettings, ProfileSettings
 from tests.core.allocation import nodes
 from tests.core.allocation.nodes import GI, held, pod
 
@@ -106,7 +106,7 @@ def beside_another(**constraints: Any) -> Situation:
 
 def resting() -> Rejection | None:
     """A kubelet that has just refused such a pod."""
-    cooling, klass = Cooling(Backoff()), RequestClass(0, "plain", Profile(), PLAIN, {})
+    cooling, klass = Cooling(BackoffSettings()), RequestClass(0, "plain", ProfileSettings(), PLAIN, {})
     cooling.refused("n", klass, "SMTAlignmentError", 0.0)
     return cooling.refusal("n", klass, 0.0)
 

@@ -7,9 +7,9 @@ import pytest
 from koord_numa.core.vocabulary import CpuBindPolicy, NumaExclusive, NumaPolicy, ScoringType
 from koord_numa.settings import (
     NodesWithoutTopology,
-    Profile,
+    ProfileSettings,
     ResourceWeight,
-    ScoreWeights,
+    ScoreWeightSettings,
     ScoringStrategy,
     Settings,
     SettingsError,
@@ -43,7 +43,7 @@ def test_the_empty_document_gives_the_documented_defaults() -> None:
     assert settings == Settings()
     assert settings.scheduler_names == ("koord-numa",)
     profile = settings.profile("koord-numa")
-    assert profile == Profile(
+    assert profile == ProfileSettings(
         default_cpu_bind_policy=CpuBindPolicy.FULL_PCPUS,
         default_numa_policy=NumaPolicy.BEST_EFFORT,
         scoring_strategy=ScoringStrategy(type=ScoringType.MOST_ALLOCATED),
@@ -56,7 +56,7 @@ def test_every_field_is_read_by_its_documented_name(tmp_path: Path) -> None:
     file.write_text(WHOLE)
     settings = load_settings(file)
     assert settings == load_settings(WHOLE)
-    assert settings.profile("batch") == Profile(
+    assert settings.profile("batch") == ProfileSettings(
         scheduler_name="batch",
         default_cpu_bind_policy=CpuBindPolicy.SPREAD_BY_PCPUS,
         default_numa_policy=NumaPolicy.RESTRICTED,
@@ -67,7 +67,7 @@ def test_every_field_is_read_by_its_documented_name(tmp_path: Path) -> None:
         numa_scoring_strategy=ScoringStrategy(type=ScoringType.BALANCED_ALLOCATION),
         single_numa_node_exclusive=NumaExclusive.PREFERRED,
         nodes_without_topology=NodesWithoutTopology.PERMISSIVE,
-        score_weights=ScoreWeights(resources=2, node_affinity=0),
+        score_weights=ScoreWeightSettings(resources=2, node_affinity=0),
     )
     assert (settings.backoff.max, settings.api_backoff.max, settings.bind_concurrency) == (20, 9, 4)
     assert (settings.lease.namespace, settings.profile("default-scheduler")) == ("numa", None)

@@ -28,7 +28,7 @@ from koord_numa.engine.outside import Outside
 from koord_numa.engine.verdict_text import why_everywhere, with_remark
 from koord_numa.ports import ClusterError
 from koord_numa.settings import Settings, SettingsError, load_settings
-from koord_numa.wire.status import resource_status
+from koord_numa.wire.resource_status import resource_status
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import Final
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.engine.request_class import RequestClass
-from koord_numa.settings import Backoff
+from koord_numa.settings import BackoffSettings
 
 REFUSALS: Final = ("TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError")
 OUT_OF: Final = "OutOf"
@@ -32,7 +32,7 @@ class _Rest:
 class Cooling:
     """Pairs of node and request class that rest. Times are monotonic seconds; each refusal in a row doubles the rest, capped."""
 
-    backoff: Backoff
+    backoff: BackoffSettings
     _rests: dict[tuple[str, RequestClass], _Rest] = field(default_factory=dict)
 
     def refused(self, node: str, klass: RequestClass, why: str, now: float) -> float:

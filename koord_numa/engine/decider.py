@@ -25,7 +25,7 @@ from koord_numa.engine.request_class import RequestClass
 from koord_numa.engine.storage_room import StorageRoom
 from koord_numa.engine.wide_look import best_around
 from koord_numa.ports import Clock
-from koord_numa.settings import NodesWithoutTopology, Profile, ScoringStrategy
+from koord_numa.settings import NodesWithoutTopology, ProfileSettings, ScoringStrategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Bars:
         return self._cooling.refusal(node, self._klass, self._clock()) if len(self._cooling) else None
 
 
-def rules_of(profile: Profile) -> Rules:
+def rules_of(profile: ProfileSettings) -> Rules:
     """What a profile says, in the words of the core."""
     weights = profile.score_weights
     return Rules(

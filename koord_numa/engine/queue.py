@@ -23,7 +23,7 @@ from koord_numa.engine import arrivals
 from koord_numa.engine.causes import Cause, reasons_of, wakers
 from koord_numa.engine.parking import Parking
 from koord_numa.engine.request_class import RequestClass
-from koord_numa.settings import Backoff
+from koord_numa.settings import BackoffSettings
 
 
 class Stage(Enum):
@@ -86,7 +86,7 @@ class QueueNumbers:
 class Queue:
     """Waiting pods. Times are monotonic seconds, given by the caller."""
 
-    def __init__(self, wake_pause: Backoff, parked_retry: float, random: Callable[[], float]) -> None:
+    def __init__(self, wake_pause: BackoffSettings, parked_retry: float, random: Callable[[], float]) -> None:
         self.arrivals = arrivals.Arrivals()
         self._wake_pause = wake_pause
         self._parked_retry = parked_retry
@@ -288,7 +288,7 @@ class Queue:
             del self._buckets[bucket.klass]
 
 
-def pause(backoff: Backoff, attempts: int, dice: float) -> float:
+def pause(backoff: BackoffSettings, attempts: int, dice: float) -> float:
     """Seconds to wait after so many attempts in a row: doubling, capped, and spread by ``dice`` in [0, 1)."""
     seconds = min(backoff.max, backoff.initial * 2.0 ** min(attempts - 1, 32))
     return seconds * (1.0 - backoff.jitter * dice)

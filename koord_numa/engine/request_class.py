@@ -12,7 +12,7 @@ from koord_numa.core.amounts import CPU, Amounts
 from koord_numa.core.effective import effective_requests
 from koord_numa.core.request import Pod, PodRequest
 from koord_numa.engine.placed_pods import PlacedPods
-from koord_numa.settings import Profile, Settings
+from koord_numa.settings import ProfileSettings, Settings
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -21,7 +21,7 @@ class RequestClass:
 
     number: int  # grows with every new class: a stable order
     key: Hashable
-    profile: Profile
+    profile: ProfileSettings
     request: PodRequest
     amounts: Amounts
     picked: bool = False  # terms of placed pods pick pods of this class, so its labels matter

@@ -6,7 +6,7 @@ from typing import Any
 from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.constraints import LabelSelector
 from koord_numa.wire.metadata import head
-from koord_numa.wire.reading import Findings, Int64, Strict, read
+from koord_numa.wire.parsing import Int64, Problems, Strict, read
 from koord_numa.wire.selectors import LabelSelectorModel, label_selector
 
 
@@ -25,7 +25,7 @@ class BudgetStatus(Strict):
 
 def parse_budget(obj: Mapping[str, Any]) -> DisruptionBudget:
     """A PodDisruptionBudget; a malformed one protects every pod of its namespace. Raises ``WireError`` only when it has no name."""
-    findings = Findings()
+    findings = Problems()
     top = head(obj, "PodDisruptionBudget", findings)
     place = top.place.at("spec")
     spec = findings.of(lambda: read(BudgetSpec, top.body.get("spec") or {}, place), BudgetSpec())

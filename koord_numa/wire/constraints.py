@@ -15,10 +15,10 @@ from koord_numa.core.constraints import (
     Toleration,
 )
 from koord_numa.wire import names
-from koord_numa.wire.errors import Place
+from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import Head
-from koord_numa.wire.pod_affinity import AffinityTerms, Self, fold_keys, pod_terms, preferred_pod_terms
-from koord_numa.wire.reading import Count, Strict, Weight, Words
+from koord_numa.wire.parsing import Count, EnumReader, Strict, Weight
+from koord_numa.wire.pod_affinity import AffinityTerms, OwnPod, fold_keys, pod_terms, preferred_pod_terms
 from koord_numa.wire.selectors import (
     LabelSelectorModel,
     NodeSelectorModel,
@@ -30,10 +30,10 @@ from koord_numa.wire.selectors import (
 )
 from koord_numa.wire.volume_mounts import VolumeModel, volumes
 
-EFFECTS: Final = Words({"": "", **{effect.value: effect.value for effect in TaintEffect}})
-TOLERATES: Final = Words({"": "Equal", "Equal": "Equal", "Exists": "Exists", "Gt": "Gt", "Lt": "Lt"})
-WHEN_UNSATISFIABLE: Final = Words({"DoNotSchedule": True, "ScheduleAnyway": False})
-INCLUSION: Final = Words({"Honor": True, "Ignore": False})
+EFFECTS: Final = EnumReader({"": "", **{effect.value: effect.value for effect in TaintEffect}})
+TOLERATES: Final = EnumReader({"": "Equal", "Equal": "Equal", "Exists": "Exists", "Gt": "Gt", "Lt": "Lt"})
+WHEN_UNSATISFIABLE: Final = EnumReader({"DoNotSchedule": True, "ScheduleAnyway": False})
+INCLUSION: Final = EnumReader({"Honor": True, "Ignore": False})
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -113,7 +113,7 @@ class DemandsModel(Strict):
 def constraints(top: Head, demands: DemandsModel, ports: Iterable[PortModel]) -> Constraints:
     """Every demand of one pod. ``ports`` are those of its long-running containers."""
     place = top.place.at("spec")
-    pod = Self(top.namespace or "default", top.labels)
+    pod = OwnPod(top.namespace or "default", top.labels)
     affinity = demands.affinity or _NO_AFFINITY
     near, far = affinity.pod_affinity or _NO_TERMS, affinity.pod_anti_affinity or _NO_TERMS
     node = affinity.node_affinity or _NO_NODE_AFFINITY
@@ -139,7 +139,7 @@ def constraints(top: Head, demands: DemandsModel, ports: Iterable[PortModel]) ->
     )
 
 
-def _preferred_nodes(models: Iterable[PreferredNodeModel], place: Place) -> tuple[PreferredNodeTerm, ...]:
+def _preferred_nodes(models: Iterable[PreferredNodeModel], place: FieldPath) -> tuple[PreferredNodeTerm, ...]:
     return tuple(
         PreferredNodeTerm(model.weight, term)
         for model in models
@@ -147,7 +147,7 @@ def _preferred_nodes(models: Iterable[PreferredNodeModel], place: Place) -> tupl
     )
 
 
-def _tolerations(models: Iterable[TolerationModel], place: Place) -> tuple[tuple[Toleration, ...], tuple[str, ...]]:
+def _tolerations(models: Iterable[TolerationModel], place: FieldPath) -> tuple[tuple[Toleration, ...], tuple[str, ...]]:
     known: list[Toleration] = []
     unsupported: list[str] = []
     for model in models:
@@ -166,7 +166,7 @@ def _tolerations(models: Iterable[TolerationModel], place: Place) -> tuple[tuple
     return tuple(known), tuple(unsupported)
 
 
-def _spread(model: SpreadModel, pod: Self, place: Place) -> SpreadConstraint:
+def _spread(model: SpreadModel, pod: OwnPod, place: FieldPath) -> SpreadConstraint:
     place = place.at("topologySpreadConstraints")
     return SpreadConstraint(
         topology_key=model.topology_key,

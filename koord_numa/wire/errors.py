@@ -21,28 +21,28 @@ class WireError(ValueError):
         self.complaint = complaint
 
 
-class Place(NamedTuple):  # made many times for every object that is read, so it has to be cheap
+class FieldPath(NamedTuple):  # made many times for every object that is read, so it has to be cheap
     """Where a value was found: in which object (``Pod default/web``), under which key (``annotation …``)."""
 
     subject: str
     key: str = ""
 
     @classmethod
-    def of(cls, kind: str, name: object) -> "Place":
+    def of(cls, kind: str, name: object) -> "FieldPath":
         """An object by kind and name; a name that is no text is shown as what it is."""
         return cls(f"{kind} {_cut(name) if isinstance(name, str) else shown(name)}")
 
-    def at(self, key: str) -> "Place":
+    def at(self, key: str) -> "FieldPath":
         """A key of the same object."""
-        return Place(self.subject, f"{self.key}.{key}" if self.key else key)
+        return FieldPath(self.subject, f"{self.key}.{key}" if self.key else key)
 
-    def label(self, name: str) -> "Place":
+    def label(self, name: str) -> "FieldPath":
         """A label of the object."""
-        return Place(self.subject, f"label {name}")
+        return FieldPath(self.subject, f"label {name}")
 
-    def annotation(self, name: str) -> "Place":
+    def annotation(self, name: str) -> "FieldPath":
         """An annotation of the object."""
-        return Place(self.subject, f"annotation {name}")
+        return FieldPath(self.subject, f"annotation {name}")
 
     def error(self, complaint: str) -> WireError:
         """The error to raise about this place."""

@@ -16,19 +16,19 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.node import DEFAULT_MAX_NUMA_NODES, KubeletConfig
 from koord_numa.core.vocabulary import KubeletPolicy, KubeletScope, NumaPolicy
 from koord_numa.wire import names
-from koord_numa.wire.errors import Place, shown
+from koord_numa.wire.errors import FieldPath, shown
+from koord_numa.wire.parsing import EnumReader, GoJson, read_json
 from koord_numa.wire.pod_annotations import cpu_list
-from koord_numa.wire.reading import GoJson, Words, read_json
 from koord_numa.wire.zones import AttributeModel
 
 MOST_NUMA_NODES: Final = 1024
 """Larger values of the attribute are cut to this, as the scheduler-plugins do."""
 
-POLICIES: Final = Words({policy.value: policy for policy in KubeletPolicy})
-SCOPES: Final = Words({scope.value: scope for scope in KubeletScope})
-CPU_POLICIES: Final = Words({"none": "none", "static": "static"})
-MEMORY_POLICIES: Final = Words({"None": "None", "Static": "Static"})
-BOOLEANS: Final = Words({"true": True, "false": False}, also={"1": True, "t": True, "0": False, "f": False})
+POLICIES: Final = EnumReader({policy.value: policy for policy in KubeletPolicy})
+SCOPES: Final = EnumReader({scope.value: scope for scope in KubeletScope})
+CPU_POLICIES: Final = EnumReader({"none": "none", "static": "static"})
+MEMORY_POLICIES: Final = EnumReader({"None": "None", "Static": "Static"})
+BOOLEANS: Final = EnumReader({"true": True, "false": False}, also={"1": True, "t": True, "0": False, "f": False})
 
 _KUBELET_OF: Final = {
     "None": KubeletPolicy.NONE,
@@ -43,7 +43,7 @@ _SCOPED: Final[Mapping[str, _Scoped]] = {
     if policy is not KubeletPolicy.NONE
     for suffix, scope in (("ContainerLevel", KubeletScope.CONTAINER), ("PodLevel", KubeletScope.POD))
 }
-TOPOLOGY_POLICIES: Final[Words[_Scoped]] = Words(
+TOPOLOGY_POLICIES: Final[EnumReader[_Scoped]] = EnumReader(
     {**{word: (policy, None) for word, policy in _KUBELET_OF.items()}, **_SCOPED}
 )
 NUMA_POLICY_OF: Final = {
@@ -77,7 +77,7 @@ class _Known:
 
 
 def kubelet_config(
-    policies: Sequence[str], attributes: Iterable[AttributeModel], annotations: Mapping[str, str], place: Place
+    policies: Sequence[str], attributes: Iterable[AttributeModel], annotations: Mapping[str, str], place: FieldPath
 ) -> KubeletConfig:
     """Everything known of the kubelet. A value that is not understood is an error: guessing would end in refused pods."""
     known = _Known()
@@ -99,7 +99,7 @@ def kubelet_config(
     )
 
 
-def _apply_annotation(known: _Known, annotations: Mapping[str, str], place: Place) -> None:
+def _apply_annotation(known: _Known, annotations: Mapping[str, str], place: FieldPath) -> None:
     text = annotations.get(names.CPU_MANAGER_POLICY)
     if text is None:
         return
@@ -114,7 +114,7 @@ def _apply_annotation(known: _Known, annotations: Mapping[str, str], place: Plac
         known.cpu_options[name] = value if isinstance(value, bool) else BOOLEANS.read(value, place.at(name))
 
 
-def _apply_attribute(known: _Known, name: str, value: str, place: Place) -> None:
+def _apply_attribute(known: _Known, name: str, value: str, place: FieldPath) -> None:
     if apply := _ATTRIBUTES.get(name):
         apply(known, value, place)
     elif name.startswith(names.ATTRIBUTE_TOPOLOGY_OPTION):
@@ -127,37 +127,37 @@ def _apply_attribute(known: _Known, name: str, value: str, place: Place) -> None
         known.cpu_options[_kebab(name.removeprefix(names.ATTRIBUTE_CPU_OPTION))] = BOOLEANS.read(value, place)
 
 
-def _set_policy(known: _Known, value: str, place: Place) -> None:
+def _set_policy(known: _Known, value: str, place: FieldPath) -> None:
     known.policy = POLICIES.read(value, place)
 
 
-def _set_scope(known: _Known, value: str, place: Place) -> None:
+def _set_scope(known: _Known, value: str, place: FieldPath) -> None:
     known.scope = SCOPES.read(value, place)
 
 
-def _set_max_numa_nodes(known: _Known, value: str, place: Place) -> None:
+def _set_max_numa_nodes(known: _Known, value: str, place: FieldPath) -> None:
     known.max_numa_nodes = _count(value, place)
 
 
-def _set_cpu_policy(known: _Known, value: str, place: Place) -> None:
+def _set_cpu_policy(known: _Known, value: str, place: FieldPath) -> None:
     known.cpu_policy = CPU_POLICIES.read(value, place)
 
 
-def _set_cpu_options(known: _Known, value: str, place: Place) -> None:
+def _set_cpu_options(known: _Known, value: str, place: FieldPath) -> None:
     for item in filter(None, value[:4096].split(",")):
         option, _, word = item.partition("=")
         known.cpu_options[option.strip()] = BOOLEANS.read(word.strip(), place.at(option.strip()))
 
 
-def _set_memory_policy(known: _Known, value: str, place: Place) -> None:
+def _set_memory_policy(known: _Known, value: str, place: FieldPath) -> None:
     known.memory_policy = MEMORY_POLICIES.read(value, place)
 
 
-def _set_reserved(known: _Known, value: str, place: Place) -> None:
+def _set_reserved(known: _Known, value: str, place: FieldPath) -> None:
     known.reserved = cpu_list(value, place)
 
 
-def _count(value: str, place: Place) -> int:
+def _count(value: str, place: FieldPath) -> int:
     if not (value.isascii() and value.isdigit() and len(value) <= 9 and int(value) > 1):
         raise place.error(f"{shown(value)} is not a count of NUMA nodes above 1")
     return min(int(value), MOST_NUMA_NODES)
@@ -168,7 +168,7 @@ def _kebab(camel: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", camel[:200]).lower()
 
 
-_ATTRIBUTES: Final[Mapping[str, Callable[[_Known, str, Place], None]]] = {
+_ATTRIBUTES: Final[Mapping[str, Callable[[_Known, str, FieldPath], None]]] = {
     names.ATTRIBUTE_TOPOLOGY_POLICY: _set_policy,
     names.ATTRIBUTE_TOPOLOGY_SCOPE: _set_scope,
     names.ATTRIBUTE_MAX_NUMA_NODES: _set_max_numa_nodes,

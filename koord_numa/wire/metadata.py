@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from koord_numa.wire.errors import Place, shown
-from koord_numa.wire.reading import Findings, Int64, Strict, plain, read, read_time
+from koord_numa.wire.errors import FieldPath, shown
+from koord_numa.wire.parsing import Int64, Problems, Strict, plain, read, read_time
 
 
 class Owner(Strict):
@@ -36,7 +36,7 @@ class Metadata(Strict):
 class Head:
     """The top of an object: who it is, where to say something is wrong with it, and its metadata."""
 
-    place: Place
+    place: FieldPath
     name: str
     namespace: str
     uid: str
@@ -47,21 +47,21 @@ class Head:
     body: dict[str, Any]  # the whole object
 
 
-def head(obj: object, kind: str, findings: Findings) -> Head:
+def head(obj: object, kind: str, findings: Problems) -> Head:
     """
     The top of an object; malformed metadata goes to ``findings``.
 
     Raises ``WireError`` when the object has no name: then nothing can be said about it at all.
     """
-    body = plain(obj, Place(kind))
-    raw = plain(body.get("metadata"), Place(kind).at("metadata"))
+    body = plain(obj, FieldPath(kind))
+    raw = plain(body.get("metadata"), FieldPath(kind).at("metadata"))
     name, namespace, uid = raw.get("name"), raw.get("namespace") or "", raw.get("uid") or ""
     if not isinstance(name, str) or not name:
-        raise Place(kind).at("metadata.name").error(f"{shown(name)} is not a name")
+        raise FieldPath(kind).at("metadata.name").error(f"{shown(name)} is not a name")
     if not isinstance(namespace, str) or not isinstance(uid, str):
         wrong = namespace if isinstance(uid, str) else uid
-        raise Place.of(kind, name).at("metadata").error(f"{shown(wrong)} is neither a namespace nor a uid")
-    place = Place.of(kind, f"{namespace}/{name}" if namespace else name)
+        raise FieldPath.of(kind, name).at("metadata").error(f"{shown(wrong)} is neither a namespace nor a uid")
+    place = FieldPath.of(kind, f"{namespace}/{name}" if namespace else name)
     metadata = findings.of(lambda: read(Metadata, raw, place.at("metadata")), _BLANK)
     stamp = metadata.creation_timestamp
     created = findings.of(lambda: read_time(stamp, place.at("metadata.creationTimestamp")) if stamp else 0.0, 0.0)

@@ -5,11 +5,11 @@ from typing import Any
 
 from koord_numa.core.namespaces import Namespace
 from koord_numa.wire.metadata import head
-from koord_numa.wire.reading import Findings
+from koord_numa.wire.parsing import Problems
 
 
 def parse_namespace(obj: Mapping[str, Any]) -> Namespace:
     """A namespace; with malformed labels it has none, so that no selector picks it. Raises ``WireError`` only when it has no name."""
-    findings = Findings()
+    findings = Problems()
     top = head(obj, "Namespace", findings)
     return Namespace(top.name, top.labels, findings.problem)

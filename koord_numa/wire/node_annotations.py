@@ -8,15 +8,15 @@ from pydantic import Field, TypeAdapter
 from koord_numa.core.amounts import CPU, MILLI
 from koord_numa.core.node import NodeReservation
 from koord_numa.wire import names
-from koord_numa.wire.amounts import current_name, requested
-from koord_numa.wire.errors import Place, shown
+from koord_numa.wire.errors import FieldPath, shown
+from koord_numa.wire.parsing import EnumReader, GoJson, Quantity, load_json, read_as, read_json
 from koord_numa.wire.pod_annotations import cpu_list
-from koord_numa.wire.reading import GoJson, Quantity, Words, load_json, read_as, read_json
+from koord_numa.wire.quantities import current_name, requested
 
 LARGEST_RATIO: Final = 100.0
 """Koordinator's own writers stop at 5; beyond this bound a ratio is a mistake and could overflow amounts."""
 
-APPLY_POLICIES: Final = Words({"": False, "Default": False, "ReservedCPUsOnly": True})
+APPLY_POLICIES: Final = EnumReader({"": False, "Default": False, "ReservedCPUsOnly": True})
 
 
 class Reservation(GoJson):
@@ -27,7 +27,7 @@ class Reservation(GoJson):
     apply_policy: str = ""
 
 
-def amplification(annotations: Mapping[str, str], place: Place) -> dict[str, float] | None:
+def amplification(annotations: Mapping[str, str], place: FieldPath) -> dict[str, float] | None:
     """Ratios above 1 by resource, ``None`` without the annotation. Ratios up to 1 have no effect and are left out."""
     text = annotations.get(names.AMPLIFICATION)
     if text is None:
@@ -40,7 +40,7 @@ def amplification(annotations: Mapping[str, str], place: Place) -> dict[str, flo
     return {current_name(resource): float(ratio) for resource, ratio in found.items() if ratio > 1}
 
 
-def reservation(annotations: Mapping[str, str], place: Place) -> NodeReservation:
+def reservation(annotations: Mapping[str, str], place: FieldPath) -> NodeReservation:
     """What the node keeps for itself. CPU ids, when given, replace the amount of cpu, as in Koordinator's node transformer."""
     text = annotations.get(names.RESERVATION)
     if text is None:

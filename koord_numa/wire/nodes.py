@@ -8,19 +8,19 @@ from koord_numa.core.constraints import TaintEffect
 from koord_numa.core.node import Node, NodeReservation, Taint
 from koord_numa.core.vocabulary import NodeBindPolicy, NumaAllocateStrategy, NumaPolicy
 from koord_numa.wire import names
-from koord_numa.wire.amounts import supplied
-from koord_numa.wire.errors import Place
+from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import Head, head
 from koord_numa.wire.node_annotations import amplification, reservation
+from koord_numa.wire.parsing import EnumReader, Problems, Quantity, Strict, T, read
 from koord_numa.wire.pod_annotations import NUMA_POLICIES
-from koord_numa.wire.reading import Findings, Quantity, Strict, T, Words, read
+from koord_numa.wire.quantities import supplied
 
-BIND_POLICIES: Final = Words(
+BIND_POLICIES: Final = EnumReader(
     {"None": NodeBindPolicy.NONE} | {policy.value: policy for policy in NodeBindPolicy},
     also={"PCPUOnly": NodeBindPolicy.FULL_PCPUS_ONLY},  # the proposal's first name for it
 )
-TAINT_EFFECTS: Final = Words({effect.value: effect for effect in TaintEffect})
-STRATEGIES: Final = Words({strategy.value: strategy for strategy in NumaAllocateStrategy})
+TAINT_EFFECTS: Final = EnumReader({effect.value: effect for effect in TaintEffect})
+STRATEGIES: Final = EnumReader({strategy.value: strategy for strategy in NumaAllocateStrategy})
 
 
 class TaintModel(Strict):
@@ -50,7 +50,7 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
 
     Raises ``WireError`` only when the object has no name.
     """
-    findings = Findings()
+    findings = Problems()
     top = head(obj, "Node", findings)
     spec = findings.of(lambda: read(NodeSpec, top.body.get("spec") or {}, top.place.at("spec")), NodeSpec())
     status = findings.of(lambda: read(NodeStatus, top.body.get("status") or {}, top.place.at("status")), NodeStatus())
@@ -72,7 +72,7 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
     )
 
 
-def _labelled(top: Head, keys: tuple[str, ...], words: Words[T], findings: Findings) -> T | None:
+def _labelled(top: Head, keys: tuple[str, ...], words: EnumReader[T], findings: Problems) -> T | None:
     """The value of the first of these labels that says something; today's name comes before the proposal's."""
     for key in keys:
         word = top.labels.get(key)
@@ -81,7 +81,7 @@ def _labelled(top: Head, keys: tuple[str, ...], words: Words[T], findings: Findi
     return None
 
 
-def _taints(models: list[TaintModel], place: Place) -> tuple[Taint, ...]:
+def _taints(models: list[TaintModel], place: FieldPath) -> tuple[Taint, ...]:
     return tuple(
         Taint(key=model.key, effect=TAINT_EFFECTS.read(model.effect, place.at("effect")), value=model.value or "")
         for model in models

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from koord_numa.core.constraints import Operator, PodTerm, PreferredPodTerm, Requirement
-from koord_numa.wire.errors import Place
-from koord_numa.wire.reading import Strict, Weight
+from koord_numa.wire.errors import FieldPath
+from koord_numa.wire.parsing import Strict, Weight
 from koord_numa.wire.selectors import LabelSelectorModel, label_selector
 
 
 @dataclass(frozen=True, slots=True)
-class Self:
+class OwnPod:
     """The pod whose terms are read."""
 
     namespace: str
@@ -44,22 +44,24 @@ class AffinityTerms(Strict):
     preferred: list[PreferredPodModel] | None = Field(None, alias="preferredDuringSchedulingIgnoredDuringExecution")
 
 
-def fold_keys(pod: Self, keys: Iterable[str] | None, operator: Operator = Operator.IN) -> list[Requirement]:
+def fold_keys(pod: OwnPod, keys: Iterable[str] | None, operator: Operator = Operator.IN) -> list[Requirement]:
     """Conditions on the pod's own label values; a key that the pod does not carry is ignored, as Kubernetes does."""
     return [Requirement(key, operator, (pod.labels[key],)) for key in keys or () if key in pod.labels]
 
 
-def pod_terms(models: Iterable[PodTermModel], pod: Self, place: Place) -> tuple[PodTerm, ...]:
+def pod_terms(models: Iterable[PodTermModel], pod: OwnPod, place: FieldPath) -> tuple[PodTerm, ...]:
     """Required terms, all of which must hold."""
     return tuple(_term(model, pod, place) for model in models)
 
 
-def preferred_pod_terms(models: Iterable[PreferredPodModel], pod: Self, place: Place) -> tuple[PreferredPodTerm, ...]:
+def preferred_pod_terms(
+    models: Iterable[PreferredPodModel], pod: OwnPod, place: FieldPath
+) -> tuple[PreferredPodTerm, ...]:
     """Weighted terms."""
     return tuple(PreferredPodTerm(model.weight, _term(model.pod_affinity_term, pod, place)) for model in models)
 
 
-def _term(model: PodTermModel, pod: Self, place: Place) -> PodTerm:
+def _term(model: PodTermModel, pod: OwnPod, place: FieldPath) -> PodTerm:
     own = [
         *fold_keys(pod, model.match_label_keys),
         *fold_keys(pod, model.mismatch_label_keys, Operator.NOT_IN),

@@ -18,17 +18,17 @@ from koord_numa.core.vocabulary import (
     QosClass,
 )
 from koord_numa.wire import names
-from koord_numa.wire.amounts import requested
-from koord_numa.wire.errors import Place, WireError, shown
-from koord_numa.wire.reading import GoJson, Id, Quantity, Words, read_json
+from koord_numa.wire.errors import FieldPath, WireError, shown
+from koord_numa.wire.parsing import EnumReader, GoJson, Id, Quantity, read_json
+from koord_numa.wire.quantities import requested
 
-BIND_POLICIES: Final = Words({"": CpuBindPolicy.NONE} | {policy.value: policy for policy in CpuBindPolicy})
-EXCLUSIVE_POLICIES: Final = Words(
+BIND_POLICIES: Final = EnumReader({"": CpuBindPolicy.NONE} | {policy.value: policy for policy in CpuBindPolicy})
+EXCLUSIVE_POLICIES: Final = EnumReader(
     {"None": CpuExclusivePolicy.NONE} | {policy.value: policy for policy in CpuExclusivePolicy},
     also={"Default": CpuExclusivePolicy.NONE},  # the proposal's word for what the scheduler does by default: nothing
 )
-NUMA_POLICIES: Final = Words({"None": NumaPolicy.NONE} | {policy.value: policy for policy in NumaPolicy})
-NUMA_EXCLUSIVES: Final = Words({exclusive.value: exclusive for exclusive in NumaExclusive})
+NUMA_POLICIES: Final = EnumReader({"None": NumaPolicy.NONE} | {policy.value: policy for policy in NumaPolicy})
+NUMA_EXCLUSIVES: Final = EnumReader({exclusive.value: exclusive for exclusive in NumaExclusive})
 
 
 class ResourceSpec(GoJson):
@@ -81,7 +81,7 @@ def priority_class(labels: Mapping[str, str]) -> PriorityClass:
     return _PRIORITY.get(labels.get(names.PRIORITY_CLASS, ""), PriorityClass.NONE)
 
 
-def policies(annotations: Mapping[str, str], place: Place) -> tuple[CpuBind, NumaSpec]:
+def policies(annotations: Mapping[str, str], place: FieldPath) -> tuple[CpuBind, NumaSpec]:
     """The pod's CPU and NUMA policies. Of the two places for the NUMA policy its own annotation comes first."""
     spec, numa = annotations.get(names.RESOURCE_SPEC), annotations.get(names.NUMA_TOPOLOGY_SPEC)
     if spec is None and numa is None:
@@ -95,7 +95,7 @@ def policies(annotations: Mapping[str, str], place: Place) -> tuple[CpuBind, Num
 
 @lru_cache(maxsize=2048)
 def _policies(spec_text: str, numa_text: str) -> tuple[CpuBind, NumaSpec] | WireError:
-    place = Place("")
+    place = FieldPath("")
     spec_place, numa_place = place.annotation(names.RESOURCE_SPEC), place.annotation(names.NUMA_TOPOLOGY_SPEC)
     try:
         spec = read_json(ResourceSpec, spec_text, spec_place)
@@ -118,7 +118,7 @@ def _policies(spec_text: str, numa_text: str) -> tuple[CpuBind, NumaSpec] | Wire
     return bind, wish
 
 
-def assignment(text: str, place: Place) -> Assignment:
+def assignment(text: str, place: FieldPath) -> Assignment:
     """What a bound pod holds, by its resource-status."""
     status = read_json(ResourceStatus, text, place)
     numa: dict[int, dict[str, int]] = {}
@@ -133,7 +133,7 @@ def assignment(text: str, place: Place) -> Assignment:
     )
 
 
-def shared_pools(pools: list[Pool], place: Place) -> tuple[SharedPool, ...]:
+def shared_pools(pools: list[Pool], place: FieldPath) -> tuple[SharedPool, ...]:
     """Shared pools in the order of their NUMA nodes."""
     found = [
         SharedPool(socket=pool.socket, numa=numa_id(pool.node, place), cpus=cpu_list(pool.cpuset, place))
@@ -142,7 +142,7 @@ def shared_pools(pools: list[Pool], place: Place) -> tuple[SharedPool, ...]:
     return tuple(sorted(found, key=lambda pool: (pool.socket, pool.numa)))
 
 
-def cpu_list(text: str, place: Place) -> CpuSet:
+def cpu_list(text: str, place: FieldPath) -> CpuSet:
     """A Linux cpu list such as ``0-3,8``."""
     if not text:
         return EMPTY
@@ -154,7 +154,7 @@ def cpu_list(text: str, place: Place) -> CpuSet:
         raise place.error(str(error)) from None
 
 
-def numa_id(numa: int, place: Place) -> int:
+def numa_id(numa: int, place: FieldPath) -> int:
     """A NUMA id that fits into a mask."""
     if not 0 <= numa < MAX_NUMA:
         raise place.error(f"NUMA node {numa} is not in 0 to {MAX_NUMA - 1}")

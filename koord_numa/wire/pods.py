@@ -5,11 +5,11 @@ from typing import Any
 
 from koord_numa.core.request import Assignment, Pod, PodKey
 from koord_numa.wire import names
-from koord_numa.wire.errors import Place
+from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import Head, head, version
+from koord_numa.wire.parsing import Int64, Problems, Strict, read, read_time
 from koord_numa.wire.pod_annotations import assignment
-from koord_numa.wire.reading import Findings, Int64, Strict, read, read_time
-from koord_numa.wire.remembered import remembered_request
+from koord_numa.wire.request_cache import remembered_request
 
 
 class Standing(Strict):
@@ -38,7 +38,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
 
     Raises ``WireError`` only when the object has no name or uid by which it could be known.
     """
-    findings = Findings()
+    findings = Problems()
     top = head(obj, "Pod", findings)
     if not top.uid:
         raise top.place.at("metadata.uid").error("is missing")
@@ -74,7 +74,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
     )
 
 
-def _part(top: Head, key: str, findings: Findings) -> dict[str, Any]:
+def _part(top: Head, key: str, findings: Problems) -> dict[str, Any]:
     part = top.body.get(key)
     if part is None or isinstance(part, dict):
         return part or {}
@@ -84,7 +84,7 @@ def _part(top: Head, key: str, findings: Findings) -> dict[str, Any]:
     return {}
 
 
-def _assignment(text: str, place: Place) -> Assignment | None:
+def _assignment(text: str, place: FieldPath) -> Assignment | None:
     return assignment(text, place.annotation(names.RESOURCE_STATUS))
 
 

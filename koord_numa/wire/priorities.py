@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from koord_numa.wire.errors import Place
+from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import head
-from koord_numa.wire.reading import Findings, Int64, Strict, read
+from koord_numa.wire.parsing import Int64, Problems, Strict, read
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class RankModel(Strict):
 
 def parse_rank(obj: Mapping[str, Any]) -> Rank:
     """A PriorityClass. Raises ``WireError`` only when it has no name."""
-    findings = Findings()
+    findings = Problems()
     top = head(obj, "PriorityClass", findings)
     model = findings.of(lambda: read(RankModel, top.body, top.place), RankModel())
     preempts = model.preemption_policy or "PreemptLowerPriority"
@@ -55,7 +55,7 @@ def with_priority(pod: Mapping[str, Any], ranks: Iterable[Rank]) -> Mapping[str,
     if name:
         chosen = next((rank for rank in known if rank.name == name), None)
         if chosen is None:
-            raise Place("Pod").at("spec.priorityClassName").error(f"there is no PriorityClass {name}")
+            raise FieldPath("Pod").at("spec.priorityClassName").error(f"there is no PriorityClass {name}")
     else:
         chosen = min((rank for rank in known if rank.everybody), key=lambda rank: (rank.value, rank.name), default=None)
     if chosen is None:

@@ -17,12 +17,12 @@ from koord_numa.core.rebind_request import (
     RebindRequest,
 )
 from koord_numa.wire import names
-from koord_numa.wire.errors import Place
+from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import head, version
-from koord_numa.wire.reading import Findings, Int64, Strict, Words, read, read_time
+from koord_numa.wire.parsing import EnumReader, Int64, Problems, Strict, read, read_time
 
-ACTIONS: Final = Words({action.value: action for action in RebindAction})
-PHASES: Final = Words({phase.value: phase for phase in RebindPhase})
+ACTIONS: Final = EnumReader({action.value: action for action in RebindAction})
+PHASES: Final = EnumReader({phase.value: phase for phase in RebindPhase})
 
 Deadline = Annotated[int, Field(ge=1, le=2**63 - 1)]
 
@@ -53,7 +53,7 @@ def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
 
     Raises ``WireError`` only when the object has no name.
     """
-    findings = Findings()
+    findings = Problems()
     top = head(obj, names.REBIND_KIND, findings)
     place = top.place.at("spec")
     spec = findings.of(lambda: read(RebindSpec, top.body.get("spec") or {}, place), RebindSpec())
@@ -121,7 +121,7 @@ def with_cpus(status_text: str, cpus: CpuSet) -> str:
 
     Raises ``WireError`` when it is no JSON object.
     """
-    place = Place("").annotation(names.RESOURCE_STATUS)
+    place = FieldPath("").annotation(names.RESOURCE_STATUS)
     try:
         status = json.loads(status_text)  # unlike faster readers it keeps integers of any size as they are
     except ValueError as error:

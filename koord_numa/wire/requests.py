@@ -9,12 +9,12 @@ from koord_numa.core.amounts import Amounts
 from koord_numa.core.constraints import Constraints
 from koord_numa.core.request import Container, CpuBind, NumaSpec, PodRequest
 from koord_numa.core.vocabulary import ContainerKind
-from koord_numa.wire.amounts import requested
 from koord_numa.wire.constraints import DemandsModel, PortModel, constraints
-from koord_numa.wire.errors import Place, WireError
+from koord_numa.wire.errors import FieldPath, WireError
 from koord_numa.wire.metadata import Head
+from koord_numa.wire.parsing import Problems, Quantity, Strict, read
 from koord_numa.wire.pod_annotations import policies, priority_class, qos_class
-from koord_numa.wire.reading import Findings, Quantity, Strict, read
+from koord_numa.wire.quantities import requested
 from koord_numa.wire.selectors import label_pairs
 
 
@@ -43,7 +43,7 @@ class Workload(Strict):
     resources: Resources | None = None
 
 
-def pod_request(top: Head, spec: dict[str, Any], priority: int, findings: Findings) -> PodRequest:
+def pod_request(top: Head, spec: dict[str, Any], priority: int, findings: Problems) -> PodRequest:
     """Everything about a pod that may change where it can go."""
     work = _workload(top, spec, findings)
     bind, numa = findings.of(lambda: policies(top.annotations, top.place), _NO_POLICIES)
@@ -72,12 +72,12 @@ class _Work:
     ports: tuple[PortModel, ...]
 
 
-def _workload(top: Head, spec: dict[str, Any], findings: Findings) -> _Work:
+def _workload(top: Head, spec: dict[str, Any], findings: Problems) -> _Work:
     found = findings.of(lambda: _read_workload(spec, top.place.at("spec")), None)
     return _Work(_whatever_counts(spec), {}, None, None, ()) if found is None else found
 
 
-def _read_workload(spec: dict[str, Any], place: Place) -> _Work:
+def _read_workload(spec: dict[str, Any], place: FieldPath) -> _Work:
     work = read(Workload, spec, place)
     containers = tuple(_containers(work, place))
     pod_requests, pod_limits = _pod_level(work.resources, containers, place.at("resources"))
@@ -85,13 +85,13 @@ def _read_workload(spec: dict[str, Any], place: Place) -> _Work:
     return _Work(containers, requested(work.overhead, place.at("overhead")), pod_requests, pod_limits, ports)
 
 
-def _demands(top: Head, spec: dict[str, Any], ports: Iterable[PortModel], findings: Findings) -> Constraints:
+def _demands(top: Head, spec: dict[str, Any], ports: Iterable[PortModel], findings: Problems) -> Constraints:
     node = spec.get("nodeName")
     known = Constraints(node_name=node if isinstance(node, str) else "")
     return findings.of(lambda: _shared(constraints(top, read(DemandsModel, spec, top.place.at("spec")), ports)), known)
 
 
-def _containers(work: Workload, place: Place) -> Iterable[Container]:
+def _containers(work: Workload, place: FieldPath) -> Iterable[Container]:
     for model in work.init_containers or ():
         sidecar = model.restart_policy == "Always"
         kind = ContainerKind.SIDECAR if sidecar else ContainerKind.INIT
@@ -100,7 +100,7 @@ def _containers(work: Workload, place: Place) -> Iterable[Container]:
         yield _container(model, ContainerKind.APP, place.at("containers"))
 
 
-def _container(model: ContainerModel, kind: ContainerKind, place: Place) -> Container:
+def _container(model: ContainerModel, kind: ContainerKind, place: FieldPath) -> Container:
     resources = model.resources or _NO_RESOURCES
     limits = requested(resources.limits, place.at("limits"))
     requests = requested(resources.requests, place.at("requests"))
@@ -108,7 +108,7 @@ def _container(model: ContainerModel, kind: ContainerKind, place: Place) -> Cont
 
 
 def _pod_level(
-    resources: Resources | None, containers: Iterable[Container], place: Place
+    resources: Resources | None, containers: Iterable[Container], place: FieldPath
 ) -> tuple[Amounts | None, Amounts | None]:
     """Requests default to limits only where no container asks for the resource, as in the API server."""
     if resources is None or not (resources.requests or resources.limits):
@@ -145,7 +145,7 @@ def _readable(values: object) -> dict[str, int]:
     for name, value in values.items() if isinstance(values, dict) else ():
         if isinstance(name, str) and isinstance(value, str | int | float) and not isinstance(value, bool):
             try:
-                readable |= requested({name: value}, Place(""))
+                readable |= requested({name: value}, FieldPath(""))
             except WireError:
                 continue  # the problem is on record; this part of the pod simply cannot be counted
     return readable

@@ -10,11 +10,11 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.node import KubeletAllocation
 from koord_numa.core.request import SharedPool
 from koord_numa.wire import names
-from koord_numa.wire.errors import Place
+from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.kubelet_config import BOOLEANS
 from koord_numa.wire.node_annotations import reservation
+from koord_numa.wire.parsing import GoJson, load_json, read_as, read_json
 from koord_numa.wire.pod_annotations import SHARED_POOLS, cpu_list, shared_pools
-from koord_numa.wire.reading import GoJson, load_json, read_as, read_json
 
 
 class PodCpuAllocation(GoJson):
@@ -43,7 +43,7 @@ class ReservedCpus:
     kubelet_pods: tuple[KubeletAllocation, ...]
 
 
-def reserved_cpus(annotations: Mapping[str, str], kubelet: CpuSet | None, place: Place) -> ReservedCpus:
+def reserved_cpus(annotations: Mapping[str, str], kubelet: CpuSet | None, place: FieldPath) -> ReservedCpus:
     """
     The four sources of koordinator's topology options: pods of the kubelet's CPU manager, the kubelet's reserved CPUs,
     the node's reservation (whatever its apply policy), exclusive CPUs of the SYSTEM QoS class.
@@ -56,7 +56,7 @@ def reserved_cpus(annotations: Mapping[str, str], kubelet: CpuSet | None, place:
     return ReservedCpus(cpus, pods)
 
 
-def reported_pools(annotations: Mapping[str, str], place: Place) -> tuple[SharedPool, ...]:
+def reported_pools(annotations: Mapping[str, str], place: FieldPath) -> tuple[SharedPool, ...]:
     """The shared pools as the agent last reported them."""
     text = annotations.get(names.CPU_SHARED_POOLS)
     if text is None:
@@ -66,7 +66,7 @@ def reported_pools(annotations: Mapping[str, str], place: Place) -> tuple[Shared
     return shared_pools(pools or [], place)
 
 
-def _kubelet_pods(annotations: Mapping[str, str], place: Place) -> tuple[KubeletAllocation, ...]:
+def _kubelet_pods(annotations: Mapping[str, str], place: FieldPath) -> tuple[KubeletAllocation, ...]:
     text = annotations.get(names.POD_CPU_ALLOCS)
     if text is None:
         return ()
@@ -85,7 +85,7 @@ def _kubelet_pods(annotations: Mapping[str, str], place: Place) -> tuple[Kubelet
     return tuple(sorted(pods, key=lambda pod: (pod.namespace, pod.name, pod.uid)))
 
 
-def _system_cpus(annotations: Mapping[str, str], place: Place) -> CpuSet:
+def _system_cpus(annotations: Mapping[str, str], place: FieldPath) -> CpuSet:
     text = annotations.get(names.SYSTEM_QOS_RESOURCE)
     if text is None:
         return EMPTY
@@ -95,7 +95,7 @@ def _system_cpus(annotations: Mapping[str, str], place: Place) -> CpuSet:
     return cpus if found.cpuset_exclusive else EMPTY
 
 
-def _flag(value: bool | str, place: Place) -> bool:
+def _flag(value: bool | str, place: FieldPath) -> bool:
     return value if isinstance(value, bool) else bool(value) and BOOLEANS.read(value, place)
 
 

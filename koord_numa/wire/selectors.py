@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from koord_numa.core.constraints import LabelSelector, NodeTerm, Operator, Requirement
-from koord_numa.wire.errors import Place
-from koord_numa.wire.reading import Strict, Words
+from koord_numa.wire.errors import FieldPath
+from koord_numa.wire.parsing import EnumReader, Strict
 
-OPERATORS = Words({operator.value: operator for operator in Operator})
+OPERATORS = EnumReader({operator.value: operator for operator in Operator})
 
 
 class RequirementModel(Strict):
@@ -38,7 +38,7 @@ class NodeSelectorModel(Strict):
     node_selector_terms: list[NodeTermModel] | None = None
 
 
-def requirements(models: Iterable[RequirementModel] | None, place: Place) -> tuple[Requirement, ...]:
+def requirements(models: Iterable[RequirementModel] | None, place: FieldPath) -> tuple[Requirement, ...]:
     """Conditions in a canonical order, so that equal selectors are equal values."""
     found = {
         Requirement(model.key, OPERATORS.read(model.operator, place.at(model.key)), tuple(sorted(model.values or ())))
@@ -48,7 +48,7 @@ def requirements(models: Iterable[RequirementModel] | None, place: Place) -> tup
 
 
 def label_selector(
-    model: LabelSelectorModel | None, place: Place, more: Iterable[Requirement] = ()
+    model: LabelSelectorModel | None, place: FieldPath, more: Iterable[Requirement] = ()
 ) -> LabelSelector | None:
     """A selector with further conditions folded in; an absent selector stays absent and matches nothing."""
     if model is None:
@@ -58,12 +58,12 @@ def label_selector(
     return LabelSelector(tuple(sorted(found, key=_order)))
 
 
-def node_terms(model: NodeSelectorModel, place: Place) -> tuple[NodeTerm, ...]:
+def node_terms(model: NodeSelectorModel, place: FieldPath) -> tuple[NodeTerm, ...]:
     """The terms of a node selector, in the order written."""
     return tuple(node_term(term, place) for term in model.node_selector_terms or ())
 
 
-def node_term(model: NodeTermModel, place: Place) -> NodeTerm:
+def node_term(model: NodeTermModel, place: FieldPath) -> NodeTerm:
     """One node term."""
     return NodeTerm(
         labels=requirements(model.match_expressions, place.at("matchExpressions")),

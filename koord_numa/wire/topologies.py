@@ -7,11 +7,11 @@ from typing import Any
 from koord_numa.core.node import KubeletConfig, Topology
 from koord_numa.core.vocabulary import CpuOwner, NumaPolicy
 from koord_numa.wire import names
+from koord_numa.wire.cpu_topology import machine
 from koord_numa.wire.kubelet_config import NUMA_POLICY_OF, TOPOLOGY_POLICIES, kubelet_config
-from koord_numa.wire.machines import machine
 from koord_numa.wire.metadata import Head, head, version
 from koord_numa.wire.node_annotations import amplification
-from koord_numa.wire.reading import Findings, Strict, read
+from koord_numa.wire.parsing import Problems, Strict, read
 from koord_numa.wire.reserved import reported_pools, reserved_cpus
 from koord_numa.wire.zones import AttributeModel, ZoneModel, distances, zones
 
@@ -30,7 +30,7 @@ def parse_topology(obj: Mapping[str, Any]) -> Topology:
 
     Raises ``WireError`` only when the object has no name.
     """
-    findings = Findings()
+    findings = Problems()
     top = head(obj, names.TOPOLOGY_KIND, findings)
     owner = CpuOwner.SCHEDULER if names.CPU_TOPOLOGY in top.annotations else CpuOwner.KUBELET
     owners = top.metadata.owner_references or ()

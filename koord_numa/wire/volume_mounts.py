@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic import ConfigDict, Field
 
 from koord_numa.wire.metadata import Head
-from koord_numa.wire.reading import Strict
+from koord_numa.wire.parsing import Strict
 
 FREE_KINDS: Final = frozenset(
     {"cephfs", "configMap", "csi", "downwardAPI", "emptyDir", "flocker", "gitRepo", "glusterfs", "hostPath", "image"}

@@ -8,14 +8,14 @@ from pydantic import Field
 from koord_numa.core.constraints import NodeTerm, Operator, Requirement
 from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koord_numa.wire import names
-from koord_numa.wire.errors import Place
+from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import head
-from koord_numa.wire.reading import Findings, Strict, Words, read
+from koord_numa.wire.parsing import EnumReader, Problems, Strict, read
 from koord_numa.wire.selectors import NodeSelectorModel, node_terms
 
 ZONE_SEPARATOR: Final = "__"  # a volume in several zones names them in one label
 
-BINDING_MODES: Final = Words({"Immediate": False, "WaitForFirstConsumer": True})
+BINDING_MODES: Final = EnumReader({"Immediate": False, "WaitForFirstConsumer": True})
 
 
 class VolumeAffinity(Strict):
@@ -71,7 +71,7 @@ class ClassModel(Strict):
 
 def parse_volume(obj: Mapping[str, Any]) -> PersistentVolume:
     """A PersistentVolume. Raises ``WireError`` only when it has no name."""
-    findings = Findings()
+    findings = Problems()
     top = head(obj, "PersistentVolume", findings)
     place = top.place.at("spec")
     spec = findings.of(lambda: read(VolumeSpec, top.body.get("spec") or {}, place), VolumeSpec())
@@ -94,7 +94,7 @@ def parse_volume(obj: Mapping[str, Any]) -> PersistentVolume:
 
 def parse_claim(obj: Mapping[str, Any]) -> PersistentVolumeClaim:
     """A PersistentVolumeClaim. Raises ``WireError`` only when it has no name."""
-    findings = Findings()
+    findings = Problems()
     top = head(obj, "PersistentVolumeClaim", findings)
     spec = findings.of(lambda: read(ClaimSpec, top.body.get("spec") or {}, top.place.at("spec")), ClaimSpec())
     legacy = top.annotations.get(names.LEGACY_CLASS)
@@ -115,7 +115,7 @@ def parse_claim(obj: Mapping[str, Any]) -> PersistentVolumeClaim:
 
 def parse_storage_class(obj: Mapping[str, Any]) -> StorageClass:
     """A StorageClass. Raises ``WireError`` only when it has no name."""
-    findings = Findings()
+    findings = Problems()
     top = head(obj, "StorageClass", findings)
     model = findings.of(lambda: read(ClassModel, top.body, top.place), ClassModel())
     mode = model.volume_binding_mode or "Immediate"
@@ -129,7 +129,7 @@ def parse_storage_class(obj: Mapping[str, Any]) -> StorageClass:
     )
 
 
-def _terms(required: NodeSelectorModel | None, place: Place) -> tuple[NodeTerm, ...] | None:
+def _terms(required: NodeSelectorModel | None, place: FieldPath) -> tuple[NodeTerm, ...] | None:
     return None if required is None else node_terms(required, place)
 
 

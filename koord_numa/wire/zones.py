@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from koord_numa.core.node import Zone
-from koord_numa.wire.amounts import current_name, supply
-from koord_numa.wire.errors import Place, shown
+from koord_numa.wire.errors import FieldPath, shown
 from koord_numa.wire.names import ZONE_TYPE_NUMA
+from koord_numa.wire.parsing import Id, Quantity, Strict
 from koord_numa.wire.pod_annotations import numa_id
-from koord_numa.wire.reading import Id, Quantity, Strict
+from koord_numa.wire.quantities import current_name, supply
 
 # NFD and the exporters write node-0; Koordinator's scheduler also takes x-node-0, and so do we.
 _ZONE_NAME: Final = re.compile(r"(?:.{0,200}[-_])?node-(\d{1,9})", re.ASCII)
@@ -47,7 +47,7 @@ class ZoneModel(Strict):
     resources: list[ResourceModel] | None = None
 
 
-def zones(models: Iterable[ZoneModel], place: Place) -> tuple[Zone, ...]:
+def zones(models: Iterable[ZoneModel], place: FieldPath) -> tuple[Zone, ...]:
     """The NUMA nodes in ascending order. Zones of other types are left alone."""
     found: dict[int, Zone] = {}
     for model in models:
@@ -80,7 +80,7 @@ def _numa_of(name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def _zone(numa: int, model: ZoneModel, place: Place) -> Zone:
+def _zone(numa: int, model: ZoneModel, place: FieldPath) -> Zone:
     capacity: dict[str, int] = {}
     allocatable: dict[str, int] = {}
     available: dict[str, int] = {}
@@ -97,5 +97,5 @@ def _zone(numa: int, model: ZoneModel, place: Place) -> Zone:
     return Zone(numa=numa, capacity=capacity, allocatable=allocatable, available=available)
 
 
-def _or(value: Quantity | None, otherwise: int, name: str, place: Place) -> int:
+def _or(value: Quantity | None, otherwise: int, name: str, place: FieldPath) -> int:
     return otherwise if value is None else supply(name, value, place)

@@ -22,7 +22,7 @@ from koord_numa.handlers import census, kopf_settings
 from koord_numa.runtime import Runtime
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines import Rack
-from koord_numa.settings import Backoff, LeaseSettings, Settings
+from koord_numa.settings import BackoffSettings, LeaseSettings, Settings
 from tests.chaos.churn import Churn
 from tests.chaos.kinds import GPU, MACHINES
 from tests.chaos.replicas import Replica
@@ -37,10 +37,10 @@ pytestmark = [
 
 SETTINGS = Settings(
     lease=LeaseSettings(duration=2.0, renew=1.2, retry=0.2),
-    cool_down=Backoff(initial=0.2, max=0.5),
+    cool_down=BackoffSettings(initial=0.2, max=0.5),
     parked_retry_seconds=1.0,
     settle_seconds=1.0,
-    api_backoff=Backoff(initial=0.05, max=0.5),
+    api_backoff=BackoffSettings(initial=0.05, max=0.5),
 )
 """Times of a scheduler in a hurry: what would take minutes takes seconds."""
 

@@ -14,10 +14,10 @@ from koord_numa.engine.causes import WAKERS, Cause
 from koord_numa.engine.placed_pods import PlacedPods
 from koord_numa.engine.queue import Queue, QueueNumbers, pause
 from koord_numa.engine.request_class import RequestClass, RequestClasses
-from koord_numa.settings import Backoff, Settings
+from koord_numa.settings import BackoffSettings, Settings
 
 CLASSES = RequestClasses(Settings(), PlacedPods())
-PAUSE = Backoff(initial=1, max=8, jitter=0)
+PAUSE = BackoffSettings(initial=1, max=8, jitter=0)
 
 
 def pod(name: str, cpu: int = 1000, priority: int = 0, created: float = 0.0) -> Pod:
@@ -183,7 +183,7 @@ def test_a_removed_pod_does_not_hide_its_class() -> None:
     ("attempts", "dice", "expected"), [(1, 0.0, 1.0), (2, 0.0, 2.0), (9, 0.0, 8.0), (10_000, 0.0, 8.0), (2, 0.5, 1.5)]
 )
 def test_pauses_double_are_capped_and_spread(attempts: int, dice: float, expected: float) -> None:
-    assert pause(Backoff(initial=1, max=8, jitter=0.5), attempts, dice) == expected
+    assert pause(BackoffSettings(initial=1, max=8, jitter=0.5), attempts, dice) == expected
 
 
 @dataclass

@@ -20,7 +20,7 @@ from koord_numa.engine.decider import rules_of
 from koord_numa.engine.node_record import NodeRecord
 from koord_numa.engine.ranking import Ranking
 from koord_numa.engine.sweep import NO, Sweep
-from koord_numa.settings import Profile, ScoringStrategy
+from koord_numa.settings import ProfileSettings, ScoringStrategy
 from tests.engine.clusters import GIB, placed_anyhow, random_node, random_pod, random_request, random_topology
 
 STRATEGIES = tuple(ScoringType)
@@ -35,7 +35,9 @@ class Lab:
         self.dice = Random(seed)
         self.columns = Columns()
         self.state = ClusterState(lambda _cause, record: self.columns.changed(record))
-        self.rules: Rules = rules_of(Profile(scoring_strategy=ScoringStrategy(type=strategy), node_scoring=method))
+        self.rules: Rules = rules_of(
+            ProfileSettings(scoring_strategy=ScoringStrategy(type=strategy), node_scoring=method)
+        )
         self.requests = [random_request(self.dice) for _ in range(5)]
         self.count = 0
         for _ in range(nodes):
@@ -141,7 +143,7 @@ def test_equal_nodes_are_taken_in_the_order_of_their_names_whenever_they_came() 
             node = random_node(Random(1), "same", cpus=16)
             state.observe_node(None, type(node)(name=name, allocatable=node.allocatable))
             request = random_pod(Random(2), "pod", [PodRequest()]).request
-            rules = rules_of(Profile())
+            rules = rules_of(ProfileSettings())
             ranking = ranking or Ranking(ask_of(request, rules), rules, columns)
             ranking.choose()
         verdict = ranking.choose() if ranking else None
@@ -172,7 +174,7 @@ def test_what_a_kubelet_never_does_needs_no_asking() -> None:
 
     def may(request: PodRequest) -> bool:
         columns.refresh()
-        rules = rules_of(Profile())
+        rules = rules_of(ProfileSettings())
         return bool(Sweep(ask_of(request, rules), rules, columns).bounds(np.array([0])) > NO)
 
     assert may(guaranteed(2))

@@ -29,7 +29,7 @@ from koord_numa.engine.decider import Decider, Limits
 from koord_numa.engine.placed_pods import PlacedPods
 from koord_numa.engine.request_class import RequestClasses
 from koord_numa.engine.storage_room import StorageRoom
-from koord_numa.settings import Backoff, Settings
+from koord_numa.settings import BackoffSettings, Settings
 from tests.engine.clusters import random_node, random_pod, random_topology
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 
@@ -162,7 +162,7 @@ def test_the_answer_is_that_of_asking_every_node(seed: int) -> None:
     dice, columns = Random(seed), Columns()
     state = ClusterState(lambda _cause, record: columns.changed(record))
     configured = Settings()
-    decider = Decider(state, columns, Cooling(Backoff()), StorageRoom(lambda: None), Limits(lambda: 0.0, 16))
+    decider = Decider(state, columns, Cooling(BackoffSettings()), StorageRoom(lambda: None), Limits(lambda: 0.0, 16))
     classes = RequestClasses(configured, state.index)
     for number in range(10):
         node = random_node(dice, f"node-{number}", cpus=16)

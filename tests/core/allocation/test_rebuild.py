@@ -13,7 +13,7 @@ from koord_numa.core.ledger import Ledger, holding_of
 from koord_numa.core.verdicts import Placement
 from koord_numa.wire.nodes import parse_node
 from koord_numa.wire.pods import parse_pod
-from koord_numa.wire.status import resource_status
+from koord_numa.wire.resource_status import resource_status
 from koord_numa.wire.topologies import parse_topology
 
 Json = dict[str, Any]

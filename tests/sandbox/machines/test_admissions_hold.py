@@ -20,7 +20,7 @@ from koord_numa.sandbox.apiserver import DeleteOptions, DirectStore
 from koord_numa.sandbox.machines import NodeDescription, Rack, Shape, Style
 from koord_numa.sandbox.machines.hardware import GIB
 from koord_numa.wire import parse_node, parse_pod, parse_topology
-from koord_numa.wire.status import status_text
+from koord_numa.wire.resource_status import status_text
 from tests.sandbox.machines.conftest import MakeRack
 from tests.sandbox.machines.pods import bind
 

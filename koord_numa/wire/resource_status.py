@@ -13,8 +13,8 @@ from koord_numa.core.request import Assignment, Pod
 from koord_numa.core.verdicts import Placement
 from koord_numa.core.vocabulary import CpuBindPolicy
 from koord_numa.wire import names
-from koord_numa.wire.errors import Place, WireError
-from koord_numa.wire.reading import load_json
+from koord_numa.wire.errors import FieldPath, WireError
+from koord_numa.wire.parsing import load_json
 
 _REQUIRED: Final = "requiredCPUBindPolicy"
 _PREFERRED: Final = "preferredCPUBindPolicy"
@@ -80,7 +80,7 @@ def _filled_in(text: str, bind: CpuBindPolicy, required: bool) -> str | None:
 
 def _spec(text: str) -> dict[str, Any]:
     try:
-        spec = load_json(text or "{}", Place("").annotation(names.RESOURCE_SPEC))
+        spec = load_json(text or "{}", FieldPath("").annotation(names.RESOURCE_SPEC))
     except WireError:
         return {}  # such a pod is never placed; a rebind of one that runs must not trip over it
     return spec if isinstance(spec, dict) else {}

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from koord_numa.core.cpuset import MAX_CPU
 from koord_numa.core.machine import Cpu, Machine
-from koord_numa.wire.errors import Place
+from koord_numa.wire.errors import FieldPath
+from koord_numa.wire.parsing import GoJson, Id, read_json
 from koord_numa.wire.pod_annotations import numa_id
-from koord_numa.wire.reading import GoJson, Id, read_json
 
 Distances = Mapping[tuple[int, int], int]
 
@@ -26,13 +26,13 @@ class CpuModel(GoJson):
     uncore: Id | None = None
 
 
-class CpuTopology(GoJson):
+class CpuTopologyModel(GoJson):
     """``node.koordinator.sh/cpu-topology``."""
 
     detail: list[CpuModel] = Field([])
 
 
-def machine(text: str, numa_ids: frozenset[int], distances: Distances, place: Place) -> Machine:
+def machine(text: str, numa_ids: frozenset[int], distances: Distances, place: FieldPath) -> Machine:
     """
     The machine with these CPUs, also with NUMA nodes that have none.
 
@@ -47,9 +47,9 @@ def machine(text: str, numa_ids: frozenset[int], distances: Distances, place: Pl
     return known
 
 
-def _cpus(text: str, place: Place) -> tuple[Cpu, ...]:
+def _cpus(text: str, place: FieldPath) -> tuple[Cpu, ...]:
     found: dict[int, Cpu] = {}
-    for model in read_json(CpuTopology, text, place).detail:
+    for model in read_json(CpuTopologyModel, text, place).detail:
         if model.id > MAX_CPU:
             raise place.error(f"CPU {model.id} is above {MAX_CPU}")
         if model.id in found:

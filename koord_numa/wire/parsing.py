@@ -13,7 +13,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from koord_numa.wire.errors import Place, WireError, shown
+from koord_numa.wire.errors import FieldPath, WireError, shown
 
 LONGEST_JSON: Final = 1 << 20
 """Longer annotations are refused unread; the API server itself stops at 256 KiB for all annotations of an object."""
@@ -54,7 +54,7 @@ class GoJson(Strict):
         return {names.get(str(key).lower(), key): item for key, item in value.items() if item is not None}
 
 
-def read(model: type[Model], value: object, place: Place) -> Model:
+def read(model: type[Model], value: object, place: FieldPath) -> Model:
     """A part of an object as its model."""
     try:
         return model.model_validate(value)
@@ -62,7 +62,7 @@ def read(model: type[Model], value: object, place: Place) -> Model:
         raise _complaint(error, place) from None
 
 
-def read_as(adapter: TypeAdapter[T], value: object, place: Place) -> T:
+def read_as(adapter: TypeAdapter[T], value: object, place: FieldPath) -> T:
     """A value as any type, such as a list of models."""
     try:
         return adapter.validate_python(value, strict=True)
@@ -70,7 +70,7 @@ def read_as(adapter: TypeAdapter[T], value: object, place: Place) -> T:
         raise _complaint(error, place) from None
 
 
-def load_json(text: object, place: Place) -> object:
+def load_json(text: object, place: FieldPath) -> object:
     """The JSON value in an annotation."""
     if not isinstance(text, str):
         raise place.error(f"{shown(text)} is not a text")
@@ -83,19 +83,19 @@ def load_json(text: object, place: Place) -> object:
     return value
 
 
-def read_json(model: type[Model], text: object, place: Place) -> Model:
+def read_json(model: type[Model], text: object, place: FieldPath) -> Model:
     """An annotation that holds one JSON object."""
     return read(model, load_json(text, place), place)
 
 
-class Words(Generic[T]):
+class EnumReader(Generic[T]):
     """A closed enumeration on the wire: canonical spellings, further accepted ones, none of them sensitive to case."""
 
     def __init__(self, canonical: Mapping[str, T], also: Mapping[str, T] | None = None) -> None:
         self._known = {word.lower(): value for word, value in {**(also or {}), **canonical}.items()}
         self._listed = ", ".join(sorted(word for word in canonical if word))
 
-    def read(self, word: str, place: Place) -> T:
+    def read(self, word: str, place: FieldPath) -> T:
         """The value that this word stands for."""
         try:
             return self._known[word.lower()]
@@ -103,7 +103,7 @@ class Words(Generic[T]):
             raise place.error(f"{shown(word)} is none of {self._listed}") from None
 
 
-class Findings:
+class Problems:
     """Reads parts one by one: a part that is malformed gets its stand-in and the first complaint is remembered."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class Findings:
             return otherwise
 
 
-def plain(value: object, place: Place) -> dict[str, Any]:
+def plain(value: object, place: FieldPath) -> dict[str, Any]:
     """The top of an API object as a plain dict: Kopf and others hand over mappings of their own kind."""
     if isinstance(value, dict):
         return value
@@ -127,7 +127,7 @@ def plain(value: object, place: Place) -> dict[str, Any]:
     raise place.error(f"{shown(value)} is not an object")
 
 
-def read_time(text: str, place: Place) -> float:
+def read_time(text: str, place: FieldPath) -> float:
     """Seconds since the epoch of an RFC 3339 time."""
     seconds = _seconds(text[:40])
     if seconds is None:
@@ -144,7 +144,7 @@ def _seconds(text: str) -> float | None:
         return None
 
 
-def _complaint(error: ValidationError, place: Place) -> WireError:
+def _complaint(error: ValidationError, place: FieldPath) -> WireError:
     first = error.errors(include_url=False, include_context=False)[0]
     path = ""
     for step in first["loc"]:

@@ -18,7 +18,7 @@ from koord_numa.core.request import PodRequest
 from koord_numa.wire import names
 from koord_numa.wire.constraints import DemandsModel
 from koord_numa.wire.metadata import Head
-from koord_numa.wire.reading import Findings
+from koord_numa.wire.parsing import Problems
 from koord_numa.wire.requests import ContainerModel, Workload, pod_request
 from koord_numa.wire.volume_mounts import FREE_KINDS
 
@@ -31,13 +31,13 @@ _ANNOTATIONS: Final = (
 )
 
 
-def remembered_request(top: Head, spec: dict[str, Any], priority: int, findings: Findings) -> PodRequest:
+def remembered_request(top: Head, spec: dict[str, Any], priority: int, findings: Problems) -> PodRequest:
     """The pod's request, from memory if another pod, or this one before, asked for the same."""
     node = spec.get("nodeName") or ""
     key = _digest(top, spec, priority) if isinstance(node, str) else b""
     known = _REQUESTS.get(key)
     if known is None:
-        found = Findings()
+        found = Problems()
         known = pod_request(top, spec, priority, found)
         if found.problem:
             findings.problem = findings.problem or found.problem

@@ -5,9 +5,9 @@ from functools import lru_cache
 from typing import Final
 
 from koord_numa.core import quantity
-from koord_numa.wire.errors import Place, shown
+from koord_numa.wire.errors import FieldPath, shown
 from koord_numa.wire.names import RENAMED_RESOURCES
-from koord_numa.wire.reading import Quantity
+from koord_numa.wire.parsing import Quantity
 
 LARGEST: Final = 2**60
 """Amounts end here (an exbibyte): nobody has more, and more could not be added up in 64 bits."""
@@ -15,7 +15,7 @@ LARGEST: Final = 2**60
 _LONGEST: Final = 64  # of a quantity's text; the memory of the cache below stays bounded
 
 
-def requested(values: Mapping[str, Quantity] | None, place: Place) -> dict[str, int]:
+def requested(values: Mapping[str, Quantity] | None, place: FieldPath) -> dict[str, int]:
     """What somebody asks for, rounded up as Kubernetes rounds requests. A negative amount is malformed."""
     if not values:
         return {}
@@ -26,12 +26,12 @@ def requested(values: Mapping[str, Quantity] | None, place: Place) -> dict[str, 
     return _renamed(amounts)
 
 
-def supplied(values: Mapping[str, Quantity] | None, place: Place) -> dict[str, int]:
+def supplied(values: Mapping[str, Quantity] | None, place: FieldPath) -> dict[str, int]:
     """What there is, rounded down; less than nothing is nothing."""
     return {} if not values else _renamed({name: supply(name, value, place) for name, value in values.items()})
 
 
-def supply(name: str, value: Quantity, place: Place) -> int:
+def supply(name: str, value: Quantity, place: FieldPath) -> int:
     """What there is of one resource."""
     return max(0, _parsed(_supply, name, value, place))
 
@@ -48,7 +48,7 @@ def _renamed(amounts: dict[str, int]) -> dict[str, int]:
     return old | {name: amount for name, amount in amounts.items() if name not in RENAMED_RESOURCES}
 
 
-def _parsed(parse: Callable[[str, Quantity], int | None], name: str, value: Quantity, place: Place) -> int:
+def _parsed(parse: Callable[[str, Quantity], int | None], name: str, value: Quantity, place: FieldPath) -> int:
     short = len(name) <= 4 * _LONGEST and (not isinstance(value, str) or len(value) <= _LONGEST)
     found = parse(name, value) if short else None
     if found is None:
