@@ -12,16 +12,16 @@ from typing import Final
 
 from bench.figure import Figure, NotMeasurableError
 from bench.vectors import recorded
-from koord_numa.core.accounts import accounts
 from koord_numa.core.allocate import AllocateOptions, allocate_demand, demand_of
-from koord_numa.core.allocation.affinity import elect
-from koord_numa.core.allocation.demand import Demand
-from koord_numa.core.allocation.need import offers
-from koord_numa.core.allocation.occupants import cpu_occupancy, numa_occupancy
-from koord_numa.core.allocation.place import place
+from koord_numa.core.allocation.demand import AllocationDemand
+from koord_numa.core.allocation.grant import place
+from koord_numa.core.allocation.numa_offers import offers
+from koord_numa.core.allocation.numa_selection import elect
+from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.numa.exclusive import Exclusivity
+from koord_numa.core.numa_free import accounts
 from koord_numa.core.request import PodRequest
 from koord_numa.core.vocabulary import NumaPolicy, QosClass
 from tests.conformance.koord_rm_cases import Question, load
@@ -78,7 +78,7 @@ def _own_machines() -> Iterator[Figure]:
         ledger = _third_full(where)
         for name, request in PODS.items():
             demand = demand_of(request, AllocateOptions())
-            if not isinstance(demand, Demand):
+            if not isinstance(demand, AllocationDemand):
                 raise TypeError(f"{name} is refused everywhere: {demand}")
             spent = _micros(lambda demand=demand, where=where, ledger=ledger: _after_a_change(demand, where, ledger))  # type: ignore[misc]  # bound per case
             target = PER_NUMA_US * max(8, len(where.zones))
@@ -100,7 +100,7 @@ def _third_full(where: Inventory) -> Ledger:
     )
 
 
-def _after_a_change(demand: Demand, where: Inventory, ledger: Ledger) -> object:
+def _after_a_change(demand: AllocationDemand, where: Inventory, ledger: Ledger) -> object:
     ledger.derived.clear()
     return allocate_demand(demand, where, ledger)
 

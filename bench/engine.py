@@ -16,10 +16,10 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from bench.figure import Figure
-from koord_numa.core.amounts import Amounts, subtract_to_zero
-from koord_numa.core.machine import Machine, regular_machine
-from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
+from koord_numa.core.cpu_topology import CpuTopology, regular_topology
+from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.request import Container, NumaSpec, Pod, PodKey, PodRequest
+from koord_numa.core.resources import ResourceList, subtract_to_zero
 from koord_numa.core.verdicts import Placement, Unschedulable
 from koord_numa.core.vocabulary import (
     ContainerKind,
@@ -140,7 +140,7 @@ def new_engine(settings: Settings | None = None) -> Engine:
 def make_cluster(size: int, kinds: tuple[Kind, ...] = KINDS, full: float = 0.5) -> Cluster:
     """So many nodes, filled to a share of their CPUs with a mix of pods."""
     cluster = Cluster(new_engine(), Random(7))
-    machines = [regular_machine(*kind.shape) for kind in kinds]
+    machines = [regular_topology(*kind.shape) for kind in kinds]
     for number in range(size):
         which = number % len(kinds)
         node, topology = _node(f"node-{number:05}", kinds[which], machines[which])
@@ -154,7 +154,7 @@ def make_cluster(size: int, kinds: tuple[Kind, ...] = KINDS, full: float = 0.5) 
     return cluster
 
 
-def _node(name: str, kind: Kind, machine: Machine) -> tuple[Node, Topology | None]:
+def _node(name: str, kind: Kind, machine: CpuTopology) -> tuple[Node, NodeResourceTopology | None]:
     count, gib = len(machine.cpus), 4 * len(machine.cpus)
     amounts = {"cpu": count * 1000, "memory": gib * GIB, "pods": 250}
     if kind.gpus:
@@ -168,11 +168,11 @@ def _node(name: str, kind: Kind, machine: Machine) -> tuple[Node, Topology | Non
     if kind.owner is None:
         return node, None
     numas = len(machine.numa_ids)
-    share: Amounts = {name: amount // numas for name, amount in amounts.items() if name != "pods"}
+    share: ResourceList = {name: amount // numas for name, amount in amounts.items() if name != "pods"}
     zones = tuple(Zone(numa, share, share, share) for numa in machine.numa_ids)
     owned = kind.owner is CpuOwner.SCHEDULER
     kubelet = KubeletConfig(topology_policy=None if owned else KubeletPolicy.SINGLE_NUMA_NODE)
-    topology = Topology(
+    topology = NodeResourceTopology(
         node=name,
         owner=kind.owner,
         zones=zones,

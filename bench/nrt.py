@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from bench.figure import Figure, NotMeasurableError
-from koord_numa.core.node import KubeletConfig, Topology, Zone
+from koord_numa.core.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.score.zone_sweep import SweepResult, ZoneColumns
 from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, KubeletScope, KubeQos, ScoringType
 from tests.conformance.nrt import load_pod
@@ -40,13 +40,15 @@ def figures() -> Iterator[Figure]:
         yield Figure(f"nrt sweep of 5,000 nodes, {name}", median(times), "ms", _TARGET_MS, note=note)
 
 
-def _topology(row: Mapping[str, Any], costs: Mapping[tuple[int, int], int]) -> Topology:
+def _topology(row: Mapping[str, Any], costs: Mapping[tuple[int, int], int]) -> NodeResourceTopology:
     zones = []
     for numa, (cpus, mebibytes) in enumerate(zip(row["cpu"], row["mem_mi"], strict=True)):
         free = {"cpu": cpus * 1000, "memory": mebibytes << 20}
         zones.append(Zone(numa, free, free, free))
     config = KubeletConfig(topology_policy=KubeletPolicy.SINGLE_NUMA_NODE, topology_scope=KubeletScope(row["scope"]))
-    return Topology(node="node", owner=CpuOwner.KUBELET, zones=tuple(zones), kubelet=config, distances=costs)
+    return NodeResourceTopology(
+        node="node", owner=CpuOwner.KUBELET, zones=tuple(zones), kubelet=config, distances=costs
+    )
 
 
 def _check(result: SweepResult, rows: list[Mapping[str, Any]], position: int) -> None:

@@ -20,10 +20,10 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from bench.figure import Figure, NotMeasurableError
-from koord_numa.core.amounts import CPU, Amounts
-from koord_numa.core.machine import regular_machine
-from koord_numa.core.node import Node, Topology, Zone
+from koord_numa.core.cpu_topology import regular_topology
+from koord_numa.core.node import Node, NodeResourceTopology, Zone
 from koord_numa.core.request import Container, Pod, PodKey, PodRequest
+from koord_numa.core.resources import CPU, ResourceList
 from koord_numa.core.verdicts import Alignment
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, NumaPolicy, QosClass, ScoringType
 from koord_numa.engine import Engine, Outside, Source
@@ -84,7 +84,7 @@ def folder() -> Path:
     return shared
 
 
-def read_nodes() -> Iterator[tuple[Node, Topology]]:
+def read_nodes() -> Iterator[tuple[Node, NodeResourceTopology]]:
     """Every machine with the topology that is assumed for it."""
     with (folder() / "openb_node_list_all_node.csv").open() as file:
         for row in csv.DictReader(file):
@@ -98,15 +98,15 @@ def read_jobs() -> list[Job]:
     return sorted(jobs, key=lambda job: (job.arrives, job.pod.key.name))
 
 
-def _machine(row: dict[str, str]) -> tuple[Node, Topology]:
+def _machine(row: dict[str, str]) -> tuple[Node, NodeResourceTopology]:
     name, cpu, gpus = row["sn"], int(row["cpu_milli"]), int(row["gpu"])
     numas = 2 if cpu >= TWO_NUMA else 1
     amounts = {CPU: cpu, "memory": int(row["memory_mib"]) * MIB, "pods": 250} | ({GPU: gpus * 1000} if gpus else {})
     node = Node(name=name, uid=name, allocatable=amounts, numa_policy=NumaPolicy.BEST_EFFORT)
-    machine = regular_machine(numas, 1, cpu // 2000 // numas, 2)
-    share: Amounts = {resource: amount // numas for resource, amount in amounts.items() if resource != "pods"}
+    machine = regular_topology(numas, 1, cpu // 2000 // numas, 2)
+    share: ResourceList = {resource: amount // numas for resource, amount in amounts.items() if resource != "pods"}
     zones = tuple(Zone(numa, share, share, share) for numa in machine.numa_ids)
-    return node, Topology(node=name, owner=CpuOwner.SCHEDULER, zones=zones, machine=machine)
+    return node, NodeResourceTopology(node=name, owner=CpuOwner.SCHEDULER, zones=zones, machine=machine)
 
 
 def _job(row: dict[str, str]) -> Job:

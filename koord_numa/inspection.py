@@ -7,12 +7,12 @@ As Koordinator's scheduler service, which dumps a node's allocations at ``/nodes
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from koord_numa.core.candidate import Candidate
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Holding
-from koord_numa.core.node import Topology
+from koord_numa.core.node import NodeResourceTopology
+from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.numa_usage import largest_aligned, rooms
 from koord_numa.core.request import Pod
-from koord_numa.core.room import largest_aligned, rooms
 from koord_numa.core.verdicts import Rejection
 from koord_numa.engine.engine import Engine
 from koord_numa.engine.node_record import NodeRecord
@@ -80,7 +80,7 @@ def _refusals(rejections: Mapping[str, Rejection]) -> Sheet:
     return {node: {"reason": it.reason.value, "message": it.message} for node, it in sorted(rejections.items())}
 
 
-def _why_closed(record: NodeRecord, seen: Candidate | None) -> str:
+def _why_closed(record: NodeRecord, seen: NodeSnapshot | None) -> str:
     if seen is None:
         return "there is no such Node"
     closed = seen.barred or (seen.offer if isinstance(seen.offer, Rejection) else None)
@@ -89,7 +89,7 @@ def _why_closed(record: NodeRecord, seen: Candidate | None) -> str:
     return "the node is cordoned" if record.node is not None and record.node.unschedulable else ""
 
 
-def _topology(topology: Topology) -> Sheet:
+def _topology(topology: NodeResourceTopology) -> Sheet:
     return {"version": topology.resource_version, "cpusOf": topology.owner.value, "problem": topology.problem}
 
 
@@ -101,7 +101,7 @@ def _free_cpus(record: NodeRecord) -> str | None:
     return str(offer.cpus - record.ledger.cpus)
 
 
-def _numa(seen: Candidate) -> Iterator[Sheet]:
+def _numa(seen: NodeSnapshot) -> Iterator[Sheet]:
     for room in rooms(seen):
         yield {"numa": room.numa, "total": quantities(room.total), "free": quantities(room.free)}
 

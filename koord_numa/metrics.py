@@ -17,9 +17,9 @@ from koord_numa import __version__
 from koord_numa.cluster.events import EventRecorder
 from koord_numa.cluster.lease import Alone, LeaseElection
 from koord_numa.cluster.loop_lag import LoopLag
-from koord_numa.core.amounts import CPU, MILLI
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
+from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.verdicts import Alignment, Reason
 from koord_numa.engine.engine import Engine
 from koord_numa.engine.meter import Histogram, Result

@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from koord_numa.core.amounts import CPU, MEMORY
+from koord_numa.core.resources import CPU, MEMORY
 from koord_numa.core.vocabulary import CpuBindPolicy, NodeScoring, NumaExclusive, NumaPolicy, ScoringType
 
 API_VERSION: Final = "koord-numa.io/v1alpha1"

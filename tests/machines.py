@@ -3,23 +3,24 @@
 from collections.abc import Mapping
 from typing import Any
 
-from koord_numa.core.machine import Counts, Cpu, Machine
+from koord_numa.core.cpu_topology import Cpu, CpuTopology, TopologyCounts
 
 Row = tuple[int, int, int, int, int]  # cpu, core, numa, socket, uncore
 
 
-def machine(shorthand: str, layout: str = "seq") -> Machine:
+def machine(shorthand: str, layout: str = "seq") -> CpuTopology:
     """``sockets x NUMA nodes per socket x cores per NUMA node x threads``; ``split`` numbers siblings far apart."""
     sockets, numa, cores, threads = map(int, shorthand.split("x"))
     return machine_from_topo({"s": sockets, "n": numa, "c": cores, "t": threads, "layout": layout, "coreid": "global"})
 
 
-def machine_from_topo(topo: Mapping[str, Any]) -> Machine:
+def machine_from_topo(topo: Mapping[str, Any]) -> CpuTopology:
     """The machine of a recorded ``topo``: regular in shorthand, or each CPU listed, perhaps with declared totals."""
     counts = topo.get("counts")
-    return Machine(
+    return CpuTopology(
         cpus=tuple(Cpu(*row) for row in (_listed(topo["cpus"]) if "cpus" in topo else _regular(topo))),
-        declared=counts and Counts(**{("uncores" if name == "uncore" else name): n for name, n in counts.items()}),
+        declared=counts
+        and TopologyCounts(**{("uncores" if name == "uncore" else name): n for name, n in counts.items()}),
     )
 
 

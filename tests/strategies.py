@@ -2,9 +2,9 @@
 
 from hypothesis import strategies as st
 
-from koord_numa.core.cpus.ask import CpuAsk, Occupancy
+from koord_numa.core.cpu_topology import Cpu, CpuTopology
+from koord_numa.core.cpus.ask import CpuAsk, CpuOccupancy
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.machine import Cpu, Machine
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from tests.machines import machine
 
@@ -12,7 +12,7 @@ BINDS = (CpuBindPolicy.NONE, CpuBindPolicy.DEFAULT, CpuBindPolicy.FULL_PCPUS, Cp
 
 
 @st.composite
-def regular_machines(draw: st.DrawFn, max_cpus: int = 64) -> Machine:
+def regular_machines(draw: st.DrawFn, max_cpus: int = 64) -> CpuTopology:
     """Sockets, NUMA nodes, cores and threads of equal size, numbered either way."""
     sockets, numa = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     threads = draw(st.sampled_from([1, 2, 2, 4]))
@@ -21,7 +21,7 @@ def regular_machines(draw: st.DrawFn, max_cpus: int = 64) -> Machine:
 
 
 @st.composite
-def odd_machines(draw: st.DrawFn, max_cores: int = 10) -> Machine:
+def odd_machines(draw: st.DrawFn, max_cores: int = 10) -> CpuTopology:
     """Sparse and shuffled ids, cores of unequal size, unequal NUMA nodes, some without CPUs, core ids that repeat."""
     homes = draw(st.lists(st.sampled_from([0, 1, 2, 5]), min_size=1, max_size=max_cores))
     sizes = draw(st.lists(st.sampled_from([1, 2, 2, 3]), min_size=len(homes), max_size=len(homes)))
@@ -31,15 +31,15 @@ def odd_machines(draw: st.DrawFn, max_cores: int = 10) -> Machine:
         for position, (numa, size) in enumerate(zip(homes, sizes, strict=True))
         for _ in range(size)
     )
-    return Machine(cpus=cpus, numa_ids=(63,))
+    return CpuTopology(cpus=cpus, numa_ids=(63,))
 
 
-def machines(max_cpus: int = 64) -> st.SearchStrategy[Machine]:
+def machines(max_cpus: int = 64) -> st.SearchStrategy[CpuTopology]:
     """Machines of both kinds."""
     return regular_machines(max_cpus) | odd_machines()
 
 
-def cpusets_of(some: Machine) -> st.SearchStrategy[CpuSet]:
+def cpusets_of(some: CpuTopology) -> st.SearchStrategy[CpuSet]:
     """Some of a machine's CPUs: each for itself, or nearly all."""
     ids = [cpu.id for cpu in some.cpus]
     few = st.sets(st.sampled_from(ids)).map(CpuSet.of)
@@ -58,10 +58,10 @@ def asks(draw: st.DrawFn, most: int) -> CpuAsk:
 
 
 @st.composite
-def occupancies(draw: st.DrawFn, some: Machine) -> Occupancy:
+def occupancies(draw: st.DrawFn, some: CpuTopology) -> CpuOccupancy:
     """CPUs held by others: exclusive ones, and use counts where CPUs may be shared."""
     held = [
         (draw(cpusets_of(some)), draw(st.sampled_from(list(CpuExclusivePolicy))))
         for _ in range(draw(st.integers(0, 3)))
     ]
-    return Occupancy.of(held, limit=draw(st.sampled_from([1, 4])))
+    return CpuOccupancy.of(held, limit=draw(st.sampled_from([1, 4])))

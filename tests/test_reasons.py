@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from koord_numa.core.allocate import AllocateOptions, WithoutTopology
-from koord_numa.core.candidate import Candidate, candidate
 from koord_numa.core.constraints import (
     Constraints,
     HostPort,
@@ -20,13 +19,14 @@ from koord_numa.core.constraints import (
     TaintEffect,
 )
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.decide import Ask, Rules, ask_of, evaluate, refuse_everywhere
+from koord_numa.core.decide import Profile, SchedulingRequest, ask_of, evaluate, refuse_everywhere
 from koord_numa.core.fit.pod_affinity import neighbourhood
 from koord_numa.core.fit.spread import spread_view
 from koord_numa.core.fit.volumes import Storage
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.ledger import Ledger
-from koord_numa.core.node import KubeletAllocation, KubeletConfig, Node, Taint, Topology, Zone
+from koord_numa.core.node import KubeletAllocation, KubeletConfig, Node, NodeResourceTopology, Taint, Zone
+from koord_numa.core.node_snapshot import NodeSnapshot, candidate
 from koord_numa.core.request import Pod, PodKey, PodRequest
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.core.vocabulary import (
@@ -46,21 +46,21 @@ from tests.core.allocation.nodes import GI, held, pod
 
 LSR = QosClass.LSR
 PLAIN = pod(1000, GI)
-RULES = Rules()
+RULES = Profile()
 Situation = Callable[[], Rejection | object]
 
 
-def ours(name: str = "n", ledger: Ledger | None = None, **fields: Any) -> Candidate:
+def ours(name: str = "n", ledger: Ledger | None = None, **fields: Any) -> NodeSnapshot:
     """A node of 16 CPUs that are ours to give."""
     offer = nodes.node(**fields)
     return candidate(Node(name, allocatable=offer.allocatable), offer, ledger or Ledger())
 
 
-def kubelets(policy: KubeletPolicy = KubeletPolicy.SINGLE_NUMA_NODE, **config: Any) -> Candidate:
+def kubelets(policy: KubeletPolicy = KubeletPolicy.SINGLE_NUMA_NODE, **config: Any) -> NodeSnapshot:
     """A node of a kubelet with two NUMA nodes of eight CPUs; of 32Gi on each, half is in use and nobody knows by whom."""
     capacity = {"cpu": 8000, "memory": 32 * GI}
     free = {"cpu": 8000, "memory": 16 * GI}
-    published = Topology(
+    published = NodeResourceTopology(
         node="n",
         owner=CpuOwner.KUBELET,
         zones=(Zone(0, capacity, capacity, free), Zone(1, capacity, capacity, free)),
@@ -70,17 +70,17 @@ def kubelets(policy: KubeletPolicy = KubeletPolicy.SINGLE_NUMA_NODE, **config: A
     return candidate(node, kubelet_view(node, published, ()), Ledger())
 
 
-def asks(request: PodRequest, where: Candidate, rules: Rules = RULES) -> Situation:
+def asks(request: PodRequest, where: NodeSnapshot, rules: Profile = RULES) -> Situation:
     """What this node answers."""
     return lambda: evaluate(ask_of(request, rules), where, rules)
 
 
-def demands(where: Candidate | None = None, **constraints: Any) -> Situation:
+def demands(where: NodeSnapshot | None = None, **constraints: Any) -> Situation:
     """What a node answers to a small pod with these demands."""
     return asks(replace(PLAIN, constraints=Constraints(**constraints)), where or ours())
 
 
-def with_node(where: Candidate, **fields: Any) -> Candidate:
+def with_node(where: NodeSnapshot, **fields: Any) -> NodeSnapshot:
     """The same node with other fields of the Node object."""
     return replace(where, node=replace(where.node, **fields))
 
@@ -121,7 +121,7 @@ def barred(**fields: Any) -> Rejection | None:
 
 def everywhere(**constraints: Any) -> Rejection | None:
     """What is said before any node is asked."""
-    ask: Ask = ask_of(replace(PLAIN, constraints=Constraints(**constraints)), RULES)
+    ask: SchedulingRequest = ask_of(replace(PLAIN, constraints=Constraints(**constraints)), RULES)
     return refuse_everywhere(replace(ask, storage=Storage(known=False)))
 
 
@@ -132,7 +132,7 @@ MALFORMED = replace(ours(), offer=replace(nodes.node(), machine=None, zones=(), 
 BARE = replace(ours(), offer=replace(nodes.node(), machine=None, zones=()))
 SHARED_CORES = Ledger.of([held(f"p{core}", str(2 * core)) for core in range(8)])
 
-CLASHING = Topology(
+CLASHING = NodeResourceTopology(
     node="n",
     owner=CpuOwner.SCHEDULER,
     kubelet_pods=(KubeletAllocation("ns", "by-the-kubelet", "k", CpuSet.parse("2-5"), managed_by_kubelet=True),),
@@ -143,7 +143,7 @@ SITUATIONS: dict[Reason, Situation] = {
     Reason.CPUS: asks(
         pod(4000, qos=LSR, required=CpuBindPolicy.FULL_PCPUS),
         ours(ledger=SHARED_CORES),
-        Rules(allocate=AllocateOptions(numa_policy=NumaPolicy.NONE)),
+        Profile(allocate=AllocateOptions(numa_policy=NumaPolicy.NONE)),
     ),
     Reason.CPU_COUNT: asks(pod(1500, qos=LSR), ours()),
     Reason.BIND_POLICY: asks(
@@ -184,6 +184,6 @@ def test_every_reason_is_given(reason: Reason) -> None:
 def test_a_profile_can_permit_nodes_without_topology() -> None:
     """The reason ``no-topology`` is a matter of configuration where only an alignment is missing."""
     aligned = pod(1000, GI, limit=2000, numa=NumaPolicy.SINGLE_NUMA_NODE)
-    permissive = Rules(allocate=AllocateOptions(without_topology=WithoutTopology.PERMIT))
+    permissive = Profile(allocate=AllocateOptions(without_topology=WithoutTopology.PERMIT))
     assert isinstance(asks(aligned, BARE)(), Rejection)
     assert not isinstance(asks(aligned, BARE, permissive)(), Rejection)

@@ -17,8 +17,8 @@ from koord_numa.cli._facts import Facts, facts_in, read_facts
 from koord_numa.cli._onlooker import Onlooker
 from koord_numa.cluster.client import Api, NoCredentials
 from koord_numa.cluster.resources import BUDGETS, CLAIMS, STORAGE_CLASSES, VOLUMES
-from koord_numa.core.candidate import Candidate
-from koord_numa.core.node import Topology
+from koord_numa.core.node import NodeResourceTopology
+from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement, Rejection
@@ -47,13 +47,13 @@ class Snapshot:
 
     engine: Engine
     pods: Sequence[Pod]
-    topologies: Mapping[str, Topology]
+    topologies: Mapping[str, NodeResourceTopology]
 
     def find(self, namespace: str, name: str) -> Pod | None:
         """A pod by its name."""
         return next((pod for pod in self.pods if (pod.key.namespace, pod.key.name) == (namespace, name)), None)
 
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[NodeSnapshot]:
         """Every node, by name."""
         records = sorted(self.engine.state.nodes.items())
         return [seen for _, record in records if (seen := record.candidate()) is not None]

@@ -10,11 +10,11 @@ from typing import Any, Final
 from koord_numa.cli._report import Seen, find_cpus, numa_of
 from koord_numa.cli._sandbox_world import World
 from koord_numa.cli._words import count
-from koord_numa.core.amounts import CPU, MILLI
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY
-from koord_numa.core.effective import effective_requests
-from koord_numa.core.machine import Machine
+from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import Pod
+from koord_numa.core.resources import CPU, MILLI
 from koord_numa.sandbox.machines import NodeDescription, SimulatedNode, Style
 from koord_numa.wire.pods import parse_pod
 
@@ -141,7 +141,7 @@ def titles(world: World) -> dict[str, str]:
     return {name: _title(node.description) for name, node in world.rack.nodes.items()}
 
 
-def machine_to_show(world: World, pods: Sequence[Seen]) -> tuple[str, Machine]:
+def machine_to_show(world: World, pods: Sequence[Seen]) -> tuple[str, CpuTopology]:
     """The machine whose CPUs tell most: the one with most pods that hold CPUs, among those of less than 128 CPUs if any."""
     counts = Counter(seen.pod.node for seen in pods if seen.cpus)
     machines = {name: node.description.hardware.machine for name, node in world.rack.nodes.items()}

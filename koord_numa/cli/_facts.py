@@ -28,7 +28,7 @@ from koord_numa.cluster.resources import (
 )
 from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.namespaces import Namespace
-from koord_numa.core.node import Node, Topology
+from koord_numa.core.node import Node, NodeResourceTopology
 from koord_numa.core.request import Pod
 from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koord_numa.ports import Forbidden
@@ -50,7 +50,7 @@ class Facts:
     """Parsed objects by kind. ``unread`` are resources that could not be listed, with the reason."""
 
     nodes: list[Node] = field(default_factory=list)
-    topologies: list[Topology] = field(default_factory=list)
+    topologies: list[NodeResourceTopology] = field(default_factory=list)
     pods: list[Pod] = field(default_factory=list)
     namespaces: list[Namespace] = field(default_factory=list)
     claims: list[PersistentVolumeClaim] = field(default_factory=list)

@@ -9,13 +9,13 @@ from koord_numa.cli._cluster import Snapshot
 from koord_numa.cli._columns import Columns
 from koord_numa.cli._picture import Owner, Picture
 from koord_numa.cli._words import NONE, asked, count, numa_text, policies, short_amounts
-from koord_numa.core.amounts import CPU, MEMORY, MILLI
-from koord_numa.core.candidate import Candidate
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.room import NumaRoom, largest_aligned, rooms
+from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.numa_usage import NumaUsage, largest_aligned, rooms
+from koord_numa.core.resources import CPU, MEMORY, MILLI
 from koord_numa.core.verdicts import Rejection
 
 HEADINGS = ("NODE", "CPUS OF", "POLICY", "SCOPE", "NUMA", "FREE-CPU", "LARGEST", "TRUST")
@@ -27,7 +27,7 @@ def nodes_table(snapshot: Snapshot) -> Iterator[Text]:
     return Columns(HEADINGS, [_row(seen, snapshot) for seen in snapshot.candidates()]).lines()
 
 
-def node_report(seen: Candidate, snapshot: Snapshot, width: int) -> Iterator[Text]:
+def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[Text]:
     """One node: its line, every NUMA node with its amounts, its CPUs as a picture where they are known, and its pods."""
     yield from Columns(HEADINGS, [_row(seen, snapshot)]).lines()
     found = rooms(seen)
@@ -46,7 +46,7 @@ def node_report(seen: Candidate, snapshot: Snapshot, width: int) -> Iterator[Tex
     yield from Columns(("POD", "QOS", "ASKS FOR", "POLICY", "NUMA", "CPUS"), list(_pods(seen, snapshot))).lines()
 
 
-def trust(seen: Candidate, snapshot: Snapshot) -> str:
+def trust(seen: NodeSnapshot, snapshot: Snapshot) -> str:
     """``ok``, or in a few words why the node's numbers cannot be relied upon, or why it takes no pods."""
     if seen.barred is not None:
         return seen.barred.detail or seen.barred.message
@@ -62,13 +62,13 @@ def trust(seen: Candidate, snapshot: Snapshot) -> str:
     return topology.problem or "ok"
 
 
-def _shared(seen: Candidate) -> dict[int, str]:
+def _shared(seen: NodeSnapshot) -> dict[int, str]:
     """Per NUMA node how many pods share its CPUs there, as far as that is known."""
     counts = Counter(numa for held in seen.ledger if not held.cpus for numa, _ in held.numa)
     return {numa: f"{count(number, 'pod')} on shared CPUs" for numa, number in counts.items()}
 
 
-def _row(seen: Candidate, snapshot: Snapshot) -> list[str]:
+def _row(seen: NodeSnapshot, snapshot: Snapshot) -> list[str]:
     owner, policy, scope = _rule(seen)
     found = rooms(seen)
     numa = [_cpus(room) for room in found]
@@ -87,7 +87,7 @@ def _row(seen: Candidate, snapshot: Snapshot) -> list[str]:
     ]
 
 
-def _rule(seen: Candidate) -> tuple[str, str, str]:
+def _rule(seen: NodeSnapshot) -> tuple[str, str, str]:
     """Who chooses CPUs, by which NUMA policy, for what unit."""
     offer = seen.offer
     if isinstance(offer, KubeletView):
@@ -98,11 +98,11 @@ def _rule(seen: Candidate) -> tuple[str, str, str]:
     return NONE, NONE, NONE
 
 
-def _cpus(room: NumaRoom) -> str:
+def _cpus(room: NumaUsage) -> str:
     return f"{room.free.get(CPU, 0) / MILLI:g}/{room.total.get(CPU, 0) / MILLI:g}"
 
 
-def _amounts(found: tuple[NumaRoom, ...]) -> Iterator[list[str]]:
+def _amounts(found: tuple[NumaUsage, ...]) -> Iterator[list[str]]:
     for room in found:
         for name in sorted(name for name, amount in room.total.items() if amount or name in (CPU, MEMORY)):
             free, there = (
@@ -111,7 +111,7 @@ def _amounts(found: tuple[NumaRoom, ...]) -> Iterator[list[str]]:
             yield [str(room.numa), name, free, there]
 
 
-def _pods(seen: Candidate, snapshot: Snapshot) -> Iterator[list[str]]:
+def _pods(seen: NodeSnapshot, snapshot: Snapshot) -> Iterator[list[str]]:
     record = snapshot.engine.state.nodes[seen.node.name]
     for held in sorted(seen.ledger, key=lambda held: (held.cpus.bits or 1 << 4096, str(held.pod))):
         uid = held.pod.uid
@@ -121,10 +121,10 @@ def _pods(seen: Candidate, snapshot: Snapshot) -> Iterator[list[str]]:
         yield [str(held.pod), str(pod.request.qos) or NONE, asked(pod), policies(pod), numa_text(numa), cpus]
 
 
-def _numa_of(seen: Candidate, cpus: CpuSet) -> list[int]:
+def _numa_of(seen: NodeSnapshot, cpus: CpuSet) -> list[int]:
     machine = seen.offer.machine if isinstance(seen.offer, Inventory) else None
     return list(CpuSet(machine.numa_of(cpus))) if machine is not None and cpus else []
 
 
-def _unknown(seen: Candidate) -> str:
+def _unknown(seen: NodeSnapshot) -> str:
     return "by the kubelet" if isinstance(seen.offer, KubeletView) else "shared"

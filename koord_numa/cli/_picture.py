@@ -8,8 +8,8 @@ from typing import Final
 
 from rich.text import Text
 
+from koord_numa.core.cpu_topology import Core, CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.machine import Core, Machine
 
 _SYMBOLS: Final = ascii_letters[26:] + ascii_letters[:26] + digits
 _STYLES: Final = (
@@ -42,7 +42,7 @@ class Owner:
 class Picture:
     """One machine and its owners. A CPU of two owners is drawn as ``*``: that must never happen, so it must be visible."""
 
-    machine: Machine
+    machine: CpuTopology
     owners: Sequence[Owner] = ()
     reserved: CpuSet = EMPTY
     shared: Mapping[int, str] = field(default_factory=dict)  # NUMA id -> what else it holds, in words

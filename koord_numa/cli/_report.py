@@ -11,8 +11,8 @@ from rich.text import Text
 from koord_numa.cli._columns import Columns
 from koord_numa.cli._picture import Owner, Picture
 from koord_numa.cli._words import NONE, asked, count, numa_text, policies
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.machine import Machine
 from koord_numa.core.request import Pod, PodKey
 
 _MANY = 3
@@ -61,14 +61,14 @@ def sentences(text: str, width: int) -> Iterator[str]:
 
 
 def machine_picture(
-    machine: Machine, pods: Iterable[Seen], reserved: CpuSet, shared: Mapping[int, str], width: int
+    machine: CpuTopology, pods: Iterable[Seen], reserved: CpuSet, shared: Mapping[int, str], width: int
 ) -> Iterator[Text]:
     """The CPUs of one machine and the pods that hold them."""
     owners = [Owner(seen.pod.key.name, seen.cpus, policies(seen.pod)) for seen in sorted(pods, key=_order) if seen.cpus]
     return Picture(machine, owners, reserved, shared).lines(width)
 
 
-def numa_of(pod: Pod, cpus: CpuSet, machine: Machine | None) -> tuple[int, ...]:
+def numa_of(pod: Pod, cpus: CpuSet, machine: CpuTopology | None) -> tuple[int, ...]:
     """The NUMA nodes on which the pod holds something, as far as anyone knows."""
     if pod.assignment is not None and pod.assignment.numa:
         return tuple(numa for numa, _ in pod.assignment.numa)

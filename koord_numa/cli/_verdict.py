@@ -8,8 +8,8 @@ from koord_numa.cli._report import sentences
 from koord_numa.cli._words import numa_text, short_amounts
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import describe
+from koord_numa.core.numa_usage import largest_aligned
 from koord_numa.core.request import Pod
-from koord_numa.core.room import largest_aligned
 from koord_numa.core.verdicts import Placement
 
 _SHOWN: Final = 6

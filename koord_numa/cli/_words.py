@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable
 
-from koord_numa.core.amounts import CPU, MEMORY, PODS, Amounts
-from koord_numa.core.effective import effective_requests
 from koord_numa.core.explain import amounts_text
+from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import Pod
+from koord_numa.core.resources import CPU, MEMORY, PODS, ResourceList
 from koord_numa.core.vocabulary import CpuBindPolicy, NumaPolicy
 
 NONE = "-"
 _FIRST = (CPU, MEMORY)
 
 
-def short_amounts(amounts: Amounts) -> str:
+def short_amounts(amounts: ResourceList) -> str:
     """``12 CPU 48Gi 1 gpu``: CPUs and memory first, then the others without their domain; ``-`` for nothing."""
     parts = []
     for name in sorted(amounts, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name)):

@@ -8,13 +8,12 @@ Pure and repeatable: same request, inventory, ledger and options, same answer. T
 from dataclasses import replace
 from typing import Any, Final
 
-from koord_numa.core.accounts import EVERY_POD, Accounting, Accounts, Books, accounts
-from koord_numa.core.allocation.affinity import NO_DISTANCES, elect, preferred
-from koord_numa.core.allocation.demand import CpuUse, Demand, demand_of
-from koord_numa.core.allocation.need import Need, Offers, offers
-from koord_numa.core.allocation.occupants import cpu_occupancy, numa_occupancy
+from koord_numa.core.allocation.demand import AllocationDemand, CpuUse, demand_of
+from koord_numa.core.allocation.grant import CpuGrant, Shortage, place
+from koord_numa.core.allocation.node_rules import NodeRules, terms
+from koord_numa.core.allocation.numa_offers import Need, NumaOffers, offers
+from koord_numa.core.allocation.numa_selection import NO_DISTANCES, elect, preferred
 from koord_numa.core.allocation.options import AllocateOptions, WithoutTopology
-from koord_numa.core.allocation.place import Given, Short, place
 from koord_numa.core.allocation.refusals import (
     amplified_shortage,
     cannot_be_placed,
@@ -23,16 +22,17 @@ from koord_numa.core.allocation.refusals import (
     not_aligned,
     overcommitted,
 )
-from koord_numa.core.allocation.rules import Terms, terms
-from koord_numa.core.amounts import MILLI
 from koord_numa.core.cpus.ask import UNOCCUPIED
+from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
 from koord_numa.core.cpuset import EMPTY
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
 from koord_numa.core.numa.hints import numa_ids
+from koord_numa.core.numa_free import EVERY_POD, Accounting, NumaAccounting, NumaFree, accounts
 from koord_numa.core.request import PodRequest, SharedPool
-from koord_numa.core.score.strategy import Strategy as NumaScoring
+from koord_numa.core.resources import MILLI
+from koord_numa.core.score.numa_scores import Strategy as NumaScoring
 from koord_numa.core.shared_pools import shared_pools, socket_of
 from koord_numa.core.verdicts import Alignment, Placement, Rejection
 from koord_numa.core.vocabulary import CpuExclusivePolicy, NumaExclusive, NumaPolicy
@@ -63,14 +63,14 @@ def allocate(
     return demand if isinstance(demand, Rejection) else allocate_demand(demand, inventory, ledger)
 
 
-def allocate_demand(demand: Demand, inventory: Inventory, ledger: Ledger) -> Placement | Rejection:
+def allocate_demand(demand: AllocationDemand, inventory: Inventory, ledger: Ledger) -> Placement | Rejection:
     """As ``allocate``, for a demand that is known already."""
     agreed = terms(demand, inventory)
     if isinstance(agreed, Rejection):
         return agreed
     need = agreed.need
     books = accounts(
-        inventory, ledger, EVERY_POD if need.accounting is Accounting.EVERY_POD else Books(need.accounting)
+        inventory, ledger, EVERY_POD if need.accounting is Accounting.EVERY_POD else NumaAccounting(need.accounting)
     )
     refusal = (
         amplified_shortage(need, inventory, ledger)
@@ -89,7 +89,7 @@ def allocate_demand(demand: Demand, inventory: Inventory, ledger: Ledger) -> Pla
     if not decision.admitted:
         return not_aligned(need, room, exclusivity)
     given = place(need, room, decision.hint.mask)
-    if isinstance(given, Short):
+    if isinstance(given, Shortage):
         return cannot_be_placed(need, room, given)
     mask = decision.hint.mask
     pooled = need.binding is None and not demand.best_effort and need.policy in _POOLED and mask is not None
@@ -104,7 +104,7 @@ def allocate_demand(demand: Demand, inventory: Inventory, ledger: Ledger) -> Pla
     )
 
 
-def _room(need: Need, books: Accounts, ledger: Ledger) -> Offers:
+def _room(need: Need, books: NumaFree, ledger: Ledger) -> NumaOffers:
     exclusive = need.binding is not None and need.binding.exclusive is not CpuExclusivePolicy.NONE
     return offers(need, books, cpu_occupancy(ledger) if exclusive else UNOCCUPIED)
 
@@ -115,16 +115,16 @@ def _exclusivity(wish: NumaExclusive, inventory: Inventory, ledger: Ledger) -> E
     return Exclusivity(wish, numa_occupancy(ledger, inventory.machine))
 
 
-def _unaligned(agreed: Terms, inventory: Inventory, room: Offers) -> Placement | Rejection:
+def _unaligned(agreed: NodeRules, inventory: Inventory, room: NumaOffers) -> Placement | Rejection:
     given = place(agreed.need, room, None)
-    if isinstance(given, Short):
+    if isinstance(given, Shortage):
         return cannot_be_placed(agreed.need, room, given)
     notes = (agreed.note or _NOTHING_TO_ALIGN, *given.notes)
     return _placement(agreed.need, inventory, given, note="; ".join(notes))
 
 
 def _into_one_pool(
-    demand: Demand, agreed: Terms, inventory: Inventory, room: Offers, ledger: Ledger
+    demand: AllocationDemand, agreed: NodeRules, inventory: Inventory, room: NumaOffers, ledger: Ledger
 ) -> Placement | Rejection:
     """
     ConstrainedBurst: one NUMA node whose shared pool is as large as the pod's limit and that has room for its requests.
@@ -136,13 +136,13 @@ def _into_one_pool(
     large = sum(1 << numa for numa, size in sizes.items() if size >= demand.burst)
     best = preferred(need, room, _exclusivity(agreed.exclusive, inventory, ledger), lambda mask: not mask & ~large)
     given = None if best is None else place(need, room, best.mask)
-    if best is None or given is None or isinstance(given, Short):
+    if best is None or given is None or isinstance(given, Shortage):
         return no_pool(room, sizes, demand.burst)
     pools = _pools(inventory, best.mask or 0)
     return _placement(need, inventory, given, mask=best.mask, shared_pools=pools, alignment=Alignment.ALIGNED)
 
 
-def _placement(need: Need, inventory: Inventory, given: Given, **more: Any) -> Placement:
+def _placement(need: Need, inventory: Inventory, given: CpuGrant, **more: Any) -> Placement:
     binding = need.binding
     if binding is None:
         return Placement(inventory.node, numa=given.numa, **more)

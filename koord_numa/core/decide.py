@@ -10,11 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.allocate import allocate_demand, demand_of
-from koord_numa.core.allocation.demand import Demand
+from koord_numa.core.allocation.demand import AllocationDemand
 from koord_numa.core.allocation.options import AllocateOptions
-from koord_numa.core.amounts import CPU, MEMORY, Amounts
-from koord_numa.core.candidate import Candidate
-from koord_numa.core.effective import effective_requests, kube_qos
 from koord_numa.core.fit.node_affinity import fits_node_affinity, preferred_weight
 from koord_numa.core.fit.node_name import fits_node_name
 from koord_numa.core.fit.pod_affinity import Neighbourhood, fits_pod_affinity, pod_preference
@@ -30,12 +27,15 @@ from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.kubelet.worst_case_alignment import refuse_unsure
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.node import Node
+from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.pod_resources import effective_requests, kube_qos
 from koord_numa.core.request import PodRequest
+from koord_numa.core.resources import CPU, MEMORY, ResourceList
 from koord_numa.core.score.composite import score_fewest, score_node
-from koord_numa.core.score.filling import MAX_SCORE, score_filling
+from koord_numa.core.score.device_reserve import score_sparing
+from koord_numa.core.score.node_resources import MAX_SCORE, score_filling
+from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.score.placed import Placed
-from koord_numa.core.score.sparing import score_sparing
-from koord_numa.core.score.strategy import Strategy
 from koord_numa.core.score.zones import score_zones
 from koord_numa.core.verdicts import Alignment, Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.vocabulary import NodeScoring, ScoringType
@@ -45,7 +45,7 @@ TAINT_STEP: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ScoreWeights:
     """How much each part of a score counts."""
 
     resources: int = 1
@@ -58,18 +58,18 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class Profile:
     """The configuration of one scheduler name, as decisions need it. ``node_scoring`` is the method of the ``numa`` part."""
 
     allocate: AllocateOptions = field(default_factory=AllocateOptions)
     node_scoring: NodeScoring = NodeScoring.FEWEST_NUMA_NODES
     scoring: ScoringType = ScoringType.MOST_ALLOCATED
     weights: Mapping[str, int] = field(default_factory=lambda: {CPU: 1, MEMORY: 1})
-    parts: Parts = Parts()
+    parts: ScoreWeights = ScoreWeights()
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SchedulingRequest:
     """
     One pod's request, its effective amounts, and what it demands where CPUs are ours to give, by the rules of its scheduler name.
 
@@ -77,27 +77,27 @@ class Ask:
     """
 
     request: PodRequest
-    amounts: Amounts
-    demand: Demand | Rejection
+    amounts: ResourceList
+    demand: AllocationDemand | Rejection
     neighbours: Neighbourhood | None = None
     spread: SpreadView | None = None
     storage: Storage | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class ScoredPlacement:
     """A node takes the pod: how good that is, and what the pod gets."""
 
     score: int
     placement: Placement
 
 
-def ask_of(request: PodRequest, rules: Rules) -> Ask:
+def ask_of(request: PodRequest, rules: Profile) -> SchedulingRequest:
     """What a pod asks for, apart from what depends on other pods."""
-    return Ask(request, effective_requests(request), demand_of(request, rules.allocate))
+    return SchedulingRequest(request, effective_requests(request), demand_of(request, rules.allocate))
 
 
-def looks_around(request: PodRequest) -> bool:
+def depends_on_other_pods(request: PodRequest) -> bool:
     """Does the answer of a node depend on anything but the node: on pods elsewhere, on volumes?"""
     demands = request.constraints
     return bool(
@@ -110,7 +110,7 @@ def looks_around(request: PodRequest) -> bool:
     )
 
 
-def decide(ask: Ask, candidates: Iterable[Candidate], rules: Rules) -> Placement | Unschedulable:
+def decide(ask: SchedulingRequest, candidates: Iterable[NodeSnapshot], rules: Profile) -> Placement | Unschedulable:
     """
     The placement on the best node, or every node's reason why not.
 
@@ -131,7 +131,7 @@ def decide(ask: Ask, candidates: Iterable[Candidate], rules: Rules) -> Placement
     return chosen if chosen is not None else Unschedulable(rejections)
 
 
-def refuse_everywhere(ask: Ask) -> Rejection | None:
+def refuse_everywhere(ask: SchedulingRequest) -> Rejection | None:
     """What stands against a pod whatever the node: demands that nobody here can honour are refused, never ignored."""
     demands = ask.request.constraints
     if demands.unsupported:
@@ -140,7 +140,7 @@ def refuse_everywhere(ask: Ask) -> Rejection | None:
     return refuse_claims(ask.request, ask.storage or Storage(known=False)) if demands.claims else None
 
 
-def evaluate(ask: Ask, candidate: Candidate, rules: Rules) -> Fit | Rejection:
+def evaluate(ask: SchedulingRequest, candidate: NodeSnapshot, rules: Profile) -> ScoredPlacement | Rejection:
     """Does this node take the pod, how well, and with what?"""
     rejection = fits_objects(ask.request, candidate.node) or _fits_now(ask, candidate)
     if rejection is not None:
@@ -148,7 +148,7 @@ def evaluate(ask: Ask, candidate: Candidate, rules: Rules) -> Fit | Rejection:
     offered = _offered(ask, candidate)
     if isinstance(offered, Rejection):
         return offered
-    return Fit(score(ask, candidate, offered, rules), offered)
+    return ScoredPlacement(score(ask, candidate, offered, rules), offered)
 
 
 def fits_objects(request: PodRequest, node: Node) -> Rejection | None:
@@ -163,7 +163,7 @@ def fits_objects(request: PodRequest, node: Node) -> Rejection | None:
     )
 
 
-def _fits_now(ask: Ask, candidate: Candidate) -> Rejection | None:
+def _fits_now(ask: SchedulingRequest, candidate: NodeSnapshot) -> Rejection | None:
     if candidate.barred is not None:
         return candidate.barred
     if isinstance(candidate.offer, Rejection):
@@ -176,7 +176,7 @@ def _fits_now(ask: Ask, candidate: Candidate) -> Rejection | None:
     )
 
 
-def fits_around(ask: Ask, node: Node) -> Rejection | None:
+def fits_around(ask: SchedulingRequest, node: Node) -> Rejection | None:
     """The part that depends on what is elsewhere: volumes and other pods."""
     rejection = None
     if ask.request.constraints.claims and ask.storage is not None:
@@ -188,7 +188,7 @@ def fits_around(ask: Ask, node: Node) -> Rejection | None:
     return rejection
 
 
-def _offered(ask: Ask, candidate: Candidate) -> Placement | Rejection:
+def _offered(ask: SchedulingRequest, candidate: NodeSnapshot) -> Placement | Rejection:
     """What the node gives: CPUs that we choose, or a kubelet's admission, in so far as it can be foreseen."""
     offer = candidate.offer
     if isinstance(offer, Rejection):
@@ -213,7 +213,7 @@ def _offered(ask: Ask, candidate: Candidate) -> Placement | Rejection:
     )
 
 
-def _chosen(ask: Ask, offer: Inventory, ledger: Ledger) -> Placement | Rejection:
+def _chosen(ask: SchedulingRequest, offer: Inventory, ledger: Ledger) -> Placement | Rejection:
     """What we choose, unless the node's kubelet might have aligned the pod elsewhere or not at all."""
     if isinstance(ask.demand, Rejection):
         return ask.demand
@@ -223,7 +223,7 @@ def _chosen(ask: Ask, offer: Inventory, ledger: Ledger) -> Placement | Rejection
     return refuse_unsure(ask.request, offer.aligner, ledger) or given
 
 
-def score(ask: Ask, candidate: Candidate, placement: Placement, rules: Rules) -> int:
+def score(ask: SchedulingRequest, candidate: NodeSnapshot, placement: Placement, rules: Profile) -> int:
     """The weighted sum of all parts. Parts are absolute, never relative to other nodes, so that a score can be remembered."""
     parts, node = rules.parts, candidate.node
     total = parts.numa * score_numa(ask, candidate, placement, rules)
@@ -235,7 +235,7 @@ def score(ask: Ask, candidate: Candidate, placement: Placement, rules: Rules) ->
     return total + score_around(ask, node, rules)
 
 
-def score_around(ask: Ask, node: Node, rules: Rules) -> int:
+def score_around(ask: SchedulingRequest, node: Node, rules: Profile) -> int:
     """What other pods add to the score of a node, or take away."""
     total = 0
     if ask.neighbours is not None:
@@ -246,7 +246,7 @@ def score_around(ask: Ask, node: Node, rules: Rules) -> int:
     return total
 
 
-def score_numa(ask: Ask, candidate: Candidate, placement: Placement, rules: Rules) -> int:
+def score_numa(ask: SchedulingRequest, candidate: NodeSnapshot, placement: Placement, rules: Profile) -> int:
     """
     How well the placement sits on the node's NUMA nodes, 0 to 100, by the configured method.
 

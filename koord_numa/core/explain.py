@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MEMORY, MILLI, Amounts, is_hugepages
+from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList, is_hugepages
 from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
 
 LINES: Final = 3
@@ -93,7 +93,7 @@ def _numbers(resource: str, numbers: Sequence[NumaNumbers]) -> str:
     return ", ".join(texts)
 
 
-def amounts_text(amounts: Amounts) -> str:
+def amounts_text(amounts: ResourceList) -> str:
     """``8 CPUs, 16Gi memory``, by resource name."""
     return ", ".join(f"{_bare(resource, amount)} {_unit(resource)}" for resource, amount in sorted(amounts.items()))
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MILLI, Amounts, is_batch, subtract_to_zero
-from koord_numa.core.amplify import amplify_all
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.kubelet.worst_case_alignment import Aligner, aligner
-from koord_numa.core.machine import Machine
-from koord_numa.core.node import Node, NodeReservation, Topology, Zone
+from koord_numa.core.node import Node, NodeReservation, NodeResourceTopology, Zone
+from koord_numa.core.pod_resources import amplify_all
+from koord_numa.core.resources import CPU, MILLI, ResourceList, is_batch, subtract_to_zero
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.core.vocabulary import CpuOwner, NodeBindPolicy, NumaAllocateStrategy, NumaPolicy
 
@@ -39,10 +39,10 @@ class Inventory:
     """
 
     node: str
-    machine: Machine | None = None
-    zones: tuple[tuple[int, Amounts], ...] = ()
+    machine: CpuTopology | None = None
+    zones: tuple[tuple[int, ResourceList], ...] = ()
     reserved: CpuSet = EMPTY
-    allocatable: Amounts = field(default_factory=dict)
+    allocatable: ResourceList = field(default_factory=dict)
     ratios: Mapping[str, float] = field(default_factory=dict)
     node_ratios: Mapping[str, float] = field(default_factory=dict)
     policy: NumaPolicy = NumaPolicy.NONE
@@ -71,7 +71,7 @@ class Inventory:
         return self.machine.all - self.reserved if self.machine else EMPTY
 
 
-def inventory(node: Node, topology: Topology | None) -> Inventory | Rejection:
+def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | Rejection:
     """
     The inventory of a node whose CPUs the scheduler owns, or why the node takes no pods.
 
@@ -118,7 +118,7 @@ def inventory(node: Node, topology: Topology | None) -> Inventory | Rejection:
     )
 
 
-def reserve(allocatable: Amounts, reservation: NodeReservation) -> Amounts:
+def reserve(allocatable: ResourceList, reservation: NodeReservation) -> ResourceList:
     """
     Allocatable less the node's own reservation: the count of reserved CPUs when ids are given, else the amounts.
 
@@ -135,7 +135,7 @@ def reserve(allocatable: Amounts, reservation: NodeReservation) -> Amounts:
     return {name: allocatable[name] if is_batch(name) else rest[name] for name in allocatable}
 
 
-def _offer(zone: Zone, reserved: CpuSet, node: Node, topology: Topology) -> Amounts:
+def _offer(zone: Zone, reserved: CpuSet, node: Node, topology: NodeResourceTopology) -> ResourceList:
     """As Koordinator's topology options: reserved CPUs leave ``cpu`` before amplification; an NRT with ratios is amplified already."""
     offer = dict(zone.allocatable)
     if topology.machine:
@@ -148,7 +148,7 @@ def _offer(zone: Zone, reserved: CpuSet, node: Node, topology: Topology) -> Amou
     return offer if topology.amplification is not None else amplify_all(offer, node.amplification)
 
 
-def _bind_policy(node: Node, topology: Topology) -> NodeBindPolicy:
+def _bind_policy(node: Node, topology: NodeResourceTopology) -> NodeBindPolicy:
     """The kubelet's full-pcpus-only wins over the label: the kubelet would refuse whatever else we do."""
     kubelet = topology.kubelet
     if kubelet.cpu_policy == STATIC and kubelet.cpu_options.get(FULL_PCPUS_ONLY):
@@ -156,7 +156,7 @@ def _bind_policy(node: Node, topology: Topology) -> NodeBindPolicy:
     return node.bind_policy
 
 
-def _kept_from_pools(node: Node, topology: Topology) -> CpuSet:
+def _kept_from_pools(node: Node, topology: NodeResourceTopology) -> CpuSet:
     """Kubelet-reserved CPUs stay in the shared pool; everything else that is reserved does not (fine-grained CPU orchestration)."""
     by_kubelet = CpuSet(0)
     for pod in topology.kubelet_pods:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from koord_numa.core.amounts import CPU, NOTHING, Amounts
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.effective import effective_requests
+from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import Assignment, Pod, PodKey, PodRequest
+from koord_numa.core.resources import CPU, NOTHING, ResourceList
 from koord_numa.core.vocabulary import CpuExclusivePolicy
 
 
@@ -24,13 +24,13 @@ class Holding:
     """
 
     pod: PodKey
-    amounts: Amounts
+    amounts: ResourceList
     cpus: CpuSet = EMPTY
     exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
-    numa: tuple[tuple[int, Amounts], ...] = ()
+    numa: tuple[tuple[int, ResourceList], ...] = ()
     request: PodRequest | None = field(default=None, compare=False)  # only carried along; binding fills in its policies
     created: float = 0.0
-    loose: Amounts = field(init=False, repr=False, compare=False)  # what it holds without a known NUMA node
+    loose: ResourceList = field(init=False, repr=False, compare=False)  # what it holds without a known NUMA node
 
     def __post_init__(self) -> None:
         # CPUs of its own are known by their ids.

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.amounts import Amounts
 from koord_numa.core.constraints import TaintEffect
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.machine import Machine
 from koord_numa.core.request import SharedPool
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.vocabulary import (
     CpuOwner,
     KubeletPolicy,
@@ -36,7 +36,7 @@ class NodeReservation:
     """CPUs and amounts that the node keeps for itself (``node.koordinator.sh/reservation``)."""
 
     cpus: CpuSet = EMPTY
-    amounts: Amounts = field(default_factory=dict)
+    amounts: ResourceList = field(default_factory=dict)
     reserved_cpus_only: bool = False  # applyPolicy ReservedCPUsOnly: allocatable is not lowered
 
 
@@ -53,7 +53,7 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
-    allocatable: Amounts = field(default_factory=dict)
+    allocatable: ResourceList = field(default_factory=dict)
     numa_policy: NumaPolicy = NumaPolicy.NONE
     bind_policy: NodeBindPolicy = NodeBindPolicy.NONE
     strategy: NumaAllocateStrategy | None = None
@@ -67,9 +67,9 @@ class Zone:
     """One NUMA node as an NRT reports it. Amounts in our units; ``cpu`` is milli-CPU."""
 
     numa: int
-    capacity: Amounts
-    allocatable: Amounts
-    available: Amounts
+    capacity: ResourceList
+    allocatable: ResourceList
+    available: ResourceList
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class KubeletAllocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
+class NodeResourceTopology:
     """
     One NodeResourceTopology. ``problem`` names what is malformed about it: such a topology is as good as none, visibly.
 
@@ -114,7 +114,7 @@ class Topology:
     node: str
     owner: CpuOwner
     zones: tuple[Zone, ...] = ()  # ascending by NUMA id
-    machine: Machine | None = None
+    machine: CpuTopology | None = None
     kubelet: KubeletConfig = KubeletConfig()
     numa_policy: NumaPolicy = NumaPolicy.NONE  # of a scheduler-owned node, from topologyPolicies
     reserved: CpuSet = EMPTY

@@ -6,9 +6,9 @@ Rules only; nothing here looks at free CPUs.
 
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MILLI
-from koord_numa.core.effective import effective_requests, is_limited, kube_qos
+from koord_numa.core.pod_resources import effective_requests, is_limited, kube_qos
 from koord_numa.core.request import PodRequest
+from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.vocabulary import ContainerKind, KubeQos, NumaPolicy, PriorityClass, QosClass
 
 OWN_CPUS: Final = frozenset({QosClass.LSE, QosClass.LSR})

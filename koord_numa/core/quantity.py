@@ -5,7 +5,7 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MILLI
+from koord_numa.core.resources import CPU, MILLI
 
 _SUFFIXES: Final = {
     "": Fraction(1),

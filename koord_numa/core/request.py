@@ -6,9 +6,9 @@ from functools import wraps
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
-from koord_numa.core.amounts import NOTHING, Amounts
 from koord_numa.core.constraints import Constraints
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.resources import NOTHING, ResourceList
 from koord_numa.core.vocabulary import (
     ContainerKind,
     CpuBindPolicy,
@@ -38,8 +38,8 @@ class Container:
 
     name: str
     kind: ContainerKind
-    requests: Amounts = field(default_factory=dict)
-    limits: Amounts = field(default_factory=dict)
+    requests: ResourceList = field(default_factory=dict)
+    limits: ResourceList = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ class PodRequest:
     """
 
     containers: tuple[Container, ...] = ()
-    overhead: Amounts = field(default_factory=dict)
-    pod_requests: Amounts | None = None
-    pod_limits: Amounts | None = None
+    overhead: ResourceList = field(default_factory=dict)
+    pod_requests: ResourceList | None = None
+    pod_limits: ResourceList | None = None
     qos: QosClass = QosClass.NONE
     priority_class: PriorityClass = PriorityClass.NONE  # from its label; see the requests' rules for the derived one
     priority: int = 0
@@ -121,7 +121,7 @@ def once_per_request(derive: Callable[[PodRequest], Derived]) -> Callable[[PodRe
     return kept
 
 
-def _pairs(amounts: Amounts) -> tuple[tuple[str, int], ...]:
+def _pairs(amounts: ResourceList) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(amounts.items()))
 
 
@@ -149,10 +149,10 @@ class Assignment:
     """What a bound pod's ``scheduling.koordinator.sh/resource-status`` says it holds."""
 
     cpus: CpuSet = EMPTY
-    numa: tuple[tuple[int, Amounts], ...] = ()  # amounts per NUMA node, ascending
+    numa: tuple[tuple[int, ResourceList], ...] = ()  # amounts per NUMA node, ascending
     shared_pools: tuple[SharedPool, ...] = ()
 
-    def on(self, numa: int) -> Amounts:
+    def on(self, numa: int) -> ResourceList:
         """The amounts held on one NUMA node."""
         return next((amounts for node, amounts in self.numa if node == numa), NOTHING)
 

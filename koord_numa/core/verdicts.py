@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from koord_numa.core.amounts import Amounts
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.request import Assignment, SharedPool
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy
 
 
@@ -73,7 +73,7 @@ class Rejection:
     detail: str = ""
     resolvable: bool = True
     numbers: tuple[NumaNumbers, ...] = ()
-    largest: Amounts = field(default_factory=dict)
+    largest: ResourceList = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Placement:
 
     node: str
     cpus: CpuSet = EMPTY
-    numa: tuple[tuple[int, Amounts], ...] = ()
+    numa: tuple[tuple[int, ResourceList], ...] = ()
     shared_pools: tuple[SharedPool, ...] = ()
     mask: int | None = None
     alignment: Alignment = Alignment.NOT_ATTEMPTED

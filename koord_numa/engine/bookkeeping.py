@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_numa.core.amounts import PODS
-from koord_numa.core.decide import Ask, Rules
-from koord_numa.core.score.filling import ALWAYS_SCORED, MAX_SCORE
-from koord_numa.core.score.sparing import is_device
+from koord_numa.core.decide import Profile, SchedulingRequest
+from koord_numa.core.resources import PODS
+from koord_numa.core.score.device_reserve import is_device
+from koord_numa.core.score.node_resources import ALWAYS_SCORED, MAX_SCORE
 from koord_numa.core.vocabulary import ScoringType
 from koord_numa.engine.columns import Columns
 from koord_numa.engine.zone_columns import Bools, Ints
@@ -65,7 +65,7 @@ class Taken:
 class Bookkeeping:
     """The amounts of one request under one set of rules."""
 
-    def __init__(self, ask: Ask, rules: Rules, columns: Columns) -> None:
+    def __init__(self, ask: SchedulingRequest, rules: Profile, columns: Columns) -> None:
         self._amounts = ask.amounts
         self._rules = rules
         self._columns = columns

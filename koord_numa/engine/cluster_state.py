@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from koord_numa.core.ledger import Holding, holding_of
-from koord_numa.core.node import Node, Topology
+from koord_numa.core.node import Node, NodeResourceTopology
 from koord_numa.core.preempt.node import Nominee
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
@@ -74,7 +74,7 @@ class ClusterState:
                 self._unseen.add(record.name)
         self._forget_if_empty(record)
 
-    def observe_topology(self, event: str | None, topology: Topology) -> None:
+    def observe_topology(self, event: str | None, topology: NodeResourceTopology) -> None:
         """A NodeResourceTopology came, changed or went."""
         record = self._record(topology.node)
         new = None if event == DELETED else topology
@@ -115,7 +115,7 @@ class ClusterState:
         for node in found.values():
             self.observe_node(None, node)
 
-    def replace_topologies(self, topologies: Iterable[Topology]) -> None:
+    def replace_topologies(self, topologies: Iterable[NodeResourceTopology]) -> None:
         """These NodeResourceTopologies exist and no others."""
         found = {topology.node: topology for topology in topologies}
         for record in [r for r in self.nodes.values() if r.published is not None and r.name not in found]:

@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from koord_numa.core.amounts import CPU, MEMORY, PODS, Amounts
-from koord_numa.core.candidate import Candidate
-from koord_numa.core.node import Node, Topology
+from koord_numa.core.node import Node, NodeResourceTopology
+from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.resources import CPU, MEMORY, PODS, ResourceList
 from koord_numa.core.verdicts import Rejection
 from koord_numa.engine.name_order import SPACE, NameOrder
 from koord_numa.engine.node_kind import NodeKind
@@ -49,7 +49,9 @@ class Columns:
         self.zones = Zones(FIRST_ROWS)
         self.ranks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by name: the larger the earlier, less than ``SPACE``
         self._kind_numbers: dict[Hashable, int] = {NO_NODE.key: 0}
-        self._objects: list[tuple[Node, Topology | None] | None] = []  # what the columns say of a row is from these
+        self._objects: list[
+            tuple[Node, NodeResourceTopology | None] | None
+        ] = []  # what the columns say of a row is from these
         self._vacant: list[int] = []
         self._stale: set[int] = set()
         self._epoch = 0
@@ -85,7 +87,7 @@ class Columns:
             return None
         return sorted(set(self.journal[position - self.start :]))
 
-    def candidate(self, row: int) -> Candidate | None:
+    def candidate(self, row: int) -> NodeSnapshot | None:
         """The node of a row as a decision sees it."""
         record = self.records[row]
         return None if record is None else record.candidate()
@@ -160,7 +162,7 @@ class Columns:
         self.offered[PODS_LINE, row] = record.allocatable.get(PODS, UNLIMITED) if takes_pods else 0
         self.zones.write(row, record)
 
-    def _line(self, amounts: Amounts) -> list[int]:
+    def _line(self, amounts: ResourceList) -> list[int]:
         if not amounts.keys() <= self.resources.keys():
             for resource in amounts:
                 self.place(resource)

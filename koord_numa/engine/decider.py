@@ -10,10 +10,19 @@ from dataclasses import dataclass, replace
 from cachetools import LRUCache
 
 from koord_numa.core.allocate import AllocateOptions, NumaScoring, WithoutTopology
-from koord_numa.core.candidate import Candidate
-from koord_numa.core.decide import Ask, Parts, Rules, ask_of, decide, evaluate, looks_around, refuse_everywhere
+from koord_numa.core.decide import (
+    Profile,
+    SchedulingRequest,
+    ScoreWeights,
+    ask_of,
+    decide,
+    depends_on_other_pods,
+    evaluate,
+    refuse_everywhere,
+)
 from koord_numa.core.fit.pod_affinity import neighbourhood
 from koord_numa.core.fit.spread import spread_view
+from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.core.vocabulary import NumaAllocateStrategy, ScoringType
@@ -47,7 +56,7 @@ class Decider:
         self._cooling = cooling
         self._clock = limits.clock
         self._rankings: LRUCache[RequestClass, Ranking] = LRUCache(maxsize=limits.remembered_classes)
-        self._rules: dict[str, Rules] = {}
+        self._rules: dict[str, Profile] = {}
         self.storage = storage
 
     def decide(self, klass: RequestClass) -> Placement | Unschedulable:
@@ -80,7 +89,7 @@ class Decider:
         answer = refuse_everywhere(ask) or self.bars_of(klass)(node) or evaluate(ask, seen, self.rules_of(klass))
         return answer if isinstance(answer, Rejection) else answer.placement
 
-    def ask_now(self, klass: RequestClass) -> Ask:
+    def ask_now(self, klass: RequestClass) -> SchedulingRequest:
         """What a pod of this class asks for at this moment: counts of pods by topology domain change with every placement."""
         if not _looks_around(klass):
             return self._ask(klass)
@@ -99,7 +108,7 @@ class Decider:
         found = best_around(ask, rules, self._columns, self.bars_of(klass))
         return decide(ask, self._candidates(klass), rules) if found is None else found
 
-    def _candidates(self, klass: RequestClass) -> list[Candidate]:
+    def _candidates(self, klass: RequestClass) -> list[NodeSnapshot]:
         bars = self.bars_of(klass)
         found = [record.candidate() for record in self._state.nodes.values()]
         return [
@@ -110,10 +119,10 @@ class Decider:
         """Which nodes are barred for this class alone."""
         return Bars(self._cooling, self._clock, klass)
 
-    def _ask(self, klass: RequestClass) -> Ask:
+    def _ask(self, klass: RequestClass) -> SchedulingRequest:
         return ask_of(klass.request, self.rules_of(klass))
 
-    def rules_of(self, klass: RequestClass) -> Rules:
+    def rules_of(self, klass: RequestClass) -> Profile:
         """The rules of the scheduler name that the class asks for."""
         name = klass.profile.scheduler_name
         if name not in self._rules:
@@ -123,7 +132,7 @@ class Decider:
 
 def _looks_around(klass: RequestClass) -> bool:
     """Does a node's answer depend on more than the node? Then nothing is remembered of it."""
-    return klass.picked or looks_around(klass.request)
+    return klass.picked or depends_on_other_pods(klass.request)
 
 
 class Bars:
@@ -139,10 +148,10 @@ class Bars:
         return self._cooling.refusal(node, self._klass, self._clock()) if len(self._cooling) else None
 
 
-def rules_of(profile: ProfileSettings) -> Rules:
+def rules_of(profile: ProfileSettings) -> Profile:
     """What a profile says, in the words of the core."""
     weights = profile.score_weights
-    return Rules(
+    return Profile(
         allocate=AllocateOptions(
             bind=profile.default_cpu_bind_policy,
             numa_policy=profile.default_numa_policy,
@@ -154,7 +163,7 @@ def rules_of(profile: ProfileSettings) -> Rules:
         node_scoring=profile.node_scoring,
         scoring=profile.scoring_strategy.type,
         weights=_weights(profile.scoring_strategy),
-        parts=Parts(
+        parts=ScoreWeights(
             resources=weights.resources,
             devices=weights.devices,
             numa=weights.numa,

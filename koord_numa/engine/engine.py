@@ -11,7 +11,7 @@ from logging import getLogger
 from typing import Final
 
 from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.node import Node, Topology
+from koord_numa.core.node import Node, NodeResourceTopology
 from koord_numa.core.request import Pod
 from koord_numa.engine.aftercare import Aftercare
 from koord_numa.engine.causes import Cause
@@ -121,7 +121,7 @@ class Engine:
         """A Node object."""
         self.state.observe_node(event, node)
 
-    def observe_topology(self, event: str | None, topology: Topology) -> None:
+    def observe_topology(self, event: str | None, topology: NodeResourceTopology) -> None:
         """A NodeResourceTopology; it may come before its node, after it, or never."""
         self.state.observe_topology(event, topology)
 
@@ -154,7 +154,7 @@ class Engine:
         """All nodes."""
         self.state.replace_nodes(nodes)
 
-    def replace_topologies(self, topologies: Iterable[Topology]) -> None:
+    def replace_topologies(self, topologies: Iterable[NodeResourceTopology]) -> None:
         """All NodeResourceTopologies; none at all when their CRD is not installed."""
         self.state.replace_topologies(topologies)
 

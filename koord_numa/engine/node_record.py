@@ -7,15 +7,15 @@ A record exists as soon as anything mentions the name, because facts come in any
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from koord_numa.core.amounts import CPU, Amounts
-from koord_numa.core.candidate import Candidate, Offer, allocatable_of, inventory_of
 from koord_numa.core.constraints import HostPort
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.node import Node, Topology
+from koord_numa.core.node import Node, NodeResourceTopology
+from koord_numa.core.node_snapshot import NodeSnapshot, Offer, allocatable_of, inventory_of
 from koord_numa.core.preempt.node import Nominee, PreemptionNode
 from koord_numa.core.request import Pod
+from koord_numa.core.resources import CPU, ResourceList
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.engine.trust import clash
 
@@ -33,10 +33,10 @@ class NodeRecord:
 
     name: str
     node: Node | None = None
-    published: Topology | None = None
-    topology: Topology | None = None
+    published: NodeResourceTopology | None = None
+    topology: NodeResourceTopology | None = None
     inventory: Inventory | Rejection | None = None
-    allocatable: Amounts = field(default_factory=dict)
+    allocatable: ResourceList = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     pods: dict[str, Pod] = field(default_factory=dict)
     unpublished: set[str] = field(default_factory=set)
@@ -46,7 +46,7 @@ class NodeRecord:
     locked: str = ""
     revision: int = 0
     _ports: dict[str, tuple[HostPort, ...]] = field(default_factory=dict)  # of the pods that have any
-    _candidate: Candidate | None = None
+    _candidate: NodeSnapshot | None = None
     _booked: Ledger | None = None  # the ledger with the nominees in it
     _view: KubeletView | None = None  # the last one, which saves work for the next
 
@@ -79,7 +79,7 @@ class NodeRecord:
         """Milli-CPU that nobody has asked for yet."""
         return self.allocatable.get(CPU, 0) - self.ledger.amounts.get(CPU, 0)
 
-    def set_objects(self, node: Node | None, published: Topology | None) -> None:
+    def set_objects(self, node: Node | None, published: NodeResourceTopology | None) -> None:
         """The Node or its topology came, changed or went."""
         self.node, self.published = node, published
         self.topology, self.inventory, self.allocatable = None, None, {}
@@ -112,7 +112,7 @@ class NodeRecord:
         self.revision += 1
         self._candidate = self._booked = None
 
-    def candidate(self) -> Candidate | None:
+    def candidate(self) -> NodeSnapshot | None:
         """The node as a decision sees it; ``None`` when there is no Node object."""
         if self.node is None:
             return None
@@ -120,7 +120,7 @@ class NodeRecord:
             self._candidate = self._derive(self.node, self.booked, self.nominees)
         return self._candidate
 
-    def candidate_for(self, pod: Pod) -> Candidate | None:
+    def candidate_for(self, pod: Pod) -> NodeSnapshot | None:
         """
         As ``candidate``, for a pod that may take what is kept for it, and what is kept for those who come after it.
 
@@ -155,7 +155,7 @@ class NodeRecord:
             return Rejection(Reason.UNTRUSTED, "node(s) had CPUs with two owners", why, resolvable=False)
         return None
 
-    def _derive(self, node: Node, booked: Ledger, nominees: Mapping[str, Nominee]) -> Candidate:
+    def _derive(self, node: Node, booked: Ledger, nominees: Mapping[str, Nominee]) -> NodeSnapshot:
         topology = self.topology
         offer: Offer | None = self.inventory
         if offer is None and topology is not None:
@@ -163,7 +163,7 @@ class NodeRecord:
             self._view = offer = kubelet_view(node, topology, booked, unpublished, self._view)
         if offer is None:
             raise AssertionError(f"node {node.name} has neither an inventory nor a kubelet-owned topology")
-        return Candidate(node, offer, booked, self.allocatable, self._ports_with(nominees), self.barred())
+        return NodeSnapshot(node, offer, booked, self.allocatable, self._ports_with(nominees), self.barred())
 
     def _ports_with(self, nominees: Mapping[str, Nominee]) -> tuple[HostPort, ...]:
         if not self._ports and not nominees:
@@ -176,7 +176,7 @@ class NodeRecord:
         """Nominees besides this pod for whom something is still kept."""
         return {uid: it for uid, it in self.nominees.items() if uid != pod.key.uid and uid not in self.pods}
 
-    def _seen_with(self, nominees: Mapping[str, Nominee]) -> Candidate | None:
+    def _seen_with(self, nominees: Mapping[str, Nominee]) -> NodeSnapshot | None:
         if self.node is None or len(nominees) == len(self.nominees):
             return self.candidate()
         return self._derive(self.node, self._ledger_with(nominees), nominees)

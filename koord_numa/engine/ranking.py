@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from koord_numa.core.decide import Ask, Fit, Rules, evaluate
+from koord_numa.core.decide import Profile, SchedulingRequest, ScoredPlacement, evaluate
 from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.engine.columns import Columns
 from koord_numa.engine.name_order import SPACE
@@ -37,7 +37,7 @@ def no_bars(_node: str) -> Rejection | None:
 class Ranking:
     """The nodes as one request class sees them."""
 
-    def __init__(self, ask: Ask, rules: Rules, columns: Columns, bars: Bars = no_bars) -> None:
+    def __init__(self, ask: SchedulingRequest, rules: Profile, columns: Columns, bars: Bars = no_bars) -> None:
         self._ask = ask
         self._rules = rules
         self._columns = columns
@@ -111,7 +111,7 @@ class Ranking:
             self._keys[row] = NO
             return
         answer = self._bars(candidate.node.name) or evaluate(self._ask, candidate, self._rules)
-        if isinstance(answer, Fit):
+        if isinstance(answer, ScoredPlacement):
             self._fits[row] = answer.placement
             self._keys[row] = answer.score * SPACE + int(self._columns.ranks[row])
         else:

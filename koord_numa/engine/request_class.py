@@ -8,9 +8,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
-from koord_numa.core.amounts import CPU, Amounts
-from koord_numa.core.effective import effective_requests
+from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import Pod, PodRequest
+from koord_numa.core.resources import CPU, ResourceList
 from koord_numa.engine.placed_pods import PlacedPods
 from koord_numa.settings import ProfileSettings, Settings
 
@@ -23,7 +23,7 @@ class RequestClass:
     key: Hashable
     profile: ProfileSettings
     request: PodRequest
-    amounts: Amounts
+    amounts: ResourceList
     picked: bool = False  # terms of placed pods pick pods of this class, so its labels matter
 
     @property

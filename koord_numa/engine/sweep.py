@@ -11,13 +11,13 @@ from typing import Final, Self
 import numpy as np
 
 from koord_numa.core.allocation.demand import CpuUse
-from koord_numa.core.amounts import CPU, MILLI, Amounts
-from koord_numa.core.decide import Ask, Rules, fits_objects, score_node_affinity, score_taints
+from koord_numa.core.decide import Profile, SchedulingRequest, fits_objects, score_node_affinity, score_taints
 from koord_numa.core.kubelet.aggregates import pod_demand
 from koord_numa.core.kubelet.unsupported_policies import refuse_promises
 from koord_numa.core.node import Node
+from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.score.composite import NUMA_STEP
-from koord_numa.core.score.filling import MAX_SCORE
+from koord_numa.core.score.node_resources import MAX_SCORE
 from koord_numa.core.verdicts import Rejection
 from koord_numa.core.vocabulary import NodeScoring, NumaPolicy
 from koord_numa.engine.bookkeeping import Bookkeeping
@@ -37,7 +37,7 @@ class Alignment:
     container, ``counts`` are the CPUs of each; ``amounts`` are those of the whole pod.
     """
 
-    amounts: Amounts
+    amounts: ResourceList
     pinned: int
     counts: tuple[int, ...]
     in_kubelet: bool  # does a kubelet align any of it?
@@ -46,7 +46,7 @@ class Alignment:
     one: bool  # on one NUMA node only, by its own policy?
 
     @classmethod
-    def of(cls, ask: Ask, rules: Rules) -> Self:
+    def of(cls, ask: SchedulingRequest, rules: Profile) -> Self:
         """For one request under one set of rules."""
         demand = ask.demand
         pod = pod_demand(ask.request)
@@ -81,7 +81,7 @@ class Alignment:
         """Would a container split a core that has to be kept whole?"""
         return any(count % kind.threads for count in self.counts)
 
-    def wanted_on(self, kind: NodeKind) -> Amounts:
+    def wanted_on(self, kind: NodeKind) -> ResourceList:
         """What has to be found on NUMA nodes. A kubelet looks only for CPUs that it pins, of each container by itself."""
         return self.amounts if kind.config is None else {CPU: self.pinned}
 
@@ -104,7 +104,7 @@ class Judgement:
 class Sweep:
     """Bounds for one request under one set of rules."""
 
-    def __init__(self, ask: Ask, rules: Rules, columns: Columns) -> None:
+    def __init__(self, ask: SchedulingRequest, rules: Profile, columns: Columns) -> None:
         self._ask = ask
         self._rules = rules
         self._columns = columns

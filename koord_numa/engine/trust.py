@@ -5,10 +5,10 @@ A static kubelet and an agent that applies our cpusets must not both run on a no
 """
 
 from koord_numa.core.ledger import Ledger
-from koord_numa.core.node import Topology
+from koord_numa.core.node import NodeResourceTopology
 
 
-def clash(topology: Topology | None, ledger: Ledger) -> str:
+def clash(topology: NodeResourceTopology | None, ledger: Ledger) -> str:
     """
     The pods whose CPUs are given twice, by us and by the kubelet (``node.koordinator.sh/pod-cpu-allocs``), as a sentence.
 

@@ -7,14 +7,22 @@ highest bound down, until none of the rest can be better.
 
 import numpy as np
 
-from koord_numa.core.decide import Ask, Fit, Rules, evaluate, fits_around, refuse_everywhere, score_around
+from koord_numa.core.decide import (
+    Profile,
+    SchedulingRequest,
+    ScoredPlacement,
+    evaluate,
+    fits_around,
+    refuse_everywhere,
+    score_around,
+)
 from koord_numa.core.verdicts import Placement
 from koord_numa.engine.columns import Columns
 from koord_numa.engine.ranking import Bars
 from koord_numa.engine.sweep import NO, Sweep
 
 
-def best_around(ask: Ask, rules: Rules, columns: Columns, bars: Bars) -> Placement | None:
+def best_around(ask: SchedulingRequest, rules: Profile, columns: Columns, bars: Bars) -> Placement | None:
     """What ``core.decide.decide`` would choose among all nodes that nothing bars; ``None`` when it would choose none."""
     if refuse_everywhere(ask) is not None:
         return None
@@ -27,12 +35,12 @@ def best_around(ask: Ask, rules: Rules, columns: Columns, bars: Bars) -> Placeme
         if candidate is None or bars(name) is not None:
             continue
         answer = evaluate(ask, candidate, rules)
-        if isinstance(answer, Fit) and (best is None or (-answer.score, name) < best):
+        if isinstance(answer, ScoredPlacement) and (best is None or (-answer.score, name) < best):
             best, chosen = (-answer.score, name), answer.placement
     return chosen
 
 
-def _promising(ask: Ask, rules: Rules, columns: Columns) -> list[tuple[int, str, int]]:
+def _promising(ask: SchedulingRequest, rules: Profile, columns: Columns) -> list[tuple[int, str, int]]:
     """Rows that may take the pod, by the most they can be worth and then by name: negated bound, name, row."""
     columns.refresh()
     bounds = Sweep(ask, rules, columns).bounds(np.arange(len(columns), dtype=np.int64))

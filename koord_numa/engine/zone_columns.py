@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_numa.core.amounts import CPU, MEMORY, NOTHING
 from koord_numa.core.inventory import STATIC, Inventory
-from koord_numa.core.node import Topology
+from koord_numa.core.node import NodeResourceTopology
+from koord_numa.core.resources import CPU, MEMORY, NOTHING
 from koord_numa.engine.node_record import NodeRecord
 
 Ints = NDArray[np.int64]
@@ -85,11 +85,11 @@ def _free(record: NodeRecord) -> dict[str, list[int]]:
     return {}
 
 
-def _hands_out_cpus(topology: Topology) -> bool:
+def _hands_out_cpus(topology: NodeResourceTopology) -> bool:
     return topology.kubelet.cpu_policy in (None, STATIC) and any(zone.allocatable.get(CPU) for zone in topology.zones)
 
 
-def _kubelets_cpus(record: NodeRecord, topology: Topology) -> list[int]:
+def _kubelets_cpus(record: NodeRecord, topology: NodeResourceTopology) -> list[int]:
     held: dict[int, int] = {}
     for uid in record.unpublished:
         for numa, amounts in record.ledger.holdings[uid].numa:

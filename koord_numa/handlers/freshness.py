@@ -2,7 +2,7 @@
 
 from time import monotonic
 
-from koord_numa.core.node import Topology
+from koord_numa.core.node import NodeResourceTopology
 from koord_numa.handlers.roll import DELETED, Report
 from koord_numa.ports import Clock
 
@@ -10,12 +10,12 @@ from koord_numa.ports import Clock
 class Freshness:
     """Stands between whoever reports topologies and whoever wants them, and remembers the times."""
 
-    def __init__(self, report: Report[Topology], clock: Clock = monotonic) -> None:
+    def __init__(self, report: Report[NodeResourceTopology], clock: Clock = monotonic) -> None:
         self._report = report
         self._clock = clock
         self._told: dict[str, tuple[str, float]] = {}  # node -> resourceVersion, and when it was first seen
 
-    def observe(self, event: str | None, topology: Topology) -> None:
+    def observe(self, event: str | None, topology: NodeResourceTopology) -> None:
         """Pass it on. The same version shown again, as after a lost connection, is no news."""
         if event == DELETED:
             self._told.pop(topology.node, None)

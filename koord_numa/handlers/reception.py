@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import kopf
 
-from koord_numa.core.node import Topology
+from koord_numa.core.node import NodeResourceTopology
 from koord_numa.core.rebind_request import RebindRequest
 from koord_numa.core.request import Pod
 from koord_numa.engine.engine import Engine
@@ -40,7 +40,7 @@ class Reception:
         self._waits = engine.waits
         self.waiting: Roll[Pod] = Roll(engine.observe_waiting, lambda pod: pod.key.uid)
         self._freshness = Freshness(engine.observe_topology)
-        self.topologies: Roll[Topology] = Roll(self._freshness.observe, lambda topology: topology.node)
+        self.topologies: Roll[NodeResourceTopology] = Roll(self._freshness.observe, lambda topology: topology.node)
         self.rebinds: Roll[RebindRequest] = Roll(rebinds.observe_rebind, lambda rebind: rebind.uid)
 
     def is_ours(self, raw: Mapping[str, Any]) -> bool:
@@ -55,7 +55,7 @@ class Reception:
         """A pod in a list. One that is on the roll is not read again: a list only says who exists. Raises ``WireError``."""
         return self.waiting.known(_meta(raw, "uid")) or self.parse_ours(raw)
 
-    def listed_topology(self, raw: Mapping[str, Any]) -> Topology:
+    def listed_topology(self, raw: Mapping[str, Any]) -> NodeResourceTopology:
         """A NodeResourceTopology in a list, likewise. Raises ``WireError``."""
         return self.topologies.known(_meta(raw, "name")) or parse_topology(raw)
 

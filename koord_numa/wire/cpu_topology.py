@@ -1,4 +1,4 @@
-"""The machine behind ``node.koordinator.sh/cpu-topology``. Nodes of one model share one ``Machine``: it is built once."""
+"""The machine behind ``node.koordinator.sh/cpu-topology``. Nodes of one model share one ``CpuTopology``: it is built once."""
 
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -7,8 +7,8 @@ from typing import Final
 from cachetools import LRUCache
 from pydantic import Field
 
+from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpuset import MAX_CPU
-from koord_numa.core.machine import Cpu, Machine
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.parsing import GoJson, Id, read_json
 from koord_numa.wire.pod_annotations import numa_id
@@ -32,7 +32,7 @@ class CpuTopologyModel(GoJson):
     detail: list[CpuModel] = Field([])
 
 
-def machine(text: str, numa_ids: frozenset[int], distances: Distances, place: FieldPath) -> Machine:
+def machine(text: str, numa_ids: frozenset[int], distances: Distances, place: FieldPath) -> CpuTopology:
     """
     The machine with these CPUs, also with NUMA nodes that have none.
 
@@ -43,7 +43,7 @@ def machine(text: str, numa_ids: frozenset[int], distances: Distances, place: Fi
     known = _MACHINES.get(key)
     if known is None:
         cpus = _cpus(text, place)
-        known = _MACHINES[key] = Machine(cpus=cpus, numa_ids=tuple(numa_ids), distances=dict(distances))
+        known = _MACHINES[key] = CpuTopology(cpus=cpus, numa_ids=tuple(numa_ids), distances=dict(distances))
     return known
 
 
@@ -66,4 +66,4 @@ def _cpus(text: str, place: FieldPath) -> tuple[Cpu, ...]:
     return tuple(sorted(found.values()))
 
 
-_MACHINES: Final[LRUCache[object, Machine]] = LRUCache(maxsize=1024)
+_MACHINES: Final[LRUCache[object, CpuTopology]] = LRUCache(maxsize=1024)

@@ -5,8 +5,8 @@ from typing import Final
 
 from pydantic import Field, TypeAdapter
 
-from koord_numa.core.amounts import CPU, MILLI
 from koord_numa.core.node import NodeReservation
+from koord_numa.core.resources import CPU, MILLI
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, shown
 from koord_numa.wire.parsing import EnumReader, GoJson, Quantity, load_json, read_as, read_json

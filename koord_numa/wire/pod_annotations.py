@@ -6,8 +6,8 @@ from typing import Final
 
 from pydantic import Field, TypeAdapter
 
+from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.machine import MAX_NUMA
 from koord_numa.core.request import Assignment, CpuBind, NumaSpec, SharedPool
 from koord_numa.core.vocabulary import (
     CpuBindPolicy,

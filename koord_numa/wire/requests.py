@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from koord_numa.core.amounts import Amounts
 from koord_numa.core.constraints import Constraints
 from koord_numa.core.request import Container, CpuBind, NumaSpec, PodRequest
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.vocabulary import ContainerKind
 from koord_numa.wire.constraints import DemandsModel, PortModel, constraints
 from koord_numa.wire.errors import FieldPath, WireError
@@ -66,9 +66,9 @@ def pod_request(top: Head, spec: dict[str, Any], priority: int, findings: Proble
 @dataclass(frozen=True, slots=True)
 class _Work:
     containers: tuple[Container, ...]
-    overhead: Amounts
-    pod_requests: Amounts | None
-    pod_limits: Amounts | None
+    overhead: ResourceList
+    pod_requests: ResourceList | None
+    pod_limits: ResourceList | None
     ports: tuple[PortModel, ...]
 
 
@@ -109,7 +109,7 @@ def _container(model: ContainerModel, kind: ContainerKind, place: FieldPath) -> 
 
 def _pod_level(
     resources: Resources | None, containers: Iterable[Container], place: FieldPath
-) -> tuple[Amounts | None, Amounts | None]:
+) -> tuple[ResourceList | None, ResourceList | None]:
     """Requests default to limits only where no container asks for the resource, as in the API server."""
     if resources is None or not (resources.requests or resources.limits):
         return None, None

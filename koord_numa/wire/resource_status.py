@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import orjson
 
-from koord_numa.core.amounts import Amounts
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.quantity import format_amount
 from koord_numa.core.request import Assignment, Pod
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.verdicts import Placement
 from koord_numa.core.vocabulary import CpuBindPolicy
 from koord_numa.wire import names
@@ -59,7 +59,7 @@ def status_text(held: Assignment) -> str:
     return orjson.dumps(status).decode()
 
 
-def quantities(amounts: Amounts) -> dict[str, str]:
+def quantities(amounts: ResourceList) -> dict[str, str]:
     """Amounts as Kubernetes quantities, in the order of their names."""
     return {name: format_amount(name, amounts[name]) for name in sorted(amounts)}
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from koord_numa.core.node import KubeletConfig, Topology
+from koord_numa.core.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.vocabulary import CpuOwner, NumaPolicy
 from koord_numa.wire import names
 from koord_numa.wire.cpu_topology import machine
@@ -24,9 +24,9 @@ class TopologyModel(Strict):
     attributes: list[AttributeModel] | None = None
 
 
-def parse_topology(obj: Mapping[str, Any]) -> Topology:
+def parse_topology(obj: Mapping[str, Any]) -> NodeResourceTopology:
     """
-    The topology in an API object; ``Topology.problem`` names what is malformed, and nothing of such an object is used.
+    The topology in an API object; ``NodeResourceTopology.problem`` names what is malformed, and nothing of such an object is used.
 
     Raises ``WireError`` only when the object has no name.
     """
@@ -34,7 +34,7 @@ def parse_topology(obj: Mapping[str, Any]) -> Topology:
     top = head(obj, names.TOPOLOGY_KIND, findings)
     owner = CpuOwner.SCHEDULER if names.CPU_TOPOLOGY in top.annotations else CpuOwner.KUBELET
     owners = top.metadata.owner_references or ()
-    blank = Topology(
+    blank = NodeResourceTopology(
         node=top.name,
         owner=owner,
         node_uid=next((reference.uid for reference in owners if reference.kind == "Node"), ""),
@@ -44,7 +44,7 @@ def parse_topology(obj: Mapping[str, Any]) -> Topology:
     return replace(topology, problem=findings.problem) if findings.problem else topology
 
 
-def _read(top: Head, blank: Topology) -> Topology:
+def _read(top: Head, blank: NodeResourceTopology) -> NodeResourceTopology:
     model = read(TopologyModel, top.body, top.place)
     attributes = model.attributes or []
     found_zones = zones(model.zones or (), top.place.at("zones"))
@@ -63,7 +63,9 @@ def _read(top: Head, blank: Topology) -> Topology:
     return topology if text is None else _scheduler_owned(topology, top, text, model.topology_policies or ())
 
 
-def _scheduler_owned(topology: Topology, top: Head, text: str, policies: Sequence[str]) -> Topology:
+def _scheduler_owned(
+    topology: NodeResourceTopology, top: Head, text: str, policies: Sequence[str]
+) -> NodeResourceTopology:
     reserved = reserved_cpus(top.annotations, topology.kubelet.reserved_cpus, top.place)
     numa_ids = frozenset(zone.numa for zone in topology.zones)
     return replace(

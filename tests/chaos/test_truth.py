@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.effective import effective_requests
 from koord_numa.core.ledger import Holding
+from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import Assignment, Pod
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines import Rack, Style

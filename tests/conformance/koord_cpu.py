@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from koord_numa.core.cpus.ask import CpuAsk, NotEnoughCpus, Occupancy
+from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.cpus.ask import CpuAsk, CpuOccupancy, NotEnoughCpus
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.machine import Machine
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from tests.conformance.deviations import Deviation
 from tests.conformance.vectors import Case, Oracle
@@ -19,9 +19,9 @@ class Question:
     """The arguments of one take."""
 
     ask: CpuAsk
-    machine: Machine
+    machine: CpuTopology
     available: CpuSet
-    occupancy: Occupancy
+    occupancy: CpuOccupancy
     preferred: CpuSet
 
 
@@ -32,7 +32,7 @@ def load(case: Case) -> Question:
         (CpuSet.parse(entry.get("cpus") or ""), exclusive_of(entry.get("excl")), entry.get("ref", 0))
         for entry in given.get("allocated") or ()
     ]
-    occupancy = Occupancy(
+    occupancy = CpuOccupancy(
         pcpu_level=CpuSet.of(cpu for cpus, excl, _ in held if excl is CpuExclusivePolicy.PCPU_LEVEL for cpu in cpus),
         numa_level=CpuSet.of(
             cpu for cpus, excl, _ in held if excl is CpuExclusivePolicy.NUMA_NODE_LEVEL for cpu in cpus

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from koord_numa.core.allocation.place import Given
+from koord_numa.core.allocation.grant import CpuGrant
 from koord_numa.core.numa.hints import Hint
 from tests.conformance.deviations import Deviation
 from tests.conformance.koord_rm_cases import Answer, answer, load
@@ -48,7 +48,7 @@ def _recorded(out: Mapping[str, Any]) -> object:
 def _ours(found: Answer) -> object:
     if found.question.what == "hints":
         return None
-    if not isinstance(found.allocated, Given):
+    if not isinstance(found.allocated, CpuGrant):
         return found.allocated.resources if found.allocated else ()
     return (str(found.allocated.cpus), [(numa, dict(amounts)) for numa, amounts in found.allocated.numa])
 

@@ -8,22 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from koord_numa.core.accounts import Accounting, Books, accounts
-from koord_numa.core.allocation.affinity import elect, hints
-from koord_numa.core.allocation.need import Binding, Need, Offers, offers
-from koord_numa.core.allocation.occupants import cpu_occupancy, numa_occupancy
-from koord_numa.core.allocation.place import Given, Short, place
-from koord_numa.core.amounts import CPU
-from koord_numa.core.amplify import amplify_all
-from koord_numa.core.cpus.orchestrate import Downgrade
+from koord_numa.core.allocation.grant import CpuGrant, Shortage, place
+from koord_numa.core.allocation.numa_offers import CpuBinding, Need, NumaOffers, offers
+from koord_numa.core.allocation.numa_selection import elect, hints
+from koord_numa.core.cpus.bind_policies import Downgrade
+from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.numa.exclusive import Exclusivity
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.numa.policies import Decision, decide_koordinator
+from koord_numa.core.numa_free import Accounting, NumaAccounting, accounts
+from koord_numa.core.pod_resources import amplify_all
 from koord_numa.core.request import PodKey
-from koord_numa.core.score.strategy import Strategy
+from koord_numa.core.resources import CPU
+from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.vocabulary import (
     CpuBindPolicy,
     NumaExclusive,
@@ -43,7 +43,7 @@ class Question:
     need: Need
     inventory: Inventory
     ledger: Ledger
-    books: Books
+    books: NumaAccounting
     exclusive: NumaExclusive
     mask: int | None
 
@@ -53,11 +53,11 @@ class Answer:
     """Ours, and what it was made from."""
 
     question: Question
-    offers: Offers
+    offers: NumaOffers
     hints: Mapping[str, list[Hint]]
     merged: Decision | None
     elected: Decision | None
-    allocated: Given | Short | None
+    allocated: CpuGrant | Shortage | None
 
 
 def load(case: Case) -> Question:
@@ -71,7 +71,7 @@ def load(case: Case) -> Question:
     ratios = given.get("amplification") or {}
     reserved = CpuSet.parse(given.get("reserved") or "")
     request = given["request"]
-    binding = Binding(
+    binding = CpuBinding(
         policy=CpuBindPolicy(request.get("bind") or ""),
         required=request.get("required", False),
         exclusive=exclusive_of(request.get("excl")),
@@ -98,7 +98,7 @@ def load(case: Case) -> Question:
             ratios=ratios,
         ),
         ledger=Ledger.of(_holding(index, pod) for index, pod in enumerate(given.get("pods") or ())),
-        books=Books(Accounting.RECORDED_AMOUNTS, given.get("max_ref", 0)),
+        books=NumaAccounting(Accounting.RECORDED_AMOUNTS, given.get("max_ref", 0)),
         exclusive=exclusive if exclusive is NumaExclusive.REQUIRED else NumaExclusive.NONE,
         mask=given.get("mask"),
     )

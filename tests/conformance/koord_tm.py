@@ -7,10 +7,10 @@ Koordinator's topology manager: merge scored hints under a policy and an exclusi
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from koord_numa.core.numa.exclusive import Exclusivity, NumaUse, Occupancy
+from koord_numa.core.numa.exclusive import Exclusivity, NumaOccupancy, NumaUse
+from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.numa.policies import Decision, decide_koordinator
-from koord_numa.core.numa.providers import Answer
 from koord_numa.core.vocabulary import NumaExclusive, NumaPolicy
 from tests.conformance.kubelet_tm import load_answers
 from tests.conformance.vectors import Case, Oracle
@@ -36,7 +36,7 @@ class Merge:
 def load(case: Case) -> Merge:
     """Statuses are listed by position, which here is the NUMA id."""
     given = case["in"]
-    occupancy = Occupancy.of((numa, NumaUse(use)) for numa, use in enumerate(given.get("status") or ()))
+    occupancy = NumaOccupancy.of((numa, NumaUse(use)) for numa, use in enumerate(given.get("status") or ()))
     return Merge(
         POLICIES[given.get("policy") or "none"],
         load_answers(given.get("providers")),

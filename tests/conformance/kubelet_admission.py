@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from koord_numa.core.amounts import Amounts
+from koord_numa.core.cpu_topology import cpu_topology_of
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode, bits_of
 from koord_numa.core.kubelet.manager_state import KubeletState
 from koord_numa.core.kubelet.results import ContainerGrant, Grant
-from koord_numa.core.machine import machine_of
 from koord_numa.core.node import KubeletConfig, Zone
 from koord_numa.core.quantity import amount, supply
 from koord_numa.core.request import Container, PodRequest
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from tests.conformance.vectors import Case
 
@@ -88,7 +88,7 @@ def _amounts(texts: Mapping[str, str] | None) -> dict[str, int]:
 def _node(node: Mapping[str, Any], reserved: str) -> KubeletNode:
     options = {name: value == "true" for name, value in node["cpu_options"].items()}
     return KubeletNode(
-        machine=machine_of(node["cpus"], numa_ids=node["numa_nodes"], distances=node["distances"]),
+        machine=cpu_topology_of(node["cpus"], numa_ids=node["numa_nodes"], distances=node["distances"]),
         config=KubeletConfig(
             topology_policy=KubeletPolicy(node["tm_policy"]),
             topology_scope=KubeletScope(node["tm_scope"]),
@@ -104,7 +104,7 @@ def _node(node: Mapping[str, Any], reserved: str) -> KubeletNode:
     )
 
 
-def _memory(node: Mapping[str, Any]) -> Iterator[tuple[int, Amounts]]:
+def _memory(node: Mapping[str, Any]) -> Iterator[tuple[int, ResourceList]]:
     for place, numa in enumerate(node["numa_nodes"]):
         pages = {f"hugepages-{size}": counts[place] * PAGE_BYTES[size] for size, counts in node["hugepages"].items()}
         rest = node["memory"][place] - sum(pages.values()) - node["reserved_memory"][place]

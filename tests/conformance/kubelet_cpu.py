@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.ask import NotEnoughCpus
 from koord_numa.core.cpus.distributed import take_distributed
-from koord_numa.core.cpus.packed import take_packed
+from koord_numa.core.cpus.kubelet_packed import take_packed
 from koord_numa.core.cpus.static_options import StaticOptions
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.machine import Machine
 from tests.conformance.vectors import Case, Oracle
 from tests.machines import machine_from_topo
 
@@ -18,7 +18,7 @@ Answer = CpuSet | NotEnoughCpus
 class Question:
     """The arguments of one assignment; no ``group``: packed."""
 
-    machine: Machine
+    machine: CpuTopology
     available: CpuSet
     count: int
     options: StaticOptions

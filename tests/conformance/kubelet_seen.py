@@ -10,16 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from koord_numa.core.amounts import Amounts
-from koord_numa.core.effective import effective_requests
 from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.admit import Admitted, admit
 from koord_numa.core.kubelet.manager_state import KubeletState
 from koord_numa.core.kubelet.results import Charge, KubeletAdmission
 from koord_numa.core.kubelet.view import KubeletView, after_admission, after_removal, exact_view, kubelet_view
 from koord_numa.core.ledger import Holding
-from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
+from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import PodKey, PodRequest
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.core.vocabulary import CpuOwner
 from tests.conformance.kubelet_admission import Sequence, Step, exported
@@ -85,7 +85,7 @@ def with_published_cpu_options(seen: _Seen) -> KubeletView:
 
 def _published(seen: _Seen, config: KubeletConfig) -> KubeletView:
     node = seen.sequence.node
-    published = Topology(
+    published = NodeResourceTopology(
         node="n",
         owner=CpuOwner.KUBELET,
         zones=exported(node, seen.state, seen.sequence.memory),
@@ -162,7 +162,7 @@ def _check_charge(
             score.wrong_charges["elsewhere"] += 1
 
 
-def _taken(before: tuple[Zone, ...], after: tuple[Zone, ...]) -> Iterator[tuple[int, Amounts]]:
+def _taken(before: tuple[Zone, ...], after: tuple[Zone, ...]) -> Iterator[tuple[int, ResourceList]]:
     for old, new in zip(before, after, strict=True):
         amounts = {name: amount - new.available[name] for name, amount in old.available.items()}
         if any(amounts.values()):

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from koord_numa.core.numa.distances import Distances
+from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.numa.hints import Hint, mask_of
 from koord_numa.core.numa.policies import Decision, decide_kubelet
-from koord_numa.core.numa.providers import Answer
 from koord_numa.core.vocabulary import KubeletPolicy
 from tests.conformance.vectors import Case, Oracle
 

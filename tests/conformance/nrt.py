@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from koord_numa.core.amounts import Amounts
-from koord_numa.core.effective import kube_qos
+from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.fit.zones import fits_zones
-from koord_numa.core.machine import MAX_NUMA
-from koord_numa.core.node import KubeletConfig, Topology, Zone
+from koord_numa.core.node import KubeletConfig, NodeResourceTopology, Zone
+from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.quantity import amount
 from koord_numa.core.request import Container, PodRequest
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.score.zones import score_zones
 from koord_numa.core.verdicts import Rejection
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope, KubeQos, ScoringType
@@ -33,8 +33,8 @@ _ZONE = re.compile(r"node-(\d+)")
 class NrtCase:
     """One node and one pod."""
 
-    topology: Topology | None
-    allocatable: Amounts
+    topology: NodeResourceTopology | None
+    allocatable: ResourceList
     pod: PodRequest
     weights: Mapping[str, int]
 
@@ -77,7 +77,7 @@ def _containers(pod: Mapping[str, Any]) -> Iterator[Container]:
         yield Container(f"app-{index}", ContainerKind.APP, amounts(one.get("requests")), amounts(one.get("limits")))
 
 
-def _topology(nrt: Mapping[str, Any] | None) -> Topology | None:
+def _topology(nrt: Mapping[str, Any] | None) -> NodeResourceTopology | None:
     if nrt is None:
         return None
     zones, distances = [], {}
@@ -90,7 +90,9 @@ def _topology(nrt: Mapping[str, Any] | None) -> Topology | None:
         for name, cost in (zone.get("costs") or {}).items():
             if (other := _numa(name)) is not None:
                 distances[numa, other] = cost
-    return Topology(node="node", owner=CpuOwner.KUBELET, zones=tuple(zones), kubelet=_kubelet(nrt), distances=distances)
+    return NodeResourceTopology(
+        node="node", owner=CpuOwner.KUBELET, zones=tuple(zones), kubelet=_kubelet(nrt), distances=distances
+    )
 
 
 def _kubelet(nrt: Mapping[str, Any]) -> KubeletConfig:

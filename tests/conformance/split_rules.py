@@ -9,14 +9,14 @@ gives the recorded answer, and ours fits exactly when it can and is even (rows `
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
-from koord_numa.core.allocation.place import Given, place
-from koord_numa.core.amounts import CPU, MILLI, Amounts
+from koord_numa.core.allocation.grant import CpuGrant, place
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.numa.policies import Decision
+from koord_numa.core.resources import CPU, MILLI, ResourceList
 from tests.conformance.koord_rm_cases import Answer
 from tests.conformance.vectors import Case
 
-Shares = Mapping[int, Amounts]
+Shares = Mapping[int, ResourceList]
 """What each NUMA node gives; ``None`` in its place: the set cannot hold the request."""
 Order = Callable[[Sequence[int], Mapping[int, int]], Sequence[int]]
 
@@ -88,7 +88,7 @@ def _recorded(case: Case) -> Shares | None:
 
 def _ours(found: Answer, mask: int) -> Shares | None:
     given = place(found.question.need, found.offers, mask)
-    return dict(given.numa) if isinstance(given, Given) else None
+    return dict(given.numa) if isinstance(given, CpuGrant) else None
 
 
 def _theirs(found: Answer, mask: int, order: Order) -> Shares | None:

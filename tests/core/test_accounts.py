@@ -4,27 +4,27 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.accounts import Accounting, Accounts, Books, accounts
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Holding, Ledger
+from koord_numa.core.numa_free import Accounting, NumaAccounting, NumaFree, accounts
 from koord_numa.core.request import PodRequest, SharedPool
 from koord_numa.core.shared_pools import best_effort_pools, shared_pools, socket_of
 from koord_numa.core.vocabulary import CpuBindPolicy, QosClass
 from tests.core.allocation.nodes import held, node
 
 FULL, SPREAD = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS
-EVERY_POD = Books()
-RECORDED = Books(Accounting.RECORDED_AMOUNTS)
+EVERY_POD = NumaAccounting()
+RECORDED = NumaAccounting(Accounting.RECORDED_AMOUNTS)
 
 
-def free_cpu(where: Inventory, *holdings: Holding, books: Books = EVERY_POD) -> tuple[int, ...]:
+def free_cpu(where: Inventory, *holdings: Holding, books: NumaAccounting = EVERY_POD) -> tuple[int, ...]:
     return accounts(where, Ledger.of(holdings), books).free["cpu"]
 
 
 def test_an_empty_node() -> None:
     where = node(memory=7, gpus=1)
-    assert accounts(where, Ledger()) == Accounts(
+    assert accounts(where, Ledger()) == NumaFree(
         numa_ids=(0, 1),
         total={"cpu": (8000, 8000), "memory": (7, 7), "nvidia.com/gpu": (1, 1)},
         free={"cpu": (8000, 8000), "memory": (7, 7), "nvidia.com/gpu": (1, 1)},
@@ -91,7 +91,7 @@ def test_cpus_that_a_required_policy_can_use(policy: CpuBindPolicy, counts: tupl
 
 def test_cpus_may_be_shared_by_embedding_code() -> None:
     ledger = Ledger.of([held("a", "0-1"), held("b", "1-2")])
-    assert accounts(node(), ledger, Books(references=2)).spare == CpuSet.parse("0,2-15")
+    assert accounts(node(), ledger, NumaAccounting(references=2)).spare == CpuSet.parse("0,2-15")
     assert accounts(node(), ledger).spare == CpuSet.parse("3-15")
 
 

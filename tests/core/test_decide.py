@@ -4,21 +4,21 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.candidate import Candidate, candidate
-from koord_numa.core.decide import Parts, Rules, ask_of, decide
+from koord_numa.core.decide import Profile, ScoreWeights, ask_of, decide
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.ledger import Ledger
-from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
+from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.node_snapshot import NodeSnapshot, candidate
 from koord_numa.core.verdicts import Placement
 from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, NodeScoring, NumaPolicy, QosClass, ScoringType
 from tests.core.allocation import nodes
 from tests.core.allocation.nodes import GI
 
-ONLY_NUMA = Parts(resources=0, devices=0, numa=1, node_affinity=0, taints=0, pod_affinity=0, spread=0)
+ONLY_NUMA = ScoreWeights(resources=0, devices=0, numa=1, node_affinity=0, taints=0, pod_affinity=0, spread=0)
 POD = nodes.pod(4000, 4 * GI, qos=QosClass.LSR, numa=NumaPolicy.RESTRICTED)
 
 
-def ours(name: str, shape: str, used: int = 0) -> Candidate:
+def ours(name: str, shape: str, used: int = 0) -> NodeSnapshot:
     """A node whose CPUs are ours, with so many GiB used on each of its first two NUMA nodes."""
     offer = replace(nodes.node(shape), node=name)
     ledger = (
@@ -27,10 +27,10 @@ def ours(name: str, shape: str, used: int = 0) -> Candidate:
     return candidate(Node(name, allocatable=offer.allocatable), offer, ledger)
 
 
-def kubelets(name: str, cpus: int) -> Candidate:
+def kubelets(name: str, cpus: int) -> NodeSnapshot:
     """A node of a kubelet with two free NUMA nodes."""
     free = {"cpu": 1000 * cpus, "memory": 64 * GI}
-    published = Topology(
+    published = NodeResourceTopology(
         node=name,
         owner=CpuOwner.KUBELET,
         zones=(Zone(0, free, free, free), Zone(1, free, free, free)),
@@ -51,7 +51,7 @@ def kubelets(name: str, cpus: int) -> Candidate:
     ],
 )
 def test_the_configured_method_decides(method: NodeScoring, winner: str) -> None:
-    rules = Rules(node_scoring=method, parts=ONLY_NUMA)
+    rules = Profile(node_scoring=method, parts=ONLY_NUMA)
     found = decide(ask_of(POD, rules), [ours("used", "2x1x4x2", used=32), ours("eight", "2x4x4x2")], rules)
     assert isinstance(found, Placement)
     assert found.node == winner
@@ -66,7 +66,7 @@ def test_the_configured_method_decides(method: NodeScoring, winner: str) -> None
 )
 @pytest.mark.parametrize("method", [method for method in NodeScoring if method is not NodeScoring.FEWEST_NUMA_NODES])
 def test_nodes_of_kubelets_are_scored_by_their_zones(method: NodeScoring, scoring: ScoringType, winner: str) -> None:
-    rules = Rules(node_scoring=method, scoring=scoring, parts=ONLY_NUMA)
+    rules = Profile(node_scoring=method, scoring=scoring, parts=ONLY_NUMA)
     request = nodes.pod(4000, 4 * GI)
     found = decide(ask_of(request, rules), [kubelets("large", 32), kubelets("small", 8)], rules)
     assert isinstance(found, Placement)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.candidate import Candidate, candidate
 from koord_numa.core.constraints import (
     Constraints,
     HostPort,
@@ -15,10 +14,11 @@ from koord_numa.core.constraints import (
     TaintEffect,
     Toleration,
 )
-from koord_numa.core.decide import Rules, ask_of, decide, looks_around, score_node_affinity, score_taints
+from koord_numa.core.decide import Profile, ask_of, decide, depends_on_other_pods, score_node_affinity, score_taints
 from koord_numa.core.inventory import inventory
 from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.node import Node, Taint
+from koord_numa.core.node_snapshot import NodeSnapshot, candidate
 from koord_numa.core.request import Container, PodKey, PodRequest
 from koord_numa.core.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.vocabulary import ContainerKind, ScoringType
@@ -27,7 +27,7 @@ GIB = 1 << 30
 PLAIN = Node("node", allocatable={"cpu": 8000, "memory": 32 * GIB, "pods": 10}, labels={"disk": "ssd"})
 
 
-def seen(node: Node, *held: int, ports: tuple[HostPort, ...] = ()) -> Candidate:
+def seen(node: Node, *held: int, ports: tuple[HostPort, ...] = ()) -> NodeSnapshot:
     """A node without topology that holds pods of so many milli-CPUs."""
     offer = inventory(node, None)
     holdings = [Holding(PodKey("d", f"held-{i}", f"held-{i}"), {"cpu": cpu}) for i, cpu in enumerate(held)]
@@ -40,8 +40,8 @@ def asks(cpu: int = 1000, **demands: object) -> PodRequest:
     return PodRequest(containers=(Container("app", ContainerKind.APP, amounts),), constraints=constraints)
 
 
-def chosen(request: PodRequest, *candidates: Candidate, scoring: ScoringType = ScoringType.MOST_ALLOCATED) -> str:
-    rules = Rules(scoring=scoring)
+def chosen(request: PodRequest, *candidates: NodeSnapshot, scoring: ScoringType = ScoringType.MOST_ALLOCATED) -> str:
+    rules = Profile(scoring=scoring)
     verdict = decide(ask_of(request, rules), candidates, rules)
     assert isinstance(verdict, Placement)
     return verdict.node
@@ -66,7 +66,7 @@ TAINTED = replace(PLAIN, taints=(Taint("gpu", TaintEffect.NO_SCHEDULE, "yes"),))
     ],
 )
 def test_every_predicate_says_no_by_its_own_reason(request_: PodRequest, node: Node, reason: Reason) -> None:
-    rules = Rules()
+    rules = Profile()
     verdict = decide(ask_of(request_, rules), [seen(node, 4000, ports=(HostPort(80),))], rules)
     assert isinstance(verdict, Unschedulable)
     assert {name: no.reason for name, no in verdict.rejections.items()} == {"node": reason}
@@ -89,7 +89,7 @@ def test_what_fits_is_taken(request_: PodRequest) -> None:
 
 def test_a_barred_node_says_why() -> None:
     why = Rejection(Reason.LOCKED, "locked", resolvable=False)
-    rules = Rules()
+    rules = Profile()
     verdict = decide(ask_of(asks(), rules), [replace(seen(PLAIN), barred=why)], rules)
     assert verdict == Unschedulable({"node": why})
 
@@ -121,19 +121,19 @@ def test_preferences_are_shares_of_what_could_be_earned() -> None:
 
 
 def test_what_nobody_supports_is_refused_by_every_node() -> None:
-    rules = Rules()
+    rules = Profile()
     verdict = decide(ask_of(asks(unsupported=("resourceClaims", "x")), rules), [seen(PLAIN)], rules)
     assert isinstance(verdict, Unschedulable)
     assert verdict.rejections["node"].message == "koord-numa does not support: resourceClaims; x"
 
 
 def test_claims_of_unread_volumes_wait() -> None:
-    rules = Rules()
+    rules = Profile()
     verdict = decide(ask_of(asks(claims=("data",)), rules), [seen(PLAIN)], rules)
     assert isinstance(verdict, Unschedulable)
     assert verdict.rejections["node"].reason is Reason.VOLUME
 
 
 def test_only_pods_that_care_look_around() -> None:
-    assert not looks_around(asks(node_selector=(("disk", "ssd"),), host_ports=(HostPort(80),)))
-    assert looks_around(asks(claims=("data",)))
+    assert not depends_on_other_pods(asks(node_selector=(("disk", "ssd"),), host_ports=(HostPort(80),)))
+    assert depends_on_other_pods(asks(claims=("data",)))

@@ -2,15 +2,15 @@
 
 import pytest
 
-from koord_numa.core.amounts import Amounts
-from koord_numa.core.effective import effective_limits, effective_requests, is_limited, kube_qos
+from koord_numa.core.pod_resources import effective_limits, effective_requests, is_limited, kube_qos
 from koord_numa.core.request import Container, PodRequest
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.vocabulary import ContainerKind, KubeQos
 
 APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR
 
 
-def container(kind: ContainerKind, requests: Amounts, limits: Amounts | None = None) -> Container:
+def container(kind: ContainerKind, requests: ResourceList, limits: ResourceList | None = None) -> Container:
     return Container("c", kind, requests, limits or {})
 
 
@@ -46,7 +46,7 @@ def cpu(kind: ContainerKind, amount: int) -> Container:
         ),
     ],
 )
-def test_effective_requests(pod: PodRequest, requests: Amounts) -> None:
+def test_effective_requests(pod: PodRequest, requests: ResourceList) -> None:
     assert effective_requests(pod) == requests
 
 
@@ -62,7 +62,7 @@ def test_effective_requests(pod: PodRequest, requests: Amounts) -> None:
         pytest.param(PodRequest(), {}, False, id="nothing"),
     ],
 )
-def test_effective_limits(pod: PodRequest, limits: Amounts, limited: bool) -> None:
+def test_effective_limits(pod: PodRequest, limits: ResourceList, limited: bool) -> None:
     assert (effective_limits(pod), is_limited(pod, "cpu")) == (limits, limited)
 
 

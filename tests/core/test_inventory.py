@@ -4,28 +4,28 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.amounts import Amounts
+from koord_numa.core.cpu_topology import regular_topology
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory, inventory, reserve
-from koord_numa.core.machine import regular_machine
-from koord_numa.core.node import KubeletAllocation, KubeletConfig, Node, NodeReservation, Topology, Zone
+from koord_numa.core.node import KubeletAllocation, KubeletConfig, Node, NodeReservation, NodeResourceTopology, Zone
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.core.vocabulary import CpuOwner, NodeBindPolicy, NumaAllocateStrategy, NumaPolicy
 
-MACHINE = regular_machine(2, 1, 4, 2)  # CPUs 0-7 on NUMA node 0, 8-15 on 1
+MACHINE = regular_topology(2, 1, 4, 2)  # CPUs 0-7 on NUMA node 0, 8-15 on 1
 
 
-def zone(numa: int, amounts: Amounts) -> Zone:
+def zone(numa: int, amounts: ResourceList) -> Zone:
     return Zone(numa, amounts, amounts, amounts)
 
 
 ZONES = (zone(0, {"cpu": 8000, "memory": 100}), zone(1, {"cpu": 8000, "memory": 100, "nic": 2}))
 NODE = Node("n", allocatable={"cpu": 16000, "memory": 200, "kubernetes.io/batch-cpu": 5000})
-TOPOLOGY = Topology("n", CpuOwner.SCHEDULER, ZONES, machine=MACHINE)
+TOPOLOGY = NodeResourceTopology("n", CpuOwner.SCHEDULER, ZONES, machine=MACHINE)
 STATIC = KubeletConfig(cpu_policy="static", cpu_options={"full-pcpus-only": True, "distribute-cpus-across-numa": True})
 
 
-def made(node: Node, topology: Topology | None) -> Inventory:
+def made(node: Node, topology: NodeResourceTopology | None) -> Inventory:
     answer = inventory(node, topology)
     assert isinstance(answer, Inventory)
     return answer
@@ -131,7 +131,7 @@ def test_which_cpus_no_pool_has() -> None:
         pytest.param(replace(TOPOLOGY, problem="cpu-topology: not JSON"), "cpu-topology: not JSON", id="malformed"),
     ],
 )
-def test_without_a_topology_the_node_still_has_amounts(topology: Topology | None, problem: str) -> None:
+def test_without_a_topology_the_node_still_has_amounts(topology: NodeResourceTopology | None, problem: str) -> None:
     node = replace(NODE, numa_policy=NumaPolicy.RESTRICTED)
     assert made(node, topology) == Inventory(
         "n", allocatable=NODE.allocatable, policy=NumaPolicy.RESTRICTED, problem=problem
@@ -170,5 +170,5 @@ def test_a_kubelet_owned_node_is_not_ours_to_allocate() -> None:
         ),
     ],
 )
-def test_reservation(reservation: NodeReservation, left: Amounts) -> None:
+def test_reservation(reservation: NodeReservation, left: ResourceList) -> None:
     assert reserve(NODE.allocatable, reservation) == left

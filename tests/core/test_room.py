@@ -2,14 +2,14 @@
 
 import pytest
 
-from koord_numa.core.candidate import Candidate, candidate
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import inventory
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
+from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.node_snapshot import NodeSnapshot, candidate
+from koord_numa.core.numa_usage import NumaUsage, largest_aligned, rooms
 from koord_numa.core.request import PodKey
-from koord_numa.core.room import NumaRoom, largest_aligned, rooms
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, NodeBindPolicy
 from tests.machines import machine
@@ -23,22 +23,24 @@ def zone(numa: int, cpu: int, memory: int, free_cpu: int, free_memory: int) -> Z
     return Zone(numa, there, there, {"cpu": free_cpu, "memory": free_memory})
 
 
-def ours(*holdings: Holding, bind: NodeBindPolicy = NodeBindPolicy.NONE) -> Candidate:
+def ours(*holdings: Holding, bind: NodeBindPolicy = NodeBindPolicy.NONE) -> NodeSnapshot:
     """Two NUMA nodes of four cores with two threads, whose CPUs are ours."""
     zones = tuple(zone(numa, 8000, 16 * GI, 8000, 16 * GI) for numa in (0, 1))
-    topology = Topology("n", CpuOwner.SCHEDULER, zones, machine("2x1x4x2"))
+    topology = NodeResourceTopology("n", CpuOwner.SCHEDULER, zones, machine("2x1x4x2"))
     offer = inventory(
         NODE if bind is NodeBindPolicy.NONE else Node("n", allocatable=NODE.allocatable, bind_policy=bind), topology
     )
     return candidate(NODE, offer, Ledger.of(holdings))
 
 
-def kubelets(*holdings: Holding) -> Candidate:
+def kubelets(*holdings: Holding) -> NodeSnapshot:
     """Two NUMA nodes whose CPUs the kubelet gives; it has said that 5 and 2 of 8 are free."""
     config = KubeletConfig(topology_policy=KubeletPolicy.SINGLE_NUMA_NODE, cpu_policy="static", cpu_options={})
     zones = (zone(0, 8000, 16 * GI, 5000, 8 * GI), zone(1, 8000, 16 * GI, 2000, 16 * GI))
     ledger = Ledger.of(holdings)
-    return candidate(NODE, kubelet_view(NODE, Topology("n", CpuOwner.KUBELET, zones, kubelet=config), ledger), ledger)
+    return candidate(
+        NODE, kubelet_view(NODE, NodeResourceTopology("n", CpuOwner.KUBELET, zones, kubelet=config), ledger), ledger
+    )
 
 
 def holding(cpus: str, numa: int, memory: int) -> Holding:
@@ -53,8 +55,8 @@ SPREAD = holding("0,2,4", 0, 4 * GI)
 
 def test_rooms_of_our_own_node() -> None:
     assert rooms(ours(SPREAD)) == (
-        NumaRoom(0, {"cpu": 8000, "memory": 16 * GI}, {"cpu": 5000, "memory": 12 * GI}),
-        NumaRoom(1, {"cpu": 8000, "memory": 16 * GI}, {"cpu": 8000, "memory": 16 * GI}),
+        NumaUsage(0, {"cpu": 8000, "memory": 16 * GI}, {"cpu": 5000, "memory": 12 * GI}),
+        NumaUsage(1, {"cpu": 8000, "memory": 16 * GI}, {"cpu": 8000, "memory": 16 * GI}),
     )
 
 
@@ -80,5 +82,5 @@ def test_rooms_of_a_kubelets_node() -> None:
         pytest.param(candidate(NODE, inventory(NODE, None), Ledger()), {}, id="no-topology"),
     ],
 )
-def test_largest_aligned_request(seen: Candidate, expected: dict[str, int]) -> None:
+def test_largest_aligned_request(seen: NodeSnapshot, expected: dict[str, int]) -> None:
     assert largest_aligned(seen) == expected

@@ -13,9 +13,9 @@ from koord_numa.core.constraints import (
     TaintEffect,
     Toleration,
 )
+from koord_numa.core.cpu_topology import regular_topology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.machine import regular_machine
-from koord_numa.core.node import KubeletConfig, Node, Taint, Topology, Zone
+from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Taint, Zone
 from koord_numa.core.request import Assignment, Container, CpuBind, NumaSpec, Pod, PodKey, PodRequest
 from koord_numa.core.vocabulary import (
     ContainerKind,
@@ -54,9 +54,9 @@ def random_node(dice: Random, name: str, cpus: int | None = None) -> Node:
     )
 
 
-def random_topology(dice: Random, node: Node) -> Topology:
+def random_topology(dice: Random, node: Node) -> NodeResourceTopology:
     """A topology for a node, scheduler-owned or a kubelet's."""
-    machine = regular_machine(*dice.choice(SHAPES))
+    machine = regular_topology(*dice.choice(SHAPES))
     owner = dice.choice((CpuOwner.SCHEDULER, CpuOwner.SCHEDULER, CpuOwner.KUBELET))
     zones = []
     for numa in machine.numa_ids:
@@ -65,7 +65,7 @@ def random_topology(dice: Random, node: Node) -> Topology:
             capacity["nvidia.com/gpu"] = 1
         available = {name: amount - amount // 4 * dice.randint(0, 3) for name, amount in capacity.items()}
         zones.append(Zone(numa, capacity, capacity, available))
-    return Topology(
+    return NodeResourceTopology(
         node=node.name,
         owner=owner,
         zones=tuple(zones),

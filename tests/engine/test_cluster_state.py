@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.ledger import Ledger, holding_of
-from koord_numa.core.node import KubeletAllocation, Node, Topology
+from koord_numa.core.node import KubeletAllocation, Node, NodeResourceTopology
 from koord_numa.core.request import Assignment, Pod
 from koord_numa.core.verdicts import Placement, Reason
 from koord_numa.engine.causes import Cause
@@ -34,7 +34,7 @@ def new_state() -> tuple[ClusterState, list[tuple[Cause, str]]]:
     return ClusterState(heard), heard.changes
 
 
-Picture = dict[str, tuple[Node | None, Topology | None, Ledger, dict[str, Pod]]]
+Picture = dict[str, tuple[Node | None, NodeResourceTopology | None, Ledger, dict[str, Pod]]]
 
 
 def picture(state: ClusterState) -> Picture:
@@ -46,7 +46,7 @@ def play(seed: int, events: int) -> tuple[ClusterState, ClusterState]:
     """Random events; returns the state after them, and the one built from the final objects alone."""
     dice, (state, _) = Random(seed), new_state()
     nodes: dict[str, Node] = {}
-    topologies: dict[str, Topology] = {}
+    topologies: dict[str, NodeResourceTopology] = {}
     pods: dict[str, Pod] = {}
     names = [f"node-{i}" for i in range(12)]
     for _ in range(events):

@@ -9,7 +9,7 @@ import pytest
 from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.constraints import LabelSelector
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.decide import Ask
+from koord_numa.core.decide import SchedulingRequest
 from koord_numa.core.preempt import victims
 from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.node import PreemptionNode
@@ -451,7 +451,7 @@ async def test_where_looking_was_in_vain_nobody_looks_again_until_something_chan
     looked: list[str] = []
     real = victims.select_victims_on_node
 
-    def counting(ask: Ask, site: PreemptionNode, terms: EvictionTerms) -> PreemptionCandidate | None:
+    def counting(ask: SchedulingRequest, site: PreemptionNode, terms: EvictionTerms) -> PreemptionCandidate | None:
         looked.append(site.seen.node.name)
         return real(ask, site, terms)
 

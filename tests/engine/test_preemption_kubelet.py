@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.node import KubeletConfig, Topology, Zone
+from koord_numa.core.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.request import Assignment, Pod
 from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
 from koord_numa.wire.fingerprint import fingerprint
@@ -13,13 +13,13 @@ from tests.engine.world import GIB, World, bound, make_node, make_pod, make_worl
 ROOM = {"cpu": 4000, "memory": 16 * GIB}
 
 
-def topology(*used: int, version: str = "1", pods: tuple[str, ...] = ()) -> Topology:
+def topology(*used: int, version: str = "1", pods: tuple[str, ...] = ()) -> NodeResourceTopology:
     """What is published of two NUMA nodes with four CPUs each, of which so many are used, by these pods."""
     zones = tuple(
         Zone(numa, ROOM, ROOM, {"cpu": 4000 - 1000 * cpus, "memory": (16 - bool(cpus)) * GIB})
         for numa, cpus in enumerate(used)
     )
-    return Topology(
+    return NodeResourceTopology(
         "node",
         CpuOwner.KUBELET,
         zones,
@@ -41,7 +41,7 @@ def running(name: str, numa: int, priority: int) -> Pod:
     return bound(replace(ranked(name, priority), assignment=given, started=True), "node")
 
 
-def kubelet_node(published: Topology) -> World:
+def kubelet_node(published: NodeResourceTopology) -> World:
     """One full node: ``low`` is on NUMA node 0 and counts less than ``mid`` on the other."""
     world = make_world(make_node("node"))
     world.engine.observe_topology("ADDED", published)

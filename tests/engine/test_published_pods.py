@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.node import Topology, Zone
+from koord_numa.core.node import NodeResourceTopology, Zone
 from koord_numa.core.request import Pod
 from koord_numa.core.vocabulary import CpuOwner
 from koord_numa.engine.cluster_state import ClusterState
@@ -23,10 +23,12 @@ def on_node(name: str, created: float, *, started: bool = True) -> Pod:
     return replace(pod, started=started)
 
 
-def shows(*names: str, version: str = "2", method: str = "all") -> Topology:
+def shows(*names: str, version: str = "2", method: str = "all") -> NodeResourceTopology:
     """A topology whose fingerprint speaks of these pods."""
     text = fingerprint(("default", name) for name in names) if method else ""
-    return Topology("n", CpuOwner.KUBELET, fingerprint=text, fingerprint_method=method, resource_version=version)
+    return NodeResourceTopology(
+        "n", CpuOwner.KUBELET, fingerprint=text, fingerprint_method=method, resource_version=version
+    )
 
 
 def state_with(*started: str) -> ClusterState:
@@ -59,7 +61,9 @@ def hidden(state: ClusterState) -> set[str]:
         pytest.param(("a", "b"), shows("a", method="with-exclusive-resources"), {"c"}, id="leaves-pods-out"),
     ],
 )
-def test_pods_that_a_new_topology_does_not_show(started: tuple[str, ...], shown: Topology, expected: set[str]) -> None:
+def test_pods_that_a_new_topology_does_not_show(
+    started: tuple[str, ...], shown: NodeResourceTopology, expected: set[str]
+) -> None:
     state = state_with(*started)
     state.observe_topology(None, shown)
     assert hidden(state) == expected
@@ -75,7 +79,7 @@ def test_a_topology_that_always_speaks_of_others_is_believed_the_second_time() -
     assert hidden(state) == {"c"}
 
 
-def at_restart(starts: dict[str, float], published: Topology | None, clock: list[float]) -> ClusterState:
+def at_restart(starts: dict[str, float], published: NodeResourceTopology | None, clock: list[float]) -> ClusterState:
     """What a process that has just started learns from lists: the pods run since these times."""
     state = ClusterState(lambda cause, record: None, clock=lambda: clock[0])
     state.replace_nodes([make_node("n")])
@@ -102,7 +106,7 @@ RAN = {"a": 1000.0, "b": 1900.0, "c": 2000.0}
 )
 @pytest.mark.parametrize("late", [False, True], ids=["topology-first", "pods-first"])
 def test_after_a_restart_what_is_published_may_be_older_than_pods(
-    shown: Topology, expected: set[str], *, late: bool
+    shown: NodeResourceTopology, expected: set[str], *, late: bool
 ) -> None:
     state = at_restart(RAN, None if late else shown, [0.0])
     if late:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.decide import Fit, Rules, ask_of, decide, evaluate
-from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
+from koord_numa.core.decide import Profile, ScoredPlacement, ask_of, decide, evaluate
+from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.request import Container, NumaSpec, Pod, PodKey, PodRequest
 from koord_numa.core.verdicts import Placement, Unschedulable
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, NodeScoring, NumaPolicy, ScoringType
@@ -35,7 +35,7 @@ class Lab:
         self.dice = Random(seed)
         self.columns = Columns()
         self.state = ClusterState(lambda _cause, record: self.columns.changed(record))
-        self.rules: Rules = rules_of(
+        self.rules: Profile = rules_of(
             ProfileSettings(scoring_strategy=ScoringStrategy(type=strategy), node_scoring=method)
         )
         self.requests = [random_request(self.dice) for _ in range(5)]
@@ -86,7 +86,7 @@ def test_a_sweep_never_says_less_than_a_node_does(seed: int, strategy: ScoringTy
         for row, bound in enumerate(bounds):
             candidate = lab.columns.candidate(row)
             answer = None if candidate is None else evaluate(ask, candidate, lab.rules)
-            if isinstance(answer, Fit):
+            if isinstance(answer, ScoredPlacement):
                 assert answer.score <= bound
             elif answer is None:
                 assert bound == NO
@@ -152,11 +152,11 @@ def test_equal_nodes_are_taken_in_the_order_of_their_names_whenever_they_came() 
     assert chosen == ["a", "a", "a"]
 
 
-def kubelets_node(version: str) -> Topology:
+def kubelets_node(version: str) -> NodeResourceTopology:
     """Two NUMA nodes of eight CPUs, whose kubelet says nothing of how it hands them out."""
     zones = tuple(Zone(numa, *([{"cpu": 8000, "memory": 8 * GIB}] * 3)) for numa in (0, 1))
     kubelet = KubeletConfig(topology_policy=KubeletPolicy.SINGLE_NUMA_NODE)
-    return Topology("n", CpuOwner.KUBELET, zones=zones, kubelet=kubelet, resource_version=version)
+    return NodeResourceTopology("n", CpuOwner.KUBELET, zones=zones, kubelet=kubelet, resource_version=version)
 
 
 def guaranteed(cpus: int, policy: NumaPolicy = NumaPolicy.NONE) -> PodRequest:

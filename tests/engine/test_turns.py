@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field, replace
 
-from koord_numa.core.node import KubeletConfig, Topology
+from koord_numa.core.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.request import Pod
 from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, QosClass
 from koord_numa.engine.turns import Turns
@@ -25,7 +25,7 @@ class SlowServer(Server):
         return await super().node_takes_pods(node)
 
 
-def slow_world(topology: Topology) -> tuple[World, SlowServer]:
+def slow_world(topology: NodeResourceTopology) -> tuple[World, SlowServer]:
     """One node, and a server that keeps the first pod waiting."""
     world, server = make_world(make_node("node")), SlowServer()
     world.engine.observe_topology("ADDED", topology)
@@ -35,7 +35,7 @@ def slow_world(topology: Topology) -> tuple[World, SlowServer]:
     return world, server
 
 
-def kubelets(policy: KubeletPolicy) -> Topology:
+def kubelets(policy: KubeletPolicy) -> NodeResourceTopology:
     """A kubelet that hands out CPUs on two NUMA nodes."""
     own = make_topology("node")
     return replace(own, owner=CpuOwner.KUBELET, machine=None, kubelet=KubeletConfig(policy, cpu_policy="static"))

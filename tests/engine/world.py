@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from koord_numa.core.machine import regular_machine
-from koord_numa.core.node import Node, Topology, Zone
+from koord_numa.core.cpu_topology import regular_topology
+from koord_numa.core.node import Node, NodeResourceTopology, Zone
 from koord_numa.core.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.verdicts import Placement
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner
@@ -23,13 +23,15 @@ def make_node(name: str, cpu: int = 8, memory: int = 32, **changes: object) -> N
     return replace(node, **changes)  # type: ignore[arg-type]  # changes are named fields
 
 
-def make_topology(node: str, sockets: int = 1, numa: int = 2, cores: int = 2, memory: int = 32) -> Topology:
+def make_topology(node: str, sockets: int = 1, numa: int = 2, cores: int = 2, memory: int = 32) -> NodeResourceTopology:
     """A scheduler-owned topology of two threads a core: ``sockets`` of ``numa`` NUMA nodes of ``cores`` cores."""
-    machine = regular_machine(sockets, numa, cores, 2)
+    machine = regular_topology(sockets, numa, cores, 2)
     count = len(machine.numa_ids)
     amounts = {"cpu": cores * 2 * 1000, "memory": memory * GIB // count}
     zones = tuple(Zone(number, amounts, amounts, amounts) for number in machine.numa_ids)
-    return Topology(node=node, owner=CpuOwner.SCHEDULER, zones=zones, machine=machine, node_uid=f"uid-{node}")
+    return NodeResourceTopology(
+        node=node, owner=CpuOwner.SCHEDULER, zones=zones, machine=machine, node_uid=f"uid-{node}"
+    )
 
 
 def make_pod(name: str, cpu: int = 1000, memory: int = 1, **changes: object) -> Pod:

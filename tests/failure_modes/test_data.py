@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.node import KubeletAllocation, Topology, Zone
+from koord_numa.core.node import KubeletAllocation, NodeResourceTopology, Zone
 from koord_numa.core.request import Assignment, NumaSpec, Pod
 from koord_numa.core.verdicts import Reason
 from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, NumaPolicy, QosClass
@@ -21,7 +21,7 @@ def aligned(name: str, cpu: int = 2000, **changes: object) -> Pod:
     return replace(pod, request=replace(pod.request, qos=QosClass.LSR, numa=numa))
 
 
-def kubelet_topology(node: str, free: tuple[int, int] = (4000, 4000)) -> Topology:
+def kubelet_topology(node: str, free: tuple[int, int] = (4000, 4000)) -> NodeResourceTopology:
     """A kubelet that demands one NUMA node, with so many milli-CPU available in each of two."""
     whole = {"cpu": 4000, "memory": 16 * GIB}
     zones = tuple(Zone(numa, whole, whole, {"cpu": cpu, "memory": 16 * GIB}) for numa, cpu in enumerate(free))

@@ -7,7 +7,7 @@ from typing import Any, cast
 import kopf
 import pytest
 
-from koord_numa.core.node import Topology
+from koord_numa.core.node import NodeResourceTopology
 from koord_numa.core.rebind_request import RebindRequest
 from koord_numa.core.request import Pod
 from koord_numa.core.vocabulary import CpuOwner
@@ -39,7 +39,7 @@ class Listener:
     def observe_waiting(self, event: str | None, found: Pod) -> None:
         self.heard.append(("pod", event, found.key.name))
 
-    def observe_topology(self, event: str | None, found: Topology) -> None:
+    def observe_topology(self, event: str | None, found: NodeResourceTopology) -> None:
         self.heard.append(("topology", event, found.node))
 
     def observe_rebind(self, event: str | None, found: RebindRequest) -> None:
@@ -170,12 +170,12 @@ def test_data_age_counts_from_the_last_new_version() -> None:
     now = 100.0
     heard: list[str | None] = []
     freshness = Freshness(lambda kind, _: heard.append(kind), lambda: now)
-    first = Topology("n", CpuOwner.KUBELET, resource_version="1")
+    first = NodeResourceTopology("n", CpuOwner.KUBELET, resource_version="1")
     freshness.observe("ADDED", first)
     now = 130.0
     freshness.observe(None, first)
     assert freshness.ages() == {"n": 30.0}
-    freshness.observe("MODIFIED", Topology("n", CpuOwner.KUBELET, resource_version="2"))
+    freshness.observe("MODIFIED", NodeResourceTopology("n", CpuOwner.KUBELET, resource_version="2"))
     assert freshness.ages() == {"n": 0.0}
     freshness.observe("DELETED", first)
     assert (freshness.ages(), heard) == ({}, ["ADDED", None, "MODIFIED", "DELETED"])

@@ -8,7 +8,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.ledger import holding_of
 from koord_numa.core.node import Node
 from koord_numa.core.preempt.node import Nominee
-from koord_numa.core.rebind.board import Board
+from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.plan import Move, RebindPlan, plan_rebind
 from koord_numa.core.request import Assignment, NumaSpec, Pod, PodKey
 from koord_numa.core.vocabulary import NumaExclusive, NumaPolicy, QosClass
@@ -38,10 +38,10 @@ def world_of(*pods: Pod, settings: str = "") -> World:
     return world
 
 
-def seen(world: World) -> Board:
+def seen(world: World) -> NodeLayout:
     """The board of the node."""
     found = board_of(world.engine.state, NODE.name, world.engine.settings)
-    assert isinstance(found, Board), found
+    assert isinstance(found, NodeLayout), found
     return found
 
 
@@ -137,5 +137,5 @@ OBSTACLES = [
 
 
 @pytest.mark.parametrize(("now", "why"), OBSTACLES)
-def test_what_stands_in_the_way_of_a_step(now: Board | str, why: str) -> None:
+def test_what_stands_in_the_way_of_a_step(now: NodeLayout | str, why: str) -> None:
     assert obstacle(now, PLANNED, move("c", "8-9", "0-1")) == why

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from koord_numa.core.cpu_topology import cpu_topology_of
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.machine import machine_of
-from koord_numa.core.node import KubeletAllocation, KubeletConfig, Topology, Zone
+from koord_numa.core.node import KubeletAllocation, KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.request import SharedPool
 from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, KubeletScope, NumaPolicy
 from koord_numa.wire import WireError, parse_topology
@@ -24,11 +24,11 @@ def test_koordinators_agent() -> None:
         amounts = [{"cpu": 4000, "memory": memory * GIB} for memory in (16, 15, 14)]
         return Zone(numa, *amounts)
 
-    assert parse_topology(KOORDINATOR_NRT) == Topology(
+    assert parse_topology(KOORDINATOR_NRT) == NodeResourceTopology(
         node="worker-2",
         owner=CpuOwner.SCHEDULER,
         zones=(zone(0), zone(1)),
-        machine=machine_of([(cpu, cpu // 2, 0, cpu // 4) for cpu in range(8)]),
+        machine=cpu_topology_of([(cpu, cpu // 2, 0, cpu // 4) for cpu in range(8)]),
         kubelet=KubeletConfig(
             topology_policy=KubeletPolicy.SINGLE_NUMA_NODE,
             topology_scope=KubeletScope.POD,
@@ -47,7 +47,7 @@ def test_koordinators_agent() -> None:
 
 
 def test_an_exporter_of_the_kubelet() -> None:
-    assert parse_topology(KUBELET_NRT) == Topology(
+    assert parse_topology(KUBELET_NRT) == NodeResourceTopology(
         node="worker-3",
         owner=CpuOwner.KUBELET,
         zones=tuple(Zone(numa, {"cpu": 8000}, {"cpu": 7500}, {"cpu": 1500}) for numa in (0, 1)),
@@ -72,7 +72,7 @@ def test_the_first_version_of_the_api() -> None:
 
 
 def test_an_empty_topology_says_nothing() -> None:
-    assert parse_topology({"metadata": {"name": "n"}}) == Topology(node="n", owner=CpuOwner.KUBELET)
+    assert parse_topology({"metadata": {"name": "n"}}) == NodeResourceTopology(node="n", owner=CpuOwner.KUBELET)
 
 
 def attributes(*pairs: tuple[str, str]) -> Object:

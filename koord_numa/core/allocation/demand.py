@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from koord_numa.core.allocation.options import AllocateOptions
-from koord_numa.core.amounts import CPU, MILLI, Amounts
-from koord_numa.core.effective import effective_limits, effective_requests, is_limited, kube_qos
+from koord_numa.core.pod_resources import effective_limits, effective_requests, is_limited, kube_qos
 from koord_numa.core.qos import OWN_CPUS, bursts, is_exclusive_by_policy, may_use_cpuset, pinned_by_static_kubelet
 from koord_numa.core.request import CpuBind, PodRequest
+from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.core.vocabulary import (
     CpuBindPolicy,
@@ -34,7 +34,7 @@ class CpuUse(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class AllocationDemand:
     """
     A pod as an allocation sees it. ``burst`` is the CPU (milli) that a ConstrainedBurst pod may use at its limit.
 
@@ -42,7 +42,7 @@ class Demand:
     of its own for it. ``why_shared`` says in one clause why its CPUs are not its own.
     """
 
-    amounts: Amounts
+    amounts: ResourceList
     use: CpuUse = CpuUse.SHARED
     required: CpuBindPolicy = CpuBindPolicy.NONE
     preferred: CpuBindPolicy = CpuBindPolicy.NONE
@@ -67,7 +67,7 @@ class Demand:
         return self.cpu > 0 and self.cpu % MILLI == 0
 
 
-def demand_of(request: PodRequest, options: AllocateOptions) -> Demand | Rejection:
+def demand_of(request: PodRequest, options: AllocateOptions) -> AllocationDemand | Rejection:
     """What the pod demands, or why no node can ever serve it as it is."""
     amounts = effective_requests(request)
     use, bind = _use(request, options)
@@ -84,7 +84,7 @@ def demand_of(request: PodRequest, options: AllocateOptions) -> Demand | Rejecti
             )
     own = use is CpuUse.OWN and cpu > 0
     pinned = pinned_by_static_kubelet(request)
-    return Demand(
+    return AllocationDemand(
         amounts=amounts,
         use=use if own or use is not CpuUse.OWN else CpuUse.SHARED,
         required=bind.required if own else CpuBindPolicy.NONE,

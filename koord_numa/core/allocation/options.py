@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from koord_numa.core.accounts import Accounting
-from koord_numa.core.score.strategy import Strategy
+from koord_numa.core.numa_free import Accounting
+from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.vocabulary import CpuBindPolicy, NumaAllocateStrategy, NumaExclusive, NumaPolicy
 
 

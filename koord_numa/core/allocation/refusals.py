@@ -2,21 +2,21 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from koord_numa.core.accounts import Accounts
-from koord_numa.core.allocation.affinity import is_possible
-from koord_numa.core.allocation.need import Need, Offers
-from koord_numa.core.allocation.place import Short
-from koord_numa.core.amounts import CPU, MILLI, Amounts
-from koord_numa.core.amplify import amplify
+from koord_numa.core.allocation.grant import Shortage
+from koord_numa.core.allocation.numa_offers import Need, NumaOffers
+from koord_numa.core.allocation.numa_selection import is_possible
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.inventory import Inventory, PerNuma
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.numa.exclusive import Exclusivity
+from koord_numa.core.numa_free import NumaFree
+from koord_numa.core.pod_resources import amplify
+from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
 from koord_numa.core.vocabulary import CpuBindPolicy, NodeBindPolicy, NumaExclusive, NumaPolicy
 
 
-def not_aligned(need: Need, offers: Offers, exclusivity: Exclusivity) -> Rejection:
+def not_aligned(need: Need, offers: NumaOffers, exclusivity: Exclusivity) -> Rejection:
     """No set of NUMA nodes is acceptable: too little in sum, kept apart by exclusivity, or not where the policy wants it."""
     short = [name for name, given in offers.given.items() if _whole(given, offers.units[name]) < need.amounts[name]]
     if short:
@@ -39,7 +39,7 @@ def not_aligned(need: Need, offers: Offers, exclusivity: Exclusivity) -> Rejecti
     )
 
 
-def insufficient(need: Need, offers: Offers, short: Iterable[str]) -> Rejection:
+def insufficient(need: Need, offers: NumaOffers, short: Iterable[str]) -> Rejection:
     """The NUMA nodes that come into question have too little of these resources together."""
     names = list(short)
     return Rejection(
@@ -51,7 +51,7 @@ def insufficient(need: Need, offers: Offers, short: Iterable[str]) -> Rejection:
     )
 
 
-def cannot_be_placed(need: Need, offers: Offers, short: Short) -> Rejection:
+def cannot_be_placed(need: Need, offers: NumaOffers, short: Shortage) -> Rejection:
     """The elected NUMA nodes, or the whole node where none were elected, cannot serve the pod."""
     if short.resources:
         return insufficient(need, offers, short.resources)
@@ -66,7 +66,7 @@ def cannot_be_placed(need: Need, offers: Offers, short: Short) -> Rejection:
     )
 
 
-def overcommitted(need: Need, accounts: Accounts) -> Rejection | None:
+def overcommitted(need: Need, accounts: NumaFree) -> Rejection | None:
     """Would the pod take what pods without a known NUMA node hold? All NUMA nodes together must still cover those."""
     for name, amount in need.amounts.items():
         if name not in accounts.loose:
@@ -88,7 +88,7 @@ def overcommitted(need: Need, accounts: Accounts) -> Rejection | None:
     return None
 
 
-def kubelet_cores_shortage(pinned: Sequence[int], inventory: Inventory, books: Accounts) -> Rejection | None:
+def kubelet_cores_shortage(pinned: Sequence[int], inventory: Inventory, books: NumaFree) -> Rejection | None:
     """
     Would a static kubelet with full-pcpus-only find too few whole cores (SMTAlignmentError)?
 
@@ -132,7 +132,7 @@ def amplified_shortage(need: Need, inventory: Inventory, ledger: Ledger) -> Reje
     return Rejection(Reason.RESOURCES, "Insufficient amplified cpu", detail=text)
 
 
-def no_pool(offers: Offers, pools: Mapping[int, int], burst: int) -> Rejection:
+def no_pool(offers: NumaOffers, pools: Mapping[int, int], burst: int) -> Rejection:
     """No NUMA node's shared pool is as large as the pod's limit and has room for its requests."""
     return Rejection(
         Reason.CPUS,
@@ -145,7 +145,7 @@ def no_pool(offers: Offers, pools: Mapping[int, int], burst: int) -> Rejection:
     )
 
 
-def _wanted(need: Need, offers: Offers) -> str:
+def _wanted(need: Need, offers: NumaOffers) -> str:
     return amounts_text({name: need.amounts[name] for name in offers.given})
 
 
@@ -153,7 +153,7 @@ def _whole(given: PerNuma, unit: int) -> int:
     return sum(amount // unit * unit for amount in given)
 
 
-def _decisive(need: Need, offers: Offers) -> list[str]:
+def _decisive(need: Need, offers: NumaOffers) -> list[str]:
     """The resources that rule some NUMA node out by themselves; all of them where none does."""
     if need.policy is NumaPolicy.SINGLE_NUMA_NODE:
         some = [name for name, given in offers.given.items() if any(free < need.amounts[name] for free in given)]
@@ -162,7 +162,7 @@ def _decisive(need: Need, offers: Offers) -> list[str]:
     return some or list(offers.given)
 
 
-def _numbers(need: Need, offers: Offers, names: Iterable[str]) -> tuple[NumaNumbers, ...]:
+def _numbers(need: Need, offers: NumaOffers, names: Iterable[str]) -> tuple[NumaNumbers, ...]:
     return tuple(
         NumaNumbers(numa, name, total, free, need.amounts[name])
         for name in names
@@ -170,12 +170,12 @@ def _numbers(need: Need, offers: Offers, names: Iterable[str]) -> tuple[NumaNumb
     )
 
 
-def _cpus_there(accounts: Accounts) -> PerNuma:
+def _cpus_there(accounts: NumaFree) -> PerNuma:
     machine = accounts.machine
     return tuple(machine.numa_bits.get(numa, 0).bit_count() if machine else 0 for numa in accounts.numa_ids)
 
 
-def _could_ever(need: Need, offers: Offers) -> bool:
+def _could_ever(need: Need, offers: NumaOffers) -> bool:
     """Would an empty node do?"""
     totals = [
         [offers.accounts.total[name][at] >= need.amounts[name] for name in offers.given] for at in _positions(offers)
@@ -183,7 +183,7 @@ def _could_ever(need: Need, offers: Offers) -> bool:
     return need.policy is not NumaPolicy.SINGLE_NUMA_NODE or any(all(fits) for fits in totals)
 
 
-def _largest(need: Need, offers: Offers) -> Amounts:
+def _largest(need: Need, offers: NumaOffers) -> ResourceList:
     """What the roomiest single NUMA node could still take: the one where the scarcest resource covers most of the need."""
     if need.policy is not NumaPolicy.SINGLE_NUMA_NODE or not offers.given:
         return {}
@@ -198,5 +198,5 @@ def _largest(need: Need, offers: Offers) -> Amounts:
     }
 
 
-def _positions(offers: Offers) -> range:
+def _positions(offers: NumaOffers) -> range:
     return range(len(offers.numa_ids))

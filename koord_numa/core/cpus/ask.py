@@ -19,7 +19,7 @@ class CpuAsk:
 
 
 @dataclass(frozen=True, slots=True)
-class Occupancy:
+class CpuOccupancy:
     """
     Who already holds CPUs of the node: CPUs of pods with an exclusive policy, and by how many pods each CPU is held.
 
@@ -32,7 +32,7 @@ class Occupancy:
     limit: int = 1
 
     @classmethod
-    def of(cls, holdings: Iterable[tuple[CpuSet, CpuExclusivePolicy]], limit: int = 1) -> "Occupancy":
+    def of(cls, holdings: Iterable[tuple[CpuSet, CpuExclusivePolicy]], limit: int = 1) -> "CpuOccupancy":
         """The occupancy that these pods' CPUs and policies make."""
         pcpu = numa = 0
         references: dict[int, int] = {}
@@ -47,7 +47,7 @@ class Occupancy:
         return cls(CpuSet(pcpu), CpuSet(numa), references, limit)
 
 
-UNOCCUPIED: Final = Occupancy()
+UNOCCUPIED: Final = CpuOccupancy()
 
 
 @dataclass(frozen=True, slots=True)

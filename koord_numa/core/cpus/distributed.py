@@ -18,13 +18,13 @@ from itertools import chain, islice
 from math import floor, sqrt
 from typing import Final
 
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.ask import NotEnoughCpus
+from koord_numa.core.cpus.kubelet_packed import pack, take_packed
 from koord_numa.core.cpus.layout import layout_of
-from koord_numa.core.cpus.packed import pack, take_packed
 from koord_numa.core.cpus.representatives import representatives
 from koord_numa.core.cpus.static_options import StaticOptions
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.machine import Machine
 from koord_numa.core.ordering import emptiest_first, fullest_first
 
 _UNBALANCED: Final = float("inf")
@@ -34,7 +34,7 @@ _SUBSETS: Final = 4_096
 
 
 def take_distributed(
-    machine: Machine, available: CpuSet, count: int, group: int, options: StaticOptions
+    machine: CpuTopology, available: CpuSet, count: int, group: int, options: StaticOptions
 ) -> CpuSet | NotEnoughCpus:
     """
     Take exactly ``count`` of the available CPUs, an even share from each of as few NUMA nodes as possible.
@@ -63,7 +63,7 @@ class _Choice:
     dealt: tuple[int, ...]  # NUMA ids, one for each further group
 
 
-def _hand_out(machine: Machine, free: int, choice: _Choice, packing: StaticOptions) -> CpuSet:
+def _hand_out(machine: CpuTopology, free: int, choice: _Choice, packing: StaticOptions) -> CpuSet:
     taken = 0
     gifts = [(numa, choice.share) for numa in choice.members] + [(numa, choice.group) for numa in choice.dealt]
     for numa, cpus in gifts:
@@ -76,7 +76,7 @@ class _Distribution:
 
     __slots__ = ("_balances", "count", "free", "group", "machine", "mean", "total")
 
-    def __init__(self, machine: Machine, free: int, count: int, group: int) -> None:
+    def __init__(self, machine: CpuTopology, free: int, count: int, group: int) -> None:
         by_numa = {place.id: n for place in layout_of(machine).numas if (n := (place.bits & free).bit_count())}
         self.machine = machine
         self.free: Mapping[int, int] = {numa: by_numa[numa] for numa in _in_packed_order(machine, free, by_numa)}
@@ -157,7 +157,7 @@ class _Distribution:
         return known
 
 
-def _in_packed_order(machine: Machine, free: int, by_numa: Mapping[int, int]) -> list[int]:
+def _in_packed_order(machine: CpuTopology, free: int, by_numa: Mapping[int, int]) -> list[int]:
     if machine.counts.sockets >= machine.counts.numa:
         return fullest_first(by_numa)
     by_socket = {socket: (bits & free).bit_count() for socket, bits in machine.socket_bits.items()}

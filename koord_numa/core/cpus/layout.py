@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from koord_numa.core.machine import Core, Machine
+from koord_numa.core.cpu_topology import Core, CpuTopology
 
 _REMEMBERED: Final = 1024
 """Distinct machines in a cluster are few: nodes come in models."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TopologyDomain:
     """A NUMA node, a socket or an uncore cache: its CPUs, its cores ascending by id, and the socket around it."""
 
     id: int
@@ -26,16 +26,16 @@ class Place:
 class Layout:
     """Where cores sit. ``uniform``: every core has the same number of CPUs."""
 
-    numas: tuple[Place, ...]  # only those with CPUs, ascending by id
-    sockets: tuple[Place, ...]
-    uncores: tuple[Place, ...]
+    numas: tuple[TopologyDomain, ...]  # only those with CPUs, ascending by id
+    sockets: tuple[TopologyDomain, ...]
+    uncores: tuple[TopologyDomain, ...]
     cores: tuple[tuple[int, int, int], ...]  # (CPU bits, NUMA id, socket id), ascending by (socket, core id, NUMA id)
     core_of: dict[int, int]  # CPU -> position in cores
     uniform: bool
     smt: bool  # some core has more than one CPU
 
 
-def layout_of(machine: Machine) -> Layout:
+def layout_of(machine: CpuTopology) -> Layout:
     """The tables of this machine."""
     known: Layout | None = machine.derived.get(Layout)
     if known is None:
@@ -44,7 +44,7 @@ def layout_of(machine: Machine) -> Layout:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _shared_layout(machine: Machine) -> Layout:
+def _shared_layout(machine: CpuTopology) -> Layout:
     """The same object for equal machines; finding it compares all their CPUs, too slow for every choice."""
     cores = sorted(machine.cores, key=lambda core: (core.socket, core.id, core.numa))
     sizes = {core.bits.bit_count() for core in cores}
@@ -61,12 +61,12 @@ def _shared_layout(machine: Machine) -> Layout:
     )
 
 
-def _places(machine: Machine, cores: Sequence[Core], place_of: Callable[[Core], int]) -> tuple[Place, ...]:
+def _places(machine: CpuTopology, cores: Sequence[Core], place_of: Callable[[Core], int]) -> tuple[TopologyDomain, ...]:
     members: dict[int, list[Core]] = {}
     for core in cores:
         members.setdefault(place_of(core), []).append(core)
     return tuple(
-        Place(
+        TopologyDomain(
             id=place,
             bits=sum(core.bits for core in inside),
             cores=tuple(core.bits for core in inside),

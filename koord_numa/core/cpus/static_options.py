@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from koord_numa.core.machine import Machine
+from koord_numa.core.cpu_topology import CpuTopology
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,6 @@ class StaticOptions:
             strict_reservation=options.get("strict-cpu-reservation", False),
         )
 
-    def group(self, machine: Machine) -> int:
+    def group(self, machine: CpuTopology) -> int:
         """How many CPUs belong together when they are distributed: whole cores under full-pcpus-only, else single CPUs."""
         return max(1, machine.threads_per_core) if self.full_pcpus_only else 1

@@ -1,14 +1,14 @@
 """Which CPUs the kubelet's static CPU manager hands out of a pool, by its options. Who may get any is not decided here."""
 
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.ask import NotEnoughCpus
 from koord_numa.core.cpus.distributed import take_distributed
-from koord_numa.core.cpus.packed import take_packed
+from koord_numa.core.cpus.kubelet_packed import take_packed
 from koord_numa.core.cpus.static_options import StaticOptions
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.machine import Machine
 
 
-def assign(machine: Machine, available: CpuSet, count: int, options: StaticOptions) -> CpuSet | NotEnoughCpus:
+def assign(machine: CpuTopology, available: CpuSet, count: int, options: StaticOptions) -> CpuSet | NotEnoughCpus:
     """
     The CPUs that the kubelet takes for a container of ``count`` whole CPUs.
 

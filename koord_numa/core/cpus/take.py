@@ -1,7 +1,7 @@
 """
 Koordinator's choice of CPUs for one pod: which of the available CPUs to take so that the pod gets the shape it asked for.
 
-Theory. A ``Picking`` moves CPUs from ``free`` to ``taken`` in stages, from the most compact shape to the least: one
+Theory. A ``CpuAccumulator`` moves CPUs from ``free`` to ``taken`` in stages, from the most compact shape to the least: one
 NUMA node, one socket, many sockets, scattered CPUs. A stage takes all that is needed, takes a part, or changes nothing;
 the last one takes whatever is left, so that a request fails only when fewer CPUs are available than wanted. Exclusive
 policies are wishes: a stage first looks at places that honour them and then at all.
@@ -13,19 +13,19 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final
 
-from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, NotEnoughCpus, Occupancy
-from koord_numa.core.cpus.picking import Picking, union
+from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.cpus.accumulator import CpuAccumulator, union
+from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, CpuOccupancy, NotEnoughCpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.machine import Machine
 from koord_numa.core.ordering import neighbourhood_key, numa_key, ranks, socket_key
 from koord_numa.core.vocabulary import CpuBindPolicy
 
 
 def take_cpus(
     ask: CpuAsk,
-    machine: Machine,
+    machine: CpuTopology,
     available: CpuSet,
-    occupancy: Occupancy = UNOCCUPIED,
+    occupancy: CpuOccupancy = UNOCCUPIED,
     preferred: CpuSet = EMPTY,
 ) -> CpuSet | NotEnoughCpus:
     """
@@ -45,8 +45,8 @@ def take_cpus(
     return CpuSet(taken)
 
 
-def _take(ask: CpuAsk, count: int, machine: Machine, free: int, occupancy: Occupancy) -> int:
-    picking = Picking(ask, count, machine, free, occupancy)
+def _take(ask: CpuAsk, count: int, machine: CpuTopology, free: int, occupancy: CpuOccupancy) -> int:
+    picking = CpuAccumulator(ask, count, machine, free, occupancy)
     for stage in _stages(ask.bind, picking.threads):
         stage(picking)
         if picking.need < 1:
@@ -54,7 +54,7 @@ def _take(ask: CpuAsk, count: int, machine: Machine, free: int, occupancy: Occup
     return picking.taken
 
 
-def _whole_cores_on_one_numa(picking: Picking) -> None:
+def _whole_cores_on_one_numa(picking: CpuAccumulator) -> None:
     """Whole cores of one NUMA node; an odd rest splits the last of them."""
     if picking.need > picking.machine.cpus_per_numa:
         return
@@ -81,7 +81,7 @@ def _whole_cores_on_one_numa(picking: Picking) -> None:
             return
 
 
-def _whole_cores_on_one_socket(picking: Picking) -> None:
+def _whole_cores_on_one_socket(picking: CpuAccumulator) -> None:
     """Whole cores of one socket."""
     if picking.need > picking.machine.cpus_per_socket:
         return
@@ -91,7 +91,7 @@ def _whole_cores_on_one_socket(picking: Picking) -> None:
             return
 
 
-def _whole_cores_of_many_sockets(picking: Picking) -> None:
+def _whole_cores_of_many_sockets(picking: CpuAccumulator) -> None:
     """All whole cores of the sockets that offer most; then core by core from the ones that offer least."""
     aside: list[list[int]] = []
     for cores in sorted(_socket_offers(picking), key=len, reverse=True):
@@ -109,7 +109,7 @@ def _whole_cores_of_many_sockets(picking: Picking) -> None:
         picking.take(core)
 
 
-def _spread_on_one_numa(picking: Picking) -> None:
+def _spread_on_one_numa(picking: CpuAccumulator) -> None:
     """CPUs of one NUMA node: of different cores that nobody repels, else of any."""
     if picking.need > picking.machine.cpus_per_numa:
         return
@@ -132,7 +132,7 @@ def _spread_on_one_numa(picking: Picking) -> None:
                 return
 
 
-def _spread_on_one_socket(picking: Picking) -> None:
+def _spread_on_one_socket(picking: CpuAccumulator) -> None:
     """CPUs of one socket, likewise; NUMA nodes that repel do not matter any more."""
     if picking.need > picking.machine.cpus_per_socket:
         return
@@ -148,7 +148,7 @@ def _spread_on_one_socket(picking: Picking) -> None:
             return
 
 
-def _scattered(picking: Picking) -> None:
+def _scattered(picking: CpuAccumulator) -> None:
     """Whatever is left: near what was taken, cores with the fewest free CPUs first, of different cores as long as possible."""
     for repelled in _honouring_then_not(picking.repelled_numas | picking.repelled_cores):
         picking.take_first(picking.spread(_by_neighbourhood(picking, picking.free & ~repelled)))
@@ -156,7 +156,7 @@ def _scattered(picking: Picking) -> None:
             return
 
 
-_Stage = Callable[[Picking], None]
+_Stage = Callable[[CpuAccumulator], None]
 _WHOLE: Final[tuple[_Stage, ...]] = (
     _whole_cores_on_one_numa,
     _whole_cores_on_one_socket,
@@ -175,13 +175,13 @@ def _honouring_then_not(repelled: int) -> tuple[int, ...]:
     return (repelled, 0) if repelled else (0,)
 
 
-def _socket_offers(picking: Picking) -> list[list[int]]:
+def _socket_offers(picking: CpuAccumulator) -> list[list[int]]:
     offers = [(place.id, picking.whole_cores(place, picking.free)) for place in picking.layout.sockets]
     offers.sort(key=lambda offer: socket_key(picking.sign, len(offer[1]), offer[0]))
     return [cores for _, cores in offers]
 
 
-def _by_neighbourhood(picking: Picking, usable: int) -> list[int]:
+def _by_neighbourhood(picking: CpuAccumulator, usable: int) -> list[int]:
     rank = ranks(
         {
             place.id: neighbourhood_key(

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 
-from koord_numa.core.amounts import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Amounts
 from koord_numa.core.quantity import format_amount
+from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, ResourceList
 from koord_numa.core.verdicts import Reason, Rejection
 
 _ORDER = {PODS: 0, CPU: 1, MEMORY: 2, EPHEMERAL_STORAGE: 3}
 
 
-def fits_resources(wanted: Amounts, allocatable: Amounts, held: Mapping[str, int], pods: int) -> Rejection | None:
+def fits_resources(
+    wanted: ResourceList, allocatable: ResourceList, held: Mapping[str, int], pods: int
+) -> Rejection | None:
     """
     ``wanted`` must fit into ``allocatable`` minus ``held``, and one more pod beside the ``pods`` that are there.
 

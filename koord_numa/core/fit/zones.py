@@ -7,20 +7,20 @@ kubelet's init-container pinning nor its SMT and memory rules. Whether a kubelet
 
 from collections.abc import Iterable, Sequence
 
-from koord_numa.core.amounts import (
+from koord_numa.core.node import NodeResourceTopology, Zone
+from koord_numa.core.request import Container, PodRequest
+from koord_numa.core.resources import (
     CPU,
     EPHEMERAL_STORAGE,
     MEMORY,
     PODS,
-    Amounts,
+    ResourceList,
     add,
     is_hugepages,
     is_native,
     largest,
     total,
 )
-from koord_numa.core.node import Topology, Zone
-from koord_numa.core.request import Container, PodRequest
 from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
 from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScope, KubeQos
 
@@ -56,7 +56,9 @@ def aligned_request(pod: PodRequest) -> dict[str, int]:
     return add(request, pod.overhead)
 
 
-def fits_zones(pod: PodRequest, qos: KubeQos, topology: Topology | None, allocatable: Amounts) -> Rejection | None:
+def fits_zones(
+    pod: PodRequest, qos: KubeQos, topology: NodeResourceTopology | None, allocatable: ResourceList
+) -> Rejection | None:
     """
     Would every unit of the pod fit into one zone? ``None`` means yes, or that nothing is asked of this node.
 
@@ -92,13 +94,13 @@ def asks_devices(containers: Iterable[Container]) -> bool:
 class _Desk:
     """The zones of one node while one pod's units are placed on them, each on the lowest NUMA id that fits."""
 
-    def __init__(self, zones: Sequence[Zone], qos: KubeQos, allocatable: Amounts) -> None:
+    def __init__(self, zones: Sequence[Zone], qos: KubeQos, allocatable: ResourceList) -> None:
         self._free = {zone.numa: dict(zone.available) for zone in zones}
         self._exact = qos is KubeQos.GUARANTEED
         self._allocatable = allocatable
         self._chosen = 0
 
-    def refuse(self, message: str, request: Amounts, name: str = "") -> Rejection | None:
+    def refuse(self, message: str, request: ResourceList, name: str = "") -> Rejection | None:
         """Choose the zone for a request, or say why there is none."""
         candidates = sorted(self._free)
         for resource, quantity in sorted(request.items()):
@@ -116,7 +118,7 @@ class _Desk:
         self._chosen = candidates[0] if candidates else 0
         return None
 
-    def take(self, request: Amounts) -> None:
+    def take(self, request: ResourceList) -> None:
         """Consume a request on the zone just chosen; shared CPUs and memory of lesser pods consume nothing."""
         free = self._free.get(self._chosen, {})
         for resource, quantity in request.items():

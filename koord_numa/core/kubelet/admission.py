@@ -8,7 +8,6 @@ hold; a "no" may be wrong, and says which assumption decided.
 from collections.abc import Iterator
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MEMORY, MILLI, PODS, Amounts, total
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.admit import DryRunAdmitted, Refused, Trust, dry_run
@@ -25,6 +24,7 @@ from koord_numa.core.kubelet.results import (
 )
 from koord_numa.core.kubelet.view import Knowledge, KubeletView
 from koord_numa.core.request import PodRequest
+from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, ResourceList, total
 from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
 from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy
 
@@ -149,7 +149,7 @@ def _wanted(unit: ContainerDemand | None, node: KubeletNode) -> dict[str, int]:
     return dict(sorted(wanted.items()))
 
 
-def _numbers(wanted: Amounts, state: KubeletState) -> Iterator[NumaNumbers]:
+def _numbers(wanted: ResourceList, state: KubeletState) -> Iterator[NumaNumbers]:
     node = state.node
     whole = KubeletState.empty(node).books
     for resource, needed in wanted.items():
@@ -158,7 +158,7 @@ def _numbers(wanted: Amounts, state: KubeletState) -> Iterator[NumaNumbers]:
             yield NumaNumbers(numa, resource, free_on(node, whole, numa).get(resource, 0), free, needed)
 
 
-def _largest(wanted: Amounts, state: KubeletState) -> dict[str, int]:
+def _largest(wanted: ResourceList, state: KubeletState) -> dict[str, int]:
     """What the NUMA node with most CPUs, then memory, has free of the wanted resources, and no more than is wanted."""
     rooms = [free_on(state.node, state.books, numa) for numa in state.node.machine.numa_ids]
     best = max(rooms, key=lambda room: (room.get(CPU, 0), room.get(MEMORY, 0)), default={})

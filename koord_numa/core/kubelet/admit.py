@@ -10,7 +10,6 @@ from enum import Enum
 from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.effective import effective_requests
 from koord_numa.core.kubelet.aggregates import ContainerDemand, PodDemand, pod_demand
 from koord_numa.core.kubelet.alignment import align
 from koord_numa.core.kubelet.cpus import CpuStock
@@ -28,6 +27,7 @@ from koord_numa.core.kubelet.results import (
     Grant,
     MemoryBlock,
 )
+from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import Container, PodRequest
 from koord_numa.core.vocabulary import ContainerKind, KubeletScope
 

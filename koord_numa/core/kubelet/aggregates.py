@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.amounts import CPU, EPHEMERAL_STORAGE, MEMORY, MILLI, Amounts, is_hugepages, total
-from koord_numa.core.effective import kube_qos
+from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.request import Container, PodRequest, once_per_request
+from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, MILLI, ResourceList, is_hugepages, total
 from koord_numa.core.vocabulary import ContainerKind, KubeQos
 
 _LASTING: Final = (ContainerKind.APP, ContainerKind.SIDECAR)
@@ -44,8 +44,8 @@ class PodDemand:
     containers: tuple[tuple[Container, ContainerDemand], ...]
     pod: ContainerDemand
     counts: tuple[int, ...] = field(init=False, repr=False, compare=False)
-    lasting: Amounts = field(init=False, repr=False, compare=False)
-    leftovers: Amounts = field(init=False, repr=False, compare=False)
+    lasting: ResourceList = field(init=False, repr=False, compare=False)
+    leftovers: ResourceList = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         lasting = total(_pinned(demand) for container, demand in self.containers if container.kind in _LASTING)
@@ -95,7 +95,7 @@ def _demand(container: Container, pinned: bool) -> ContainerDemand:
     )
 
 
-def _pinned(demand: ContainerDemand) -> Amounts:
+def _pinned(demand: ContainerDemand) -> ResourceList:
     return {CPU: demand.cpus * MILLI, **demand.devices}
 
 
@@ -109,7 +109,7 @@ def _may_be_device(resource: str) -> bool:
 
 
 def _at_once(
-    containers: tuple[tuple[Container, ContainerDemand], ...], amounts_of: Callable[[ContainerDemand], Amounts]
+    containers: tuple[tuple[Container, ContainerDemand], ...], amounts_of: Callable[[ContainerDemand], ResourceList]
 ) -> dict[str, int]:
     """
     The most that containers hold at the same time: all that keep running, or an init container beside earlier sidecars.

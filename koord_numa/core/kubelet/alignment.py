@@ -11,7 +11,7 @@ from koord_numa.core.kubelet.hint_generator import ResourceHints
 from koord_numa.core.kubelet.kubelet_node import KubeletNode, bits_of
 from koord_numa.core.kubelet.results import TOPOLOGY_AFFINITY, AdmitRejection, ContainerAffinity
 from koord_numa.core.numa.hints import Hint
-from koord_numa.core.numa.merge import best_size
+from koord_numa.core.numa.kubelet_merge import best_size
 from koord_numa.core.numa.reachable import reachable_masks
 from koord_numa.core.vocabulary import KubeletPolicy
 

@@ -10,9 +10,9 @@ from functools import lru_cache
 from math import gcd
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MILLI
 from koord_numa.core.kubelet.kubelet_node import FULL_CORES
 from koord_numa.core.node import KubeletConfig, Zone
+from koord_numa.core.resources import CPU, MILLI
 
 ARCHITECTURE: Final = "kubernetes.io/arch"
 """The well-known label of every Node that its kubelet sets."""

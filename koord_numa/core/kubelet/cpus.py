@@ -6,13 +6,13 @@ Works on CPU bits that its caller keeps; the order of CPUs inside a NUMA node se
 
 from dataclasses import dataclass
 
-from koord_numa.core.amounts import CPU
 from koord_numa.core.cpus.ask import NotEnoughCpus
 from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.hint_generator import ResourceHints, fewest
 from koord_numa.core.kubelet.kubelet_node import KubeletNode, bits_of
 from koord_numa.core.kubelet.results import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
+from koord_numa.core.resources import CPU
 
 
 @dataclass(frozen=True, slots=True)

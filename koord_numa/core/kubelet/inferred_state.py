@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MILLI, Amounts, total, without_zeros
+from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.kubelet.aggregates import PodDemand
 from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.memory import MemoryTable
 from koord_numa.core.kubelet.memory_groups import UNCLEAR, Block, explain_use
 from koord_numa.core.kubelet.node_config import NodeConfig, first_cpus
-from koord_numa.core.machine import MAX_NUMA
 from koord_numa.core.node import KubeletConfig, Zone
+from koord_numa.core.resources import CPU, MILLI, ResourceList, total, without_zeros
 from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 
 _TIED_UP: Final = 1 << MAX_NUMA
@@ -29,7 +29,7 @@ class Published:
 
     frame: NodeConfig
     zones: Sequence[Zone]
-    requested: Amounts
+    requested: ResourceList
     pods: Sequence[PodDemand] = ()
 
     @property
@@ -112,7 +112,7 @@ def _memory(facts: Published, node: KubeletNode) -> tuple[MemoryTable, bool]:
     return books, groups is not None
 
 
-def _groups(facts: Published, node: KubeletNode, used: Mapping[int, Amounts]) -> Mapping[int, int] | None:
+def _groups(facts: Published, node: KubeletNode, used: Mapping[int, ResourceList]) -> Mapping[int, int] | None:
     """For every NUMA node the mask of its memory group, ``None`` when the pods do not explain the use."""
     alone = {numa: 1 << numa for numa in node.memory}
     policy = facts.config.topology_policy
@@ -143,7 +143,7 @@ def _is_torn(pod: PodDemand, facts: Published) -> bool:
     )
 
 
-def _blocks(pod: PodDemand, config: KubeletConfig, supply: Mapping[int, Amounts]) -> list[Block]:
+def _blocks(pod: PodDemand, config: KubeletConfig, supply: Mapping[int, ResourceList]) -> list[Block]:
     """The memory blocks that a pod's lasting containers hold, as far as requests tell; together where they share one mask."""
     lasting = [
         amounts
@@ -163,5 +163,5 @@ def _blocks(pod: PodDemand, config: KubeletConfig, supply: Mapping[int, Amounts]
     ]
 
 
-def _fits_one(amounts: Amounts, supply: Mapping[int, Amounts]) -> bool:
+def _fits_one(amounts: ResourceList, supply: Mapping[int, ResourceList]) -> bool:
     return any(all(zone.get(kind, 0) >= amount for kind, amount in amounts.items()) for zone in supply.values())

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from koord_numa.core.amounts import Amounts
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.static_options import StaticOptions
-from koord_numa.core.machine import Machine
 from koord_numa.core.node import KubeletConfig
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.vocabulary import KubeletPolicy
 
 STATIC_CPUS: Final = "static"
@@ -74,10 +74,10 @@ class KubeletNode:
     bytes of every huge page size the machine knows. ``allocatable`` is the Node object's, for the last admission check.
     """
 
-    machine: Machine
+    machine: CpuTopology
     config: KubeletConfig
-    allocatable: Amounts
-    memory: Mapping[int, Amounts] = field(default_factory=dict)
+    allocatable: ResourceList
+    memory: Mapping[int, ResourceList] = field(default_factory=dict)
     devices: Mapping[str, DevicePool] = field(default_factory=dict)
     ids_are_real: bool = True  # else CPU ids are made up, and the options that look at cores and sockets say nothing
     reserved: int = field(init=False, repr=False)  # CPU bits that are never exclusive

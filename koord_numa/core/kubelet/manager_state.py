@@ -8,12 +8,12 @@ than a few small copies. ``replay.py`` decides; this module only keeps the books
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from koord_numa.core.amounts import PODS, Amounts, add, subtract, without_zeros
-from koord_numa.core.effective import effective_requests
 from koord_numa.core.kubelet.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.memory import MemoryTable
 from koord_numa.core.kubelet.results import Grant
+from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import PodRequest
+from koord_numa.core.resources import PODS, ResourceList, add, subtract, without_zeros
 from koord_numa.core.vocabulary import ContainerKind
 
 
@@ -47,7 +47,7 @@ class AdmittedPod:
     """A pod on the node: what it was given, and what it counts as in the last admission check."""
 
     grant: Grant
-    requests: Amounts
+    requests: ResourceList
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class KubeletState:
     node: KubeletNode
     books: ManagerState
     pods: Mapping[str, AdmittedPod] = field(default_factory=dict)
-    requested: Amounts = field(default_factory=dict)
+    requested: ResourceList = field(default_factory=dict)
 
     @classmethod
     def empty(cls, node: KubeletNode) -> "KubeletState":

@@ -8,10 +8,10 @@ books follow the manager to the byte, also where releases are credited to anothe
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from koord_numa.core.amounts import MEMORY, Amounts
 from koord_numa.core.kubelet.hint_generator import ResourceHints, fewest, impossible, masks_of
 from koord_numa.core.kubelet.kubelet_node import bits_of
 from koord_numa.core.kubelet.results import UNEXPECTED_ADMISSION, AdmitRejection, ContainerAffinity, MemoryBlock
+from koord_numa.core.resources import MEMORY, ResourceList
 
 Reusable = dict[tuple[int, str], int]
 """Bytes that init containers of the pod being admitted leave to later ones, by (mask, memory type)."""
@@ -25,7 +25,7 @@ class MemoryTable:
     ``groups`` maps a NUMA node to the mask of the group it is in, itself alone at first; ``blocks`` counts the blocks on it.
     """
 
-    supply: Mapping[int, Amounts]  # never changed
+    supply: Mapping[int, ResourceList]  # never changed
     free: dict[int, dict[str, int]]
     held: dict[int, dict[str, int]]
     groups: dict[int, int]
@@ -33,7 +33,7 @@ class MemoryTable:
     nodes: int  # mask of all NUMA nodes
 
     @classmethod
-    def of(cls, supply: Mapping[int, Amounts]) -> "MemoryTable":
+    def of(cls, supply: Mapping[int, ResourceList]) -> "MemoryTable":
         """The books of an empty machine."""
         return cls(
             supply=supply,
@@ -59,7 +59,7 @@ class MemoryTable:
         """Does every NUMA node have an entry for each of these memory types?"""
         return all(kind in amounts for kind in kinds for amounts in self.supply.values())
 
-    def wish(self, demand: Amounts, reusable: Reusable) -> ResourceHints:
+    def wish(self, demand: ResourceList, reusable: Reusable) -> ResourceHints:
         """
         Where memory of these types could come from, all from the same NUMA nodes.
 
@@ -83,7 +83,7 @@ class MemoryTable:
 
         return ResourceHints(MEMORY, nodes=self.nodes, size=self._smallest(demand), fits=fits)
 
-    def choose(self, demand: Amounts, hint: ContainerAffinity, reusable: Reusable) -> int | AdmitRejection:
+    def choose(self, demand: ResourceList, hint: ContainerAffinity, reusable: Reusable) -> int | AdmitRejection:
         """
         The mask that a container's memory will be bound to.
 
@@ -136,7 +136,7 @@ class MemoryTable:
                 self.held[numa][block.resource] -= part
                 rest -= part
 
-    def missing(self, demand: Amounts) -> str:
+    def missing(self, demand: ResourceList) -> str:
         """The demand in words."""
         return ", ".join(f"{kind} {amount}" for kind, amount in sorted(demand.items()))
 
@@ -152,7 +152,7 @@ class MemoryTable:
     def _supplied(self, mask: int, kind: str) -> int:
         return sum([self.supply[numa].get(kind, 0) for numa in bits_of(mask)])
 
-    def _smallest(self, demand: Amounts) -> int:
+    def _smallest(self, demand: ResourceList) -> int:
         for amounts in self.supply.values():
             if _covers(amounts, demand):
                 return 1
@@ -169,7 +169,7 @@ class MemoryTable:
         return count
 
 
-def _covers(amounts: Amounts, demand: Amounts) -> bool:
+def _covers(amounts: ResourceList, demand: ResourceList) -> bool:
     return all(amounts.get(kind, 0) >= amount for kind, amount in demand.items())
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.amounts import Amounts, total, without_zeros
 from koord_numa.core.kubelet.hint_generator import masks_of
 from koord_numa.core.kubelet.kubelet_node import bits_of
+from koord_numa.core.resources import ResourceList, total, without_zeros
 
 STEPS: Final = 2_000
 """The search gives up after so many trials: attributing blocks to NUMA nodes is a subset sum in the worst case."""
@@ -24,7 +24,7 @@ UNCLEAR: Final = 0
 class Block:
     """The memory of one container, bytes by type, and whether it may or must span NUMA nodes."""
 
-    amounts: Amounts
+    amounts: ResourceList
     may_span: bool
     must_span: bool
 
@@ -63,7 +63,7 @@ class _Search:
         return False
 
 
-def explain_use(used: Mapping[int, Amounts], blocks: Sequence[Block]) -> Mapping[int, int] | None:
+def explain_use(used: Mapping[int, ResourceList], blocks: Sequence[Block]) -> Mapping[int, int] | None:
     """
     For every NUMA node the mask of its group, itself when it is in none; ``None`` when the blocks do not explain the use.
 
@@ -103,11 +103,11 @@ def _partitions(nodes: int, width: int) -> Iterator[list[int]]:
             yield [mask for mask in (wide, other) if mask] + [one for one in singles if not one & (wide | other)]
 
 
-def _total(parts: Iterable[Amounts]) -> dict[str, int]:
+def _total(parts: Iterable[ResourceList]) -> dict[str, int]:
     return without_zeros(total(parts))
 
 
-def _together(used: Mapping[int, Amounts], mask: int) -> dict[str, int]:
+def _together(used: Mapping[int, ResourceList], mask: int) -> dict[str, int]:
     rest: dict[str, int] = {}
     for numa in bits_of(mask):
         for kind, amount in used[numa].items():

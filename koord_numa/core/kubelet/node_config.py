@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Self
 
-from koord_numa.core.amounts import CPU, MILLI, Amounts
+from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.aggregates import is_memory
 from koord_numa.core.kubelet.kubelet_node import STATIC_CPUS, STATIC_MEMORY, KubeletNode
 from koord_numa.core.kubelet.unreported_pods import Places
-from koord_numa.core.machine import Cpu, Machine
-from koord_numa.core.node import KubeletConfig, Topology, Zone
+from koord_numa.core.node import KubeletConfig, NodeResourceTopology, Zone
+from koord_numa.core.resources import CPU, MILLI, ResourceList
 
 Distances = Mapping[tuple[int, int], int]
 
@@ -30,12 +30,12 @@ class NodeConfig:
 
     node: KubeletNode
     devices: tuple[str, ...]
-    topology: Topology
-    allocatable: Amounts
+    topology: NodeResourceTopology
+    allocatable: ResourceList
     places: Places = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, topology: Topology, allocatable: Amounts) -> Self:
+    def of(cls, topology: NodeResourceTopology, allocatable: ResourceList) -> Self:
         """
         From the topology and the Node object's allocatable amounts.
 
@@ -65,7 +65,7 @@ class NodeConfig:
         devices = {name for zone in zones for name in zone.allocatable if name != CPU and not is_memory(name)}
         return cls(node, tuple(sorted(devices)), topology, allocatable)
 
-    def holds_for(self, topology: Topology, allocatable: Amounts) -> bool:
+    def holds_for(self, topology: NodeResourceTopology, allocatable: ResourceList) -> bool:
         """Do these objects differ at most in what is available?"""
         old = self.topology
         return (
@@ -76,7 +76,7 @@ class NodeConfig:
         )
 
 
-def likely_config(topology: Topology) -> KubeletConfig:
+def likely_config(topology: NodeResourceTopology) -> KubeletConfig:
     """The published settings; where nobody says which CPU manager there is, zones that list CPUs tell that it is the static one."""
     config = topology.kubelet
     if config.cpu_policy:
@@ -85,7 +85,7 @@ def likely_config(topology: Topology) -> KubeletConfig:
     return replace(config, cpu_policy=STATIC_CPUS if static else "none")
 
 
-def first_cpus(machine: Machine, amounts: Sequence[tuple[int, Amounts]]) -> int:
+def first_cpus(machine: CpuTopology, amounts: Sequence[tuple[int, ResourceList]]) -> int:
     """Bits of the first CPUs of every NUMA node, as many as its amount says."""
     chosen = 0
     for numa, amount in amounts:
@@ -103,9 +103,9 @@ def _have_the_same(zones: Sequence[Zone], others: Sequence[Zone]) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _machine(counts: tuple[tuple[int, int], ...], distances: tuple[tuple[tuple[int, int], int], ...]) -> Machine:
+def _machine(counts: tuple[tuple[int, int], ...], distances: tuple[tuple[tuple[int, int], int], ...]) -> CpuTopology:
     cpus: list[Cpu] = []
     for numa, count in counts:
         first = len(cpus)
         cpus += (Cpu(id=first + i, core=first + i, numa=numa, socket=numa, uncore=numa) for i in range(count))
-    return Machine(cpus=tuple(cpus), numa_ids=tuple(numa for numa, _ in counts), distances=dict(distances))
+    return CpuTopology(cpus=tuple(cpus), numa_ids=tuple(numa for numa, _ in counts), distances=dict(distances))

@@ -2,13 +2,13 @@
 
 from typing import Final
 
-from koord_numa.core.amounts import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Amounts
 from koord_numa.core.kubelet.results import OUT_OF, AdmitRejection
+from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, ResourceList
 
 _FIRST: Final = (PODS, CPU, MEMORY, EPHEMERAL_STORAGE)
 
 
-def check_node_fit(requests: Amounts, requested: Amounts, allocatable: Amounts) -> AdmitRejection | None:
+def check_node_fit(requests: ResourceList, requested: ResourceList, allocatable: ResourceList) -> AdmitRejection | None:
     """
     The refusal that names the first resource that is short, or ``None``.
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from koord_numa.core.amounts import Amounts
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.vocabulary import ContainerKind, KubeQos
 
 TOPOLOGY_AFFINITY: Final = "TopologyAffinityError"
@@ -80,7 +80,7 @@ class KubeletAdmission:
     configuration is. ``note`` is the assumption that decided, a sentence for people, empty when there was none.
     """
 
-    numa: tuple[tuple[int, Amounts], ...] = ()
+    numa: tuple[tuple[int, ResourceList], ...] = ()
     charge: Charge = Charge.PREDICTED
     mask: int | None = None
     cpus: CpuSet = EMPTY

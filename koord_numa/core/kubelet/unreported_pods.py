@@ -10,15 +10,15 @@ somebody may have left by then, or never come, and the pod is below. It is never
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MILLI, Amounts, total
+from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.kubelet_node import CLOSEST_NUMA
 from koord_numa.core.ledger import Holding
-from koord_numa.core.machine import MAX_NUMA
-from koord_numa.core.node import Topology, Zone
+from koord_numa.core.node import NodeResourceTopology, Zone
+from koord_numa.core.resources import CPU, MILLI, ResourceList, total
 from koord_numa.core.vocabulary import KubeletScope
 
-Parts = tuple[tuple[int, Amounts], ...]
+Parts = tuple[tuple[int, ResourceList], ...]
 """What a pod may hold, by NUMA node."""
 
 Places = dict[str, tuple[Holding, Parts]]
@@ -29,13 +29,13 @@ SPENT: Final = 16
 
 
 def without_hidden(
-    zones: Sequence[Zone], hidden: Sequence[Holding], topology: Topology, known: Places | None = None
+    zones: Sequence[Zone], hidden: Sequence[Holding], topology: NodeResourceTopology, known: Places | None = None
 ) -> tuple[Zone, ...]:
     """The zones with less available: what these pods may hold there. ``known`` saves work, and is brought up to date."""
     if not hidden:
         return tuple(zones)
     known = {} if known is None else known
-    missing: list[tuple[int, Amounts]] = []
+    missing: list[tuple[int, ResourceList]] = []
     for holding in hidden:
         uid = holding.pod.uid
         found = known.get(uid)
@@ -61,19 +61,21 @@ def shown_where_foreseen(zones: Sequence[Zone], hidden: Sequence[Holding]) -> tu
     return _without(zones, missing)
 
 
-def _anywhere(holding: Holding) -> Iterator[Amounts]:
+def _anywhere(holding: Holding) -> Iterator[ResourceList]:
     if holding.request is not None and any((most := _all_of(pod_demand(holding.request))).values()):
         yield most
 
 
-def _without(zones: Sequence[Zone], missing: Iterable[tuple[int, Amounts]]) -> tuple[Zone, ...]:
-    parts: dict[int, list[Amounts]] = {zone.numa: [] for zone in zones}
+def _without(zones: Sequence[Zone], missing: Iterable[tuple[int, ResourceList]]) -> tuple[Zone, ...]:
+    parts: dict[int, list[ResourceList]] = {zone.numa: [] for zone in zones}
     for numa, amounts in missing:
         parts.setdefault(numa, []).append(amounts)
     return tuple([_less(zone, parts[zone.numa]) for zone in zones])
 
 
-def _wherever(holding: Holding, zones: Sequence[Zone], topology: Topology) -> Iterator[tuple[int, Amounts]]:
+def _wherever(
+    holding: Holding, zones: Sequence[Zone], topology: NodeResourceTopology
+) -> Iterator[tuple[int, ResourceList]]:
     """For every NUMA node where the pod could be the most that it may hold there."""
     if not holding.numa:
         return ((zone.numa, amounts) for amounts in _anywhere(holding) for zone in zones)
@@ -82,7 +84,9 @@ def _wherever(holding: Holding, zones: Sequence[Zone], topology: Topology) -> It
     return _here_and_below(holding, zones, topology)
 
 
-def _here_and_below(holding: Holding, zones: Sequence[Zone], topology: Topology) -> Iterator[tuple[int, Amounts]]:
+def _here_and_below(
+    holding: Holding, zones: Sequence[Zone], topology: NodeResourceTopology
+) -> Iterator[tuple[int, ResourceList]]:
     together = _is_one_unit(holding, topology)
     for numa, amounts in holding.numa:
         yield numa, amounts
@@ -91,7 +95,9 @@ def _here_and_below(holding: Holding, zones: Sequence[Zone], topology: Topology)
                 yield zone.numa, amounts
 
 
-def _on_several(holding: Holding, zones: Sequence[Zone], topology: Topology) -> Iterator[tuple[int, Amounts]]:
+def _on_several(
+    holding: Holding, zones: Sequence[Zone], topology: NodeResourceTopology
+) -> Iterator[tuple[int, ResourceList]]:
     highest = MAX_NUMA if topology.kubelet.topology_options.get(CLOSEST_NUMA) else max(numa for numa, _ in holding.numa)
     return ((zone.numa, amounts) for amounts in _anywhere(holding) for zone in zones if zone.numa <= highest)
 
@@ -104,7 +110,7 @@ def _is_counted_on_several(holding: Holding) -> bool:
     return any(amount > most.get(name, 0) for name, amount in total(amounts for _, amounts in holding.numa).items())
 
 
-def _is_one_unit(holding: Holding, topology: Topology) -> bool:
+def _is_one_unit(holding: Holding, topology: NodeResourceTopology) -> bool:
     """Is everything that the pod holds aligned together?"""
     if holding.request is None or topology.kubelet.topology_scope is KubeletScope.POD:
         return holding.request is not None
@@ -112,7 +118,7 @@ def _is_one_unit(holding: Holding, topology: Topology) -> bool:
     return sum(1 for part in parts if part.cpus or part.memory or part.devices) <= 1
 
 
-def _never_had(zone: Zone, amounts: Amounts) -> bool:
+def _never_had(zone: Zone, amounts: ResourceList) -> bool:
     return any(zone.allocatable.get(name, 0) < amount for name, amount in amounts.items())
 
 
@@ -122,7 +128,7 @@ def _all_of(demand: PodDemand) -> dict[str, int]:
     return {CPU: cpus, **(demand.pod.memory or {}), **demand.pod.devices}
 
 
-def _less(zone: Zone, parts: Sequence[Amounts]) -> Zone:
+def _less(zone: Zone, parts: Sequence[ResourceList]) -> Zone:
     if not parts:
         return zone
     left = dict(zone.available)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from koord_numa.core.amounts import PODS, total
 from koord_numa.core.kubelet.admit import admit
 from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.cores import ARCHITECTURE, NO_RULE, WholeCores, whole_cores
@@ -19,8 +18,9 @@ from koord_numa.core.kubelet.manager_state import KubeletState
 from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.kubelet.unreported_pods import without_hidden
 from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.node import Node, Topology, Zone
+from koord_numa.core.node import Node, NodeResourceTopology, Zone
 from koord_numa.core.request import PodRequest
+from koord_numa.core.resources import PODS, total
 
 MOST_NUMA: Final = 16
 """A kubelet looks at every set of NUMA nodes; nobody runs one that has 131,072 sets to look at."""
@@ -53,14 +53,14 @@ class KubeletView:
     zones: tuple[Zone, ...] = ()
 
     @property
-    def topology(self) -> Topology | None:
+    def topology(self) -> NodeResourceTopology | None:
         """The published topology, with the zones of this view; ``None`` where nobody publishes any."""
         return None if self.frame is None else replace(self.frame.topology, zones=self.zones)
 
 
 def kubelet_view(
     node: Node,
-    topology: Topology,
+    topology: NodeResourceTopology,
     holdings: Iterable[Holding],
     unpublished: Collection[str] = (),
     previous: KubeletView | None = None,
@@ -126,19 +126,19 @@ def _requested(holdings: Ledger | list[Holding]) -> dict[str, int]:
     return {**amounts, PODS: len(holdings)}
 
 
-def _frame(node: Node, topology: Topology, previous: KubeletView | None) -> NodeConfig:
+def _frame(node: Node, topology: NodeResourceTopology, previous: KubeletView | None) -> NodeConfig:
     known = None if previous is None else previous.frame
     if known is None or not known.holds_for(topology, node.allocatable):
         return NodeConfig.of(topology, node.allocatable)
     return known if known.topology is topology else replace(known, topology=topology)
 
 
-def _cores(node: Node, topology: Topology, zones: Sequence[Zone], shown: Iterable[PodDemand]) -> WholeCores:
+def _cores(node: Node, topology: NodeResourceTopology, zones: Sequence[Zone], shown: Iterable[PodDemand]) -> WholeCores:
     seen = {count for demand in shown for count in demand.counts}
     return whole_cores(topology.kubelet, zones, node.labels.get(ARCHITECTURE, ""), seen)
 
 
-def _problem(topology: Topology) -> str:
+def _problem(topology: NodeResourceTopology) -> str:
     if topology.problem:
         return topology.problem
     if not topology.zones:

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MEMORY, MILLI, Amounts, is_batch, total
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.aggregates import ContainerDemand, is_memory, pod_demand
 from koord_numa.core.ledger import Ledger
-from koord_numa.core.node import KubeletConfig, Node, Topology
+from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology
 from koord_numa.core.request import PodRequest
+from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList, is_batch, total
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 
@@ -33,8 +33,8 @@ class Aligner:
     """
 
     config: KubeletConfig
-    zones: tuple[Amounts, ...]
-    gone: Amounts
+    zones: tuple[ResourceList, ...]
+    gone: ResourceList
     amplified: frozenset[str] = frozenset()
 
     @property
@@ -56,7 +56,7 @@ class Aligner:
         return resource != CPU or self.config.cpu_policy != "none"
 
 
-def aligner(node: Node, topology: Topology, ratios: Mapping[str, float]) -> Aligner | None:
+def aligner(node: Node, topology: NodeResourceTopology, ratios: Mapping[str, float]) -> Aligner | None:
     """
     The kubelet of a node with scheduler-owned CPUs, if it might refuse a pod for its NUMA nodes; ``None`` where it cannot.
 
@@ -102,7 +102,7 @@ def refuse_unsure(request: PodRequest, kubelet: Aligner, ledger: Ledger) -> Reje
     return None
 
 
-def _capacity(numa: int, published: Amounts, topology: Topology) -> Amounts:
+def _capacity(numa: int, published: ResourceList, topology: NodeResourceTopology) -> ResourceList:
     if topology.machine is None:
         return published
     cpus = topology.machine.numa_bits.get(numa, 0)
@@ -110,7 +110,7 @@ def _capacity(numa: int, published: Amounts, topology: Topology) -> Amounts:
     return {**published, CPU: (cpus & ~reserved.bits if reserved else cpus).bit_count() * MILLI}
 
 
-def _units(request: PodRequest, kubelet: Aligner) -> Iterator[Amounts]:
+def _units(request: PodRequest, kubelet: Aligner) -> Iterator[ResourceList]:
     """What has to be on one NUMA node together: of the whole pod, or of one container after the other."""
     demand = pod_demand(request)
     whole = kubelet.config.topology_scope is KubeletScope.POD
@@ -143,15 +143,15 @@ def _amounts(unit: ContainerDemand) -> dict[str, int]:
     return {**cpus, **memory, **unit.devices}
 
 
-def _taken(ledger: Ledger) -> Amounts:
+def _taken(ledger: Ledger) -> ResourceList:
     """Of everybody who is there, summed once for each change of the ledger."""
-    known: Amounts | None = ledger.derived.get(TAKEN)
+    known: ResourceList | None = ledger.derived.get(TAKEN)
     if known is None:
         known = ledger.derived[TAKEN] = total(_taken_by(held.request, held.amounts) for held in ledger)
     return known
 
 
-def _taken_by(request: PodRequest | None, amounts: Amounts) -> Amounts:
+def _taken_by(request: PodRequest | None, amounts: ResourceList) -> ResourceList:
     """All containers' together: what init containers had may be elsewhere than what is used again of it."""
     if request is None:
         return amounts

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from koord_numa.core.machine import UNKNOWN_DISTANCE
+from koord_numa.core.cpu_topology import UNKNOWN_DISTANCE
 from koord_numa.core.numa.hints import numa_ids
 
 Distances = Mapping[tuple[int, int], int]

@@ -21,14 +21,14 @@ class NumaUse(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Occupancy:
+class NumaOccupancy:
     """The NUMA nodes used by single-NUMA pods only, and those used by a pod that spans several. By NUMA id, not by position."""
 
     single: int = 0
     shared: int = 0
 
     @classmethod
-    def of(cls, uses: Iterable[tuple[int, NumaUse]]) -> "Occupancy":
+    def of(cls, uses: Iterable[tuple[int, NumaUse]]) -> "NumaOccupancy":
         """From pairs of NUMA id and use."""
         single = shared = 0
         for numa, use in uses:
@@ -47,7 +47,7 @@ class Occupancy:
         return bool(mask & self.others(mask.bit_count()))
 
 
-NOBODY = Occupancy()
+NOBODY = NumaOccupancy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Exclusivity:
     """What a pod asks for (``singleNUMANodeExclusive``) and whom it would meet."""
 
     wish: NumaExclusive = NumaExclusive.NONE
-    occupancy: Occupancy = NOBODY
+    occupancy: NumaOccupancy = NOBODY
 
     def denied(self, size: int) -> int:
         """``Required``: NUMA nodes that no preferred set of this size may contain. As Koordinator's checkExclusivePolicy."""

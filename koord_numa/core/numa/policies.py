@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.machine import MAX_NUMA
+from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.numa.distances import Distances
 from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
+from koord_numa.core.numa.hint_providers import Answer, Takes, Wish, hints_of, wishes
 from koord_numa.core.numa.hints import Hint
-from koord_numa.core.numa.merge import merge
-from koord_numa.core.numa.providers import Answer, Takes, Wish, hints_of, wishes
-from koord_numa.core.numa.refusals import Refusal, refuse_impossible, refuse_unaligned
-from koord_numa.core.numa.scored_merge import merge_scored
+from koord_numa.core.numa.koordinator_merge import merge_scored
+from koord_numa.core.numa.kubelet_merge import merge
+from koord_numa.core.numa.refusals import NumaRejection, refuse_impossible, refuse_unaligned
 from koord_numa.core.vocabulary import KubeletPolicy, NumaPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PolicyRule:
     """One policy. ``considers`` filters the hints, ``settles`` changes the merged one (given all NUMA nodes), ``admits`` decides."""
 
     considers: Callable[[Hint], bool]
@@ -37,7 +37,7 @@ class Decision:
 
     hint: Hint
     admitted: bool
-    refusal: Refusal | None = None
+    refusal: NumaRejection | None = None
 
 
 def _any(_: Hint) -> bool:
@@ -66,17 +66,17 @@ def _all_if_unsatisfied(hint: Hint, nodes: int) -> Hint:
     return Hint(nodes, preferred=False) if hint.unsatisfied else hint
 
 
-KUBELET: Final[Mapping[KubeletPolicy, Rule]] = {
-    KubeletPolicy.BEST_EFFORT: Rule(_any, _as_is, _any),
-    KubeletPolicy.RESTRICTED: Rule(_any, _as_is, _preferred),
-    KubeletPolicy.SINGLE_NUMA_NODE: Rule(_single, _any_instead_of_all, _preferred, widest=1, closest=False),
+KUBELET: Final[Mapping[KubeletPolicy, PolicyRule]] = {
+    KubeletPolicy.BEST_EFFORT: PolicyRule(_any, _as_is, _any),
+    KubeletPolicy.RESTRICTED: PolicyRule(_any, _as_is, _preferred),
+    KubeletPolicy.SINGLE_NUMA_NODE: PolicyRule(_single, _any_instead_of_all, _preferred, widest=1, closest=False),
 }
 """The kubelet's policies. ``none`` has no row: it asks nobody and admits."""
 
-KOORDINATOR: Final[Mapping[NumaPolicy, Rule]] = {
-    NumaPolicy.BEST_EFFORT: Rule(_any, _all_if_unsatisfied, _any),
-    NumaPolicy.RESTRICTED: Rule(_any, _as_is, _preferred, joins=" & "),
-    NumaPolicy.SINGLE_NUMA_NODE: Rule(_single, _any_instead_of_all, _preferred, widest=1, joins=","),
+KOORDINATOR: Final[Mapping[NumaPolicy, PolicyRule]] = {
+    NumaPolicy.BEST_EFFORT: PolicyRule(_any, _all_if_unsatisfied, _any),
+    NumaPolicy.RESTRICTED: PolicyRule(_any, _as_is, _preferred, joins=" & "),
+    NumaPolicy.SINGLE_NUMA_NODE: PolicyRule(_single, _any_instead_of_all, _preferred, widest=1, joins=","),
 }
 """Koordinator's policies. ``NONE`` has no row either."""
 
@@ -121,7 +121,7 @@ def decide_koordinator(
     return Decision(best, admitted, None if admitted else refuse_unaligned(dimensions, rule.joins))
 
 
-def considered(dimensions: Sequence[Wish], rule: Rule) -> list[Takes]:
+def considered(dimensions: Sequence[Wish], rule: PolicyRule) -> list[Takes]:
     """What the rule leaves of every resource's hints. Of counted resources only the sets it can look at are listed."""
     if rule.widest == MAX_NUMA:
         return [wish.takes for wish in dimensions]

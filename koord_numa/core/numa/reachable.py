@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_numa.core.numa.common import WIDEST_TABLE, common_masks
+from koord_numa.core.numa.common_masks import WIDEST_TABLE, common_masks
 from koord_numa.core.numa.counted import Counted
+from koord_numa.core.numa.hint_providers import Takes
 from koord_numa.core.numa.hints import Hint, mask_of, numa_ids
-from koord_numa.core.numa.providers import Takes
 
 Counts = NDArray[np.int64]
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from koord_numa.core.numa.counted import Counted
-from koord_numa.core.numa.providers import Hints, Wish
+from koord_numa.core.numa.hint_providers import Hints, Wish
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NumaRejection:
     """Either resources that are ``impossible``, or all ``wishes`` that could not be brought together."""
 
     impossible: tuple[str, ...] = ()
@@ -28,14 +28,14 @@ class Refusal:
         return [f"Unaligned NUMA Hint cause {self.joins.join(wanted)}"]
 
 
-def refuse_impossible(wishes: Iterable[Wish]) -> Refusal:
+def refuse_impossible(wishes: Iterable[Wish]) -> NumaRejection:
     """No set of NUMA nodes could serve some resources."""
-    return Refusal(impossible=tuple(sorted(wish.resource for wish in wishes if wish.impossible)))
+    return NumaRejection(impossible=tuple(sorted(wish.resource for wish in wishes if wish.impossible)))
 
 
-def refuse_unaligned(wishes: Sequence[Wish], joins: str) -> Refusal:
+def refuse_unaligned(wishes: Sequence[Wish], joins: str) -> NumaRejection:
     """Every resource could be served, but not all of them as the policy wants."""
-    return Refusal(wishes=wishes, joins=joins)
+    return NumaRejection(wishes=wishes, joins=joins)
 
 
 def _wanted(stated: Hints) -> str:

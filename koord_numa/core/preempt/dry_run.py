@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.candidate import Candidate
 from koord_numa.core.constraints import HostPort
-from koord_numa.core.decide import Ask, Fit, Rules, evaluate, refuse_everywhere
+from koord_numa.core.decide import Profile, SchedulingRequest, ScoredPlacement, evaluate, refuse_everywhere
 from koord_numa.core.fit.pod_affinity import Namespaces
 from koord_numa.core.kubelet.unreported_pods import shown_where_foreseen
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.ledger import Holding, Ledger
+from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.numa_release import Place, credited, locate
 from koord_numa.core.preempt.without_pods import ask_without
@@ -25,12 +25,12 @@ from koord_numa.core.verdicts import Placement, Rejection
 class EvictionTerms:
     """By what rules a pod is placed, which budgets are to be spared, and the labels of all namespaces."""
 
-    rules: Rules
+    rules: Profile
     budgets: Sequence[DisruptionBudget] = ()
     namespaces: Namespaces = field(default_factory=dict)
 
 
-def answer_of(ask: Ask, candidate: Candidate, rules: Rules) -> Fit | Rejection:
+def answer_of(ask: SchedulingRequest, candidate: NodeSnapshot, rules: Profile) -> ScoredPlacement | Rejection:
     """The whole rule: what stands against the pod everywhere, and what this node says."""
     return refuse_everywhere(ask) or evaluate(ask, candidate, rules)
 
@@ -38,7 +38,7 @@ def answer_of(ask: Ask, candidate: Candidate, rules: Rules) -> Fit | Rejection:
 class DryRun:
     """One pending pod on one site. ``gone`` are the uids of those who are away at the moment."""
 
-    def __init__(self, ask: Ask, site: PreemptionNode, terms: EvictionTerms) -> None:
+    def __init__(self, ask: SchedulingRequest, site: PreemptionNode, terms: EvictionTerms) -> None:
         self._ask = ask
         self._site = site
         self._terms = terms
@@ -72,7 +72,7 @@ class DryRun:
         verdict = answer_of(ask, candidate, self._terms.rules)
         return None if isinstance(verdict, Rejection) else verdict.placement
 
-    def _candidate(self) -> Candidate | None:
+    def _candidate(self) -> NodeSnapshot | None:
         seen = replace(self._site.seen, ledger=self._ledger, ports=self._ports())
         if not isinstance(seen.offer, KubeletView):
             return seen

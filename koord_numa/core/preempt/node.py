@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from koord_numa.core.candidate import Candidate
 from koord_numa.core.ledger import Holding
-from koord_numa.core.node import Topology
+from koord_numa.core.node import NodeResourceTopology
+from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Rejection
 
@@ -27,9 +27,9 @@ class PreemptionNode:
     ``assumed`` are uids of pods whose bind nobody has confirmed: they are not there to be evicted.
     """
 
-    seen: Candidate
+    seen: NodeSnapshot
     pods: Mapping[str, Pod]
-    topology: Topology | None = None
+    topology: NodeResourceTopology | None = None
     nominees: Mapping[str, Nominee] = field(default_factory=dict)
     unpublished: frozenset[str] = frozenset()
     assumed: frozenset[str] = frozenset()

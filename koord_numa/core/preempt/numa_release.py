@@ -8,17 +8,17 @@ known; one that is not is no victim, because nobody can say what its eviction fr
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from koord_numa.core.amounts import CPU, MILLI, Amounts, total, without_zeros
 from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
 from koord_numa.core.ledger import Holding
-from koord_numa.core.node import Topology, Zone
+from koord_numa.core.node import NodeResourceTopology, Zone
+from koord_numa.core.resources import CPU, MILLI, ResourceList, total, without_zeros
 from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 
-Place = Mapping[int, Amounts]
+Place = Mapping[int, ResourceList]
 """What a pod uses, by NUMA node. Empty for a pod that is tied to none."""
 
 
-def locate(holding: Holding, topology: Topology) -> Place | None:
+def locate(holding: Holding, topology: NodeResourceTopology) -> Place | None:
     """
     Where a pod that the topology shows sits, by NUMA node; ``None`` when that is not certain.
 
@@ -41,13 +41,13 @@ def locate(holding: Holding, topology: Topology) -> Place | None:
     return _deduced(demand, tied, topology)
 
 
-def credited(topology: Topology, places: Iterable[Place]) -> Topology | None:
+def credited(topology: NodeResourceTopology, places: Iterable[Place]) -> NodeResourceTopology | None:
     """
     The topology as it will be published when the pods of these places are gone.
 
     ``None`` when that is more than is in use anywhere: then the places, or what is published, cannot be right.
     """
-    back: dict[int, list[Amounts]] = {}
+    back: dict[int, list[ResourceList]] = {}
     for place in places:
         for numa, amounts in place.items():
             back.setdefault(numa, []).append(amounts)
@@ -68,11 +68,11 @@ def _tied(demand: PodDemand, zones: Sequence[Zone]) -> dict[str, int]:
     return {name: amount for name, amount in wanted.items() if amount and any(z.allocatable.get(name) for z in zones)}
 
 
-def _only(amounts: Amounts, names: Amounts) -> dict[str, int]:
+def _only(amounts: ResourceList, names: ResourceList) -> dict[str, int]:
     return {name: amount for name, amount in amounts.items() if name in names}
 
 
-def _uses(zone: Zone, amounts: Amounts) -> bool:
+def _uses(zone: Zone, amounts: ResourceList) -> bool:
     return all(zone.allocatable.get(n, 0) - zone.available.get(n, 0) >= amount for n, amount in amounts.items())
 
 
@@ -83,7 +83,7 @@ def _leaves_something_behind(demand: PodDemand) -> bool:
     )
 
 
-def _deduced(demand: PodDemand, tied: Amounts, topology: Topology) -> Place | None:
+def _deduced(demand: PodDemand, tied: ResourceList, topology: NodeResourceTopology) -> Place | None:
     zones = topology.zones
     if len(zones) > 1 and not _one_numa_only(demand, topology):
         return None
@@ -91,7 +91,7 @@ def _deduced(demand: PodDemand, tied: Amounts, topology: Topology) -> Place | No
     return {possible[0]: tied} if len(possible) == 1 else None
 
 
-def _one_numa_only(demand: PodDemand, topology: Topology) -> bool:
+def _one_numa_only(demand: PodDemand, topology: NodeResourceTopology) -> bool:
     """Must everything that the pod holds be on one NUMA node, whichever it is?"""
     kubelet = topology.kubelet
     if kubelet.topology_policy is not KubeletPolicy.SINGLE_NUMA_NODE:

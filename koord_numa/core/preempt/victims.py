@@ -12,14 +12,14 @@ when it costs nobody more.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from koord_numa.core.amounts import Amounts, subtract
-from koord_numa.core.decide import Ask, Fit
+from koord_numa.core.decide import SchedulingRequest, ScoredPlacement
 from koord_numa.core.fit.volumes import refuse_claims, storage_without
 from koord_numa.core.preempt.dry_run import DryRun, EvictionTerms, answer_of
 from koord_numa.core.preempt.eviction_cost import importance, price
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.pdb import violating
 from koord_numa.core.request import Pod, PodKey
+from koord_numa.core.resources import ResourceList, subtract
 from koord_numa.core.verdicts import Alignment, Placement
 
 Suits = Callable[[Placement], bool]
@@ -41,7 +41,9 @@ class PreemptionCandidate:
     awaited: frozenset[str] = frozenset()
 
 
-def select_victims_on_node(ask: Ask, site: PreemptionNode, terms: EvictionTerms) -> PreemptionCandidate | None:
+def select_victims_on_node(
+    ask: SchedulingRequest, site: PreemptionNode, terms: EvictionTerms
+) -> PreemptionCandidate | None:
     """
     The least harm by which the pod fits on this node, or ``None``: no pod's leaving helps, the pod fits as things are, or what is known of
     the node is not certain enough to evict anyone.
@@ -49,7 +51,7 @@ def select_victims_on_node(ask: Ask, site: PreemptionNode, terms: EvictionTerms)
     if not site.trusted:
         return None
     standing = answer_of(ask, site.seen, terms.rules)
-    if isinstance(standing, Fit) or not standing.resolvable or not may_help(ask, site):
+    if isinstance(standing, ScoredPlacement) or not standing.resolvable or not may_help(ask, site):
         return None
     first = _clear(ask, site, terms, _any)
     if first is None or first.placement.alignment is Alignment.ALIGNED:
@@ -58,7 +60,9 @@ def select_victims_on_node(ask: Ask, site: PreemptionNode, terms: EvictionTerms)
     return first if better is None or _dearer(better, first) else better
 
 
-def still_right(ask: Ask, site: PreemptionNode, terms: EvictionTerms, clearance: PreemptionCandidate) -> bool:
+def still_right(
+    ask: SchedulingRequest, site: PreemptionNode, terms: EvictionTerms, clearance: PreemptionCandidate
+) -> bool:
     """
     Is a clearance that was found before still right for this site? The last look before an eviction.
 
@@ -80,7 +84,7 @@ def still_right(ask: Ask, site: PreemptionNode, terms: EvictionTerms, clearance:
     return needed and len(violating(left, terms.budgets)) <= clearance.violations
 
 
-def may_help(ask: Ask, site: PreemptionNode) -> bool:
+def may_help(ask: SchedulingRequest, site: PreemptionNode) -> bool:
     """
     Is there anybody to send away, and would the node's amounts suffice without them, and the pod's claims be free?
 
@@ -91,7 +95,7 @@ def may_help(ask: Ask, site: PreemptionNode) -> bool:
     away.update(_lower_nominees(site, priority))
     if not away or not _frees_claims(ask, site, away):
         return False
-    left: Amounts = subtract(site.seen.allocatable, site.seen.ledger.amounts)
+    left: ResourceList = subtract(site.seen.allocatable, site.seen.ledger.amounts)
     holdings = site.seen.ledger.holdings
     return all(
         amount <= left.get(name, 0) + sum(holdings[uid].amounts.get(name, 0) for uid in away if uid in holdings)
@@ -104,7 +108,7 @@ def _may_go(pod: Pod, priority: int, site: PreemptionNode) -> bool:
     return pod.request.priority < priority and not pod.mirror and pod.key.uid not in site.assumed
 
 
-def _frees_claims(ask: Ask, site: PreemptionNode, away: Iterable[str]) -> bool:
+def _frees_claims(ask: SchedulingRequest, site: PreemptionNode, away: Iterable[str]) -> bool:
     """A claim for one pod only, held on another node, is not freed here (kube-scheduler's VolumeRestrictions)."""
     if ask.storage is None:
         return True
@@ -124,7 +128,9 @@ def _aligned(placement: Placement) -> bool:
     return placement.alignment is Alignment.ALIGNED
 
 
-def _clear(ask: Ask, site: PreemptionNode, terms: EvictionTerms, suits: Suits) -> PreemptionCandidate | None:
+def _clear(
+    ask: SchedulingRequest, site: PreemptionNode, terms: EvictionTerms, suits: Suits
+) -> PreemptionCandidate | None:
     trial = DryRun(ask, site, terms)
     priority = ask.request.priority
     displaced = _lower_nominees(site, priority)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from koord_numa.core.decide import Ask
+from koord_numa.core.decide import SchedulingRequest
 from koord_numa.core.fit.pod_affinity import Namespaces, Neighbourhood, neighbourhood
 from koord_numa.core.fit.spread import SpreadView, spread_view
 from koord_numa.core.fit.volumes import storage_without
@@ -12,7 +12,7 @@ from koord_numa.core.node import Node
 from koord_numa.core.request import Pod
 
 
-def ask_without(ask: Ask, node: Node, gone: Sequence[Pod], namespaces: Namespaces) -> Ask:
+def ask_without(ask: SchedulingRequest, node: Node, gone: Sequence[Pod], namespaces: Namespaces) -> SchedulingRequest:
     """The ask as it will be when these pods have left this node. Preferences stay as they are: only what must hold is recounted."""
     near, even, storage = ask.neighbours, ask.spread, ask.storage
     if not gone or (near is None and even is None and storage is None):

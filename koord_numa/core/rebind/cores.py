@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.machine import Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def lowest(bits: int, count: int) -> int:
     return chosen
 
 
-def cores_of(machine: Machine) -> Cores:
+def cores_of(machine: CpuTopology) -> Cores:
     """The cores of a machine by shape; remembered with it."""
     known: Cores | None = machine.derived.get(Cores)
     if known is None:
@@ -102,7 +102,7 @@ def cores_of(machine: Machine) -> Cores:
     return known
 
 
-def _by_shape(machine: Machine) -> Cores:
+def _by_shape(machine: CpuTopology) -> Cores:
     shapes: dict[tuple[int, ...], int] = {}
     for core in machine.cores:
         first, *_ = cpus = tuple(CpuSet(core.bits))

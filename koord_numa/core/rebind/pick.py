@@ -8,14 +8,14 @@ are used up first, so that whole free cores stay for others.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from koord_numa.core.rebind.board import Board
 from koord_numa.core.rebind.cores import each, lowest
+from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.vocabulary import CpuExclusivePolicy
 
 _PAIR: Final = 2
 
 
-def seat(board: Board, index: int, free: int, counts: Mapping[int, int], away: int = 0) -> int | None:
+def seat(board: NodeLayout, index: int, free: int, counts: Mapping[int, int], away: int = 0) -> int | None:
     """
     Bits of ``counts[numa]`` CPUs on each NUMA node out of ``free``, or ``None`` when there are not enough.
 
@@ -33,7 +33,7 @@ def seat(board: Board, index: int, free: int, counts: Mapping[int, int], away: i
     return bits
 
 
-def neighbours_to_avoid(board: Board, index: int, seats: Sequence[int]) -> int:
+def neighbours_to_avoid(board: NodeLayout, index: int, seats: Sequence[int]) -> int:
     """CPUs on cores (or NUMA nodes) that other tenants of the same exclusive policy sit on."""
     policy = board.tenants[index].exclusive
     if policy is CpuExclusivePolicy.NONE:
@@ -51,7 +51,7 @@ def neighbours_to_avoid(board: Board, index: int, seats: Sequence[int]) -> int:
     return away
 
 
-def _full(board: Board, here: int, mine: int, count: int) -> int:
+def _full(board: NodeLayout, here: int, mine: int, count: int) -> int:
     """Whole cores first, own ones before others; what is left over comes from broken cores if they suffice."""
     cores = board.cores
     whole = cores.whole(here)
@@ -69,7 +69,7 @@ def _full(board: Board, here: int, mine: int, count: int) -> int:
     return bits | rest(board, here & ~bits, mine, left)
 
 
-def _pieces(board: Board, here: int, mine: int, count: int) -> int:
+def _pieces(board: NodeLayout, here: int, mine: int, count: int) -> int:
     """Parts of cores: the smallest that hold all that is left, broken ones before whole ones, else the smallest ones."""
     rest = []
     for first in each(board.cores.touched(here)):
@@ -95,7 +95,7 @@ def _pieces(board: Board, here: int, mine: int, count: int) -> int:
     return bits
 
 
-def _spread(board: Board, here: int, mine: int, count: int) -> int:
+def _spread(board: NodeLayout, here: int, mine: int, count: int) -> int:
     """One CPU from each core: broken cores before whole ones, own ones first among them; then second CPUs, and so on."""
     cores = board.cores
     bits, left = 0, count

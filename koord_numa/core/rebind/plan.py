@@ -9,13 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.machine import Machine
-from koord_numa.core.rebind.board import Arrangement, Board, Figures
-from koord_numa.core.rebind.effort import Effort
-from koord_numa.core.rebind.search import better_arrangements, improvements, ranked
+from koord_numa.core.rebind.layout import Arrangement, Figures, NodeLayout
+from koord_numa.core.rebind.pinned_pod import PinnedPod
+from koord_numa.core.rebind.search import SearchBudget, better_arrangements, improvements, ranked
 from koord_numa.core.rebind.sequence import Route, Step, joined, route
-from koord_numa.core.rebind.tenant import Tenant
 from koord_numa.core.request import PodKey
 from koord_numa.core.vocabulary import QosClass
 
@@ -82,7 +81,7 @@ def reallocation_order(
     return (rank, 0 if required else 1, -count, created, uid)
 
 
-def plan_rebind(board: Board) -> RebindPlan:
+def plan_rebind(board: NodeLayout) -> RebindPlan:
     """The best plan that can be carried out step by step; empty when nothing would improve."""
     way = _way(board)
     return RebindPlan(
@@ -93,9 +92,9 @@ def plan_rebind(board: Board) -> RebindPlan:
     )
 
 
-def _way(board: Board) -> Route:
+def _way(board: NodeLayout) -> Route:
     """Stage by stage: what could not be reached for want of spare CPUs is tried again from where the node then stands."""
-    known, looks = better_arrangements(board, _EFFORT), Effort(_LOOKS)
+    known, looks = better_arrangements(board, _EFFORT), SearchBudget(_LOOKS)
     stages: list[Route] = []
     seats = board.now
     while len(stages) < _STAGES and (way := _best_route(board, seats, known, looks)) is not None:
@@ -103,15 +102,19 @@ def _way(board: Board) -> Route:
         seats = way.end
         known = ranked(board, [*known, *improvements(board, seats, _EFFORT_LATER)], seats)
     steps = joined(step for way in stages for step in way.steps)
-    direct = route(board, board.now, seats, board.figures(seats), Effort(_LOOKS_MORE)) if len(stages) > 1 else None
+    direct = (
+        route(board, board.now, seats, board.figures(seats), SearchBudget(_LOOKS_MORE)) if len(stages) > 1 else None
+    )
     if direct is not None and direct.end == seats and len(direct.steps) < len(steps):
         steps = direct.steps
     # Whoever is in the way of something better still, for want of spare CPUs.
-    further = route(board, seats, known[0], board.figures_now, Effort(_LOOKS_MORE)) if known else None
+    further = route(board, seats, known[0], board.figures_now, SearchBudget(_LOOKS_MORE)) if known else None
     return Route(steps, further.dropped if further else (), seats)
 
 
-def _best_route(board: Board, start: Arrangement, known: Sequence[Arrangement], looks: Effort) -> Route | None:
+def _best_route(
+    board: NodeLayout, start: Arrangement, known: Sequence[Arrangement], looks: SearchBudget
+) -> Route | None:
     """The route that ends best: one without drops to the best arrangement, else the best end among the first ones."""
     best: Route | None = None
     bar = board.figures(start)
@@ -135,7 +138,7 @@ def _sample(ranked: Sequence[Arrangement]) -> Iterator[Arrangement]:
         position = max(position + 1, position * 3 // 2)
 
 
-def node_figures(board: Board, arrangement: Iterable[int]) -> NodeFigures:
+def node_figures(board: NodeLayout, arrangement: Iterable[int]) -> NodeFigures:
     """An arrangement in numbers for people."""
     seats = tuple(arrangement)
     figures: Figures = board.figures(seats)
@@ -149,14 +152,14 @@ def node_figures(board: Board, arrangement: Iterable[int]) -> NodeFigures:
 
 
 def tenants_board(
-    machine: Machine, tenants: Iterable[Tenant], fixed: CpuSet, room: Mapping[int, int] | None = None
-) -> Board:
+    machine: CpuTopology, tenants: Iterable[PinnedPod], fixed: CpuSet, room: Mapping[int, int] | None = None
+) -> NodeLayout:
     """A board with its tenants in a fixed order, whatever order they came in."""
     ordered = tuple(sorted(tenants, key=lambda tenant: (tenant.order, tenant.pod.uid)))
-    return Board(machine, ordered, fixed, room or {})
+    return NodeLayout(machine, ordered, fixed, room or {})
 
 
-def _moves(board: Board, steps: Sequence[Step]) -> tuple[Move, ...]:
+def _moves(board: NodeLayout, steps: Sequence[Step]) -> tuple[Move, ...]:
     last = {step.tenant: position for position, step in enumerate(steps)}
     return tuple(
         Move(

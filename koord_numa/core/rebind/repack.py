@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator
 from koord_numa.core.cpus.ask import CpuAsk
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.board import Arrangement, Board
-from koord_numa.core.rebind.place import place
+from koord_numa.core.rebind.layout import Arrangement, NodeLayout
+from koord_numa.core.rebind.place_pod import place
 from koord_numa.core.vocabulary import NumaAllocateStrategy
 
 
-def repackings(board: Board) -> Iterator[Arrangement]:
+def repackings(board: NodeLayout) -> Iterator[Arrangement]:
     """
     Everybody seated anew: in the documented order, largest first, and first those that cross no NUMA border today.
 
@@ -28,11 +28,11 @@ def repackings(board: Board) -> Iterator[Arrangement]:
         yield seats
 
 
-def _tied_first(board: Board, order: list[int]) -> list[int]:
+def _tied_first(board: NodeLayout, order: list[int]) -> list[int]:
     return sorted(order, key=lambda index: board.tenants[index].per_numa is None)
 
 
-def _placed(board: Board, order: Iterable[int]) -> Arrangement | None:
+def _placed(board: NodeLayout, order: Iterable[int]) -> Arrangement | None:
     seats, free = [0] * len(board.tenants), board.usable
     for index in order:
         bits = place(board, seats, index, free)
@@ -43,7 +43,7 @@ def _placed(board: Board, order: Iterable[int]) -> Arrangement | None:
     return tuple(seats)
 
 
-def _taken(board: Board, order: Iterable[int]) -> Arrangement | None:
+def _taken(board: NodeLayout, order: Iterable[int]) -> Arrangement | None:
     """As new pods get their CPUs, the fullest NUMA node first."""
     seats, free = [0] * len(board.tenants), board.usable
     for index in order:

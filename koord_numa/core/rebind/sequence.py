@@ -10,9 +10,9 @@ CPUs in others' way; so the sequence ends. A tenant for which every such step wo
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from koord_numa.core.rebind.board import Arrangement, Board, Figures
 from koord_numa.core.rebind.cores import lowest
-from koord_numa.core.rebind.effort import Effort
+from koord_numa.core.rebind.layout import Arrangement, Figures, NodeLayout
+from koord_numa.core.rebind.search import SearchBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,9 @@ class Route:
     end: Arrangement
 
 
-def route(board: Board, start: Sequence[int], target: Sequence[int], bar: Figures, effort: Effort) -> Route | None:
+def route(
+    board: NodeLayout, start: Sequence[int], target: Sequence[int], bar: Figures, effort: SearchBudget
+) -> Route | None:
     """
     How to get from ``start`` to ``target``; nobody is worse off in between than on the board today.
 
@@ -61,7 +63,7 @@ def route(board: Board, start: Sequence[int], target: Sequence[int], bar: Figure
 class _Journey:
     """Where everybody is now, and who still waits for what. Targets of different tenants have no CPU in common."""
 
-    def __init__(self, board: Board, start: Sequence[int], target: Sequence[int]) -> None:
+    def __init__(self, board: NodeLayout, start: Sequence[int], target: Sequence[int]) -> None:
         self.seats = list(start)
         self.waiting = {index: bits for index, bits in enumerate(target) if bits != self.seats[index]}
         self._board = board
@@ -129,7 +131,7 @@ class _Journey:
         return not board.friction([*self.seats[:index], bits, *self.seats[index + 1 :]]).harm
 
 
-def _exchanges(board: Board, seat: int, given: int, taken: int) -> Iterator[int]:
+def _exchanges(board: NodeLayout, seat: int, given: int, taken: int) -> Iterator[int]:
     """Seats after exchanging CPUs of ``given`` for CPUs of ``taken``: anywhere, then NUMA node by NUMA node, core by core."""
     yield _exchanged(seat, given, taken)
     for numa in board.machine.numa_bits.values():
@@ -145,7 +147,7 @@ def _exchanged(seat: int, given: int, taken: int) -> int:
     return seat & ~lowest(given, count) | lowest(taken, count)
 
 
-def _samples(board: Board, bits: int) -> Iterator[int]:
+def _samples(board: NodeLayout, bits: int) -> Iterator[int]:
     """The CPUs of one whole core for each NUMA node and shape: the others there are as good for anybody."""
     cores = board.cores
     whole = cores.whole(bits)

@@ -8,10 +8,9 @@ feasible nodes instead; a constant scale puts them into the same order.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from koord_numa.core.score.filling import MAX_SCORE, score_filling
-from koord_numa.core.score.koordinator import score_koordinator
+from koord_numa.core.score.node_resources import MAX_SCORE, score_filling
+from koord_numa.core.score.numa_scores import Strategy, score_koordinator
 from koord_numa.core.score.placed import Placed
-from koord_numa.core.score.strategy import Strategy
 from koord_numa.core.verdicts import Placement
 from koord_numa.core.vocabulary import NodeScoring, ScoringType
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from koord_numa.core.amounts import Amounts
+from koord_numa.core.cpu_topology import UNKNOWN_DISTANCE
 from koord_numa.core.fit.zones import aligned_request
-from koord_numa.core.machine import UNKNOWN_DISTANCE
-from koord_numa.core.node import Topology, Zone
+from koord_numa.core.node import NodeResourceTopology, Zone
 from koord_numa.core.request import PodRequest
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.vocabulary import ContainerKind, KubeletScope
 
 _EXHAUSTIVE_ZONES: Final = 16
@@ -31,7 +31,7 @@ class _Choice:
     optimal: bool
 
 
-def score_least_numa_nodes(pod: PodRequest, topology: Topology) -> int:
+def score_least_numa_nodes(pod: PodRequest, topology: NodeResourceTopology) -> int:
     """The score of a Guaranteed pod, 0 to 100: 100 when it asks for nothing that zones publish, 0 when it does not fit."""
     if topology.kubelet.topology_scope is KubeletScope.POD:
         return _score_pod(aligned_request(pod), topology)
@@ -44,7 +44,7 @@ def normalized(zones: int, *, optimal: bool, highest: int) -> int:
     return max(0, 100 - zones * step + (step // 2 if optimal else 0))
 
 
-def _score_pod(request: Amounts, topology: Topology) -> int:
+def _score_pod(request: ResourceList, topology: NodeResourceTopology) -> int:
     free = [dict(zone.available) for zone in topology.zones]
     if not _concerns(request, free):
         return 100
@@ -54,7 +54,7 @@ def _score_pod(request: Amounts, topology: Topology) -> int:
     return normalized(len(choice.zones), optimal=choice.optimal, highest=topology.kubelet.max_numa_nodes)
 
 
-def _score_containers(pod: PodRequest, topology: Topology) -> int:
+def _score_containers(pod: PodRequest, topology: NodeResourceTopology) -> int:
     """Init then app containers; each consumes what it gets, zone by zone in ascending id."""
     free = [dict(zone.available) for zone in topology.zones]
     matrix = distance_matrix(topology.zones, topology)
@@ -72,11 +72,11 @@ def _score_containers(pod: PodRequest, topology: Topology) -> int:
     return normalized(most, optimal=optimal, highest=topology.kubelet.max_numa_nodes) if most else 100
 
 
-def _concerns(request: Amounts, free: Sequence[Amounts]) -> bool:
+def _concerns(request: ResourceList, free: Sequence[ResourceList]) -> bool:
     return any(name in zone for name in request for zone in free)
 
 
-def _drain(request: Amounts, zones: Sequence[dict[str, int]]) -> None:
+def _drain(request: ResourceList, zones: Sequence[dict[str, int]]) -> None:
     for name, quantity in request.items():
         rest = quantity
         for zone in zones:
@@ -86,7 +86,7 @@ def _drain(request: Amounts, zones: Sequence[dict[str, int]]) -> None:
             rest -= taken
 
 
-def _least_zones(request: Amounts, free: Sequence[Amounts], matrix: Matrix) -> _Choice | None:
+def _least_zones(request: ResourceList, free: Sequence[ResourceList], matrix: Matrix) -> _Choice | None:
     """The smallest, then closest set of zones that list every requested resource and together hold the request."""
     usable = [index for index, zone in enumerate(free) if all(name in zone for name in request)]
     needs = [(name, quantity) for name, quantity in request.items() if quantity]
@@ -135,7 +135,7 @@ def _fitting(columns: Sequence[Sequence[int]], quantities: Sequence[int], size: 
     return extend((), 0, quantities)
 
 
-def distance_matrix(zones: Sequence[Zone], topology: Topology) -> Matrix:
+def distance_matrix(zones: Sequence[Zone], topology: NodeResourceTopology) -> Matrix:
     """Published costs between these zones, in their order; what nobody published counts ``UNKNOWN_DISTANCE``."""
     costs = topology.distances
     return tuple(tuple(costs.get((a.numa, b.numa), UNKNOWN_DISTANCE) for b in zones) for a in zones)

@@ -6,11 +6,11 @@ Facts for the scores in ``koordinator.py`` and ``composite.py``; no score is mad
 
 from dataclasses import dataclass
 
-from koord_numa.core.accounts import Accounts, Books, accounts
-from koord_numa.core.amounts import CPU, MILLI, Amounts, total
-from koord_numa.core.amplify import amplify
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Ledger
+from koord_numa.core.numa_free import NumaAccounting, NumaFree, accounts
+from koord_numa.core.pod_resources import amplify
+from koord_numa.core.resources import CPU, MILLI, ResourceList, total
 from koord_numa.core.verdicts import Placement
 from koord_numa.core.vocabulary import CpuBindPolicy
 
@@ -19,9 +19,9 @@ from koord_numa.core.vocabulary import CpuBindPolicy
 class Part:
     """One NUMA node that takes ``share`` of the pod: what it has in total, and what was taken before."""
 
-    share: Amounts
-    capacity: Amounts
-    taken: Amounts
+    share: ResourceList
+    capacity: ResourceList
+    taken: ResourceList
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Placed:
     """One pod's placement on one node, before it is held. ``amounts`` is the pod's effective request."""
 
     placement: Placement
-    amounts: Amounts
+    amounts: ResourceList
     inventory: Inventory
     ledger: Ledger
 
@@ -59,11 +59,11 @@ class Placed:
         return len(self.inventory.machine.numa_ids) if self.inventory.machine else 0
 
     @property
-    def books(self) -> Accounts:
+    def books(self) -> NumaFree:
         """What was free on each NUMA node before the pod came."""
-        return accounts(self.inventory, self.ledger, Books())
+        return accounts(self.inventory, self.ledger, NumaAccounting())
 
-    def weighed(self, amounts: Amounts) -> Amounts:
+    def weighed(self, amounts: ResourceList) -> ResourceList:
         """Amounts of this pod as they weigh on the node: own CPUs amplified."""
         if not self.has_own_cpus or not amounts.get(CPU):
             return amounts
@@ -76,7 +76,7 @@ class Placed:
         return tuple(_part(books, numa, share) for numa, share in self.placement.numa) if books else ()
 
     @property
-    def scope(self) -> tuple[Amounts, Amounts]:
+    def scope(self) -> tuple[ResourceList, ResourceList]:
         """Total and taken of the NUMA nodes that the pod's amounts are on, or of the whole node when it has none."""
         if self.placement.numa:
             parts = self.parts
@@ -87,7 +87,7 @@ class Placed:
         return self.inventory.allocatable, held
 
 
-def _part(books: Accounts, numa: int, share: Amounts) -> Part:
+def _part(books: NumaFree, numa: int, share: ResourceList) -> Part:
     at = books.numa_ids.index(numa)
     capacity = {name: amounts[at] for name, amounts in books.total.items()}
     return Part(share, capacity, {name: capacity[name] - books.free[name][at] for name in capacity})

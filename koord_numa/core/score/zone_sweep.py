@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_numa.core.amounts import Amounts
 from koord_numa.core.fit.zones import (
     ALWAYS_ALLOCATABLE,
     aligned_request,
@@ -22,8 +21,9 @@ from koord_numa.core.fit.zones import (
     is_host_level,
     is_numa_affine,
 )
-from koord_numa.core.node import Topology
+from koord_numa.core.node import NodeResourceTopology
 from koord_numa.core.request import PodRequest
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.score.least_numa_nodes import Matrix, distance_matrix, least_distance, normalized
 from koord_numa.core.score.zones import MAX_SCORE, Weights, score_zones, whole_units
 from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScope, KubeQos, ScoringType
@@ -45,9 +45,9 @@ class SweepResult:
 class ZoneColumns:
     """What the zones of many nodes have free, arranged for sweeps. Built once; a sweep changes nothing."""
 
-    def __init__(self, nodes: Iterable[tuple[Topology, Amounts]]) -> None:
+    def __init__(self, nodes: Iterable[tuple[NodeResourceTopology, ResourceList]]) -> None:
         """``nodes`` are topologies with their node's allocatable amounts (of which only the names matter)."""
-        grouped: dict[Hashable, list[tuple[int, Topology, Amounts]]] = {}
+        grouped: dict[Hashable, list[tuple[int, NodeResourceTopology, ResourceList]]] = {}
         count = 0
         for index, (topology, allocatable) in enumerate(nodes):
             grouped.setdefault(_shape(topology, allocatable), []).append((index, topology, allocatable))
@@ -66,7 +66,7 @@ class ZoneColumns:
         return SweepResult(fits, scores)
 
 
-def _shape(topology: Topology, allocatable: Amounts) -> Hashable:
+def _shape(topology: NodeResourceTopology, allocatable: ResourceList) -> Hashable:
     kubelet = topology.kubelet
     return (
         tuple((zone.numa, tuple(sorted(zone.available))) for zone in sorted(topology.zones, key=lambda z: z.numa)),
@@ -79,7 +79,7 @@ def _shape(topology: Topology, allocatable: Amounts) -> Hashable:
 class _Group:
     """Nodes of one shape: same zones, listed resources, policy and distances."""
 
-    def __init__(self, members: Sequence[tuple[int, Topology, Amounts]]) -> None:
+    def __init__(self, members: Sequence[tuple[int, NodeResourceTopology, ResourceList]]) -> None:
         self.rows = np.array([index for index, _, _ in members], dtype=np.int64)
         self._topologies = [topology for _, topology, _ in members]
         self._model = self._topologies[0]
@@ -122,7 +122,7 @@ class _Group:
     def _some(candidates: _Bools) -> _Bools:
         return np.asarray(candidates.any(axis=1), dtype=np.bool_)
 
-    def _candidates(self, free: _Ints, request: Amounts, qos: KubeQos) -> _Bools:
+    def _candidates(self, free: _Ints, request: ResourceList, qos: KubeQos) -> _Bools:
         """Zones that hold the request, ``(nodes, zones)``. Without zones one imaginary zone stands for the node."""
         shape = (free.shape[0], max(1, free.shape[1]))
         good = np.ones(shape, dtype=np.bool_)
@@ -141,7 +141,7 @@ class _Group:
                 good &= free[:, :, column] >= quantity
         return good
 
-    def _take(self, free: _Ints, chosen: _Ints, request: Amounts, qos: KubeQos) -> None:
+    def _take(self, free: _Ints, chosen: _Ints, request: ResourceList, qos: KubeQos) -> None:
         if not free.shape[1]:
             return
         nodes = np.arange(free.shape[0])
@@ -167,7 +167,7 @@ class _Group:
         parts = [self._lowest(container.requests, strategy, weights) for container in pod.containers]
         return sum(parts, np.zeros(count, dtype=np.int64)) // max(1, len(parts))
 
-    def _lowest(self, request: Amounts, strategy: ScoringType, weights: Weights) -> _Ints:
+    def _lowest(self, request: ResourceList, strategy: ScoringType, weights: Weights) -> _Ints:
         """The smallest non-zero zone score of every node."""
         if strategy is ScoringType.BALANCED_ALLOCATION:
             zones = self._balanced(request)
@@ -176,7 +176,7 @@ class _Group:
         lowest = np.where(zones == 0, MAX_SCORE + 1, zones).min(axis=1, initial=MAX_SCORE + 1)
         return np.where(lowest > MAX_SCORE, 0, lowest)
 
-    def _weighted(self, request: Amounts, strategy: ScoringType, weights: Weights) -> _Ints:
+    def _weighted(self, request: ResourceList, strategy: ScoringType, weights: Weights) -> _Ints:
         score = np.zeros(self._free.shape[:2], dtype=np.int64)
         share = 0
         for name, amount in request.items():
@@ -191,7 +191,7 @@ class _Group:
             score += np.where((have > 0) & (amount <= have), weight * term, 0)
         return score // share if share else score
 
-    def _balanced(self, request: Amounts) -> _Ints:
+    def _balanced(self, request: ResourceList) -> _Ints:
         shape = self._free.shape[:2]
         fractions = []
         for name, amount in request.items():
@@ -209,7 +209,7 @@ class _Group:
     def _least_numa_nodes(self, pod: PodRequest) -> _Ints:
         scope = self._model.kubelet.topology_scope
         if scope is KubeletScope.POD:
-            units: list[Amounts] = [aligned_request(pod)]
+            units: list[ResourceList] = [aligned_request(pod)]
         else:
             units = [c.requests for c in sorted(pod.containers, key=lambda c: c.kind is ContainerKind.APP)]
         free = self._free.copy()
@@ -234,7 +234,7 @@ class _Group:
         score = np.where(most == 0, MAX_SCORE, table[most, optimal.astype(np.int64)])
         return np.where(possible, score, 0)
 
-    def _least_zones(self, free: _Ints, request: Amounts) -> tuple[_Bools, _Ints, _Bools]:
+    def _least_zones(self, free: _Ints, request: ResourceList) -> tuple[_Bools, _Ints, _Bools]:
         """Per node: members of the smallest, then closest set ``(nodes, zones)``; its size (0: none); is it optimal?"""
         nodes, zones = free.shape[:2]
         members = np.zeros((nodes, zones), dtype=np.bool_)
@@ -265,7 +265,7 @@ class _Group:
             open_rows = open_rows[~found]
         return members, size, optimal
 
-    def _drain(self, free: _Ints, members: _Bools, request: Amounts) -> None:
+    def _drain(self, free: _Ints, members: _Bools, request: ResourceList) -> None:
         for name, quantity in request.items():
             column = self._column.get(name)
             if column is None:

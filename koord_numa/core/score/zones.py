@@ -8,21 +8,21 @@ zone ids) the formulas' limits apply.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from koord_numa.core.amounts import CPU, MILLI, Amounts
 from koord_numa.core.fit.zones import aligned_request
-from koord_numa.core.node import Topology, Zone
+from koord_numa.core.node import NodeResourceTopology, Zone
 from koord_numa.core.request import PodRequest
+from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.score.least_numa_nodes import score_least_numa_nodes
 from koord_numa.core.vocabulary import KubeletPolicy, KubeletScope, KubeQos, ScoringType
 
 MAX_SCORE = 100
 
 Weights = Mapping[str, int]
-_ZoneScore = Callable[[Amounts, Amounts, Weights], int]
+_ZoneScore = Callable[[ResourceList, ResourceList, Weights], int]
 
 
 def score_zones(
-    pod: PodRequest, qos: KubeQos, topology: Topology | None, strategy: ScoringType, weights: Weights
+    pod: PodRequest, qos: KubeQos, topology: NodeResourceTopology | None, strategy: ScoringType, weights: Weights
 ) -> int:
     """
     The raw score of one node, 0 to 100, for one pod.
@@ -50,19 +50,19 @@ def whole_units(resource: str, amount: int) -> int:
     return -(-amount // MILLI) if resource == CPU else amount
 
 
-def _node_score(zone_score: _ZoneScore, request: Amounts, zones: Sequence[Zone], weights: Weights) -> int:
+def _node_score(zone_score: _ZoneScore, request: ResourceList, zones: Sequence[Zone], weights: Weights) -> int:
     return min((score for zone in zones if (score := zone_score(request, zone.available, weights))), default=0)
 
 
-def _most_allocated(ask: Amounts, free: Amounts, weights: Weights) -> int:
+def _most_allocated(ask: ResourceList, free: ResourceList, weights: Weights) -> int:
     return _weighted(ask, free, weights, lambda want, have: want * MAX_SCORE // have)
 
 
-def _least_allocated(ask: Amounts, free: Amounts, weights: Weights) -> int:
+def _least_allocated(ask: ResourceList, free: ResourceList, weights: Weights) -> int:
     return _weighted(ask, free, weights, lambda want, have: (have - want) * MAX_SCORE // have)
 
 
-def _weighted(ask: Amounts, free: Amounts, weights: Weights, term: Callable[[int, int], int]) -> int:
+def _weighted(ask: ResourceList, free: ResourceList, weights: Weights, term: Callable[[int, int], int]) -> int:
     """The weighted mean over what fits; whether it fits is decided on exact amounts, the terms on whole units."""
     score = share = 0
     for name, amount in ask.items():
@@ -74,7 +74,7 @@ def _weighted(ask: Amounts, free: Amounts, weights: Weights, term: Callable[[int
     return score // share if share else 0
 
 
-def _balanced_allocation(ask: Amounts, free: Amounts, _weights: Weights) -> int:
+def _balanced_allocation(ask: ResourceList, free: ResourceList, _weights: Weights) -> int:
     """High when all resources are used in the same proportion: 1 minus the sample variance of the fractions."""
     fractions = [
         whole_units(name, amount) / whole_units(name, free[name]) if free.get(name, 0) > 0 else 1.0

@@ -6,7 +6,7 @@ from itertools import count
 from logging import getLogger
 from time import time
 
-from koord_numa.core.rebind.board import Board
+from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind_request import RebindAnswer, RebindRequest
 from koord_numa.engine.binding import NotLeader
 from koord_numa.engine.cluster_state import ClusterState
@@ -63,7 +63,7 @@ class Errand:
         self.started = started
         self.ends = self.outside.clock() + started + self.request.deadline - self.ports.wall()
 
-    def board(self) -> Board | str:
+    def board(self) -> NodeLayout | str:
         """The node as it is known now, or why it cannot be repacked."""
         return board_of(self.state, self.request.node, self.engine.settings)
 

@@ -12,7 +12,7 @@ import asyncio
 from itertools import count
 from logging import getLogger
 
-from koord_numa.core.rebind.board import Board
+from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan, node_figures, plan_rebind
 from koord_numa.core.rebind_request import RebindPhase, RebindRequest
 from koord_numa.engine.rebind.errand import Errand, Stopped
@@ -97,7 +97,7 @@ class Job:
             return RebindPhase.SUCCEED, story.outcome(plan.before, plan.after)
         return await self._move(board, plan)
 
-    async def _move(self, board: Board, plan: RebindPlan) -> Outcome:
+    async def _move(self, board: NodeLayout, plan: RebindPlan) -> Outcome:
         errand, story = self._errand, self._story
         await self._tell(RebindPhase.PENDING, f"pods are moved in {len(plan.moves)} steps")
         steps = Steps(errand, board, self._doubt)

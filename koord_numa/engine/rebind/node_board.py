@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import inventory
-from koord_numa.core.rebind.board import Board
+from koord_numa.core.rebind.from_ledger import Defaults, survey
+from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.pinned_pod import PinnedPod
 from koord_numa.core.rebind.plan import Move
-from koord_numa.core.rebind.survey import Defaults, survey
-from koord_numa.core.rebind.tenant import Tenant
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Rejection
 from koord_numa.core.vocabulary import CpuOwner
@@ -16,7 +16,7 @@ from koord_numa.engine.node_record import NodeRecord
 from koord_numa.settings import Settings
 
 
-def board_of(state: ClusterState, name: str, settings: Settings) -> Board | str:
+def board_of(state: ClusterState, name: str, settings: Settings) -> NodeLayout | str:
     """The board of a node whose CPUs are ours to give, or a sentence that says why there is none."""
     record = state.nodes.get(name)
     if record is None or record.node is None:
@@ -54,7 +54,7 @@ def _may_move(pod: Pod, ours: tuple[str, ...]) -> bool:
     return pod.scheduler in ours and not (pod.problem or pod.deleting or pod.finished or pod.assignment is None)
 
 
-def obstacle(now: Board | str, planned: Board, move: Move) -> str:
+def obstacle(now: NodeLayout | str, planned: NodeLayout, move: Move) -> str:
     """What has changed since the plan was made so that this step must not be taken; empty when nothing has."""
     if isinstance(now, str):
         return now
@@ -74,17 +74,17 @@ def obstacle(now: Board | str, planned: Board, move: Move) -> str:
     return ""
 
 
-def _roomy(now: Board, planned: Board) -> Board:
+def _roomy(now: NodeLayout, planned: NodeLayout) -> NodeLayout:
     """The node as it is, where what was overdrawn when the plan was made may be so again: a step may use what others gained."""
     return replace(now, room={numa: limit + planned.overdraft.get(numa, 0) for numa, limit in now.room.items()})
 
 
-def _as_it_was(now: Board, planned: Board) -> Board:
+def _as_it_was(now: NodeLayout, planned: NodeLayout) -> NodeLayout:
     """Who is there now, where they were when the plan was made: nobody's conflicts may be more than they were then."""
     former = {tenant.pod: tenant.cpus for tenant in planned.tenants}
     return replace(now, tenants=tuple(replace(t, cpus=former.get(t.pod, t.cpus)) for t in now.tenants))
 
 
-def _expected(planned: Board, move: Move) -> Tenant:
+def _expected(planned: NodeLayout, move: Move) -> PinnedPod:
     tenant = next(tenant for tenant in planned.tenants if tenant.pod == move.pod)
     return replace(tenant, cpus=move.before)

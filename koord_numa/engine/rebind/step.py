@@ -14,7 +14,7 @@ from itertools import count
 from typing import Final
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.board import Board
+from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.plan import Move
 from koord_numa.core.rebind_request import Seat
 from koord_numa.core.request import Pod, PodKey
@@ -34,7 +34,7 @@ class Steps:
     """Takes the steps of one plan. ``doubt`` tells people that the outcome of a step is not known yet."""
 
     errand: Errand
-    planned: Board
+    planned: NodeLayout
     doubt: Callable[[str], Awaitable[None]]
 
     async def take(self, move: Move) -> None:

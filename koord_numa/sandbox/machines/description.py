@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MEMORY, MILLI, PODS
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.node import KubeletConfig, Taint
+from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS
 from koord_numa.core.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.sandbox.machines.hardware import Hardware
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from koord_numa.core.machine import machine_of
+from koord_numa.core.cpu_topology import cpu_topology_of
 from koord_numa.sandbox.machines.hardware import Device, Hardware
 
 PCI_RESOURCES: Final[Mapping[str, str]] = {
@@ -47,7 +47,7 @@ def read_dump(text: bytes, source: str) -> Hardware:
     # Some firmware names no sockets; every CPU is in one then, which is all that a NUMA-aware choice needs to know.
     rows = [(cpu, core, max(0, socket), numa) for cpu, core, socket, numa in model.cpus]
     return Hardware(
-        machine=machine_of(rows, numa_ids=model.numa_nodes, distances=model.distances),
+        machine=cpu_topology_of(rows, numa_ids=model.numa_nodes, distances=model.distances),
         memory={numa: size or 0 for numa, size in zip(model.numa_nodes, model.memory_bytes, strict=True)},
         devices=tuple(_devices(model.pci)),
     )

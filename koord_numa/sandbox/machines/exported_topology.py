@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MEMORY, MILLI
 from koord_numa.core.kubelet.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.manager_state import KubeletState
 from koord_numa.core.node import KubeletConfig
+from koord_numa.core.resources import CPU, MEMORY, MILLI
 from koord_numa.core.vocabulary import KubeletPolicy
 from koord_numa.sandbox.machines.description import NodeDescription
 from koord_numa.sandbox.machines.koordinator_topology import resource, topology_policy, zone_object

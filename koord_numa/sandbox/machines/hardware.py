@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from koord_numa.core.machine import Machine, machine_of
+from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
 
 GIB = 2**30
 PAGE_BYTES: Mapping[str, int] = {"2Mi": 2 * 2**20, "1Gi": GIB}
@@ -33,7 +33,7 @@ class Hardware:
     NUMA node by size (``2Mi``, ``1Gi``).
     """
 
-    machine: Machine
+    machine: CpuTopology
     memory: Mapping[int, int]
     pages: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     devices: tuple[Device, ...] = ()
@@ -89,7 +89,7 @@ class Shape:
             [here if a == b else near if a // self.numa == b // self.numa else far for b in numa_ids] for a in numa_ids
         ]
         return Hardware(
-            machine=machine_of(self._rows(), numa_ids=numa_ids, distances=distances),
+            machine=cpu_topology_of(self._rows(), numa_ids=numa_ids, distances=distances),
             memory=dict.fromkeys(numa_ids, self.memory),
             pages={numa: dict(self.pages) for numa in numa_ids} if self.pages else {},
             devices=tuple(

@@ -3,16 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from koord_numa.core.amounts import CPU, MILLI, PODS, Amounts, add, subtract
-from koord_numa.core.amplify import amplify_all
 from koord_numa.core.cpus.static_options import StaticOptions
 from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.effective import effective_requests
 from koord_numa.core.kubelet.predicates import check_node_fit
 from koord_numa.core.node import KubeletAllocation
+from koord_numa.core.pod_resources import amplify_all, effective_requests
 from koord_numa.core.qos import is_pinned_by_static_kubelet
 from koord_numa.core.request import Assignment, Pod
+from koord_numa.core.resources import CPU, MILLI, PODS, ResourceList, add, subtract
 from koord_numa.core.vocabulary import QosClass
 from koord_numa.sandbox.machines.description import NodeDescription
 from koord_numa.sandbox.machines.koordinator_topology import Usage, koordinator_topology, zone_offer
@@ -30,7 +29,7 @@ class _Resident:
     pod: Pod
     held: Assignment
     kubelet_cpus: CpuSet  # chosen by a static kubelet, not by the scheduler
-    requests: Amounts
+    requests: ResourceList
 
 
 class KoordinatorKeeper:
@@ -70,7 +69,7 @@ class KoordinatorKeeper:
 
     def topology(self) -> Json:
         """What the agent publishes now."""
-        numa: dict[int, Amounts] = {}
+        numa: dict[int, ResourceList] = {}
         own = closed = EMPTY
         for resident in self._residents.values():
             own |= resident.held.cpus
@@ -80,7 +79,7 @@ class KoordinatorKeeper:
         pods = sorted(self._kubelet_pods(), key=lambda pod: pod.uid)
         return koordinator_topology(self._description, Usage(numa, own, closed, tuple(pods)))
 
-    def _places(self, resident: _Resident) -> Iterator[tuple[int, Amounts]]:
+    def _places(self, resident: _Resident) -> Iterator[tuple[int, ResourceList]]:
         """What a pod holds per NUMA node; CPUs count where they are when no amounts speak of them."""
         yield from resident.held.numa
         spoken_for = any(CPU in amounts for _, amounts in resident.held.numa)
@@ -113,12 +112,12 @@ class KoordinatorKeeper:
             owners=dict(self._owners()),
         )
 
-    def _offer(self, numa: int) -> Amounts:
+    def _offer(self, numa: int) -> ResourceList:
         here = self._description.hardware.machine.numa_bits[numa] & self._description.reserved.bits
         return subtract(zone_offer(self._description, numa), {CPU: here.bit_count() * MILLI})
 
-    def _numa_held(self) -> dict[int, Amounts]:
-        held: dict[int, Amounts] = {}
+    def _numa_held(self) -> dict[int, ResourceList]:
+        held: dict[int, ResourceList] = {}
         for resident in self._residents.values():
             for numa, amounts in weights(resident.held, self._description.amplification):
                 held[numa] = add(held.get(numa, {}), amounts)
@@ -129,13 +128,13 @@ class KoordinatorKeeper:
             for cpu in resident.held.cpus | resident.kubelet_cpus:
                 yield cpu, str(resident.pod.key)
 
-    def _requested(self) -> Amounts:
-        requested: Amounts = {PODS: 0}
+    def _requested(self) -> ResourceList:
+        requested: ResourceList = {PODS: 0}
         for resident in self._residents.values():
             requested = add(requested, resident.requests)
         return requested
 
-    def _pinned_by_kubelet(self, pod: Pod, held: Assignment, requests: Amounts) -> CpuSet | None:
+    def _pinned_by_kubelet(self, pod: Pod, held: Assignment, requests: ResourceList) -> CpuSet | None:
         """The kubelet pins Guaranteed pods with whole CPUs unless the scheduler did; ``None`` when it cannot."""
         kubelet = self._description.kubelet
         if held.cpus or kubelet.cpu_policy != "static" or not is_pinned_by_static_kubelet(pod.request):

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import orjson
 
-from koord_numa.core.amounts import CPU, MEMORY, MILLI, Amounts
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.node import KubeletAllocation, KubeletConfig
 from koord_numa.core.quantity import format_amount
+from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList
 from koord_numa.core.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.sandbox.machines.description import NodeDescription
 from koord_numa.sandbox.machines.node_objects import Json, reservation
@@ -37,7 +37,7 @@ def zone_offer(node: NodeDescription, numa: int) -> dict[str, int]:
 class Usage:
     """What pods hold on the node: amounts per NUMA node, CPUs of their own, of these the LSE pods', and the kubelet's pods."""
 
-    numa: Mapping[int, Amounts] = field(default_factory=dict)
+    numa: Mapping[int, ResourceList] = field(default_factory=dict)
     own: CpuSet = EMPTY
     closed: CpuSet = EMPTY
     kubelet_pods: tuple[KubeletAllocation, ...] = ()
@@ -100,7 +100,7 @@ def resource(name: str, capacity: int, allocatable: int, available: int) -> dict
     return {"name": name} | {key: format_amount(name, amount) for key, amount in amounts.items()}
 
 
-def _zone(node: NodeDescription, numa: int, held: Amounts) -> Json:
+def _zone(node: NodeDescription, numa: int, held: ResourceList) -> Json:
     offer = zone_offer(node, numa)
     whole = {**offer, MEMORY: node.hardware.plain_memory(numa)}
     return zone_object(

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from koord_numa.core.amounts import Amounts
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admit import Refused, admit
 from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.manager_state import KubeletState
 from koord_numa.core.request import Pod, PodKey
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.vocabulary import ContainerKind
 from koord_numa.sandbox.machines.description import NodeDescription
 from koord_numa.sandbox.machines.exported_topology import exported_topology
@@ -83,7 +83,7 @@ def kubelet_node(node: NodeDescription) -> KubeletNode:
     )
 
 
-def _memory(node: NodeDescription, numa: int) -> Amounts:
+def _memory(node: NodeDescription, numa: int) -> ResourceList:
     """Every NUMA node knows every size of huge pages that the machine knows."""
     sizes = {name: 0 for other in node.hardware.pages for name in node.hardware.hugepage_bytes(other)}
     plain = max(0, node.hardware.plain_memory(numa) - node.reserved_memory)

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MILLI, Amounts
-from koord_numa.core.amplify import amplify
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.effective import effective_requests
-from koord_numa.core.machine import Machine
 from koord_numa.core.node import Node
+from koord_numa.core.pod_resources import amplify, effective_requests
 from koord_numa.core.qos import may_use_cpuset
 from koord_numa.core.request import Assignment, Pod
+from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.vocabulary import CpuBindPolicy, NodeBindPolicy, NumaPolicy
 from koord_numa.sandbox.machines.description import NodeDescription
 
@@ -30,17 +29,17 @@ class Situation:
     held: Assignment
     description: NodeDescription
     node: Node  # the labels as the scheduler reads them
-    offers: Mapping[int, Amounts]  # per NUMA node, amplified
-    numa_held: Mapping[int, Amounts]  # what other pods' amounts count for, per NUMA node
+    offers: Mapping[int, ResourceList]  # per NUMA node, amplified
+    numa_held: Mapping[int, ResourceList]  # what other pods' amounts count for, per NUMA node
     owners: Mapping[int, str]  # CPU -> the pod that has it
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> CpuTopology:
         """The node's CPUs."""
         return self.description.hardware.machine
 
     @property
-    def requests(self) -> Amounts:
+    def requests(self) -> ResourceList:
         """What the pod costs as a whole."""
         return effective_requests(self.pod.request)
 
@@ -132,7 +131,7 @@ def _numa_amounts_fit(s: Situation) -> Iterator[str]:
                 yield f"NUMA node {numa} has {offer - used} of {offer} {name} left, {amount} were given"
 
 
-def weights(held: Assignment, ratios: Mapping[str, float]) -> Iterator[tuple[int, Amounts]]:
+def weights(held: Assignment, ratios: Mapping[str, float]) -> Iterator[tuple[int, ResourceList]]:
     """
     What a pod's NUMA amounts count for against amplified offers.
 

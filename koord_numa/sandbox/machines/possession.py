@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from koord_numa.core.amounts import CPU, Amounts
-from koord_numa.core.amplify import amplify_all
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.pod_resources import amplify_all
+from koord_numa.core.resources import CPU, ResourceList
 from koord_numa.sandbox.machines.description import NodeDescription
 from koord_numa.sandbox.machines.koordinator_topology import zone_offer
 
@@ -48,7 +48,7 @@ def stock_of(node: NodeDescription) -> Stock:
     return stock
 
 
-def with_rest(claims: Iterable[Claim], requests: Amounts, stock: Stock, anywhere: int) -> tuple[Claim, ...]:
+def with_rest(claims: Iterable[Claim], requests: ResourceList, stock: Stock, anywhere: int) -> tuple[Claim, ...]:
     """These claims, and one from anywhere on what a pod asked for beyond them."""
     found = [claim for claim in claims if claim.resource in stock and claim.amount]
     for name in sorted(stock):

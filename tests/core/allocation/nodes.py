@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from koord_numa.core.amounts import Amounts
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Holding
 from koord_numa.core.request import Container, CpuBind, NumaSpec, PodKey, PodRequest
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.vocabulary import (
     ContainerKind,
     CpuBindPolicy,
@@ -67,7 +67,7 @@ def pod(
     )
 
 
-def held(name: str, cpus: str = "", numa: Mapping[int, Amounts] | None = None, **amounts: int) -> Holding:
+def held(name: str, cpus: str = "", numa: Mapping[int, ResourceList] | None = None, **amounts: int) -> Holding:
     """What a pod holds: own CPUs, amounts per NUMA node, and amounts of the whole node (by default their sum)."""
     given = CpuSet.parse(cpus)
     by_numa = {} if numa is None else dict(numa)

@@ -6,18 +6,18 @@ import pytest
 
 from koord_numa.core.allocate import allocate
 from koord_numa.core.allocation.options import AllocateOptions
+from koord_numa.core.cpu_topology import CpuTopology, regular_topology
 from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.machine import Machine, regular_machine
 from koord_numa.core.request import PodKey
 from koord_numa.core.verdicts import Placement
 from koord_numa.core.vocabulary import NumaPolicy, QosClass
 from tests.core.allocation.nodes import node, pod
 
-TWO_SOCKETS = regular_machine(2, 2, 32, 1)  # NUMA 0 and 1 on one socket, 2 and 3 on the other
-WITHOUT_DISTANCES = Machine(TWO_SOCKETS.cpus)
+TWO_SOCKETS = regular_topology(2, 2, 32, 1)  # NUMA 0 and 1 on one socket, 2 and 3 on the other
+WITHOUT_DISTANCES = CpuTopology(TWO_SOCKETS.cpus)
 
 
-def taken(machine: Machine, held_on_0: int) -> int | None:
+def taken(machine: CpuTopology, held_on_0: int) -> int | None:
     """The NUMA nodes of a pod of 40 CPUs on a node whose NUMA 0 is used already."""
     where = replace(node("2x2x32x1"), machine=machine)
     amounts = {"cpu": held_on_0 * 1000}
@@ -36,5 +36,5 @@ def taken(machine: Machine, held_on_0: int) -> int | None:
         pytest.param(WITHOUT_DISTANCES, 28, 0b0110, id="nobody-published-distances"),
     ],
 )
-def test_a_pod_on_two_numa_nodes(machine: Machine, held: int, mask: int) -> None:
+def test_a_pod_on_two_numa_nodes(machine: CpuTopology, held: int, mask: int) -> None:
     assert taken(machine, held) == mask

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from koord_numa.core.allocate import AllocateOptions, allocate
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.effective import effective_requests
 from koord_numa.core.inventory import Inventory, inventory
 from koord_numa.core.kubelet.admit import Admitted, Refused, admit
 from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.manager_state import KubeletState
 from koord_numa.core.kubelet.worst_case_alignment import refuse_unsure
 from koord_numa.core.ledger import Ledger, holding_of
-from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
+from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import Container, NumaSpec, Pod, PodKey, PodRequest
 from koord_numa.core.verdicts import Placement
 from koord_numa.core.vocabulary import (
@@ -61,7 +61,7 @@ def hosts(draw: st.DrawFn) -> tuple[Inventory, KubeletState]:
     }
     made = inventory(
         Node("n", allocatable=allocatable),
-        Topology("n", CpuOwner.SCHEDULER, zones, machine=built, kubelet=config, reserved=reserved),
+        NodeResourceTopology("n", CpuOwner.SCHEDULER, zones, machine=built, kubelet=config, reserved=reserved),
     )
     assert isinstance(made, Inventory)
     devices = tuple(Device(f"gpu-{numa}-{index}", 1 << numa) for numa in built.numa_ids for index in range(gpus))

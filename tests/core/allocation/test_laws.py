@@ -5,20 +5,20 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.accounts import Accounting, Books, accounts
 from koord_numa.core.allocate import AllocateOptions, allocate
-from koord_numa.core.allocation.affinity import elect, hints
-from koord_numa.core.allocation.need import Binding, Need, offers
-from koord_numa.core.allocation.occupants import cpu_occupancy, numa_occupancy
-from koord_numa.core.allocation.place import Given, place
-from koord_numa.core.cpus.shape import has_shape
+from koord_numa.core.allocation.grant import CpuGrant, place
+from koord_numa.core.allocation.numa_offers import CpuBinding, Need, offers
+from koord_numa.core.allocation.numa_selection import elect, hints
+from koord_numa.core.cpus.core_shapes import has_shape
+from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Holding, Ledger, holding_of
 from koord_numa.core.numa.exclusive import Exclusivity
 from koord_numa.core.numa.policies import decide_koordinator
+from koord_numa.core.numa_free import Accounting, NumaAccounting, accounts
 from koord_numa.core.request import Pod, PodKey, PodRequest
-from koord_numa.core.score.strategy import Strategy
+from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.verdicts import Placement, Reason, Rejection
 from koord_numa.core.vocabulary import (
     CpuBindPolicy,
@@ -221,7 +221,7 @@ def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
     cpu = data.draw(st.sampled_from([0, 1000, 2000, 4000, 6000]))
     binding = data.draw(
         st.sampled_from(
-            [None, Binding(CpuBindPolicy.SPREAD_BY_PCPUS), Binding(CpuBindPolicy.SPREAD_BY_PCPUS, required=True)]
+            [None, CpuBinding(CpuBindPolicy.SPREAD_BY_PCPUS), CpuBinding(CpuBindPolicy.SPREAD_BY_PCPUS, required=True)]
         )
     )
     wanted = {
@@ -237,7 +237,7 @@ def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
         accounting=accounting,
         ratio=where.ratios["cpu"],
     )
-    room = offers(need, accounts(where, ledger, Books(accounting)), cpu_occupancy(ledger))
+    room = offers(need, accounts(where, ledger, NumaAccounting(accounting)), cpu_occupancy(ledger))
     exclusivity = Exclusivity(data.draw(st.sampled_from(list(NumaExclusive))), numa_occupancy(ledger, where.machine))
     merged = decide_koordinator(need.policy, [hints(need, room, exclusivity)], room.mask, exclusivity)
     elected = elect(need, room, exclusivity)
@@ -245,4 +245,4 @@ def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
     if merged.admitted:
         assert elected.hint == merged.hint
         if elected.hint.preferred and elected.hint.mask is not None:
-            assert isinstance(place(need, room, elected.hint.mask), Given)
+            assert isinstance(place(need, room, elected.hint.mask), CpuGrant)

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.accounts import accounts
 from koord_numa.core.allocate import AllocateOptions, allocate
-from koord_numa.core.allocation import affinity
-from koord_numa.core.allocation.affinity import Sets, preferred
-from koord_numa.core.allocation.need import Need, offers
-from koord_numa.core.allocation.occupants import cpu_occupancy
+from koord_numa.core.allocation import numa_selection as affinity
+from koord_numa.core.allocation.numa_offers import Need, offers
+from koord_numa.core.allocation.numa_selection import NumaSets, preferred
+from koord_numa.core.cpu_topology import MAX_NUMA
+from koord_numa.core.cpus.exclusivity import cpu_occupancy
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Ledger
-from koord_numa.core.machine import MAX_NUMA
 from koord_numa.core.numa.exclusive import UNCONSTRAINED
+from koord_numa.core.numa_free import accounts
 from koord_numa.core.verdicts import Placement, Rejection
 from koord_numa.core.vocabulary import NumaPolicy, QosClass
 from tests.core.allocation.nodes import GI, held, node, pod
@@ -40,7 +40,7 @@ def test_a_searched_set_is_as_narrow_as_any(free: list[tuple[int, int]], cpus: i
     """With no lists at all, the search finds a set exactly when going through all of them does, and one as narrow."""
     need = Need({"cpu": 1000 * cpus, **({"memory": memory} if memory else {})}, policy=RESTRICTED)
     room = offers(need, accounts(uneven(free), Ledger()), cpu_occupancy(Ledger()))
-    sets = Sets(need, room)
+    sets = NumaSets(need, room)
     sizes = [
         size
         for size in range(1, len(free) + 1)

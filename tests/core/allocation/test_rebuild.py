@@ -6,10 +6,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.accounts import accounts
 from koord_numa.core.allocate import AllocateOptions, allocate
 from koord_numa.core.inventory import Inventory, inventory
 from koord_numa.core.ledger import Ledger, holding_of
+from koord_numa.core.numa_free import accounts
 from koord_numa.core.verdicts import Placement
 from koord_numa.wire.nodes import parse_node
 from koord_numa.wire.pods import parse_pod

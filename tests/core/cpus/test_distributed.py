@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.ask import NotEnoughCpus
 from koord_numa.core.cpus.distributed import take_distributed
-from koord_numa.core.cpus.packed import take_packed
+from koord_numa.core.cpus.kubelet_packed import take_packed
 from koord_numa.core.cpus.representatives import representatives
 from koord_numa.core.cpus.static_options import StaticOptions
 from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.machine import Machine
 from tests.machines import machine
 from tests.strategies import cpusets_of, machines
 
@@ -125,7 +125,7 @@ def test_chosen_cpus_are_free_and_exact_in_number(data: st.DataObject) -> None:
         assert (len(found), found <= free) == (count, True)
 
 
-def _literally(node: Machine, available: CpuSet, count: int, group: int) -> dict[int, int] | None:
+def _literally(node: CpuTopology, available: CpuSet, count: int, group: int) -> dict[int, int] | None:
     """CPUs per NUMA node by trying every combination and every subset, as the rules are written; ``None``: packed."""
     free = {numa: n for numa, bits in node.numa_bits.items() if (n := (bits & available.bits).bit_count())}
     order = sorted(free, key=lambda numa: (_free_around(node, available, numa), free[numa], numa))
@@ -142,7 +142,7 @@ def _literally(node: Machine, available: CpuSet, count: int, group: int) -> dict
     return None
 
 
-def _free_around(node: Machine, available: CpuSet, numa: int) -> tuple[int, int]:
+def _free_around(node: CpuTopology, available: CpuSet, numa: int) -> tuple[int, int]:
     """Where sockets are the outer level, they are ordered first."""
     if len(node.socket_bits) >= len(node.numa_bits):
         return (0, 0)

@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, NotEnoughCpus, Occupancy
-from koord_numa.core.cpus.orchestrate import (
+from koord_numa.core.cpu_topology import Cpu, CpuTopology
+from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, CpuOccupancy, NotEnoughCpus
+from koord_numa.core.cpus.bind_policies import (
     NO_PCPU_LEVEL_WITHOUT_SMT,
     NO_SPREAD_WITHOUT_SMT,
     NUMA_LEVEL_DOWNGRADED,
     CpuPick,
-    CpuWish,
+    CpuPolicies,
     Downgrade,
     pick_cpus,
 )
-from koord_numa.core.cpus.shape import has_shape, shaped
+from koord_numa.core.cpus.core_shapes import has_shape, shaped
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.machine import Cpu, Machine
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from tests.machines import machine
 from tests.strategies import asks, cpusets_of, machines, occupancies, odd_machines
@@ -53,7 +53,7 @@ EVENLY = NumaAllocateStrategy.DISTRIBUTE_EVENLY
     ],
 )
 def test_required_policies(free: str, ask: CpuAsk, expected: CpuPick | NotEnoughCpus) -> None:
-    assert pick_cpus(CpuWish(ask, required=True), machine("2x1x4x2"), CpuSet.parse(free)) == expected
+    assert pick_cpus(CpuPolicies(ask, required=True), machine("2x1x4x2"), CpuSet.parse(free)) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,15 +65,15 @@ def test_required_policies(free: str, ask: CpuAsk, expected: CpuPick | NotEnough
 )
 def test_preferred_cpus_keep_a_required_shape(bind: CpuBindPolicy, preferred: str, expected: str) -> None:
     node = machine("1x1x4x2")
-    wish = CpuWish(CpuAsk(4, bind), required=True)
+    wish = CpuPolicies(CpuAsk(4, bind), required=True)
     assert pick_cpus(wish, node, node.all, UNOCCUPIED, CpuSet.parse(preferred)) == CpuPick(CpuSet.parse(expected))
 
 
 def test_a_required_shape_on_hybrid_cores_adds_up_cores_of_both_sizes() -> None:
     fast = [Cpu(id=cpu, core=cpu // 2, numa=0, socket=0, uncore=0) for cpu in range(8)]
     slow = [Cpu(id=cpu, core=cpu, numa=0, socket=0, uncore=0) for cpu in range(8, 10)]
-    node = Machine(cpus=(*fast, *slow))
-    picks = [pick_cpus(CpuWish(CpuAsk(n, FULL), required=True), node, node.all) for n in (3, 4, 9)]
+    node = CpuTopology(cpus=(*fast, *slow))
+    picks = [pick_cpus(CpuPolicies(CpuAsk(n, FULL), required=True), node, node.all) for n in (3, 4, 9)]
     assert picks == [CpuPick(CpuSet.parse(text)) for text in ("0-1,8", "0-3", "0-8")]
 
 
@@ -100,14 +100,14 @@ def test_a_required_shape_on_hybrid_cores_adds_up_cores_of_both_sizes() -> None:
 )
 def test_numa_level_downgrades_to_pcpu_level(held: str, count: int, downgrade: Downgrade, expected: CpuPick) -> None:
     node, cpus = machine("2x1x4x2"), CpuSet.parse(held)
-    wish = CpuWish(CpuAsk(count, FULL, NUMA), downgrade=downgrade)
-    assert pick_cpus(wish, node, node.all - cpus, Occupancy.of([(cpus, NUMA)])) == expected
+    wish = CpuPolicies(CpuAsk(count, FULL, NUMA), downgrade=downgrade)
+    assert pick_cpus(wish, node, node.all - cpus, CpuOccupancy.of([(cpus, NUMA)])) == expected
 
 
 def test_numa_level_reaches_over_several_numa_nodes_that_nobody_holds() -> None:
     """The take alone would use the first socket, where NUMA node 0 is held."""
     node, held = machine("2x2x2x2"), CpuSet.parse("0")
-    found = pick_cpus(CpuWish(CpuAsk(6, FULL, NUMA)), node, node.all - held, Occupancy.of([(held, NUMA)]))
+    found = pick_cpus(CpuPolicies(CpuAsk(6, FULL, NUMA)), node, node.all - held, CpuOccupancy.of([(held, NUMA)]))
     assert isinstance(found, CpuPick)
     assert (len(found.cpus), node.numa_of(found.cpus) & 1, found.exclusive) == (6, 0, NUMA)
 
@@ -124,12 +124,12 @@ def test_numa_level_reaches_over_several_numa_nodes_that_nobody_holds() -> None:
 def test_without_smt_policies_about_siblings_are_dropped_and_said(ask: CpuAsk, notes: tuple[str, ...]) -> None:
     node = machine("2x1x4x1")
     exclusive = NUMA if ask.exclusive is NUMA else NOBODY
-    assert pick_cpus(CpuWish(ask), node, node.all) == CpuPick(CpuSet.parse("0-2"), exclusive, notes)
+    assert pick_cpus(CpuPolicies(ask), node, node.all) == CpuPick(CpuSet.parse("0-2"), exclusive, notes)
 
 
 def test_without_smt_numa_level_downgrades_to_nothing() -> None:
     node, held = machine("2x1x4x1"), CpuSet.parse("0,4")
-    found = pick_cpus(CpuWish(CpuAsk(2, FULL, NUMA)), node, node.all - held, Occupancy.of([(held, NUMA)]))
+    found = pick_cpus(CpuPolicies(CpuAsk(2, FULL, NUMA)), node, node.all - held, CpuOccupancy.of([(held, NUMA)]))
     assert found == CpuPick(CpuSet.parse("1-2"), NOBODY, (NUMA_LEVEL_DOWNGRADED,))
 
 
@@ -137,7 +137,7 @@ def test_without_smt_numa_level_downgrades_to_nothing() -> None:
 def test_without_smt_the_dropped_policies_change_no_choice(data: st.DataObject) -> None:
     node = machine(data.draw(st.sampled_from(["1x1x5x1", "2x2x3x1", "3x1x4x1"])))
     free, occupancy, ask = data.draw(cpusets_of(node)), data.draw(occupancies(node)), data.draw(asks(8))
-    picked = pick_cpus(CpuWish(ask, downgrade=Downgrade.NONE), node, free, occupancy)
+    picked = pick_cpus(CpuPolicies(ask, downgrade=Downgrade.NONE), node, free, occupancy)
     if ask.strategy is not EVENLY:
         taken = take_cpus(ask, node, free, occupancy)
         assert (picked.cpus if isinstance(picked, CpuPick) else picked) == taken
@@ -147,7 +147,7 @@ def test_without_smt_the_dropped_policies_change_no_choice(data: st.DataObject) 
 def test_picks_are_free_exact_and_shaped(data: st.DataObject) -> None:
     node = data.draw(machines(32))
     free, preferred, ask = data.draw(cpusets_of(node)), data.draw(cpusets_of(node)), data.draw(asks(12))
-    wish = CpuWish(ask, required=data.draw(st.booleans()), downgrade=data.draw(st.sampled_from(Downgrade)))
+    wish = CpuPolicies(ask, required=data.draw(st.booleans()), downgrade=data.draw(st.sampled_from(Downgrade)))
     found = pick_cpus(wish, node, free, data.draw(occupancies(node)), preferred)
     if isinstance(found, CpuPick):
         assert (len(found.cpus), found.cpus <= free) == (ask.count, True)
@@ -156,7 +156,7 @@ def test_picks_are_free_exact_and_shaped(data: st.DataObject) -> None:
         assert wish.required or len(free) < ask.count
 
 
-def _can_be_served(node: Machine, free: CpuSet, wish: CpuWish) -> bool:
+def _can_be_served(node: CpuTopology, free: CpuSet, wish: CpuPolicies) -> bool:
     """Brute force: is there any set of free CPUs that the pod would accept?"""
     return any(
         not wish.required or has_shape(wish.ask.bind, node, CpuSet.of(cpus))
@@ -168,7 +168,7 @@ def _can_be_served(node: Machine, free: CpuSet, wish: CpuWish) -> bool:
 def test_a_request_is_served_exactly_when_any_choice_could_serve_it(data: st.DataObject) -> None:
     node = data.draw(odd_machines(max_cores=4) | st.sampled_from([machine("2x1x2x2"), machine("1x2x2x2", "split")]))
     free = CpuSet.of(list(data.draw(cpusets_of(node)))[:8])
-    wish = CpuWish(data.draw(asks(6)), required=data.draw(st.booleans()))
+    wish = CpuPolicies(data.draw(asks(6)), required=data.draw(st.booleans()))
     found = pick_cpus(wish, node, free, data.draw(occupancies(node)), data.draw(cpusets_of(node)))
     assert isinstance(found, CpuPick) == _can_be_served(node, free, wish)
 

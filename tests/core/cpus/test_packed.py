@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpus.ask import NotEnoughCpus
-from koord_numa.core.cpus.packed import take_packed
+from koord_numa.core.cpus.kubelet_packed import take_packed
 from koord_numa.core.cpus.static_options import StaticOptions
 from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.machine import Cpu, Machine
 from tests.machines import machine, machine_from_topo
 from tests.strategies import cpusets_of, machines
 
@@ -17,7 +17,7 @@ PLAIN = StaticOptions()
 SPREAD = StaticOptions(distribute_across_cores=True)
 UNCORE = StaticOptions(prefer_align_uncore=True)
 
-INTERLEAVED = Machine(
+INTERLEAVED = CpuTopology(
     cpus=tuple(Cpu(id=cpu, core=cpu % 6, numa=cpu % 2, socket=cpu % 2, uncore=cpu % 2) for cpu in range(12))
 )
 """Core i has the CPUs i and i + 6; even cores are on NUMA node 0, odd ones on NUMA node 1."""
@@ -75,7 +75,7 @@ def test_a_busy_sibling_of_a_big_core_is_never_taken() -> None:
     """One CPU free of a two-threaded core equals the average of one here; the kubelet would take the busy one with it."""
     fast = [Cpu(id=cpu, core=0, numa=0, socket=0, uncore=0) for cpu in (0, 1)]
     slow = [Cpu(id=cpu, core=cpu, numa=0, socket=0, uncore=0) for cpu in (2, 3)]
-    node = Machine(cpus=(*fast, *slow))
+    node = CpuTopology(cpus=(*fast, *slow))
     assert take_packed(node, CpuSet.parse("1-3"), 2, PLAIN) == CpuSet.parse("1-2")
 
 

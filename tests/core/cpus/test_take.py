@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, NotEnoughCpus, Occupancy
+from koord_numa.core.cpu_topology import Cpu, CpuTopology
+from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, CpuOccupancy, NotEnoughCpus
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.machine import Cpu, Machine
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from tests.machines import machine
 from tests.strategies import asks, cpusets_of, machines, occupancies
@@ -58,7 +58,7 @@ def test_documented_choices(shorthand: str, taken: str, bind: CpuBindPolicy, cou
 def test_exclusive_policies(shorthand: str, held: str, policy: CpuExclusivePolicy, ask: CpuAsk, expected: str) -> None:
     node = machine(shorthand)
     cpus = CpuSet.parse(held)
-    assert str(take_cpus(ask, node, node.all - cpus, Occupancy.of([(cpus, policy)]))) == expected
+    assert str(take_cpus(ask, node, node.all - cpus, CpuOccupancy.of([(cpus, policy)]))) == expected
 
 
 def test_shared_cpus_are_used_evenly() -> None:
@@ -66,7 +66,7 @@ def test_shared_cpus_are_used_evenly() -> None:
     held: list[tuple[CpuSet, CpuExclusivePolicy]] = []
     answers = []
     for count in (4, 5, 4):
-        found = take_cpus(CpuAsk(count, FULL), node, node.all, Occupancy.of(held, limit=2))
+        found = take_cpus(CpuAsk(count, FULL), node, node.all, CpuOccupancy.of(held, limit=2))
         assert isinstance(found, CpuSet)
         held.append((found, NOBODY))
         answers.append(str(found))
@@ -133,7 +133,7 @@ def test_consecutive_takes_are_disjoint_until_nothing_is_left(data: st.DataObjec
 @given(st.data())
 def test_the_order_of_inputs_does_not_matter(data: st.DataObject) -> None:
     node = data.draw(machines(32))
-    shuffled = Machine(cpus=tuple(data.draw(st.permutations(node.cpus))), numa_ids=node.numa_ids)
+    shuffled = CpuTopology(cpus=tuple(data.draw(st.permutations(node.cpus))), numa_ids=node.numa_ids)
     ask, free, occupancy = data.draw(asks(8)), data.draw(cpusets_of(node)), data.draw(occupancies(node))
     references = dict(data.draw(st.permutations(sorted(occupancy.references.items()))))
     mixed = replace(occupancy, references=references)
@@ -144,5 +144,5 @@ def test_hybrid_cores() -> None:
     """Four cores with two threads and four with one count 1.5 CPUs a core, rounded down to one: the single-threaded are whole."""
     fast = [Cpu(id=cpu, core=cpu // 2, numa=0, socket=0, uncore=0) for cpu in range(8)]
     slow = [Cpu(id=cpu, core=cpu, numa=0, socket=0, uncore=0) for cpu in range(8, 12)]
-    node = Machine(cpus=(*fast, *slow))
+    node = CpuTopology(cpus=(*fast, *slow))
     assert [str(take_cpus(CpuAsk(n, FULL), node, node.all)) for n in (3, 5)] == ["8-10", "0,8-11"]

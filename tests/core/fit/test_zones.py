@@ -3,7 +3,7 @@
 import pytest
 
 from koord_numa.core.fit.zones import aligned_request, fits_zones
-from koord_numa.core.node import KubeletConfig, Topology, Zone
+from koord_numa.core.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.request import Container, PodRequest
 from koord_numa.core.verdicts import NumaNumbers
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope, KubeQos
@@ -14,9 +14,9 @@ ALLOCATABLE = {"cpu": 8000, "memory": 8, "nvidia.com/gpu": 1}
 
 def node(
     scope: KubeletScope = KubeletScope.CONTAINER, policy: KubeletPolicy = KubeletPolicy.SINGLE_NUMA_NODE
-) -> Topology:
+) -> NodeResourceTopology:
     zones = ({"cpu": 4000, "memory": 4, "nvidia.com/gpu": 1}, {"cpu": 6000, "memory": 4})
-    return Topology(
+    return NodeResourceTopology(
         node="worker",
         owner=CpuOwner.KUBELET,
         zones=tuple(Zone(numa, free, free, free) for numa, free in enumerate(zones)),

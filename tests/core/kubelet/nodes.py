@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from koord_numa.core.amounts import Amounts
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode
 from koord_numa.core.node import KubeletConfig
 from koord_numa.core.request import Container, PodRequest
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from tests.machines import machine
 
 GI = 1 << 30
-ROOMY: Amounts = {"cpu": 10**9, "memory": 10**18, "pods": 110, "vendor.com/gpu": 1000, "hugepages-2Mi": 10**18}
+ROOMY: ResourceList = {"cpu": 10**9, "memory": 10**18, "pods": 110, "vendor.com/gpu": 1000, "hugepages-2Mi": 10**18}
 
 
 def gpus(*near: int | None, unhealthy: tuple[int, ...] = ()) -> DevicePool:
@@ -24,7 +24,7 @@ def node(
     shape: str = "2x1x4x2",
     policy: KubeletPolicy = KubeletPolicy.SINGLE_NUMA_NODE,
     scope: KubeletScope = KubeletScope.CONTAINER,
-    memory: Mapping[int, Amounts] | None = None,
+    memory: Mapping[int, ResourceList] | None = None,
     **more: Any,
 ) -> KubeletNode:
     """A node of this shape with static CPUs; with memory amounts the memory manager is Static, too."""

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from koord_numa.core.amounts import Amounts
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.effective import effective_requests
 from koord_numa.core.kubelet.admission import CANNOT_ALIGN, CANNOT_ALLOCATE, NO_WHOLE_CORES, NOTHING_KNOWN, would_admit
 from koord_numa.core.kubelet.admit import Admitted, admit
 from koord_numa.core.kubelet.kubelet_node import KubeletNode
@@ -16,8 +14,10 @@ from koord_numa.core.kubelet.manager_state import KubeletState
 from koord_numa.core.kubelet.results import Charge, KubeletAdmission
 from koord_numa.core.kubelet.view import KubeletView, after_admission, after_removal, exact_view, kubelet_view
 from koord_numa.core.ledger import Holding
-from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
+from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import Container, PodKey, PodRequest
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope
 from tests.conformance.kubelet_admission import exported
@@ -41,7 +41,7 @@ def zones(*free: int, **more: tuple[int, ...]) -> tuple[Zone, ...]:
     return tuple(made)
 
 
-def held(uid: str, request: PodRequest, *numa: tuple[int, Amounts]) -> Holding:
+def held(uid: str, request: PodRequest, *numa: tuple[int, ResourceList]) -> Holding:
     """A pod on the node."""
     return Holding(PodKey("default", uid, uid), effective_requests(request), numa=numa, request=request)
 
@@ -55,7 +55,7 @@ def view(
         topology_scope=more.get("scope", KubeletScope.CONTAINER),
         cpu_policy=more.get("cpu_policy", "static"),
     )
-    topology = Topology("n", CpuOwner.KUBELET, zones=published, kubelet=config)
+    topology = NodeResourceTopology("n", CpuOwner.KUBELET, zones=published, kubelet=config)
     allocatable = more.get("allocatable", {**ROOMY, "vendor.com/gpu": 4 * len(published)})
     return kubelet_view(Node("n", allocatable=allocatable), topology, there, more.get("unpublished", ()))
 
@@ -246,7 +246,7 @@ def test_no_yes_that_the_kubelet_refuses(real: KubeletNode, arriving: list[PodRe
         state = verdict.state
         if isinstance(verdict, Admitted):
             there.append(held(f"u{number}", early))
-    topology = Topology(
+    topology = NodeResourceTopology(
         node="n",
         owner=CpuOwner.KUBELET,
         zones=exported(real, state, {numa: amounts["memory"] for numa, amounts in real.memory.items()}),

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.candidate import candidate
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.decide import Rules, ask_of, decide
+from koord_numa.core.decide import Profile, ask_of, decide
 from koord_numa.core.inventory import Inventory, inventory
 from koord_numa.core.kubelet.worst_case_alignment import refuse_unsure
 from koord_numa.core.ledger import Ledger, holding_of
-from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
+from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.node_snapshot import candidate
 from koord_numa.core.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.verdicts import Placement, Reason, Unschedulable
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope
@@ -23,14 +23,14 @@ SINGLE = KubeletConfig(
 )
 
 
-def host(config: KubeletConfig, *, gpus: int = 4, amplified: float = 1.0) -> tuple[Node, Topology]:
+def host(config: KubeletConfig, *, gpus: int = 4, amplified: float = 1.0) -> tuple[Node, NodeResourceTopology]:
     """Two NUMA nodes of eight CPUs, 64 GiB and some GPUs."""
     built = machine("2x1x4x2")
     offer = {"cpu": 8000, "memory": 64 * GI, **({GPU: gpus} if gpus else {})}
     zones = tuple(Zone(numa, offer, offer, offer) for numa in built.numa_ids)
     allocatable = {"cpu": 16000, "memory": 128 * GI, GPU: 8, "pods": 110}
     node = Node("n", allocatable=allocatable, amplification={"cpu": amplified} if amplified > 1 else {})
-    return node, Topology("n", CpuOwner.SCHEDULER, zones, machine=built, kubelet=config)
+    return node, NodeResourceTopology("n", CpuOwner.SCHEDULER, zones, machine=built, kubelet=config)
 
 
 def there(*pods: PodRequest) -> Ledger:
@@ -150,7 +150,7 @@ def test_a_decision_asks_the_kubelet_too(gpus: int, *, placed: bool) -> None:
     node, topology = host(SINGLE)
     made = inventory(node, topology)
     there_is = candidate(node, made, there(*[pod(gpus=1)] * gpus))
-    answer = decide(ask_of(pod(gpus=2), Rules()), [there_is], Rules())
+    answer = decide(ask_of(pod(gpus=2), Profile()), [there_is], Profile())
     if placed:
         assert isinstance(answer, Placement)
     else:

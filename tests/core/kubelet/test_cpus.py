@@ -10,7 +10,7 @@ from koord_numa.core.kubelet.cpus import CpuStock, lowest
 from koord_numa.core.kubelet.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.kubelet.results import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
-from koord_numa.core.node import Topology, Zone
+from koord_numa.core.node import NodeResourceTopology, Zone
 from koord_numa.core.vocabulary import CpuOwner
 from tests.core.kubelet.nodes import node
 
@@ -105,7 +105,7 @@ def test_reusable_cpus_can_be_taken_last() -> None:
 def test_made_up_cpus_of_one_numa_node_are_taken_in_order(sizes: list[int], data: st.DataObject) -> None:
     """The shortcut takes those that the kubelet's own order takes on a machine without siblings."""
     zones = [Zone(numa, *([{"cpu": 1000 * count}] * 3)) for numa, count in enumerate(sizes)]
-    made_up = NodeConfig.of(Topology("n", CpuOwner.KUBELET, zones=tuple(zones)), {}).node
+    made_up = NodeConfig.of(NodeResourceTopology("n", CpuOwner.KUBELET, zones=tuple(zones)), {}).node
     here = made_up.machine.numa_bits[data.draw(st.integers(0, len(sizes) - 1))]
     pool = here & data.draw(st.integers(0, here))
     count = data.draw(st.integers(0, pool.bit_count()))

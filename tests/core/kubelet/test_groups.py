@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from koord_numa.core.amounts import Amounts
 from koord_numa.core.kubelet.memory_groups import UNCLEAR, Block, explain_use
+from koord_numa.core.resources import ResourceList
 
 
 def block(amount: int, *, may: bool = True, must: bool = False, pages: int = 0) -> Block:
@@ -15,7 +15,7 @@ def block(amount: int, *, may: bool = True, must: bool = False, pages: int = 0) 
 
 
 ALONE = {0: 1, 1: 2, 2: 4}
-CASES: dict[str, tuple[list[Amounts], list[Block], Mapping[int, int] | None]] = {
+CASES: dict[str, tuple[list[ResourceList], list[Block], Mapping[int, int] | None]] = {
     "nothing in use": ([{}, {}, {}], [], ALONE),
     "each on its own": ([{"memory": 5}, {"memory": 7}, {}], [block(5), block(3), block(4)], ALONE),
     "a block over two": ([{"memory": 10}, {"memory": 2}, {"memory": 1}], [block(12), block(1)], {0: 3, 1: 3, 2: 4}),
@@ -51,7 +51,7 @@ CASES: dict[str, tuple[list[Amounts], list[Block], Mapping[int, int] | None]] = 
 
 
 @pytest.mark.parametrize(("used", "blocks", "groups"), CASES.values(), ids=CASES)
-def test_explanations(used: list[Amounts], blocks: list[Block], groups: Mapping[int, int] | None) -> None:
+def test_explanations(used: list[ResourceList], blocks: list[Block], groups: Mapping[int, int] | None) -> None:
     assert explain_use(dict(enumerate(used)), blocks) == groups
 
 

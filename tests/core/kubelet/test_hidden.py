@@ -2,16 +2,16 @@
 
 import pytest
 
-from koord_numa.core.amounts import Amounts
 from koord_numa.core.kubelet.unreported_pods import shown_where_foreseen, without_hidden
 from koord_numa.core.ledger import Holding
-from koord_numa.core.node import KubeletConfig, Topology, Zone
+from koord_numa.core.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.request import PodRequest
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.vocabulary import CpuOwner, KubeletScope
 from tests.core.kubelet.nodes import app, init, pod
 from tests.core.kubelet.test_admission import held, zones
 
-Missing = dict[int, Amounts]
+Missing = dict[int, ResourceList]
 
 CONTAINER, POD = KubeletScope.CONTAINER, KubeletScope.POD
 GPU = "vendor.com/gpu"
@@ -27,9 +27,9 @@ def missing(before: tuple[Zone, ...], after: tuple[Zone, ...]) -> Missing:
     return found
 
 
-def topology(published: tuple[Zone, ...], scope: KubeletScope, *, closest: bool = False) -> Topology:
+def topology(published: tuple[Zone, ...], scope: KubeletScope, *, closest: bool = False) -> NodeResourceTopology:
     options = {"prefer-closest-numa-nodes": closest}
-    return Topology(
+    return NodeResourceTopology(
         "n", CpuOwner.KUBELET, zones=published, kubelet=KubeletConfig(topology_scope=scope, topology_options=options)
     )
 
@@ -117,5 +117,7 @@ def test_where_nothing_is_published_nothing_is_missing() -> None:
         pytest.param(pod(app(2)), [], {0: {"cpu": 2000}, 1: {"cpu": 2000}}, id="not foreseen"),
     ],
 )
-def test_as_it_would_be_published(request_: PodRequest, numa: list[tuple[int, Amounts]], expected: Missing) -> None:
+def test_as_it_would_be_published(
+    request_: PodRequest, numa: list[tuple[int, ResourceList]], expected: Missing
+) -> None:
     assert missing(TWO, shown_where_foreseen(TWO, [held("a", request_, *numa)])) == expected

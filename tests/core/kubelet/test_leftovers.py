@@ -2,21 +2,21 @@
 
 import pytest
 
-from koord_numa.core.amounts import Amounts
 from koord_numa.core.kubelet.aggregates import pod_demand
 from koord_numa.core.kubelet.init_reuse import without_leftovers
 from koord_numa.core.node import Zone
 from koord_numa.core.request import PodRequest
+from koord_numa.core.resources import ResourceList
 from tests.core.kubelet.nodes import app, init, pod, sidecar
 
 
-def zone(numa: int, supply: Amounts, free: Amounts) -> Zone:
+def zone(numa: int, supply: ResourceList, free: ResourceList) -> Zone:
     """A zone without reservation."""
     return Zone(numa, supply, supply, free)
 
 
 EIGHT, GPUS = {"cpu": 8000}, {"cpu": 8000, "vendor.com/gpu": 2}
-CASES: dict[str, tuple[list[Zone], PodRequest, list[Amounts]]] = {
+CASES: dict[str, tuple[list[Zone], PodRequest, list[ResourceList]]] = {
     "taken over": ([zone(0, EIGHT, {"cpu": 4000})], pod(init(4), app(4)), [{"cpu": 4000}]),
     "left on an unknown NUMA node": (
         [zone(0, EIGHT, {"cpu": 6000}), zone(1, EIGHT, EIGHT)],
@@ -38,5 +38,5 @@ CASES: dict[str, tuple[list[Zone], PodRequest, list[Amounts]]] = {
 
 
 @pytest.mark.parametrize(("zones", "there", "available"), CASES.values(), ids=CASES)
-def test_leftovers(zones: list[Zone], there: PodRequest, available: list[Amounts]) -> None:
+def test_leftovers(zones: list[Zone], there: PodRequest, available: list[ResourceList]) -> None:
     assert [zone.available for zone in without_leftovers(zones, [pod_demand(there)])] == available

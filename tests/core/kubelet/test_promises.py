@@ -6,7 +6,7 @@ import pytest
 
 from koord_numa.core.kubelet.unsupported_policies import refuse_promises
 from koord_numa.core.kubelet.view import kubelet_view
-from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
+from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.request import Container, CpuBind, NumaSpec, PodRequest
 from koord_numa.core.vocabulary import (
     ContainerKind,
@@ -60,7 +60,7 @@ def requires(bind: CpuBindPolicy) -> PodRequest:
 )
 def test_what_a_kubelet_can_promise(pod: PodRequest, config: KubeletConfig, message: str | None) -> None:
     zones = tuple(Zone(numa, {"cpu": 8000}, {"cpu": 8000}, {"cpu": 8000}) for numa in (0, 1))
-    topology = Topology(node="worker", owner=CpuOwner.KUBELET, zones=zones, kubelet=config)
+    topology = NodeResourceTopology(node="worker", owner=CpuOwner.KUBELET, zones=zones, kubelet=config)
     view = kubelet_view(Node("worker", allocatable={"cpu": 16000}), topology, ())
     refusal = refuse_promises(pod, view.state.node.config)
     assert (refusal.message if refusal else None) == message

@@ -6,10 +6,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.effective import effective_requests
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.ledger import Holding
-from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
+from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import PodKey, PodRequest
 from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy
 from tests.core.kubelet.nodes import GI, app, init, pod
@@ -24,9 +24,9 @@ def zone(numa: int, cpus: int, gigabytes: int, gpus: int) -> Zone:
     return Zone(numa, supply, supply, {"cpu": 1000 * cpus, "memory": gigabytes * GI, "vendor.com/gpu": gpus})
 
 
-def topology(policy: KubeletPolicy | None, *zones: Zone) -> Topology:
+def topology(policy: KubeletPolicy | None, *zones: Zone) -> NodeResourceTopology:
     """What an exporter publishes."""
-    return Topology("n", CpuOwner.KUBELET, zones=zones, kubelet=KubeletConfig(topology_policy=policy))
+    return NodeResourceTopology("n", CpuOwner.KUBELET, zones=zones, kubelet=KubeletConfig(topology_policy=policy))
 
 
 def held(uid: str, request: PodRequest, *numa: int) -> Holding:
@@ -35,7 +35,9 @@ def held(uid: str, request: PodRequest, *numa: int) -> Holding:
     return Holding(PodKey("default", uid, uid), effective_requests(request), numa=there, request=request)
 
 
-def changed(dice: Random, published: Topology, there: list[Holding]) -> tuple[Topology, list[Holding]]:
+def changed(
+    dice: Random, published: NodeResourceTopology, there: list[Holding]
+) -> tuple[NodeResourceTopology, list[Holding]]:
     """Some pod came or went, or there is something new from the exporter."""
     match dice.choice(("use", "zones", "gone", "new", "new")):
         case "use":

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.numa.common import common_masks, narrowest_common
+from koord_numa.core.numa.common_masks import common_masks, narrowest_common
 from koord_numa.core.numa.counted import Counted, counted_by_capacity, counted_by_free, fewest_that_reach
-from koord_numa.core.numa.exclusive import Exclusivity, Occupancy
+from koord_numa.core.numa.exclusive import Exclusivity, NumaOccupancy
+from koord_numa.core.numa.hint_providers import Takes
 from koord_numa.core.numa.hints import Hint, mask_of, masks_of_size, numa_ids
-from koord_numa.core.numa.merge import merge
+from koord_numa.core.numa.koordinator_merge import merge_scored
+from koord_numa.core.numa.kubelet_merge import merge
 from koord_numa.core.numa.policies import decide_kubelet
-from koord_numa.core.numa.providers import Takes
-from koord_numa.core.numa.scored_merge import merge_scored
 from koord_numa.core.vocabulary import KubeletPolicy, NumaExclusive
 from tests.core.numa import random_hints
 from tests.core.numa.enumeration import koordinator_merge, kubelet_merge
@@ -107,7 +107,7 @@ def test_counted_and_scored_resources_merge_like_their_lists(data: st.DataObject
     nodes = mask_of(data.draw(random_hints.IDS))
     families = data.draw(st.lists(counted(nodes).filter(bool), min_size=1, max_size=2))
     others = data.draw(st.lists(random_hints.hints(nodes), max_size=1))
-    occupancy = Occupancy(data.draw(st.integers(0, nodes)), data.draw(st.integers(0, nodes)))
+    occupancy = NumaOccupancy(data.draw(st.integers(0, nodes)), data.draw(st.integers(0, nodes)))
     denied = Exclusivity(data.draw(st.sampled_from(NumaExclusive)), occupancy).denied
     takes: list[Takes] = data.draw(st.permutations([*families, *others]))
     assert merge_scored(takes, nodes, denied) == koordinator_merge([listed(one) for one in takes], nodes, denied)

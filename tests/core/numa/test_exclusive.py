@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity, NumaUse, Occupancy
+from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity, NumaOccupancy, NumaUse
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.vocabulary import NumaExclusive
 
@@ -22,7 +22,7 @@ IDLE, SINGLE, SHARED = NumaUse.IDLE, NumaUse.SINGLE, NumaUse.SHARED
     ],
 )
 def test_disturbance(mask: int, uses: tuple[NumaUse, ...], disturbs: bool) -> None:
-    occupancy = Occupancy.of(enumerate(uses))
+    occupancy = NumaOccupancy.of(enumerate(uses))
     assert occupancy.disturbs(mask) == disturbs
     size = mask.bit_count()
     assert bool(Exclusivity(NumaExclusive.REQUIRED, occupancy).denied(size) & mask) == disturbs
@@ -35,11 +35,11 @@ def test_disturbance(mask: int, uses: tuple[NumaUse, ...], disturbs: bool) -> No
 
 def test_occupancy_goes_by_numa_id() -> None:
     """Ids with gaps: position 1 is not NUMA node 1."""
-    assert Occupancy.of([(0, IDLE), (5, SHARED), (63, SINGLE)]) == Occupancy(single=1 << 63, shared=1 << 5)
+    assert NumaOccupancy.of([(0, IDLE), (5, SHARED), (63, SINGLE)]) == NumaOccupancy(single=1 << 63, shared=1 << 5)
 
 
 def test_hints_are_scored_by_the_wish() -> None:
-    wish = Exclusivity(NumaExclusive.PREFERRED, Occupancy(shared=0b01))
+    wish = Exclusivity(NumaExclusive.PREFERRED, NumaOccupancy(shared=0b01))
     assert wish.scored(Hint(0b01, True, score=9)) == Hint(0b01, True, score=0)
     assert wish.scored(Hint(0b10, True, score=9)) == Hint(0b10, True, score=9)
     assert wish.scored(Hint(None, True, score=9)) == Hint(None, True, score=9)

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.numa.exclusive import Exclusivity, Occupancy
+from koord_numa.core.numa.exclusive import Exclusivity, NumaOccupancy
+from koord_numa.core.numa.hint_providers import Answer, whole_pod
 from koord_numa.core.numa.hints import Hint, mask_of
 from koord_numa.core.numa.policies import Decision, decide_koordinator, decide_kubelet
-from koord_numa.core.numa.providers import Answer, whole_pod
 from koord_numa.core.numa.refusals import mask_text
 from koord_numa.core.vocabulary import KubeletPolicy, NumaExclusive, NumaPolicy
 from tests.core.numa import random_hints
@@ -116,7 +116,7 @@ def test_the_whole_pod_must_agree_on_one_numa_node() -> None:
 
 def test_required_exclusivity_takes_the_next_set() -> None:
     """NUMA node 0 is used by a pod that spans nodes: a pod on one NUMA node keeps away from it, or is refused."""
-    wish = Exclusivity(NumaExclusive.REQUIRED, Occupancy(shared=0b01))
+    wish = Exclusivity(NumaExclusive.REQUIRED, NumaOccupancy(shared=0b01))
     both: list[Answer] = [{"cpu": [YES_0, YES_1]}]
     assert decide_koordinator(NumaPolicy.SINGLE_NUMA_NODE, both, ALL, wish).hint == YES_1
     assert not decide_koordinator(NumaPolicy.SINGLE_NUMA_NODE, [{"cpu": [YES_0]}], ALL, wish).admitted
@@ -137,7 +137,7 @@ def test_what_a_strict_policy_admits_a_laxer_one_admits(
     case: tuple[list[Answer], int], wish: NumaExclusive, single: int, shared: int
 ) -> None:
     answers, nodes = case
-    exclusivity = Exclusivity(wish, Occupancy(single, shared))
+    exclusivity = Exclusivity(wish, NumaOccupancy(single, shared))
     kubelet = [decide_kubelet(policy, answers, nodes).admitted for policy in list(KubeletPolicy)[1:]]
     koordinator = [decide_koordinator(policy, answers, nodes, exclusivity).admitted for policy in list(NumaPolicy)[1:]]
     for verdicts in (kubelet, koordinator):

@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.candidate import Candidate
 from koord_numa.core.constraints import LabelSelector, Operator, Requirement
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.decide import Ask, Rules, ask_of
+from koord_numa.core.decide import Profile, SchedulingRequest, ask_of
 from koord_numa.core.inventory import inventory, reserve
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.ledger import Ledger, holding_of
-from koord_numa.core.node import KubeletConfig, Node, Topology, Zone
+from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.node import Nominee, PreemptionNode
 from koord_numa.core.request import Assignment, Container, NumaSpec, Pod, PodKey, PodRequest
@@ -57,12 +57,12 @@ def owned_site(*pods: Pod, shape: str = "1x2x4x1", gpus: int = 0, name: str = "n
     built = machine(shape)
     amounts = {"cpu": 1000 * len(built.all) // len(built.numa_ids), "memory": 64 * GI, **({GPU: gpus} if gpus else {})}
     zones = tuple(Zone(numa, amounts, amounts, amounts) for numa in built.numa_ids)
-    topology = Topology(name, CpuOwner.SCHEDULER, zones, built, **fields.pop("topology", {}))
+    topology = NodeResourceTopology(name, CpuOwner.SCHEDULER, zones, built, **fields.pop("topology", {}))
     node = _node(name, zones)
     nominees = {nominee.pod.key.uid: nominee for nominee in fields.pop("nominees", ())}
     offer = inventory(node, topology)
     ledger = Ledger.of([*(holding_of(pod) for pod in pods), *(nominee.holding for nominee in nominees.values())])
-    seen = Candidate(node, offer, ledger, reserve(node.allocatable, node.reservation), _ports(pods))
+    seen = NodeSnapshot(node, offer, ledger, reserve(node.allocatable, node.reservation), _ports(pods))
     return replace(PreemptionNode(seen, {pod.key.uid: pod for pod in pods}, topology, nominees), **fields)
 
 
@@ -84,11 +84,11 @@ def kubelet_site(
     config = KubeletConfig(
         KubeletPolicy(policy), fields.pop("scope", KubeletScope.POD), cpu_policy="static", cpu_options={}
     )
-    topology = Topology("node", CpuOwner.KUBELET, zones, kubelet=config)
+    topology = NodeResourceTopology("node", CpuOwner.KUBELET, zones, kubelet=config)
     node = _node("node", zones)
     ledger = Ledger.of(holding_of(pod) for pod in pods)
     unpublished = fields.pop("unpublished", frozenset())
-    seen = Candidate(node, kubelet_view(node, topology, ledger, unpublished), ledger, node.allocatable, _ports(pods))
+    seen = NodeSnapshot(node, kubelet_view(node, topology, ledger, unpublished), ledger, node.allocatable, _ports(pods))
     return replace(
         PreemptionNode(seen, {pod.key.uid: pod for pod in pods}, topology, unpublished=unpublished), **fields
     )
@@ -100,14 +100,14 @@ def nominee(name: str, cpus: str, priority: int, numa: int = 0) -> Nominee:
     return Nominee(pod, holding_of(pod))
 
 
-def ask(cpu: int, priority: int, numa: str = "SingleNUMANode", **fields: Any) -> Ask:
+def ask(cpu: int, priority: int, numa: str = "SingleNUMANode", **fields: Any) -> SchedulingRequest:
     """What a pending pod asks for."""
-    return ask_of(request(cpu, priority, numa=numa, **fields), Rules())
+    return ask_of(request(cpu, priority, numa=numa, **fields), Profile())
 
 
 def terms(*budgets: DisruptionBudget) -> EvictionTerms:
     """The default rules."""
-    return EvictionTerms(Rules(), budgets)
+    return EvictionTerms(Profile(), budgets)
 
 
 def budget(name: str, allowed: int, *apps: str, **fields: Any) -> DisruptionBudget:

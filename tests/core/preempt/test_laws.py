@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.decide import Ask, Fit, evaluate
+from koord_numa.core.decide import SchedulingRequest, ScoredPlacement, evaluate
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.victims import PreemptionCandidate, select_victims_on_node, still_right
 from koord_numa.core.request import Pod
@@ -50,13 +50,13 @@ budgets = st.lists(
 )
 
 
-def cleared(wants: Ask, site: PreemptionNode) -> PreemptionCandidate | None:
+def cleared(wants: SchedulingRequest, site: PreemptionNode) -> PreemptionCandidate | None:
     return select_victims_on_node(wants, site, terms())
 
 
 @given(crowded(), asks)
 def test_without_the_awaited_the_pod_fits_as_said_and_without_one_less_it_does_not(
-    node: tuple[str, list[Pod]], wants: Ask
+    node: tuple[str, list[Pod]], wants: SchedulingRequest
 ) -> None:
     shape, pods = node
     found = cleared(wants, owned_site(*pods, shape=shape))
@@ -64,18 +64,22 @@ def test_without_the_awaited_the_pod_fits_as_said_and_without_one_less_it_does_n
         return
     rest = [pod for pod in pods if pod.key.uid not in found.awaited]
     after = evaluate(wants, owned_site(*rest, shape=shape).seen, terms().rules)
-    assert isinstance(after, Fit)
+    assert isinstance(after, ScoredPlacement)
     assert after.placement == found.placement
     if wants.request.numa.policy is NumaPolicy.SINGLE_NUMA_NODE:
         assert found.placement.alignment is Alignment.ALIGNED
     for stays in [pod for pod in pods if pod.key.uid in found.awaited]:
         less = evaluate(wants, owned_site(*rest, stays, shape=shape).seen, terms().rules)
-        aligned_wish = isinstance(less, Fit) and less.placement.alignment is not Alignment.ALIGNED
-        assert not isinstance(less, Fit) or (aligned_wish and found.placement.alignment is Alignment.ALIGNED)
+        aligned_wish = isinstance(less, ScoredPlacement) and less.placement.alignment is not Alignment.ALIGNED
+        assert not isinstance(less, ScoredPlacement) or (
+            aligned_wish and found.placement.alignment is Alignment.ALIGNED
+        )
 
 
 @given(crowded(), asks)
-def test_only_evictable_pods_of_lower_priority_are_victims(node: tuple[str, list[Pod]], wants: Ask) -> None:
+def test_only_evictable_pods_of_lower_priority_are_victims(
+    node: tuple[str, list[Pod]], wants: SchedulingRequest
+) -> None:
     shape, pods = node
     found = cleared(wants, owned_site(*pods, shape=shape))
     for victim in found.victims if found is not None else ():
@@ -86,7 +90,7 @@ def test_only_evictable_pods_of_lower_priority_are_victims(node: tuple[str, list
 
 @given(crowded(), asks, st.data())
 def test_the_order_in_which_pods_are_known_does_not_matter(
-    node: tuple[str, list[Pod]], wants: Ask, data: st.DataObject
+    node: tuple[str, list[Pod]], wants: SchedulingRequest, data: st.DataObject
 ) -> None:
     shape, pods = node
     shuffled = data.draw(st.permutations(pods))
@@ -94,21 +98,23 @@ def test_the_order_in_which_pods_are_known_does_not_matter(
 
 
 @given(crowded(), asks)
-def test_if_nothing_helps_then_not_even_everybody_leaving_does(node: tuple[str, list[Pod]], wants: Ask) -> None:
+def test_if_nothing_helps_then_not_even_everybody_leaving_does(
+    node: tuple[str, list[Pod]], wants: SchedulingRequest
+) -> None:
     shape, pods = node
     site = owned_site(*pods, shape=shape)
     if cleared(wants, site) is not None:
         return
     priority = wants.request.priority
     stay = [pod for pod in pods if not pod.deleting and (pod.mirror or pod.request.priority >= priority)]
-    fits_now = isinstance(evaluate(wants, site.seen, terms().rules), Fit)
-    fits_then = isinstance(evaluate(wants, owned_site(*stay, shape=shape).seen, terms().rules), Fit)
+    fits_now = isinstance(evaluate(wants, site.seen, terms().rules), ScoredPlacement)
+    fits_then = isinstance(evaluate(wants, owned_site(*stay, shape=shape).seen, terms().rules), ScoredPlacement)
     assert fits_now or not fits_then
 
 
 @given(crowded(), asks, budgets)
 def test_budgets_change_who_goes_but_not_whether_it_is_possible(
-    node: tuple[str, list[Pod]], wants: Ask, some: list[DisruptionBudget]
+    node: tuple[str, list[Pod]], wants: SchedulingRequest, some: list[DisruptionBudget]
 ) -> None:
     shape, pods = node
     site = owned_site(*pods, shape=shape)
@@ -120,7 +126,7 @@ def test_budgets_change_who_goes_but_not_whether_it_is_possible(
 
 @given(crowded(), asks)
 def test_what_was_just_found_is_right_and_stays_so_while_one_after_the_other_leaves(
-    node: tuple[str, list[Pod]], wants: Ask
+    node: tuple[str, list[Pod]], wants: SchedulingRequest
 ) -> None:
     shape, pods = node
     site = owned_site(*pods, shape=shape)

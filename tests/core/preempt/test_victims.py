@@ -15,7 +15,7 @@ from koord_numa.core.constraints import (
     SpreadConstraint,
 )
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.decide import Ask, Rules, ask_of
+from koord_numa.core.decide import Profile, SchedulingRequest, ask_of
 from koord_numa.core.fit.pod_affinity import neighbourhood
 from koord_numa.core.fit.spread import spread_view
 from koord_numa.core.fit.volumes import Storage
@@ -32,10 +32,10 @@ from tests.core.preempt.sites import ask, budget, kubelet_site, nominee, owned_s
 class Case:
     """A pod, a node, and who has to go (``None``: nothing helps)."""
 
-    wants: Ask
+    wants: SchedulingRequest
     site: PreemptionNode
     victims: tuple[str, ...] | None
-    terms: EvictionTerms = field(default_factory=lambda: EvictionTerms(Rules()))
+    terms: EvictionTerms = field(default_factory=lambda: EvictionTerms(Profile()))
     awaited: tuple[str, ...] | None = None
 
 
@@ -167,7 +167,7 @@ DATA = Constraints(claims=("data",))
 CLAIM = ("default", "data")
 
 
-def wanting_a_volume(users: int, mode: str = "ReadWriteOncePod") -> Ask:
+def wanting_a_volume(users: int, mode: str = "ReadWriteOncePod") -> SchedulingRequest:
     """A small pod of priority 10 whose claim so many placed pods use."""
     claim = PersistentVolumeClaim(
         "default", "data", volume="pv", bound=True, read_write_once_pod=mode == "ReadWriteOncePod"
@@ -197,7 +197,7 @@ def wanting_a_volume(users: int, mode: str = "ReadWriteOncePod") -> Ask:
     ],
 )  # fmt: skip
 def test_who_holds_a_volume_for_one_pod_has_to_go(
-    wants: Ask, site: PreemptionNode, victims: tuple[str, ...] | None
+    wants: SchedulingRequest, site: PreemptionNode, victims: tuple[str, ...] | None
 ) -> None:
     found = select_victims_on_node(wants, site, terms())
     assert (None if found is None else tuple(victim.key.name for victim in found.victims)) == victims
@@ -210,7 +210,7 @@ def test_whom_anti_affinity_keeps_apart_has_to_go() -> None:
     rival, bystander = running("rival", "0", 5), running("bystander", "1", 0)
     site = owned_site(rival, bystander)
     near = neighbourhood(wants, [(site.seen.node, rival), (site.seen.node, bystander)], {})
-    found = select_victims_on_node(replace(ask_of(wants, Rules()), neighbours=near), site, terms())
+    found = select_victims_on_node(replace(ask_of(wants, Profile()), neighbours=near), site, terms())
     assert found is not None
     assert [pod.key.name for pod in found.victims] == ["rival"]
 
@@ -221,7 +221,7 @@ def test_an_affinity_that_needs_a_victim_cannot_be_met() -> None:
     friend, other = running("friend", "0-3", 5), running("other", "4-7", 20, numa=1)
     site = owned_site(friend, other)
     near = neighbourhood(wants, [(site.seen.node, friend), (site.seen.node, other)], {})
-    assert select_victims_on_node(replace(ask_of(wants, Rules()), neighbours=near), site, terms()) is None
+    assert select_victims_on_node(replace(ask_of(wants, Profile()), neighbours=near), site, terms()) is None
 
 
 def test_spreading_counts_without_the_victims() -> None:
@@ -236,7 +236,7 @@ def test_spreading_counts_without_the_victims() -> None:
     empty = replace(site.seen.node, name="empty", labels={"kubernetes.io/hostname": "empty"})
     wants = replace(wants, labels=(("app", "crowd"),))
     even = spread_view(wants, [site.seen.node, empty], [(site.seen.node, pod) for pod in crowd])
-    found = select_victims_on_node(replace(ask_of(wants, Rules()), spread=even), site, terms())
+    found = select_victims_on_node(replace(ask_of(wants, Profile()), spread=even), site, terms())
     assert found is not None
     assert [pod.key.name for pod in found.victims] == ["two", "one"]
 

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from random import Random
 
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.machine import Machine
-from koord_numa.core.rebind.board import Board
-from koord_numa.core.rebind.company import Settled
+from koord_numa.core.rebind.exclusivity import Settled
+from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.pinned_pod import PinnedPod
 from koord_numa.core.rebind.plan import reallocation_order, tenants_board
-from koord_numa.core.rebind.tenant import Tenant
 from koord_numa.core.request import PodKey
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaExclusive, QosClass
 from tests.machines import machine
@@ -26,23 +26,23 @@ def tenant(
     exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE,
     *,
     required: bool = False,
-    fixed_on: Machine | None = None,
-) -> Tenant:
+    fixed_on: CpuTopology | None = None,
+) -> PinnedPod:
     """A pod on these CPUs; ``fixed_on`` ties it to the NUMA nodes it sits on."""
     held = CpuSet.parse(cpus)
     per_numa = None
     if fixed_on is not None:
         per_numa = {n: (held.bits & bits).bit_count() for n, bits in fixed_on.numa_bits.items() if held.bits & bits}
     order = reallocation_order(QosClass.LSR, required=required, count=len(held), created=0.0, uid=name)
-    return Tenant(PodKey("default", name, name), held, bind, required, exclusive, per_numa, order)
+    return PinnedPod(PodKey("default", name, name), held, bind, required, exclusive, per_numa, order)
 
 
-def board(shape: str, *tenants: Tenant, fixed: str = "", room: dict[int, int] | None = None) -> Board:
+def board(shape: str, *tenants: PinnedPod, fixed: str = "", room: dict[int, int] | None = None) -> NodeLayout:
     """A node of this shape."""
     return tenants_board(machine(shape), tenants, CpuSet.parse(fixed), room)
 
 
-def fragmented(seed: int) -> Board:
+def fragmented(seed: int) -> NodeLayout:
     """A node after a long life: pods of all kinds, scattered or in one piece, 60 to 95 % of the CPUs held."""
     rng = Random(seed)
     shape = rng.choice(SHAPES)
@@ -50,7 +50,7 @@ def fragmented(seed: int) -> Board:
     free = [cpu.id for cpu in host.cpus]
     rng.shuffle(free)
     budget = int(len(free) * rng.choice([0.6, 0.75, 0.85, 0.95]))
-    tenants: list[Tenant] = []
+    tenants: list[PinnedPod] = []
     for index in range(rng.randint(3, max(4, min(60, len(free) // 5)))):
         count = rng.choice([1, 2, 2, 4, 4, 6, 8, 12, 16])
         if count > budget:
@@ -66,7 +66,7 @@ def fragmented(seed: int) -> Board:
     return tenants_board(host, tenants, EMPTY)
 
 
-def beset(seed: int) -> Board:
+def beset(seed: int) -> NodeLayout:
     """A fragmented node with everything that makes it harder: reserved CPUs, little room, pods that stay, wishes to be apart."""
     node, rng = fragmented(seed), Random(seed)
     free = list(CpuSet(node.free(node.now)))
@@ -80,7 +80,7 @@ def beset(seed: int) -> Board:
     return replace(node, tenants=tenants, fixed=fixed, room=room, settled=settled)
 
 
-def _tenant(rng: Random, index: int, cpus: CpuSet, host: Machine) -> Tenant:
+def _tenant(rng: Random, index: int, cpus: CpuSet, host: CpuTopology) -> PinnedPod:
     bind = rng.choice([FULL, FULL, SPREAD])
     exclusive = rng.choice(
         [CpuExclusivePolicy.NONE] * 6 + [CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE_LEVEL]
@@ -91,4 +91,6 @@ def _tenant(rng: Random, index: int, cpus: CpuSet, host: Machine) -> Tenant:
         per_numa = {n: (cpus.bits & b).bit_count() for n, b in host.numa_bits.items() if cpus.bits & b}
     qos = rng.choice([QosClass.LSE, QosClass.LSR])
     order = reallocation_order(qos, required=required, count=len(cpus), created=float(index), uid=f"uid-{index}")
-    return Tenant(PodKey("default", f"pod-{index}", f"uid-{index}"), cpus, bind, required, exclusive, per_numa, order)
+    return PinnedPod(
+        PodKey("default", f"pod-{index}", f"uid-{index}"), cpus, bind, required, exclusive, per_numa, order
+    )

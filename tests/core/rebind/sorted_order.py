@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from koord_numa.core.cpus.ask import CpuAsk
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.board import Arrangement, Board
+from koord_numa.core.rebind.layout import Arrangement, NodeLayout
 from koord_numa.core.vocabulary import NumaAllocateStrategy
 
 
-def in_sorted_order(node: Board) -> Arrangement | None:
+def in_sorted_order(node: NodeLayout) -> Arrangement | None:
     """
     Everybody anew in the documented order, which is that of the board's tenants; ``None`` when somebody gets nothing.
 
@@ -20,7 +20,7 @@ def in_sorted_order(node: Board) -> Arrangement | None:
     return _reallocated(node, everyone) or _reallocated(node, tied_first)
 
 
-def _reallocated(node: Board, order: Iterable[int]) -> Arrangement | None:
+def _reallocated(node: NodeLayout, order: Iterable[int]) -> Arrangement | None:
     free, seats = node.usable, [0] * len(node.tenants)
     for index in order:
         one = node.tenants[index]
@@ -37,12 +37,12 @@ def _reallocated(node: Board, order: Iterable[int]) -> Arrangement | None:
     return tuple(seats)
 
 
-def crossings(node: Board, arrangement: Arrangement) -> tuple[int, ...]:
+def crossings(node: NodeLayout, arrangement: Arrangement) -> tuple[int, ...]:
     """Per tenant the NUMA nodes beyond the first."""
     return tuple(sum(1 for here in node.machine.numa_bits.values() if here & bits) - 1 for bits in arrangement)
 
 
-def broken_rules(node: Board, arrangement: Arrangement) -> list[str]:
+def broken_rules(node: NodeLayout, arrangement: Arrangement) -> list[str]:
     """What an arrangement must not do and does, by name."""
     broken = [
         f"{tenant.pod.name}: more {word}"
@@ -54,7 +54,7 @@ def broken_rules(node: Board, arrangement: Arrangement) -> list[str]:
     return [*broken, f"largest block {today} -> {then}"] if then < today else broken
 
 
-def least_crossings(node: Board) -> int:
+def least_crossings(node: NodeLayout) -> int:
     """
     The fewest NUMA borders that tenants can cross without being worse off, were each of them alone on the machine.
 
@@ -63,7 +63,7 @@ def least_crossings(node: Board) -> int:
     return sum(_least(node, index) for index in range(len(node.tenants)))
 
 
-def _least(node: Board, index: int) -> int:
+def _least(node: NodeLayout, index: int) -> int:
     tenant, split = node.tenants[index], node.qualities_now[index].split_cores
     if tenant.per_numa is not None:
         return sum(1 for count in tenant.per_numa.values() if count) - 1

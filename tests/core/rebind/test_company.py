@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.rebind.board import Board
-from koord_numa.core.rebind.company import Settled
+from koord_numa.core.rebind.exclusivity import Settled
+from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.pinned_pod import PinnedPod
 from koord_numa.core.rebind.plan import plan_rebind
-from koord_numa.core.rebind.tenant import Tenant
 from koord_numa.core.vocabulary import CpuExclusivePolicy, NumaExclusive
 from tests.core.rebind.nodes import board, tenant
 from tests.machines import machine
@@ -16,12 +16,12 @@ PCPU, NUMA = CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE_LEVEL
 SHAPE = "1x3x2x2"
 
 
-def shy(name: str, cpus: str, wish: NumaExclusive = NumaExclusive.REQUIRED) -> Tenant:
+def shy(name: str, cpus: str, wish: NumaExclusive = NumaExclusive.REQUIRED) -> PinnedPod:
     """A pod that wishes to meet none of the other kind."""
     return replace(tenant(name, cpus), apart=wish)
 
 
-def beside(node: Board, **masks: int) -> Board:
+def beside(node: NodeLayout, **masks: int) -> NodeLayout:
     """The node with pods that stay."""
     return replace(node, settled=Settled(**masks))
 
@@ -84,7 +84,7 @@ COMPANY = {
 
 
 @pytest.mark.parametrize(("node", "conflicts", "strangers", "disturbed"), COMPANY.values(), ids=COMPANY.keys())
-def test_company(node: Board, conflicts: dict[str, int], strangers: dict[str, int], disturbed: int) -> None:
+def test_company(node: NodeLayout, conflicts: dict[str, int], strangers: dict[str, int], disturbed: int) -> None:
     names = [one.pod.name for one in node.tenants]
     assert {names[index]: count for index, count in node.company.conflicts(node.now).items()} == conflicts
     assert {names[index]: count for index, count in node.company.strangers(node.now).items()} == strangers
@@ -118,7 +118,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize(("node", "end"), PLANS.values(), ids=PLANS.keys())
-def test_plans(node: Board, end: dict[str, str]) -> None:
+def test_plans(node: NodeLayout, end: dict[str, str]) -> None:
     plan = plan_rebind(node)
     seats = {one.pod.name: str(one.cpus) for one in node.tenants}
     seats.update((move.pod.name, str(move.after)) for move in plan.moves)

@@ -3,9 +3,9 @@
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.board import Board
+from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.pick import neighbours_to_avoid, seat
-from koord_numa.core.rebind.place import over, place, useful
+from koord_numa.core.rebind.place_pod import over, place, useful
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy
 from tests.core.rebind.nodes import FULL, SPREAD, board, tenant
 from tests.machines import machine
@@ -14,7 +14,7 @@ SMT, WIDE = "1x2x4x2", "1x1x3x4"
 """CPUs 0-7 and 8-15 in cores of two; CPUs 0-11 in cores of four."""
 
 
-def one(shape: str, cpus: str, bind: CpuBindPolicy = FULL) -> Board:
+def one(shape: str, cpus: str, bind: CpuBindPolicy = FULL) -> NodeLayout:
     """A machine with a single tenant, which sits here today."""
     return board(shape, tenant("a", cpus, bind))
 
@@ -39,7 +39,7 @@ SEATS = [
 
 
 @pytest.mark.parametrize(("node", "free", "count", "away", "found"), SEATS)
-def test_seat(node: Board, free: str, count: int, away: str, found: str | None) -> None:
+def test_seat(node: NodeLayout, free: str, count: int, away: str, found: str | None) -> None:
     bits = seat(node, 0, CpuSet.parse(free).bits, {0: count}, CpuSet.parse(away).bits)
     assert (None if bits is None else str(CpuSet(bits))) == found
 
@@ -53,7 +53,7 @@ USEFUL = [
 
 
 @pytest.mark.parametrize(("node", "free", "count"), USEFUL)
-def test_useful(node: Board, free: str, count: int) -> None:
+def test_useful(node: NodeLayout, free: str, count: int) -> None:
     assert useful(node, 0, CpuSet.parse(free).bits, (0,)) == count
 
 
@@ -66,7 +66,7 @@ OVER = [
 
 
 @pytest.mark.parametrize(("node", "free", "counts"), OVER)
-def test_over(node: Board, free: str, counts: dict[int, int] | None) -> None:
+def test_over(node: NodeLayout, free: str, counts: dict[int, int] | None) -> None:
     assert over(node, 0, CpuSet.parse(free).bits, (0, 1)) == counts
 
 
@@ -81,7 +81,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("node", "free", "found"), PLACES)
-def test_place(node: Board, free: str, found: str | None) -> None:
+def test_place(node: NodeLayout, free: str, found: str | None) -> None:
     bits = place(node, node.now, 0, CpuSet.parse(free).bits)
     assert (None if bits is None else str(CpuSet(bits))) == found
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.rebind.board import Arrangement, Board
+from koord_numa.core.rebind.layout import Arrangement, NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
 from koord_numa.core.vocabulary import CpuExclusivePolicy
 from tests.core.rebind.nodes import SPREAD, beset, board, fragmented, tenant
@@ -12,7 +12,7 @@ from tests.machines import machine
 PCPU = CpuExclusivePolicy.PCPU_LEVEL
 
 
-def end_of(node: Board, plan: RebindPlan) -> dict[str, str]:
+def end_of(node: NodeLayout, plan: RebindPlan) -> dict[str, str]:
     """Where every pod is after the plan."""
     seats = {t.pod.name: str(t.cpus) for t in node.tenants}
     seats.update((move.pod.name, str(move.after)) for move in plan.moves)
@@ -52,7 +52,7 @@ def end_of(node: Board, plan: RebindPlan) -> dict[str, str]:
         ),
     ],
 )
-def test_small_nodes(node: Board, end: dict[str, str]) -> None:
+def test_small_nodes(node: NodeLayout, end: dict[str, str]) -> None:
     plan = plan_rebind(node)
     assert end_of(node, plan) == end
     assert bool(plan) == (end != {t.pod.name: str(t.cpus) for t in node.tenants})
@@ -84,7 +84,7 @@ def test_the_plan_reports_the_node_before_and_after() -> None:
     assert (plan.after.crossing_pods, plan.after.split_cores, max(plan.after.largest_block.values())) == (0, 0, 8)
 
 
-def replay(node: Board, plan: RebindPlan) -> Arrangement:
+def replay(node: NodeLayout, plan: RebindPlan) -> Arrangement:
     """Carry the plan out step by step and hold every step to the invariants."""
     index_of = {t.pod: index for index, t in enumerate(node.tenants)}
     seats = list(node.now)

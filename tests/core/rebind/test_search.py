@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.board import Arrangement, Board, Figures
-from koord_numa.core.rebind.effort import Effort
+from koord_numa.core.rebind.layout import Arrangement, Figures, NodeLayout
 from koord_numa.core.rebind.plan import tenants_board
-from koord_numa.core.rebind.search import better_arrangements
+from koord_numa.core.rebind.search import SearchBudget, better_arrangements
 from koord_numa.core.rebind.sequence import route
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy
 from tests.core.rebind.nodes import FULL, SPREAD, board, tenant
@@ -21,7 +20,7 @@ LAST = Figures(1000, 1000, 0, 0, 0, 0)
 
 
 @st.composite
-def small_boards(draw: st.DrawFn) -> Board:
+def small_boards(draw: st.DrawFn) -> NodeLayout:
     """At most eight CPUs, at most four pods."""
     host = machine(draw(st.sampled_from(["1x2x2x2", "2x1x4x1", "1x1x4x2", "2x2x1x2"])))
     cpus = draw(st.permutations(sorted(host.all)))
@@ -38,7 +37,7 @@ def small_boards(draw: st.DrawFn) -> Board:
     return tenants_board(host, tenants, CpuSet())
 
 
-def every_arrangement(node: Board) -> set[Arrangement]:
+def every_arrangement(node: NodeLayout) -> set[Arrangement]:
     """By dealing all CPUs out in every order: nothing of the planner is used."""
     found: set[Arrangement] = set()
     sizes = [len(t.cpus) for t in node.tenants]
@@ -52,7 +51,7 @@ def every_arrangement(node: Board) -> set[Arrangement]:
 
 
 @given(small_boards())
-def test_the_search_finds_the_best_of_all(node: Board) -> None:
+def test_the_search_finds_the_best_of_all(node: NodeLayout) -> None:
     if sum(len(t.cpus) for t in node.tenants) > 6:
         return  # eight CPUs dealt to seven places take too long to enumerate naively
     best = min(node.figures(a) for a in every_arrangement(node) if node.allows(a))
@@ -64,9 +63,9 @@ def test_the_search_finds_the_best_of_all(node: Board) -> None:
 
 
 @given(small_boards())
-def test_a_route_never_gives_a_cpu_to_two_pods(node: Board) -> None:
+def test_a_route_never_gives_a_cpu_to_two_pods(node: NodeLayout) -> None:
     for arrangement in better_arrangements(node)[:5]:
-        way = route(node, node.now, arrangement, LAST, Effort(1_000))
+        way = route(node, node.now, arrangement, LAST, SearchBudget(1_000))
         assert way is not None
         seats = list(node.now)
         for step in way.steps:

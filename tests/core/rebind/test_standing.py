@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.board import Board
-from koord_numa.core.rebind.standing import Changes, Standing, standing_of
+from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.regression import Changes, Standing, standing_of
 from tests.core.rebind.nodes import beset, board, fragmented, tenant
 
 
-def shuffled(rng: Random, node: Board, standing: Standing) -> Changes:
+def shuffled(rng: Random, node: NodeLayout, standing: Standing) -> Changes:
     """A few tenants somewhere else on what is free beside the others; tied ones keep their NUMA nodes."""
     chosen = rng.sample(range(len(node.tenants)), min(len(node.tenants), rng.randint(1, 3)))
     free = standing.free | sum(standing.seats[index] for index in chosen)

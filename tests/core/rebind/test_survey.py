@@ -8,10 +8,10 @@ import pytest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.rebind.company import Settled
+from koord_numa.core.rebind.exclusivity import Settled
+from koord_numa.core.rebind.from_ledger import Defaults, survey
+from koord_numa.core.rebind.pinned_pod import PinnedPod
 from koord_numa.core.rebind.plan import reallocation_order
-from koord_numa.core.rebind.survey import Defaults, survey
-from koord_numa.core.rebind.tenant import Tenant
 from koord_numa.core.request import CpuBind, NumaSpec, PodKey, PodRequest
 from koord_numa.core.vocabulary import (
     CpuBindPolicy,
@@ -39,11 +39,11 @@ def holding(
     return replace(made, **changes)  # type: ignore[arg-type]  # changes are named fields
 
 
-def tenant(name: str, cpus: str, bind: CpuBindPolicy = FULL, *, required: bool = False, **changes: object) -> Tenant:
+def tenant(name: str, cpus: str, bind: CpuBindPolicy = FULL, *, required: bool = False, **changes: object) -> PinnedPod:
     """A pod that may move."""
     held = CpuSet.parse(cpus)
     order = reallocation_order(QosClass.LSR, required=required, count=len(held), created=0.0, uid=name)
-    made = Tenant(PodKey("default", name, name), held, bind, required, order=order)
+    made = PinnedPod(PodKey("default", name, name), held, bind, required, order=order)
     return replace(made, **changes)  # type: ignore[arg-type]  # changes are named fields
 
 
@@ -82,7 +82,7 @@ TENANTS = {
 
 
 @pytest.mark.parametrize(("known", "expected"), TENANTS.values(), ids=TENANTS.keys())
-def test_tenants(known: Holding, expected: Tenant) -> None:
+def test_tenants(known: Holding, expected: PinnedPod) -> None:
     default = SPREAD if known.request and known.request.bind.required is CpuBindPolicy.DEFAULT else FULL
     board = survey(INVENTORY, Ledger.of([known, holding("shared")]), (), Defaults(default))
     assert board.tenants == (expected,)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.allocate import AllocateOptions, allocate
-from koord_numa.core.effective import effective_requests
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Holding, Ledger
+from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import PodRequest
 from koord_numa.core.score.composite import (
     METHODS,
@@ -19,8 +19,8 @@ from koord_numa.core.score.composite import (
     score_numa_topology,
     score_orchestration,
 )
+from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.score.placed import Placed
-from koord_numa.core.score.strategy import Strategy
 from koord_numa.core.verdicts import Placement
 from koord_numa.core.vocabulary import NodeScoring, NumaPolicy, QosClass, ScoringType
 from tests.core.allocation.nodes import GI, held, node, pod

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.node import KubeletConfig, Topology, Zone
+from koord_numa.core.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.request import Container, PodRequest
 from koord_numa.core.score.least_numa_nodes import normalized, score_least_numa_nodes
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner
@@ -29,8 +29,8 @@ def test_more_zones_than_the_divisor_score_zero_and_not_less() -> None:
     assert normalized(9, optimal=False, highest=2) == 0
 
 
-def _node(zones: int, free: int) -> Topology:
-    return Topology(
+def _node(zones: int, free: int) -> NodeResourceTopology:
+    return NodeResourceTopology(
         node="node",
         owner=CpuOwner.KUBELET,
         zones=tuple(Zone(numa, {"cpu": free}, {"cpu": free}, {"cpu": free}) for numa in range(zones)),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from koord_numa.core.amounts import Amounts
-from koord_numa.core.score.sparing import score_sparing
+from koord_numa.core.resources import ResourceList
+from koord_numa.core.score.device_reserve import score_sparing
 
 GPU = "nvidia.com/gpu"
 NODE = {"cpu": 10_000, "memory": 100, GPU: 4, "pods": 110}
@@ -26,5 +26,5 @@ NODE = {"cpu": 10_000, "memory": 100, GPU: 4, "pods": 110}
         pytest.param({"cpu": 20_000}, NODE, {}, 0, id="never below zero"),
     ],
 )
-def test_sparing(wanted: Amounts, offer: Amounts, held: Amounts, score: int) -> None:
+def test_sparing(wanted: ResourceList, offer: ResourceList, held: ResourceList, score: int) -> None:
     assert score_sparing(wanted, offer, held) == score

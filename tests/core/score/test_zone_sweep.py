@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.amounts import Amounts
 from koord_numa.core.fit.zones import fits_zones
-from koord_numa.core.node import KubeletConfig, Topology, Zone
+from koord_numa.core.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.request import Container, PodRequest
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.score.zone_sweep import ZoneColumns
 from koord_numa.core.score.zones import score_zones
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope, KubeQos, ScoringType
@@ -17,12 +17,12 @@ _amount = {"cpu": st.sampled_from([0, 500, 1000, 2000, 2500, 4000, 8000])}
 _small = st.integers(0, 6)
 
 
-def _amounts(names: tuple[str, ...]) -> st.SearchStrategy[Amounts]:
+def _amounts(names: tuple[str, ...]) -> st.SearchStrategy[ResourceList]:
     return st.fixed_dictionaries({}, optional={name: _amount.get(name, _small) for name in names})
 
 
 @st.composite
-def topologies(draw: st.DrawFn) -> Topology:
+def topologies(draw: st.DrawFn) -> NodeResourceTopology:
     """One node: up to four zones with gaps in their ids, several policies, sometimes missing distances."""
     ids = sorted(draw(st.sets(st.integers(0, 6), max_size=4)))
     zones = []
@@ -30,7 +30,7 @@ def topologies(draw: st.DrawFn) -> Topology:
         free = draw(_amounts(_LISTED))
         zones.append(Zone(numa, free, free, free))
     costs = {(a, b): draw(st.sampled_from([10, 12, 32])) for a in ids for b in ids if draw(st.booleans())}
-    return Topology(
+    return NodeResourceTopology(
         node="node",
         owner=CpuOwner.KUBELET,
         zones=tuple(zones),
@@ -63,7 +63,7 @@ def pods(draw: st.DrawFn) -> PodRequest:
     strategy=st.sampled_from(ScoringType),
 )
 def test_sweep_says_what_the_scalar_path_says(
-    nodes: list[tuple[Topology, Amounts]], pod: PodRequest, qos: KubeQos, strategy: ScoringType
+    nodes: list[tuple[NodeResourceTopology, ResourceList]], pod: PodRequest, qos: KubeQos, strategy: ScoringType
 ) -> None:
     weights = {"cpu": 3}
     result = ZoneColumns(nodes).sweep(pod, qos, strategy, weights)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from koord_numa.core.amounts import Amounts
-from koord_numa.core.node import KubeletConfig, Topology, Zone
+from koord_numa.core.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.request import Container, PodRequest
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.score.zones import score_zones
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope, KubeQos, ScoringType
 
@@ -17,10 +17,10 @@ MOST, LEAST, BALANCED, FEWEST = (
 )
 
 
-def published(scope: KubeletScope, *ids: int) -> Topology:
+def published(scope: KubeletScope, *ids: int) -> NodeResourceTopology:
     """Zones of 8 CPUs and 64Gi with these ids."""
     free = {"cpu": 8000, "memory": 64 * GI}
-    return Topology(
+    return NodeResourceTopology(
         node="n",
         owner=CpuOwner.KUBELET,
         zones=tuple(Zone(numa, free, free, free) for numa in ids),
@@ -28,7 +28,7 @@ def published(scope: KubeletScope, *ids: int) -> Topology:
     )
 
 
-def pod(*requests: Amounts) -> PodRequest:
+def pod(*requests: ResourceList) -> PodRequest:
     return PodRequest(tuple(Container(f"c{i}", ContainerKind.APP, one, one) for i, one in enumerate(requests)))
 
 
@@ -51,7 +51,7 @@ TWO, CPU_ONLY = {"cpu": 2000, "memory": 16 * GI}, {"cpu": 2000}
     ],
 )
 def test_scores_without_a_crash(
-    scope: KubeletScope, ids: tuple[int, ...], asks: tuple[Amounts, ...], strategy: ScoringType, score: int
+    scope: KubeletScope, ids: tuple[int, ...], asks: tuple[ResourceList, ...], strategy: ScoringType, score: int
 ) -> None:
     topology = published(scope, *ids)
     assert score_zones(pod(*asks), KubeQos.GUARANTEED, topology, strategy, {}) == score

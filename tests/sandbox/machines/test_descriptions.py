@@ -11,8 +11,8 @@ import yaml
 
 import koord_numa.sandbox
 from koord_numa.core.constraints import TaintEffect
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.machine import Machine
 from koord_numa.core.node import KubeletConfig, Taint
 from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
 from koord_numa.sandbox.apiserver import DirectStore
@@ -31,7 +31,7 @@ SHARED = Path(os.environ.get("KOORD_NUMA_SHARED", ROOT.parent / "shared")) / "to
 DUMPS = sorted(SHARED.glob("*.json"))
 
 
-def siblings(machine: Machine) -> list[str]:
+def siblings(machine: CpuTopology) -> list[str]:
     """The CPUs of every core."""
     return [str(CpuSet(core.bits)) for core in machine.cores]
 

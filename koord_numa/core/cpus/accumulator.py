@@ -7,15 +7,15 @@ The order in which shapes are tried is ``take.py``'s.
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 
-from koord_numa.core.cpus.ask import CpuAsk, Occupancy
-from koord_numa.core.cpus.layout import Layout, Place, layout_of
+from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.cpus.ask import CpuAsk, CpuOccupancy
+from koord_numa.core.cpus.layout import Layout, TopologyDomain, layout_of
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.machine import Machine
 from koord_numa.core.ordering import by_use, tightness
 from koord_numa.core.vocabulary import CpuExclusivePolicy
 
 
-class Picking:
+class CpuAccumulator:
     """The state of one choice. All sets are CPU bits."""
 
     __slots__ = (
@@ -32,7 +32,7 @@ class Picking:
         "threads",
     )
 
-    def __init__(self, ask: CpuAsk, count: int, machine: Machine, free: int, occupancy: Occupancy) -> None:
+    def __init__(self, ask: CpuAsk, count: int, machine: CpuTopology, free: int, occupancy: CpuOccupancy) -> None:
         self.ask = ask
         self.machine = machine
         self.layout: Layout = layout_of(machine)
@@ -76,7 +76,7 @@ class Picking:
         """CPUs ascending by id; where CPUs are shared, the least used first."""
         return by_use(CpuSet(bits), self.references) if self.references else list(CpuSet(bits))
 
-    def whole_cores(self, place: Place, usable: int) -> list[int]:
+    def whole_cores(self, place: TopologyDomain, usable: int) -> list[int]:
         """The place's cores with all threads usable, by use and then by id: each as CPU bits."""
         threads = self.threads
         whole = [mine for core in place.cores if (mine := core & usable).bit_count() == threads]

@@ -9,11 +9,11 @@ combinations.
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from koord_numa.core.numa.common import common_masks, narrowest_common
+from koord_numa.core.numa.common_masks import common_masks, narrowest_common
 from koord_numa.core.numa.counted import EVERY_SIZE, Counted
 from koord_numa.core.numa.distances import Distances, closest
+from koord_numa.core.numa.hint_providers import Takes
 from koord_numa.core.numa.hints import Hint
-from koord_numa.core.numa.providers import Takes
 from koord_numa.core.numa.reachable import reachable_masks
 
 

@@ -40,7 +40,7 @@ class Core:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class TopologyCounts:
     """The totals of a machine, from which Koordinator and the kubelet take their averages (CPUs per core and the like)."""
 
     cpus: int
@@ -51,7 +51,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class CpuTopology:
     """
     An immutable machine. Two machines are equal when their CPUs, NUMA nodes and distances are.
 
@@ -63,8 +63,8 @@ class Machine:
     cpus: tuple[Cpu, ...]  # ascending by id, ids unique
     numa_ids: tuple[int, ...] = ()  # ascending; always includes those of the CPUs
     distances: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    declared: Counts | None = None
-    counts: Counts = field(init=False, repr=False, compare=False)
+    declared: TopologyCounts | None = None
+    counts: TopologyCounts = field(init=False, repr=False, compare=False)
     by_id: Mapping[int, Cpu] = field(init=False, repr=False, compare=False)
     cores: tuple[Core, ...] = field(init=False, repr=False, compare=False)  # ascending by (core id, numa, socket)
     core_bits: Mapping[int, int] = field(init=False, repr=False, compare=False)  # CPU id -> CPUs of its core
@@ -157,8 +157,8 @@ class Machine:
         return mask
 
 
-def _count(cpus: Sequence[Cpu], cores: Sequence[Core]) -> Counts:
-    return Counts(
+def _count(cpus: Sequence[Cpu], cores: Sequence[Core]) -> TopologyCounts:
+    return TopologyCounts(
         cpus=len(cpus),
         cores=len(cores),
         sockets=len({cpu.socket for cpu in cpus}),
@@ -167,12 +167,12 @@ def _count(cpus: Sequence[Cpu], cores: Sequence[Core]) -> Counts:
     )
 
 
-def machine_of(
+def cpu_topology_of(
     cpus: Iterable[Sequence[int]],
     *,
     numa_ids: Iterable[int] = (),
     distances: Sequence[Sequence[int]] = (),
-) -> Machine:
+) -> CpuTopology:
     """
     Build a machine from rows ``(cpu, core, socket, numa[, uncore])``; without an uncore id the socket stands for it.
 
@@ -187,10 +187,10 @@ def machine_of(
     costs = {
         (ids[i], ids[j]): cost for i, row in enumerate(distances) for j, cost in enumerate(row) if i < len(ids) > j
     }
-    return Machine(cpus=built, numa_ids=tuple(ids), distances=costs)
+    return CpuTopology(cpus=built, numa_ids=tuple(ids), distances=costs)
 
 
-def regular_machine(sockets: int, numa_per_socket: int, cores_per_numa: int, threads_per_core: int) -> Machine:
+def regular_topology(sockets: int, numa_per_socket: int, cores_per_numa: int, threads_per_core: int) -> CpuTopology:
     """
     The machine ``sockets x NUMA nodes x cores x threads`` with consecutive ids: siblings are neighbours, ``(0, 1)``, ``(2, 3)``, …
 
@@ -206,4 +206,4 @@ def regular_machine(sockets: int, numa_per_socket: int, cores_per_numa: int, thr
         [10 if a == b else 16 if a // numa_per_socket == b // numa_per_socket else 32 for b in range(numa_count)]
         for a in range(numa_count)
     ]
-    return machine_of(rows, distances=costs)
+    return cpu_topology_of(rows, distances=costs)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MEMORY, Amounts
+from koord_numa.core.resources import CPU, MEMORY, ResourceList
 from koord_numa.core.vocabulary import ScoringType
 
 MAX_SCORE: Final = 100
@@ -18,7 +18,9 @@ ALWAYS_SCORED: Final = (CPU, MEMORY)
 Weights = Mapping[str, int]
 
 
-def score_filling(strategy: ScoringType, wanted: Amounts, offer: Amounts, held: Amounts, weights: Weights) -> int:
+def score_filling(
+    strategy: ScoringType, wanted: ResourceList, offer: ResourceList, held: ResourceList, weights: Weights
+) -> int:
     """
     The score of a place that offers ``offer`` of which ``held`` is taken, once ``wanted`` is added.
 
@@ -34,7 +36,7 @@ def score_filling(strategy: ScoringType, wanted: Amounts, offer: Amounts, held: 
     return score_parts(strategy, parts)
 
 
-def counts(resource: str, wanted: Amounts) -> bool:
+def counts(resource: str, wanted: ResourceList) -> bool:
     """Does this resource count in the score of a pod that wants these amounts?"""
     return resource in ALWAYS_SCORED or wanted.get(resource, 0) > 0
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-from koord_numa.core.amounts import Amounts, is_native
-from koord_numa.core.score.filling import ALWAYS_SCORED, MAX_SCORE
+from koord_numa.core.resources import ResourceList, is_native
+from koord_numa.core.score.node_resources import ALWAYS_SCORED, MAX_SCORE
 
 
-def score_sparing(wanted: Amounts, offer: Amounts, held: Mapping[str, int]) -> int:
+def score_sparing(wanted: ResourceList, offer: ResourceList, held: Mapping[str, int]) -> int:
     """
     100 where no device is stranded, less by as many points as the fullest of CPU and memory is ahead of the least used device, in
     percent of the node, once the pod is added.
@@ -33,5 +33,5 @@ def is_device(resource: str) -> bool:
 _NOT_HARDWARE: Final = ("kubernetes.io/", "koordinator.sh/")
 
 
-def _percent(name: str, wanted: Amounts, offer: Amounts, held: Mapping[str, int]) -> int:
+def _percent(name: str, wanted: ResourceList, offer: ResourceList, held: Mapping[str, int]) -> int:
     return (held.get(name, 0) + wanted.get(name, 0)) * MAX_SCORE // offer[name]

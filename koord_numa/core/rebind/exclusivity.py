@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.machine import Machine
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.rebind.cores import Cores, cores_of
-from koord_numa.core.rebind.tenant import Tenant
+from koord_numa.core.rebind.pinned_pod import PinnedPod
 from koord_numa.core.vocabulary import CpuExclusivePolicy, NumaExclusive
 
 _LEVELS: Final = (CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE_LEVEL)
@@ -37,7 +37,7 @@ NOBODY_SETTLED: Final = Settled()
 class _Masks(dict[int, int]):
     """NUMA masks by CPU bits, made when they are first asked for."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: CpuTopology) -> None:
         super().__init__()
         self._numa_bits = machine.numa_bits
 
@@ -47,11 +47,11 @@ class _Masks(dict[int, int]):
 
 
 @dataclass(frozen=True)
-class Company:
+class ExclusivityRules:
     """The wishes of one board's tenants about their neighbours. Seats are CPU bits, one set per tenant."""
 
-    machine: Machine
-    tenants: tuple[Tenant, ...]
+    machine: CpuTopology
+    tenants: tuple[PinnedPod, ...]
     settled: Settled = NOBODY_SETTLED
     _groups: Mapping[CpuExclusivePolicy, tuple[int, ...]] = field(init=False, repr=False, compare=False)
     _shy: tuple[int, ...] = field(init=False, repr=False, compare=False)

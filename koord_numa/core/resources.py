@@ -8,7 +8,7 @@ milli-CPU as its definition says). Amounts are never changed in place by anyone 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-Amounts = Mapping[str, int]
+ResourceList = Mapping[str, int]
 
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
@@ -18,10 +18,10 @@ HUGEPAGES_PREFIX: Final = "hugepages-"
 MILLI: Final = 1000
 """One whole CPU in the unit of ``cpu`` amounts."""
 
-NOTHING: Final[Amounts] = {}
+NOTHING: Final[ResourceList] = {}
 
 
-def add(left: Amounts, right: Amounts) -> dict[str, int]:
+def add(left: ResourceList, right: ResourceList) -> dict[str, int]:
     """Every resource of either, summed."""
     total = dict(left)
     for name, amount in right.items():
@@ -29,7 +29,7 @@ def add(left: Amounts, right: Amounts) -> dict[str, int]:
     return total
 
 
-def total(parts: Iterable[Amounts]) -> dict[str, int]:
+def total(parts: Iterable[ResourceList]) -> dict[str, int]:
     """The sum of all parts."""
     result: dict[str, int] = {}
     for part in parts:
@@ -38,7 +38,7 @@ def total(parts: Iterable[Amounts]) -> dict[str, int]:
     return result
 
 
-def subtract(left: Amounts, right: Amounts) -> dict[str, int]:
+def subtract(left: ResourceList, right: ResourceList) -> dict[str, int]:
     """``left - right``; may go negative, and a resource known only on the right appears as its negative."""
     rest = dict(left)
     for name, amount in right.items():
@@ -46,7 +46,7 @@ def subtract(left: Amounts, right: Amounts) -> dict[str, int]:
     return rest
 
 
-def subtract_to_zero(left: Amounts, right: Amounts) -> dict[str, int]:
+def subtract_to_zero(left: ResourceList, right: ResourceList) -> dict[str, int]:
     """``left - right``, floored at zero; a resource known only on the right is present with 0 (Koordinator's SubtractNonNegative)."""
     rest = {name: max(0, amount - right.get(name, 0)) for name, amount in left.items()}
     for name in right:
@@ -54,7 +54,7 @@ def subtract_to_zero(left: Amounts, right: Amounts) -> dict[str, int]:
     return rest
 
 
-def largest(left: Amounts, right: Amounts) -> dict[str, int]:
+def largest(left: ResourceList, right: ResourceList) -> dict[str, int]:
     """Per resource the larger of the two."""
     result = dict(left)
     for name, amount in right.items():
@@ -62,7 +62,7 @@ def largest(left: Amounts, right: Amounts) -> dict[str, int]:
     return result
 
 
-def without_zeros(amounts: Amounts) -> dict[str, int]:
+def without_zeros(amounts: ResourceList) -> dict[str, int]:
     """Only the resources of which there is any."""
     return {name: amount for name, amount in amounts.items() if amount}
 

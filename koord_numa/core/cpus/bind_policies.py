@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, NotEnoughCpus, Occupancy
-from koord_numa.core.cpus.evenly import take_evenly
+from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, CpuOccupancy, NotEnoughCpus
+from koord_numa.core.cpus.core_shapes import exactly_whole_cores, has_shape, shaped
+from koord_numa.core.cpus.distribute_evenly import take_evenly
 from koord_numa.core.cpus.layout import layout_of
-from koord_numa.core.cpus.shape import exactly_whole_cores, has_shape, shaped
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.machine import Machine
 from koord_numa.core.ordering import tightness
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 
@@ -31,7 +31,7 @@ class Downgrade(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class CpuWish:
+class CpuPolicies:
     """What a pod asks for and how firmly. ``required``: the bind policy is a demand, not a preference."""
 
     ask: CpuAsk
@@ -49,10 +49,10 @@ class CpuPick:
 
 
 def pick_cpus(
-    wish: CpuWish,
-    machine: Machine,
+    wish: CpuPolicies,
+    machine: CpuTopology,
     available: CpuSet,
-    occupancy: Occupancy = UNOCCUPIED,
+    occupancy: CpuOccupancy = UNOCCUPIED,
     preferred: CpuSet = EMPTY,
 ) -> CpuPick | NotEnoughCpus:
     """
@@ -78,7 +78,7 @@ def pick_cpus(
     return replace(found, notes=(*notes, *found.notes)) if notes else found
 
 
-def _without_smt(wish: CpuWish, machine: Machine) -> tuple[CpuWish, tuple[str, ...]]:
+def _without_smt(wish: CpuPolicies, machine: CpuTopology) -> tuple[CpuPolicies, tuple[str, ...]]:
     """On machines without SMT (ARM) only FullPCPUs and NUMANodeLevel have a meaning, as the proposal says."""
     if layout_of(machine).smt:
         return wish, ()
@@ -94,7 +94,7 @@ def _without_smt(wish: CpuWish, machine: Machine) -> tuple[CpuWish, tuple[str, .
 
 
 def _exclusively(
-    wish: CpuWish, machine: Machine, pool: CpuSet, occupancy: Occupancy, preferred: CpuSet
+    wish: CpuPolicies, machine: CpuTopology, pool: CpuSet, occupancy: CpuOccupancy, preferred: CpuSet
 ) -> CpuPick | NotEnoughCpus:
     """Choose by the exclusive policy; where the choice breaks NUMANodeLevel, use only NUMA nodes that nobody holds, or downgrade."""
     ask = wish.ask
@@ -115,13 +115,13 @@ def _exclusively(
 
 
 def _choose(
-    ask: CpuAsk, machine: Machine, pool: CpuSet, occupancy: Occupancy, preferred: CpuSet
+    ask: CpuAsk, machine: CpuTopology, pool: CpuSet, occupancy: CpuOccupancy, preferred: CpuSet
 ) -> CpuSet | NotEnoughCpus:
     even = ask.strategy is NumaAllocateStrategy.DISTRIBUTE_EVENLY
     return (take_evenly if even else take_cpus)(ask, machine, pool, occupancy, preferred)
 
 
-def _shortage(wish: CpuWish) -> str:
+def _shortage(wish: CpuPolicies) -> str:
     if not wish.required:
         return "not enough free CPUs"
     return {

@@ -10,7 +10,7 @@ from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaEx
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class PinnedPod:
     """
     A pod whose CPUs may change. ``order`` sorts tenants for reallocation: smaller comes first.
 

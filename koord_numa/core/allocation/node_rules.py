@@ -7,12 +7,12 @@ Labels, kubelet settings and the pod's own words meet here; nothing looks at wha
 from dataclasses import dataclass, replace
 from typing import Final
 
-from koord_numa.core.allocation.demand import NOT_WHOLE, CpuUse, Demand
-from koord_numa.core.allocation.need import Binding, Need
+from koord_numa.core.allocation.demand import NOT_WHOLE, AllocationDemand, CpuUse
+from koord_numa.core.allocation.numa_offers import CpuBinding, Need
 from koord_numa.core.allocation.options import WithoutTopology
-from koord_numa.core.amounts import CPU
 from koord_numa.core.inventory import Inventory
-from koord_numa.core.score.strategy import Strategy
+from koord_numa.core.resources import CPU
+from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.core.vocabulary import (
     CpuBindPolicy,
@@ -41,7 +41,7 @@ _FILLING: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class NodeRules:
     """What is to be allocated and under which exclusivity. ``note``: why no NUMA policy is in force, if none is."""
 
     need: Need
@@ -49,7 +49,7 @@ class Terms:
     note: str = ""
 
 
-def terms(demand: Demand, inventory: Inventory) -> Terms | Rejection:
+def terms(demand: AllocationDemand, inventory: Inventory) -> NodeRules | Rejection:
     """The terms of this pod on this node, or the rule that keeps them apart; no such refusal can be resolved by evicting pods."""
     if NumaPolicy.NONE not in (demand.numa, inventory.policy) and demand.numa is not inventory.policy:
         return _refuse(
@@ -70,10 +70,12 @@ def terms(demand: Demand, inventory: Inventory) -> Terms | Rejection:
         accounting=demand.options.accounting,
         ratio=max(1, inventory.ratios.get(CPU, 1)),
     )
-    return Terms(need, demand.numa_exclusive, _note(demand, inventory, binding) if policy is NumaPolicy.NONE else "")
+    return NodeRules(
+        need, demand.numa_exclusive, _note(demand, inventory, binding) if policy is NumaPolicy.NONE else ""
+    )
 
 
-def _binding(demand: Demand, inventory: Inventory) -> Binding | Rejection | None:
+def _binding(demand: AllocationDemand, inventory: Inventory) -> CpuBinding | Rejection | None:
     """CPUs of its own: by the pod's own right, because a static kubelet would pin it, or because the node binds everyone."""
     imposed = _IMPOSED.get(inventory.bind)
     if demand.use is CpuUse.POOL_OF_ONE_NUMA:
@@ -92,12 +94,12 @@ def _binding(demand: Demand, inventory: Inventory) -> Binding | Rejection | None
     required = imposed or wanted
     if required is CpuBindPolicy.NONE:
         chosen = demand.preferred if demand.preferred in _IMPOSED.values() else CpuBindPolicy.FULL_PCPUS
-        return Binding(chosen, exclusive=demand.cpu_exclusive)
-    binding = Binding(required, required=True, exclusive=demand.cpu_exclusive)
+        return CpuBinding(chosen, exclusive=demand.cpu_exclusive)
+    binding = CpuBinding(required, required=True, exclusive=demand.cpu_exclusive)
     return _whole_cores(demand, inventory, binding)
 
 
-def _smt_refusal(demand: Demand, inventory: Inventory) -> Rejection | None:
+def _smt_refusal(demand: AllocationDemand, inventory: Inventory) -> Rejection | None:
     """A static kubelet with full-pcpus-only refuses (SMTAlignmentError) when any *container* it pins would split a core."""
     threads = inventory.machine.threads_per_core if inventory.machine else 0
     if not inventory.static_kubelet or inventory.bind is not NodeBindPolicy.FULL_PCPUS_ONLY or not threads:
@@ -112,11 +114,11 @@ def _smt_refusal(demand: Demand, inventory: Inventory) -> Rejection | None:
     )
 
 
-def _is_pinned(demand: Demand, inventory: Inventory) -> bool:
+def _is_pinned(demand: AllocationDemand, inventory: Inventory) -> bool:
     return inventory.static_kubelet and demand.pinnable
 
 
-def _whole_cores(demand: Demand, inventory: Inventory, binding: Binding) -> Binding | Rejection:
+def _whole_cores(demand: AllocationDemand, inventory: Inventory, binding: CpuBinding) -> CpuBinding | Rejection:
     """SMT alignment, as the kubelet's full-pcpus-only demands it."""
     threads = inventory.machine.threads_per_core if inventory.machine else 0
     cpus = Need(demand.amounts, binding).cpus
@@ -125,7 +127,7 @@ def _whole_cores(demand: Demand, inventory: Inventory, binding: Binding) -> Bind
     return binding
 
 
-def _policy(demand: Demand, inventory: Inventory, binding: Binding | None) -> NumaPolicy | Rejection:
+def _policy(demand: AllocationDemand, inventory: Inventory, binding: CpuBinding | None) -> NumaPolicy | Rejection:
     """Pod over node over what holds when neither says anything."""
     stated = demand.numa if demand.numa is not NumaPolicy.NONE else inventory.policy
     policy = _unstated(demand, inventory, binding) if stated is NumaPolicy.NONE else stated
@@ -139,7 +141,7 @@ def _policy(demand: Demand, inventory: Inventory, binding: Binding | None) -> Nu
     )
 
 
-def _unstated(demand: Demand, inventory: Inventory, binding: Binding | None) -> NumaPolicy:
+def _unstated(demand: AllocationDemand, inventory: Inventory, binding: CpuBinding | None) -> NumaPolicy:
     """
     The configured default, for pods with CPUs of their own only.
 
@@ -160,7 +162,7 @@ def _scoring(inventory: Inventory, configured: Strategy | None) -> Strategy | No
     return replace(configured, type=_FILLING[inventory.strategy])
 
 
-def _note(demand: Demand, inventory: Inventory, binding: Binding | None) -> str:
+def _note(demand: AllocationDemand, inventory: Inventory, binding: CpuBinding | None) -> str:
     if not inventory.zones and (inventory.policy, demand.numa) != (NumaPolicy.NONE, NumaPolicy.NONE):
         return "no NUMA alignment was attempted: the node publishes no NUMA data"
     if binding is not None:

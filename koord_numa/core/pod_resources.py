@@ -1,17 +1,22 @@
-"""What a pod costs as a whole, and the quality of service that Kubernetes derives from its containers. Nothing about nodes."""
+"""
+What a pod costs as a whole, and the quality of service that Kubernetes derives from its containers. Nothing about nodes.
 
-from collections.abc import Iterable
+Amplification: a node may count one CPU as more than one. Ratios of 1 or less, and resources without a ratio, change nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import ceil
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MEMORY, Amounts, add, is_hugepages, largest, total, without_zeros
 from koord_numa.core.request import Container, PodRequest, once_per_request
+from koord_numa.core.resources import CPU, MEMORY, ResourceList, add, is_hugepages, largest, total, without_zeros
 from koord_numa.core.vocabulary import ContainerKind, KubeQos
 
 _QOS_RESOURCES: Final = (CPU, MEMORY)
 
 
 @once_per_request
-def effective_requests(request: PodRequest) -> Amounts:
+def effective_requests(request: PodRequest) -> ResourceList:
     """
     What the pod may need at the same time: the amounts that the scheduler and the kubelet count.
 
@@ -24,7 +29,7 @@ def effective_requests(request: PodRequest) -> Amounts:
 
 
 @once_per_request
-def effective_limits(request: PodRequest) -> Amounts:
+def effective_limits(request: PodRequest) -> ResourceList:
     """
     The pod's limits as a whole. A container without a limit adds nothing, so ask ``is_limited`` before trusting a sum.
 
@@ -65,7 +70,7 @@ def kube_qos(request: PodRequest) -> KubeQos:
     return KubeQos.GUARANTEED if all_limited and requests == limits else KubeQos.BURSTABLE
 
 
-def _over_time(parts: Iterable[tuple[ContainerKind, Amounts]]) -> dict[str, int]:
+def _over_time(parts: Iterable[tuple[ContainerKind, ResourceList]]) -> dict[str, int]:
     lasting: dict[str, int] = {}
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
@@ -80,7 +85,7 @@ def _over_time(parts: Iterable[tuple[ContainerKind, Amounts]]) -> dict[str, int]
     return largest(lasting, peak)
 
 
-def _with_pod_level(amounts: dict[str, int], pod_level: Amounts | None) -> dict[str, int]:
+def _with_pod_level(amounts: dict[str, int], pod_level: ResourceList | None) -> dict[str, int]:
     if not pod_level:
         return amounts
     return {**amounts, **{name: amount for name, amount in pod_level.items() if _is_pod_level(name)}}
@@ -95,6 +100,18 @@ def _names_pod_level(pod: Container) -> bool:
     return any(_is_pod_level(name) for name in (*pod.requests, *pod.limits))
 
 
-def _qos_amounts(parts: Iterable[Amounts]) -> dict[str, int]:
+def _qos_amounts(parts: Iterable[ResourceList]) -> dict[str, int]:
     summed = total(parts)
     return {name: summed[name] for name in _QOS_RESOURCES if summed.get(name, 0) > 0}
+
+
+def amplify(amount: int, ratio: float | None) -> int:
+    """``amount * ratio``, rounded up to the whole unit (Koordinator's ``extension.Amplify``)."""
+    return amount if ratio is None or ratio <= 1 else ceil(amount * ratio)
+
+
+def amplify_all(amounts: ResourceList, ratios: Mapping[str, float]) -> ResourceList:
+    """Every amount by the ratio of its resource."""
+    if not ratios:
+        return amounts
+    return {name: amplify(amount, ratios.get(name)) for name, amount in amounts.items()}

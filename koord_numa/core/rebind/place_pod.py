@@ -6,14 +6,14 @@ It looks for seats that leave the tenant no worse off than today, and falls back
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from koord_numa.core.rebind.board import Board
+from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.pick import neighbours_to_avoid, seat
 
 Counts = dict[int, int]
 """How many CPUs to take on each NUMA node."""
 
 
-def place(board: Board, seats: Sequence[int], index: int, free: int) -> int | None:
+def place(board: NodeLayout, seats: Sequence[int], index: int, free: int) -> int | None:
     """Bits for one tenant among the others' ``seats``; ``None`` when there are not enough. Its own seat must be in ``free``."""
     away = neighbours_to_avoid(board, index, seats)
     best: tuple[int, int] | None = None
@@ -29,7 +29,7 @@ def place(board: Board, seats: Sequence[int], index: int, free: int) -> int | No
     return None if best is None else best[1]
 
 
-def _choices(board: Board, index: int, free: int, away: int) -> Iterator[Counts]:
+def _choices(board: NodeLayout, index: int, free: int, away: int) -> Iterator[Counts]:
     """The CPUs per NUMA node that a tenant is tied to; else its best single NUMA node, fewest without harm, and fewest at all."""
     tenant = board.tenants[index]
     if tenant.per_numa is not None:
@@ -43,7 +43,7 @@ def _choices(board: Board, index: int, free: int, away: int) -> Iterator[Counts]
         yield rest
 
 
-def best_single(board: Board, index: int, free: int, away: int) -> int | None:
+def best_single(board: NodeLayout, index: int, free: int, away: int) -> int | None:
     """The NUMA node on which the tenant is harmed least, splits fewest cores, disturbs nobody exclusive and leaves least room."""
     count = len(board.tenants[index].cpus)
     rooms = sorted(
@@ -61,7 +61,7 @@ def best_single(board: Board, index: int, free: int, away: int) -> int | None:
     return None if best is None else best[-1]
 
 
-def fewest(board: Board, index: int, free: int) -> Iterator[Counts]:
+def fewest(board: NodeLayout, index: int, free: int) -> Iterator[Counts]:
     """CPUs over two NUMA nodes, then three and so on, those where the tenant finds most; only without more split cores than today."""
     numas = sorted(board.machine.numa_bits, key=lambda numa: (-useful(board, index, free, (numa,)), numa))
     for number in range(2, len(numas) + 1):
@@ -70,7 +70,7 @@ def fewest(board: Board, index: int, free: int) -> Iterator[Counts]:
             yield counts
 
 
-def useful(board: Board, index: int, free: int, numas: Iterable[int]) -> int:
+def useful(board: NodeLayout, index: int, free: int, numas: Iterable[int]) -> int:
     """How many free CPUs of these NUMA nodes the tenant can use without splitting more cores than today."""
     easy = loose = 0
     for numa in numas:
@@ -81,7 +81,7 @@ def useful(board: Board, index: int, free: int, numas: Iterable[int]) -> int:
     return easy + min(loose, board.qualities_now[index].split_cores)
 
 
-def over(board: Board, index: int, free: int, numas: Sequence[int]) -> Counts | None:
+def over(board: NodeLayout, index: int, free: int, numas: Sequence[int]) -> Counts | None:
     """How many CPUs to take on each of these NUMA nodes, split cores as today at most; ``None`` when there are not enough."""
     left, slack = len(board.tenants[index].cpus), board.qualities_now[index].split_cores
     counts, loose = {}, {}
@@ -99,7 +99,7 @@ def over(board: Board, index: int, free: int, numas: Sequence[int]) -> Counts | 
     return None if left else {numa: count for numa, count in counts.items() if count}
 
 
-def _fitting(board: Board, index: int, here: int) -> int:
+def _fitting(board: NodeLayout, index: int, here: int) -> int:
     """CPUs in the shape that the tenant wants: one of each core, or those of whole cores."""
     cores = board.cores
     if board.tenants[index].spreads:
@@ -107,7 +107,7 @@ def _fitting(board: Board, index: int, here: int) -> int:
     return cores.cpus(cores.whole(here)).bit_count()
 
 
-def _drained(board: Board, index: int, free: int) -> Counts | None:
+def _drained(board: NodeLayout, index: int, free: int) -> Counts | None:
     """CPUs of any kind over as few NUMA nodes as possible."""
     counts: Counts = {}
     left = len(board.tenants[index].cpus)

@@ -4,14 +4,14 @@ What a required bind policy demands of a set of CPUs: whole cores only, or one C
 A core is whole when *all* its CPUs are there, however many that core has: cores may differ on one machine.
 """
 
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.layout import layout_of
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.machine import Machine
 from koord_numa.core.ordering import socket_key
 from koord_numa.core.vocabulary import CpuBindPolicy
 
 
-def shaped(bind: CpuBindPolicy, machine: Machine, available: CpuSet, preferred: CpuSet = EMPTY) -> CpuSet:
+def shaped(bind: CpuBindPolicy, machine: CpuTopology, available: CpuSet, preferred: CpuSet = EMPTY) -> CpuSet:
     """
     Those of the available CPUs that a pod requiring this policy may be given.
 
@@ -30,7 +30,7 @@ def shaped(bind: CpuBindPolicy, machine: Machine, available: CpuSet, preferred: 
     return CpuSet(available.bits & machine.bits)
 
 
-def has_shape(bind: CpuBindPolicy, machine: Machine, cpus: CpuSet) -> bool:
+def has_shape(bind: CpuBindPolicy, machine: CpuTopology, cpus: CpuSet) -> bool:
     """Would a pod requiring this policy accept these CPUs?"""
     parts = ((core.bits, core.bits & cpus.bits) for core in machine.cores)
     if bind is CpuBindPolicy.FULL_PCPUS:
@@ -40,7 +40,7 @@ def has_shape(bind: CpuBindPolicy, machine: Machine, cpus: CpuSet) -> bool:
     return True
 
 
-def exactly_whole_cores(machine: Machine, pool: CpuSet, count: int, sign: int) -> CpuSet | None:
+def exactly_whole_cores(machine: CpuTopology, pool: CpuSet, count: int, sign: int) -> CpuSet | None:
     """
     Whole cores out of the pool with exactly ``count`` CPUs together, or ``None`` when no choice of cores adds up to it.
 

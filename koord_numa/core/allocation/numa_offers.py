@@ -3,19 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from koord_numa.core.accounts import Accounting, Accounts
-from koord_numa.core.amounts import CPU, MILLI, Amounts
-from koord_numa.core.amplify import amplify
-from koord_numa.core.cpus.ask import Occupancy
-from koord_numa.core.cpus.orchestrate import Downgrade
+from koord_numa.core.cpus.ask import CpuOccupancy
+from koord_numa.core.cpus.bind_policies import Downgrade
 from koord_numa.core.inventory import PerNuma
 from koord_numa.core.numa.hints import mask_of
-from koord_numa.core.score.strategy import Strategy
+from koord_numa.core.numa_free import Accounting, NumaFree
+from koord_numa.core.pod_resources import amplify
+from koord_numa.core.resources import CPU, MILLI, ResourceList
+from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class CpuBinding:
     """
     CPUs of its own: of which shape, whether that shape must hold, and whom they keep away.
 
@@ -42,8 +42,8 @@ class Need:
     are but weigh ``ratio`` as much. ``scoring`` ranks equally wide sets of NUMA nodes.
     """
 
-    amounts: Amounts
-    binding: Binding | None = None
+    amounts: ResourceList
+    binding: CpuBinding | None = None
     policy: NumaPolicy = NumaPolicy.NONE
     strategy: NumaAllocateStrategy = NumaAllocateStrategy.LEAST_ALLOCATED
     scoring: Strategy | None = None
@@ -56,7 +56,7 @@ class Need:
         return self.amounts.get(CPU, 0) // MILLI if self.binding else 0
 
     @property
-    def weighed(self) -> Amounts:
+    def weighed(self) -> ResourceList:
         """The amounts with own CPUs amplified, as scores count them."""
         if self.binding is None or self.ratio <= 1:
             return self.amounts
@@ -64,7 +64,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Offers:
+class NumaOffers:
     """
     What each NUMA node can give to this need, by resource that it asks for and that some NUMA node publishes.
 
@@ -73,13 +73,13 @@ class Offers:
     can use. ``cpus``: spare CPUs per NUMA node that the binding may choose from.
     """
 
-    accounts: Accounts
+    accounts: NumaFree
     given: dict[str, PerNuma]
     units: dict[str, int]
     lacking: dict[str, int]
     free: Mapping[str, PerNuma]
     cpus: PerNuma
-    occupancy: Occupancy = field(default_factory=Occupancy)
+    occupancy: CpuOccupancy = field(default_factory=CpuOccupancy)
 
     @property
     def numa_ids(self) -> tuple[int, ...]:
@@ -92,7 +92,7 @@ class Offers:
         return mask_of(self.accounts.numa_ids)
 
 
-def offers(need: Need, accounts: Accounts, occupancy: Occupancy) -> Offers:
+def offers(need: Need, accounts: NumaFree, occupancy: CpuOccupancy) -> NumaOffers:
     """What the NUMA nodes can give to this need now."""
     wanted = [name for name in need.amounts if name in accounts.total]
     free = accounts.free
@@ -115,7 +115,7 @@ def offers(need: Need, accounts: Accounts, occupancy: Occupancy) -> Offers:
             if not amount:
                 mask |= 1 << numa
         lacking[name] = mask
-    return Offers(accounts, given, units, lacking, free, cpus, occupancy)
+    return NumaOffers(accounts, given, units, lacking, free, cpus, occupancy)
 
 
 def _limit(free: PerNuma, cpus: PerNuma) -> PerNuma:
@@ -123,7 +123,7 @@ def _limit(free: PerNuma, cpus: PerNuma) -> PerNuma:
     return tuple([min(amount, MILLI * count) for amount, count in zip(free, cpus, strict=True)])
 
 
-def _cpu_unit(binding: Binding, accounts: Accounts) -> int:
+def _cpu_unit(binding: CpuBinding, accounts: NumaFree) -> int:
     """Whole CPUs, or whole cores where those are required."""
     if binding.demanded is CpuBindPolicy.FULL_PCPUS and accounts.machine:
         return MILLI * max(1, accounts.machine.threads_per_core)

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from koord_numa.core.amounts import CPU, Amounts
 from koord_numa.core.constraints import HostPort
 from koord_numa.core.inventory import Inventory, inventory, reserve
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.ledger import Ledger
-from koord_numa.core.node import Node, Topology
+from koord_numa.core.node import Node, NodeResourceTopology
+from koord_numa.core.resources import CPU, ResourceList
 from koord_numa.core.verdicts import Rejection
 from koord_numa.core.vocabulary import CpuOwner
 
@@ -16,7 +16,7 @@ Offer = Inventory | KubeletView | Rejection
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class NodeSnapshot:
     """
     A node in the state of one moment. ``allocatable`` is without the node's own reservation. ``barred`` says why nothing may go
     there although the node itself is fine: locked by a rebind, not trusted.
@@ -25,7 +25,7 @@ class Candidate:
     node: Node
     offer: Offer
     ledger: Ledger
-    allocatable: Amounts = field(default_factory=dict)
+    allocatable: ResourceList = field(default_factory=dict)
     ports: tuple[HostPort, ...] = ()
     barred: Rejection | None = None
 
@@ -35,18 +35,18 @@ class Candidate:
         return self.allocatable.get(CPU, 0) - self.ledger.amounts.get(CPU, 0)
 
 
-def inventory_of(node: Node, topology: Topology | None) -> Inventory | Rejection | None:
+def inventory_of(node: Node, topology: NodeResourceTopology | None) -> Inventory | Rejection | None:
     """What the objects of a node offer when its CPUs are ours; ``None`` where a kubelet chooses them."""
     if topology is not None and not topology.problem and topology.owner is CpuOwner.KUBELET:
         return None
     return inventory(node, topology)
 
 
-def allocatable_of(node: Node, offer: Offer | None) -> Amounts:
+def allocatable_of(node: Node, offer: Offer | None) -> ResourceList:
     """What a node has for pods, without its own reservation."""
     return offer.allocatable if isinstance(offer, Inventory) else reserve(node.allocatable, node.reservation)
 
 
-def candidate(node: Node, offer: Offer, ledger: Ledger, ports: tuple[HostPort, ...] = ()) -> Candidate:
+def candidate(node: Node, offer: Offer, ledger: Ledger, ports: tuple[HostPort, ...] = ()) -> NodeSnapshot:
     """A node that nothing bars."""
-    return Candidate(node, offer, ledger, allocatable_of(node, offer), ports)
+    return NodeSnapshot(node, offer, ledger, allocatable_of(node, offer), ports)

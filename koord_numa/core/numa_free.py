@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from koord_numa.core.amounts import CPU, MILLI, NOTHING, add
-from koord_numa.core.amplify import amplify
-from koord_numa.core.cpus.shape import shaped
+from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.cpus.core_shapes import shaped
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory, PerNuma
 from koord_numa.core.ledger import Ledger
-from koord_numa.core.machine import Machine
+from koord_numa.core.pod_resources import amplify
+from koord_numa.core.resources import CPU, MILLI, NOTHING, add
 from koord_numa.core.vocabulary import CpuBindPolicy
 
 ACCOUNTS: Final = "accounts"
@@ -33,18 +33,18 @@ class Accounting(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class NumaAccounting:
     """How the books are kept: who counts, and how many pods may share one CPU (more than one only for embedding code)."""
 
     accounting: Accounting = Accounting.EVERY_POD
     references: int = 1
 
 
-EVERY_POD: Final = Books()
+EVERY_POD: Final = NumaAccounting()
 
 
 @dataclass(frozen=True, slots=True)
-class Accounts:
+class NumaFree:
     """
     Totals and free amounts per NUMA node, by resource; a NUMA node that does not publish a resource has 0 of it.
 
@@ -57,7 +57,7 @@ class Accounts:
     free: Mapping[str, PerNuma]
     spare: CpuSet
     loose: Mapping[str, int]
-    machine: Machine | None
+    machine: CpuTopology | None
     counted: dict[CpuBindPolicy, PerNuma] = field(default_factory=dict, compare=False, repr=False)
 
     def takeable(self, policy: CpuBindPolicy) -> PerNuma:
@@ -76,9 +76,9 @@ class Accounts:
         return sum(self.free.get(resource, ())) - self.loose.get(resource, 0)
 
 
-def accounts(inventory: Inventory, ledger: Ledger, books: Books = EVERY_POD) -> Accounts:
+def accounts(inventory: Inventory, ledger: Ledger, books: NumaAccounting = EVERY_POD) -> NumaFree:
     """The accounts of this moment, remembered until the ledger changes."""
-    known: tuple[Inventory, Books, Accounts] | None = ledger.derived.get(ACCOUNTS)
+    known: tuple[Inventory, NumaAccounting, NumaFree] | None = ledger.derived.get(ACCOUNTS)
     if known is not None and known[0] is inventory and (known[1] is books or known[1] == books):
         return known[2]
     made = _accounts(inventory, ledger, books)
@@ -86,7 +86,7 @@ def accounts(inventory: Inventory, ledger: Ledger, books: Books = EVERY_POD) -> 
     return made
 
 
-def _accounts(inventory: Inventory, ledger: Ledger, books: Books) -> Accounts:
+def _accounts(inventory: Inventory, ledger: Ledger, books: NumaAccounting) -> NumaFree:
     recorded = [ledger.numa.get(numa, NOTHING) for numa in inventory.numa_ids]
     free = {
         name: tuple(
@@ -100,7 +100,7 @@ def _accounts(inventory: Inventory, ledger: Ledger, books: Books) -> Accounts:
     if CPU in free and inventory.machine is not None:
         held = _held_cpu(inventory, inventory.machine, ledger, books)
         free[CPU] = tuple([max(0, there - taken) for there, taken in zip(inventory.totals[CPU], held, strict=True)])
-    return Accounts(
+    return NumaFree(
         numa_ids=inventory.numa_ids,
         total=inventory.totals,
         free=free,
@@ -110,7 +110,7 @@ def _accounts(inventory: Inventory, ledger: Ledger, books: Books) -> Accounts:
     )
 
 
-def _held_cpu(inventory: Inventory, machine: Machine, ledger: Ledger, books: Books) -> list[int]:
+def _held_cpu(inventory: Inventory, machine: CpuTopology, ledger: Ledger, books: NumaAccounting) -> list[int]:
     """Milli-CPU by NUMA node: recorded amounts, and CPUs that none of these speaks of."""
     every_pod = books.accounting is Accounting.EVERY_POD
     bare = 0
@@ -132,7 +132,7 @@ def _held_cpu(inventory: Inventory, machine: Machine, ledger: Ledger, books: Boo
     return held
 
 
-def _spare(inventory: Inventory, ledger: Ledger, books: Books) -> CpuSet:
+def _spare(inventory: Inventory, ledger: Ledger, books: NumaAccounting) -> CpuSet:
     if books.references == 1:
         return inventory.cpus - ledger.cpus
     full = CpuSet.of(cpu for cpu, count in ledger.references.items() if count >= books.references)
@@ -158,7 +158,7 @@ def _loose(inventory: Inventory, ledger: Ledger) -> dict[str, int]:
     return loose
 
 
-def _takeable(accounts: Accounts, policy: CpuBindPolicy) -> PerNuma:
+def _takeable(accounts: NumaFree, policy: CpuBindPolicy) -> PerNuma:
     if accounts.machine is None:
         return (0,) * len(accounts.numa_ids)
     usable = shaped(policy, accounts.machine, accounts.spare).bits

@@ -8,17 +8,17 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from koord_numa.core.accounts import accounts
-from koord_numa.core.amounts import CPU, MILLI, is_hugepages, is_native
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.machine import Machine
-from koord_numa.core.rebind.board import Board
-from koord_numa.core.rebind.company import Settled
+from koord_numa.core.numa_free import accounts
+from koord_numa.core.rebind.exclusivity import Settled
+from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.pinned_pod import PinnedPod
 from koord_numa.core.rebind.plan import reallocation_order, tenants_board
-from koord_numa.core.rebind.tenant import Tenant
 from koord_numa.core.request import PodRequest
+from koord_numa.core.resources import CPU, MILLI, is_hugepages, is_native
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NodeBindPolicy, NumaExclusive, NumaPolicy
 
 _IMPOSED: Final = {
@@ -40,7 +40,7 @@ class Defaults:
 DEFAULTS: Final = Defaults()
 
 
-def survey(inventory: Inventory, ledger: Ledger, settled: Collection[str], defaults: Defaults = DEFAULTS) -> Board:
+def survey(inventory: Inventory, ledger: Ledger, settled: Collection[str], defaults: Defaults = DEFAULTS) -> NodeLayout:
     """
     The node as a rebind sees it. ``settled`` are the uids of pods that must stay where they are, whatever the reason.
 
@@ -51,7 +51,7 @@ def survey(inventory: Inventory, ledger: Ledger, settled: Collection[str], defau
     if inventory.machine is None:
         raise ValueError(f"the CPUs of node {inventory.node} are unknown")
     machine, kept = inventory.machine, inventory.reserved
-    tenants: list[Tenant] = []
+    tenants: list[PinnedPod] = []
     staying, seated = Ledger(), []
     for holding in ledger:
         if not holding.cpus or holding.pod.uid in settled or _is_contested(holding, inventory, ledger):
@@ -73,7 +73,7 @@ def _is_contested(holding: Holding, inventory: Inventory, ledger: Ledger) -> boo
     return bool(holding.cpus & ledger.shared)
 
 
-def _kept_clear(holding: Holding, machine: Machine) -> CpuSet:
+def _kept_clear(holding: Holding, machine: CpuTopology) -> CpuSet:
     """What a pod that stays wants to have to itself, so that a rebind puts nobody there who would be in conflict with it."""
     if holding.exclusive is CpuExclusivePolicy.NONE:
         return CpuSet()
@@ -83,7 +83,7 @@ def _kept_clear(holding: Holding, machine: Machine) -> CpuSet:
     return CpuSet(_union(unit for unit in units if unit & holding.cpus.bits))
 
 
-def _settled(holdings: Iterable[Holding], machine: Machine, defaults: Defaults) -> Settled:
+def _settled(holdings: Iterable[Holding], machine: CpuTopology, defaults: Defaults) -> Settled:
     """Only pods with CPUs of their own count, as in Koordinator's node_allocation.go."""
     settled = Settled()
     for holding in holdings:
@@ -103,11 +103,11 @@ def _apart(request: PodRequest, defaults: Defaults) -> NumaExclusive:
     return defaults.apart
 
 
-def _tenant(holding: Holding, machine: Machine, imposed: NodeBindPolicy, defaults: Defaults) -> Tenant:
+def _tenant(holding: Holding, machine: CpuTopology, imposed: NodeBindPolicy, defaults: Defaults) -> PinnedPod:
     request = holding.request or _NOBODY
     bind, required = _shape(request, imposed, defaults.bind)
     count = len(holding.cpus)
-    return Tenant(
+    return PinnedPod(
         pod=holding.pod,
         cpus=holding.cpus,
         bind=bind,
@@ -138,7 +138,7 @@ def _is_tied(holding: Holding) -> bool:
     return any(amount and (is_hugepages(name) or not is_native(name)) for name, amount in holding.amounts.items())
 
 
-def _counts(machine: Machine, cpus: CpuSet) -> dict[int, int]:
+def _counts(machine: CpuTopology, cpus: CpuSet) -> dict[int, int]:
     return {numa: count for numa, bits in machine.numa_bits.items() if (count := (bits & cpus.bits).bit_count())}
 
 

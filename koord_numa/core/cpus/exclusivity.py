@@ -1,14 +1,14 @@
 """Who is on a node already, as exclusivity sees it: by CPU and by NUMA node. It reads the ledger and judges nobody."""
 
-from koord_numa.core.cpus.ask import Occupancy
+from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.cpus.ask import CpuOccupancy
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.ledger import Ledger
-from koord_numa.core.machine import Machine
 from koord_numa.core.numa import exclusive
 from koord_numa.core.vocabulary import CpuExclusivePolicy
 
 
-def cpu_occupancy(ledger: Ledger, limit: int = 1) -> Occupancy:
+def cpu_occupancy(ledger: Ledger, limit: int = 1) -> CpuOccupancy:
     """Which CPUs are held under which exclusive policy; where pods share a CPU, the one counted last decides."""
     levels = {CpuExclusivePolicy.PCPU_LEVEL: 0, CpuExclusivePolicy.NUMA_NODE_LEVEL: 0}
     for holding in ledger:
@@ -16,7 +16,7 @@ def cpu_occupancy(ledger: Ledger, limit: int = 1) -> Occupancy:
             levels[policy] &= ~holding.cpus.bits
         if holding.exclusive in levels:
             levels[holding.exclusive] |= holding.cpus.bits
-    return Occupancy(
+    return CpuOccupancy(
         pcpu_level=CpuSet(levels[CpuExclusivePolicy.PCPU_LEVEL]),
         numa_level=CpuSet(levels[CpuExclusivePolicy.NUMA_NODE_LEVEL]),
         references=ledger.references if limit > 1 else {},
@@ -24,7 +24,7 @@ def cpu_occupancy(ledger: Ledger, limit: int = 1) -> Occupancy:
     )
 
 
-def numa_occupancy(ledger: Ledger, machine: Machine | None) -> exclusive.Occupancy:
+def numa_occupancy(ledger: Ledger, machine: CpuTopology | None) -> exclusive.NumaOccupancy:
     """
     Which NUMA nodes are used by pods on a single one only, and which by a pod that spans several.
 
@@ -40,4 +40,4 @@ def numa_occupancy(ledger: Ledger, machine: Machine | None) -> exclusive.Occupan
                 shared |= mask
             else:
                 single |= mask
-    return exclusive.Occupancy(single & ~shared, shared)
+    return exclusive.NumaOccupancy(single & ~shared, shared)

@@ -14,18 +14,18 @@ from itertools import chain
 from math import comb
 from typing import Final
 
-from koord_numa.core.accounts import Accounting
-from koord_numa.core.allocation.need import Need, Offers
+from koord_numa.core.allocation.numa_offers import Need, NumaOffers
 from koord_numa.core.allocation.split import split
-from koord_numa.core.amounts import CPU, MILLI
 from koord_numa.core.inventory import PerNuma
-from koord_numa.core.numa.common import common_masks
+from koord_numa.core.numa.common_masks import common_masks
 from koord_numa.core.numa.counted import Counted, fewest_that_reach
 from koord_numa.core.numa.distances import Distances, spread
 from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
 from koord_numa.core.numa.hints import Hint, masks_of_size, numa_ids
 from koord_numa.core.numa.policies import KOORDINATOR, Decision, decide_koordinator
-from koord_numa.core.score.filling import counts, score_parts
+from koord_numa.core.numa_free import Accounting
+from koord_numa.core.resources import CPU, MILLI
+from koord_numa.core.score.node_resources import counts, score_parts
 from koord_numa.core.vocabulary import NumaExclusive, NumaPolicy
 
 WIDEST_LIST: Final = 8
@@ -39,10 +39,10 @@ COMPARED: Final = 64
 NO_DISTANCES: Final[Distances] = {}
 
 
-class Sets:
+class NumaSets:
     """The sets of NUMA nodes of one node, judged for one need. Sums are shared: a set is its lowest member and the rest."""
 
-    def __init__(self, need: Need, offers: Offers) -> None:
+    def __init__(self, need: Need, offers: NumaOffers) -> None:
         self.need, self.offers = need, offers
         ids = offers.accounts.numa_ids
         self.position = dict(zip(ids, range(len(ids)), strict=True))
@@ -146,12 +146,12 @@ def _sum(sums: dict[int, int], mask: int) -> int:
     return known
 
 
-def all_masks(offers: Offers) -> Iterator[int]:
+def all_masks(offers: NumaOffers) -> Iterator[int]:
     """Every set, narrowest first, lexicographic in the ids within a size."""
     return chain.from_iterable(masks_of_size(offers.mask, size) for size in range(1, len(offers.numa_ids) + 1))
 
 
-def hints(need: Need, offers: Offers, exclusivity: Exclusivity = UNCONSTRAINED) -> dict[str, list[Hint]]:
+def hints(need: Need, offers: NumaOffers, exclusivity: Exclusivity = UNCONSTRAINED) -> dict[str, list[Hint]]:
     """
     The hints of every resource, as Koordinator's resource_manager.go generates them: one per set that could hold the whole pod.
 
@@ -159,7 +159,7 @@ def hints(need: Need, offers: Offers, exclusivity: Exclusivity = UNCONSTRAINED) 
     """
     if not offers.given:
         return {}
-    sets = Sets(need, offers)
+    sets = NumaSets(need, offers)
     fitting = [(mask, exclusivity.score(mask, sets.score(mask))) for mask in all_masks(offers) if sets.holds(mask)]
     found: dict[str, list[Hint]] = {}
     for name in offers.given:
@@ -174,7 +174,7 @@ def hints(need: Need, offers: Offers, exclusivity: Exclusivity = UNCONSTRAINED) 
 
 def preferred(
     need: Need,
-    offers: Offers,
+    offers: NumaOffers,
     exclusivity: Exclusivity,
     suits: Callable[[int], bool] | None = None,
     distances: Distances = NO_DISTANCES,
@@ -185,7 +185,7 @@ def preferred(
     Of equally narrow sets the closest ones come first where distances are published, as the LeastNUMANodes proposal has it. Of
     these the later one wins if it is a smaller number or scores higher: Koordinator's rule and order.
     """
-    sets = Sets(need, offers)
+    sets = NumaSets(need, offers)
     if not offers.given or not sets.adds_up(sets.unlacking):
         return None
     widest = 1 if need.policy is NumaPolicy.SINGLE_NUMA_NODE else len(offers.numa_ids)
@@ -204,15 +204,15 @@ def preferred(
     return None
 
 
-def is_possible(need: Need, offers: Offers) -> bool:
+def is_possible(need: Need, offers: NumaOffers) -> bool:
     """Would the policy find a set if nobody kept anybody off? The widest set that nothing strikes tells, without a search."""
     if need.policy is NumaPolicy.SINGLE_NUMA_NODE:
         return preferred(need, offers, UNCONSTRAINED) is not None
-    sets = Sets(need, offers)
+    sets = NumaSets(need, offers)
     return sets.adds_up(sets.unlacking)
 
 
-def _of_size(sets: Sets, size: int, exclusivity: Exclusivity) -> list[int]:
+def _of_size(sets: NumaSets, size: int, exclusivity: Exclusivity) -> list[int]:
     """The sets of this size that can hold the pod, in the order in which they are compared."""
     offers = sets.offers
     if comb(len(offers.numa_ids), size) <= LISTED:
@@ -226,7 +226,7 @@ def _closed(exclusivity: Exclusivity) -> int:
     return exclusivity.occupancy.single if exclusivity.wish is NumaExclusive.REQUIRED else 0
 
 
-def _someone_prefers(sets: Sets, fitting: Iterable[int], offers: Offers) -> bool:
+def _someone_prefers(sets: NumaSets, fitting: Iterable[int], offers: NumaOffers) -> bool:
     """From here on some resource's preferred size is passed: no wider set can be preferred by all."""
     return any(not sets.touches(mask, name) for mask in fitting for name in offers.given)
 
@@ -249,7 +249,7 @@ def _closest(masks: list[int], distances: Distances) -> list[int]:
 
 
 def elect(
-    need: Need, offers: Offers, exclusivity: Exclusivity = UNCONSTRAINED, distances: Distances = NO_DISTANCES
+    need: Need, offers: NumaOffers, exclusivity: Exclusivity = UNCONSTRAINED, distances: Distances = NO_DISTANCES
 ) -> Decision:
     """
     The set of NUMA nodes that the need's policy elects, and whether it admits it; the policy is not ``NONE``.

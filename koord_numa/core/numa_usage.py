@@ -3,28 +3,28 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from koord_numa.core.accounts import accounts
-from koord_numa.core.amounts import CPU, MEMORY, MILLI, Amounts
-from koord_numa.core.candidate import Candidate
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.admission import free_on
 from koord_numa.core.kubelet.manager_state import KubeletState
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.ledger import Ledger
+from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.numa_free import accounts
+from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList
 from koord_numa.core.verdicts import Rejection
 from koord_numa.core.vocabulary import CpuBindPolicy, NodeBindPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class NumaRoom:
+class NumaUsage:
     """One NUMA node: what it has for pods at all, and what is left of it. In our units."""
 
     numa: int
-    total: Amounts
-    free: Amounts
+    total: ResourceList
+    free: ResourceList
 
 
-def rooms(candidate: Candidate) -> tuple[NumaRoom, ...]:
+def rooms(candidate: NodeSnapshot) -> tuple[NumaUsage, ...]:
     """Every NUMA node of the node, ascending; none where no topology is published or the node takes no pods at all."""
     offer = candidate.offer
     if isinstance(offer, Rejection):
@@ -34,7 +34,7 @@ def rooms(candidate: Candidate) -> tuple[NumaRoom, ...]:
     return tuple(_own_rooms(offer, candidate.ledger))
 
 
-def largest_aligned(candidate: Candidate) -> dict[str, int]:
+def largest_aligned(candidate: NodeSnapshot) -> dict[str, int]:
     """
     The CPUs, memory and devices of the NUMA node with most CPUs left, then memory: the largest request that one could serve.
 
@@ -47,14 +47,14 @@ def largest_aligned(candidate: Candidate) -> dict[str, int]:
     unit = _unit(candidate)
     left = {name: amount - candidate.ledger.amounts.get(name, 0) for name, amount in candidate.allocatable.items()}
 
-    def usable(room: NumaRoom) -> dict[str, int]:
+    def usable(room: NumaUsage) -> dict[str, int]:
         free = {name: max(0, min(amount, left.get(name, amount))) for name, amount in room.free.items()}
         return {**free, CPU: free.get(CPU, 0) // unit * unit}
 
     return max(map(usable, found), key=lambda free: (free[CPU], free.get(MEMORY, 0)))
 
 
-def _own_rooms(inventory: Inventory, ledger: Ledger) -> Iterator[NumaRoom]:
+def _own_rooms(inventory: Inventory, ledger: Ledger) -> Iterator[NumaUsage]:
     books = accounts(inventory, ledger)
     # Cores that are half taken serve no pod where cores are given whole.
     whole = books.takeable(CpuBindPolicy.FULL_PCPUS) if _whole_cores(inventory) and inventory.machine else None
@@ -62,21 +62,21 @@ def _own_rooms(inventory: Inventory, ledger: Ledger) -> Iterator[NumaRoom]:
         free = {name: row[at] for name, row in books.free.items()}
         if whole is not None and CPU in free:
             free[CPU] = min(free[CPU], whole[at] * MILLI)
-        yield NumaRoom(numa, {name: row[at] for name, row in books.total.items()}, free)
+        yield NumaUsage(numa, {name: row[at] for name, row in books.total.items()}, free)
 
 
-def _kubelet_rooms(view: KubeletView) -> Iterator[NumaRoom]:
+def _kubelet_rooms(view: KubeletView) -> Iterator[NumaUsage]:
     node = view.state.node
     empty = KubeletState.empty(node).books
     for numa in node.machine.numa_ids:
-        yield NumaRoom(numa, free_on(node, empty, numa), free_on(node, view.state.books, numa))
+        yield NumaUsage(numa, free_on(node, empty, numa), free_on(node, view.state.books, numa))
 
 
 def _whole_cores(inventory: Inventory) -> bool:
     return inventory.bind is NodeBindPolicy.FULL_PCPUS_ONLY
 
 
-def _unit(candidate: Candidate) -> int:
+def _unit(candidate: NodeSnapshot) -> int:
     offer = candidate.offer
     if isinstance(offer, KubeletView):
         return MILLI * max(1, offer.cores.threads)

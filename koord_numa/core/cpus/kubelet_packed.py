@@ -9,15 +9,15 @@ units as the need allows and leaves the rest to the next, finer one. As the kube
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.ask import NotEnoughCpus
-from koord_numa.core.cpus.layout import Place, layout_of
+from koord_numa.core.cpus.layout import TopologyDomain, layout_of
 from koord_numa.core.cpus.static_options import StaticOptions
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.machine import Machine
 from koord_numa.core.ordering import fullest_first
 
 
-def take_packed(machine: Machine, available: CpuSet, count: int, options: StaticOptions) -> CpuSet | NotEnoughCpus:
+def take_packed(machine: CpuTopology, available: CpuSet, count: int, options: StaticOptions) -> CpuSet | NotEnoughCpus:
     """Take exactly ``count`` of the available CPUs; of the options, spreading over cores and uncore alignment matter."""
     free = available.bits & machine.bits
     if count > free.bit_count():
@@ -25,7 +25,7 @@ def take_packed(machine: Machine, available: CpuSet, count: int, options: Static
     return CpuSet(pack(machine, free, count, options))
 
 
-def pack(machine: Machine, free: int, count: int, options: StaticOptions) -> int:
+def pack(machine: CpuTopology, free: int, count: int, options: StaticOptions) -> int:
     """The same on CPU bits, where at least ``count`` are known to be free."""
     if count < 1:
         return 0
@@ -38,7 +38,7 @@ def pack(machine: Machine, free: int, count: int, options: StaticOptions) -> int
     return packing.taken
 
 
-def _by_free(places: Sequence[Place], free: int) -> list[Place]:
+def _by_free(places: Sequence[TopologyDomain], free: int) -> list[TopologyDomain]:
     """Those of the places that have free CPUs, fewest first, then by id."""
     counts = {place.id: (place.bits & free).bit_count() for place in places if place.bits & free}
     known = {place.id: place for place in places}
@@ -50,7 +50,7 @@ class _Packing:
 
     __slots__ = ("free", "layout", "machine", "need", "numa_first", "taken")
 
-    def __init__(self, machine: Machine, free: int, need: int) -> None:
+    def __init__(self, machine: CpuTopology, free: int, need: int) -> None:
         self.machine = machine
         self.layout = layout_of(machine)
         self.numa_first = machine.counts.sockets >= machine.counts.numa
@@ -64,11 +64,11 @@ class _Packing:
         self.taken |= bits
         self.need -= bits.bit_count()
 
-    def outer(self) -> list[Place]:
+    def outer(self) -> list[TopologyDomain]:
         """The places of the outer level."""
         return _by_free(self.layout.numas if self.numa_first else self.layout.sockets, self.free)
 
-    def inner(self) -> list[Place]:
+    def inner(self) -> list[TopologyDomain]:
         """The places of the inner level, outer place by outer place."""
         places = self.layout.sockets if self.numa_first else self.layout.numas
         return [
@@ -77,11 +77,11 @@ class _Packing:
             for place in _by_free([p for p in places if p.bits & outer.bits & self.free], self.free)
         ]
 
-    def numas(self) -> list[Place]:
+    def numas(self) -> list[TopologyDomain]:
         """NUMA nodes in the order of their level."""
         return self.outer() if self.numa_first else self.inner()
 
-    def sockets(self) -> list[Place]:
+    def sockets(self) -> list[TopologyDomain]:
         """Sockets in the order of their level."""
         return self.inner() if self.numa_first else self.outer()
 
@@ -101,7 +101,7 @@ def _steps(packing: _Packing, options: StaticOptions) -> Iterator[Iterable[int]]
         yield _single_cpus_by_socket(packing)
 
 
-def _whole_places(packing: _Packing, places: Sequence[Place], size: int | None) -> Iterator[int]:
+def _whole_places(packing: _Packing, places: Sequence[TopologyDomain], size: int | None) -> Iterator[int]:
     """Completely free places no larger than the need. A socket counts as free by the machine's average size."""
     for place in places:
         mine = place.bits & packing.free
@@ -120,7 +120,7 @@ def _uncore_aligned(packing: _Packing) -> Iterator[int]:
             yield part
 
 
-def _uncores(packing: _Packing) -> list[Place]:
+def _uncores(packing: _Packing) -> list[TopologyDomain]:
     """Uncore caches, NUMA node by NUMA node."""
     return [
         uncore
@@ -129,7 +129,7 @@ def _uncores(packing: _Packing) -> list[Place]:
     ]
 
 
-def _part_of(packing: _Packing, uncore: Place) -> int:
+def _part_of(packing: _Packing, uncore: TopologyDomain) -> int:
     """The free CPUs of the lowest cores that could hold the need; an odd need leaves out one sibling."""
     threads = max(1, packing.machine.threads_per_core)
     cores = [mine for core in uncore.cores if (mine := core & packing.free)]

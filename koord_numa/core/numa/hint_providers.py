@@ -7,7 +7,7 @@ A provider knows one kind of resource. It never sees another provider's hints, a
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from koord_numa.core.machine import MAX_NUMA
+from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hints import ANYWHERE, NOWHERE, Hint
 

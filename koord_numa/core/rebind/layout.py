@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.machine import Machine
-from koord_numa.core.rebind.company import NOBODY_SETTLED, Company, Settled
 from koord_numa.core.rebind.cores import Cores, cores_of
-from koord_numa.core.rebind.tenant import Quality, Tenant
+from koord_numa.core.rebind.exclusivity import NOBODY_SETTLED, ExclusivityRules, Settled
+from koord_numa.core.rebind.pinned_pod import PinnedPod, Quality
 from koord_numa.core.vocabulary import CpuBindPolicy
 
 Arrangement = tuple[int, ...]
@@ -48,7 +48,7 @@ class Friction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Board:
+class NodeLayout:
     """
     One node to repack. ``fixed`` are CPUs that nobody may be given: reserved, and those of pods that cannot be moved.
 
@@ -56,8 +56,8 @@ class Board:
     says where pods are that cannot be moved. Memos make thousands of evaluations cheap; they never change an answer.
     """
 
-    machine: Machine
-    tenants: tuple[Tenant, ...]
+    machine: CpuTopology
+    tenants: tuple[PinnedPod, ...]
     fixed: CpuSet = CpuSet()
     room: Mapping[int, int] = field(default_factory=dict)
     settled: Settled = NOBODY_SETTLED
@@ -106,9 +106,9 @@ class Board:
         return self.company.concerned
 
     @cached_property
-    def company(self) -> Company:
+    def company(self) -> ExclusivityRules:
         """Who wants to be alone, and where."""
-        return Company(self.machine, self.tenants, self.settled)
+        return ExclusivityRules(self.machine, self.tenants, self.settled)
 
     def free(self, arrangement: Sequence[int]) -> int:
         """Bits of the usable CPUs that nobody holds."""

@@ -10,7 +10,7 @@ is one that the board allows, and less harm counts more than anything else.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from koord_numa.core.rebind.board import Arrangement, Board, Figures, Friction
+from koord_numa.core.rebind.layout import Arrangement, Figures, Friction, NodeLayout
 
 Changes = Mapping[int, int]
 """New CPU bits by the index of the tenant."""
@@ -20,7 +20,7 @@ Changes = Mapping[int, int]
 class Standing:
     """Seats on a board, what is free beside them, and their worth. ``seat_harm`` is the share of ``harm`` of tenants seen alone."""
 
-    board: Board
+    board: NodeLayout
     seats: Arrangement
     free: int
     seat_harm: int
@@ -66,7 +66,7 @@ class Standing:
         return made if made.worth < self.worth else None
 
 
-def standing_of(board: Board, seats: Arrangement) -> Standing:
+def standing_of(board: NodeLayout, seats: Arrangement) -> Standing:
     """A whole arrangement counted from nothing. Sizes and CPUs per NUMA node must be as the tenants need them."""
     free, figures, friction = board.free(seats), board.figures(seats), board.friction(seats)
     seat_harm = sum(board.seat(index, bits).harm for index, bits in enumerate(seats))

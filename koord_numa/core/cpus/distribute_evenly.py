@@ -8,20 +8,20 @@ stands above the take, which chooses inside each NUMA node.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, NotEnoughCpus, Occupancy
+from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, CpuOccupancy, NotEnoughCpus
 from koord_numa.core.cpus.layout import layout_of
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.machine import Machine
 from koord_numa.core.ordering import emptiest_first
 from koord_numa.core.vocabulary import CpuBindPolicy
 
 
 def take_evenly(
     ask: CpuAsk,
-    machine: Machine,
+    machine: CpuTopology,
     available: CpuSet,
-    occupancy: Occupancy = UNOCCUPIED,
+    occupancy: CpuOccupancy = UNOCCUPIED,
     preferred: CpuSet = EMPTY,
 ) -> CpuSet | NotEnoughCpus:
     """Take exactly ``ask.count`` of the available CPUs, as many from each NUMA node as from any other, preferred ones first."""
@@ -51,7 +51,7 @@ def even_shares(capacity: Mapping[int, int], units: int) -> dict[int, int]:
     return shares
 
 
-def _evenly(ask: CpuAsk, machine: Machine, free: CpuSet, occupancy: Occupancy) -> CpuSet:
+def _evenly(ask: CpuAsk, machine: CpuTopology, free: CpuSet, occupancy: CpuOccupancy) -> CpuSet:
     taken = EMPTY
     threads = machine.threads_per_core
     if ask.bind is CpuBindPolicy.FULL_PCPUS and threads > 1:
@@ -61,7 +61,7 @@ def _evenly(ask: CpuAsk, machine: Machine, free: CpuSet, occupancy: Occupancy) -
     return taken | _from_each(rest, machine, free - taken, occupancy, 1)
 
 
-def _from_each(ask: CpuAsk, machine: Machine, free: CpuSet, occupancy: Occupancy, unit: int) -> CpuSet:
+def _from_each(ask: CpuAsk, machine: CpuTopology, free: CpuSet, occupancy: CpuOccupancy, unit: int) -> CpuSet:
     """Equal shares of up to ``ask.count`` free CPUs, in multiples of ``unit``."""
     pools = {place.id: CpuSet(place.bits & free.bits) for place in layout_of(machine).numas}
     shares = even_shares({numa: len(pool) // unit for numa, pool in pools.items()}, ask.count // unit)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from koord_numa.core.numa.counted import Counted
+from koord_numa.core.numa.hint_providers import Takes, hints_of
 from koord_numa.core.numa.hints import ANYWHERE, Hint, numa_ids
-from koord_numa.core.numa.merge import narrowest, nothing_denied, preferred_masks
-from koord_numa.core.numa.providers import Takes, hints_of
+from koord_numa.core.numa.kubelet_merge import narrowest, nothing_denied, preferred_masks
 from koord_numa.core.numa.reachable import reachable_masks
 
 Place = tuple[int, ...]

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from koord_numa.core.rebind.board import Board
 from koord_numa.core.rebind.cores import lowest
+from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.pick import neighbours_to_avoid, seat
-from koord_numa.core.rebind.place import Counts, best_single, over, place, useful
-from koord_numa.core.rebind.standing import Changes, Standing
+from koord_numa.core.rebind.place_pod import Counts, best_single, over, place, useful
+from koord_numa.core.rebind.regression import Changes, Standing
 
 _SETS: Final = 6
 """So many sets of NUMA nodes of one size are tried for a tenant that no single one can hold."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class LocalMove:
     """One kind of change: to whom (tenants' indices, or NUMA ids) it may apply, and the changes that it tries for one."""
 
     subjects: Callable[[Standing], list[int]]
@@ -224,21 +224,21 @@ def _vacated(standing: Standing, numa: int) -> Iterator[Changes]:
             yield {index: following}
 
 
-WAYS: Final = (
-    Way(_harmed, _moved),
-    Way(_harmed, _gathered),
-    Way(_every_numa, _vacated),
-    Way(_crossing, _moved),
-    Way(_crossing, _gathered),
-    Way(_every_numa, _compacted),
-    Way(_badly_seated, _moved),
-    Way(_crossing, _exchanged),
-    Way(_everyone, _moved),
-    Way(_badly_seated, _exchanged),
+LOCAL_MOVES: Final = (
+    LocalMove(_harmed, _moved),
+    LocalMove(_harmed, _gathered),
+    LocalMove(_every_numa, _vacated),
+    LocalMove(_crossing, _moved),
+    LocalMove(_crossing, _gathered),
+    LocalMove(_every_numa, _compacted),
+    LocalMove(_badly_seated, _moved),
+    LocalMove(_crossing, _exchanged),
+    LocalMove(_everyone, _moved),
+    LocalMove(_badly_seated, _exchanged),
 )
 
 
-def _floats(board: Board, index: int) -> bool:
+def _floats(board: NodeLayout, index: int) -> bool:
     return board.tenants[index].per_numa is None
 
 
@@ -259,5 +259,5 @@ def _span(standing: Standing, index: int) -> int:
     return standing.board.seat(index, standing.seats[index]).numa_nodes
 
 
-def _counts(board: Board, bits: int) -> Counts:
+def _counts(board: NodeLayout, bits: int) -> Counts:
     return {numa: count for numa, here in board.machine.numa_bits.items() if (count := (bits & here).bit_count())}

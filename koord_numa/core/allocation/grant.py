@@ -5,27 +5,27 @@ Carries an elected set of NUMA nodes out: shares of every amount, then CPUs. It 
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.accounts import Accounting
-from koord_numa.core.allocation.need import Binding, Need, Offers
+from koord_numa.core.allocation.numa_offers import CpuBinding, Need, NumaOffers
 from koord_numa.core.allocation.split import split
-from koord_numa.core.amounts import CPU, MILLI, Amounts
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.ask import CpuAsk, NotEnoughCpus
-from koord_numa.core.cpus.orchestrate import CpuWish, pick_cpus
+from koord_numa.core.cpus.bind_policies import CpuPolicies, pick_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.machine import Machine
+from koord_numa.core.numa_free import Accounting
+from koord_numa.core.resources import CPU, MILLI, ResourceList
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class CpuGrant:
     """What the pod gets: amounts per NUMA node, ascending, and CPUs of its own. ``notes``: which wishes could not be met."""
 
-    numa: tuple[tuple[int, Amounts], ...] = ()
+    numa: tuple[tuple[int, ResourceList], ...] = ()
     cpus: CpuSet = EMPTY
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Short:
+class Shortage:
     """What there is not enough of on the set: resources, or CPUs (then ``why`` says of which shape, ``found`` how many)."""
 
     resources: tuple[str, ...] = ()
@@ -33,10 +33,10 @@ class Short:
     why: str = "not enough free CPUs"
 
 
-NOTHING_GIVEN: Final = Given()
+NOTHING_GIVEN: Final = CpuGrant()
 
 
-def place(need: Need, offers: Offers, mask: int | None) -> Given | Short:
+def place(need: Need, offers: NumaOffers, mask: int | None) -> CpuGrant | Shortage:
     """
     Place the whole need on exactly this set of NUMA nodes; on ``None`` only CPUs are placed, wherever they are.
 
@@ -57,14 +57,16 @@ def place(need: Need, offers: Offers, mask: int | None) -> Given | Short:
             if part:
                 shares[ids[at]][name] = part
     if short:
-        return Short(tuple(sorted(short)))
+        return Shortage(tuple(sorted(short)))
     numa = tuple([(numa, amounts) for numa, amounts in shares.items() if amounts])
     if need.binding is None:
-        return Given(numa)
+        return CpuGrant(numa)
     return _cpus_of(need, need.binding, offers, numa)
 
 
-def _cpus_of(need: Need, binding: Binding, offers: Offers, numa: tuple[tuple[int, Amounts], ...]) -> Given | Short:
+def _cpus_of(
+    need: Need, binding: CpuBinding, offers: NumaOffers, numa: tuple[tuple[int, ResourceList], ...]
+) -> CpuGrant | Shortage:
     machine = _machine(offers)
     taken = EMPTY
     notes: list[str] = []
@@ -72,13 +74,13 @@ def _cpus_of(need: Need, binding: Binding, offers: Offers, numa: tuple[tuple[int
         here = CpuSet(machine.numa_bits.get(node, 0) & offers.accounts.spare.bits)
         found = pick_cpus(_wish(need, binding, amounts.get(CPU, 0) // MILLI), machine, here, offers.occupancy)
         if isinstance(found, NotEnoughCpus):
-            return Short(found=len(taken) + found.found, why=found.why)
+            return Shortage(found=len(taken) + found.found, why=found.why)
         taken |= found.cpus
         notes += [note for note in found.notes if note not in notes]
-    return Given(numa, taken, tuple(notes)) if len(taken) == need.cpus else Short(found=len(taken))
+    return CpuGrant(numa, taken, tuple(notes)) if len(taken) == need.cpus else Shortage(found=len(taken))
 
 
-def _cpus_anywhere(need: Need, offers: Offers) -> Given | Short:
+def _cpus_anywhere(need: Need, offers: NumaOffers) -> CpuGrant | Shortage:
     if need.binding is None:
         return NOTHING_GIVEN
     spare = offers.accounts.spare
@@ -86,11 +88,11 @@ def _cpus_anywhere(need: Need, offers: Offers) -> Given | Short:
         spare = _unclaimed(need, need.binding, offers, spare)
     found = pick_cpus(_wish(need, need.binding, need.cpus), _machine(offers), spare, offers.occupancy)
     if isinstance(found, NotEnoughCpus):
-        return Short(found=found.found, why=found.why)
-    return Given(cpus=found.cpus, notes=found.notes)
+        return Shortage(found=found.found, why=found.why)
+    return CpuGrant(cpus=found.cpus, notes=found.notes)
 
 
-def _unclaimed(need: Need, binding: Binding, offers: Offers, spare: CpuSet) -> CpuSet:
+def _unclaimed(need: Need, binding: CpuBinding, offers: NumaOffers, spare: CpuSet) -> CpuSet:
     """No more CPUs of a NUMA node than its amounts leave: the rest is what pods without own CPUs were promised there."""
     given = offers.given.get(CPU)
     if given is None:
@@ -105,12 +107,12 @@ def _unclaimed(need: Need, binding: Binding, offers: Offers, spare: CpuSet) -> C
     return spare
 
 
-def _machine(offers: Offers) -> Machine:
+def _machine(offers: NumaOffers) -> CpuTopology:
     if offers.accounts.machine is None:
         raise ValueError("CPUs cannot be taken from a machine whose CPUs are unknown")
     return offers.accounts.machine
 
 
-def _wish(need: Need, binding: Binding, count: int) -> CpuWish:
+def _wish(need: Need, binding: CpuBinding, count: int) -> CpuPolicies:
     ask = CpuAsk(count=count, bind=binding.policy, exclusive=binding.exclusive, strategy=need.strategy)
-    return CpuWish(ask, required=binding.required, downgrade=binding.downgrade)
+    return CpuPolicies(ask, required=binding.required, downgrade=binding.downgrade)
