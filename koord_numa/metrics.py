@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from koord_numa import __version__
 from koord_numa.cluster.events import EventRecorder
-from koord_numa.cluster.lease import Alone, LeaseElection
+from koord_numa.cluster.leader_election import LeaderElection, NoElection
 from koord_numa.cluster.loop_lag import LoopLag
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
@@ -33,7 +33,7 @@ class Subjects:
 
     engine: Engine
     sources: Sources
-    lease: LeaseElection | Alone
+    lease: LeaderElection | NoElection
     recorder: EventRecorder
     lag: LoopLag
     topology_ages: Callable[[], Mapping[str, float]]

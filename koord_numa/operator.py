@@ -20,8 +20,8 @@ import kopf
 
 from koord_numa.cluster.backoff import Backoff
 from koord_numa.handlers import triggers
-from koord_numa.handlers.kopf_run import run_kopf
-from koord_numa.handlers.kopf_settings import configure
+from koord_numa.handlers.embedding import run_kopf
+from koord_numa.handlers.settings import configure
 from koord_numa.pod_watch import PodWatch
 from koord_numa.runtime import DEFAULT_PORT, Options, Runtime
 from koord_numa.settings import Settings, load_settings

@@ -12,14 +12,14 @@ from enum import Enum
 from typing import Any, Final
 
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.listing import Kind, list_first_served
-from koord_numa.cluster.mirror import Mirror, Sink
+from koord_numa.cluster.informer import Informer, Sink
+from koord_numa.cluster.lister import ListedKind, list_first_served
 from koord_numa.cluster.resources import PODS
 from koord_numa.core.request import Pod
 from koord_numa.engine.engine import Engine, Source
-from koord_numa.handlers.census import Census
-from koord_numa.handlers.kopf_settings import waiting_pods
-from koord_numa.handlers.reception import Reception
+from koord_numa.handlers.dispatch import Dispatcher
+from koord_numa.handlers.resync import Resync
+from koord_numa.handlers.settings import waiting_pods
 from koord_numa.wire.pods import parse_pod
 
 ALL_PODS: Final = "status.phase!=Succeeded"
@@ -38,7 +38,7 @@ class PodWatch(Enum):
     KOPF = "kopf"
 
 
-def pods_watched_by_us(api: Api, engine: Engine) -> Mirror[Pod]:
+def pods_watched_by_us(api: Api, engine: Engine) -> Informer[Pod]:
     """Every pod, waiting or not, ours or not, through one list and watch."""
     ours = frozenset(engine.settings.scheduler_names)
 
@@ -67,24 +67,24 @@ def pods_watched_by_us(api: Api, engine: Engine) -> Mirror[Pod]:
         engine.synced(Source.BOUND)
         engine.synced(Source.WAITING)
 
-    return Mirror(api, Kind(PODS, read, ALL_PODS), Sink(replace, observe, synced))
+    return Informer(api, ListedKind(PODS, read, ALL_PODS), Sink(replace, observe, synced))
 
 
-def pods_beside_kopf(api: Api, engine: Engine) -> tuple[Mirror[Pod], Mirror[Pod]]:
+def pods_beside_kopf(api: Api, engine: Engine) -> tuple[Informer[Pod], Informer[Pod]]:
     """Pods with a node, and pods of other schedulers for which one is being freed."""
     not_ours = "".join(f",spec.schedulerName!={name}" for name in engine.settings.scheduler_names)
-    bound = Kind(PODS, parse_pod, BOUND_PODS)
-    nominated = Kind(PODS, parse_pod, NOMINATED_PODS + not_ours, title="pods nominated by others")
+    bound = ListedKind(PODS, parse_pod, BOUND_PODS)
+    nominated = ListedKind(PODS, parse_pod, NOMINATED_PODS + not_ours, title="pods nominated by others")
     return (
-        Mirror(api, bound, Sink(engine.replace_bound, engine.observe_bound, lambda: engine.synced(Source.BOUND))),
-        Mirror(api, nominated, Sink(engine.replace_nominated, engine.observe_nominated)),
+        Informer(api, bound, Sink(engine.replace_bound, engine.observe_bound, lambda: engine.synced(Source.BOUND))),
+        Informer(api, nominated, Sink(engine.replace_nominated, engine.observe_nominated)),
     )
 
 
-def census_of_waiting_pods(api: Api, engine: Engine, reception: Reception) -> Census[Any]:
+def census_of_waiting_pods(api: Api, engine: Engine, reception: Dispatcher) -> Resync[Any]:
     """What Kopf has reported, checked against a list of our own."""
-    waiting = Kind(PODS, reception.listed_pod, waiting_pods(engine.settings.scheduler_names))
-    return Census(
+    waiting = ListedKind(PODS, reception.listed_pod, waiting_pods(engine.settings.scheduler_names))
+    return Resync(
         "waiting pods",
         reception.waiting,
         lambda: list_first_served(api, (waiting,)),

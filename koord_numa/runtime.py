@@ -20,18 +20,18 @@ from prometheus_client import CollectorRegistry
 from koord_numa import __version__
 from koord_numa.cluster.binder import ApiBinder
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.events import EventRecorder, Limits
-from koord_numa.cluster.health import HealthServer, Questions
-from koord_numa.cluster.lease import Alone, LeaseElection, Term
+from koord_numa.cluster.events import EventLimits, EventRecorder
+from koord_numa.cluster.http_server import HttpServer, StatusProviders
+from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, NoElection
 from koord_numa.cluster.loop_lag import LoopLag
 from koord_numa.cluster.rebind_writer import ApiRebindWriter
-from koord_numa.cluster.roster import Roster
+from koord_numa.cluster.schedulable_nodes import SchedulableNodes
 from koord_numa.crew import Crew
 from koord_numa.engine.engine import Engine
 from koord_numa.engine.outside import Outside
 from koord_numa.engine.rebind.desk import RebindDesk
 from koord_numa.engine.rebind.errand import RebindPorts
-from koord_numa.handlers.reception import Reception
+from koord_numa.handlers.dispatch import Dispatcher
 from koord_numa.inspection import node_sheet, pod_sheet
 from koord_numa.metrics import NodeNumbers, SchedulerNumbers, Subjects
 from koord_numa.pod_watch import PodWatch
@@ -81,18 +81,18 @@ class Runtime:
         self.api = api
         self.crew = Crew()
         self.identity = options.identity or f"{gethostname()}_{uuid4()}"
-        self.lease = self._election(settings.lease) if options.elect else Alone()
-        self.recorder = EventRecorder(api, self.identity, Limits(settings.events))
-        self.roster = Roster()
+        self.lease = self._election(settings.lease) if options.elect else NoElection()
+        self.recorder = EventRecorder(api, self.identity, EventLimits(settings.events))
+        self.roster = SchedulableNodes()
         self.engine = Engine(
             settings,
             Outside(ApiBinder(api, self.roster.takes_pods), self.recorder, self.lease, resource_status),
         )
         self.rebinds = RebindDesk(self.engine, RebindPorts(ApiRebindWriter(api), self.recorder))
-        self.reception = Reception(self.engine, self.rebinds)
+        self.reception = Dispatcher(self.engine, self.rebinds)
         self.sources = sources_of(api, self.engine, self.roster, self.reception, options.pods)
         self.lag = LoopLag()
-        self.health = HealthServer(self._questions(), options.port or 0)
+        self.health = HttpServer(self._questions(), options.port or 0)
         self._stopped = False
 
     @classmethod
@@ -105,7 +105,7 @@ class Runtime:
         if self.options.port is not None:
             await self.health.start()
             _log.info("serving /healthz, /readyz and /metrics on port %d", self.health.port)
-        if isinstance(self.lease, LeaseElection):
+        if isinstance(self.lease, LeaderElection):
             self.crew.start("lease", self.lease.run())
         self.crew.start("events", self.recorder.run())
         self.crew.start("loop lag", self.lag.run())
@@ -130,7 +130,7 @@ class Runtime:
         await self.crew.finish("engine", SETTLING)
         await self.crew.finish("rebinds", SETTLING)
         await self.crew.stop("lease")
-        if isinstance(self.lease, LeaseElection):
+        if isinstance(self.lease, LeaderElection):
             await self.lease.release()
         await self.crew.stop()
         with suppress(TimeoutError):
@@ -139,9 +139,9 @@ class Runtime:
         await self.health.stop()
         await self.api.close()
 
-    def _election(self, lease: LeaseSettings) -> LeaseElection:
-        term = Term(lease.name, lease.namespace, self.identity, lease.duration, lease.renew, lease.retry)
-        return LeaseElection(self.api, term, elected=self._elected, prepare=self._catch_up)
+    def _election(self, lease: LeaseSettings) -> LeaderElection:
+        term = LeaseConfig(lease.name, lease.namespace, self.identity, lease.duration, lease.renew, lease.retry)
+        return LeaderElection(self.api, term, elected=self._elected, prepare=self._catch_up)
 
     async def _catch_up(self) -> None:
         """See everything that the leader before us has written, not only what our watches have shown so far."""
@@ -151,13 +151,13 @@ class Runtime:
     def _elected(self) -> None:
         self.engine.kick()
 
-    def _questions(self) -> Questions:
+    def _questions(self) -> StatusProviders:
         ages = self.reception.topology_ages
         subjects = Subjects(self.engine, self.sources, self.lease, self.recorder, self.lag, ages)
         page, nodes = CollectorRegistry(), CollectorRegistry()
         page.register(SchedulerNumbers(subjects))
         nodes.register(NodeNumbers(subjects))
-        return Questions(
+        return StatusProviders(
             self._unhealthy,
             self._not_ready,
             page,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.listing import Kind, list_first_served
-from koord_numa.cluster.mirror import Mirror, Sink
+from koord_numa.cluster.informer import Informer, Sink
+from koord_numa.cluster.lister import ListedKind, list_first_served
 from koord_numa.cluster.resources import (
     BUDGETS,
     CLAIMS,
@@ -22,11 +22,11 @@ from koord_numa.cluster.resources import (
     TOPOLOGIES,
     VOLUMES,
 )
-from koord_numa.cluster.roster import Roster
+from koord_numa.cluster.schedulable_nodes import SchedulableNodes
 from koord_numa.core.node import Node
 from koord_numa.engine.engine import Engine, Source
-from koord_numa.handlers.census import Census
-from koord_numa.handlers.reception import Reception
+from koord_numa.handlers.dispatch import Dispatcher
+from koord_numa.handlers.resync import Resync
 from koord_numa.pod_watch import PodWatch, census_of_waiting_pods, pods_beside_kopf, pods_watched_by_us
 from koord_numa.wire.budgets import parse_budget
 from koord_numa.wire.namespaces import parse_namespace
@@ -42,12 +42,12 @@ class Sources:
     wait for them. Censuses check what Kopf has reported.
     """
 
-    essential: tuple[Mirror[Any], ...]
-    other: tuple[Mirror[Any], ...]
-    censuses: tuple[Census[Any], ...]
+    essential: tuple[Informer[Any], ...]
+    other: tuple[Informer[Any], ...]
+    censuses: tuple[Resync[Any], ...]
 
     @property
-    def mirrors(self) -> tuple[Mirror[Any], ...]:
+    def mirrors(self) -> tuple[Informer[Any], ...]:
         """All mirrors."""
         return self.essential + self.other
 
@@ -59,7 +59,7 @@ class Sources:
             yield from _complaint(census.what, census.synced, census.problem)
 
 
-def sources_of(api: Api, engine: Engine, roster: Roster, reception: Reception, watch: PodWatch) -> Sources:
+def sources_of(api: Api, engine: Engine, roster: SchedulableNodes, reception: Dispatcher, watch: PodWatch) -> Sources:
     """Everything that tells this engine something; ``watch`` says who watches pods that wait."""
 
     def replace_nodes(nodes: list[Node]) -> None:
@@ -70,13 +70,15 @@ def sources_of(api: Api, engine: Engine, roster: Roster, reception: Reception, w
         roster.observe(event, node)
         engine.observe_node(event, node)
 
-    nodes = Mirror(api, Kind(NODES, parse_node), Sink(replace_nodes, observe_node, lambda: engine.synced(Source.NODES)))
-    namespaces = Mirror(
+    nodes = Informer(
+        api, ListedKind(NODES, parse_node), Sink(replace_nodes, observe_node, lambda: engine.synced(Source.NODES))
+    )
+    namespaces = Informer(
         api,
-        Kind(NAMESPACES, parse_namespace),
+        ListedKind(NAMESPACES, parse_namespace),
         Sink(engine.namespaces.replace, engine.namespaces.observe, lambda: engine.synced(Source.NAMESPACES)),
     )
-    budgets = Mirror(api, Kind(BUDGETS, parse_budget), Sink(engine.replace_budgets, engine.observe_budget))
+    budgets = Informer(api, ListedKind(BUDGETS, parse_budget), Sink(engine.replace_budgets, engine.observe_budget))
     storage, censuses = _storage(api, engine), _censuses(api, engine, reception)
     if watch is PodWatch.OURS:
         return Sources((pods_watched_by_us(api, engine), nodes, namespaces), (budgets, *storage), censuses)
@@ -85,12 +87,12 @@ def sources_of(api: Api, engine: Engine, roster: Roster, reception: Reception, w
     return Sources((bound, nodes, namespaces), (budgets, nominated, *storage), (waiting, *censuses))
 
 
-def _storage(api: Api, engine: Engine) -> tuple[Mirror[Any], ...]:
+def _storage(api: Api, engine: Engine) -> tuple[Informer[Any], ...]:
     """Pods with claims wait until all three kinds are known."""
     room = engine.storage
     missing = {CLAIMS, VOLUMES, STORAGE_CLASSES}
 
-    def known(kind: Kind[Any]) -> Callable[[], None]:
+    def known(kind: ListedKind[Any]) -> Callable[[], None]:
         def synced() -> None:
             missing.discard(kind.resource)
             if not missing:
@@ -99,28 +101,28 @@ def _storage(api: Api, engine: Engine) -> tuple[Mirror[Any], ...]:
         return synced
 
     claims, volumes, classes = (
-        Kind(CLAIMS, parse_claim),
-        Kind(VOLUMES, parse_volume),
-        Kind(STORAGE_CLASSES, parse_storage_class),
+        ListedKind(CLAIMS, parse_claim),
+        ListedKind(VOLUMES, parse_volume),
+        ListedKind(STORAGE_CLASSES, parse_storage_class),
     )
     return (
-        Mirror(api, claims, Sink(room.replace_claims, room.observe_claim, known(claims))),
-        Mirror(api, volumes, Sink(room.replace_volumes, room.observe_volume, known(volumes))),
-        Mirror(api, classes, Sink(room.replace_classes, room.observe_class, known(classes))),
+        Informer(api, claims, Sink(room.replace_claims, room.observe_claim, known(claims))),
+        Informer(api, volumes, Sink(room.replace_volumes, room.observe_volume, known(volumes))),
+        Informer(api, classes, Sink(room.replace_classes, room.observe_class, known(classes))),
     )
 
 
-def _censuses(api: Api, engine: Engine, reception: Reception) -> tuple[Census[Any], ...]:
-    topologies = tuple(Kind(resource, reception.listed_topology, optional=True) for resource in TOPOLOGIES)
-    rebinds = Kind(REBINDS, parse_rebind, optional=True)
+def _censuses(api: Api, engine: Engine, reception: Dispatcher) -> tuple[Resync[Any], ...]:
+    topologies = tuple(ListedKind(resource, reception.listed_topology, optional=True) for resource in TOPOLOGIES)
+    rebinds = ListedKind(REBINDS, parse_rebind, optional=True)
     return (
-        Census(
+        Resync(
             "NodeResourceTopologies",
             reception.topologies,
             lambda: list_first_served(api, topologies),
             lambda: engine.synced(Source.TOPOLOGIES),
         ),
-        Census("RebindResources", reception.rebinds, lambda: list_first_served(api, (rebinds,))),
+        Resync("RebindResources", reception.rebinds, lambda: list_first_served(api, (rebinds,))),
     )
 
 

@@ -13,7 +13,7 @@ import click
 import yaml
 
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.listing import Kind, list_all, list_first_served
+from koord_numa.cluster.lister import ListedKind, list_all, list_first_served
 from koord_numa.cluster.resources import (
     BUDGETS,
     CLAIMS,
@@ -106,12 +106,12 @@ async def read_facts(api: Api) -> Facts:
     for kind, resource in _LISTED.items():
         name, parse = PARSERS[kind]
         try:
-            getattr(facts, name).extend((await list_all(api, Kind(resource, parse))).objects)
+            getattr(facts, name).extend((await list_all(api, ListedKind(resource, parse))).objects)
         except Forbidden as error:
             if resource in _USUAL_RIGHTS:
                 raise
             facts.unread[resource] = str(error)
-    kinds = tuple(Kind(resource, parse_topology, optional=True) for resource in TOPOLOGIES)
+    kinds = tuple(ListedKind(resource, parse_topology, optional=True) for resource in TOPOLOGIES)
     facts.topologies.extend(await list_first_served(api, kinds))
     return facts
 

@@ -18,7 +18,7 @@ from kubernetes_asyncio import config as credentials
 from kubernetes_asyncio.client import ApiClient, Configuration
 
 from koord_numa import __version__
-from koord_numa.cluster.outcomes import broken, refusal
+from koord_numa.cluster.errors import broken, refusal
 from koord_numa.cluster.resources import Call
 from koord_numa.ports import Invalid
 

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EventLimits:
     """How much may be told. What is allowed per object is that of client-go's spam filter."""
 
     settings: EventSettings = field(default_factory=EventSettings)
@@ -46,7 +46,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class ObjectReference:
     """The object that an event is about."""
 
     kind: str
@@ -69,10 +69,10 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class EventKey:
     """What is said; equal notes form one series."""
 
-    about: About
+    about: ObjectReference
     kind: str  # Normal or Warning
     reason: str
     action: str
@@ -108,36 +108,36 @@ class _Bucket:
 class EventRecorder:
     """``ports.Recorder``. ``run`` posts what ``event`` and ``node_event`` queue; dropped ones are counted in ``dropped``."""
 
-    def __init__(self, api: Api, identity: str, limits: Limits | None = None, clock: Clock = monotonic) -> None:
+    def __init__(self, api: Api, identity: str, limits: EventLimits | None = None, clock: Clock = monotonic) -> None:
         self.dropped = 0
         self.posted = 0
         self._api = api
         self._identity = identity[:128]
-        self._limits = limits or Limits()
+        self._limits = limits or EventLimits()
         self._clock = clock
-        self._warnings: OrderedDict[Note, None] = OrderedDict()
-        self._others: OrderedDict[Note, None] = OrderedDict()
+        self._warnings: OrderedDict[EventKey, None] = OrderedDict()
+        self._others: OrderedDict[EventKey, None] = OrderedDict()
         self._wake = asyncio.Event()
-        self._series: LRUCache[Note, _Series] = LRUCache(maxsize=self._limits.remembered)
-        self._budgets: LRUCache[About, _Bucket] = LRUCache(maxsize=self._limits.remembered)
+        self._series: LRUCache[EventKey, _Series] = LRUCache(maxsize=self._limits.remembered)
+        self._budgets: LRUCache[ObjectReference, _Bucket] = LRUCache(maxsize=self._limits.remembered)
 
     def event(self, pod: PodKey, *, warning: bool, reason: str, message: str) -> None:
         """An event on a pod."""
-        self._record(About("Pod", pod.namespace, pod.name, pod.uid), _kind(warning), reason, message)
+        self._record(ObjectReference("Pod", pod.namespace, pod.name, pod.uid), _kind(warning), reason, message)
 
     def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
         """An event on a node. Its uid is the node's name, as the kubelet does, so that ``kubectl describe node`` finds it."""
-        self._record(About("Node", "", node, node), _kind(warning), reason, message)
+        self._record(ObjectReference("Node", "", node, node), _kind(warning), reason, message)
 
     def rebind_event(self, rebind: RebindRequest, *, warning: bool, reason: str, message: str) -> None:
         """An event on a RebindResource."""
-        about = About(
+        about = ObjectReference(
             names.REBIND_KIND, "", rebind.name, rebind.uid, f"{names.SCHEDULING_GROUP}/{names.REBIND_VERSION}"
         )
         self._record(about, _kind(warning), reason, message)
 
-    def _record(self, about: About, kind: str, reason: str, message: str) -> None:
-        note = Note(about, kind, reason, _ACTIONS.get(reason, "Scheduling"), _shortened(message))
+    def _record(self, about: ObjectReference, kind: str, reason: str, message: str) -> None:
+        note = EventKey(about, kind, reason, _ACTIONS.get(reason, "Scheduling"), _shortened(message))
         series = self._series.get(note)
         if series is None:
             if not self._afford(about):
@@ -155,7 +155,7 @@ class EventRecorder:
         queue[note] = None
         self._wake.set()
 
-    def _afford(self, about: About) -> bool:
+    def _afford(self, about: ObjectReference) -> bool:
         """A pod that fails in ever new words cannot fill the cluster with events."""
         now = self._clock()
         bucket = self._budgets.get(about)
@@ -197,7 +197,7 @@ class EventRecorder:
             _log.log(logging.DEBUG if isinstance(error, Gone) else logging.WARNING, "event dropped: %s", error)
             self.dropped += 1
 
-    async def _post(self, note: Note) -> None:
+    async def _post(self, note: EventKey) -> None:
         series = self._series.get(note) or _Series(count=1)
         series.told = self._clock()
         namespace = note.about.namespace or "default"
@@ -215,7 +215,7 @@ class EventRecorder:
         series.name = name
         self.posted += 1
 
-    def _event(self, note: Note, series: _Series, name: str, namespace: str) -> Mapping[str, Any]:
+    def _event(self, note: EventKey, series: _Series, name: str, namespace: str) -> Mapping[str, Any]:
         return {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",

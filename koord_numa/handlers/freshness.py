@@ -3,7 +3,7 @@
 from time import monotonic
 
 from koord_numa.core.node import NodeResourceTopology
-from koord_numa.handlers.roll import DELETED, Report
+from koord_numa.handlers.resync_store import DELETED, Report
 from koord_numa.ports import Clock
 
 

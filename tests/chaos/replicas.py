@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import kopf
 
-from koord_numa.handlers.kopf_run import run_kopf
+from koord_numa.handlers.embedding import run_kopf
 from koord_numa.handlers.triggers import APART_FROM_PODS
 from koord_numa.operator import _may_heal
 from koord_numa.runtime import Options, Runtime

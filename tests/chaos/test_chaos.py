@@ -18,7 +18,8 @@ from typing import Final
 import pytest
 
 from koord_numa.engine.engine import Engine
-from koord_numa.handlers import census, kopf_settings
+from koord_numa.handlers import resync as census
+from koord_numa.handlers import settings as kopf_settings
 from koord_numa.runtime import Runtime
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines import Rack

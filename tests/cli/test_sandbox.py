@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from koord_numa.cli import main
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.listing import Kind, list_all
+from koord_numa.cluster.lister import ListedKind, list_all
 from koord_numa.cluster.resources import NODES
 from koord_numa.wire.nodes import parse_node
 from tests.cli.processes import is_open, left_in, line_with, started
@@ -27,7 +27,7 @@ async def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, number: Signal
         url = (await line_with(process, "serving")).split()[1]
         assert await line_with(process, "export") == f"export KUBECONFIG={kubeconfig}"
         async with await Api.connect(kubeconfig) as api:
-            nodes = await list_all(api, Kind(NODES, parse_node))
+            nodes = await list_all(api, ListedKind(NODES, parse_node))
         assert [node.name for node in nodes.objects] == ["own", "theirs"]
         process.send_signal(number)
         assert await process.wait() == 0

@@ -6,7 +6,7 @@ import pytest
 
 from koord_numa.cluster import client
 from koord_numa.cluster.client import Api, Body, NoCredentials
-from koord_numa.cluster.outcomes import Expired
+from koord_numa.cluster.errors import Expired
 from koord_numa.cluster.resources import NODES, PODS, Call
 from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, Unavailable, UnknownOutcome
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.events import EventRecorder, Limits
+from koord_numa.cluster.events import EventLimits, EventRecorder
 from koord_numa.core.request import PodKey
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from koord_numa.settings import EventSettings
@@ -30,7 +30,7 @@ def time() -> Time:
 
 @pytest.fixture
 def recorder(api: Api, time: Time) -> EventRecorder:
-    return EventRecorder(api, "me", Limits(), time)
+    return EventRecorder(api, "me", EventLimits(), time)
 
 
 def events(server: ApiServer) -> list[JsonObject]:
@@ -106,7 +106,7 @@ async def test_ever_new_words_about_one_pod_are_limited(server: ApiServer, recor
 
 
 async def test_the_queue_is_bounded(server: ApiServer, api: Api) -> None:
-    recorder = EventRecorder(api, "me", Limits(EventSettings(queue=3)))
+    recorder = EventRecorder(api, "me", EventLimits(EventSettings(queue=3)))
     for number in range(5):
         recorder.event(PodKey("default", f"p{number}", f"u{number}"), warning=False, reason="Scheduled", message="x")
     await recorder.flush()
@@ -114,7 +114,7 @@ async def test_the_queue_is_bounded(server: ApiServer, api: Api) -> None:
 
 
 async def test_a_flood_of_placements_leaves_room_for_warnings(server: ApiServer, api: Api) -> None:
-    recorder = EventRecorder(api, "me", Limits(EventSettings(queue=3)))
+    recorder = EventRecorder(api, "me", EventLimits(EventSettings(queue=3)))
     for number in range(5):
         recorder.event(PodKey("default", f"p{number}", f"u{number}"), warning=False, reason="Scheduled", message="x")
     recorder.event(POD, warning=True, reason="FailedScheduling", message="no room")
@@ -132,7 +132,7 @@ async def test_events_are_posted_at_a_limited_rate(
         pauses.append(seconds)
         time.now += seconds
 
-    recorder = EventRecorder(api, "me", Limits(EventSettings(rate=4, burst=2)), time)
+    recorder = EventRecorder(api, "me", EventLimits(EventSettings(rate=4, burst=2)), time)
     for number in range(5):
         recorder.event(PodKey("default", f"p{number}", f"u{number}"), warning=False, reason="Scheduled", message="x")
     with monkeypatch.context() as patched:

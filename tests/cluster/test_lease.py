@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.lease import Alone, LeaseElection, Term
+from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, NoElection
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from tests.cluster.objects import JsonObject, until
 
@@ -25,12 +25,12 @@ class Time:
         return self.now
 
 
-def term(identity: str) -> Term:
-    return Term("elect", "kube-system", identity, duration=15, renew=10, retry=2, look=0.01, settle=0.0)
+def term(identity: str) -> LeaseConfig:
+    return LeaseConfig("elect", "kube-system", identity, duration=15, renew=10, retry=2, look=0.01, settle=0.0)
 
 
-def quick(identity: str) -> Term:
-    return Term("elect", "kube-system", identity, duration=1.0, renew=0.6, retry=0.1, look=0.05, settle=0.05)
+def quick(identity: str) -> LeaseConfig:
+    return LeaseConfig("elect", "kube-system", identity, duration=1.0, renew=0.6, retry=0.1, look=0.05, settle=0.05)
 
 
 def record(server: ApiServer) -> JsonObject:
@@ -39,7 +39,7 @@ def record(server: ApiServer) -> JsonObject:
 
 
 @asynccontextmanager
-async def running(election: LeaseElection) -> AsyncIterator[LeaseElection]:
+async def running(election: LeaderElection) -> AsyncIterator[LeaderElection]:
     task = asyncio.create_task(election.run())
     try:
         yield election
@@ -55,7 +55,7 @@ def time() -> Time:
 
 
 async def test_the_first_leads_at_once(server: ApiServer, api: Api, time: Time) -> None:
-    election = LeaseElection(api, term("a"), time)
+    election = LeaderElection(api, term("a"), time)
     assert not election.fresh()
     await election._try(time())
     assert (election.fresh(), election.holder) == (True, "a")
@@ -63,7 +63,7 @@ async def test_the_first_leads_at_once(server: ApiServer, api: Api, time: Time) 
 
 
 async def test_a_new_leader_lets_its_watches_catch_up(api: Api, time: Time) -> None:
-    election = LeaseElection(api, Term("elect", "kube-system", "a", settle=0.3), time)
+    election = LeaderElection(api, LeaseConfig("elect", "kube-system", "a", settle=0.3), time)
     await election._try(time())
     assert not election.fresh()
     time.now += 0.3
@@ -71,7 +71,7 @@ async def test_a_new_leader_lets_its_watches_catch_up(api: Api, time: Time) -> N
 
 
 async def test_freshness_ends_before_the_lease_does(api: Api, time: Time) -> None:
-    election = LeaseElection(api, term("a"), time)
+    election = LeaderElection(api, term("a"), time)
     await election._try(time())
     time.now += 9.99
     assert election.fresh()
@@ -80,7 +80,7 @@ async def test_freshness_ends_before_the_lease_does(api: Api, time: Time) -> Non
 
 
 async def test_time_counts_from_before_the_request(api: Api, time: Time) -> None:
-    election = LeaseElection(api, term("a"), time)
+    election = LeaderElection(api, term("a"), time)
     begun = time()
     time.now += 6
     await election._try(begun)
@@ -89,7 +89,7 @@ async def test_time_counts_from_before_the_request(api: Api, time: Time) -> None
 
 
 async def test_nobody_takes_a_lease_that_is_renewed(server: ApiServer, api: Api, time: Time) -> None:
-    first, second = LeaseElection(api, term("a"), time), LeaseElection(api, term("b"), time)
+    first, second = LeaderElection(api, term("a"), time), LeaderElection(api, term("b"), time)
     await first._try(time())
     for _ in range(10):
         time.now += 5
@@ -100,7 +100,7 @@ async def test_nobody_takes_a_lease_that_is_renewed(server: ApiServer, api: Api,
 
 
 async def test_a_lease_that_is_not_renewed_is_taken_after_its_duration(server: ApiServer, api: Api, time: Time) -> None:
-    first, second = LeaseElection(api, term("a"), time), LeaseElection(api, term("b"), time)
+    first, second = LeaderElection(api, term("a"), time), LeaderElection(api, term("b"), time)
     await first._try(time())
     await second._try(time())
     time.now += 14.9
@@ -114,7 +114,7 @@ async def test_a_lease_that_is_not_renewed_is_taken_after_its_duration(server: A
 
 async def test_a_frozen_leader_finds_out_by_itself(api: Api) -> None:
     frozen, other = Time(), Time()
-    first, second = LeaseElection(api, term("a"), frozen), LeaseElection(api, term("b"), other)
+    first, second = LeaderElection(api, term("a"), frozen), LeaderElection(api, term("b"), other)
     await first._try(frozen())
     await second._try(other())
     other.now += 15
@@ -126,16 +126,16 @@ async def test_a_frozen_leader_finds_out_by_itself(api: Api) -> None:
 
 
 async def test_someone_elses_clock_is_never_trusted(server: ApiServer, api: Api, time: Time) -> None:
-    first = LeaseElection(api, term("a"), time)
+    first = LeaderElection(api, term("a"), time)
     await first._try(time())
     server.store.patch(LEASES, "elect", {"spec": {"renewTime": "2001-01-01T00:00:00.000000Z"}}, "kube-system")
-    second = LeaseElection(api, term("b"), time)
+    second = LeaderElection(api, term("b"), time)
     await second._try(time())
     assert not second.fresh()
 
 
 async def test_a_release_lets_the_other_lead_at_once(server: ApiServer, api: Api, time: Time) -> None:
-    first, second = LeaseElection(api, term("a"), time), LeaseElection(api, term("b"), time)
+    first, second = LeaderElection(api, term("a"), time), LeaderElection(api, term("b"), time)
     await first._try(time())
     await second._try(time())
     await first.release()
@@ -144,7 +144,7 @@ async def test_a_release_lets_the_other_lead_at_once(server: ApiServer, api: Api
 
 
 async def test_a_standby_releases_nothing(server: ApiServer, api: Api, time: Time) -> None:
-    first, second = LeaseElection(api, term("a"), time), LeaseElection(api, term("b"), time)
+    first, second = LeaderElection(api, term("a"), time), LeaderElection(api, term("b"), time)
     await first._try(time())
     await second._try(time())
     await second.release()
@@ -152,13 +152,13 @@ async def test_a_standby_releases_nothing(server: ApiServer, api: Api, time: Tim
 
 
 async def test_of_two_candidates_one_wins(server: ApiServer, api: Api, time: Time) -> None:
-    elections = [LeaseElection(api, term(name), time) for name in "abcdefgh"]
+    elections = [LeaderElection(api, term(name), time) for name in "abcdefgh"]
     await asyncio.gather(*(election._try(time()) for election in elections))
     assert sum(election.fresh() for election in elections) == 1
 
 
 async def test_a_renewal_whose_answer_was_lost(server: ApiServer, api: Api, time: Time) -> None:
-    election = LeaseElection(api, term("a"), time)
+    election = LeaderElection(api, term("a"), time)
     await election._try(time())
     lost = server.faults.add(Fault(effect=Effect.LOSE_ANSWER, verb="update", count=1))
     time.now += 5
@@ -169,7 +169,7 @@ async def test_a_renewal_whose_answer_was_lost(server: ApiServer, api: Api, time
 
 
 async def test_a_lease_that_somebody_deleted_is_made_again(server: ApiServer, api: Api, time: Time) -> None:
-    election = LeaseElection(api, term("a"), time)
+    election = LeaderElection(api, term("a"), time)
     await election._try(time())
     server.store.delete(LEASES, "elect", "kube-system")
     await election._try(time())
@@ -178,7 +178,7 @@ async def test_a_lease_that_somebody_deleted_is_made_again(server: ApiServer, ap
 
 async def test_a_missing_right_is_named(server: ApiServer, api: Api) -> None:
     server.faults.add(Fault(status=403, resource="leases"))
-    async with running(LeaseElection(api, quick("a"))) as election:
+    async with running(LeaderElection(api, quick("a"))) as election:
         await until(lambda: "get leases.coordination.k8s.io" in election.problem)
         assert not election.fresh()
         server.faults.clear()
@@ -187,7 +187,7 @@ async def test_a_missing_right_is_named(server: ApiServer, api: Api) -> None:
 
 
 async def test_an_outage_ends_leadership_and_it_comes_back(server: ApiServer, api: Api) -> None:
-    async with running(LeaseElection(api, quick("a"))) as election:
+    async with running(LeaderElection(api, quick("a"))) as election:
         await until(election.fresh)
         await server.stop()
         await until(lambda: not election.fresh())
@@ -197,7 +197,7 @@ async def test_an_outage_ends_leadership_and_it_comes_back(server: ApiServer, ap
 
 async def test_whoever_is_elected_is_told(server: ApiServer, api: Api) -> None:
     told: list[bool] = []
-    election = LeaseElection(api, quick("a"), elected=lambda: told.append(election.fresh()))
+    election = LeaderElection(api, quick("a"), elected=lambda: told.append(election.fresh()))
     async with running(election):
         await until(lambda: told)
     assert told == [True]
@@ -205,7 +205,7 @@ async def test_whoever_is_elected_is_told(server: ApiServer, api: Api) -> None:
 
 async def test_a_new_leader_catches_up_before_it_acts(server: ApiServer, api: Api) -> None:
     caught_up = asyncio.Event()
-    election = LeaseElection(api, quick("a"), prepare=lambda: waited(caught_up))
+    election = LeaderElection(api, quick("a"), prepare=lambda: waited(caught_up))
     async with running(election):
         await until(lambda: election.holder == "a" and record(server)["renewTime"] != record(server)["acquireTime"])
         assert not election.fresh()
@@ -215,7 +215,7 @@ async def test_a_new_leader_catches_up_before_it_acts(server: ApiServer, api: Ap
 
 async def test_whoever_loses_the_lease_while_catching_up_does_not_act(server: ApiServer, api: Api) -> None:
     caught_up = asyncio.Event()
-    election = LeaseElection(api, quick("a"), prepare=lambda: waited(caught_up))
+    election = LeaderElection(api, quick("a"), prepare=lambda: waited(caught_up))
     async with running(election):
         await until(lambda: election.holder == "a")
         await election.release()
@@ -234,7 +234,7 @@ async def test_never_two_at_once_while_requests_fail(server: ApiServer, tmp_path
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
     leaders: set[str] = set()
     async with await Api.connect(kubeconfig) as one, await Api.connect(kubeconfig) as two:
-        elections = [LeaseElection(one, quick("a")), LeaseElection(two, quick("b"))]
+        elections = [LeaderElection(one, quick("a")), LeaderElection(two, quick("b"))]
         async with running(elections[0]), running(elections[1]):
             for _ in range(250):
                 fresh = [election.term.identity for election in elections if election.fresh()]
@@ -245,4 +245,4 @@ async def test_never_two_at_once_while_requests_fail(server: ApiServer, tmp_path
 
 
 def test_alone_is_always_fresh() -> None:
-    assert Alone().fresh()
+    assert NoElection().fresh()

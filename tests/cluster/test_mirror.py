@@ -9,14 +9,14 @@ import pytest
 
 from koord_numa.cluster.backoff import Backoff
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.listing import Kind, list_all
-from koord_numa.cluster.mirror import Mirror, Patience, Sink
+from koord_numa.cluster.informer import Informer, InformerTimeouts, Sink
+from koord_numa.cluster.lister import ListedKind, list_all
 from koord_numa.cluster.resources import PODS, REBINDS, Resource
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions, Effect, Fault
 from koord_numa.wire.errors import WireError
 from tests.cluster.objects import node, pod, until
 
-QUICK = Patience(silence=0.5, watch=60.0, absent=0.02, backoff=lambda: Backoff(initial=0.01, cap=0.05))
+QUICK = InformerTimeouts(silence=0.5, watch=60.0, absent=0.02, backoff=lambda: Backoff(initial=0.01, cap=0.05))
 
 
 def seen(raw: Mapping[str, Any]) -> tuple[str, str]:
@@ -49,10 +49,10 @@ class Picture:
 class Watched:
     """A running mirror and what it shows."""
 
-    def __init__(self, api: Api, kind: Kind[tuple[str, str]], patience: Patience) -> None:
+    def __init__(self, api: Api, kind: ListedKind[tuple[str, str]], patience: InformerTimeouts) -> None:
         self.picture = Picture()
         sink = Sink(self.picture.replace, self.picture.observe, self.picture.sync)
-        self.mirror = Mirror(api, kind, sink, patience)
+        self.mirror = Informer(api, kind, sink, patience)
 
     async def shows(self, *names: str) -> None:
         await until(lambda: sorted(self.picture.objects) == sorted(names))
@@ -60,9 +60,9 @@ class Watched:
 
 @asynccontextmanager
 async def mirror_of(
-    api: Api, resource: Resource = PODS, fields: str = "", *, optional: bool = False, patience: Patience = QUICK
+    api: Api, resource: Resource = PODS, fields: str = "", *, optional: bool = False, patience: InformerTimeouts = QUICK
 ) -> AsyncIterator[Watched]:
-    watched = Watched(api, Kind(resource, seen, fields, optional), patience)
+    watched = Watched(api, ListedKind(resource, seen, fields, optional), patience)
     task = asyncio.create_task(watched.mirror.run())
     try:
         yield watched
@@ -97,7 +97,7 @@ async def test_an_empty_list_is_complete_too(api: Api) -> None:
 
 
 async def test_long_lists_come_in_pages(server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("koord_numa.cluster.listing.PAGE", 3)
+    monkeypatch.setattr("koord_numa.cluster.lister.PAGE", 3)
     for number in range(8):
         server.store.create(pod(f"p{number}"))
     async with mirror_of(api) as watched:
@@ -162,7 +162,7 @@ async def test_a_silent_watch_is_left(server: ApiServer, api: Api) -> None:
 
 
 async def test_a_new_list_shows_what_a_silent_watch_has_not(server: ApiServer, api: Api) -> None:
-    async with mirror_of(api, patience=Patience(silence=60.0)) as watched:
+    async with mirror_of(api, patience=InformerTimeouts(silence=60.0)) as watched:
         await until(lambda: server.open_watches == 1)
         server.faults.add(Fault(effect=Effect.SILENT_WATCH))
         server.store.create(pod("a"))
@@ -186,7 +186,7 @@ async def test_a_new_list_is_awaited_through_an_outage(server: ApiServer, api: A
 
 async def test_only_a_mirror_that_waits_for_nothing_that_comes_is_stuck(server: ApiServer, api: Api) -> None:
     time = 100.0
-    mirror = Mirror(api, Kind(PODS, seen), Sink(lambda _: None, lambda *_: None), QUICK, lambda: time)
+    mirror = Informer(api, ListedKind(PODS, seen), Sink(lambda _: None, lambda *_: None), QUICK, lambda: time)
     task = asyncio.create_task(mirror.run())
     try:
         await until(lambda: mirror.synced and server.open_watches)
@@ -274,7 +274,7 @@ async def test_objects_that_cannot_be_identified_are_left_out(server: ApiServer,
 
     for name in ("bad", "good"):
         server.store.create(pod(name))
-    assert (await list_all(api, Kind(PODS, strict))).objects == [("good", "")]
+    assert (await list_all(api, ListedKind(PODS, strict))).objects == [("good", "")]
 
 
 async def test_bookmarks_keep_a_quiet_watch_young(server: ApiServer, api: Api) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 
 from koord_numa.cluster.backoff import Backoff
-from koord_numa.cluster.health import HealthServer, Questions
+from koord_numa.cluster.http_server import HttpServer, StatusProviders
 from koord_numa.cluster.loop_lag import LoopLag
-from koord_numa.cluster.roster import Roster
+from koord_numa.cluster.schedulable_nodes import SchedulableNodes
 from koord_numa.core.node import Node
 
 
@@ -37,7 +37,7 @@ def test_jitter_only_shortens_and_by_half_at_most(chance: float, times: int) -> 
 
 
 def test_the_roster_knows_which_nodes_take_pods() -> None:
-    roster = Roster()
+    roster = SchedulableNodes()
     roster.replace([Node("a"), Node("b", unschedulable=True)])
     assert [roster.takes_pods(name) for name in "abc"] == [True, False, False]
     roster.observe("MODIFIED", Node("a", unschedulable=True))
@@ -76,8 +76,8 @@ class Office:
 @pytest.fixture
 async def office() -> AsyncIterator[tuple[Office, str]]:
     office = Office()
-    questions = Questions(lambda: office.unhealthy, lambda: office.not_ready, office.registry, office.nodes)
-    server = HealthServer(questions, 0, "127.0.0.1")
+    questions = StatusProviders(lambda: office.unhealthy, lambda: office.not_ready, office.registry, office.nodes)
+    server = HttpServer(questions, 0, "127.0.0.1")
     await server.start()
     yield office, f"http://127.0.0.1:{server.port}"
     await server.stop()
@@ -100,7 +100,7 @@ async def test_health_and_readiness_are_two_things(office: tuple[Office, str]) -
 
 async def test_a_stuck_event_loop_fails_the_probe_by_its_silence() -> None:
     registry, started, release, finish = CollectorRegistry(), Event(), Event(), Event()
-    server = HealthServer(Questions(list, list, registry, registry), 0, "127.0.0.1")
+    server = HttpServer(StatusProviders(list, list, registry, registry), 0, "127.0.0.1")
 
     async def stuck_for_a_while() -> None:
         await server.start()
@@ -134,8 +134,8 @@ async def test_metrics_are_served(office: tuple[Office, str]) -> None:
 
 async def test_a_port_that_is_taken_is_an_error(office: tuple[Office, str]) -> None:
     answers, url = office
-    second = HealthServer(
-        Questions(list, list, answers.registry, answers.nodes), int(url.rpartition(":")[2]), "127.0.0.1"
+    second = HttpServer(
+        StatusProviders(list, list, answers.registry, answers.nodes), int(url.rpartition(":")[2]), "127.0.0.1"
     )
     with pytest.raises(OSError, match="in use"):
         await second.start()

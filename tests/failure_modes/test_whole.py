@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from koord_numa.cluster.events import Limits
+from koord_numa.cluster.events import EventLimits
 from koord_numa.engine import Source
 from koord_numa.runtime import Runtime
 from koord_numa.sandbox.apiserver import Effect, Fault
@@ -133,7 +133,7 @@ async def test_the_same_event_again_and_again_is_one_object_that_counts(rack: Wo
         await until(lambda: replica.alive and rack.server.open_watches)
 
         def tell(runtime: Runtime) -> bool:
-            runtime.recorder._limits = Limits(series_pause=0.0)
+            runtime.recorder._limits = EventLimits(series_pause=0.0)
             runtime.recorder.node_event("n-0", warning=True, reason="KubeletRefusal", message="as before")
             return True
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from kopf._cogs.aiokits.aiotasks import Scheduler, create_guarded_task
 
-from koord_numa.handlers import kopf_run
-from koord_numa.handlers.kopf_run import KOPF, _close, _end_leftovers, _kopf_streams, _urge_watchers, runs_kopf
+from koord_numa.handlers import embedding as kopf_run
+from koord_numa.handlers.embedding import KOPF, _close, _end_leftovers, _kopf_streams, _urge_watchers, runs_kopf
 
 STREAMS = """
 from contextlib import asynccontextmanager

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.handlers import census as census_module
-from koord_numa.handlers.census import Census
-from koord_numa.handlers.roll import DELETED, Roll
+from koord_numa.handlers import resync as census_module
+from koord_numa.handlers.resync import Resync
+from koord_numa.handlers.resync_store import DELETED, ResyncStore
 from koord_numa.ports import Forbidden, Unavailable
 from tests.cluster.objects import until
 
@@ -36,9 +36,9 @@ class Told:
             self.present[thing.key] = thing
 
 
-def made() -> tuple[Told, Roll[Thing]]:
+def made() -> tuple[Told, ResyncStore[Thing]]:
     told = Told()
-    return told, Roll(told.report, lambda thing: thing.key)
+    return told, ResyncStore(told.report, lambda thing: thing.key)
 
 
 def listing(*things: Thing, meanwhile: Callable[[], None] = lambda: None) -> Callable[[], Awaitable[Iterable[Thing]]]:
@@ -116,7 +116,7 @@ async def test_a_census_waits_out_failures_and_tells_once_that_all_is_known(monk
     ]
     problems: list[str] = []
     complete: list[bool] = []
-    census: Census[Thing]
+    census: Resync[Thing]
 
     async def everything() -> Iterable[Thing]:
         problems.append(census.problem)
@@ -125,7 +125,7 @@ async def test_a_census_waits_out_failures_and_tells_once_that_all_is_known(monk
             raise answer
         return answer
 
-    census = Census("things", roll, everything, lambda: complete.append(True))
+    census = Resync("things", roll, everything, lambda: complete.append(True))
     task = asyncio.create_task(census.run())
     await until(lambda: census.synced)
     assert (problems, census.problem) == (["", "down", "no; missing rule: list things"], "")

@@ -13,10 +13,9 @@ from koord_numa.core.request import Pod
 from koord_numa.core.vocabulary import CpuOwner
 from koord_numa.engine.engine import Engine
 from koord_numa.handlers import triggers
+from koord_numa.handlers.dispatch import Dispatcher
 from koord_numa.handlers.freshness import Freshness
-from koord_numa.handlers.kopf_settings import EndlessPauses, configure, waiting_pods
-from koord_numa.handlers.reception import Reception
-from koord_numa.handlers.storages import NoDiffs, NoProgress
+from koord_numa.handlers.settings import EndlessPauses, NoDiffs, NoProgress, configure, waiting_pods
 from koord_numa.settings import Settings
 from tests.cluster.objects import pod
 
@@ -53,7 +52,7 @@ def listener() -> Listener:
 
 @pytest.fixture
 def memo(listener: Listener) -> kopf.Memo:
-    return kopf.Memo(reception=Reception(cast("Engine", listener), listener))
+    return kopf.Memo(reception=Dispatcher(cast("Engine", listener), listener))
 
 
 def event(kind: str | None, document: Mapping[str, Any]) -> kopf.RawEvent:
@@ -104,7 +103,7 @@ async def test_a_pod_that_we_have_bound_leaves_without_a_word(listener: Listener
 async def test_a_list_reads_only_what_is_not_on_the_roll(memo: kopf.Memo) -> None:
     await TRIGGERS.pod_waits(event=event("ADDED", with_uid(pod("a"))), memo=memo)
     await TRIGGERS.topology_changed(event=event(None, TOPOLOGY), memo=memo)
-    reception: Reception = memo.reception
+    reception: Dispatcher = memo.reception
     assert reception.listed_pod(with_uid(pod("a"))) is reception.waiting.known("u-a")
     assert reception.listed_topology(TOPOLOGY) is reception.topologies.known("n")
     listed = reception.listed_pod(with_uid(pod("b")))

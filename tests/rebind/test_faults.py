@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.cluster.lease import Alone
+from koord_numa.cluster.leader_election import NoElection
 from koord_numa.runtime import Runtime
 from koord_numa.sandbox.apiserver import DeleteOptions, Effect, Fault
 from koord_numa.settings import Settings
@@ -302,6 +302,6 @@ async def test_a_standby_keeps_its_hands_off(tmp_path: Path) -> None:
             await until(lambda: standby.engine.ready)
             world.ask()
             await repacked(world, "tidy")
-            assert not isinstance(standby.lease, Alone)
+            assert not isinstance(standby.lease, NoElection)
             assert not standby.lease.fresh()
             assert len(world.moved) == STEPS

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import orjson
 
-from koord_numa.cluster.listing import Kind
-from koord_numa.cluster.mirror import Mirror, Sink
+from koord_numa.cluster.informer import Informer, Sink
+from koord_numa.cluster.lister import ListedKind
 from koord_numa.cluster.resources import PODS, REBINDS
 from koord_numa.core.ledger import Ledger, holding_of
-from koord_numa.handlers.kopf_settings import waiting_pods
+from koord_numa.handlers.settings import waiting_pods
 from koord_numa.runtime import Options, Runtime
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines.descriptions import read_descriptions
@@ -153,12 +153,12 @@ class World:
         self.runtimes.append(runtime)
         await runtime.start()
         reception = runtime.reception
-        rebinds = Mirror(
-            runtime.api, Kind(REBINDS, parse_rebind, optional=True), Sink(_nothing, reception.rebinds.note)
+        rebinds = Informer(
+            runtime.api, ListedKind(REBINDS, parse_rebind, optional=True), Sink(_nothing, reception.rebinds.note)
         )
-        waiting = Mirror(
+        waiting = Informer(
             runtime.api,
-            Kind(PODS, reception.parse_ours, waiting_pods(settings.scheduler_names)),
+            ListedKind(PODS, reception.parse_ours, waiting_pods(settings.scheduler_names)),
             Sink(_nothing, reception.waiting.note),
         )
         runtime.crew.start("watch of rebinds", rebinds.run())

@@ -25,7 +25,7 @@ Sheet = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
+class StatusProviders:
     """Who answers what."""
 
     unhealthy: Complaints
@@ -36,10 +36,10 @@ class Questions:
     pod: Callable[[str, str], Sheet | None] = lambda *_: None
 
 
-class HealthServer:
+class HttpServer:
     """Serves on one port of every interface until stopped: probes and scrapers come from outside the pod."""
 
-    def __init__(self, questions: Questions, port: int, host: str | None = None) -> None:
+    def __init__(self, questions: StatusProviders, port: int, host: str | None = None) -> None:
         self.port = port
         self._host = host
         self._questions = questions

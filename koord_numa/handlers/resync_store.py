@@ -17,7 +17,7 @@ Report = Callable[[str | None, T], None]
 """Who is told: the event type (``DELETED``, or anything else for an object that exists) and the object."""
 
 
-class Roll(Generic[T]):
+class ResyncStore(Generic[T]):
     """Everything of one kind that exists as far as Kopf has told, by a key that identifies an object."""
 
     def __init__(self, report: Report[T], key: Callable[[T], Hashable]) -> None:

@@ -3,7 +3,7 @@
 from koord_numa.core.node import Node
 
 
-class Roster:
+class SchedulableNodes:
     """A sink of the nodes' mirror."""
 
     def __init__(self) -> None:

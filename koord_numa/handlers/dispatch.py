@@ -15,7 +15,7 @@ from koord_numa.core.rebind_request import RebindRequest
 from koord_numa.core.request import Pod
 from koord_numa.engine.engine import Engine
 from koord_numa.handlers.freshness import Freshness
-from koord_numa.handlers.roll import DELETED, Roll
+from koord_numa.handlers.resync_store import DELETED, ResyncStore
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.rebinds import parse_rebind
@@ -24,7 +24,7 @@ from koord_numa.wire.topologies import parse_topology
 _log = logging.getLogger(__name__)
 
 
-class RebindDesk(Protocol):
+class RebindHandler(Protocol):
     """Who works on RebindResources."""
 
     def observe_rebind(self, event: str | None, request: RebindRequest) -> None:
@@ -32,16 +32,18 @@ class RebindDesk(Protocol):
         ...
 
 
-class Reception:
+class Dispatcher:
     """One per operator, reachable from every handler as ``memo.reception``."""
 
-    def __init__(self, engine: Engine, rebinds: RebindDesk) -> None:
+    def __init__(self, engine: Engine, rebinds: RebindHandler) -> None:
         self._ours = frozenset(engine.settings.scheduler_names)
         self._waits = engine.waits
-        self.waiting: Roll[Pod] = Roll(engine.observe_waiting, lambda pod: pod.key.uid)
+        self.waiting: ResyncStore[Pod] = ResyncStore(engine.observe_waiting, lambda pod: pod.key.uid)
         self._freshness = Freshness(engine.observe_topology)
-        self.topologies: Roll[NodeResourceTopology] = Roll(self._freshness.observe, lambda topology: topology.node)
-        self.rebinds: Roll[RebindRequest] = Roll(rebinds.observe_rebind, lambda rebind: rebind.uid)
+        self.topologies: ResyncStore[NodeResourceTopology] = ResyncStore(
+            self._freshness.observe, lambda topology: topology.node
+        )
+        self.rebinds: ResyncStore[RebindRequest] = ResyncStore(rebinds.observe_rebind, lambda rebind: rebind.uid)
 
     def is_ours(self, raw: Mapping[str, Any]) -> bool:
         """Does this pod ask for one of our scheduler names?"""

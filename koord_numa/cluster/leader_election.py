@@ -32,7 +32,7 @@ def boot_clock() -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class LeaseConfig:
     """
     Which Lease, who we are, and the times in seconds.
 
@@ -70,7 +70,7 @@ async def _nothing() -> None:
     pass
 
 
-class LeaseElection:
+class LeaderElection:
     """
     ``ports.Lease``: ``run`` competes and renews; ``release`` gives it up at once.
 
@@ -81,7 +81,7 @@ class LeaseElection:
     def __init__(
         self,
         api: Api,
-        term: Term,
+        term: LeaseConfig,
         clock: Clock = boot_clock,
         elected: Callable[[], None] = lambda: None,
         prepare: Callable[[], Awaitable[None]] = _nothing,
@@ -250,7 +250,7 @@ class LeaseElection:
             _log.warning("lease %s/%s: %s", self.term.namespace, self.term.name, text)
 
 
-class Alone:
+class NoElection:
     """``ports.Lease`` of a process that is the only one, by decision of who started it."""
 
     holder: Final = ""

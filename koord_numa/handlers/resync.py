@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from random import SystemRandom
 from typing import Final, Generic, TypeVar
 
-from koord_numa.handlers.roll import Roll
+from koord_numa.handlers.resync_store import ResyncStore
 from koord_numa.ports import ClusterError, Forbidden, Unavailable
 
 T = TypeVar("T")
@@ -25,13 +25,13 @@ AGAIN: Final = (1.0, 30.0)
 _log = logging.getLogger(__name__)
 
 
-class Census(Generic[T]):
+class Resync(Generic[T]):
     """Lists one kind now and then. ``complete`` is called once, after the first list that worked."""
 
     def __init__(
         self,
         what: str,
-        roll: Roll[T],
+        roll: ResyncStore[T],
         everything: Callable[[], Awaitable[Iterable[T]]],
         complete: Callable[[], None] = lambda: None,
     ) -> None:

@@ -21,8 +21,8 @@ import orjson
 
 from koord_numa.cluster.backoff import Backoff
 from koord_numa.cluster.client import Api, decoded
-from koord_numa.cluster.listing import SLICE, Kind, list_all
-from koord_numa.cluster.outcomes import Expired, refusal
+from koord_numa.cluster.errors import Expired, refusal
+from koord_numa.cluster.lister import SLICE, ListedKind, list_all
 from koord_numa.cluster.resources import Call
 from koord_numa.ports import Clock, ClusterError, Gone, Unavailable
 
@@ -44,7 +44,7 @@ class Sink(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class InformerTimeouts:
     """How long a mirror waits, in seconds."""
 
     silence: float = 70.0  # the server sends a bookmark every minute; a dead connection sends nothing
@@ -53,11 +53,16 @@ class Patience:
     backoff: Callable[[], Backoff] = Backoff
 
 
-class Mirror(Generic[T]):
+class Informer(Generic[T]):
     """Keeps one sink current. ``run`` it once; the properties may be read at any time."""
 
     def __init__(
-        self, api: Api, kind: Kind[T], sink: Sink[T], patience: Patience | None = None, clock: Clock = monotonic
+        self,
+        api: Api,
+        kind: ListedKind[T],
+        sink: Sink[T],
+        patience: InformerTimeouts | None = None,
+        clock: Clock = monotonic,
     ) -> None:
         self.kind = kind
         self.synced = False
@@ -67,7 +72,7 @@ class Mirror(Generic[T]):
         self.events = 0
         self._api = api
         self._sink = sink
-        self._patience = patience or Patience()
+        self._patience = patience or InformerTimeouts()
         self._clock = clock
         self._last_sign = clock()
         self._alive = clock()

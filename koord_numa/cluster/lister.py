@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class ListedKind(Generic[T]):
     """
     Which objects (one resource, narrowed down by the server) and what to make of each: ``None`` for one that is not wanted.
 
@@ -71,7 +71,7 @@ class Listed(Generic[T]):
     resource_version: str
 
 
-async def list_all(api: Api, kind: Kind[T]) -> Listed[T]:
+async def list_all(api: Api, kind: ListedKind[T]) -> Listed[T]:
     """
     Every object of the kind as it is now.
 
@@ -91,7 +91,7 @@ async def list_all(api: Api, kind: Kind[T]) -> Listed[T]:
         params["continue"] = token
 
 
-async def list_first_served(api: Api, kinds: Sequence[Kind[T]]) -> list[T]:
+async def list_first_served(api: Api, kinds: Sequence[ListedKind[T]]) -> list[T]:
     """
     Every object of the first of these kinds (versions of one) that the server knows; none when all are optional and absent.
 
@@ -106,7 +106,7 @@ async def list_first_served(api: Api, kinds: Sequence[Kind[T]]) -> list[T]:
     return []
 
 
-async def _add(objects: list[T], raw: Sequence[Mapping[str, Any]], kind: Kind[T]) -> None:
+async def _add(objects: list[T], raw: Sequence[Mapping[str, Any]], kind: ListedKind[T]) -> None:
     for start in range(0, len(raw), SLICE):
         objects.extend(found for item in raw[start : start + SLICE] if (found := kind.read(item)) is not None)
         await asyncio.sleep(0)
