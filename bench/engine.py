@@ -28,9 +28,9 @@ from koord_numa.core.vocabulary import (
     NumaPolicy,
     QosClass,
 )
-from koord_numa.engine import Engine, Outside, Source
-from koord_numa.engine.node_record import NodeRecord
-from koord_numa.engine.request_class import RequestClass
+from koord_numa.engine import Dependencies, Scheduler, Source
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.operator import GC_THRESHOLDS
 from koord_numa.settings import Settings
 
@@ -91,7 +91,7 @@ FILLERS: Final = (
 class Cluster:
     """An engine that knows a synthetic cluster. Pods are numbered; ``placed`` are those that can leave again."""
 
-    engine: Engine
+    engine: Scheduler
     dice: Random
     count: int = 0
     placed: list[str] = field(default_factory=list)
@@ -127,11 +127,11 @@ class Cluster:
         return Pod(PodKey("bench", f"pod-{self.count}", f"uid-{self.count}"), request, scheduler="koord-numa")
 
 
-def new_engine(settings: Settings | None = None) -> Engine:
+def new_engine(settings: Settings | None = None) -> Scheduler:
     """An engine that knows nothing yet and talks to nobody."""
     silent: Any = SimpleNamespace(fresh=lambda: True, event=lambda *_, **__: None, node_event=lambda *_, **__: None)
-    outside = Outside(silent, silent, silent, lambda *_: {}, time.monotonic)
-    engine = Engine(settings or Settings(), outside)
+    outside = Dependencies(silent, silent, silent, lambda *_: {}, time.monotonic)
+    engine = Scheduler(settings or Settings(), outside)
     for source in Source:
         engine.synced(source)
     return engine
@@ -213,7 +213,7 @@ def _publish(cluster: Cluster) -> None:
         cluster.engine.observe_topology("MODIFIED", replace(topology, zones=zones))
 
 
-def _layout(cluster: Cluster, record: NodeRecord, full: float) -> list[tuple[PodRequest, Placement]]:
+def _layout(cluster: Cluster, record: NodeInfo, full: float) -> list[tuple[PodRequest, Placement]]:
     placed: list[tuple[PodRequest, Placement]] = []
     whole = record.room
     while record.room > whole * (1 - full):

@@ -26,7 +26,7 @@ from koord_numa.core.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.resources import CPU, ResourceList
 from koord_numa.core.verdicts import Alignment
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, NumaPolicy, QosClass, ScoringType
-from koord_numa.engine import Engine, Outside, Source
+from koord_numa.engine import Dependencies, Scheduler, Source
 from koord_numa.settings import ProfileSettings, ScoreWeightSettings, ScoringStrategy, Settings
 
 MIB: Final = 1 << 20
@@ -134,8 +134,8 @@ class Replay:
             bind=_agree,
             node_takes_pods=_agree,
         )
-        outside = Outside(silent, silent, silent, lambda *_: {}, lambda: self.now / DAY)
-        self.engine = Engine(Settings(profiles=(profile,)), outside)
+        outside = Dependencies(silent, silent, silent, lambda *_: {}, lambda: self.now / DAY)
+        self.engine = Scheduler(Settings(profiles=(profile,)), outside)
         for node, topology in read_nodes():
             self.engine.observe_node("ADDED", node)
             self.engine.observe_topology("ADDED", topology)

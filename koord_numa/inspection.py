@@ -14,15 +14,15 @@ from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.numa_usage import largest_aligned, rooms
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Rejection
-from koord_numa.engine.engine import Engine
-from koord_numa.engine.node_record import NodeRecord
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.scheduler import Scheduler
 from koord_numa.wire.resource_status import quantities
 
 Sheet: TypeAlias = dict[str, Any]
 """Ready for JSON. CPUs are cpu lists (``0-3,8``), amounts are quantities (``1500m``, ``16Gi``)."""
 
 
-def node_sheet(engine: Engine, name: str) -> Sheet | None:
+def node_sheet(engine: Scheduler, name: str) -> Sheet | None:
     """One node's ledger and what is left of it; ``None`` for a node that nothing is known of."""
     record = engine.state.nodes.get(name)
     if record is None:
@@ -45,7 +45,7 @@ def node_sheet(engine: Engine, name: str) -> Sheet | None:
     }
 
 
-def pod_sheet(engine: Engine, namespace: str, name: str) -> Sheet | None:
+def pod_sheet(engine: Scheduler, namespace: str, name: str) -> Sheet | None:
     """Where a pod is and with what, or why it waits; ``None`` for one that is neither ours to place nor counted anywhere."""
     for pod in engine.waiting():
         if (pod.key.namespace, pod.key.name) == (namespace, name):
@@ -58,7 +58,7 @@ def pod_sheet(engine: Engine, namespace: str, name: str) -> Sheet | None:
     return None
 
 
-def _waiting(engine: Engine, pod: Pod) -> Sheet:
+def _waiting(engine: Scheduler, pod: Pod) -> Sheet:
     uid = pod.key.uid
     wait, assumption = engine.desk.waits.get(uid), engine.state.assumed.get(uid)
     verdict = engine.queue.verdict(uid)
@@ -80,7 +80,7 @@ def _refusals(rejections: Mapping[str, Rejection]) -> Sheet:
     return {node: {"reason": it.reason.value, "message": it.message} for node, it in sorted(rejections.items())}
 
 
-def _why_closed(record: NodeRecord, seen: NodeSnapshot | None) -> str:
+def _why_closed(record: NodeInfo, seen: NodeSnapshot | None) -> str:
     if seen is None:
         return "there is no such Node"
     closed = seen.barred or (seen.offer if isinstance(seen.offer, Rejection) else None)
@@ -93,7 +93,7 @@ def _topology(topology: NodeResourceTopology) -> Sheet:
     return {"version": topology.resource_version, "cpusOf": topology.owner.value, "problem": topology.problem}
 
 
-def _free_cpus(record: NodeRecord) -> str | None:
+def _free_cpus(record: NodeInfo) -> str | None:
     """By id, where we choose them."""
     offer = record.inventory
     if not isinstance(offer, Inventory) or offer.machine is None:
@@ -106,7 +106,7 @@ def _numa(seen: NodeSnapshot) -> Iterator[Sheet]:
         yield {"numa": room.numa, "total": quantities(room.total), "free": quantities(room.free)}
 
 
-def _holding(engine: Engine, record: NodeRecord, held: Holding) -> Sheet:
+def _holding(engine: Scheduler, record: NodeInfo, held: Holding) -> Sheet:
     uid = held.pod.uid
     return {
         "pod": str(held.pod),

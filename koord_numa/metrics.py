@@ -21,9 +21,9 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.verdicts import Alignment, Reason
-from koord_numa.engine.engine import Engine
-from koord_numa.engine.meter import Histogram, Result
-from koord_numa.engine.node_record import NodeRecord
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.metrics import Histogram, Result
+from koord_numa.engine.scheduler import Scheduler
 from koord_numa.sources import Sources
 
 
@@ -31,7 +31,7 @@ from koord_numa.sources import Sources
 class Subjects:
     """What there is to ask. ``topology_ages`` gives seconds since a node's topology was last told, by node."""
 
-    engine: Engine
+    engine: Scheduler
     sources: Sources
     lease: LeaderElection | NoElection
     recorder: EventRecorder
@@ -240,21 +240,21 @@ class Rooms:
     """Free CPUs per node, counted again only for nodes that changed: a scrape must not hold up decisions."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[NodeRecord, int, FreeCpus | None]] = {}
+        self._known: dict[str, tuple[NodeInfo, int, FreeCpus | None]] = {}
 
-    def of(self, nodes: Mapping[str, NodeRecord]) -> dict[str, FreeCpus]:
+    def of(self, nodes: Mapping[str, NodeInfo]) -> dict[str, FreeCpus]:
         """By node, without those that have no topology; in the order of their names."""
         self._known = {name: self._current(name, nodes[name]) for name in sorted(nodes)}
         return {name: found for name, (_, _, found) in self._known.items() if found is not None}
 
-    def _current(self, name: str, record: NodeRecord) -> tuple[NodeRecord, int, FreeCpus | None]:
+    def _current(self, name: str, record: NodeInfo) -> tuple[NodeInfo, int, FreeCpus | None]:
         known = self._known.get(name)
         if known is not None and known[0] is record and known[1] == record.revision:
             return known
         return record, record.revision, free_cpus(record)
 
 
-def free_cpus(record: NodeRecord) -> FreeCpus | None:
+def free_cpus(record: NodeInfo) -> FreeCpus | None:
     """By CPU ids where we choose them, by the published zones where a kubelet does; ``None`` without a topology."""
     topology = record.topology
     if topology is None:

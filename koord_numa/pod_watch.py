@@ -16,7 +16,7 @@ from koord_numa.cluster.informer import Informer, Sink
 from koord_numa.cluster.lister import ListedKind, list_first_served
 from koord_numa.cluster.resources import PODS
 from koord_numa.core.request import Pod
-from koord_numa.engine.engine import Engine, Source
+from koord_numa.engine.scheduler import Scheduler, Source
 from koord_numa.handlers.dispatch import Dispatcher
 from koord_numa.handlers.resync import Resync
 from koord_numa.handlers.settings import waiting_pods
@@ -38,7 +38,7 @@ class PodWatch(Enum):
     KOPF = "kopf"
 
 
-def pods_watched_by_us(api: Api, engine: Engine) -> Informer[Pod]:
+def pods_watched_by_us(api: Api, engine: Scheduler) -> Informer[Pod]:
     """Every pod, waiting or not, ours or not, through one list and watch."""
     ours = frozenset(engine.settings.scheduler_names)
 
@@ -70,7 +70,7 @@ def pods_watched_by_us(api: Api, engine: Engine) -> Informer[Pod]:
     return Informer(api, ListedKind(PODS, read, ALL_PODS), Sink(replace, observe, synced))
 
 
-def pods_beside_kopf(api: Api, engine: Engine) -> tuple[Informer[Pod], Informer[Pod]]:
+def pods_beside_kopf(api: Api, engine: Scheduler) -> tuple[Informer[Pod], Informer[Pod]]:
     """Pods with a node, and pods of other schedulers for which one is being freed."""
     not_ours = "".join(f",spec.schedulerName!={name}" for name in engine.settings.scheduler_names)
     bound = ListedKind(PODS, parse_pod, BOUND_PODS)
@@ -81,7 +81,7 @@ def pods_beside_kopf(api: Api, engine: Engine) -> tuple[Informer[Pod], Informer[
     )
 
 
-def census_of_waiting_pods(api: Api, engine: Engine, reception: Dispatcher) -> Resync[Any]:
+def census_of_waiting_pods(api: Api, engine: Scheduler, reception: Dispatcher) -> Resync[Any]:
     """What Kopf has reported, checked against a list of our own."""
     waiting = ListedKind(PODS, reception.listed_pod, waiting_pods(engine.settings.scheduler_names))
     return Resync(

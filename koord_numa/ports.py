@@ -8,9 +8,15 @@ What the engine needs of the outside world, as protocols, and how the outside wo
     ├── UnknownOutcome  a write was sent and may have been done (no answer, 500, 502, 504): keep the hold, read the object back, settle
     ├── Forbidden       an RBAC rule is missing: permanent until an operator grants it (``rule`` says which)
     └── Invalid         the server refuses the request as such: a bug or hostile data, never retried unchanged
+
+What the engine is given by the composition root: the ports it writes through, its clock and its dice.
 """
 
-from collections.abc import Mapping
+from asyncio import sleep
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from random import SystemRandom
+from time import monotonic
 from typing import Protocol
 
 from koord_numa.core.cpuset import CpuSet
@@ -156,3 +162,16 @@ class AnnotationWriter(Protocol):
     """Turns a placement into the annotations that the node agent reads (``wire``, handed in by the composition root)."""
 
     def __call__(self, pod: Pod, placement: Placement) -> Mapping[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """The ports of one engine. ``random`` gives numbers in [0, 1) and only spreads waiting times, never a decision."""
+
+    binder: Binder
+    recorder: Recorder
+    lease: Lease
+    annotate: AnnotationWriter
+    clock: Clock = monotonic
+    sleep: Callable[[float], Awaitable[None]] = sleep
+    random: Callable[[], float] = SystemRandom().random

@@ -27,14 +27,14 @@ from koord_numa.cluster.loop_lag import LoopLag
 from koord_numa.cluster.rebind_writer import ApiRebindWriter
 from koord_numa.cluster.schedulable_nodes import SchedulableNodes
 from koord_numa.crew import Crew
-from koord_numa.engine.engine import Engine
-from koord_numa.engine.outside import Outside
-from koord_numa.engine.rebind.desk import RebindDesk
-from koord_numa.engine.rebind.errand import RebindPorts
+from koord_numa.engine.rebind.context import RebindPorts
+from koord_numa.engine.rebind.controller import RebindController
+from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import Dispatcher
 from koord_numa.inspection import node_sheet, pod_sheet
 from koord_numa.metrics import NodeNumbers, SchedulerNumbers, Subjects
 from koord_numa.pod_watch import PodWatch
+from koord_numa.ports import Dependencies
 from koord_numa.settings import LeaseSettings, Settings
 from koord_numa.sources import sources_of
 from koord_numa.wire.resource_status import resource_status
@@ -84,11 +84,11 @@ class Runtime:
         self.lease = self._election(settings.lease) if options.elect else NoElection()
         self.recorder = EventRecorder(api, self.identity, EventLimits(settings.events))
         self.roster = SchedulableNodes()
-        self.engine = Engine(
+        self.engine = Scheduler(
             settings,
-            Outside(ApiBinder(api, self.roster.takes_pods), self.recorder, self.lease, resource_status),
+            Dependencies(ApiBinder(api, self.roster.takes_pods), self.recorder, self.lease, resource_status),
         )
-        self.rebinds = RebindDesk(self.engine, RebindPorts(ApiRebindWriter(api), self.recorder))
+        self.rebinds = RebindController(self.engine, RebindPorts(ApiRebindWriter(api), self.recorder))
         self.reception = Dispatcher(self.engine, self.rebinds)
         self.sources = sources_of(api, self.engine, self.roster, self.reception, options.pods)
         self.lag = LoopLag()

@@ -24,7 +24,7 @@ from koord_numa.cluster.resources import (
 )
 from koord_numa.cluster.schedulable_nodes import SchedulableNodes
 from koord_numa.core.node import Node
-from koord_numa.engine.engine import Engine, Source
+from koord_numa.engine.scheduler import Scheduler, Source
 from koord_numa.handlers.dispatch import Dispatcher
 from koord_numa.handlers.resync import Resync
 from koord_numa.pod_watch import PodWatch, census_of_waiting_pods, pods_beside_kopf, pods_watched_by_us
@@ -59,7 +59,9 @@ class Sources:
             yield from _complaint(census.what, census.synced, census.problem)
 
 
-def sources_of(api: Api, engine: Engine, roster: SchedulableNodes, reception: Dispatcher, watch: PodWatch) -> Sources:
+def sources_of(
+    api: Api, engine: Scheduler, roster: SchedulableNodes, reception: Dispatcher, watch: PodWatch
+) -> Sources:
     """Everything that tells this engine something; ``watch`` says who watches pods that wait."""
 
     def replace_nodes(nodes: list[Node]) -> None:
@@ -87,7 +89,7 @@ def sources_of(api: Api, engine: Engine, roster: SchedulableNodes, reception: Di
     return Sources((bound, nodes, namespaces), (budgets, nominated, *storage), (waiting, *censuses))
 
 
-def _storage(api: Api, engine: Engine) -> tuple[Informer[Any], ...]:
+def _storage(api: Api, engine: Scheduler) -> tuple[Informer[Any], ...]:
     """Pods with claims wait until all three kinds are known."""
     room = engine.storage
     missing = {CLAIMS, VOLUMES, STORAGE_CLASSES}
@@ -112,7 +114,7 @@ def _storage(api: Api, engine: Engine) -> tuple[Informer[Any], ...]:
     )
 
 
-def _censuses(api: Api, engine: Engine, reception: Dispatcher) -> tuple[Resync[Any], ...]:
+def _censuses(api: Api, engine: Scheduler, reception: Dispatcher) -> tuple[Resync[Any], ...]:
     topologies = tuple(ListedKind(resource, reception.listed_topology, optional=True) for resource in TOPOLOGIES)
     rebinds = ListedKind(REBINDS, parse_rebind, optional=True)
     return (

@@ -287,7 +287,7 @@ async def test_a_task_that_dies_ends_the_process(rack: World, tmp_path: Path, mo
     async def dies(_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("koord_numa.engine.engine.Engine.run", dies)
+    monkeypatch.setattr("koord_numa.engine.scheduler.Engine.run", dies)
     kubeconfig = rack.server.write_kubeconfig(tmp_path / "kubeconfig")
     with quiet_kopf(), pytest.raises(RuntimeError, match="a bug"):
         await asyncio.wait_for(serve(Options(SETTINGS, kubeconfig, "me", port=0)), 30)

@@ -37,9 +37,9 @@ from koord_numa.core.vocabulary import (
     NumaPolicy,
     QosClass,
 )
-from koord_numa.engine.cooling import Cooling
-from koord_numa.engine.node_record import NodeRecord
-from koord_numa.engine.request_class import RequestClass
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.kubelet_rejections import NodeBackoff
+from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.settings import BackoffSettings, ProfileSettings
 from tests.core.allocation import nodes
 from tests.core.allocation.nodes import GI, held, pod
@@ -106,14 +106,14 @@ def beside_another(**constraints: Any) -> Situation:
 
 def resting() -> Rejection | None:
     """A kubelet that has just refused such a pod."""
-    cooling, klass = Cooling(BackoffSettings()), RequestClass(0, "plain", ProfileSettings(), PLAIN, {})
+    cooling, klass = NodeBackoff(BackoffSettings()), RequestClass(0, "plain", ProfileSettings(), PLAIN, {})
     cooling.refused("n", klass, "SMTAlignmentError", 0.0)
     return cooling.refusal("n", klass, 0.0)
 
 
 def barred(**fields: Any) -> Rejection | None:
     """What the engine says of a node in this state."""
-    record = NodeRecord("n")
+    record = NodeInfo("n")
     for name, value in fields.items():
         setattr(record, name, value)
     return record.barred()

@@ -22,11 +22,10 @@ from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement, Rejection
-from koord_numa.engine.engine import Engine
-from koord_numa.engine.nominations import Nomination
-from koord_numa.engine.outside import Outside
-from koord_numa.engine.verdict_text import why_everywhere, with_remark
-from koord_numa.ports import ClusterError
+from koord_numa.engine.pod_status.messages import why_everywhere, with_remark
+from koord_numa.engine.queue.nominator import Nomination
+from koord_numa.engine.scheduler import Scheduler
+from koord_numa.ports import ClusterError, Dependencies
 from koord_numa.settings import Settings, SettingsError, load_settings
 from koord_numa.wire.resource_status import resource_status
 
@@ -45,7 +44,7 @@ class Waits:
 class Snapshot:
     """The cluster of one moment. ``pods`` are all pods, whoever schedules them."""
 
-    engine: Engine
+    engine: Scheduler
     pods: Sequence[Pod]
     topologies: Mapping[str, NodeResourceTopology]
 
@@ -116,7 +115,7 @@ def _untried(pod: Pod) -> str:
 def snapshot_of(settings: Settings, facts: Facts) -> Snapshot:
     """The state of an engine that was told these facts."""
     onlooker = Onlooker()
-    engine = Engine(settings, Outside(onlooker, onlooker, onlooker, resource_status))
+    engine = Scheduler(settings, Dependencies(onlooker, onlooker, onlooker, resource_status))
     engine.namespaces.replace(facts.namespaces)
     engine.replace_nodes(facts.nodes)
     topologies = {topology.node: topology for topology in facts.topologies}

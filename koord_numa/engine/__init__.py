@@ -1,7 +1,7 @@
 """The scheduling engine: cluster state, queue, loop. It talks to the world only through ``koord_numa.ports``."""
 
-from koord_numa.engine.cluster_state import DELETED
-from koord_numa.engine.engine import Engine, Source
-from koord_numa.engine.outside import Outside
+from koord_numa.engine.cache.cache import DELETED
+from koord_numa.engine.scheduler import Scheduler, Source
+from koord_numa.ports import Dependencies
 
-__all__ = ["DELETED", "Engine", "Outside", "Source"]
+__all__ = ["DELETED", "Dependencies", "Scheduler", "Source"]

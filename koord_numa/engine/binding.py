@@ -4,16 +4,22 @@ Makes one placement true, and does not return before it is known whether it is.
 Theory: a bind whose answer was lost may still be carried out later. So it is read back, and while the pod has no node the
 *same* bind is asked again: of two equal requests one wins and the other is a conflict, which the next read explains. The
 caller holds the CPUs throughout.
+
+Who may bind to a node: one after the other, in the order of the decisions. It knows only names of nodes.
+
+What is foreseen of a kubelet's choice rests on everybody who was placed there before; two pods that overtake one another may both get
+other NUMA nodes than was foreseen, or none.
 """
 
+import asyncio
 from dataclasses import dataclass
 from itertools import count
+from weakref import WeakValueDictionary
 
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
-from koord_numa.engine.outside import Outside
-from koord_numa.engine.queue import pause
-from koord_numa.ports import ClusterError, Conflict, Unavailable, UnknownOutcome
+from koord_numa.engine.queue.scheduling_queue import pause
+from koord_numa.ports import ClusterError, Conflict, Dependencies, Unavailable, UnknownOutcome
 from koord_numa.settings import Settings
 
 
@@ -33,7 +39,7 @@ class Elsewhere(Conflict):
 class Binding:
     """Binds pods, one call each, and settles lost answers."""
 
-    outside: Outside
+    outside: Dependencies
     settings: Settings
 
     async def bind(self, pod: Pod, placement: Placement) -> None:
@@ -75,3 +81,17 @@ class Binding:
         if not seen.node and (seen.deleting or seen.gated):
             raise Elsewhere(f"pod {pod.key} can no longer be bound")
         return bool(seen.node)
+
+
+class NodeBindLocks:
+    """A line of waiting binds for every node that has one."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def at(self, node: str) -> asyncio.Lock:
+        """To be held during a bind. Whoever asks first is served first; a line that nobody stands in is forgotten."""
+        lock = self._locks.get(node)
+        if lock is None:
+            lock = self._locks[node] = asyncio.Lock()
+        return lock

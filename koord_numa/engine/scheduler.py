@@ -1,296 +1,276 @@
 """
-The loop: take the pod whose turn it is, decide, hold, bind, tell.
+The engine as others see it: facts come in through ``observe_*`` and ``replace_*``, ``run`` decides and binds, views tell why.
 
-Theory: a number of lanes run at once. Deciding and holding happen without an ``await`` in between, so decisions are one at a time
-although binds overlap; a lane that waits for the API server keeps only itself busy. An idle lane sleeps until it is called, and
-calls the next one when there is more to do.
+Facts are level-based: they may come in any order, merged or repeated. Nothing is decided before every source is synced.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from enum import StrEnum
 from logging import getLogger
 from typing import Final
 
-from cachetools import LRUCache
-
+from koord_numa.core.budgets import DisruptionBudget
+from koord_numa.core.node import Node, NodeResourceTopology
 from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Placement, Unschedulable
-from koord_numa.core.vocabulary import CpuOwner
-from koord_numa.engine.binding import Binding, NotLeader
-from koord_numa.engine.cluster_state import ClusterState
-from koord_numa.engine.decider import Decider
-from koord_numa.engine.meter import Meter, Result, Wait
-from koord_numa.engine.nominations import Nominations
-from koord_numa.engine.notices import Notices
-from koord_numa.engine.outside import Outside
-from koord_numa.engine.queue import Queue, pause
-from koord_numa.engine.request_class import RequestClass, RequestClasses
-from koord_numa.engine.sentences import Sentences
-from koord_numa.engine.turns import Turns
-from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, Unavailable
+from koord_numa.engine.assumed_pods import AssumedPods
+from koord_numa.engine.cache.cache import DELETED, Cache
+from koord_numa.engine.cache.listers import NamespaceLister, VolumeLister
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.cluster_events import ClusterEvent
+from koord_numa.engine.event_handlers import EventHandlers
+from koord_numa.engine.kubelet_rejections import NodeBackoff, is_refusal
+from koord_numa.engine.metrics import SchedulerMetrics
+from koord_numa.engine.pod_status.conditions import PodConditions
+from koord_numa.engine.pod_status.messages import why_everywhere
+from koord_numa.engine.preemption.executor import Executor
+from koord_numa.engine.queue.nominator import Nominator
+from koord_numa.engine.queue.request_class import RequestClasses
+from koord_numa.engine.queue.scheduling_queue import QueueNumbers, SchedulingQueue
+from koord_numa.engine.ranking.node_table import NodeTable
+from koord_numa.engine.ranking.selector import Limits, NodeSelection
+from koord_numa.engine.schedule_one import SchedulingLoop, SchedulingState
+from koord_numa.ports import Dependencies
 from koord_numa.settings import Settings
+
+__all__ = ["DELETED", "Scheduler", "Source"]
 
 log = getLogger(__name__)
 
-LEASE_POLL_SECONDS = 0.2
-
-REMEMBERED_PLACED: Final = 20_000
-"""So many of the last placed pods are known by the class they waited in, in case their kubelets refuse them."""
+HOUSEKEEPING_SECONDS: Final = 1.0
 
 
-@dataclass(slots=True)
-class Desk:
-    """What the lanes share. ``waiting`` are the pods that want a node, by uid, as last seen; ``in_flight`` those a lane works on."""
+class Source(StrEnum):
+    """Where facts come from; each must have told everything once before the first decision."""
 
-    settings: Settings
-    outside: Outside
-    state: ClusterState
-    queue: Queue
-    classes: RequestClasses
-    decider: Decider
-    notices: Notices
-    nominations: Nominations
-    meter: Meter
-    sentences: Sentences = field(default_factory=Sentences)
-    waiting: dict[str, Pod] = field(default_factory=dict)
-    waits: dict[str, Wait] = field(default_factory=dict)  # of the same pods
-    in_flight: set[str] = field(default_factory=set)
-    attempts: dict[str, int] = field(default_factory=dict)  # failed binds in a row, by uid
-    # The class in which a pod waited, by uid: binding changes what the pod shows of itself.
-    placed: LRUCache[str, RequestClass] = field(default_factory=lambda: LRUCache(maxsize=REMEMBERED_PLACED))
-
-    def forget(self, uid: str) -> None:
-        """The pod wants no node any more; one that never waited is no error."""
-        self.waiting.pop(uid, None)
-        self.attempts.pop(uid, None)
-        self.waits.pop(uid, None)
-        self.queue.remove(uid)
-        self.nominations.end(uid)
-        self.notices.forget(uid)
-
-
-AfterUnschedulable = Callable[[Pod, RequestClass, Unschedulable], None]
-"""Called when no node takes a pod: where preemption begins."""
+    WAITING = "waiting"
+    BOUND = "bound"
+    NODES = "nodes"
+    TOPOLOGIES = "topologies"
+    NAMESPACES = "namespaces"
 
 
 class Scheduler:
-    """Decides and binds what the queue offers."""
+    """One scheduler: its knowledge of the cluster, its queue and its loop."""
 
-    def __init__(self, desk: Desk, after_unschedulable: AfterUnschedulable | None = None) -> None:
-        self._desk = desk
-        self._binding = Binding(desk.outside, desk.settings)
-        self._turns = Turns()
-        self._after_unschedulable = after_unschedulable
-        self._idle: deque[asyncio.Future[None]] = deque()
-        self._stopping = False
-        self._pause_until = 0.0
-        self._outages = 0
-        self._alarm: asyncio.TimerHandle | None = None
+    def __init__(self, settings: Settings, outside: Dependencies) -> None:
+        self.settings = settings
+        self.outside = outside
+        self.meter = SchedulerMetrics()
+        self.state = Cache(self._on_change, clock=outside.clock)
+        self.storage = VolumeLister(self._on_volumes)
+        self.namespaces = NamespaceLister(self.state.index, self._on_namespaces)
+        self._columns = NodeTable()
+        self._cooling = NodeBackoff(settings.cool_down)
+        self.classes = RequestClasses(settings, self.state.index)
+        self.queue = SchedulingQueue(settings.wake_pause, settings.parked_retry_seconds, outside.random)
+        self._notices = PodConditions(outside)
+        self.desk = SchedulingState(
+            settings=settings,
+            outside=outside,
+            state=self.state,
+            queue=self.queue,
+            classes=self.classes,
+            decider=NodeSelection(
+                self.state,
+                self._columns,
+                self._cooling,
+                self.storage,
+                Limits(outside.clock, settings.remembered_classes),
+            ),
+            notices=self._notices,
+            nominations=Nominator(self.state, outside.clock),
+            meter=self.meter,
+        )
+        self.preemption = Executor(self.desk)
+        self.scheduler = SchedulingLoop(self.desk, self.preemption.consider)
+        self.aftercare = AssumedPods(self.desk, self._columns, self._cooling, lambda pod: self.observe_bound(None, pod))
+        self._room = EventHandlers(self.desk, self.preemption, self.scheduler.kick)
+        self._missing = set(Source)
+        self._begin = asyncio.Event()
 
-    async def run(self) -> None:
-        """Decide and bind until ``stop``, once; returns when every bind in flight is settled."""
-        async with asyncio.TaskGroup() as lanes:
-            for _ in range(self._desk.settings.bind_concurrency):
-                lanes.create_task(self._lane())
+    # Facts in: cheap, synchronous, idempotent.
 
-    def stop(self) -> None:
-        """Decide nothing more; binds in flight are finished."""
-        self._stopping = True
-        while self._idle:
-            self._call_one()
+    def known(self, uid: str) -> Pod | None:
+        """A pod as the API server showed it last, if it waits here or is counted."""
+        waiting = self.desk.waiting.get(uid)
+        return waiting if waiting is not None or uid in self.state.assumed else self.state.pod(uid)
+
+    def waits(self, uid: str) -> bool:
+        """Is this a pod that still waits for a node here, or whose bind is not settled?"""
+        return uid in self.desk.waiting
+
+    def observe_waiting(self, event: str | None, pod: Pod) -> None:
+        """
+        A pod that has no node yet. ``DELETED`` only says that it waits no longer: the server's field selector reports a bound pod
+        that way too, so what a pod holds is settled by ``observe_bound`` and by the answer to the bind.
+        """
+        self._room.observe(event, pod)
+
+    def observe_bound(self, event: str | None, pod: Pod) -> None:
+        """A pod that has a node, whoever put it there: it is counted the moment it is seen, and no longer once it is gone."""
+        self._note(event, pod)
+        self.state.observe_pod(event, pod)
+        self.state.look_again()
+        self._room.mind_terms()
+        if event == DELETED or pod.node:
+            self._room.leave(pod.key.uid)
+
+    def observe_node(self, event: str | None, node: Node) -> None:
+        """A Node object."""
+        self.state.observe_node(event, node)
+
+    def observe_topology(self, event: str | None, topology: NodeResourceTopology) -> None:
+        """A NodeResourceTopology; it may come before its node, after it, or never."""
+        self.state.observe_topology(event, topology)
+
+    def observe_budget(self, event: str | None, budget: DisruptionBudget) -> None:
+        """A PodDisruptionBudget, which nobody is preempted against."""
+        self.preemption.planner.observe_budget(event, budget)
+
+    def observe_nominated(self, event: str | None, pod: Pod) -> None:
+        """A pod of another scheduler without a node, for which a node may be being freed."""
+        self.desk.nominations.observe(event, pod)
+
+    # A list is the whole truth about its kind: what it does not show is gone.
+
+    def replace_waiting(self, pods: Iterable[Pod]) -> None:
+        """All pods without a node."""
+        self._room.replace(pods)
+
+    def replace_bound(self, pods: Iterable[Pod]) -> None:
+        """All pods with a node. Pods whose bind was just confirmed stay: the list may be older."""
+        found = list(pods)
+        for pod in found:
+            self._note(None, pod)
+        self.state.replace_pods(found)
+        self._room.mind_terms()
+        for pod in found:
+            if pod.node:
+                self._room.leave(pod.key.uid)
+
+    def replace_nodes(self, nodes: Iterable[Node]) -> None:
+        """All nodes."""
+        self.state.replace_nodes(nodes)
+
+    def replace_topologies(self, topologies: Iterable[NodeResourceTopology]) -> None:
+        """All NodeResourceTopologies; none at all when their CRD is not installed."""
+        self.state.replace_topologies(topologies)
+
+    def replace_budgets(self, budgets: Iterable[DisruptionBudget]) -> None:
+        """All PodDisruptionBudgets. Nobody is preempted before they are known; decisions do not wait for them."""
+        self.preemption.replace_budgets(budgets)
+
+    def replace_nominated(self, pods: Iterable[Pod]) -> None:
+        """All pods of other schedulers for which nodes are being freed."""
+        self.desk.nominations.replace(pods, self.desk.waiting)
+
+    def _note(self, event: str | None, pod: Pod) -> None:
+        if event != DELETED and is_refusal(pod):
+            self.aftercare.note_refusal(pod, counts=self.ready)
+
+    def synced(self, source: Source) -> None:
+        """This source has told everything that exists."""
+        self._missing.discard(source)
+        if not self._missing:
+            self._begin.set()
+
+    @property
+    def ready(self) -> bool:
+        """Is everything known that a decision needs?"""
+        return not self._missing
+
+    @property
+    def missing(self) -> frozenset[Source]:
+        """Sources that have not told everything yet."""
+        return frozenset(self._missing)
+
+    def lock_node(self, node: str, why: str) -> None:
+        """Place nothing on this node until it is unlocked: a rebind works on it."""
+        self.state.lock(node, why)
+
+    def unlock_node(self, node: str) -> None:
+        """The rebind is over; pods that waited for the node are tried again."""
+        self.state.lock(node, "")
 
     def kick(self) -> None:
-        """There may be something to do: call one idle lane."""
-        if self._idle:
-            self._call_one()
+        """Look whether there is something to do, for instance because the lease was won."""
+        self.scheduler.kick()
 
-    def next_pod(self) -> Pod | None:
-        """The pod to try now; ``None`` when nobody may be tried, we do not lead, or the API server asked for a pause."""
-        now = self._desk.outside.clock()
-        if self._stopping or now < self._pause_until or not self._desk.outside.lease.fresh():
-            return None
-        return self._next_freed() or self._desk.queue.pop(now)
-
-    async def schedule_one(self, pod: Pod) -> None:
-        """Place one pod: decide, hold, bind. Whatever goes wrong, what was held is given back, and the pod waits again or is gone."""
-        desk, uid = self._desk, pod.key.uid
-        klass = desk.classes.of(pod)
-        if klass is None or uid not in desk.waiting:
-            return
-        began = desk.outside.clock()
-        wait = desk.waits.setdefault(uid, Wait(began))
-        wait.attempts += 1
-        verdict = self._decide(pod, klass, began)
-        if isinstance(verdict, Unschedulable):
-            self._park(pod, klass, verdict)
-            self._attempted(Result.UNSCHEDULABLE, klass, began)
-            return
-        desk.queue.placed(klass)
-        desk.in_flight.add(uid)
-        started = desk.outside.clock()
+    async def run(self) -> None:
+        """Decide and bind until ``stop``: returns when every bind in flight has been settled."""
+        await self._begin.wait()
+        work = (self._notices.run(), self._keep_house(), self.preemption.run())
+        side = [asyncio.create_task(each) for each in work]
+        for task in side:
+            task.add_done_callback(self._side_ended)
         try:
-            desk.placed[uid] = klass
-            with desk.state.assume(pod, verdict) as assumption:
-                async with self._turn(verdict):
-                    await self._binding.bind(pod, verdict)
-                assumption.confirmed = desk.outside.clock()
-            self._bound(pod, verdict, wait)
-            self._attempted(Result.SCHEDULED, klass, began)
-        except ClusterError as error:
-            self._attempted(Result.ERROR, klass, began)
-            await self._failed(pod, klass, error)
+            await self.scheduler.run()
         finally:
-            desk.in_flight.discard(uid)
-            if uid in desk.waiting and uid not in desk.queue:
-                self._again(pod, klass, 0.0)  # cancelled, or a bug: either way the pod is not lost
-            desk.meter.binding.add(desk.outside.clock() - started)
+            for task in side:
+                task.cancel()
+            ends = await asyncio.gather(*side, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
 
-    def _turn(self, placement: Placement) -> AbstractAsyncContextManager[object]:
-        """Where a kubelet chooses NUMA nodes for the pod, those who were decided on before go first."""
-        record = self._desk.state.nodes.get(placement.node)
-        topology = None if record is None else record.topology
-        kubelet_chooses = topology is not None and topology.owner is CpuOwner.KUBELET
-        return self._turns.at(placement.node) if kubelet_chooses and placement.numa else nullcontext()
+    def _side_ended(self, task: asyncio.Task[None]) -> None:
+        """Work beside the loop never ends by itself: whatever ended it is a bug, and half an engine must not go on."""
+        if not task.cancelled():
+            self.scheduler.stop()
 
-    async def _lane(self) -> None:
-        while not self._stopping:
-            pod = self.next_pod()
-            if pod is None:
-                await self._idle_until_called()
-                continue
-            if self._desk.queue.ready:
-                self.kick()
-            await self.schedule_one(pod)
-            await asyncio.sleep(0)
+    async def stop(self) -> None:
+        """Decide nothing more; ``run`` returns when binds in flight are settled."""
+        self.scheduler.stop()
+        self._begin.set()
 
-    def _next_freed(self) -> Pod | None:
-        """A pod whose node has been freed goes first, unless a bind of it goes on or has failed and is waited out."""
-        desk = self._desk
-        while (pod := desk.nominations.next_due()) is not None:
-            uid = pod.key.uid
-            if uid in desk.waiting and uid not in desk.in_flight and uid not in desk.attempts:
-                desk.queue.remove(uid)
-                return desk.waiting[uid]
-        return None
+    # Views.
 
-    def _decide(self, pod: Pod, klass: RequestClass, began: float) -> Placement | Unschedulable:
-        verdict = self._on_nominated_node(pod, klass) or self._desk.decider.decide(klass)
-        self._desk.meter.deciding.add(self._desk.outside.clock() - began)
-        return verdict
+    def queue_numbers(self) -> QueueNumbers:
+        """How many pods are active, backing off, and parked."""
+        return self.queue.numbers()
 
-    def _on_nominated_node(self, pod: Pod, klass: RequestClass) -> Placement | None:
-        """The node that is being freed for the pod is tried before all others."""
-        node = self._desk.nominations.node_of(pod)
-        answer = self._desk.decider.try_node(klass, node, pod) if node else None
-        return answer if isinstance(answer, Placement) else None
+    def explain(self, uid: str) -> str:
+        """Why a pod waits, as last decided; empty when it was not tried yet or does not wait."""
+        verdict = self.queue.verdict(uid)
+        return "" if verdict is None else self._notices.with_remark(uid, why_everywhere(verdict))
 
-    def _park(self, pod: Pod, klass: RequestClass, verdict: Unschedulable) -> None:
-        """Nobody of this class fits anywhere: all of them wait, and each is told once."""
-        desk = self._desk
-        now = desk.outside.clock()
-        for reason in desk.queue.park(pod, klass, verdict, now):
-            desk.meter.rejections[reason.value] += 1
-        why, news = desk.sentences.say(klass, verdict, now)
-        for waiting in desk.queue.pods_of(klass) if news else (pod,):
-            desk.notices.waits(waiting.key, why)
-        if self._after_unschedulable is not None:
-            self._after_unschedulable(pod, klass, verdict)
+    def waiting(self) -> list[Pod]:
+        """Pods that want a node, in no particular order."""
+        return list(self.desk.waiting.values())
 
-    def _attempted(self, result: Result, klass: RequestClass, began: float) -> None:
-        self._desk.meter.attempts[result, klass.profile.scheduler_name].add(self._desk.outside.clock() - began)
+    # Reactions.
 
-    def _bound(self, pod: Pod, placement: Placement, wait: Wait) -> None:
-        desk = self._desk
-        self._outages = 0
-        desk.waiting.pop(pod.key.uid, None)
-        desk.attempts.pop(pod.key.uid, None)
-        desk.waits.pop(pod.key.uid, None)
-        desk.nominations.end(pod.key.uid)
-        desk.meter.bound(wait, desk.outside.clock())
-        desk.meter.placements[placement.alignment.value] += 1
-        desk.notices.placed(pod, placement)
+    def _on_change(self, cause: ClusterEvent, record: NodeInfo) -> None:
+        """Results about this node are out of date, and those who wait for such a change are tried again."""
+        self._columns.changed(record)
+        self.desk.nominations.node_changed(record)
+        if cause is ClusterEvent.CAPACITY_FREED:
+            self.preemption.node_freed(record.name)
+        if self.queue.parked:
+            now = self.outside.clock()
+            self.queue.wake(cause, now, record.room)
+            if cause is ClusterEvent.CAPACITY_FREED:
+                self.queue.wake(ClusterEvent.POD_GONE, now)
+        if record.topology is not None and record.topology.kubelet_pods:
+            self.aftercare.mind_trust(record)
+        self.scheduler.kick()
 
-    async def _failed(self, pod: Pod, klass: RequestClass, error: ClusterError) -> None:
-        desk, uid = self._desk, pod.key.uid
-        desk.meter.failures[type(error).__name__] += 1
-        if isinstance(error, Conflict):
-            error = await self._look_again(pod) or error
-        if isinstance(error, Gone):
-            desk.forget(uid)
-            return
-        delay = pause(desk.settings.api_backoff, desk.attempts.get(uid, 0) + 1, desk.outside.random())
-        if isinstance(error, NotLeader):
-            delay = 0.0
-        elif isinstance(error, Unavailable):
-            delay = max(delay, error.retry_after or 0.0)
-            self._outage(error)
-        elif isinstance(error, Forbidden):
-            delay = desk.settings.parked_retry_seconds
-            desk.notices.warn(pod.key, f"koord-numa lacks the right to {error.rule}")
-        elif isinstance(error, Invalid):
-            delay = desk.settings.parked_retry_seconds
-            desk.notices.warn(pod.key, f"the API server does not accept the binding: {error}")
-        self._again(pod, klass, delay)
+    def _on_volumes(self) -> None:
+        self.queue.wake(ClusterEvent.VOLUME_CHANGED, self.outside.clock())
+        self.scheduler.kick()
 
-    async def _look_again(self, pod: Pod) -> ClusterError | None:
-        """After a conflict: what has become of the pod? It may have got a node, from us or from others, or be going."""
-        desk = self._desk
-        try:
-            seen = await desk.outside.binder.read_pod(pod.key)
-        except ClusterError as error:
-            return error
-        if seen.node:
-            desk.state.observe_pod(None, seen)
-        if seen.node or seen.deleting or seen.gated or seen.finished:
-            return Gone(f"pod {pod.key} waits no longer")
-        return None
+    def _on_namespaces(self) -> None:
+        self._room.mind_terms()
+        self.queue.wake(ClusterEvent.NAMESPACE_CHANGED, self.outside.clock())
+        self.scheduler.kick()
 
-    def _again(self, pod: Pod, klass: RequestClass, delay: float) -> None:
-        """The pod, as it is by now, is tried again after ``delay`` seconds."""
-        desk, uid = self._desk, pod.key.uid
-        current = desk.waiting.get(uid)
-        if current is None:
-            desk.attempts.pop(uid, None)
-            return
-        if delay:
-            desk.attempts[uid] = desk.attempts.get(uid, 0) + 1
-        desk.queue.back_off(current, desk.classes.of(current) or klass, desk.outside.clock() + delay)
-
-    def _outage(self, error: Unavailable) -> None:
-        """The API server cannot cope or cannot be reached: all lanes pause, longer each time, as long as it asks for."""
-        self._outages += 1
-        seconds = pause(self._desk.settings.api_backoff, self._outages, self._desk.outside.random())
-        until = self._desk.outside.clock() + max(seconds, error.retry_after or 0.0)
-        self._pause_until = max(self._pause_until, until)
-
-    async def _idle_until_called(self) -> None:
-        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._idle.append(called)
-        self._set_alarm()
-        try:
-            await called
-        finally:
-            with suppress(ValueError):
-                self._idle.remove(called)
-
-    def _call_one(self) -> None:
-        called = self._idle.popleft()
-        if not called.done():
-            called.set_result(None)
-
-    def _set_alarm(self) -> None:
-        """Time alone can make a pod ready: one timer for all idle lanes."""
-        desk = self._desk
-        now = desk.outside.clock()
-        due = desk.queue.next_due(now)
-        if due is None:
-            return
-        if not desk.outside.lease.fresh():
-            due = now + LEASE_POLL_SECONDS
-        if self._alarm is not None:
-            self._alarm.cancel()
-        wait = max(due, self._pause_until) - now
-        self._alarm = asyncio.get_running_loop().call_later(max(wait, 0.001), self.kick)
+    async def _keep_house(self) -> None:
+        """Things that only time brings: rests end, and binds that nobody has shown are read back."""
+        while True:
+            await self.outside.sleep(HOUSEKEEPING_SECONDS)
+            self.aftercare.end_rests()
+            self.state.look_again()
+            self.preemption.look_again()
+            self.scheduler.kick()
+            await self.aftercare.read_back_overdue()

@@ -13,7 +13,7 @@ import kopf
 from koord_numa.core.node import NodeResourceTopology
 from koord_numa.core.rebind_request import RebindRequest
 from koord_numa.core.request import Pod
-from koord_numa.engine.engine import Engine
+from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.freshness import Freshness
 from koord_numa.handlers.resync_store import DELETED, ResyncStore
 from koord_numa.wire.errors import WireError
@@ -35,7 +35,7 @@ class RebindHandler(Protocol):
 class Dispatcher:
     """One per operator, reachable from every handler as ``memo.reception``."""
 
-    def __init__(self, engine: Engine, rebinds: RebindHandler) -> None:
+    def __init__(self, engine: Scheduler, rebinds: RebindHandler) -> None:
         self._ours = frozenset(engine.settings.scheduler_names)
         self._waits = engine.waits
         self.waiting: ResyncStore[Pod] = ResyncStore(engine.observe_waiting, lambda pod: pod.key.uid)

@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from koord_numa.engine.engine import Engine
+from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers import resync as census
 from koord_numa.handlers import settings as kopf_settings
 from koord_numa.runtime import Runtime
@@ -116,7 +116,7 @@ def watched(server: ApiServer, churn: Churn) -> Iterator[None]:
 
 async def unrest(server: ApiServer, throne: Throne) -> list[str]:
     """Why the cluster is not at rest yet: pods that would fit and wait, ledgers that are not what the objects say."""
-    true: Engine = rebuilt(server.store, SETTINGS)
+    true: Scheduler = rebuilt(server.store, SETTINGS)
     found = [f"{name} fits and waits" for name in placeable(true, server.store)]
     for replica in throne.present:
         believed, wrong = await replica.ask(_believed, UNKNOWN)

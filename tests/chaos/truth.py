@@ -11,7 +11,7 @@ from typing import Any
 from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
-from koord_numa.engine import Engine, Outside
+from koord_numa.engine import Dependencies, Scheduler
 from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.machines import Rack
 from koord_numa.sandbox.machines.simulated_node import TOPOLOGIES
@@ -36,10 +36,10 @@ def broken(rack: Rack, nodes_of: Mapping[str, set[str]]) -> list[str]:
     return [*map(str, rack.clashes()), *map(str, untold), *moved]
 
 
-def rebuilt(store: DirectStore, settings: Settings) -> Engine:
+def rebuilt(store: DirectStore, settings: Settings) -> Scheduler:
     """An engine that talks to nobody and has seen every object once."""
     silent: Any = SimpleNamespace(fresh=lambda: False, event=lambda *_, **__: None, node_event=lambda *_, **__: None)
-    engine = Engine(settings, Outside(silent, silent, silent, lambda *_: {}))
+    engine = Scheduler(settings, Dependencies(silent, silent, silent, lambda *_: {}))
     for raw in store.list("nodes"):
         engine.observe_node(None, parse_node(raw))
     for raw in store.list(TOPOLOGIES):
@@ -50,12 +50,12 @@ def rebuilt(store: DirectStore, settings: Settings) -> Engine:
     return engine
 
 
-def ledgers(engine: Engine) -> Ledgers:
+def ledgers(engine: Scheduler) -> Ledgers:
     """Who holds what on every node, as the engine believes."""
     return {name: dict(record.ledger.holdings) for name, record in engine.state.nodes.items() if record.pods}
 
 
-def unbalanced(engine: Engine) -> list[str]:
+def unbalanced(engine: Scheduler) -> list[str]:
     """Nodes whose running totals are not the sums of what their pods hold."""
     records = engine.state.nodes.values()
     return [f"{record.name}: wrong totals" for record in records if record.ledger != Ledger.of(record.ledger)]
@@ -79,12 +79,12 @@ def differences(believed: Ledgers, true: Ledgers) -> list[str]:
     return found
 
 
-def placeable(engine: Engine, store: DirectStore) -> list[str]:
+def placeable(engine: Scheduler, store: DirectStore) -> list[str]:
     """Names of waiting pods that would fit somewhere now."""
     waiting = [parse_pod(raw) for raw in store.list("pods") if not raw["spec"].get("nodeName")]
     return [pod.key.name for pod in waiting if _fits(engine, pod)]
 
 
-def _fits(engine: Engine, pod: Pod) -> bool:
+def _fits(engine: Scheduler, pod: Pod) -> bool:
     klass = engine.classes.of(pod)
     return klass is not None and isinstance(engine.desk.decider.decide(klass), Placement)

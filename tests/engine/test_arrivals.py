@@ -6,19 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.verdicts import Reason
-from koord_numa.engine.arrivals import EVENTS
-from koord_numa.engine.causes import Cause
-from koord_numa.engine.queue import Queue, Stage
+from koord_numa.engine.cluster_events import EVENTS, ClusterEvent
+from koord_numa.engine.queue.scheduling_queue import SchedulingQueue, Stage
 from tests.engine.test_queue import add, class_of, drain, new_queue, park, pod
 
 
-def came(queue: Queue) -> dict[str, int]:
+def came(queue: SchedulingQueue) -> dict[str, int]:
     """Arrivals as ``queue/event``."""
     return {f"{part}/{event}": count for (part, event), count in sorted(queue.arrivals.items())}
 
 
 def test_every_cause_has_a_name() -> None:
-    assert set(EVENTS) == set(Cause)
+    assert set(EVENTS) == set(ClusterEvent)
 
 
 def test_newcomers_join_their_class_wherever_it_stands() -> None:
@@ -28,7 +27,7 @@ def test_newcomers_join_their_class_wherever_it_stands() -> None:
     assert first is not None
     park(queue, first, Reason.RESOURCES)
     add(queue, pod("c"))
-    queue.wake(Cause.NODE_ADDED, 0.5)
+    queue.wake(ClusterEvent.NODE_ADDED, 0.5)
     add(queue, pod("d"))
     assert came(queue) == {
         "active/PodAdd": 2,
@@ -56,7 +55,7 @@ def test_the_way_of_a_class_that_waits_twice() -> None:
     add(queue, pod("a"))
     [first] = filter(None, [queue.pop(0)])
     park(queue, first, Reason.RESOURCES, now=0)
-    queue.wake(Cause.CAPACITY_FREED, 0.5)
+    queue.wake(ClusterEvent.CAPACITY_FREED, 0.5)
     assert drain(queue, 1) == ["a"]
     park(queue, first, Reason.RESOURCES, now=1)
     assert drain(queue, 101) == ["a"]
@@ -87,7 +86,7 @@ def test_who_has_come_to_a_part_has_left_it_or_is_there(steps: list[str]) -> Non
         if step == "add":
             add(queue, pod(f"p{number}", cpu=1000 * (1 + number % 3)))
         elif step == "wake":
-            queue.wake(Cause.NODE_ADDED, now)
+            queue.wake(ClusterEvent.NODE_ADDED, now)
         elif step == "pass":
             now += 1.0
         elif (found := queue.pop(now)) is not None:

@@ -12,9 +12,9 @@ from koord_numa.core.ledger import Ledger, holding_of
 from koord_numa.core.node import KubeletAllocation, Node, NodeResourceTopology
 from koord_numa.core.request import Assignment, Pod
 from koord_numa.core.verdicts import Placement, Reason
-from koord_numa.engine.causes import Cause
-from koord_numa.engine.cluster_state import DELETED, ClusterState
-from koord_numa.engine.node_record import NodeRecord
+from koord_numa.engine.cache.cache import DELETED, Cache
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.cluster_events import ClusterEvent
 from tests.engine.clusters import placed_anyhow, random_node, random_pod, random_topology
 from tests.engine.world import bound, make_node, make_pod, make_topology
 
@@ -23,26 +23,26 @@ class Heard:
     """Remembers what a state reported."""
 
     def __init__(self) -> None:
-        self.changes: list[tuple[Cause, str]] = []
+        self.changes: list[tuple[ClusterEvent, str]] = []
 
-    def __call__(self, cause: Cause, record: NodeRecord) -> None:
+    def __call__(self, cause: ClusterEvent, record: NodeInfo) -> None:
         self.changes.append((cause, record.name))
 
 
-def new_state() -> tuple[ClusterState, list[tuple[Cause, str]]]:
+def new_state() -> tuple[Cache, list[tuple[ClusterEvent, str]]]:
     heard = Heard()
-    return ClusterState(heard), heard.changes
+    return Cache(heard), heard.changes
 
 
 Picture = dict[str, tuple[Node | None, NodeResourceTopology | None, Ledger, dict[str, Pod]]]
 
 
-def picture(state: ClusterState) -> Picture:
+def picture(state: Cache) -> Picture:
     """Everything the state believes, without how it came to believe it."""
     return {name: (r.node, r.published, r.ledger, r.pods) for name, r in state.nodes.items()}
 
 
-def play(seed: int, events: int) -> tuple[ClusterState, ClusterState]:
+def play(seed: int, events: int) -> tuple[Cache, Cache]:
     """Random events; returns the state after them, and the one built from the final objects alone."""
     dice, (state, _) = Random(seed), new_state()
     nodes: dict[str, Node] = {}
@@ -205,4 +205,8 @@ def test_only_what_matters_is_reported() -> None:
     state.observe_pod("MODIFIED", replace(pod, resource_version="2", started=True))
     state.observe_pod("DELETED", pod)
     state.observe_pod("DELETED", pod)
-    assert changes == [(Cause.NODE_ADDED, "node"), (Cause.POD_BOUND, "node"), (Cause.CAPACITY_FREED, "node")]
+    assert changes == [
+        (ClusterEvent.NODE_ADDED, "node"),
+        (ClusterEvent.POD_BOUND, "node"),
+        (ClusterEvent.CAPACITY_FREED, "node"),
+    ]

@@ -3,13 +3,13 @@
 import pytest
 
 from koord_numa.core.verdicts import Reason
-from koord_numa.engine.cooling import Cooling, is_refusal
-from koord_numa.engine.placed_pods import PlacedPods
-from koord_numa.engine.request_class import RequestClass, RequestClasses
+from koord_numa.engine.cache.pod_index import PodIndex
+from koord_numa.engine.kubelet_rejections import NodeBackoff, is_refusal
+from koord_numa.engine.queue.request_class import RequestClass, RequestClasses
 from koord_numa.settings import BackoffSettings, Settings
 from tests.engine.world import make_pod
 
-CLASSES = RequestClasses(Settings(), PlacedPods())
+CLASSES = RequestClasses(Settings(), PodIndex())
 
 
 def klass(cpu: int = 1000) -> RequestClass:
@@ -35,7 +35,7 @@ def test_refusals_are_told_by_the_kubelets_reason(phase: str, reason: str, refus
 
 
 def test_a_rest_is_for_one_pair_only_and_says_why() -> None:
-    cooling, rested = Cooling(BackoffSettings(initial=30, max=600)), klass()
+    cooling, rested = NodeBackoff(BackoffSettings(initial=30, max=600)), klass()
     assert cooling.refused("node", rested, "OutOfcpu", now=100) == 130
     refusal = cooling.refusal("node", rested, now=129)
     assert refusal is not None
@@ -47,7 +47,7 @@ def test_a_rest_is_for_one_pair_only_and_says_why() -> None:
 
 
 def test_every_further_refusal_doubles_the_rest_up_to_a_limit() -> None:
-    cooling, rested, now = Cooling(BackoffSettings(initial=30, max=100)), klass(), 0.0
+    cooling, rested, now = NodeBackoff(BackoffSettings(initial=30, max=100)), klass(), 0.0
     rests = []
     for _ in range(4):
         until = cooling.refused("node", rested, "OutOfcpu", now)
@@ -57,7 +57,7 @@ def test_every_further_refusal_doubles_the_rest_up_to_a_limit() -> None:
 
 
 def test_the_end_of_a_rest_is_told_once_and_quiet_pairs_are_forgotten() -> None:
-    cooling, rested = Cooling(BackoffSettings(initial=30, max=100)), klass()
+    cooling, rested = NodeBackoff(BackoffSettings(initial=30, max=100)), klass()
     cooling.refused("b", rested, "OutOfcpu", now=0)
     cooling.refused("a", rested, "OutOfcpu", now=0)
     assert [cooling.ended(now) for now in (29, 30, 31)] == [[], ["a", "b"], []]

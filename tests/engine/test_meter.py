@@ -3,7 +3,7 @@
 import pytest
 
 from koord_numa.core.verdicts import Reason
-from koord_numa.engine.meter import ATTEMPT_BUCKETS, WAIT_BUCKETS, Histogram, Meter, Result, Wait
+from koord_numa.engine.metrics import ATTEMPT_BUCKETS, WAIT_BUCKETS, Histogram, Result, SchedulerMetrics, Wait
 from koord_numa.ports import Unavailable
 from tests.engine.world import make_node, make_pod, make_world
 
@@ -21,7 +21,7 @@ def histogram(bounds: tuple[float, ...], *values: float) -> Histogram:
     [pytest.param(1, "1"), pytest.param(14, "14"), pytest.param(15, "15+"), pytest.param(99, "15+")],
 )
 def test_waits_are_told_apart_by_attempts_up_to_a_limit(attempts: int, label: str) -> None:
-    meter = Meter()
+    meter = SchedulerMetrics()
     meter.bound(Wait(since=3.0, attempts=attempts), now=5.0)
     assert meter.waited == {label: histogram(WAIT_BUCKETS, 2.0)}
     assert meter.tries == histogram(ATTEMPT_BUCKETS, attempts)

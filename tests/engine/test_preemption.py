@@ -16,7 +16,7 @@ from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.request import Assignment, NumaSpec, Pod
 from koord_numa.core.vocabulary import NumaPolicy, QosClass
-from koord_numa.engine import planner
+from koord_numa.engine.preemption import evaluator as planner
 from koord_numa.ports import ClusterError, Forbidden, Gone, Unavailable
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_topology, make_world
 

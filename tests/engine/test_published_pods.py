@@ -9,8 +9,8 @@ from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.node import NodeResourceTopology, Zone
 from koord_numa.core.request import Pod
 from koord_numa.core.vocabulary import CpuOwner
-from koord_numa.engine.cluster_state import ClusterState
-from koord_numa.engine.published_pods import RECENT
+from koord_numa.engine.cache.cache import Cache
+from koord_numa.engine.cache.topology_lag import RECENT
 from koord_numa.wire.fingerprint import fingerprint
 from tests.engine.world import GIB, make_node, make_pod
 
@@ -31,9 +31,9 @@ def shows(*names: str, version: str = "2", method: str = "all") -> NodeResourceT
     )
 
 
-def state_with(*started: str) -> ClusterState:
+def state_with(*started: str) -> Cache:
     """Three pods that the first topology did not show, created one second after the other; some have started."""
-    state = ClusterState(lambda cause, record: None)
+    state = Cache(lambda cause, record: None)
     state.observe_node(None, make_node("n"))
     state.observe_topology(None, shows(version="1"))
     for created, name in enumerate(NAMES):
@@ -44,7 +44,7 @@ def state_with(*started: str) -> ClusterState:
     return state
 
 
-def hidden(state: ClusterState) -> set[str]:
+def hidden(state: Cache) -> set[str]:
     record = state.nodes["n"]
     return {record.pods[uid].key.name for uid in record.unpublished}
 
@@ -79,9 +79,9 @@ def test_a_topology_that_always_speaks_of_others_is_believed_the_second_time() -
     assert hidden(state) == {"c"}
 
 
-def at_restart(starts: dict[str, float], published: NodeResourceTopology | None, clock: list[float]) -> ClusterState:
+def at_restart(starts: dict[str, float], published: NodeResourceTopology | None, clock: list[float]) -> Cache:
     """What a process that has just started learns from lists: the pods run since these times."""
-    state = ClusterState(lambda cause, record: None, clock=lambda: clock[0])
+    state = Cache(lambda cause, record: None, clock=lambda: clock[0])
     state.replace_nodes([make_node("n")])
     if published is not None:
         state.replace_topologies([published])
@@ -116,7 +116,7 @@ def test_after_a_restart_what_is_published_may_be_older_than_pods(
 
 @pytest.mark.parametrize("node_first", [False, True])
 def test_lists_in_any_order_hide_the_same(*, node_first: bool) -> None:
-    state = ClusterState(lambda cause, record: None)
+    state = Cache(lambda cause, record: None)
     steps: list[Callable[[], None]] = [
         lambda: state.replace_nodes([make_node("n")]),
         lambda: state.replace_pods([replace(on_node(name, 0.0), started_at=at) for name, at in RAN.items()]),

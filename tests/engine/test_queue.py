@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from koord_numa.core.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.verdicts import Reason, Rejection, Unschedulable
 from koord_numa.core.vocabulary import ContainerKind
-from koord_numa.engine.causes import WAKERS, Cause
-from koord_numa.engine.placed_pods import PlacedPods
-from koord_numa.engine.queue import Queue, QueueNumbers, pause
-from koord_numa.engine.request_class import RequestClass, RequestClasses
+from koord_numa.engine.cache.pod_index import PodIndex
+from koord_numa.engine.cluster_events import WAKERS, ClusterEvent
+from koord_numa.engine.queue.request_class import RequestClass, RequestClasses
+from koord_numa.engine.queue.scheduling_queue import QueueNumbers, SchedulingQueue, pause
 from koord_numa.settings import BackoffSettings, Settings
 
-CLASSES = RequestClasses(Settings(), PlacedPods())
+CLASSES = RequestClasses(Settings(), PodIndex())
 PAUSE = BackoffSettings(initial=1, max=8, jitter=0)
 
 
@@ -32,16 +32,16 @@ def class_of(waiting: Pod) -> RequestClass:
     return klass
 
 
-def new_queue(retry: float = 1000.0) -> Queue:
-    return Queue(PAUSE, retry, lambda: 0.0)
+def new_queue(retry: float = 1000.0) -> SchedulingQueue:
+    return SchedulingQueue(PAUSE, retry, lambda: 0.0)
 
 
-def add(queue: Queue, *pods: Pod) -> None:
+def add(queue: SchedulingQueue, *pods: Pod) -> None:
     for waiting in pods:
         queue.add(waiting, class_of(waiting))
 
 
-def drain(queue: Queue, now: float = 0.0) -> list[str]:
+def drain(queue: SchedulingQueue, now: float = 0.0) -> list[str]:
     names = []
     while (waiting := queue.pop(now)) is not None:
         names.append(waiting.key.name)
@@ -52,7 +52,7 @@ def refusal(*reasons: Reason) -> Unschedulable:
     return Unschedulable({f"node-{i}": Rejection(reason, reason.value) for i, reason in enumerate(reasons)})
 
 
-def park(queue: Queue, waiting: Pod, *reasons: Reason, now: float = 0.0) -> None:
+def park(queue: SchedulingQueue, waiting: Pod, *reasons: Reason, now: float = 0.0) -> None:
     queue.park(waiting, class_of(waiting), refusal(*reasons), now)
 
 
@@ -79,18 +79,18 @@ def test_a_class_that_fits_nowhere_parks_as_a_whole_and_newcomers_learn_why() ->
     assert queue.add(late, class_of(late)) == refusal(Reason.RESOURCES)
     assert queue.verdict("uid-second") == refusal(Reason.RESOURCES)
     assert queue.numbers() == QueueNumbers(active=0, backoff=0, unschedulable=3)
-    queue.wake(Cause.CAPACITY_FREED, now=1, room=1000)
+    queue.wake(ClusterEvent.CAPACITY_FREED, now=1, room=1000)
     assert drain(queue, now=1) == ["first", "second", "late"]
 
 
 @pytest.mark.parametrize("reason", Reason, ids=lambda reason: reason.value)
-@pytest.mark.parametrize("cause", Cause, ids=lambda cause: cause.value)
-def test_only_what_matters_to_the_refusal_wakes(reason: Reason, cause: Cause) -> None:
+@pytest.mark.parametrize("cause", ClusterEvent, ids=lambda cause: cause.value)
+def test_only_what_matters_to_the_refusal_wakes(reason: Reason, cause: ClusterEvent) -> None:
     queue = new_queue()
     waiting = pod("waiting")
     park(queue, waiting, reason)
     queue.wake(cause, now=1)
-    expected = ["waiting"] if cause in WAKERS[reason] | {Cause.NODE_ADDED} else []
+    expected = ["waiting"] if cause in WAKERS[reason] | {ClusterEvent.NODE_ADDED} else []
     assert drain(queue, now=1) == expected
 
 
@@ -98,9 +98,9 @@ def test_freed_capacity_wakes_only_those_small_enough_for_it() -> None:
     queue = new_queue()
     for cpu in (1000, 2000, 4000, 8000):
         park(queue, pod(f"cpu-{cpu}", cpu=cpu), Reason.RESOURCES)
-    queue.wake(Cause.CAPACITY_FREED, now=1, room=3999)
+    queue.wake(ClusterEvent.CAPACITY_FREED, now=1, room=3999)
     assert drain(queue, now=1) == ["cpu-1000", "cpu-2000"]
-    queue.wake(Cause.CAPACITY_FREED, now=1, room=4000)
+    queue.wake(ClusterEvent.CAPACITY_FREED, now=1, room=4000)
     assert drain(queue, now=1) == ["cpu-4000"]
 
 
@@ -109,7 +109,7 @@ def test_ten_thousand_parked_pods_of_one_class_cost_one_try_an_event() -> None:
     pods = [pod(f"pod-{i:05}", created=i) for i in range(10_000)]
     add(queue, *pods)
     for event in range(3):
-        queue.wake(Cause.CAPACITY_FREED, now=event * 10.0)
+        queue.wake(ClusterEvent.CAPACITY_FREED, now=event * 10.0)
         tried = queue.pop(event * 10.0)
         assert tried == pods[0]
         park(queue, tried, Reason.RESOURCES, now=event * 10.0)
@@ -121,16 +121,16 @@ def test_a_class_that_keeps_failing_pauses_longer_and_starts_anew_once_placed() 
     queue = new_queue()
     waiting = pod("waiting")
     park(queue, waiting, Reason.RESOURCES, now=0)
-    queue.wake(Cause.CAPACITY_FREED, now=0.5)
+    queue.wake(ClusterEvent.CAPACITY_FREED, now=0.5)
     assert queue.numbers() == QueueNumbers(active=0, backoff=1, unschedulable=0)
     assert (queue.pop(0.9), queue.next_due(0.9), queue.pop(1.0)) == (None, 1.0, waiting)
     park(queue, waiting, Reason.RESOURCES, now=1.0)
-    queue.wake(Cause.CAPACITY_FREED, now=1.1)
+    queue.wake(ClusterEvent.CAPACITY_FREED, now=1.1)
     assert queue.next_due(1.1) == 3.0
     assert queue.pop(3.0) == waiting
     queue.placed(class_of(waiting))
     park(queue, waiting, Reason.RESOURCES, now=3.0)
-    queue.wake(Cause.CAPACITY_FREED, now=3.0)
+    queue.wake(ClusterEvent.CAPACITY_FREED, now=3.0)
     assert queue.next_due(3.0) == 4.0
 
 
@@ -159,7 +159,7 @@ def test_a_removed_pod_is_never_tried() -> None:
     queue.back_off(paused, class_of(paused), until=1)
     for name in ("active", "parked", "paused", "unknown"):
         queue.remove(f"uid-{name}")
-    queue.wake(Cause.NODE_ADDED, now=9)
+    queue.wake(ClusterEvent.NODE_ADDED, now=9)
     assert (drain(queue, now=9), len(queue)) == ([], 0)
 
 
@@ -208,18 +208,18 @@ def test_nobody_starves(seed: int, asks: list[tuple[int, int]]) -> None:
     for _ in range(40):
         now += dice.random() * 3
         cluster.room = dice.randint(0, 20_000)
-        queue.wake(dice.choice(list(Cause)), now, room=cluster.room)
+        queue.wake(dice.choice(list(ClusterEvent)), now, room=cluster.room)
         for _ in range(3):
             _try_one(queue, cluster, now)
     cluster.room = 20_000
-    queue.wake(Cause.CAPACITY_FREED, now, room=cluster.room)
+    queue.wake(ClusterEvent.CAPACITY_FREED, now, room=cluster.room)
     now += PAUSE.max
     for _ in pods:
         _try_one(queue, cluster, now)
     assert cluster.placed == {waiting.key.name for waiting in pods}
 
 
-def _try_one(queue: Queue, cluster: Cluster, now: float) -> None:
+def _try_one(queue: SchedulingQueue, cluster: Cluster, now: float) -> None:
     waiting = queue.pop(now)
     if waiting is None:
         return

@@ -13,13 +13,13 @@ from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.request import Container, NumaSpec, Pod, PodKey, PodRequest
 from koord_numa.core.verdicts import Placement, Unschedulable
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, NodeScoring, NumaPolicy, ScoringType
-from koord_numa.engine.causes import Cause
-from koord_numa.engine.cluster_state import DELETED, ClusterState
-from koord_numa.engine.columns import Columns
-from koord_numa.engine.decider import rules_of
-from koord_numa.engine.node_record import NodeRecord
-from koord_numa.engine.ranking import Ranking
-from koord_numa.engine.sweep import NO, Sweep
+from koord_numa.engine.cache.cache import DELETED, Cache
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.cluster_events import ClusterEvent
+from koord_numa.engine.ranking.node_ranking import NodeRanking
+from koord_numa.engine.ranking.node_table import NodeTable
+from koord_numa.engine.ranking.score_bounds import NO, ScoreBounds
+from koord_numa.engine.ranking.selector import rules_of
 from koord_numa.settings import ProfileSettings, ScoringStrategy
 from tests.engine.clusters import GIB, placed_anyhow, random_node, random_pod, random_request, random_topology
 
@@ -33,8 +33,8 @@ class Lab:
 
     def __init__(self, seed: int, strategy: ScoringType, method: NodeScoring = FEWEST, nodes: int = 12) -> None:
         self.dice = Random(seed)
-        self.columns = Columns()
-        self.state = ClusterState(lambda _cause, record: self.columns.changed(record))
+        self.columns = NodeTable()
+        self.state = Cache(lambda _cause, record: self.columns.changed(record))
         self.rules: Profile = rules_of(
             ProfileSettings(scoring_strategy=ScoringStrategy(type=strategy), node_scoring=method)
         )
@@ -82,7 +82,7 @@ def test_a_sweep_never_says_less_than_a_node_does(seed: int, strategy: ScoringTy
     rows = np.arange(len(lab.columns), dtype=np.int64)
     for request in lab.requests:
         ask = ask_of(request, lab.rules)
-        bounds = Sweep(ask, lab.rules, lab.columns).bounds(rows)
+        bounds = ScoreBounds(ask, lab.rules, lab.columns).bounds(rows)
         for row, bound in enumerate(bounds):
             candidate = lab.columns.candidate(row)
             answer = None if candidate is None else evaluate(ask, candidate, lab.rules)
@@ -97,7 +97,7 @@ def test_a_sweep_never_says_less_than_a_node_does(seed: int, strategy: ScoringTy
 @given(seed=st.integers(0, 2**32), strategy=st.sampled_from(STRATEGIES), method=METHODS)
 def test_a_remembered_ranking_answers_as_asking_everyone(seed: int, strategy: ScoringType, method: NodeScoring) -> None:
     lab = Lab(seed, strategy, method)
-    rankings = [(request, Ranking(ask_of(request, lab.rules), lab.rules, lab.columns)) for request in lab.requests]
+    rankings = [(request, NodeRanking(ask_of(request, lab.rules), lab.rules, lab.columns)) for request in lab.requests]
     for _ in range(25):
         request, ranking = lab.dice.choice(rankings)
         found, expected = ranking.choose(), lab.by_asking_everyone(request)
@@ -121,14 +121,14 @@ def test_most_nodes_are_never_asked(strategy: ScoringType, monkeypatch: pytest.M
         asked += 1
         return evaluate(*arguments)  # type: ignore[arg-type]  # handed on as they come
 
-    ranking = Ranking(ask_of(lab.requests[0], lab.rules), lab.rules, lab.columns)
+    ranking = NodeRanking(ask_of(lab.requests[0], lab.rules), lab.rules, lab.columns)
     ranking.choose()
-    monkeypatch.setattr("koord_numa.engine.ranking.evaluate", counting)
+    monkeypatch.setattr("koord_numa.engine.ranking.node_ranking.evaluate", counting)
     ranking.choose()
     assert asked == 0
 
 
-def _changed(columns: Columns, _cause: Cause, record: NodeRecord) -> None:
+def _changed(columns: NodeTable, _cause: ClusterEvent, record: NodeInfo) -> None:
     columns.changed(record)
 
 
@@ -136,15 +136,15 @@ def test_equal_nodes_are_taken_in_the_order_of_their_names_whenever_they_came() 
     orders = [["b", "a", "c"], ["c", "b", "a"], ["a", "b", "c"]]
     chosen = []
     for order in orders:
-        columns = Columns()
-        state = ClusterState(partial(_changed, columns))
+        columns = NodeTable()
+        state = Cache(partial(_changed, columns))
         ranking = None
         for name in order:
             node = random_node(Random(1), "same", cpus=16)
             state.observe_node(None, type(node)(name=name, allocatable=node.allocatable))
             request = random_pod(Random(2), "pod", [PodRequest()]).request
             rules = rules_of(ProfileSettings())
-            ranking = ranking or Ranking(ask_of(request, rules), rules, columns)
+            ranking = ranking or NodeRanking(ask_of(request, rules), rules, columns)
             ranking.choose()
         verdict = ranking.choose() if ranking else None
         assert isinstance(verdict, Placement)
@@ -166,8 +166,8 @@ def guaranteed(cpus: int, policy: NumaPolicy = NumaPolicy.NONE) -> PodRequest:
 
 
 def test_what_a_kubelet_never_does_needs_no_asking() -> None:
-    columns = Columns()
-    state = ClusterState(partial(_changed, columns))
+    columns = NodeTable()
+    state = Cache(partial(_changed, columns))
     labels = {"kubernetes.io/arch": "amd64"}
     state.observe_node(None, Node("n", labels=labels, allocatable={"cpu": 16000, "memory": 16 * GIB, "pods": 9}))
     state.observe_topology(None, kubelets_node("1"))
@@ -175,7 +175,7 @@ def test_what_a_kubelet_never_does_needs_no_asking() -> None:
     def may(request: PodRequest) -> bool:
         columns.refresh()
         rules = rules_of(ProfileSettings())
-        return bool(Sweep(ask_of(request, rules), rules, columns).bounds(np.array([0])) > NO)
+        return bool(ScoreBounds(ask_of(request, rules), rules, columns).bounds(np.array([0])) > NO)
 
     assert may(guaranteed(2))
     assert not may(guaranteed(2, NumaPolicy.RESTRICTED))  # this kubelet has another policy

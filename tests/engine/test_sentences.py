@@ -1,13 +1,13 @@
 """A class hears of itself again when its reasons change, or when its numbers are old."""
 
 from koord_numa.core.verdicts import Reason, Rejection, Unschedulable
-from koord_numa.engine.placed_pods import PlacedPods
-from koord_numa.engine.request_class import RequestClasses
-from koord_numa.engine.sentences import NEWS_SECONDS, Sentences
+from koord_numa.engine.cache.pod_index import PodIndex
+from koord_numa.engine.pod_status.messages import NEWS_SECONDS, Messages
+from koord_numa.engine.queue.request_class import RequestClasses
 from koord_numa.settings import Settings
 from tests.engine.world import make_pod
 
-CLASSES = RequestClasses(Settings(), PlacedPods())
+CLASSES = RequestClasses(Settings(), PodIndex())
 
 
 def short(*free: int) -> Unschedulable:
@@ -18,7 +18,7 @@ def short(*free: int) -> Unschedulable:
 
 
 def test_numbers_alone_are_no_news_for_a_while() -> None:
-    sentences, klass = Sentences(), CLASSES.of(make_pod("pod"))
+    sentences, klass = Messages(), CLASSES.of(make_pod("pod"))
     assert klass is not None
     first, news = sentences.say(klass, short(1, 2), now=0)
     assert (first.splitlines()[0], news) == ("0/2 nodes are available: 2 Insufficient cpu.", True)
@@ -30,7 +30,7 @@ def test_numbers_alone_are_no_news_for_a_while() -> None:
 
 
 def test_another_count_is_news_at_once() -> None:
-    sentences, klass = Sentences(), CLASSES.of(make_pod("pod"))
+    sentences, klass = Messages(), CLASSES.of(make_pod("pod"))
     assert klass is not None
     sentences.say(klass, short(1, 2), now=0)
     told, news = sentences.say(klass, short(1, 2, 3), now=1)
@@ -40,4 +40,4 @@ def test_another_count_is_news_at_once() -> None:
 def test_a_cluster_without_nodes_is_said() -> None:
     klass = CLASSES.of(make_pod("pod"))
     assert klass is not None
-    assert Sentences().last(klass, Unschedulable({})) == "0/0 nodes are available: no node is known."
+    assert Messages().last(klass, Unschedulable({})) == "0/0 nodes are available: no node is known."

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from koord_numa.core.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.request import Pod
 from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, QosClass
-from koord_numa.engine.turns import Turns
+from koord_numa.engine.binding import NodeBindLocks
 from koord_numa.ports import Unavailable
 from tests.engine.world import Server, World, make_node, make_pod, make_topology, make_world
 
@@ -99,7 +99,7 @@ async def test_where_we_choose_nobody_waits_for_anybody() -> None:
 
 
 async def test_a_line_lasts_as_long_as_somebody_stands_in_it() -> None:
-    turns = Turns()
+    turns = NodeBindLocks()
     async with turns.at("a") as _:
         assert turns.at("a").locked()
         assert not turns.at("b").locked()

@@ -22,13 +22,13 @@ from koord_numa.core.decide import decide
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement, Reason
 from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim
-from koord_numa.engine.cluster_state import ClusterState
-from koord_numa.engine.columns import Columns
-from koord_numa.engine.cooling import Cooling
-from koord_numa.engine.decider import Decider, Limits
-from koord_numa.engine.placed_pods import PlacedPods
-from koord_numa.engine.request_class import RequestClasses
-from koord_numa.engine.storage_room import StorageRoom
+from koord_numa.engine.cache.cache import Cache
+from koord_numa.engine.cache.listers import VolumeLister
+from koord_numa.engine.cache.pod_index import PodIndex
+from koord_numa.engine.kubelet_rejections import NodeBackoff
+from koord_numa.engine.queue.request_class import RequestClasses
+from koord_numa.engine.ranking.node_table import NodeTable
+from koord_numa.engine.ranking.selector import Limits, NodeSelection
 from koord_numa.settings import BackoffSettings, Settings
 from tests.engine.clusters import random_node, random_pod, random_topology
 from tests.engine.world import World, bound, make_node, make_pod, make_world
@@ -159,10 +159,12 @@ def random_demands(dice: Random) -> Constraints:
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_the_answer_is_that_of_asking_every_node(seed: int) -> None:
-    dice, columns = Random(seed), Columns()
-    state = ClusterState(lambda _cause, record: columns.changed(record))
+    dice, columns = Random(seed), NodeTable()
+    state = Cache(lambda _cause, record: columns.changed(record))
     configured = Settings()
-    decider = Decider(state, columns, Cooling(BackoffSettings()), StorageRoom(lambda: None), Limits(lambda: 0.0, 16))
+    decider = NodeSelection(
+        state, columns, NodeBackoff(BackoffSettings()), VolumeLister(lambda: None), Limits(lambda: 0.0, 16)
+    )
     classes = RequestClasses(configured, state.index)
     for number in range(10):
         node = random_node(dice, f"node-{number}", cpus=16)
@@ -183,7 +185,7 @@ def test_the_answer_is_that_of_asking_every_node(seed: int) -> None:
 
 
 def test_the_index_of_placed_pods_forgets_everything() -> None:
-    index, record = PlacedPods(), ClusterState(lambda _cause, _record: None)
+    index, record = PodIndex(), Cache(lambda _cause, _record: None)
     record.observe_node(None, make_node("node"))
     pods = [demanding(f"pod-{i}", anti_affinity=(near("web"),), claims=("data",)) for i in range(3)]
     for pod in pods:
@@ -194,4 +196,4 @@ def test_the_index_of_placed_pods_forgets_everything() -> None:
     for pod in pods:
         index.remove(pod.key.uid)
         index.remove(pod.key.uid)
-    assert index == PlacedPods(epoch=index.epoch)
+    assert index == PodIndex(epoch=index.epoch)

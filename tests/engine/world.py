@@ -9,7 +9,7 @@ from koord_numa.core.node import Node, NodeResourceTopology, Zone
 from koord_numa.core.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.verdicts import Placement
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner
-from koord_numa.engine import Engine, Outside, Source
+from koord_numa.engine import Dependencies, Scheduler, Source
 from koord_numa.ports import ClusterError, Conflict, Gone
 from koord_numa.settings import Settings, load_settings
 
@@ -153,7 +153,7 @@ def annotate(pod: Pod, placement: Placement) -> Mapping[str, str]:
 class World:
     """An engine with everything around it."""
 
-    engine: Engine
+    engine: Scheduler
     server: Server
     diary: Diary
     lease: Crown
@@ -191,9 +191,9 @@ class World:
 def make_world(*nodes: Node, settings: str | Settings = "", synced: bool = True) -> World:
     """An engine that knows these nodes."""
     server, diary, lease, clock = Server(), Diary(), Crown(), Clock()
-    outside = Outside(server, diary, lease, annotate, clock, clock.sleep, lambda: 0.0)
+    outside = Dependencies(server, diary, lease, annotate, clock, clock.sleep, lambda: 0.0)
     chosen = load_settings(settings) if isinstance(settings, str) else settings
-    world = World(Engine(chosen, outside), server, diary, lease, clock)
+    world = World(Scheduler(chosen, outside), server, diary, lease, clock)
     for node in nodes:
         world.engine.observe_node("ADDED", node)
     for source in Source if synced else ():

@@ -11,7 +11,7 @@ from koord_numa.core.node import NodeResourceTopology
 from koord_numa.core.rebind_request import RebindRequest
 from koord_numa.core.request import Pod
 from koord_numa.core.vocabulary import CpuOwner
-from koord_numa.engine.engine import Engine
+from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers import triggers
 from koord_numa.handlers.dispatch import Dispatcher
 from koord_numa.handlers.freshness import Freshness
@@ -52,7 +52,7 @@ def listener() -> Listener:
 
 @pytest.fixture
 def memo(listener: Listener) -> kopf.Memo:
-    return kopf.Memo(reception=Dispatcher(cast("Engine", listener), listener))
+    return kopf.Memo(reception=Dispatcher(cast("Scheduler", listener), listener))
 
 
 def event(kind: str | None, document: Mapping[str, Any]) -> kopf.RawEvent:

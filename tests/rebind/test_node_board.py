@@ -12,7 +12,7 @@ from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.plan import Move, RebindPlan, plan_rebind
 from koord_numa.core.request import Assignment, NumaSpec, Pod, PodKey
 from koord_numa.core.vocabulary import NumaExclusive, NumaPolicy, QosClass
-from koord_numa.engine.rebind.node_board import board_of, obstacle
+from koord_numa.engine.rebind.snapshot import layout_of_node, obstacle
 from koord_numa.settings import load_settings
 from tests.core.rebind.nodes import board, tenant
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
@@ -40,7 +40,7 @@ def world_of(*pods: Pod, settings: str = "") -> World:
 
 def seen(world: World) -> NodeLayout:
     """The board of the node."""
-    found = board_of(world.engine.state, NODE.name, world.engine.settings)
+    found = layout_of_node(world.engine.state, NODE.name, world.engine.settings)
     assert isinstance(found, NodeLayout), found
     return found
 

@@ -1,0 +1,187 @@
+"""
+Everything the engine knows about one node name: its Node, its NodeResourceTopology, the pods counted there, and why it may be barred.
+
+A record exists as soon as anything mentions the name, because facts come in any order. It decides nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from koord_numa.core.constraints import HostPort
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.kubelet.view import KubeletView, kubelet_view
+from koord_numa.core.ledger import Holding, Ledger
+from koord_numa.core.node import Node, NodeResourceTopology
+from koord_numa.core.node_snapshot import NodeSnapshot, Offer, allocatable_of, inventory_of
+from koord_numa.core.preempt.node import Nominee, PreemptionNode
+from koord_numa.core.request import Pod
+from koord_numa.core.resources import CPU, ResourceList
+from koord_numa.core.verdicts import Reason, Rejection
+from koord_numa.engine.cache.cpu_conflicts import clash
+
+
+@dataclass(slots=True, eq=False)
+class NodeInfo:
+    """
+    One node name. ``unpublished`` are uids of counted pods that the node's topology does not show yet. ``nominees`` are pods, by
+    uid, for which the node is being freed: decisions count them, ``ledger`` and ``pods`` do not. ``revision`` grows with every
+    change that a decision could notice.
+
+    From the objects alone: ``topology`` is the published one unless it belongs to a former node of this name (another uid), ``inventory``
+    what the node has to give or why nothing (``None`` where a kubelet chooses, or there is no Node), ``allocatable`` what it has for pods.
+    """
+
+    name: str
+    node: Node | None = None
+    published: NodeResourceTopology | None = None
+    topology: NodeResourceTopology | None = None
+    inventory: Inventory | Rejection | None = None
+    allocatable: ResourceList = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
+    pods: dict[str, Pod] = field(default_factory=dict)
+    unpublished: set[str] = field(default_factory=set)
+    doubted: set[str] = field(default_factory=set)  # those of them that a topology should have shown and did not
+    undated: dict[str, float] = field(default_factory=dict)  # those first seen when they ran already, and when that was
+    nominees: dict[str, Nominee] = field(default_factory=dict)
+    locked: str = ""
+    revision: int = 0
+    _ports: dict[str, tuple[HostPort, ...]] = field(default_factory=dict)  # of the pods that have any
+    _candidate: NodeSnapshot | None = None
+    _booked: Ledger | None = None  # the ledger with the nominees in it
+    _view: KubeletView | None = None  # the last one, which saves work for the next
+
+    @property
+    def empty(self) -> bool:
+        """Is nothing known any more, so that the record can be forgotten?"""
+        return not (self.node or self.published or self.pods or self.locked or self.nominees)
+
+    @property
+    def version(self) -> str | None:
+        """The version of the published topology, ``None`` when there is none."""
+        return None if self.published is None else self.published.resource_version
+
+    @property
+    def distrust(self) -> str:
+        """Why the node's CPUs cannot be trusted, empty when they can."""
+        return clash(self.topology, self.ledger)
+
+    @property
+    def booked(self) -> Ledger:
+        """Who holds what, and what is kept for nominees. The ledger itself while there are none."""
+        if not self.nominees:
+            return self.ledger
+        if self._booked is None:
+            self._booked = self._ledger_with(self.nominees)
+        return self._booked
+
+    @property
+    def room(self) -> int:
+        """Milli-CPU that nobody has asked for yet."""
+        return self.allocatable.get(CPU, 0) - self.ledger.amounts.get(CPU, 0)
+
+    def set_objects(self, node: Node | None, published: NodeResourceTopology | None) -> None:
+        """The Node or its topology came, changed or went."""
+        self.node, self.published = node, published
+        self.topology, self.inventory, self.allocatable = None, None, {}
+        if node is not None:
+            if published is not None and not (published.node_uid and node.uid and published.node_uid != node.uid):
+                self.topology = published
+            self.inventory = inventory_of(node, self.topology)
+            self.allocatable = allocatable_of(node, self.inventory)
+        self.touch()
+
+    def count(self, pod: Pod, holding: Holding) -> None:
+        """Count a pod, replacing what was counted for it before."""
+        self.pods[pod.key.uid] = pod
+        if pod.request.constraints.host_ports:
+            self._ports[pod.key.uid] = pod.request.constraints.host_ports
+        self.ledger.hold(holding)
+        self.touch()
+
+    def discount(self, uid: str) -> None:
+        """The pod holds nothing here any more."""
+        self.pods.pop(uid, None)
+        self._ports.pop(uid, None)
+        self.unpublished.discard(uid)
+        self.undated.pop(uid, None)
+        self.ledger.release(uid)
+        self.touch()
+
+    def touch(self) -> None:
+        """Something changed: what was derived from it is out of date."""
+        self.revision += 1
+        self._candidate = self._booked = None
+
+    def candidate(self) -> NodeSnapshot | None:
+        """The node as a decision sees it; ``None`` when there is no Node object."""
+        if self.node is None:
+            return None
+        if self._candidate is None:
+            self._candidate = self._derive(self.node, self.booked, self.nominees)
+        return self._candidate
+
+    def candidate_for(self, pod: Pod) -> NodeSnapshot | None:
+        """
+        As ``candidate``, for a pod that may take what is kept for it, and what is kept for those who come after it.
+
+        After it come lower priorities, and equal ones that were nominated later: their plans left this pod its room, and until their
+        victims have gone both would be counted.
+        """
+        priority, order = pod.request.priority, list(self.nominees)
+        earlier = set(order[: order.index(pod.key.uid)]) if pod.key.uid in self.nominees else set(order)
+        return self._seen_with(
+            {
+                uid: it
+                for uid, it in self._others(pod).items()
+                if it.pod.request.priority > priority or (it.pod.request.priority == priority and uid in earlier)
+            }
+        )
+
+    def site_for(self, pod: Pod, assumed: frozenset[str]) -> PreemptionNode | None:
+        """The node with everybody on it, as preemption for this pod sees it; ``None`` when there is no Node object."""
+        others = self._others(pod)
+        seen = self._seen_with(others)
+        if seen is None:
+            return None
+        return PreemptionNode(
+            seen, self.pods, self.topology, others, frozenset(self.unpublished).union(others), assumed
+        )
+
+    def barred(self) -> Rejection | None:
+        """Why nothing may go here although the node itself is fine."""
+        if self.locked:
+            return Rejection(Reason.LOCKED, "node(s) were locked by a rebind", self.locked, resolvable=False)
+        if self.topology is not None and self.topology.kubelet_pods and (why := self.distrust):
+            return Rejection(Reason.UNTRUSTED, "node(s) had CPUs with two owners", why, resolvable=False)
+        return None
+
+    def _derive(self, node: Node, booked: Ledger, nominees: Mapping[str, Nominee]) -> NodeSnapshot:
+        topology = self.topology
+        offer: Offer | None = self.inventory
+        if offer is None and topology is not None:
+            unpublished = self.unpublished.union(nominees) if nominees else self.unpublished
+            self._view = offer = kubelet_view(node, topology, booked, unpublished, self._view)
+        if offer is None:
+            raise AssertionError(f"node {node.name} has neither an inventory nor a kubelet-owned topology")
+        return NodeSnapshot(node, offer, booked, self.allocatable, self._ports_with(nominees), self.barred())
+
+    def _ports_with(self, nominees: Mapping[str, Nominee]) -> tuple[HostPort, ...]:
+        if not self._ports and not nominees:
+            return ()
+        ports = [port for wanted in self._ports.values() for port in wanted]
+        ports += [port for nominee in nominees.values() for port in nominee.pod.request.constraints.host_ports]
+        return tuple(ports)
+
+    def _others(self, pod: Pod) -> dict[str, Nominee]:
+        """Nominees besides this pod for whom something is still kept."""
+        return {uid: it for uid, it in self.nominees.items() if uid != pod.key.uid and uid not in self.pods}
+
+    def _seen_with(self, nominees: Mapping[str, Nominee]) -> NodeSnapshot | None:
+        if self.node is None or len(nominees) == len(self.nominees):
+            return self.candidate()
+        return self._derive(self.node, self._ledger_with(nominees), nominees)
+
+    def _ledger_with(self, nominees: Mapping[str, Nominee]) -> Ledger:
+        """A nominee that is counted by now holds what it was given, and nothing is kept for it any more."""
+        kept = [nominee.holding for uid, nominee in nominees.items() if uid not in self.ledger]
+        return Ledger.of([*self.ledger, *kept]) if kept else self.ledger

@@ -1,0 +1,123 @@
+"""
+Counted pods, indexed by what other pods may ask about them: their namespace, their affinity terms, their claims.
+
+Nearly all pending pods are picked by none of these terms; only the others have to look around.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from koord_numa.core.constraints import Constraints, PodTerm
+from koord_numa.core.node import Node
+from koord_numa.core.request import Pod
+from koord_numa.core.selectors import Labels, selects
+from koord_numa.engine.cache.node_info import NodeInfo
+
+Place = tuple[NodeInfo, Pod]
+
+
+@dataclass(slots=True)
+class PodIndex:
+    """
+    ``epoch`` changes when there is a new term, or one less, or a namespace that one may select is labelled anew, so that the
+    classes of waiting pods may have changed.
+    """
+
+    namespaces: dict[str, Labels] = field(default_factory=dict)
+    epoch: int = 0
+    _places: dict[str, Place] = field(default_factory=dict)
+    _by_namespace: dict[str, dict[str, Place]] = field(default_factory=dict)
+    _with_terms: dict[str, Place] = field(default_factory=dict)
+    _terms: Counter[PodTerm] = field(default_factory=Counter)
+    _claims: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, record: NodeInfo, pod: Pod) -> None:
+        """A pod is counted, or counted anew."""
+        uid, place = pod.key.uid, (record, pod)
+        if uid in self._places:
+            self.remove(uid)
+        self._places[uid] = place
+        self._by_namespace.setdefault(pod.key.namespace, {})[uid] = place
+        demands = pod.request.constraints
+        if terms := _terms_of(demands):
+            self._with_terms[uid] = place
+            self._count(terms, 1)
+        for claim in demands.claims:
+            self._claims[pod.key.namespace, claim] += 1
+
+    def remove(self, uid: str) -> None:
+        """The pod is not counted any more."""
+        place = self._places.pop(uid, None)
+        if place is None:
+            return
+        namespace, demands = place[1].key.namespace, place[1].request.constraints
+        neighbours = self._by_namespace[namespace]
+        del neighbours[uid]
+        if not neighbours:
+            del self._by_namespace[namespace]
+        if self._with_terms.pop(uid, None) is not None:
+            self._count(_terms_of(demands), -1)
+        for claim in demands.claims:
+            self._claims[namespace, claim] -= 1
+            if not self._claims[namespace, claim]:
+                del self._claims[namespace, claim]
+
+    def label_namespace(self, name: str, labels: Labels | None) -> bool:
+        """A namespace has these labels, or is gone when there are none; tells whether that is news."""
+        if self.namespaces.get(name) == labels:
+            return False
+        if labels is None:
+            del self.namespaces[name]
+        else:
+            self.namespaces[name] = labels
+        if any(term.namespace_selector is not None for term in self._terms):
+            self.epoch += 1
+        return True
+
+    def pickers(self, pod: Pod) -> frozenset[PodTerm]:
+        """The terms of counted pods that pick this pod: what they say decides or scores where it may go."""
+        if not self._terms:
+            return frozenset()
+        labels = dict(pod.labels)
+        return frozenset(term for term in self._terms if self._picks(term, pod.key.namespace, labels))
+
+    def claims(self) -> Mapping[tuple[str, str], int]:
+        """By how many counted pods claims are used; claims by namespace and name."""
+        return self._claims
+
+    def near(self, demands: Constraints, namespace: str) -> list[tuple[Node, Pod]]:
+        """Every counted pod that can matter to these demands, with its node."""
+        wanted = {namespace} if demands.spread else set()
+        for term in _terms_of(demands):
+            if term.namespace_selector is not None:
+                return list(_on_nodes(self._places.values()))
+            wanted.update(term.namespaces)
+        found = dict(self._with_terms)
+        for name in wanted:
+            found.update(self._by_namespace.get(name, {}))
+        return list(_on_nodes(found.values()))
+
+    def _picks(self, term: PodTerm, namespace: str, labels: Mapping[str, str]) -> bool:
+        inside = namespace in term.namespaces or selects(term.namespace_selector, self.namespaces.get(namespace, {}))
+        return inside and selects(term.selector, labels)
+
+    def _count(self, terms: Iterable[PodTerm], sign: int) -> None:
+        for term in terms:
+            before = self._terms[term]
+            self._terms[term] = before + sign
+            if not before or not self._terms[term]:
+                self.epoch += 1
+            if not self._terms[term]:
+                del self._terms[term]
+
+
+def _terms_of(demands: Constraints) -> tuple[PodTerm, ...]:
+    wishes = (*demands.preferred_affinity, *demands.preferred_anti_affinity)
+    return (*demands.affinity, *demands.anti_affinity, *(wish.term for wish in wishes))
+
+
+def _on_nodes(places: Iterable[Place]) -> Iterator[tuple[Node, Pod]]:
+    for record, pod in places:
+        if record.node is not None:
+            yield record.node, pod

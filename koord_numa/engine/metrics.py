@@ -1,0 +1,89 @@
+"""Counts and durations of the engine since it started, for metrics. Nothing depends on them."""
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+BUCKETS: Final = tuple(0.001 * 2**power for power in range(15))
+"""Upper bounds in seconds, as kube-scheduler's ``scheduling_attempt_duration_seconds``."""
+
+WAIT_BUCKETS: Final = tuple(0.01 * 2**power for power in range(20))
+"""Upper bounds in seconds, as kube-scheduler's ``pod_scheduling_sli_duration_seconds``."""
+
+ATTEMPT_BUCKETS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Upper bounds in attempts, as kube-scheduler's ``pod_scheduling_attempts``."""
+
+VICTIM_BUCKETS: Final = tuple(2.0**power for power in range(7))
+"""Upper bounds in pods, as kube-scheduler's ``preemption_victims``."""
+
+MANY_ATTEMPTS: Final = 15
+"""Pods with so many attempts and more share one label."""
+
+
+class Result(StrEnum):
+    """How an attempt to place a pod ended, in kube-scheduler's words."""
+
+    SCHEDULED = "scheduled"
+    UNSCHEDULABLE = "unschedulable"
+    ERROR = "error"
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Values counted per bucket; the last one has no upper bound."""
+
+    bounds: tuple[float, ...] = BUCKETS
+    buckets: list[int] = field(init=False)
+    total: float = 0.0
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self.buckets = [0] * (len(self.bounds) + 1)
+
+    def add(self, value: float) -> None:
+        """One more value."""
+        self.buckets[bisect_left(self.bounds, value)] += 1
+        self.total += value
+        self.count += 1
+
+
+@dataclass(slots=True)
+class Wait:
+    """How long a pod waits: since when it has been known (monotonic seconds), and how often it was tried."""
+
+    since: float
+    attempts: int = 0
+
+
+@dataclass(slots=True)
+class SchedulerMetrics:
+    """
+    ``attempts`` has the durations of attempts by result and scheduler name, ``placements`` counts bound pods by alignment,
+    ``refusals`` rejected pods by kubelet reason, ``failures`` failed binds by kind of error, ``rejections`` verdicts by the reasons
+    in them, ``preemptions`` attempts to make room by result, ``victims`` those evicted for it, and ``victims_each`` how many each time.
+    ``deciding`` and ``binding`` are the two parts of an attempt. ``waited`` has how long bound pods had waited, by their number of
+    attempts, and ``tries`` that number.
+    """
+
+    attempts: defaultdict[tuple[Result, str], Histogram] = field(default_factory=lambda: defaultdict(Histogram))
+    placements: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    rejections: Counter[str] = field(default_factory=Counter)
+    preemptions: Counter[str] = field(default_factory=Counter)
+    victims: int = 0
+    victims_each: Histogram = field(default_factory=lambda: Histogram(VICTIM_BUCKETS))
+    deciding: Histogram = field(default_factory=Histogram)
+    binding: Histogram = field(default_factory=Histogram)
+    waited: dict[str, Histogram] = field(default_factory=dict)
+    tries: Histogram = field(default_factory=lambda: Histogram(ATTEMPT_BUCKETS))
+
+    def bound(self, wait: Wait, now: float) -> None:
+        """A pod that has waited so is bound."""
+        label = str(wait.attempts) if wait.attempts < MANY_ATTEMPTS else f"{MANY_ATTEMPTS}+"
+        if label not in self.waited:
+            self.waited[label] = Histogram(WAIT_BUCKETS)
+        self.waited[label].add(now - wait.since)
+        self.tries.add(wait.attempts)

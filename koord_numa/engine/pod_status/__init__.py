@@ -1,0 +1,1 @@
+"""What users read on a pod: events, the PodScheduled condition and their sentences."""

@@ -1,0 +1,1 @@
+"""Making room for a pod of higher priority: candidate nodes, victims, evictions."""

@@ -1,0 +1,146 @@
+"""
+Which pod waits for which node to be freed, and whose wait is over. It decides nothing, evicts nobody, and keeps room in the state.
+
+Theory: a nomination begins when victims are chosen. It *waits* while any pod is there that must be gone; then it is *due*, once, and
+again with every change of its node, and the pod is tried there before anything else. It ends when the pod is bound or gone, when a pod of
+higher priority displaces it, or when the node stays too small although everybody awaited has left.
+
+Of pods that wait for schedulers beside us, and of ours until they are looked at after a restart, only ``status.nominatedNodeName`` is
+known: room is kept there for what they ask, wherever on the node. This is a *claim*.
+"""
+
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from koord_numa.core.ledger import holding_of
+from koord_numa.core.preempt.node import Nominee
+from koord_numa.core.preempt.victims import PreemptionCandidate
+from koord_numa.core.request import Pod
+from koord_numa.engine.cache.cache import DELETED, Cache
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.engine.queue.scheduling_queue import turn_of
+from koord_numa.ports import Clock
+
+
+@dataclass(slots=True, eq=False)
+class Nomination:
+    """
+    One pod's claim to a node. ``cleared`` is when everybody awaited had left (monotonic seconds), ``shown`` the version of the
+    topology that was published then.
+    """
+
+    pod: Pod
+    klass: RequestClass
+    clearance: PreemptionCandidate
+    cleared: float | None = None
+    shown: str | None = None
+
+    @property
+    def node(self) -> str:
+        """The node that is being freed."""
+        return self.clearance.node
+
+
+@dataclass(slots=True)
+class Nominator:
+    """All nominations by the uid of their pod."""
+
+    state: Cache
+    clock: Clock
+    _by_uid: dict[str, Nomination] = field(default_factory=dict)
+    _on: dict[str, dict[str, None]] = field(default_factory=dict)  # uids by node
+    _due: dict[str, None] = field(default_factory=dict)
+    _claims: dict[str, str] = field(default_factory=dict)  # nodes by uid
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
+    def __iter__(self) -> Iterator[Nomination]:
+        return iter(list(self._by_uid.values()))
+
+    def of(self, uid: str) -> Nomination | None:
+        """The nomination of a pod."""
+        return self._by_uid.get(uid)
+
+    def node_of(self, pod: Pod) -> str:
+        """The node to try first: the one being freed, else the one that the pod's own status names, else none."""
+        known = self._by_uid.get(pod.key.uid)
+        return pod.nominated if known is None else known.node
+
+    def observe(self, event: str | None, pod: Pod) -> None:
+        """
+        A pod without a node whose status may name the one that is being freed for it, as kube-scheduler's nominator takes it from there.
+        """
+        uid, node = pod.key.uid, pod.nominated
+        if uid in self._by_uid:
+            return
+        if event == DELETED or pod.node or pod.deleting or pod.finished:
+            node = ""
+        if (old := self._claims.pop(uid, "")) and old != node:
+            self.state.withdraw(old, uid)
+        if node:
+            self._claims[uid] = node
+            self.state.nominate(node, Nominee(pod, holding_of(pod)))
+
+    def replace(self, pods: Iterable[Pod], ours: Container[str]) -> None:
+        """These pods have claims and no others, apart from ``ours`` by uid."""
+        found = {pod.key.uid: pod for pod in pods}
+        for uid in [uid for uid in self._claims if uid not in found and uid not in ours]:
+            self.end(uid)
+        for pod in found.values():
+            self.observe(None, pod)
+
+    def begin(self, nomination: Nomination) -> None:
+        """The node is being freed from now on, and room is kept there for what the pod is to get."""
+        pod, placement = nomination.pod, nomination.clearance.placement
+        self.end(pod.key.uid)
+        self._by_uid[pod.key.uid] = nomination
+        self._on.setdefault(nomination.node, {})[pod.key.uid] = None
+        self.state.nominate(nomination.node, Nominee(pod, holding_of(pod, placement.assignment)))
+
+    def end(self, uid: str) -> Nomination | None:
+        """The pod waits for no node any more; what was kept for it is free. Returns what ended, if anything did."""
+        nomination = self._by_uid.pop(uid, None)
+        self._due.pop(uid, None)
+        if claimed := self._claims.pop(uid, ""):
+            self.state.withdraw(claimed, uid)
+        if nomination is not None:
+            uids = self._on[nomination.node]
+            del uids[uid]
+            if not uids:
+                del self._on[nomination.node]
+            self.state.withdraw(nomination.node, uid)
+        return nomination
+
+    def node_changed(self, record: NodeInfo) -> None:
+        """Something about this node changed: perhaps the last one awaited has left."""
+        for uid in self._on.get(record.name, ()):
+            nomination = self._by_uid[uid]
+            if not nomination.clearance.awaited.isdisjoint(record.pods):
+                continue
+            if nomination.cleared is None:
+                nomination.cleared = self.clock()
+                nomination.shown = record.version
+            self._due[uid] = None
+
+    def next_due(self) -> Pod | None:
+        """The pod whose node has been freed and whose turn it is; each is returned once per change."""
+        if not self._due:
+            return None
+        pod = min((self._by_uid[uid].pod for uid in self._due), key=turn_of)
+        del self._due[pod.key.uid]
+        return pod
+
+    def may_still_fit(self, nomination: Nomination, patience: float) -> bool:
+        """
+        Is there something to wait for: somebody awaited is there, or the topology has not been published since they left?
+
+        A topology that is never published again is waited for ``patience`` seconds.
+        """
+        if nomination.cleared is None:
+            return True
+        record = self.state.nodes.get(nomination.node)
+        if record is None or record.published is None or record.inventory is not None:
+            return False
+        return record.version == nomination.shown and self.clock() - nomination.cleared < patience

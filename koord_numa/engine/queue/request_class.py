@@ -1,0 +1,62 @@
+"""
+Request classes: pods that every node treats alike share one object, so that what was found for one holds for all.
+
+Interned while anything refers to them; two pods are of one class exactly when their class objects are identical.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from weakref import WeakValueDictionary
+
+from koord_numa.core.pod_resources import effective_requests
+from koord_numa.core.request import Pod, PodRequest
+from koord_numa.core.resources import CPU, ResourceList
+from koord_numa.engine.cache.pod_index import PodIndex
+from koord_numa.settings import ProfileSettings, Settings
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class RequestClass:
+    """What is asked for, under which profile. ``amounts`` is the effective request, in our units. Equal only to itself."""
+
+    number: int  # grows with every new class: a stable order
+    key: Hashable
+    profile: ProfileSettings
+    request: PodRequest
+    amounts: ResourceList
+    picked: bool = False  # terms of placed pods pick pods of this class, so its labels matter
+
+    @property
+    def priority(self) -> int:
+        """Higher goes first."""
+        return self.request.priority
+
+    @property
+    def cpu(self) -> int:
+        """Milli-CPU that a node must have free at the very least."""
+        return self.amounts.get(CPU, 0)
+
+
+@dataclass(slots=True)
+class RequestClasses:
+    """Finds the class of a pod. Of its labels counts which terms of placed pods pick them: hardly ever any."""
+
+    settings: Settings
+    placed: PodIndex
+    _known: WeakValueDictionary[Hashable, RequestClass] = field(default_factory=WeakValueDictionary)
+    _count: int = 0
+
+    def of(self, pod: Pod) -> RequestClass | None:
+        """The class of a pod; ``None`` when its scheduler is not us."""
+        profile = self.settings.profile(pod.scheduler)
+        if profile is None:
+            return None
+        pickers = self.placed.pickers(pod)
+        key = (pod.scheduler, pod.request.class_key, pickers)
+        known = self._known.get(key)
+        if known is None:
+            self._count += 1
+            request = replace(pod.request, labels=pod.labels) if pickers else pod.request
+            known = RequestClass(self._count, key, profile, request, effective_requests(request), bool(pickers))
+            self._known[key] = known
+        return known

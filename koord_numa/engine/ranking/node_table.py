@@ -1,0 +1,177 @@
+"""
+The numbers of all nodes in NumPy columns, a row a node, so that thousands of nodes are looked at in one operation.
+
+Rows are brought up to date just before they are read. Columns repeat what the records say; they are never the truth themselves.
+"""
+
+from collections.abc import Hashable
+from typing import Final
+
+import numpy as np
+
+from koord_numa.core.node import Node, NodeResourceTopology
+from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.resources import CPU, MEMORY, PODS, ResourceList
+from koord_numa.core.verdicts import Rejection
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.ranking.name_order import SPACE, NameOrder
+from koord_numa.engine.ranking.node_class import NodeClass
+from koord_numa.engine.ranking.numa_table import UNLIMITED, Ints, NumaTable, longer
+
+FIRST_ROWS: Final = 64
+FIRST_RESOURCES: Final = (PODS, CPU, MEMORY)
+"""Every node has these, so they get the first lines, side by side."""
+
+NO_NODE: Final = NodeClass(Node(""))
+"""The kind of a row that has not been written."""
+
+PODS_LINE: Final = FIRST_RESOURCES.index(PODS)
+
+
+class NodeTable:
+    """
+    One row a node, reused when the node is gone. ``journal`` lists rows in the order they changed: who remembers results
+    about rows re-reads those after the position it has seen.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[NodeInfo | None] = []
+        self.row_of: dict[str, int] = {}
+        self.order = NameOrder()
+        self.journal: list[int] = []
+        self.start = 0  # the journal position of journal[0]
+        self.kinds: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by its number, what kind of node it is
+        self.known_kinds: list[NodeClass] = [NO_NODE]
+        # By resource and row. Where nothing may go no pods are offered; the bars of single classes are not known here.
+        self.resources: dict[str, int] = {name: place for place, name in enumerate(FIRST_RESOURCES)}
+        self.offered: Ints = np.zeros((len(FIRST_RESOURCES), FIRST_ROWS), dtype=np.int64)
+        self.held: Ints = np.zeros((len(FIRST_RESOURCES), FIRST_ROWS), dtype=np.int64)
+        self.zones = NumaTable(FIRST_ROWS)
+        self.ranks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by name: the larger the earlier, less than ``SPACE``
+        self._kind_numbers: dict[Hashable, int] = {NO_NODE.key: 0}
+        self._objects: list[
+            tuple[Node, NodeResourceTopology | None] | None
+        ] = []  # what the columns say of a row is from these
+        self._vacant: list[int] = []
+        self._stale: set[int] = set()
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        """How many rows there are, vacant ones among them."""
+        return len(self.records)
+
+    @property
+    def position(self) -> int:
+        """The journal position after the last change."""
+        return self.start + len(self.journal)
+
+    def changed(self, record: NodeInfo) -> None:
+        """Something about this node changed: it came, went, or its numbers differ."""
+        row = self.row_of.get(record.name)
+        if record.node is None:
+            if row is not None:
+                self._vacate(row, record.name)
+            return
+        if row is None:
+            row = self._occupy(record)
+        self._stale.add(row)
+        self.journal.append(row)
+        if len(self.journal) > 4 * len(self.records) + 1024:
+            cut = len(self.journal) // 2
+            del self.journal[:cut]
+            self.start += cut
+
+    def rows_since(self, position: int) -> list[int] | None:
+        """The rows that changed since a journal position, each once, ascending; ``None`` when that is too long ago to know."""
+        if position < self.start:
+            return None
+        return sorted(set(self.journal[position - self.start :]))
+
+    def candidate(self, row: int) -> NodeSnapshot | None:
+        """The node of a row as a decision sees it."""
+        record = self.records[row]
+        return None if record is None else record.candidate()
+
+    def refresh(self) -> None:
+        """Bring every changed row up to date."""
+        for row in sorted(self._stale):
+            self._refresh(row)
+        self._stale.clear()
+        if self._epoch != self.order.epoch:
+            self._epoch = self.order.epoch
+            for name, row in self.row_of.items():
+                self.ranks[row] = SPACE - self.order.number(name)
+
+    def place(self, resource: str) -> int:
+        """Which line of ``offered`` and ``held`` a resource has; made when it is new."""
+        found = self.resources.get(resource)
+        if found is None:
+            found = self.resources[resource] = len(self.resources)
+            more = np.zeros((1, len(self.kinds)), dtype=np.int64)
+            self.offered = np.vstack([self.offered, more])
+            self.held = np.vstack([self.held, more])
+        return found
+
+    def _occupy(self, record: NodeInfo) -> int:
+        if self._vacant:
+            row = self._vacant.pop()
+            self.records[row] = record
+        else:
+            row = len(self.records)
+            self.records.append(record)
+            self._objects.append(None)
+            if row >= len(self.kinds):
+                self._grow()
+        self.row_of[record.name] = row
+        self.order.add(record.name)
+        return row
+
+    def _vacate(self, row: int, name: str) -> None:
+        del self.row_of[name]
+        self.records[row] = self._objects[row] = None
+        self.order.discard(name)
+        self._vacant.append(row)
+        self._stale.add(row)
+        self.journal.append(row)
+
+    def _grow(self) -> None:
+        size = 2 * len(self.kinds)
+        for attribute in ("kinds", "ranks", "offered", "held"):
+            setattr(self, attribute, longer(getattr(self, attribute), size))
+        self.zones.grow(size)
+
+    def _refresh(self, row: int) -> None:
+        record = self.records[row]
+        if record is None or record.node is None:
+            self.offered[PODS_LINE, row] = 0
+            return
+        node, written = record.node, self._objects[row]
+        if written is None or written[0] is not node or written[1] is not record.published:
+            self._objects[row] = (node, record.published)
+            self.kinds[row] = self._kind(NodeClass.of(record, node))
+            self.ranks[row] = SPACE - self.order.number(record.name)
+            self.offered[:, row] = self._line(record.allocatable)
+        kind = self.known_kinds[int(self.kinds[row])]
+        if (now := kind.with_pods(record)) is not kind:
+            self.kinds[row] = self._kind(now)
+        booked = record.booked
+        held = self._line(booked.amounts)
+        held[PODS_LINE] = len(booked.holdings)
+        self.held[:, row] = held
+        takes_pods = not isinstance(record.inventory, Rejection) and not node.problem and record.barred() is None
+        self.offered[PODS_LINE, row] = record.allocatable.get(PODS, UNLIMITED) if takes_pods else 0
+        self.zones.write(row, record)
+
+    def _line(self, amounts: ResourceList) -> list[int]:
+        if not amounts.keys() <= self.resources.keys():
+            for resource in amounts:
+                self.place(resource)
+        return [amounts.get(resource, 0) for resource in self.resources]
+
+    def _kind(self, kind: NodeClass) -> int:
+        key = kind.key
+        number = self._kind_numbers.get(key)
+        if number is None:
+            number = self._kind_numbers[key] = len(self.known_kinds)
+            self.known_kinds.append(kind)
+        return number

@@ -1,0 +1,61 @@
+"""Refusals of one request class by row: many nodes refuse in the same words, so the words are kept once."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from koord_numa.core.verdicts import Reason, Rejection
+from koord_numa.engine.ranking.numa_table import Ints
+
+DETAILED: Final = 64
+"""Of so many nodes the numbers are kept too; the others' refusals keep only the sentence that is counted."""
+
+UNKNOWN: Final = -1
+
+
+@dataclass(slots=True)
+class RejectionTable:
+    """What was last heard of each row. Bounded: details of a few rows, one shared object for the rest."""
+
+    _codes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    _words: list[Rejection] = field(default_factory=list)
+    _code_of: dict[tuple[Reason, str, bool], int] = field(default_factory=dict)
+    _detailed: dict[int, Rejection] = field(default_factory=dict)
+
+    def resize(self, rows: int) -> None:
+        """Make room for rows that have said nothing yet."""
+        grown = np.full(rows, UNKNOWN, dtype=np.int64)
+        grown[: len(self._codes)] = self._codes
+        self._codes = grown
+
+    def add(self, row: int, rejection: Rejection) -> None:
+        """Remember a refusal."""
+        words = (rejection.reason, rejection.message, rejection.resolvable)
+        code = self._code_of.get(words)
+        if code is None:
+            code = self._code_of[words] = len(self._words)
+            self._words.append(Rejection(rejection.reason, rejection.message, resolvable=rejection.resolvable))
+        self._codes[row] = code
+        if len(self._detailed) < DETAILED:
+            self._detailed[row] = rejection
+
+    def get(self, row: int) -> Rejection | None:
+        """The refusal of a row, ``None`` when none is known."""
+        detailed = self._detailed.get(row)
+        if detailed is not None:
+            return detailed
+        code = int(self._codes[row])
+        return None if code == UNKNOWN else self._words[code]
+
+    def forget(self, rows: Ints) -> None:
+        """These nodes changed: their refusals hold no longer."""
+        self._codes[rows] = UNKNOWN
+        if self._detailed:
+            for row in self._detailed.keys() & set(rows.tolist()):
+                del self._detailed[row]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._codes[:] = UNKNOWN
+        self._detailed.clear()

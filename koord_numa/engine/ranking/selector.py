@@ -1,0 +1,191 @@
+"""
+Decides where a pod goes, now: remembered rankings for classes that do not care for other pods, a full look around for those that do.
+
+It reads the cluster state and changes nothing in it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cachetools import LRUCache
+
+from koord_numa.core.allocate import AllocateOptions, NumaScoring, WithoutTopology
+from koord_numa.core.decide import (
+    Profile,
+    SchedulingRequest,
+    ScoreWeights,
+    ask_of,
+    decide,
+    depends_on_other_pods,
+    evaluate,
+    refuse_everywhere,
+)
+from koord_numa.core.fit.pod_affinity import neighbourhood
+from koord_numa.core.fit.spread import spread_view
+from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
+from koord_numa.core.vocabulary import NumaAllocateStrategy, ScoringType
+from koord_numa.engine.cache.cache import Cache
+from koord_numa.engine.cache.listers import VolumeLister
+from koord_numa.engine.kubelet_rejections import NodeBackoff
+from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.engine.ranking.node_ranking import NodeRanking, best_around
+from koord_numa.engine.ranking.node_table import NodeTable
+from koord_numa.ports import Clock
+from koord_numa.settings import NodesWithoutTopology, ProfileSettings, ScoringStrategy
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """By which clock nodes cool down, and of how many classes rankings are kept."""
+
+    clock: Clock
+    remembered_classes: int
+
+
+class NodeSelection:
+    """One per engine."""
+
+    def __init__(
+        self, state: Cache, columns: NodeTable, cooling: NodeBackoff, storage: VolumeLister, limits: Limits
+    ) -> None:
+        self._state = state
+        self._columns = columns
+        self._cooling = cooling
+        self._clock = limits.clock
+        self._rankings: LRUCache[RequestClass, NodeRanking] = LRUCache(maxsize=limits.remembered_classes)
+        self._rules: dict[str, Profile] = {}
+        self.storage = storage
+
+    def decide(self, klass: RequestClass) -> Placement | Unschedulable:
+        """The best place for a pod of this class in the state of this moment, or every node's refusal."""
+        if _looks_around(klass):
+            return self._look_around(klass)
+        try:
+            ranking = self._rankings[klass]
+        except KeyError:
+            ask = self._ask(klass)
+            if refusal := refuse_everywhere(ask):
+                return Unschedulable(dict.fromkeys(sorted(self._columns.row_of), refusal))
+            ranking = NodeRanking(ask, self.rules_of(klass), self._columns, self.bars_of(klass))
+            self._rankings[klass] = ranking
+        return ranking.choose()
+
+    def try_node(self, klass: RequestClass, node: str, pod: Pod | None = None) -> Placement | Rejection | None:
+        """
+        What one node answers now; ``None`` when it is not known. Nothing is remembered.
+
+        A pod that is named may take what is kept for it there, or for pods of lower priority.
+        """
+        record = self._state.nodes.get(node)
+        if record is None:
+            return None
+        seen = record.candidate() if pod is None else record.candidate_for(pod)
+        if seen is None:
+            return None
+        ask = self.ask_now(klass)
+        answer = refuse_everywhere(ask) or self.bars_of(klass)(node) or evaluate(ask, seen, self.rules_of(klass))
+        return answer if isinstance(answer, Rejection) else answer.placement
+
+    def ask_now(self, klass: RequestClass) -> SchedulingRequest:
+        """What a pod of this class asks for at this moment: counts of pods by topology domain change with every placement."""
+        if not _looks_around(klass):
+            return self._ask(klass)
+        request, index = klass.request, self._state.index
+        placed = index.near(request.constraints, request.namespace)
+        nodes = [record.node for record in self._state.nodes.values() if record.node is not None]
+        return replace(
+            self._ask(klass),
+            neighbours=neighbourhood(request, placed, index.namespaces),
+            spread=spread_view(request, nodes, placed) if request.constraints.spread else None,
+            storage=self.storage.seen(index.claims()) if request.constraints.claims else None,
+        )
+
+    def _look_around(self, klass: RequestClass) -> Placement | Unschedulable:
+        ask, rules = self.ask_now(klass), self.rules_of(klass)
+        found = best_around(ask, rules, self._columns, self.bars_of(klass))
+        return decide(ask, self._candidates(klass), rules) if found is None else found
+
+    def _candidates(self, klass: RequestClass) -> list[NodeSnapshot]:
+        bars = self.bars_of(klass)
+        found = [record.candidate() for record in self._state.nodes.values()]
+        return [
+            replace(seen, barred=bar) if (bar := bars(seen.node.name)) else seen for seen in found if seen is not None
+        ]
+
+    def bars_of(self, klass: RequestClass) -> "Bars":
+        """Which nodes are barred for this class alone."""
+        return Bars(self._cooling, self._clock, klass)
+
+    def _ask(self, klass: RequestClass) -> SchedulingRequest:
+        return ask_of(klass.request, self.rules_of(klass))
+
+    def rules_of(self, klass: RequestClass) -> Profile:
+        """The rules of the scheduler name that the class asks for."""
+        name = klass.profile.scheduler_name
+        if name not in self._rules:
+            self._rules[name] = rules_of(klass.profile)
+        return self._rules[name]
+
+
+def _looks_around(klass: RequestClass) -> bool:
+    """Does a node's answer depend on more than the node? Then nothing is remembered of it."""
+    return klass.picked or depends_on_other_pods(klass.request)
+
+
+class Bars:
+    """Which nodes are barred for one class alone."""
+
+    def __init__(self, cooling: NodeBackoff, clock: Clock, klass: RequestClass) -> None:
+        self._cooling = cooling
+        self._clock = clock
+        self._klass = klass
+
+    def __call__(self, node: str) -> Rejection | None:
+        """Why this class may not go there, ``None`` when it may."""
+        return self._cooling.refusal(node, self._klass, self._clock()) if len(self._cooling) else None
+
+
+def rules_of(profile: ProfileSettings) -> Profile:
+    """What a profile says, in the words of the core."""
+    weights = profile.score_weights
+    return Profile(
+        allocate=AllocateOptions(
+            bind=profile.default_cpu_bind_policy,
+            numa_policy=profile.default_numa_policy,
+            exclusive=profile.single_numa_node_exclusive,
+            strategy=_default_strategy(profile.numa_scoring_strategy),
+            scoring=NumaScoring(profile.numa_scoring_strategy.type, _weights(profile.numa_scoring_strategy)),
+            without_topology=_WITHOUT_TOPOLOGY[profile.nodes_without_topology],
+        ),
+        node_scoring=profile.node_scoring,
+        scoring=profile.scoring_strategy.type,
+        weights=_weights(profile.scoring_strategy),
+        parts=ScoreWeights(
+            resources=weights.resources,
+            devices=weights.devices,
+            numa=weights.numa,
+            node_affinity=weights.node_affinity,
+            taints=weights.taints,
+            pod_affinity=weights.pod_affinity,
+            spread=weights.spread,
+        ),
+    )
+
+
+def _default_strategy(strategy: ScoringStrategy) -> NumaAllocateStrategy:
+    """As Koordinator: nodes that name no strategy follow the NUMA scoring."""
+    if strategy.type is ScoringType.MOST_ALLOCATED:
+        return NumaAllocateStrategy.MOST_ALLOCATED
+    return NumaAllocateStrategy.LEAST_ALLOCATED
+
+
+def _weights(strategy: ScoringStrategy) -> dict[str, int]:
+    return {resource.name: resource.weight for resource in strategy.resources}
+
+
+_WITHOUT_TOPOLOGY: Mapping[NodesWithoutTopology, WithoutTopology] = {
+    NodesWithoutTopology.REFUSE: WithoutTopology.REFUSE,
+    NodesWithoutTopology.PERMISSIVE: WithoutTopology.PERMIT,
+}

@@ -1,0 +1,101 @@
+"""
+Where RebindResources come in: each is worked on once, those of one node one after the other, oldest first, and only by the leader.
+
+Level-based: it is told what exists, as often as anyone likes. A rebind that ends because the lease was lost is begun again when this
+replica leads again and nobody else has ended it.
+"""
+
+import asyncio
+from typing import Final
+
+from koord_numa.core.rebind_request import RebindRequest
+from koord_numa.engine.binding import NotLeader
+from koord_numa.engine.cache.cache import DELETED
+from koord_numa.engine.rebind.context import RebindContext, RebindPorts
+from koord_numa.engine.rebind.reconcile import RebindReconciler
+from koord_numa.engine.scheduler import Scheduler
+
+IDLE_SECONDS: Final = 0.2
+"""Between looks whether this replica may work now."""
+
+
+class RebindController:
+    """``run`` works on what ``observe_rebind`` brings. A bug in one rebind ends the desk: the process is to be restarted."""
+
+    def __init__(self, engine: Scheduler, ports: RebindPorts) -> None:
+        self._engine = engine
+        self._ports = ports
+        self._known: dict[str, RebindRequest] = {}
+        self._ended: dict[str, int] = {}  # uid -> the generation that was answered, which the watch may not show yet
+        self._under_way: set[str] = set()
+        self._last: dict[str, asyncio.Task[None]] = {}  # node -> the rebind to wait for
+        self._news = asyncio.Event()
+        self._stopping = False
+
+    def observe_rebind(self, event: str | None, request: RebindRequest) -> None:
+        """A RebindResource as it is now; ``DELETED`` when it is gone."""
+        if event == DELETED:
+            self._known.pop(request.uid, None)
+            self._ended.pop(request.uid, None)
+            return
+        self._known[request.uid] = request
+        self._news.set()
+
+    async def run(self) -> None:
+        """Work until ``stop``; returns when the steps under way are settled."""
+        async with asyncio.TaskGroup() as jobs:
+            while not self._stopping:
+                await self._news.wait()
+                self._news.clear()
+                if not (self._engine.ready and self._leads()):
+                    await self._engine.outside.sleep(IDLE_SECONDS)
+                    self._news.set()
+                    continue
+                for request in self._open():
+                    self._begin(jobs, request)
+
+    def stop(self) -> None:
+        """Begin no rebind and no step any more."""
+        self._stopping = True
+        self._news.set()
+
+    def _leads(self) -> bool:
+        return not self._stopping and self._engine.outside.lease.fresh()
+
+    def _open(self) -> list[RebindRequest]:
+        if self._stopping:
+            return []
+        waiting = (
+            request
+            for request in self._known.values()
+            if request.uid not in self._under_way
+            and not request.is_answered
+            and not request.deleting
+            and self._ended.get(request.uid, -1) < request.generation
+        )
+        return sorted(waiting, key=lambda request: (request.created, request.name))
+
+    def _begin(self, jobs: asyncio.TaskGroup, request: RebindRequest) -> None:
+        self._under_way.add(request.uid)
+        work = self._work(request, self._last.get(request.node))
+        self._last[request.node] = jobs.create_task(work, name=f"rebind {request.name}")
+
+    async def _work(self, request: RebindRequest, before: asyncio.Task[None] | None) -> None:
+        uid = request.uid
+        job = RebindReconciler(
+            RebindContext(self._engine, self._ports, request, lambda: uid in self._known, self._leads)
+        )
+        try:
+            if before is not None and not before.done():
+                await job.wait()
+                await asyncio.wait({before})
+            await job.run()
+            if uid in self._known:
+                self._ended[uid] = request.generation
+        except NotLeader:
+            pass  # whoever leads next goes on
+        finally:
+            self._under_way.discard(uid)
+            if self._last.get(request.node) is asyncio.current_task():
+                del self._last[request.node]
+            self._news.set()

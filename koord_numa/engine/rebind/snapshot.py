@@ -1,0 +1,90 @@
+"""A node of the cluster state as a board to repack, or why it cannot be repacked. It changes nothing."""
+
+from dataclasses import replace
+
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.inventory import inventory
+from koord_numa.core.rebind.from_ledger import Defaults, survey
+from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.pinned_pod import PinnedPod
+from koord_numa.core.rebind.plan import Move
+from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Rejection
+from koord_numa.core.vocabulary import CpuOwner
+from koord_numa.engine.cache.cache import Cache
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.settings import Settings
+
+
+def layout_of_node(state: Cache, name: str, settings: Settings) -> NodeLayout | str:
+    """The board of a node whose CPUs are ours to give, or a sentence that says why there is none."""
+    record = state.nodes.get(name)
+    if record is None or record.node is None:
+        return f"there is no node {name}"
+    topology = record.topology
+    if topology is None:
+        return f"node {name} has no NodeResourceTopology"
+    if topology.problem:
+        return f"the topology of node {name} cannot be used: {topology.problem}"
+    if topology.owner is CpuOwner.KUBELET:
+        return f"the kubelet of node {name} chooses CPUs itself: they are not the scheduler's to change"
+    if record.distrust:
+        return f"node {name} cannot be trusted: {record.distrust}"
+    offer = inventory(record.node, topology)
+    if isinstance(offer, Rejection):
+        return f"node {name} cannot be used: {offer.detail or offer.message}"
+    if offer.machine is None:
+        return f"node {name} publishes no CPU topology"
+    profile = settings.profiles[0]
+    defaults = Defaults(profile.default_cpu_bind_policy, profile.single_numa_node_exclusive)
+    return survey(offer, record.booked, _settled(record, settings.scheduler_names), defaults)
+
+
+def _settled(record: NodeInfo, ours: tuple[str, ...]) -> frozenset[str]:
+    """
+    Pods that a rebind leaves alone: other schedulers', malformed ones, those that leave or were not seen bound yet.
+
+    So too the room kept for pods that wait for others to leave: it is where they are to be, and nobody else may be moved there.
+    """
+    staying = {uid for uid, pod in record.pods.items() if not _may_move(pod, ours)}
+    return frozenset(staying.union(uid for uid in record.nominees if uid not in record.pods))
+
+
+def _may_move(pod: Pod, ours: tuple[str, ...]) -> bool:
+    return pod.scheduler in ours and not (pod.problem or pod.deleting or pod.finished or pod.assignment is None)
+
+
+def obstacle(now: NodeLayout | str, planned: NodeLayout, move: Move) -> str:
+    """What has changed since the plan was made so that this step must not be taken; empty when nothing has."""
+    if isinstance(now, str):
+        return now
+    if now.machine != planned.machine:
+        return "the CPUs of the node have changed"
+    index = next((index for index, tenant in enumerate(now.tenants) if tenant.pod == move.pod), None)
+    if index is None:
+        return f"pod {move.pod} is gone or may no longer be moved"
+    if now.tenants[index] != _expected(planned, move):
+        return f"pod {move.pod} was changed by somebody else"
+    taken = move.after - CpuSet(now.free(now.now)) - move.before
+    if taken:
+        return f"CPUs {taken} were given to somebody else, or are kept for somebody"
+    seats = [*now.now[:index], move.after.bits, *now.now[index + 1 :]]
+    if _roomy(now, planned).overdrawn(now.free(seats)) or _as_it_was(now, planned).friction(seats).harm:
+        return f"pods that came meanwhile leave no room for {move.pod} on CPUs {move.after}"
+    return ""
+
+
+def _roomy(now: NodeLayout, planned: NodeLayout) -> NodeLayout:
+    """The node as it is, where what was overdrawn when the plan was made may be so again: a step may use what others gained."""
+    return replace(now, room={numa: limit + planned.overdraft.get(numa, 0) for numa, limit in now.room.items()})
+
+
+def _as_it_was(now: NodeLayout, planned: NodeLayout) -> NodeLayout:
+    """Who is there now, where they were when the plan was made: nobody's conflicts may be more than they were then."""
+    former = {tenant.pod: tenant.cpus for tenant in planned.tenants}
+    return replace(now, tenants=tuple(replace(t, cpus=former.get(t.pod, t.cpus)) for t in now.tenants))
+
+
+def _expected(planned: NodeLayout, move: Move) -> PinnedPod:
+    tenant = next(tenant for tenant in planned.tenants if tenant.pod == move.pod)
+    return replace(tenant, cpus=move.before)
