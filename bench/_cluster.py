@@ -29,7 +29,7 @@ from bench.figure import NotMeasurableError
 from koord_numa.sandbox.apiserver import ApiServer, JsonObject
 from koord_numa.sandbox.apiserver.kubeconfig import write_kubeconfig
 from koord_numa.sandbox.bundled import definitions
-from koord_numa.sandbox.machines import Rack, read_descriptions
+from koord_numa.sandbox.machines import Fleet, read_descriptions
 
 LEASES: Final = "leases.coordination.k8s.io"
 LEASE: Final = "koord-numa"
@@ -91,7 +91,7 @@ class Cluster:
 
     async def nodes(self, count: int) -> int:
         """Register machines with their topologies; nothing acts on pods."""
-        rack = Rack(self.server.store, read_descriptions(machines(count), Path()))
+        rack = Fleet(self.server.store, read_descriptions(machines(count), Path()))
         for node in rack.nodes.values():
             node.register()
         return count

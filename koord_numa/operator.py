@@ -18,12 +18,12 @@ from typing import Any, Final
 import aiohttp
 import kopf
 
+from koord_numa.app.pod_source import PodSource
+from koord_numa.app.runtime import DEFAULT_PORT, Options, Runtime
 from koord_numa.cluster.backoff import Backoff
 from koord_numa.handlers import triggers
 from koord_numa.handlers.embedding import run_kopf
 from koord_numa.handlers.settings import configure
-from koord_numa.pod_watch import PodWatch
-from koord_numa.runtime import DEFAULT_PORT, Options, Runtime
 from koord_numa.settings import Settings, load_settings
 
 __all__ = ["options_from_environment", "serve", "triggers"]
@@ -101,7 +101,7 @@ def options_from_environment(environment: Mapping[str, str]) -> Options:
         identity=environment.get("KOORD_NUMA_IDENTITY", ""),
         elect=environment.get("KOORD_NUMA_LEADER_ELECT", "true").lower() not in ("false", "0", "no"),
         port=int(port) if port else None,
-        pods=PodWatch.KOPF,
+        pods=PodSource.KOPF,
     )
 
 
@@ -155,8 +155,8 @@ async def _run_kopf(runtime: Runtime, stop: asyncio.Event) -> None:
         runtime.reception.doubt()
 
 
-def _table(pods: PodWatch) -> kopf.OperatorRegistry:
-    return triggers.APART_FROM_PODS if pods is PodWatch.OURS else kopf.get_default_registry()
+def _table(pods: PodSource) -> kopf.OperatorRegistry:
+    return triggers.APART_FROM_PODS if pods is PodSource.OURS else kopf.get_default_registry()
 
 
 def _may_heal(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import pytest
 import yaml
 
-from koord_numa.runtime import AGENT
+from koord_numa.app.runtime import AGENT
 from koord_numa.sandbox.apiserver import Asked, RequestLog
 
 RBAC: Final = Path(__file__).parents[1] / "deploy" / "kustomize" / "base" / "rbac.yaml"

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from koord_numa.crew import Crew, Ended
+from koord_numa.app.tasks import Ended, TaskSupervisor
 
 
 async def forever() -> None:
@@ -18,7 +18,7 @@ async def fails() -> None:
 
 
 async def test_stopping_is_no_failure() -> None:
-    crew = Crew()
+    crew = TaskSupervisor()
     crew.start("a", forever())
     crew.start("b", forever())
     await crew.stop("a")
@@ -27,7 +27,7 @@ async def test_stopping_is_no_failure() -> None:
 
 
 async def test_an_error_is_the_failure_of_all() -> None:
-    crew = Crew()
+    crew = TaskSupervisor()
     crew.start("a", forever())
     crew.start("b", fails())
     assert str(await crew.failure) == "a bug"
@@ -35,21 +35,21 @@ async def test_an_error_is_the_failure_of_all() -> None:
 
 
 async def test_so_is_an_end_without_one() -> None:
-    crew = Crew()
+    crew = TaskSupervisor()
     crew.start("a", once())
     error = await crew.failure
     assert (type(error), str(error)) == (Ended, "a ended by itself")
 
 
 async def test_so_is_being_cancelled_by_others() -> None:
-    crew = Crew()
+    crew = TaskSupervisor()
     crew.start("a", forever())
     crew._tasks["a"].cancel()
     assert isinstance(await crew.failure, Ended)
 
 
 async def test_a_task_that_was_asked_to_end_may_do_so() -> None:
-    crew = Crew()
+    crew = TaskSupervisor()
     asked = asyncio.Event()
     done: list[bool] = []
 
@@ -65,7 +65,7 @@ async def test_a_task_that_was_asked_to_end_may_do_so() -> None:
 
 
 async def test_and_is_cancelled_when_it_takes_too_long() -> None:
-    crew = Crew()
+    crew = TaskSupervisor()
     crew.start("a", forever())
     await crew.finish("a", 0.01)
     assert not crew.failure.done()

@@ -5,10 +5,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from koord_numa.app.debug import node_dump, pod_dump
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.request import Assignment
 from koord_numa.core.vocabulary import CpuOwner
-from koord_numa.inspection import node_sheet, pod_sheet
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, pinned, shared, world
 from tests.engine.world import GIB, bound, make_node, make_pod, make_topology, make_world
@@ -22,7 +22,7 @@ async def test_a_node_with_its_ledger() -> None:
     world.engine.observe_topology(None, make_topology("n"))
     given = Assignment(cpus=CPUS, numa=((0, {"cpu": 2000, "memory": GIB}),))
     world.engine.observe_bound(None, bound(make_pod("a", 2000), "n", assignment=given))
-    sheet = node_sheet(world.engine, "n")
+    sheet = node_dump(world.engine, "n")
     assert sheet is not None
     revision = sheet.pop("revision")
     assert revision == world.engine.state.nodes["n"].revision
@@ -53,7 +53,7 @@ async def test_a_node_with_its_ledger() -> None:
         ],
         "nominees": [],
     }
-    assert pod_sheet(world.engine, "default", "a") == sheet["pods"][0] | {"node": "n"}
+    assert pod_dump(world.engine, "default", "a") == sheet["pods"][0] | {"node": "n"}
 
 
 async def test_why_a_node_takes_no_pods() -> None:
@@ -64,7 +64,7 @@ async def test_why_a_node_takes_no_pods() -> None:
     world.engine.observe_bound(None, make_pod("early", node="unknown"))
     reasons = {}
     for name in ("cordoned", "locked", "bad", "unknown"):
-        sheet = node_sheet(world.engine, name)
+        sheet = node_dump(world.engine, name)
         assert sheet is not None
         reasons[name] = sheet["takesNoPodsBecause"]
     assert reasons == {
@@ -73,7 +73,7 @@ async def test_why_a_node_takes_no_pods() -> None:
         "bad": "node(s) had malformed labels or annotations: is odd",
         "unknown": "there is no such Node",
     }
-    assert node_sheet(world.engine, "never heard of") is None
+    assert node_dump(world.engine, "never heard of") is None
 
 
 async def test_a_pod_that_waits_and_why() -> None:
@@ -81,7 +81,7 @@ async def test_a_pod_that_waits_and_why() -> None:
     world.waits(make_pod("big", 4000))
     await world.settle()
     world.clock.now += 7
-    assert pod_sheet(world.engine, "default", "big") == {
+    assert pod_dump(world.engine, "default", "big") == {
         "pod": "default/big",
         "uid": "uid-big",
         "priority": 0,
@@ -94,7 +94,7 @@ async def test_a_pod_that_waits_and_why() -> None:
         "refusedBy": {"n": {"reason": "resources", "message": "Insufficient cpu"}},
     }
     assert world.engine.explain("uid-big").startswith("0/1 nodes are available: 1 Insufficient cpu.")
-    assert pod_sheet(world.engine, "other", "big") is None
+    assert pod_dump(world.engine, "other", "big") is None
 
 
 async def test_the_state_between_a_decision_and_its_confirmation() -> None:
@@ -103,7 +103,7 @@ async def test_the_state_between_a_decision_and_its_confirmation() -> None:
 
     def look(call: str) -> None:
         if call == "bind before":
-            sheet = pod_sheet(world.engine, "default", "a")
+            sheet = pod_dump(world.engine, "default", "a")
             assert sheet is not None
             seen.append((sheet["state"], sheet["node"], sheet["attempts"]))
 

@@ -8,8 +8,8 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from koord_numa.metrics import FreeCpus
-from koord_numa.runtime import Options, Runtime
+from koord_numa.app.metrics import FreeCpus
+from koord_numa.app.runtime import Options, Runtime
 from koord_numa.sandbox.apiserver import ApiServer
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, pinned, shared, world
@@ -111,7 +111,7 @@ async def test_a_mirror_without_a_sign_of_life_makes_the_process_unhealthy(
         async with aiohttp.ClientSession() as session:
             async with session.get(url) as response:
                 assert response.status == 200
-            monkeypatch.setattr("koord_numa.runtime.STUCK", -1.0)
+            monkeypatch.setattr("koord_numa.app.runtime.STUCK", -1.0)
             async with session.get(url) as response:
                 assert response.status == 503
                 assert re.search(

@@ -14,9 +14,9 @@ import pytest
 from aiohttp.base_protocol import BaseProtocol
 
 from koord_numa import operator
+from koord_numa.app.pod_source import PodSource
+from koord_numa.app.runtime import Options, Runtime
 from koord_numa.operator import options_from_environment, serve
-from koord_numa.pod_watch import PodWatch
-from koord_numa.runtime import Options, Runtime
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions, Effect, Fault
 from koord_numa.settings import LeaseSettings, ProfileSettings, Settings, SettingsError
 from tests.cluster.objects import node, until
@@ -44,7 +44,7 @@ async def operating(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     settings: Settings = SETTINGS,
-    pods: PodWatch = PodWatch.OURS,
+    pods: PodSource = PodSource.OURS,
 ) -> AsyncIterator[Runtime]:
     """The operator as ``koord-numa run`` runs it, or with Kopf watching pods as under ``kopf run``."""
     made: list[Runtime] = []
@@ -67,7 +67,7 @@ async def operating(
             await asyncio.gather(task, return_exceptions=True)
 
 
-EITHER_WATCH = pytest.mark.parametrize("pods", PodWatch, ids=lambda pods: f"pods watched by {pods.value}")
+EITHER_WATCH = pytest.mark.parametrize("pods", PodSource, ids=lambda pods: f"pods watched by {pods.value}")
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def events_about(server: ApiServer, name: str) -> list[tuple[str, str]]:
 
 @EITHER_WATCH
 async def test_a_pod_is_bound_with_its_cpus_in_one_call(
-    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodWatch
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
 ) -> None:
     rack.create([pinned("a", 4, policy="SingleNUMANode")])
     async with operating(rack.server, tmp_path, monkeypatch, pods=pods):
@@ -119,7 +119,7 @@ async def test_a_pod_is_bound_with_its_cpus_in_one_call(
 
 @EITHER_WATCH
 async def test_a_pod_that_fits_nowhere_is_told_why_and_bound_when_there_is_room(
-    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodWatch
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
 ) -> None:
     rack.create([shared("big", "20")])
     async with operating(rack.server, tmp_path, monkeypatch, pods=pods):
@@ -138,7 +138,7 @@ async def test_a_pod_that_fits_nowhere_is_told_why_and_bound_when_there_is_room(
 
 @EITHER_WATCH
 async def test_nothing_is_decided_before_everything_is_known(
-    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodWatch
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
 ) -> None:
     fault = rack.server.faults.add(Fault(status=403, verb="list", resource="noderesourcetopologies"))
     rack.create([pinned("a", 2), shared("b")])
@@ -183,7 +183,7 @@ async def test_binds_that_fail_are_settled(
 
 @EITHER_WATCH
 async def test_a_pod_created_anew_under_its_name_is_bound_by_a_decision_of_its_own(
-    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodWatch
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
 ) -> None:
     rack.server.faults.add(Fault(effect=Effect.DELAY, seconds=0.3, subresource="binding", count=1))
     rack.create([pinned("a", 2)])
@@ -227,10 +227,10 @@ async def test_without_topologies_installed_plain_pods_run_and_others_follow_whe
 
 @EITHER_WATCH
 async def test_an_outage_is_survived(
-    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodWatch
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
 ) -> None:
     async with operating(rack.server, tmp_path, monkeypatch, pods=pods) as runtime:
-        await until(lambda: runtime.engine.ready and (pods is PodWatch.OURS or "pods" in kopf_watches(rack.server)))
+        await until(lambda: runtime.engine.ready and (pods is PodSource.OURS or "pods" in kopf_watches(rack.server)))
         await rack.server.stop()
         await until(lambda: not runtime.lease.fresh())
         rack.create([pinned("a", 2)])
@@ -241,13 +241,13 @@ async def test_an_outage_is_survived(
 
 @EITHER_WATCH
 async def test_what_vanished_while_nobody_watched_is_noticed(
-    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodWatch
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
 ) -> None:
     rack.create([shared("ghost", "20"), shared("stays", "21")])
     async with operating(rack.server, tmp_path, monkeypatch, pods=pods) as runtime:
         await until(
             lambda: (
-                len(runtime.engine.waiting()) == 2 and (pods is PodWatch.OURS or "pods" in kopf_watches(rack.server))
+                len(runtime.engine.waiting()) == 2 and (pods is PodSource.OURS or "pods" in kopf_watches(rack.server))
             )
         )
         outage = rack.server.faults.add(Fault(effect=Effect.OUTAGE))
@@ -260,7 +260,7 @@ async def test_what_vanished_while_nobody_watched_is_noticed(
 
 @EITHER_WATCH
 async def test_kopf_giving_up_does_not_end_the_process(
-    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodWatch
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
 ) -> None:
     async with operating(rack.server, tmp_path, monkeypatch, pods=pods) as runtime:
         await until(lambda: TOPOLOGIES.partition(".")[0] in kopf_watches(rack.server))
@@ -273,7 +273,7 @@ async def test_kopf_giving_up_does_not_end_the_process(
 
 
 @EITHER_WATCH
-async def test_several_scheduler_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodWatch) -> None:
+async def test_several_scheduler_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource) -> None:
     settings = SETTINGS.model_copy(
         update={"profiles": (ProfileSettings(scheduler_name="koord-numa"), ProfileSettings(scheduler_name="packing"))}
     )
@@ -287,7 +287,7 @@ async def test_a_task_that_dies_ends_the_process(rack: World, tmp_path: Path, mo
     async def dies(_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("koord_numa.engine.scheduler.Engine.run", dies)
+    monkeypatch.setattr("koord_numa.engine.scheduler.Scheduler.run", dies)
     kubeconfig = rack.server.write_kubeconfig(tmp_path / "kubeconfig")
     with quiet_kopf(), pytest.raises(RuntimeError, match="a bug"):
         await asyncio.wait_for(serve(Options(SETTINGS, kubeconfig, "me", port=0)), 30)
@@ -306,8 +306,8 @@ def test_kopf_run_is_configured_by_the_environment(tmp_path: Path) -> None:
             "KOORD_NUMA_LEADER_ELECT": "false",
         }
     )
-    assert options == Options(Settings(bind_concurrency=7), None, "me", elect=False, port=None, pods=PodWatch.KOPF)
-    assert options_from_environment({}) == Options(pods=PodWatch.KOPF)
+    assert options == Options(Settings(bind_concurrency=7), None, "me", elect=False, port=None, pods=PodSource.KOPF)
+    assert options_from_environment({}) == Options(pods=PodSource.KOPF)
 
 
 def test_a_bad_configuration_is_an_error() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa import pod_watch
+from koord_numa.app import pod_source as pod_watch
 from koord_numa.core.request import Pod
 from koord_numa.wire.pods import parse_pod
 from tests.cluster.objects import pod, until

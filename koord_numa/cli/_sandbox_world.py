@@ -10,7 +10,7 @@ from typing import Final
 
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.bundled import definitions
-from koord_numa.sandbox.machines import NodeDescription, Rack
+from koord_numa.sandbox.machines import Fleet, NodeDescription
 
 PUBLISHING: Final = 1.0
 """Seconds between reports of the simulated agents; real ones take 3 to 60."""
@@ -24,7 +24,7 @@ class World:
     """A cluster that exists only in this process, and the kubeconfig that leads to it."""
 
     server: ApiServer
-    rack: Rack
+    rack: Fleet
     kubeconfig: Path
 
 
@@ -37,7 +37,7 @@ async def world(nodes: Sequence[NodeDescription], kubeconfig: Path, port: int = 
     """
     async with ApiServer(port, definitions()) as server:
         server.write_kubeconfig(kubeconfig)
-        rack = Rack(server.store, nodes)
+        rack = Fleet(server.store, nodes)
         rack.start()
         try:
             yield World(server, rack, kubeconfig)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from koord_numa.core.request import PodKey
 from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions
-from koord_numa.sandbox.machines import Rack, SimulatedNode
+from koord_numa.sandbox.machines import Fleet, SimulatedNode
 from koord_numa.sandbox.machines.simulated_node import TOPOLOGIES
 from koord_numa.wire import names
 from tests.chaos.kinds import any_pod
@@ -29,7 +29,7 @@ class Churn:
     """``created`` counts pods."""
 
     server: ApiServer
-    rack: Rack
+    rack: Fleet
     dice: Random
     created: int = 0
     nodes_of: dict[str, set[str]] = field(default_factory=dict)  # uid -> every node that it was ever seen on

@@ -14,10 +14,10 @@ from typing import TypeVar
 
 import kopf
 
+from koord_numa.app.runtime import Options, Runtime
 from koord_numa.handlers.embedding import run_kopf
 from koord_numa.handlers.triggers import APART_FROM_PODS
 from koord_numa.operator import _may_heal
-from koord_numa.runtime import Options, Runtime
 from koord_numa.settings import Settings
 
 T = TypeVar("T")

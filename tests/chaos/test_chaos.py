@@ -17,12 +17,12 @@ from typing import Final
 
 import pytest
 
+from koord_numa.app.runtime import Runtime
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers import resync as census
 from koord_numa.handlers import settings as kopf_settings
-from koord_numa.runtime import Runtime
 from koord_numa.sandbox.apiserver import ApiServer
-from koord_numa.sandbox.machines import Rack
+from koord_numa.sandbox.machines import Fleet
 from koord_numa.settings import BackoffSettings, LeaseSettings, Settings
 from tests.chaos.churn import Churn
 from tests.chaos.kinds import GPU, MACHINES
@@ -133,7 +133,7 @@ def _believed(runtime: Runtime) -> tuple[Ledgers, list[str]]:
     return ledgers(runtime.engine), unbalanced(runtime.engine)
 
 
-def tally(rack: Rack) -> dict[str, int]:
+def tally(rack: Fleet) -> dict[str, int]:
     """How often pods came to hold something of each resource on the nodes."""
     return Counter(
         resource

@@ -13,9 +13,9 @@ from koord_numa.core.ledger import Holding
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import Assignment, Pod
 from koord_numa.sandbox.apiserver import ApiServer
-from koord_numa.sandbox.machines import Rack, Style
+from koord_numa.sandbox.machines import Fleet, Style
 from koord_numa.sandbox.machines.descriptions import read_descriptions
-from koord_numa.sandbox.machines.koordinator_keeper import KoordinatorKeeper, _Resident
+from koord_numa.sandbox.machines.koordinator_agent import KoordinatorAgent, _Resident
 from koord_numa.settings import Settings
 from koord_numa.wire.names import RESOURCE_STATUS
 from tests.chaos.kinds import GPU, MACHINES, wanting
@@ -50,7 +50,7 @@ TWICE: dict[str, tuple[str, dict[str, str], list[tuple[str, Mapping[str, Any]]],
 """Node, what each pod asks for besides two CPUs, the CPUs and the amounts on NUMA node 0 that each is given, what is then held twice."""
 
 
-class Careless(KoordinatorKeeper):
+class Careless(KoordinatorAgent):
     """A node that takes whatever it is given."""
 
     def _check(self, pod: Pod, before: _Resident | None) -> _Resident:
@@ -64,9 +64,9 @@ def server() -> ApiServer:
 
 
 @pytest.fixture
-def rack(server: ApiServer) -> Rack:
+def rack(server: ApiServer) -> Fleet:
     """The machines of a chaotic cluster."""
-    rack = Rack(server.store, read_descriptions(MACHINES, Path()))
+    rack = Fleet(server.store, read_descriptions(MACHINES, Path()))
     rack.start()
     return rack
 
@@ -90,7 +90,7 @@ def give(server: ApiServer, node: str, more: dict[str, str], given: list[tuple[s
 @pytest.mark.parametrize(("node", "more", "given", "what"), TWICE.values(), ids=TWICE.keys())
 def test_careful_nodes_refuse_what_is_given_twice(
     server: ApiServer,
-    rack: Rack,
+    rack: Fleet,
     node: str,
     more: dict[str, str],
     given: list[tuple[str, Mapping[str, Any]]],
@@ -104,7 +104,7 @@ def test_careful_nodes_refuse_what_is_given_twice(
 @pytest.mark.parametrize(("node", "more", "given", "what"), TWICE.values(), ids=TWICE.keys())
 def test_what_careless_nodes_let_pods_hold_twice_is_in_the_log(
     server: ApiServer,
-    rack: Rack,
+    rack: Fleet,
     node: str,
     more: dict[str, str],
     given: list[tuple[str, Mapping[str, Any]]],
@@ -118,7 +118,7 @@ def test_what_careless_nodes_let_pods_hold_twice_is_in_the_log(
     assert broken(rack, {}) == [f"entry 1: {what} of {node} are held by default/pod-0 and default/pod-1"]
 
 
-def test_one_device_of_a_kubelet_for_two_pods_is_in_the_log(server: ApiServer, rack: Rack) -> None:
+def test_one_device_of_a_kubelet_for_two_pods_is_in_the_log(server: ApiServer, rack: Fleet) -> None:
     node = rack.nodes["kubelet-0"]
     assert node.description.style is Style.KUBELET
     bind(server, wanting(pinned("pod-0", 1), {GPU: "1"}), node.name)
@@ -131,7 +131,7 @@ def test_one_device_of_a_kubelet_for_two_pods_is_in_the_log(server: ApiServer, r
     ]
 
 
-def test_refusals_count_unless_they_were_ordered(server: ApiServer, rack: Rack) -> None:
+def test_refusals_count_unless_they_were_ordered(server: ApiServer, rack: Fleet) -> None:
     rack.nodes["kubelet-0"].refuse_next(REFUSED_AS_TOLD)
     bind(server, pinned("ordered", 1), "kubelet-0")
     bind(server, pinned("true", 40), "kubelet-0")
@@ -139,11 +139,11 @@ def test_refusals_count_unless_they_were_ordered(server: ApiServer, rack: Rack) 
     assert said.startswith("kubelet-0 refuses default/true: TopologyAffinityError: ")
 
 
-def test_a_pod_on_two_nodes_is_noticed(rack: Rack) -> None:
+def test_a_pod_on_two_nodes_is_noticed(rack: Fleet) -> None:
     assert broken(rack, {"a": {"pair-0"}, "b": {"pair-1", "pair-0"}}) == ["b was on ['pair-0', 'pair-1']"]
 
 
-def test_a_pod_that_fits_and_waits_is_noticed(server: ApiServer, rack: Rack) -> None:
+def test_a_pod_that_fits_and_waits_is_noticed(server: ApiServer, rack: Fleet) -> None:
     for name, more in (("fits", {GPU: "1", HUGE: "1Gi"}), ("never", {GPU: "9"})):
         server.store.create(wanting(pinned(name, 1, policy="SingleNUMANode"), more))
     assert placeable(rebuilt(server.store, Settings()), server.store) == ["fits"]
@@ -159,7 +159,7 @@ WRONG: dict[str, Mapping[str, Any]] = {
 
 
 @pytest.fixture
-def held(server: ApiServer, rack: Rack) -> tuple[str, Holding]:
+def held(server: ApiServer, rack: Fleet) -> tuple[str, Holding]:
     """A pod with CPUs, a device and a page, as the ledger has it."""
     amounts = {GPU: "1", HUGE: "1Gi"}
     give(server, "quad-0", amounts, [("0-1", amounts)])

@@ -13,7 +13,7 @@ from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
 from koord_numa.engine import Dependencies, Scheduler
 from koord_numa.sandbox.apiserver import DirectStore
-from koord_numa.sandbox.machines import Rack
+from koord_numa.sandbox.machines import Fleet
 from koord_numa.sandbox.machines.simulated_node import TOPOLOGIES
 from koord_numa.settings import Settings
 from koord_numa.wire.nodes import parse_node
@@ -26,7 +26,7 @@ REFUSED_AS_TOLD = "TopologyAffinityError"
 """The reason of refusals that a kubelet was ordered to give."""
 
 
-def broken(rack: Rack, nodes_of: Mapping[str, set[str]]) -> list[str]:
+def broken(rack: Fleet, nodes_of: Mapping[str, set[str]]) -> list[str]:
     """
     Everything that may never happen, at no moment: a broken promise, anything held twice, a refusal that nobody ordered, a pod that was
     on two nodes (``nodes_of`` has by uid every node that a pod was seen on).

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from koord_numa.cli import _sandbox_world, main
 from koord_numa.cli import demo as demo_command
 from koord_numa.sandbox.bundled import DEMO_PODS, DEMO_RACK
-from koord_numa.sandbox.machines import Rack, load_descriptions
+from koord_numa.sandbox.machines import Fleet, load_descriptions
 from tests.cli.processes import is_open, left_in, line_with, processes_about, started
 from tests.cli.small import RACK
 
@@ -37,7 +37,7 @@ WAITS = (
 )
 
 
-class Refusing(Rack):
+class Refusing(Fleet):
     """Its first node turns away the first pod that it could take."""
 
     def start(self) -> None:
@@ -98,7 +98,7 @@ def test_what_it_shows() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_pod_that_a_node_refuses_makes_it_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sandbox_world, "Rack", Refusing)
+    monkeypatch.setattr(_sandbox_world, "Fleet", Refusing)
     answer = run()
     assert answer.exit_code == 1
     assert "wrong:" in answer.output

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from koord_numa.core.kubelet.admit import Refused, admit
+from koord_numa.core.kubelet.admit import NotAdmitted, admit
 from koord_numa.core.kubelet.manager_state import KubeletState
 from tests.conformance.kubelet_admission import Sequence, exported, load, published, written
 from tests.conformance.kubelet_seen import (
@@ -35,7 +35,7 @@ def _answers(sequence: Sequence) -> Iterator[Mapping[str, Any]]:
         else:
             verdict = admit(state, step.uid, step.request)
             state = verdict.state
-            if isinstance(verdict, Refused):
+            if isinstance(verdict, NotAdmitted):
                 out = {"admit": False, "reason": verdict.refusal.reason}
             else:
                 out = written(verdict.grant)

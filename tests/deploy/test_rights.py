@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from koord_numa.runtime import AGENT
+from koord_numa.app.runtime import AGENT
 from koord_numa.sandbox.apiserver import Asked
 from tests.rights import RBAC, Right, granted, judge, right_of
 

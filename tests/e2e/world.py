@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines.descriptions import read_descriptions
-from koord_numa.sandbox.machines.rack import Rack
+from koord_numa.sandbox.machines.fleet import Fleet
 
 ROOT: Final = Path(__file__).parents[2]
 CRDS: Final = (ROOT / "crds" / "noderesourcetopologies.yaml", ROOT / "crds" / "rebindresources.yaml")
@@ -98,7 +98,7 @@ class World:
     """An API server with simulated nodes."""
 
     server: ApiServer
-    rack: Rack
+    rack: Fleet
     folder: Path
     schedulers: list[asyncio.subprocess.Process] = field(default_factory=list)
 
@@ -156,7 +156,7 @@ class World:
 async def world(folder: Path, machines: JsonObject = MACHINES) -> AsyncIterator[World]:
     """A running cluster; schedulers that still run at the end are killed."""
     async with ApiServer(crds=CRDS, bookmark_interval=1.0) as server:
-        rack = Rack(server.store, read_descriptions(machines, folder))
+        rack = Fleet(server.store, read_descriptions(machines, folder))
         rack.start()
         server.write_kubeconfig(folder / "kubeconfig")
         (folder / "config.yaml").write_text(

@@ -455,7 +455,7 @@ async def test_where_looking_was_in_vain_nobody_looks_again_until_something_chan
         looked.append(site.seen.node.name)
         return real(ask, site, terms)
 
-    monkeypatch.setattr(planner, "clear_node", counting)
+    monkeypatch.setattr(planner, "select_victims_on_node", counting)
     world = crowded(running("a", "0", priority=20), running("b", "4", priority=20), running("c", "1-3,5-7"))
     world.waits(important("pod"))
     await make_room(world)
@@ -476,7 +476,7 @@ async def test_a_bug_beside_the_loop_stops_the_engine_loudly(monkeypatch: pytest
     def broken(*_: object) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(planner, "clear_node", broken)
+    monkeypatch.setattr(planner, "select_victims_on_node", broken)
     world.waits(important("pod"))
     with pytest.raises(AssertionError, match="a bug"):
         await asyncio.wait_for(world.engine.run(), 5)

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
+from koord_numa.app.runtime import Runtime
 from koord_numa.cluster.events import EventLimits
 from koord_numa.engine import Source
-from koord_numa.runtime import Runtime
 from koord_numa.sandbox.apiserver import Effect, Fault
 from koord_numa.settings import LeaseSettings, Settings
 from tests.chaos.replicas import Replica

@@ -8,15 +8,15 @@ from typing import Any, Final
 
 import orjson
 
+from koord_numa.app.runtime import Options, Runtime
 from koord_numa.cluster.informer import Informer, Sink
 from koord_numa.cluster.lister import ListedKind
 from koord_numa.cluster.resources import PODS, REBINDS
 from koord_numa.core.ledger import Ledger, holding_of
 from koord_numa.handlers.settings import waiting_pods
-from koord_numa.runtime import Options, Runtime
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines.descriptions import read_descriptions
-from koord_numa.sandbox.machines.rack import Rack
+from koord_numa.sandbox.machines.fleet import Fleet
 from koord_numa.settings import Settings, load_settings
 from koord_numa.wire import names, parse_pod, parse_rebind
 from tests.cluster.objects import until
@@ -69,7 +69,7 @@ class World:
     """A server, a simulated node, and as many schedulers as a test starts."""
 
     server: ApiServer
-    rack: Rack
+    rack: Fleet
     folder: Path
     runtimes: list[Runtime] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
@@ -186,7 +186,7 @@ async def fragmented(
 ) -> AsyncIterator[World]:
     """A running machine with these pods, and no scheduler yet."""
     async with ApiServer(crds=CRDS, bookmark_interval=1.0) as server:
-        rack = Rack(server.store, read_descriptions({"machines": machines or [MACHINE]}, folder))
+        rack = Fleet(server.store, read_descriptions({"machines": machines or [MACHINE]}, folder))
         rack.start()
         server.write_kubeconfig(folder / "kubeconfig")
         world = World(server, rack, folder)

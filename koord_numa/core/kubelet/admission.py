@@ -10,7 +10,7 @@ from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.explain import amounts_text
-from koord_numa.core.kubelet.admit import DryRunAdmitted, Refused, Trust, dry_run
+from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.aggregates import ContainerDemand, PodDemand, pod_demand
 from koord_numa.core.kubelet.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.manager_state import KubeletState, ManagerState
@@ -51,7 +51,7 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
         worst = dry_run(view.state, request, Trust.WORST_ORDER)
         if isinstance(worst, DryRunAdmitted) or _accepts_only_preferred(view):
             verdict = worst
-    if isinstance(verdict, Refused):
+    if isinstance(verdict, NotAdmitted):
         return _rejection(request, verdict, view)
     return _admission(demand, verdict, view)
 
@@ -102,7 +102,7 @@ def _is_aligned(demand: PodDemand) -> bool:
     return any(part.cpus or part.memory or part.devices for part in parts)
 
 
-def _rejection(request: PodRequest, refused: Refused, view: KubeletView) -> Rejection:
+def _rejection(request: PodRequest, refused: NotAdmitted, view: KubeletView) -> Rejection:
     reason, detail = refused.refusal.reason, refused.refusal.detail
     empty = KubeletState.empty(view.state.node)
     resolvable = isinstance(dry_run(empty, request), DryRunAdmitted)

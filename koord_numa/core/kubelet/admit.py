@@ -52,7 +52,7 @@ class DryRunAdmitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class NotAdmitted:
     """
     The pod is out. ``state`` is the one after the kubelet has cleaned up.
 
@@ -76,15 +76,15 @@ class Trust(Enum):
     WORST_ORDER = "worst order"  # besides, CPUs left by init containers are reused last, which confines the pod longest
 
 
-def admit(state: KubeletState, uid: str, request: PodRequest, trust: Trust = Trust.EXACT) -> Admitted | Refused:
+def admit(state: KubeletState, uid: str, request: PodRequest, trust: Trust = Trust.EXACT) -> Admitted | NotAdmitted:
     """Ask the kubelet of this state to admit a pod. The state is not changed."""
     answer = dry_run(state, request, trust)
-    if isinstance(answer, Refused):
+    if isinstance(answer, NotAdmitted):
         return answer
     return Admitted(answer.grant, state.with_pod(uid, request, answer.grant, answer.books))
 
 
-def dry_run(state: KubeletState, request: PodRequest, trust: Trust = Trust.EXACT) -> DryRunAdmitted | Refused:
+def dry_run(state: KubeletState, request: PodRequest, trust: Trust = Trust.EXACT) -> DryRunAdmitted | NotAdmitted:
     """
     As ``admit``, without what comes after it.
 
@@ -97,7 +97,7 @@ def dry_run(state: KubeletState, request: PodRequest, trust: Trust = Trust.EXACT
         effective_requests(request), state.requested, state.node.allocatable
     )
     if refusal is not None:
-        return Refused(refusal, state.with_memory(attempt.clean_up()), attempt.failed)
+        return NotAdmitted(refusal, state.with_memory(attempt.clean_up()), attempt.failed)
     attempt.start()
     return DryRunAdmitted(Grant(demand.qos, tuple(attempt.grants)), attempt.books)
 

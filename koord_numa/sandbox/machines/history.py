@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.request import PodKey
-from koord_numa.sandbox.machines.possession import Claim, Possession, Stock
+from koord_numa.sandbox.machines.allocation import Allocation, Claim, Stock
 
-NOTHING = Possession()
+NOTHING = Allocation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Entry:
 
     node: str
     pod: PodKey
-    held: Possession
+    held: Allocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class History:
     entries: list[Entry] = field(default_factory=list)
     stocks: dict[str, Stock] = field(default_factory=dict)
 
-    def hold(self, node: str, pod: PodKey, held: Possession) -> None:
+    def hold(self, node: str, pod: PodKey, held: Allocation) -> None:
         """A pod has this from now on, instead of what it had on the node."""
         self.entries.append(Entry(node, pod, held))
 
@@ -67,15 +67,15 @@ class History:
             if (cpus := {pod: held.cpus for pod, held in pods.items() if held.cpus})
         }
 
-    def possessions(self) -> dict[str, dict[PodKey, Possession]]:
+    def possessions(self) -> dict[str, dict[PodKey, Allocation]]:
         """Who has what at the end, by node."""
-        found: dict[str, dict[PodKey, Possession]] = {}
+        found: dict[str, dict[PodKey, Allocation]] = {}
         for entry in self.entries:
             _enter(found.setdefault(entry.node, {}), entry)
         return {node: pods for node, pods in found.items() if pods}
 
     def _replay(self) -> Iterator[Clash]:
-        found: dict[str, dict[PodKey, Possession]] = {}
+        found: dict[str, dict[PodKey, Allocation]] = {}
         for moment, entry in enumerate(self.entries):
             pods = found.setdefault(entry.node, {})
             pods.pop(entry.pod, None)
@@ -89,13 +89,13 @@ class History:
                     yield Clash(moment, entry.node, what, holders)
 
 
-def _enter(pods: dict[PodKey, Possession], entry: Entry) -> None:
+def _enter(pods: dict[PodKey, Allocation], entry: Entry) -> None:
     pods.pop(entry.pod, None)
     if entry.held != NOTHING:
         pods[entry.pod] = entry.held
 
 
-def _in_common(one: Possession, other: Possession) -> Iterator[str]:
+def _in_common(one: Allocation, other: Allocation) -> Iterator[str]:
     if one.cpus & other.cpus:
         yield f"CPUs {one.cpus & other.cpus}"
     if one.devices & other.devices:
@@ -103,7 +103,7 @@ def _in_common(one: Possession, other: Possession) -> Iterator[str]:
 
 
 def _overdrawn(
-    resource: str, there: Mapping[int, int], pods: Mapping[PodKey, Possession]
+    resource: str, there: Mapping[int, int], pods: Mapping[PodKey, Allocation]
 ) -> Iterator[tuple[str, tuple[PodKey, ...]]]:
     """Every set of NUMA nodes from within which more is claimed than it has, and who claims it."""
     claims = [

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.sandbox.apiserver import ApiError, DeleteOptions, DirectStore
+from koord_numa.sandbox.machines.agent import WRONG_PLACEMENT, Complaint, NodeAgent, Refused
+from koord_numa.sandbox.machines.allocation import stock_of
 from koord_numa.sandbox.machines.description import NodeDescription, Style
 from koord_numa.sandbox.machines.history import History
-from koord_numa.sandbox.machines.koordinator_keeper import KoordinatorKeeper
-from koord_numa.sandbox.machines.kubelet_keeper import KubeletKeeper
+from koord_numa.sandbox.machines.koordinator_agent import KoordinatorAgent
+from koord_numa.sandbox.machines.kubelet_agent import KubeletAgent
 from koord_numa.sandbox.machines.node_objects import Json, node_object, node_status
 from koord_numa.sandbox.machines.pod_status import ended, refused, running
-from koord_numa.sandbox.machines.possession import stock_of
-from koord_numa.sandbox.machines.verdicts import WRONG_PLACEMENT, Complaint, Keeper, Turned
 from koord_numa.wire import WireError, parse_pod
 from koord_numa.wire.names import TOPOLOGY_GROUP, TOPOLOGY_PLURAL
 
@@ -55,7 +55,7 @@ class SimulatedNode:
         self._lagging = False
         self._down = False
         self._inbox: deque[tuple[str, Json]] = deque()
-        self._refuse_next: deque[Turned] = deque()
+        self._refuse_next: deque[Refused] = deque()
 
     @property
     def name(self) -> str:
@@ -106,7 +106,7 @@ class SimulatedNode:
 
     def refuse_next(self, reason: str, message: str = "as told") -> None:
         """Turn the next pod away that would be taken."""
-        self._refuse_next.append(Turned(reason, message))
+        self._refuse_next.append(Refused(reason, message))
 
     def crash(self) -> None:
         """See and do nothing until ``restart``. Containers go on running."""
@@ -149,7 +149,7 @@ class SimulatedNode:
 
     def _start(self, pod: Pod, obj: Json) -> None:
         answer = self._refuse_next.popleft() if self._refuse_next else self._keeper.take(pod)
-        if isinstance(answer, Turned):
+        if isinstance(answer, Refused):
             self._turn_away(pod, answer)
             return
         self._pods[pod.key.uid] = pod
@@ -163,7 +163,7 @@ class SimulatedNode:
     def _rearrange(self, pod: Pod) -> None:
         """The pod was given other CPUs while it runs. The agent applies them; a wrong choice is on record and ends the pod."""
         answer = self._keeper.take(pod)
-        if isinstance(answer, Turned):
+        if isinstance(answer, Refused):
             self._let_go(pod.key.uid)
             self._turn_away(pod, answer)
             return
@@ -178,7 +178,7 @@ class SimulatedNode:
             self._history.release(self.name, pod.key)
             self.dirty = True
 
-    def _turn_away(self, pod: Pod, answer: Turned) -> None:
+    def _turn_away(self, pod: Pod, answer: Refused) -> None:
         complaint = Complaint(self.name, pod.key, answer.reason, answer.message)
         self.refusals.append(complaint)
         if answer.reason == WRONG_PLACEMENT:
@@ -201,5 +201,5 @@ class SimulatedNode:
                 raise
 
 
-def _keeper(description: NodeDescription) -> Keeper:
-    return KubeletKeeper(description) if description.style is Style.KUBELET else KoordinatorKeeper(description)
+def _keeper(description: NodeDescription) -> NodeAgent:
+    return KubeletAgent(description) if description.style is Style.KUBELET else KoordinatorAgent(description)

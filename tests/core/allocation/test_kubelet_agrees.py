@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from koord_numa.core.allocate import AllocateOptions, allocate
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory, inventory
-from koord_numa.core.kubelet.admit import Admitted, Refused, admit
+from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
 from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.manager_state import KubeletState
 from koord_numa.core.kubelet.worst_case_alignment import refuse_unsure
@@ -123,7 +123,7 @@ def test_the_kubelet_admits_what_the_allocator_places(
         if where.aligner is not None and refuse_unsure(request, where.aligner, ledger):
             continue  # as the whole decision does
         verdict = admit(kubelet, uid, request)
-        assert not isinstance(verdict, Refused), f"{verdict.refusal} for {wanted} after {list(ledger.holdings)}"
+        assert not isinstance(verdict, NotAdmitted), f"{verdict.refusal} for {wanted} after {list(ledger.holdings)}"
         assert isinstance(verdict, Admitted)
         kubelet = verdict.state
         ledger.hold(holding_of(Pod(PodKey("ns", uid, uid), request), answer.assignment))

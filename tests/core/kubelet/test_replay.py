@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.admit import Admitted, Refused, admit
+from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
 from koord_numa.core.kubelet.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.manager_state import KubeletState
 from koord_numa.core.kubelet.results import ContainerGrant
@@ -25,7 +25,7 @@ def run(some: KubeletNode, *pods: PodRequest) -> list[str]:
     for number, one in enumerate(pods):
         verdict = admit(state, f"u{number}", one)
         state = verdict.state
-        if isinstance(verdict, Refused):
+        if isinstance(verdict, NotAdmitted):
             answers.append(verdict.refusal.reason)
         else:
             answers.append(" ".join(_told(grant) for grant in verdict.grant.containers))
@@ -182,7 +182,7 @@ def test_removing_what_was_admitted_restores_the_state(
         some = replace(some, memory={}, config=replace(some.config, memory_policy="None"))
     state = fill(some, before)
     verdict = admit(state, "new", one)
-    if isinstance(verdict, Refused):
+    if isinstance(verdict, NotAdmitted):
         assert _comparable(verdict.state) == _comparable(state)
     else:
         assert _comparable(verdict.state.without("new")) == _comparable(state)
@@ -225,7 +225,7 @@ def test_deciding_does_not_change_the_state(some: KubeletNode, before: list[PodR
 @given(nodes(), st.integers(1, 8))
 def test_one_container_that_a_strict_policy_admits_the_laxer_ones_do(some: KubeletNode, cpus: int) -> None:
     refused = [
-        isinstance(admit(KubeletState.empty(_with(some, policy)), "u", pod(app(cpus))), Refused)
+        isinstance(admit(KubeletState.empty(_with(some, policy)), "u", pod(app(cpus))), NotAdmitted)
         for policy in (BEST_EFFORT, RESTRICTED, SINGLE)
     ]
     assert refused == sorted(refused)

@@ -7,12 +7,12 @@ import pytest
 
 from koord_numa.sandbox.apiserver import ApiServer, DirectStore
 from koord_numa.sandbox.machines.description import NodeDescription
-from koord_numa.sandbox.machines.rack import Rack
+from koord_numa.sandbox.machines.fleet import Fleet
 
 CRDS = sorted((Path(__file__).parents[3] / "crds").glob("*.yaml"))
 NOW = "2026-01-01T00:00:00Z"
 
-MakeRack = Callable[[Iterable[NodeDescription]], Rack]
+MakeRack = Callable[[Iterable[NodeDescription]], Fleet]
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def store() -> DirectStore:
 def rack_of(store: DirectStore) -> MakeRack:
     """Makes a rack and starts it; the time stands still."""
 
-    def make(nodes: Iterable[NodeDescription]) -> Rack:
-        rack = Rack(store, nodes, clock=lambda: NOW)
+    def make(nodes: Iterable[NodeDescription]) -> Fleet:
+        rack = Fleet(store, nodes, clock=lambda: NOW)
         rack.start()
         return rack
 

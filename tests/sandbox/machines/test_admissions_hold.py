@@ -17,7 +17,7 @@ from koord_numa.core.node import KubeletConfig
 from koord_numa.core.request import Assignment, Pod, PodKey
 from koord_numa.core.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.sandbox.apiserver import DeleteOptions, DirectStore
-from koord_numa.sandbox.machines import NodeDescription, Rack, Shape, Style
+from koord_numa.sandbox.machines import Fleet, NodeDescription, Shape, Style
 from koord_numa.sandbox.machines.hardware import GIB
 from koord_numa.wire import parse_node, parse_pod, parse_topology
 from koord_numa.wire.resource_status import status_text
@@ -82,7 +82,7 @@ def holdings(store: DirectStore) -> Iterator[Holding]:
             yield holding_of(pod)
 
 
-def play(store: DirectStore, rack: Rack, dice: random.Random) -> int:
+def play(store: DirectStore, rack: Fleet, dice: random.Random) -> int:
     """Pods come and some go; returns how many were bound."""
     bound: list[PodKey] = []
     unpublished: set[str] = set()
@@ -136,7 +136,7 @@ class Blind:
     """
 
     store: DirectStore
-    rack: Rack
+    rack: Fleet
     dice: random.Random
     assumed: deque[tuple[Pod, KubeletAdmission]] = field(default_factory=deque)
     bound: list[PodKey] = field(default_factory=list)

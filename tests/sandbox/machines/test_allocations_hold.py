@@ -16,7 +16,7 @@ from koord_numa.core.request import PodKey
 from koord_numa.core.verdicts import Placement, Rejection
 from koord_numa.core.vocabulary import KubeletPolicy
 from koord_numa.sandbox.apiserver import DeleteOptions, DirectStore
-from koord_numa.sandbox.machines import NodeDescription, Rack, Shape
+from koord_numa.sandbox.machines import Fleet, NodeDescription, Shape
 from koord_numa.sandbox.machines.hardware import GIB
 from koord_numa.wire import names, parse_node, parse_pod, parse_topology, resource_status
 from tests.sandbox.machines.conftest import MakeRack
@@ -110,7 +110,7 @@ def place_one(store: DirectStore, key: PodKey) -> Placement | Rejection:
     return verdict
 
 
-def play(store: DirectStore, rack: Rack, dice: random.Random) -> int:
+def play(store: DirectStore, rack: Fleet, dice: random.Random) -> int:
     """Pods come and some go; returns how many were placed."""
     placed: list[PodKey] = []
     count = 0

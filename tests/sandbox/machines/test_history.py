@@ -10,9 +10,9 @@ from koord_numa.core.request import PodKey
 from koord_numa.core.vocabulary import KubeletPolicy
 from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.machines import STATIC_KUBELET, NodeDescription, Shape, Style
+from koord_numa.sandbox.machines.allocation import Allocation, Claim, stock_of
 from koord_numa.sandbox.machines.hardware import GIB
 from koord_numa.sandbox.machines.history import Clash, History
-from koord_numa.sandbox.machines.possession import Claim, Possession, stock_of
 from tests.sandbox.machines.conftest import MakeRack
 from tests.sandbox.machines.pods import bind, create, numa
 
@@ -25,19 +25,19 @@ STOCK = stock_of(NodeDescription("n", SHAPE.build()))
 FIRST, SECOND, ANYWHERE = 0b01, 0b10, 0b11
 
 
-def cpus(text: str) -> Possession:
-    return Possession(CpuSet.parse(text))
+def cpus(text: str) -> Allocation:
+    return Allocation(CpuSet.parse(text))
 
 
-def devices(*ids: str) -> Possession:
-    return Possession(devices=frozenset(ids))
+def devices(*ids: str) -> Allocation:
+    return Allocation(devices=frozenset(ids))
 
 
-def claim(resource: str, amount: int, mask: int = ANYWHERE) -> Possession:
-    return Possession(claims=(Claim(resource, amount, mask),))
+def claim(resource: str, amount: int, mask: int = ANYWHERE) -> Allocation:
+    return Allocation(claims=(Claim(resource, amount, mask),))
 
 
-def of_node(*held: tuple[PodKey, Possession]) -> History:
+def of_node(*held: tuple[PodKey, Allocation]) -> History:
     """What pods took on one machine, one after the other."""
     history = History(stocks={"n": STOCK})
     for pod, possession in held:
@@ -55,7 +55,7 @@ def test_what_a_machine_has() -> None:
     }
 
 
-TWICE: dict[str, tuple[Sequence[tuple[PodKey, Possession]], str]] = {
+TWICE: dict[str, tuple[Sequence[tuple[PodKey, Allocation]], str]] = {
     "a CPU": ([(ONE, cpus("0-3")), (TWO, cpus("3-4"))], "CPUs 3"),
     "a device": ([(ONE, devices("gpu 0", "gpu 1")), (TWO, devices("gpu 1"))], "devices gpu 1"),
     "a device of a NUMA node": (
@@ -82,17 +82,17 @@ TWICE: dict[str, tuple[Sequence[tuple[PodKey, Possession]], str]] = {
 
 
 @pytest.mark.parametrize(("held", "what"), TWICE.values(), ids=TWICE.keys())
-def test_what_is_held_twice_is_found(held: Sequence[tuple[PodKey, Possession]], what: str) -> None:
+def test_what_is_held_twice_is_found(held: Sequence[tuple[PodKey, Allocation]], what: str) -> None:
     history = of_node(*held)
     assert history.clashes() == [Clash(1, "n", what, (ONE, TWO))]
     history.release("n", ONE)
     assert history.clashes() == [Clash(1, "n", what, (ONE, TWO))]  # it was so, if only for a moment
 
 
-ONCE: dict[str, Sequence[tuple[PodKey, Possession]]] = {
+ONCE: dict[str, Sequence[tuple[PodKey, Allocation]]] = {
     "everything": [
-        (ONE, Possession(CpuSet.parse("0-3"), frozenset({"a"}), (Claim(GPU, 1, FIRST), Claim(HUGE, 2 * GIB, FIRST)))),
-        (TWO, Possession(CpuSet.parse("4-7"), frozenset({"b"}), (Claim(GPU, 2, SECOND), Claim(HUGE, 2 * GIB, SECOND)))),
+        (ONE, Allocation(CpuSet.parse("0-3"), frozenset({"a"}), (Claim(GPU, 1, FIRST), Claim(HUGE, 2 * GIB, FIRST)))),
+        (TWO, Allocation(CpuSet.parse("4-7"), frozenset({"b"}), (Claim(GPU, 2, SECOND), Claim(HUGE, 2 * GIB, SECOND)))),
     ],
     "from anywhere, beside what is bound": [
         (ONE, claim(HUGE, 2 * GIB, FIRST)),
@@ -108,7 +108,7 @@ ONCE: dict[str, Sequence[tuple[PodKey, Possession]]] = {
 
 
 @pytest.mark.parametrize("held", ONCE.values(), ids=ONCE.keys())
-def test_what_is_held_once_is_no_clash(held: Sequence[tuple[PodKey, Possession]]) -> None:
+def test_what_is_held_once_is_no_clash(held: Sequence[tuple[PodKey, Allocation]]) -> None:
     assert of_node(*held).clashes() == []
 
 
@@ -146,7 +146,7 @@ def test_scheduler_owned_nodes_log_what_the_annotation_says_and_the_rest_as_from
         Claim("memory", GIB, ANYWHERE),
         Claim(GPU, 2, SECOND),
     )
-    assert rack.history.possessions() == {"n": {pod: Possession(CpuSet.parse("4-5"), claims=claims)}}
+    assert rack.history.possessions() == {"n": {pod: Allocation(CpuSet.parse("4-5"), claims=claims)}}
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from koord_numa.sandbox.apiserver import DirectStore, Subscription
+from koord_numa.sandbox.machines.agent import Complaint
 from koord_numa.sandbox.machines.description import NodeDescription
 from koord_numa.sandbox.machines.history import Clash, History
 from koord_numa.sandbox.machines.node_objects import Json
 from koord_numa.sandbox.machines.simulated_node import Clock, SimulatedNode
-from koord_numa.sandbox.machines.verdicts import Complaint
 
 
 def time_of_day() -> str:
@@ -17,7 +17,7 @@ def time_of_day() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class Rack:
+class Fleet:
     """
     Simulated nodes by name.
 

@@ -22,7 +22,7 @@ Sheet: TypeAlias = dict[str, Any]
 """Ready for JSON. CPUs are cpu lists (``0-3,8``), amounts are quantities (``1500m``, ``16Gi``)."""
 
 
-def node_sheet(engine: Scheduler, name: str) -> Sheet | None:
+def node_dump(engine: Scheduler, name: str) -> Sheet | None:
     """One node's ledger and what is left of it; ``None`` for a node that nothing is known of."""
     record = engine.state.nodes.get(name)
     if record is None:
@@ -45,7 +45,7 @@ def node_sheet(engine: Scheduler, name: str) -> Sheet | None:
     }
 
 
-def pod_sheet(engine: Scheduler, namespace: str, name: str) -> Sheet | None:
+def pod_dump(engine: Scheduler, namespace: str, name: str) -> Sheet | None:
     """Where a pod is and with what, or why it waits; ``None`` for one that is neither ours to place nor counted anywhere."""
     for pod in engine.waiting():
         if (pod.key.namespace, pod.key.name) == (namespace, name):

@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from koord_numa import __version__
+from koord_numa.app.informers import Informers
 from koord_numa.cluster.events import EventRecorder
 from koord_numa.cluster.leader_election import LeaderElection, NoElection
 from koord_numa.cluster.loop_lag import LoopLag
@@ -24,7 +25,6 @@ from koord_numa.core.verdicts import Alignment, Reason
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.metrics import Histogram, Result
 from koord_numa.engine.scheduler import Scheduler
-from koord_numa.sources import Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Subjects:
     """What there is to ask. ``topology_ages`` gives seconds since a node's topology was last told, by node."""
 
     engine: Scheduler
-    sources: Sources
+    sources: Informers
     lease: LeaderElection | NoElection
     recorder: EventRecorder
     lag: LoopLag

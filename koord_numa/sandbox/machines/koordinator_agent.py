@@ -13,12 +13,12 @@ from koord_numa.core.qos import is_pinned_by_static_kubelet
 from koord_numa.core.request import Assignment, Pod
 from koord_numa.core.resources import CPU, MILLI, PODS, ResourceList, add, subtract
 from koord_numa.core.vocabulary import QosClass
+from koord_numa.sandbox.machines.agent import WRONG_PLACEMENT, Refused, Taken
+from koord_numa.sandbox.machines.allocation import Allocation, Claim, stock_of, with_rest
 from koord_numa.sandbox.machines.description import NodeDescription
 from koord_numa.sandbox.machines.koordinator_topology import Usage, koordinator_topology, zone_offer
 from koord_numa.sandbox.machines.node_objects import Json, node_object
 from koord_numa.sandbox.machines.placement_rules import Situation, weights, wrongs
-from koord_numa.sandbox.machines.possession import Claim, Possession, stock_of, with_rest
-from koord_numa.sandbox.machines.verdicts import WRONG_PLACEMENT, Taken, Turned
 from koord_numa.wire import parse_node
 
 _NOTHING = Assignment()
@@ -32,7 +32,7 @@ class _Resident:
     requests: ResourceList
 
 
-class KoordinatorKeeper:
+class KoordinatorAgent:
     """The books of Koordinator's agent and of the kubelet beside it."""
 
     def __init__(self, description: NodeDescription) -> None:
@@ -46,19 +46,19 @@ class KoordinatorKeeper:
             for numa in description.hardware.machine.numa_ids
         }
 
-    def take(self, pod: Pod) -> Taken | Turned:
+    def take(self, pod: Pod) -> Taken | Refused:
         """Check the placement; a pod that was here before is checked against all others anew."""
         before = self._residents.pop(pod.key.uid, None)
         found = self._check(pod, before)
-        if isinstance(found, Turned):
+        if isinstance(found, Refused):
             return found
         self._residents[pod.key.uid] = found
         return Taken(self._possession(found))
 
-    def _possession(self, resident: _Resident) -> Possession:
+    def _possession(self, resident: _Resident) -> Allocation:
         """Which devices a pod gets is settled between its kubelet and the plugin: the scheduler says only on which NUMA node."""
         claims = (Claim(name, amount, 1 << numa) for numa, held in resident.held.numa for name, amount in held.items())
-        return Possession(
+        return Allocation(
             cpus=resident.held.cpus | resident.kubelet_cpus,
             claims=with_rest(claims, resident.requests, self._stock, self._description.hardware.machine.numa_mask),
         )
@@ -87,18 +87,18 @@ class KoordinatorKeeper:
         for numa, bits in self._description.hardware.machine.numa_bits.items():
             yield numa, {CPU: (bits & cpus.bits).bit_count() * MILLI}
 
-    def _check(self, pod: Pod, before: _Resident | None) -> _Resident | Turned:
+    def _check(self, pod: Pod, before: _Resident | None) -> _Resident | Refused:
         requests = effective_requests(pod.request)
         held = pod.assignment or _NOTHING
         complaints = [pod.problem] if pod.problem else [*wrongs(self._situation(pod, held))]
         if complaints:
-            return Turned(WRONG_PLACEMENT, "; ".join(complaints))
+            return Refused(WRONG_PLACEMENT, "; ".join(complaints))
         lacking = check_node_fit(requests, self._requested(), self._description.allocatable)
         if lacking is not None:
-            return Turned(lacking.reason, lacking.detail)
+            return Refused(lacking.reason, lacking.detail)
         kubelet_cpus = before.kubelet_cpus if before else self._pinned_by_kubelet(pod, held, requests)
         if kubelet_cpus is None:
-            return Turned("UnexpectedAdmissionError", "the kubelet has not enough CPUs left to assign")
+            return Refused("UnexpectedAdmissionError", "the kubelet has not enough CPUs left to assign")
         return _Resident(pod, held, kubelet_cpus, {**requests, PODS: 1})
 
     def _situation(self, pod: Pod, held: Assignment) -> Situation:

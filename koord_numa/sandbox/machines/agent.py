@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from koord_numa.core.request import Pod, PodKey
+from koord_numa.sandbox.machines.allocation import Allocation
 from koord_numa.sandbox.machines.node_objects import Json
-from koord_numa.sandbox.machines.possession import Possession
 
 WRONG_PLACEMENT = "WrongPlacement"
 """The reason of a pod that no kubelet would have refused, but whose placement breaks a promise of the scheduler."""
@@ -15,11 +15,11 @@ WRONG_PLACEMENT = "WrongPlacement"
 class Taken:
     """The pod runs, with this of its own (no CPUs: in a shared pool)."""
 
-    held: Possession = field(default_factory=Possession)
+    held: Allocation = field(default_factory=Allocation)
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class Refused:
     """The pod is refused. ``reason`` and ``message`` go into its status."""
 
     reason: str
@@ -39,10 +39,10 @@ class Complaint:
         return f"{self.node} refuses {self.pod}: {self.reason}: {self.message}"
 
 
-class Keeper(Protocol):
+class NodeAgent(Protocol):
     """The books of one node: takes pods or turns them away, and says what it would publish."""
 
-    def take(self, pod: Pod) -> Taken | Turned:
+    def take(self, pod: Pod) -> Taken | Refused:
         """A pod was bound here, or what it was given has changed. Only a pod that is taken is counted."""
         ...
 

@@ -31,7 +31,7 @@ NOMINATED_PODS: Final = "spec.nodeName=,status.nominatedNodeName!="
 """Pods for which nodes are being freed: hardly ever any."""
 
 
-class PodWatch(Enum):
+class PodSource(Enum):
     """Who watches pods that wait."""
 
     OURS = "ours"
@@ -81,7 +81,7 @@ def pods_beside_kopf(api: Api, engine: Scheduler) -> tuple[Informer[Pod], Inform
     )
 
 
-def census_of_waiting_pods(api: Api, engine: Scheduler, reception: Dispatcher) -> Resync[Any]:
+def resync_of_waiting_pods(api: Api, engine: Scheduler, reception: Dispatcher) -> Resync[Any]:
     """What Kopf has reported, checked against a list of our own."""
     waiting = ListedKind(PODS, reception.listed_pod, waiting_pods(engine.settings.scheduler_names))
     return Resync(

@@ -9,7 +9,7 @@ class Ended(Exception):
     """A task that should run for ever ended without an error."""
 
 
-class Crew:
+class TaskSupervisor:
     """Tasks by name. ``failure`` is done, with the error, when one of them has ended before ``stop``."""
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from koord_numa.app.pod_source import PodSource, pods_beside_kopf, pods_watched_by_us, resync_of_waiting_pods
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.informer import Informer, Sink
 from koord_numa.cluster.lister import ListedKind, list_first_served
@@ -27,7 +28,6 @@ from koord_numa.core.node import Node
 from koord_numa.engine.scheduler import Scheduler, Source
 from koord_numa.handlers.dispatch import Dispatcher
 from koord_numa.handlers.resync import Resync
-from koord_numa.pod_watch import PodWatch, census_of_waiting_pods, pods_beside_kopf, pods_watched_by_us
 from koord_numa.wire.budgets import parse_budget
 from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.nodes import parse_node
@@ -36,7 +36,7 @@ from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volu
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class Informers:
     """
     ``essential`` mirrors must be complete before anything is decided. Of ``other`` mirrors, only pods that need what they show
     wait for them. Censuses check what Kopf has reported.
@@ -59,9 +59,9 @@ class Sources:
             yield from _complaint(census.what, census.synced, census.problem)
 
 
-def sources_of(
-    api: Api, engine: Scheduler, roster: SchedulableNodes, reception: Dispatcher, watch: PodWatch
-) -> Sources:
+def informers_of(
+    api: Api, engine: Scheduler, roster: SchedulableNodes, reception: Dispatcher, watch: PodSource
+) -> Informers:
     """Everything that tells this engine something; ``watch`` says who watches pods that wait."""
 
     def replace_nodes(nodes: list[Node]) -> None:
@@ -82,11 +82,11 @@ def sources_of(
     )
     budgets = Informer(api, ListedKind(BUDGETS, parse_budget), Sink(engine.replace_budgets, engine.observe_budget))
     storage, censuses = _storage(api, engine), _censuses(api, engine, reception)
-    if watch is PodWatch.OURS:
-        return Sources((pods_watched_by_us(api, engine), nodes, namespaces), (budgets, *storage), censuses)
+    if watch is PodSource.OURS:
+        return Informers((pods_watched_by_us(api, engine), nodes, namespaces), (budgets, *storage), censuses)
     bound, nominated = pods_beside_kopf(api, engine)
-    waiting = census_of_waiting_pods(api, engine, reception)
-    return Sources((bound, nodes, namespaces), (budgets, nominated, *storage), (waiting, *censuses))
+    waiting = resync_of_waiting_pods(api, engine, reception)
+    return Informers((bound, nodes, namespaces), (budgets, nominated, *storage), (waiting, *censuses))
 
 
 def _storage(api: Api, engine: Scheduler) -> tuple[Informer[Any], ...]:

@@ -3,21 +3,21 @@
 from collections.abc import Mapping
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.admit import Refused, admit
+from koord_numa.core.kubelet.admit import NotAdmitted, admit
 from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.manager_state import KubeletState
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.vocabulary import ContainerKind
+from koord_numa.sandbox.machines.agent import Refused, Taken
+from koord_numa.sandbox.machines.allocation import Allocation, Claim, stock_of, with_rest
 from koord_numa.sandbox.machines.description import NodeDescription
 from koord_numa.sandbox.machines.exported_topology import exported_topology
 from koord_numa.sandbox.machines.hardware import Hardware
 from koord_numa.sandbox.machines.node_objects import Json
-from koord_numa.sandbox.machines.possession import Claim, Possession, stock_of, with_rest
-from koord_numa.sandbox.machines.verdicts import Taken, Turned
 
 
-class KubeletKeeper:
+class KubeletAgent:
     """The kubelet's books."""
 
     def __init__(self, node: NodeDescription) -> None:
@@ -28,14 +28,14 @@ class KubeletKeeper:
         self._state = KubeletState.empty(self.kubelet)
         self._pods: dict[str, PodKey] = {}
 
-    def take(self, pod: Pod) -> Taken | Turned:
+    def take(self, pod: Pod) -> Taken | Refused:
         """Admit the pod; one that was admitted keeps what it has, whatever changes about it."""
         uid = pod.key.uid
         if uid not in self._pods:
             verdict = admit(self._state, uid, pod.request)
             self._state = verdict.state
-            if isinstance(verdict, Refused):
-                return Turned(verdict.refusal.reason, verdict.refusal.detail)
+            if isinstance(verdict, NotAdmitted):
+                return Refused(verdict.refusal.reason, verdict.refusal.detail)
             self._pods[uid] = pod.key
         return Taken(self._possession(uid))
 
@@ -49,12 +49,12 @@ class KubeletKeeper:
         pods = [(key.namespace, key.name) for key in self._pods.values()]
         return exported_topology(self._node, self.kubelet, self._state, pods)
 
-    def _possession(self, uid: str) -> Possession:
+    def _possession(self, uid: str) -> Allocation:
         """All that its containers were given; an init container gives its memory back, though neither CPUs nor devices."""
         resident = self._state.pods[uid]
         containers = resident.grant.containers
         blocks = [block for each in containers if each.kind is not ContainerKind.INIT for block in each.memory]
-        return Possession(
+        return Allocation(
             cpus=CpuSet.of(cpu for each in containers for cpu in each.cpus),
             devices=frozenset(
                 f"{resource} {device}"

@@ -18,6 +18,11 @@ from uuid import uuid4
 from prometheus_client import CollectorRegistry
 
 from koord_numa import __version__
+from koord_numa.app.debug import node_dump, pod_dump
+from koord_numa.app.informers import informers_of
+from koord_numa.app.metrics import NodeNumbers, SchedulerNumbers, Subjects
+from koord_numa.app.pod_source import PodSource
+from koord_numa.app.tasks import TaskSupervisor
 from koord_numa.cluster.binder import ApiBinder
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.events import EventLimits, EventRecorder
@@ -26,17 +31,12 @@ from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, NoEl
 from koord_numa.cluster.loop_lag import LoopLag
 from koord_numa.cluster.rebind_writer import ApiRebindWriter
 from koord_numa.cluster.schedulable_nodes import SchedulableNodes
-from koord_numa.crew import Crew
 from koord_numa.engine.rebind.context import RebindPorts
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import Dispatcher
-from koord_numa.inspection import node_sheet, pod_sheet
-from koord_numa.metrics import NodeNumbers, SchedulerNumbers, Subjects
-from koord_numa.pod_watch import PodWatch
 from koord_numa.ports import Dependencies
 from koord_numa.settings import LeaseSettings, Settings
-from koord_numa.sources import sources_of
 from koord_numa.wire.resource_status import resource_status
 
 AGENT: Final = f"koord-numa/{__version__} (scheduler)"
@@ -69,7 +69,7 @@ class Options:
     identity: str = ""
     elect: bool = True
     port: int | None = DEFAULT_PORT
-    pods: PodWatch = PodWatch.OURS
+    pods: PodSource = PodSource.OURS
 
 
 class Runtime:
@@ -79,7 +79,7 @@ class Runtime:
         settings = options.settings
         self.options = options
         self.api = api
-        self.crew = Crew()
+        self.crew = TaskSupervisor()
         self.identity = options.identity or f"{gethostname()}_{uuid4()}"
         self.lease = self._election(settings.lease) if options.elect else NoElection()
         self.recorder = EventRecorder(api, self.identity, EventLimits(settings.events))
@@ -90,7 +90,7 @@ class Runtime:
         )
         self.rebinds = RebindController(self.engine, RebindPorts(ApiRebindWriter(api), self.recorder))
         self.reception = Dispatcher(self.engine, self.rebinds)
-        self.sources = sources_of(api, self.engine, self.roster, self.reception, options.pods)
+        self.sources = informers_of(api, self.engine, self.roster, self.reception, options.pods)
         self.lag = LoopLag()
         self.health = HttpServer(self._questions(), options.port or 0)
         self._stopped = False
@@ -162,8 +162,8 @@ class Runtime:
             self._not_ready,
             page,
             nodes,
-            partial(node_sheet, self.engine),
-            partial(pod_sheet, self.engine),
+            partial(node_dump, self.engine),
+            partial(pod_dump, self.engine),
         )
 
     def _unhealthy(self) -> Iterator[str]:

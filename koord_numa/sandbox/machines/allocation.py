@@ -26,7 +26,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Possession:
+class Allocation:
     """CPUs and devices by id, where somebody chose them; claims on everything else that must not be given away twice."""
 
     cpus: CpuSet = EMPTY
