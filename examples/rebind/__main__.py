@@ -12,7 +12,7 @@ from pathlib import Path
 
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.bundled import definitions
-from koord_numa.sandbox.machines import Rack, load_descriptions
+from koord_numa.sandbox.machines import Fleet, load_descriptions
 
 HERE = Path(__file__).parent
 SCHEDULER = ("run", "--no-leader-elect", "--metrics-port", "0", "--log-level", "warning")
@@ -29,7 +29,7 @@ async def main(folder: Path) -> int:
     """Returns the exit code of the rebind. The simulated machine complains about every CPU that two pods hold at any moment."""
     async with ApiServer(crds=definitions()) as server:
         kubeconfig = server.write_kubeconfig(folder / "kubeconfig")
-        rack = Rack(server.store, load_descriptions(HERE / "machines.yaml"))
+        rack = Fleet(server.store, load_descriptions(HERE / "machines.yaml"))
         rack.start()
         server.apply_file(HERE / "pods.yaml")
         scheduler = await koord_numa(kubeconfig, *SCHEDULER)

@@ -9,7 +9,7 @@ from koord_numa.core.cpu_topology import UNKNOWN_DISTANCE
 from koord_numa.core.numa.hints import numa_ids
 
 Distances = Mapping[tuple[int, int], int]
-"""ACPI SLIT cost from the first to the second NUMA node; an absent pair is ``UNKNOWN_DISTANCE``, as in ``Machine``."""
+"""ACPI SLIT cost from the first to the second NUMA node; an absent pair is ``UNKNOWN_DISTANCE``, as in ``CpuTopology``."""
 
 _WORTH_A_MATRIX: Final = 64
 

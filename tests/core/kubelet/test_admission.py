@@ -22,7 +22,7 @@ from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope
 from tests.conformance.kubelet_admission import exported
 from tests.core.kubelet.nodes import GI, ROOMY, app, init, node, pod
-from tests.core.kubelet.test_replay import nodes, pods
+from tests.core.kubelet.test_admit import nodes, pods
 
 SINGLE, RESTRICTED = KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED
 BEST_EFFORT, NONE = KubeletPolicy.BEST_EFFORT, KubeletPolicy.NONE

@@ -10,7 +10,7 @@ from koord_numa.core.preempt.victims import PreemptionCandidate, select_victims_
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Alignment
 from koord_numa.core.vocabulary import NumaPolicy
-from tests.core.preempt.sites import ask, budget, owned_site, running, terms
+from tests.core.preempt.preemption_nodes import ask, budget, owned_site, running, terms
 
 SHAPES = {"1x2x4x1": 4, "2x1x2x2": 4, "1x4x2x2": 4}
 """Machines, and the CPUs of each of their NUMA nodes: ids are consecutive there."""

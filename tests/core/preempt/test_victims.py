@@ -25,7 +25,7 @@ from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, selec
 from koord_numa.core.request import PodKey
 from koord_numa.core.verdicts import Alignment, Reason, Rejection
 from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim
-from tests.core.preempt.sites import ask, budget, kubelet_site, nominee, owned_site, request, running, terms
+from tests.core.preempt.preemption_nodes import ask, budget, kubelet_site, nominee, owned_site, request, running, terms
 
 
 @dataclass(frozen=True)

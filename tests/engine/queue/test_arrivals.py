@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from koord_numa.core.verdicts import Reason
 from koord_numa.engine.cluster_events import EVENTS, ClusterEvent
 from koord_numa.engine.queue.scheduling_queue import SchedulingQueue, Stage
-from tests.engine.test_queue import add, class_of, drain, new_queue, park, pod
+from tests.engine.queue.test_scheduling_queue import add, class_of, drain, new_queue, park, pod
 
 
 def came(queue: SchedulingQueue) -> dict[str, int]:

@@ -11,7 +11,7 @@ from koord_numa.core.preempt.pick_node import choose
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Alignment, Placement
-from tests.core.preempt.sites import budget, running
+from tests.core.preempt.preemption_nodes import budget, running
 
 
 def clearance(

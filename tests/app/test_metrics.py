@@ -91,7 +91,7 @@ async def test_pages_after_some_work(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 async def test_every_metric_is_documented_and_every_documented_one_exists(tmp_path: Path) -> None:
-    document = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
+    document = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     documented = re.findall(r"^\| `(\w+)(?:\{[^}]*\})?` \| (\w+) \|", document, re.MULTILINE)
     async with ApiServer() as server:
         runtime = await Runtime.connect(Options(kubeconfig=server.write_kubeconfig(tmp_path / "kubeconfig"), port=None))

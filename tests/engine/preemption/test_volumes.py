@@ -7,7 +7,7 @@ import pytest
 from koord_numa.core.constraints import Constraints
 from koord_numa.core.request import Pod
 from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim
-from tests.engine.test_preemption import crowded, important, leaves, make_room, running, wrote
+from tests.engine.preemption.test_executor import crowded, important, leaves, make_room, running, wrote
 from tests.engine.world import World
 
 
