@@ -13,16 +13,41 @@ What the engine is given by the composition root: the ports it writes through, i
 """
 
 from asyncio import sleep
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import SystemRandom
 from time import monotonic
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind_request import RebindAnswer, RebindRequest, Seat
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.verdicts import Placement
+
+T_contra = TypeVar("T_contra", contravariant=True)
+
+DELETED: Final = "DELETED"
+"""The event type of an object that is gone; every other type, ``None`` among them, says that it exists as shown."""
+
+
+class EventHandler(Protocol[T_contra]):
+    """
+    Consumer of one kind of object, as client-go's ``ResourceEventHandler``; fed by an informer, or by Kopf's events plus resync.
+
+    Level-based: events may come late, merged, repeated or out of order between kinds. All three methods are synchronous and cheap.
+    """
+
+    def replace(self, objects: Iterable[T_contra]) -> None:
+        """A complete list: an object that it does not show is gone."""
+        ...
+
+    def observe(self, event: str | None, obj: T_contra) -> None:
+        """One object as it is now; with ``DELETED``, as it was last. ``None`` marks a part of a list."""
+        ...
+
+    def synced(self) -> None:
+        """Called once, after the first complete list."""
+        ...
 
 
 class ClusterError(Exception):
