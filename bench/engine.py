@@ -105,21 +105,21 @@ class Cluster:
 
     def place(self, klass: RequestClass, pod: Pod) -> Placement | Unschedulable:
         """Decide one pod and count it, as the loop does."""
-        verdict = self.engine.desk.decider.decide(klass)
+        verdict = self.engine.handle.selector.decide(klass)
         if isinstance(verdict, Placement):
             self.count_in(pod, verdict)
         return verdict
 
     def count_in(self, pod: Pod, placement: Placement) -> None:
         """Count a pod where it was placed."""
-        self.engine.state.hold(pod, placement)
+        self.engine.cache.hold(pod, placement)
         self.placed.append(pod.key.uid)
 
     def leave(self) -> None:
         """One of the pods ends."""
         index = self.dice.randrange(len(self.placed))
         self.placed[index], self.placed[-1] = self.placed[-1], self.placed[index]
-        self.engine.state.release(self.placed.pop())
+        self.engine.cache.release(self.placed.pop())
 
     def pod(self, request: PodRequest) -> Pod:
         """A new pod with this request."""
@@ -188,7 +188,7 @@ def _fill(cluster: Cluster, full: float) -> None:
     Pods as the engine would place them on a node of each kind; the other nodes of the kind get the same, with other uids.
     """
     layouts: dict[int, list[tuple[PodRequest, Placement]]] = {}
-    for record in list(cluster.engine.state.nodes.values()):
+    for record in list(cluster.engine.cache.nodes.values()):
         shape = record.allocatable["cpu"] * 8 + len(record.topology.zones if record.topology else ())
         if shape not in layouts:
             layouts[shape] = _layout(cluster, record, full)
@@ -199,7 +199,7 @@ def _fill(cluster: Cluster, full: float) -> None:
 
 def _publish(cluster: Cluster) -> None:
     """The pods have started, and exporters show what kubelets have left."""
-    for record in list(cluster.engine.state.nodes.values()):
+    for record in list(cluster.engine.cache.nodes.values()):
         topology = record.topology
         if topology is None or topology.owner is not CpuOwner.KUBELET:
             continue
@@ -218,7 +218,7 @@ def _layout(cluster: Cluster, record: NodeInfo, full: float) -> list[tuple[PodRe
     whole = record.room
     while record.room > whole * (1 - full):
         request = cluster.dice.choice(FILLERS)
-        verdict = cluster.engine.desk.decider.try_node(cluster.klass(request), record.name)
+        verdict = cluster.engine.handle.selector.try_node(cluster.klass(request), record.name)
         if isinstance(verdict, Placement):
             cluster.count_in(cluster.pod(request), verdict)
             placed.append((request, verdict))
@@ -260,7 +260,7 @@ def figures() -> Iterator[Figure]:
 
 def _cold(cluster: Cluster) -> list[float]:
     """Each class for the first time. What is known of the nodes is brought up to date before, by a class that is not counted."""
-    decider = cluster.engine.desk.decider
+    decider = cluster.engine.handle.selector
     decider.decide(cluster.klass(pod_request(100, 1)))
     return [_cpu_ms(partial(decider.decide, cluster.klass(request))) for request in REQUESTS]
 

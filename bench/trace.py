@@ -164,24 +164,24 @@ class Replay:
                 await self._settle(leaving, by_name)
             self.outcome.seconds += time.process_time() - started
         self.outcome.never = len(self.engine.waiting())
-        self.outcome.alignments.update(self.engine.meter.placements)
+        self.outcome.alignments.update(self.engine.metrics.placements)
         return self.outcome
 
     async def _until(self, moment: int, leaving: list[tuple[int, str]]) -> None:
         while leaving and leaving[0][0] <= moment and not self.forever:
             when, uid = heappop(leaving)
             self.now = max(self.now, float(when))
-            pod = self.engine.state.pod(uid)
+            pod = self.engine.cache.pod(uid)
             if pod is not None:
                 self.engine.observe_bound("DELETED", pod)
         self.now = max(self.now, float(moment))
 
     async def _settle(self, leaving: list[tuple[int, str]], by_name: dict[str, Job]) -> set[str]:
         placed = set()
-        while (pod := self.engine.scheduler.next_pod()) is not None:
-            await self.engine.scheduler.schedule_one(pod)
+        while (pod := self.engine.loop.next_pod()) is not None:
+            await self.engine.loop.schedule_one(pod)
             uid = pod.key.uid
-            seen = self.engine.state.pod(uid)
+            seen = self.engine.cache.pod(uid)
             if seen is None:
                 continue
             self.engine.observe_bound("ADDED", replace(seen, phase="Running", started=True))
@@ -195,7 +195,7 @@ class Replay:
         """How much of what is free cannot be used as people would like."""
         free_gpu = usable_gpu = free_cpu = largest = 0
         cpu, unit = USUAL_GPU_POD
-        for record in self.engine.state.nodes.values():
+        for record in self.engine.cache.nodes.values():
             held = record.ledger.amounts
             gpu = record.allocatable.get(GPU, 0) - held.get(GPU, 0)
             here = record.allocatable.get(CPU, 0) - held.get(CPU, 0)

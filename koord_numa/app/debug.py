@@ -24,7 +24,7 @@ Sheet: TypeAlias = dict[str, Any]
 
 def node_dump(engine: Scheduler, name: str) -> Sheet | None:
     """One node's ledger and what is left of it; ``None`` for a node that nothing is known of."""
-    record = engine.state.nodes.get(name)
+    record = engine.cache.nodes.get(name)
     if record is None:
         return None
     seen = record.candidate()
@@ -50,7 +50,7 @@ def pod_dump(engine: Scheduler, namespace: str, name: str) -> Sheet | None:
     for pod in engine.waiting():
         if (pod.key.namespace, pod.key.name) == (namespace, name):
             return _waiting(engine, pod)
-    for record in engine.state.nodes.values():
+    for record in engine.cache.nodes.values():
         for pod in record.pods.values():
             if (pod.key.namespace, pod.key.name) == (namespace, name):
                 held = record.ledger.holdings[pod.key.uid]
@@ -60,7 +60,7 @@ def pod_dump(engine: Scheduler, namespace: str, name: str) -> Sheet | None:
 
 def _waiting(engine: Scheduler, pod: Pod) -> Sheet:
     uid = pod.key.uid
-    wait, assumption = engine.desk.waits.get(uid), engine.state.assumed.get(uid)
+    wait, assumption = engine.handle.waits.get(uid), engine.cache.assumed.get(uid)
     verdict = engine.queue.verdict(uid)
     return {
         "pod": str(pod.key),
@@ -68,8 +68,8 @@ def _waiting(engine: Scheduler, pod: Pod) -> Sheet:
         "priority": pod.request.priority,
         "state": "waiting" if assumption is None else "assumed",
         "node": "" if assumption is None else assumption.placement.node,
-        "nominatedNode": engine.desk.nominations.node_of(pod),
-        "waitedSeconds": 0.0 if wait is None else round(engine.outside.clock() - wait.since, 3),
+        "nominatedNode": engine.handle.nominator.node_of(pod),
+        "waitedSeconds": 0.0 if wait is None else round(engine.dependencies.clock() - wait.since, 3),
         "attempts": 0 if wait is None else wait.attempts,
         "why": engine.explain(uid) or pod.problem,
         "refusedBy": {} if verdict is None else _refusals(verdict.rejections),
@@ -111,7 +111,7 @@ def _holding(engine: Scheduler, record: NodeInfo, held: Holding) -> Sheet:
     return {
         "pod": str(held.pod),
         "uid": uid,
-        "state": "assumed" if uid in engine.state.assumed else "bound",
+        "state": "assumed" if uid in engine.cache.assumed else "bound",
         "holds": quantities(held.amounts),
         "cpus": str(held.cpus),
         "numa": {str(numa): quantities(amounts) for numa, amounts in held.numa},

@@ -91,7 +91,7 @@ def informers_of(
 
 def _storage(api: Api, engine: Scheduler) -> tuple[Informer[Any], ...]:
     """Pods with claims wait until all three kinds are known."""
-    room = engine.storage
+    room = engine.volumes
     missing = {CLAIMS, VOLUMES, STORAGE_CLASSES}
 
     def known(kind: ListedKind[Any]) -> Callable[[], None]:

@@ -55,7 +55,7 @@ class SchedulerNumbers(Collector):
         yield from self._process()
 
     def _attempts(self) -> Iterator[Metric]:
-        meter = self._of.engine.meter
+        meter = self._of.engine.metrics
         names = self._of.engine.settings.scheduler_names
         by_result: dict[tuple[str, ...], Histogram] = {
             (result.value, name): meter.attempts[result, name] for result in Result for name in names
@@ -111,14 +111,14 @@ class SchedulerNumbers(Collector):
         for (reason, profile), count in sorted(self._of.engine.queue.refused().items(), key=_by_reason):
             refused.add_metric((reason.value, profile), count)
         yield refused
-        state = self._of.engine.state
+        state = self._of.engine.cache
         cache = GaugeMetricFamily("scheduler_cache_size", "Objects that decisions see.", labels=("type",))
         for kind, size in (("nodes", state.nodes), ("pods", state.node_of), ("assumed_pods", state.assumed)):
             cache.add_metric((kind,), len(size))
         yield cache
 
     def _outcomes(self) -> Iterator[Metric]:
-        meter = self._of.engine.meter
+        meter = self._of.engine.metrics
         yield _counts(
             "koord_numa_placements",
             "Bound pods by what became of their alignment.",
@@ -143,7 +143,7 @@ class SchedulerNumbers(Collector):
         yield victims
 
     def _cluster(self) -> Iterator[Metric]:
-        nodes = self._of.engine.state.nodes
+        nodes = self._of.engine.cache.nodes
         room = self._rooms.of(nodes).values()
         yield _gauge("koord_numa_free_cpus", "Whole CPUs that nobody holds.", sum(found.free for found in room))
         yield _gauge(
@@ -210,7 +210,7 @@ class NodeNumbers(Collector):
         )
         age = GaugeMetricFamily("koord_numa_node_topology_age_seconds", "Since it was last told.", labels=("node",))
         untrusted = GaugeMetricFamily("koord_numa_node_untrusted", "1 while CPU owners clash.", labels=("node",))
-        nodes = self._of.engine.state.nodes
+        nodes = self._of.engine.cache.nodes
         for name, room in self._rooms.of(nodes).items():
             free.add_metric((name,), room.free)
             largest.add_metric((name,), room.largest)

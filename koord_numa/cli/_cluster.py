@@ -54,7 +54,7 @@ class Snapshot:
 
     def candidates(self) -> list[NodeSnapshot]:
         """Every node, by name."""
-        records = sorted(self.engine.state.nodes.items())
+        records = sorted(self.engine.cache.nodes.items())
         return [seen for _, record in records if (seen := record.candidate()) is not None]
 
     def decide(self, pod: Pod) -> Placement | Waits:
@@ -65,10 +65,10 @@ class Snapshot:
             return Waits(f"the pod asks for {pod.scheduler}, which is none of our scheduler names: {names}")
         if untried := _untried(pod):
             return Waits(untried)
-        desk = self.engine.desk
-        node = desk.nominations.node_of(pod)
-        freed = desk.decider.try_node(klass, node, pod) if node else None
-        verdict = freed if isinstance(freed, Placement) else desk.decider.decide(klass)
+        handle = self.engine.handle
+        node = handle.nominator.node_of(pod)
+        freed = handle.selector.try_node(klass, node, pod) if node else None
+        verdict = freed if isinstance(freed, Placement) else handle.selector.decide(klass)
         if isinstance(verdict, Placement):
             return verdict
         remark, clearance = _at_once(self.engine.preemption.foresee(pod, klass, verdict))
@@ -80,21 +80,21 @@ class Snapshot:
         if klass is None or _untried(pod):
             return {}
         found = {
-            name: self.engine.desk.decider.try_node(klass, node=name, pod=pod)
-            for name in sorted(self.engine.state.nodes)
+            name: self.engine.handle.selector.try_node(klass, node=name, pod=pod)
+            for name in sorted(self.engine.cache.nodes)
         }
         return {name: answer for name, answer in found.items() if answer is not None}
 
     def hold(self, pod: Pod, placement: Placement) -> None:
         """Count the pod as if it were there, for those that are asked about next. Only here, not in the cluster."""
-        self.engine.state.hold(pod, placement)
+        self.engine.cache.hold(pod, placement)
 
     def make_room(self, pod: Pod, clearance: PreemptionCandidate) -> None:
         """Keep room for the pod as if its victims were leaving now, for those that are asked about next. Only here."""
         klass = self.engine.classes.of(pod)
         if klass is None:
             raise AssertionError(f"{pod.key} is not ours")
-        nominations = self.engine.desk.nominations
+        nominations = self.engine.handle.nominator
         for displaced in clearance.displaced:
             nominations.end(displaced.uid)
         nominations.begin(Nomination(pod, klass, clearance))
@@ -121,12 +121,12 @@ def snapshot_of(settings: Settings, facts: Facts) -> Snapshot:
     topologies = {topology.node: topology for topology in facts.topologies}
     engine.replace_topologies(topologies.values())
     engine.replace_bound(pod for pod in facts.pods if pod.node)
-    engine.state.look_again(patience=0)  # there is no later here: what nobody can tell is taken as published
-    engine.storage.replace_claims(facts.claims)
-    engine.storage.replace_volumes(facts.volumes)
-    engine.storage.replace_classes(facts.classes)
+    engine.cache.look_again(patience=0)  # there is no later here: what nobody can tell is taken as published
+    engine.volumes.replace_claims(facts.claims)
+    engine.volumes.replace_volumes(facts.volumes)
+    engine.volumes.replace_classes(facts.classes)
     if facts.unread.keys().isdisjoint((CLAIMS, VOLUMES, STORAGE_CLASSES)):
-        engine.storage.synced()
+        engine.volumes.synced()
     if BUDGETS not in facts.unread:
         engine.replace_budgets(facts.budgets)
     for pod in facts.pods:

@@ -15,9 +15,9 @@ from koord_numa.core.request import Pod
 from koord_numa.engine.cache.cache import AssumedPod
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cluster_events import ClusterEvent
+from koord_numa.engine.handle import Handle
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.ranking.node_table import NodeTable
-from koord_numa.engine.schedule_one import SchedulingState
 from koord_numa.ports import ClusterError, Gone
 
 log = getLogger(__name__)
@@ -30,9 +30,9 @@ class AssumedPods:
     """One per engine. ``observe_bound`` is where a pod goes that was read back."""
 
     def __init__(
-        self, desk: SchedulingState, columns: NodeTable, cooling: NodeBackoff, observe_bound: Callable[[Pod], None]
+        self, handle: Handle, columns: NodeTable, cooling: NodeBackoff, observe_bound: Callable[[Pod], None]
     ) -> None:
-        self._desk = desk
+        self._handle = handle
         self._columns = columns
         self._cooling = cooling
         self._observe_bound = observe_bound
@@ -41,18 +41,18 @@ class AssumedPods:
 
     def note_refusal(self, pod: Pod, *, counts: bool) -> None:
         """A kubelet refused a pod of ours: that node rests for such pods. What is found at the start is old and does not count."""
-        desk, uid = self._desk, pod.key.uid
-        klass = desk.placed.get(uid) or desk.classes.of(_as_it_waited(pod))
+        handle, uid = self._handle, pod.key.uid
+        klass = handle.placed.get(uid) or handle.classes.of(_as_it_waited(pod))
         if klass is None or uid in self._refused:
             return
         self._refused[uid] = True
         if not counts:
             return
-        desk.meter.refusals[pod.reason] += 1
-        self._cooling.refused(pod.node, klass, pod.reason, desk.outside.clock())
+        handle.metrics.refusals[pod.reason] += 1
+        self._cooling.refused(pod.node, klass, pod.reason, handle.dependencies.clock())
         self._changed(pod.node)
         why = f"the kubelet answered {pod.reason} to {pod.key}; pods like it avoid this node for a while"
-        desk.outside.recorder.node_event(pod.node, warning=True, reason="KubeletRefusal", message=why)
+        handle.dependencies.recorder.node_event(pod.node, warning=True, reason="KubeletRefusal", message=why)
 
     def mind_trust(self, record: NodeInfo) -> None:
         """Say when two owners of a node's CPUs clash, once per clash."""
@@ -61,30 +61,30 @@ class AssumedPods:
             return
         if why:
             self._distrusted[record.name] = why
-            self._desk.outside.recorder.node_event(record.name, warning=True, reason="TwoCPUOwners", message=why)
+            self._handle.dependencies.recorder.node_event(record.name, warning=True, reason="TwoCPUOwners", message=why)
         else:
             del self._distrusted[record.name]
 
     def end_rests(self) -> None:
         """Nodes that have cooled down may be tried again."""
-        now = self._desk.outside.clock()
+        now = self._handle.dependencies.clock()
         nodes = self._cooling.ended(now)
         for name in nodes:
             self._changed(name)
         if nodes:
-            self._desk.queue.wake(ClusterEvent.COOLED_DOWN, now)
+            self._handle.queue.wake(ClusterEvent.COOLED_DOWN, now)
 
     async def read_back_overdue(self) -> None:
         """Binds that were confirmed long ago and of which nothing was seen since."""
-        before = self._desk.outside.clock() - self._desk.settings.settle_seconds
-        for assumption in self._desk.state.overdue(before):
+        before = self._handle.dependencies.clock() - self._handle.settings.settle_seconds
+        for assumption in self._handle.cache.overdue(before):
             await self._read_back(assumption)
 
     async def _read_back(self, assumption: AssumedPod) -> None:
         """The pod may have gone before anyone saw it; then nobody else will ever say so."""
-        state, uid = self._desk.state, assumption.pod.key.uid
+        state, uid = self._handle.cache, assumption.pod.key.uid
         try:
-            seen = await self._desk.outside.binder.read_pod(assumption.pod.key)
+            seen = await self._handle.dependencies.binder.read_pod(assumption.pod.key)
         except Gone:
             if state.assumed.get(uid) is assumption:
                 state.release(uid)
@@ -96,7 +96,7 @@ class AssumedPods:
             self._observe_bound(seen)
 
     def _changed(self, node: str) -> None:
-        record = self._desk.state.nodes.get(node)
+        record = self._handle.cache.nodes.get(node)
         if record is not None:
             self._columns.changed(record)
 

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable
 
 from koord_numa.core.request import Pod
 from koord_numa.engine.cache.cache import DELETED
+from koord_numa.engine.handle import Handle
 from koord_numa.engine.metrics import Wait
 from koord_numa.engine.preemption.executor import Executor
-from koord_numa.engine.schedule_one import SchedulingState
 
 
 class EventHandlers:
-    """Keeps ``desk.waiting`` and what hangs on it. ``kick`` is called when there is somebody to try."""
+    """Keeps ``handle.waiting`` and what hangs on it. ``kick`` is called when there is somebody to try."""
 
-    def __init__(self, desk: SchedulingState, preemption: Executor, kick: Callable[[], None]) -> None:
-        self._desk = desk
+    def __init__(self, handle: Handle, preemption: Executor, kick: Callable[[], None]) -> None:
+        self._handle = handle
         self._preemption = preemption
         self._kick = kick
         self._epoch = 0
@@ -27,30 +27,30 @@ class EventHandlers:
         A pod that has no node yet. ``DELETED`` only says that it waits no longer: the server's field selector reports a bound pod
         that way too, so what a pod holds is for others to say.
         """
-        desk, uid = self._desk, pod.key.uid
+        handle, uid = self._handle, pod.key.uid
         if event == DELETED or not _wants_node(pod):
             self.leave(uid)
             return
-        if uid in desk.state.node_of and uid not in desk.in_flight:
+        if uid in handle.cache.node_of and uid not in handle.in_flight:
             return  # bound already; what this source shows is older
-        klass = desk.classes.of(pod)
+        klass = handle.classes.of(pod)
         if klass is None:
             return
-        desk.waiting[uid] = pod
-        if uid not in desk.waits:
-            desk.waits[uid] = Wait(desk.outside.clock())
-            if pod.nominated and desk.settings.preemption.enabled:
-                desk.nominations.observe(event, pod)
+        handle.waiting[uid] = pod
+        if uid not in handle.waits:
+            handle.waits[uid] = Wait(handle.dependencies.clock())
+            if pod.nominated and handle.settings.preemption.enabled:
+                handle.nominator.observe(event, pod)
         if pod.problem:
-            desk.queue.remove(uid)
-            desk.notices.waits(pod.key, f"the pod cannot be understood: {pod.problem}")
+            handle.queue.remove(uid)
+            handle.conditions.waits(pod.key, f"the pod cannot be understood: {pod.problem}")
             return
-        if uid in desk.in_flight:
+        if uid in handle.in_flight:
             return
-        is_new = uid not in desk.queue
-        verdict = desk.queue.add(pod, klass)
+        is_new = uid not in handle.queue
+        verdict = handle.queue.add(pod, klass)
         if verdict is not None:
-            desk.notices.waits(pod.key, desk.sentences.last(klass, verdict))
+            handle.conditions.waits(pod.key, handle.messages.last(klass, verdict))
             if is_new:
                 self._preemption.consider(pod, klass, verdict)
         self._kick()
@@ -58,23 +58,23 @@ class EventHandlers:
     def replace(self, pods: Iterable[Pod]) -> None:
         """These pods have no node and no others."""
         found = {pod.key.uid: pod for pod in pods}
-        for uid in [uid for uid in self._desk.waiting if uid not in found]:
+        for uid in [uid for uid in self._handle.waiting if uid not in found]:
             self.leave(uid)
         for pod in found.values():
             self.observe(None, pod)
 
     def leave(self, uid: str) -> None:
         """The pod wants no node any more, or has got one; one that never waited is no error."""
-        self._desk.forget(uid)
+        self._handle.forget(uid)
         self._preemption.forget(uid)
 
     def mind_terms(self) -> None:
         """If terms of placed pods have changed, or what they pick: waiting pods may belong to other classes now."""
-        epoch = self._desk.state.index.epoch
+        epoch = self._handle.cache.index.epoch
         if self._epoch == epoch:
             return
         self._epoch = epoch
-        for pod in list(self._desk.waiting.values()):
+        for pod in list(self._handle.waiting.values()):
             self.observe(None, pod)
 
 

@@ -1,9 +1,9 @@
 """
 The Reserve and PreBind stages of the scheduling cycle, as rows: what must be true before a pod may be bound.
 
-Theory: one pod's cycle is ``decide -> reserve -> PreBind steps -> bind`` (kube-scheduler, ``schedule_one.go``). ``reserve`` runs in the same
-turn of the event loop as the decision, so the next decision counts what was reserved. ``do`` writes to the API server and may take long;
-it runs beside other pods' cycles and occupies no worker. Whatever fails later undoes the rows in reverse order:
+Theory: one pod's cycle is ``decide -> reserve -> PreBind steps -> bind`` (kube-scheduler, ``schedule_one.go``). ``reserve`` runs in
+the same turn of the event loop as the decision, so the next decision counts what was reserved. ``do`` writes to the API server and may
+take long; it runs beside other pods' cycles and occupies no worker. Whatever fails later undoes the rows in reverse order:
 
     reserve A, reserve B, do A, do B, bind fails  ->  undo B, undo A, unreserve B, unreserve A
 

@@ -10,64 +10,21 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
 from logging import getLogger
-from typing import Final
-
-from cachetools import LRUCache
 
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement, Unschedulable
 from koord_numa.core.vocabulary import CpuOwner
 from koord_numa.engine.binding import Binding, NodeBindLocks, NotLeader
-from koord_numa.engine.cache.cache import Cache
-from koord_numa.engine.metrics import Result, SchedulerMetrics, Wait
-from koord_numa.engine.pod_status.conditions import PodConditions
-from koord_numa.engine.pod_status.messages import Messages
-from koord_numa.engine.queue.nominator import Nominator
-from koord_numa.engine.queue.request_class import RequestClass, RequestClasses
-from koord_numa.engine.queue.scheduling_queue import SchedulingQueue, pause
-from koord_numa.engine.ranking.selector import NodeSelection
-from koord_numa.ports import ClusterError, Conflict, Dependencies, Forbidden, Gone, Invalid, Unavailable
-from koord_numa.settings import Settings
+from koord_numa.engine.handle import Handle
+from koord_numa.engine.metrics import Result, Wait
+from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.engine.queue.scheduling_queue import pause
+from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, Unavailable
 
 log = getLogger(__name__)
 
 LEASE_POLL_SECONDS = 0.2
-
-REMEMBERED_PLACED: Final = 20_000
-"""So many of the last placed pods are known by the class they waited in, in case their kubelets refuse them."""
-
-
-@dataclass(slots=True)
-class SchedulingState:
-    """What the lanes share. ``waiting`` are the pods that want a node, by uid, as last seen; ``in_flight`` those a lane works on."""
-
-    settings: Settings
-    outside: Dependencies
-    state: Cache
-    queue: SchedulingQueue
-    classes: RequestClasses
-    decider: NodeSelection
-    notices: PodConditions
-    nominations: Nominator
-    meter: SchedulerMetrics
-    sentences: Messages = field(default_factory=Messages)
-    waiting: dict[str, Pod] = field(default_factory=dict)
-    waits: dict[str, Wait] = field(default_factory=dict)  # of the same pods
-    in_flight: set[str] = field(default_factory=set)
-    attempts: dict[str, int] = field(default_factory=dict)  # failed binds in a row, by uid
-    # The class in which a pod waited, by uid: binding changes what the pod shows of itself.
-    placed: LRUCache[str, RequestClass] = field(default_factory=lambda: LRUCache(maxsize=REMEMBERED_PLACED))
-
-    def forget(self, uid: str) -> None:
-        """The pod wants no node any more; one that never waited is no error."""
-        self.waiting.pop(uid, None)
-        self.attempts.pop(uid, None)
-        self.waits.pop(uid, None)
-        self.queue.remove(uid)
-        self.nominations.end(uid)
-        self.notices.forget(uid)
 
 
 AfterUnschedulable = Callable[[Pod, RequestClass, Unschedulable], None]
@@ -77,9 +34,9 @@ AfterUnschedulable = Callable[[Pod, RequestClass, Unschedulable], None]
 class SchedulingLoop:
     """Decides and binds what the queue offers."""
 
-    def __init__(self, desk: SchedulingState, after_unschedulable: AfterUnschedulable | None = None) -> None:
-        self._desk = desk
-        self._binding = Binding(desk.outside, desk.settings)
+    def __init__(self, handle: Handle, after_unschedulable: AfterUnschedulable | None = None) -> None:
+        self._handle = handle
+        self._binding = Binding(handle.dependencies, handle.settings)
         self._turns = NodeBindLocks()
         self._after_unschedulable = after_unschedulable
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -91,7 +48,7 @@ class SchedulingLoop:
     async def run(self) -> None:
         """Decide and bind until ``stop``, once; returns when every bind in flight is settled."""
         async with asyncio.TaskGroup() as lanes:
-            for _ in range(self._desk.settings.bind_concurrency):
+            for _ in range(self._handle.settings.bind_concurrency):
                 lanes.create_task(self._lane())
 
     def stop(self) -> None:
@@ -107,48 +64,48 @@ class SchedulingLoop:
 
     def next_pod(self) -> Pod | None:
         """The pod to try now; ``None`` when nobody may be tried, we do not lead, or the API server asked for a pause."""
-        now = self._desk.outside.clock()
-        if self._stopping or now < self._pause_until or not self._desk.outside.lease.fresh():
+        now = self._handle.dependencies.clock()
+        if self._stopping or now < self._pause_until or not self._handle.dependencies.lease.fresh():
             return None
-        return self._next_freed() or self._desk.queue.pop(now)
+        return self._next_freed() or self._handle.queue.pop(now)
 
     async def schedule_one(self, pod: Pod) -> None:
         """Place one pod: decide, hold, bind. Whatever goes wrong, what was held is given back, and the pod waits again or is gone."""
-        desk, uid = self._desk, pod.key.uid
-        klass = desk.classes.of(pod)
-        if klass is None or uid not in desk.waiting:
+        handle, uid = self._handle, pod.key.uid
+        klass = handle.classes.of(pod)
+        if klass is None or uid not in handle.waiting:
             return
-        began = desk.outside.clock()
-        wait = desk.waits.setdefault(uid, Wait(began))
+        began = handle.dependencies.clock()
+        wait = handle.waits.setdefault(uid, Wait(began))
         wait.attempts += 1
         verdict = self._decide(pod, klass, began)
         if isinstance(verdict, Unschedulable):
             self._park(pod, klass, verdict)
             self._attempted(Result.UNSCHEDULABLE, klass, began)
             return
-        desk.queue.placed(klass)
-        desk.in_flight.add(uid)
-        started = desk.outside.clock()
+        handle.queue.placed(klass)
+        handle.in_flight.add(uid)
+        started = handle.dependencies.clock()
         try:
-            desk.placed[uid] = klass
-            with desk.state.assume(pod, verdict) as assumption:
+            handle.placed[uid] = klass
+            with handle.cache.assume(pod, verdict) as assumption:
                 async with self._turn(verdict):
                     await self._binding.bind(pod, verdict)
-                assumption.confirmed = desk.outside.clock()
+                assumption.confirmed = handle.dependencies.clock()
             self._bound(pod, verdict, wait)
             self._attempted(Result.SCHEDULED, klass, began)
         except ClusterError as error:
             self._attempted(Result.ERROR, klass, began)
             await self._failed(pod, klass, error)
         finally:
-            desk.in_flight.discard(uid)
-            if uid in desk.waiting and uid not in desk.queue:
+            handle.in_flight.discard(uid)
+            if uid in handle.waiting and uid not in handle.queue:
                 self._again(pod, klass, 0.0)  # cancelled, or a bug: either way the pod is not lost
-            desk.meter.binding.add(desk.outside.clock() - started)
+            handle.metrics.binding.add(handle.dependencies.clock() - started)
 
     def _turn(self, placement: Placement) -> AbstractAsyncContextManager[object]:
         """Where a kubelet chooses NUMA nodes for the pod, those who were decided on before go first."""
-        record = self._desk.state.nodes.get(placement.node)
+        record = self._handle.cache.nodes.get(placement.node)
         topology = None if record is None else record.topology
         kubelet_chooses = topology is not None and topology.owner is CpuOwner.KUBELET
         return self._turns.at(placement.node) if kubelet_chooses and placement.numa else nullcontext()
@@ -159,109 +116,111 @@ class SchedulingLoop:
             if pod is None:
                 await self._idle_until_called()
                 continue
-            if self._desk.queue.ready:
+            if self._handle.queue.ready:
                 self.kick()
             await self.schedule_one(pod)
             await asyncio.sleep(0)
 
     def _next_freed(self) -> Pod | None:
         """A pod whose node has been freed goes first, unless a bind of it goes on or has failed and is waited out."""
-        desk = self._desk
-        while (pod := desk.nominations.next_due()) is not None:
+        handle = self._handle
+        while (pod := handle.nominator.next_due()) is not None:
             uid = pod.key.uid
-            if uid in desk.waiting and uid not in desk.in_flight and uid not in desk.attempts:
-                desk.queue.remove(uid)
-                return desk.waiting[uid]
+            if uid in handle.waiting and uid not in handle.in_flight and uid not in handle.attempts:
+                handle.queue.remove(uid)
+                return handle.waiting[uid]
         return None
 
     def _decide(self, pod: Pod, klass: RequestClass, began: float) -> Placement | Unschedulable:
-        verdict = self._on_nominated_node(pod, klass) or self._desk.decider.decide(klass)
-        self._desk.meter.deciding.add(self._desk.outside.clock() - began)
+        verdict = self._on_nominated_node(pod, klass) or self._handle.selector.decide(klass)
+        self._handle.metrics.deciding.add(self._handle.dependencies.clock() - began)
         return verdict
 
     def _on_nominated_node(self, pod: Pod, klass: RequestClass) -> Placement | None:
         """The node that is being freed for the pod is tried before all others."""
-        node = self._desk.nominations.node_of(pod)
-        answer = self._desk.decider.try_node(klass, node, pod) if node else None
+        node = self._handle.nominator.node_of(pod)
+        answer = self._handle.selector.try_node(klass, node, pod) if node else None
         return answer if isinstance(answer, Placement) else None
 
     def _park(self, pod: Pod, klass: RequestClass, verdict: Unschedulable) -> None:
         """Nobody of this class fits anywhere: all of them wait, and each is told once."""
-        desk = self._desk
-        now = desk.outside.clock()
-        for reason in desk.queue.park(pod, klass, verdict, now):
-            desk.meter.rejections[reason.value] += 1
-        why, news = desk.sentences.say(klass, verdict, now)
-        for waiting in desk.queue.pods_of(klass) if news else (pod,):
-            desk.notices.waits(waiting.key, why)
+        handle = self._handle
+        now = handle.dependencies.clock()
+        for reason in handle.queue.park(pod, klass, verdict, now):
+            handle.metrics.rejections[reason.value] += 1
+        why, news = handle.messages.say(klass, verdict, now)
+        for waiting in handle.queue.pods_of(klass) if news else (pod,):
+            handle.conditions.waits(waiting.key, why)
         if self._after_unschedulable is not None:
             self._after_unschedulable(pod, klass, verdict)
 
     def _attempted(self, result: Result, klass: RequestClass, began: float) -> None:
-        self._desk.meter.attempts[result, klass.profile.scheduler_name].add(self._desk.outside.clock() - began)
+        self._handle.metrics.attempts[result, klass.profile.scheduler_name].add(
+            self._handle.dependencies.clock() - began
+        )
 
     def _bound(self, pod: Pod, placement: Placement, wait: Wait) -> None:
-        desk = self._desk
+        handle = self._handle
         self._outages = 0
-        desk.waiting.pop(pod.key.uid, None)
-        desk.attempts.pop(pod.key.uid, None)
-        desk.waits.pop(pod.key.uid, None)
-        desk.nominations.end(pod.key.uid)
-        desk.meter.bound(wait, desk.outside.clock())
-        desk.meter.placements[placement.alignment.value] += 1
-        desk.notices.placed(pod, placement)
+        handle.waiting.pop(pod.key.uid, None)
+        handle.attempts.pop(pod.key.uid, None)
+        handle.waits.pop(pod.key.uid, None)
+        handle.nominator.end(pod.key.uid)
+        handle.metrics.bound(wait, handle.dependencies.clock())
+        handle.metrics.placements[placement.alignment.value] += 1
+        handle.conditions.placed(pod, placement)
 
     async def _failed(self, pod: Pod, klass: RequestClass, error: ClusterError) -> None:
-        desk, uid = self._desk, pod.key.uid
-        desk.meter.failures[type(error).__name__] += 1
+        handle, uid = self._handle, pod.key.uid
+        handle.metrics.failures[type(error).__name__] += 1
         if isinstance(error, Conflict):
             error = await self._look_again(pod) or error
         if isinstance(error, Gone):
-            desk.forget(uid)
+            handle.forget(uid)
             return
-        delay = pause(desk.settings.api_backoff, desk.attempts.get(uid, 0) + 1, desk.outside.random())
+        delay = pause(handle.settings.api_backoff, handle.attempts.get(uid, 0) + 1, handle.dependencies.random())
         if isinstance(error, NotLeader):
             delay = 0.0
         elif isinstance(error, Unavailable):
             delay = max(delay, error.retry_after or 0.0)
             self._outage(error)
         elif isinstance(error, Forbidden):
-            delay = desk.settings.parked_retry_seconds
-            desk.notices.warn(pod.key, f"koord-numa lacks the right to {error.rule}")
+            delay = handle.settings.parked_retry_seconds
+            handle.conditions.warn(pod.key, f"koord-numa lacks the right to {error.rule}")
         elif isinstance(error, Invalid):
-            delay = desk.settings.parked_retry_seconds
-            desk.notices.warn(pod.key, f"the API server does not accept the binding: {error}")
+            delay = handle.settings.parked_retry_seconds
+            handle.conditions.warn(pod.key, f"the API server does not accept the binding: {error}")
         self._again(pod, klass, delay)
 
     async def _look_again(self, pod: Pod) -> ClusterError | None:
         """After a conflict: what has become of the pod? It may have got a node, from us or from others, or be going."""
-        desk = self._desk
+        handle = self._handle
         try:
-            seen = await desk.outside.binder.read_pod(pod.key)
+            seen = await handle.dependencies.binder.read_pod(pod.key)
         except ClusterError as error:
             return error
         if seen.node:
-            desk.state.observe_pod(None, seen)
+            handle.cache.observe_pod(None, seen)
         if seen.node or seen.deleting or seen.gated or seen.finished:
             return Gone(f"pod {pod.key} waits no longer")
         return None
 
     def _again(self, pod: Pod, klass: RequestClass, delay: float) -> None:
         """The pod, as it is by now, is tried again after ``delay`` seconds."""
-        desk, uid = self._desk, pod.key.uid
-        current = desk.waiting.get(uid)
+        handle, uid = self._handle, pod.key.uid
+        current = handle.waiting.get(uid)
         if current is None:
-            desk.attempts.pop(uid, None)
+            handle.attempts.pop(uid, None)
             return
         if delay:
-            desk.attempts[uid] = desk.attempts.get(uid, 0) + 1
-        desk.queue.back_off(current, desk.classes.of(current) or klass, desk.outside.clock() + delay)
+            handle.attempts[uid] = handle.attempts.get(uid, 0) + 1
+        handle.queue.back_off(current, handle.classes.of(current) or klass, handle.dependencies.clock() + delay)
 
     def _outage(self, error: Unavailable) -> None:
         """The API server cannot cope or cannot be reached: all lanes pause, longer each time, as long as it asks for."""
         self._outages += 1
-        seconds = pause(self._desk.settings.api_backoff, self._outages, self._desk.outside.random())
-        until = self._desk.outside.clock() + max(seconds, error.retry_after or 0.0)
+        seconds = pause(self._handle.settings.api_backoff, self._outages, self._handle.dependencies.random())
+        until = self._handle.dependencies.clock() + max(seconds, error.retry_after or 0.0)
         self._pause_until = max(self._pause_until, until)
 
     async def _idle_until_called(self) -> None:
@@ -281,12 +240,12 @@ class SchedulingLoop:
 
     def _set_alarm(self) -> None:
         """Time alone can make a pod ready: one timer for all idle lanes."""
-        desk = self._desk
-        now = desk.outside.clock()
-        due = desk.queue.next_due(now)
+        handle = self._handle
+        now = handle.dependencies.clock()
+        due = handle.queue.next_due(now)
         if due is None:
             return
-        if not desk.outside.lease.fresh():
+        if not handle.dependencies.lease.fresh():
             due = now + LEASE_POLL_SECONDS
         if self._alarm is not None:
             self._alarm.cancel()

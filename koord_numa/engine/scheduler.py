@@ -19,6 +19,7 @@ from koord_numa.engine.cache.listers import NamespaceLister, VolumeLister
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cluster_events import ClusterEvent
 from koord_numa.engine.event_handlers import EventHandlers
+from koord_numa.engine.handle import Handle
 from koord_numa.engine.kubelet_rejections import NodeBackoff, is_refusal
 from koord_numa.engine.metrics import SchedulerMetrics
 from koord_numa.engine.pod_status.conditions import PodConditions
@@ -29,7 +30,7 @@ from koord_numa.engine.queue.request_class import RequestClasses
 from koord_numa.engine.queue.scheduling_queue import QueueNumbers, SchedulingQueue
 from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.engine.ranking.selector import Limits, NodeSelection
-from koord_numa.engine.schedule_one import SchedulingLoop, SchedulingState
+from koord_numa.engine.schedule_one import SchedulingLoop
 from koord_numa.ports import Dependencies
 from koord_numa.settings import Settings
 
@@ -53,39 +54,41 @@ class Source(StrEnum):
 class Scheduler:
     """One scheduler: its knowledge of the cluster, its queue and its loop."""
 
-    def __init__(self, settings: Settings, outside: Dependencies) -> None:
+    def __init__(self, settings: Settings, dependencies: Dependencies) -> None:
         self.settings = settings
-        self.outside = outside
-        self.meter = SchedulerMetrics()
-        self.state = Cache(self._on_change, clock=outside.clock)
-        self.storage = VolumeLister(self._on_volumes)
-        self.namespaces = NamespaceLister(self.state.index, self._on_namespaces)
-        self._columns = NodeTable()
-        self._cooling = NodeBackoff(settings.cool_down)
-        self.classes = RequestClasses(settings, self.state.index)
-        self.queue = SchedulingQueue(settings.wake_pause, settings.parked_retry_seconds, outside.random)
-        self._notices = PodConditions(outside)
-        self.desk = SchedulingState(
+        self.dependencies = dependencies
+        self.metrics = SchedulerMetrics()
+        self.cache = Cache(self._on_change, clock=dependencies.clock)
+        self.volumes = VolumeLister(self._on_volumes)
+        self.namespaces = NamespaceLister(self.cache.index, self._on_namespaces)
+        self._node_table = NodeTable()
+        self._node_backoff = NodeBackoff(settings.cool_down)
+        self.classes = RequestClasses(settings, self.cache.index)
+        self.queue = SchedulingQueue(settings.wake_pause, settings.parked_retry_seconds, dependencies.random)
+        self._conditions = PodConditions(dependencies)
+        self.handle = Handle(
             settings=settings,
-            outside=outside,
-            state=self.state,
+            dependencies=dependencies,
+            cache=self.cache,
             queue=self.queue,
             classes=self.classes,
-            decider=NodeSelection(
-                self.state,
-                self._columns,
-                self._cooling,
-                self.storage,
-                Limits(outside.clock, settings.remembered_classes),
+            selector=NodeSelection(
+                self.cache,
+                self._node_table,
+                self._node_backoff,
+                self.volumes,
+                Limits(dependencies.clock, settings.remembered_classes),
             ),
-            notices=self._notices,
-            nominations=Nominator(self.state, outside.clock),
-            meter=self.meter,
+            conditions=self._conditions,
+            nominator=Nominator(self.cache, dependencies.clock),
+            metrics=self.metrics,
         )
-        self.preemption = Executor(self.desk)
-        self.scheduler = SchedulingLoop(self.desk, self.preemption.consider)
-        self.aftercare = AssumedPods(self.desk, self._columns, self._cooling, lambda pod: self.observe_bound(None, pod))
-        self._room = EventHandlers(self.desk, self.preemption, self.scheduler.kick)
+        self.preemption = Executor(self.handle)
+        self.loop = SchedulingLoop(self.handle, self.preemption.consider)
+        self.assumed_pods = AssumedPods(
+            self.handle, self._node_table, self._node_backoff, lambda pod: self.observe_bound(None, pod)
+        )
+        self._pods = EventHandlers(self.handle, self.preemption, self.loop.kick)
         self._missing = set(Source)
         self._begin = asyncio.Event()
 
@@ -93,36 +96,36 @@ class Scheduler:
 
     def known(self, uid: str) -> Pod | None:
         """A pod as the API server showed it last, if it waits here or is counted."""
-        waiting = self.desk.waiting.get(uid)
-        return waiting if waiting is not None or uid in self.state.assumed else self.state.pod(uid)
+        waiting = self.handle.waiting.get(uid)
+        return waiting if waiting is not None or uid in self.cache.assumed else self.cache.pod(uid)
 
     def waits(self, uid: str) -> bool:
         """Is this a pod that still waits for a node here, or whose bind is not settled?"""
-        return uid in self.desk.waiting
+        return uid in self.handle.waiting
 
     def observe_waiting(self, event: str | None, pod: Pod) -> None:
         """
         A pod that has no node yet. ``DELETED`` only says that it waits no longer: the server's field selector reports a bound pod
         that way too, so what a pod holds is settled by ``observe_bound`` and by the answer to the bind.
         """
-        self._room.observe(event, pod)
+        self._pods.observe(event, pod)
 
     def observe_bound(self, event: str | None, pod: Pod) -> None:
         """A pod that has a node, whoever put it there: it is counted the moment it is seen, and no longer once it is gone."""
         self._note(event, pod)
-        self.state.observe_pod(event, pod)
-        self.state.look_again()
-        self._room.mind_terms()
+        self.cache.observe_pod(event, pod)
+        self.cache.look_again()
+        self._pods.mind_terms()
         if event == DELETED or pod.node:
-            self._room.leave(pod.key.uid)
+            self._pods.leave(pod.key.uid)
 
     def observe_node(self, event: str | None, node: Node) -> None:
         """A Node object."""
-        self.state.observe_node(event, node)
+        self.cache.observe_node(event, node)
 
     def observe_topology(self, event: str | None, topology: NodeResourceTopology) -> None:
         """A NodeResourceTopology; it may come before its node, after it, or never."""
-        self.state.observe_topology(event, topology)
+        self.cache.observe_topology(event, topology)
 
     def observe_budget(self, event: str | None, budget: DisruptionBudget) -> None:
         """A PodDisruptionBudget, which nobody is preempted against."""
@@ -130,32 +133,32 @@ class Scheduler:
 
     def observe_nominated(self, event: str | None, pod: Pod) -> None:
         """A pod of another scheduler without a node, for which a node may be being freed."""
-        self.desk.nominations.observe(event, pod)
+        self.handle.nominator.observe(event, pod)
 
     # A list is the whole truth about its kind: what it does not show is gone.
 
     def replace_waiting(self, pods: Iterable[Pod]) -> None:
         """All pods without a node."""
-        self._room.replace(pods)
+        self._pods.replace(pods)
 
     def replace_bound(self, pods: Iterable[Pod]) -> None:
         """All pods with a node. Pods whose bind was just confirmed stay: the list may be older."""
         found = list(pods)
         for pod in found:
             self._note(None, pod)
-        self.state.replace_pods(found)
-        self._room.mind_terms()
+        self.cache.replace_pods(found)
+        self._pods.mind_terms()
         for pod in found:
             if pod.node:
-                self._room.leave(pod.key.uid)
+                self._pods.leave(pod.key.uid)
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
         """All nodes."""
-        self.state.replace_nodes(nodes)
+        self.cache.replace_nodes(nodes)
 
     def replace_topologies(self, topologies: Iterable[NodeResourceTopology]) -> None:
         """All NodeResourceTopologies; none at all when their CRD is not installed."""
-        self.state.replace_topologies(topologies)
+        self.cache.replace_topologies(topologies)
 
     def replace_budgets(self, budgets: Iterable[DisruptionBudget]) -> None:
         """All PodDisruptionBudgets. Nobody is preempted before they are known; decisions do not wait for them."""
@@ -163,11 +166,11 @@ class Scheduler:
 
     def replace_nominated(self, pods: Iterable[Pod]) -> None:
         """All pods of other schedulers for which nodes are being freed."""
-        self.desk.nominations.replace(pods, self.desk.waiting)
+        self.handle.nominator.replace(pods, self.handle.waiting)
 
     def _note(self, event: str | None, pod: Pod) -> None:
         if event != DELETED and is_refusal(pod):
-            self.aftercare.note_refusal(pod, counts=self.ready)
+            self.assumed_pods.note_refusal(pod, counts=self.ready)
 
     def synced(self, source: Source) -> None:
         """This source has told everything that exists."""
@@ -187,25 +190,25 @@ class Scheduler:
 
     def lock_node(self, node: str, why: str) -> None:
         """Place nothing on this node until it is unlocked: a rebind works on it."""
-        self.state.lock(node, why)
+        self.cache.lock(node, why)
 
     def unlock_node(self, node: str) -> None:
         """The rebind is over; pods that waited for the node are tried again."""
-        self.state.lock(node, "")
+        self.cache.lock(node, "")
 
     def kick(self) -> None:
         """Look whether there is something to do, for instance because the lease was won."""
-        self.scheduler.kick()
+        self.loop.kick()
 
     async def run(self) -> None:
         """Decide and bind until ``stop``: returns when every bind in flight has been settled."""
         await self._begin.wait()
-        work = (self._notices.run(), self._keep_house(), self.preemption.run())
+        work = (self._conditions.run(), self._keep_house(), self.preemption.run())
         side = [asyncio.create_task(each) for each in work]
         for task in side:
             task.add_done_callback(self._side_ended)
         try:
-            await self.scheduler.run()
+            await self.loop.run()
         finally:
             for task in side:
                 task.cancel()
@@ -217,11 +220,11 @@ class Scheduler:
     def _side_ended(self, task: asyncio.Task[None]) -> None:
         """Work beside the loop never ends by itself: whatever ended it is a bug, and half an engine must not go on."""
         if not task.cancelled():
-            self.scheduler.stop()
+            self.loop.stop()
 
     async def stop(self) -> None:
         """Decide nothing more; ``run`` returns when binds in flight are settled."""
-        self.scheduler.stop()
+        self.loop.stop()
         self._begin.set()
 
     # Views.
@@ -233,44 +236,44 @@ class Scheduler:
     def explain(self, uid: str) -> str:
         """Why a pod waits, as last decided; empty when it was not tried yet or does not wait."""
         verdict = self.queue.verdict(uid)
-        return "" if verdict is None else self._notices.with_remark(uid, why_everywhere(verdict))
+        return "" if verdict is None else self._conditions.with_remark(uid, why_everywhere(verdict))
 
     def waiting(self) -> list[Pod]:
         """Pods that want a node, in no particular order."""
-        return list(self.desk.waiting.values())
+        return list(self.handle.waiting.values())
 
     # Reactions.
 
     def _on_change(self, cause: ClusterEvent, record: NodeInfo) -> None:
         """Results about this node are out of date, and those who wait for such a change are tried again."""
-        self._columns.changed(record)
-        self.desk.nominations.node_changed(record)
+        self._node_table.changed(record)
+        self.handle.nominator.node_changed(record)
         if cause is ClusterEvent.CAPACITY_FREED:
             self.preemption.node_freed(record.name)
         if self.queue.parked:
-            now = self.outside.clock()
+            now = self.dependencies.clock()
             self.queue.wake(cause, now, record.room)
             if cause is ClusterEvent.CAPACITY_FREED:
                 self.queue.wake(ClusterEvent.POD_GONE, now)
         if record.topology is not None and record.topology.kubelet_pods:
-            self.aftercare.mind_trust(record)
-        self.scheduler.kick()
+            self.assumed_pods.mind_trust(record)
+        self.loop.kick()
 
     def _on_volumes(self) -> None:
-        self.queue.wake(ClusterEvent.VOLUME_CHANGED, self.outside.clock())
-        self.scheduler.kick()
+        self.queue.wake(ClusterEvent.VOLUME_CHANGED, self.dependencies.clock())
+        self.loop.kick()
 
     def _on_namespaces(self) -> None:
-        self._room.mind_terms()
-        self.queue.wake(ClusterEvent.NAMESPACE_CHANGED, self.outside.clock())
-        self.scheduler.kick()
+        self._pods.mind_terms()
+        self.queue.wake(ClusterEvent.NAMESPACE_CHANGED, self.dependencies.clock())
+        self.loop.kick()
 
     async def _keep_house(self) -> None:
         """Things that only time brings: rests end, and binds that nobody has shown are read back."""
         while True:
-            await self.outside.sleep(HOUSEKEEPING_SECONDS)
-            self.aftercare.end_rests()
-            self.state.look_again()
+            await self.dependencies.sleep(HOUSEKEEPING_SECONDS)
+            self.assumed_pods.end_rests()
+            self.cache.look_again()
             self.preemption.look_again()
-            self.scheduler.kick()
-            await self.aftercare.read_back_overdue()
+            self.loop.kick()
+            await self.assumed_pods.read_back_overdue()

@@ -25,7 +25,7 @@ async def test_a_node_with_its_ledger() -> None:
     sheet = node_dump(world.engine, "n")
     assert sheet is not None
     revision = sheet.pop("revision")
-    assert revision == world.engine.state.nodes["n"].revision
+    assert revision == world.engine.cache.nodes["n"].revision
     assert sheet == {
         "node": "n",
         "exists": True,

@@ -20,7 +20,7 @@ async def test_room_for_which_another_scheduler_has_evicted_is_not_taken(
         rack.server.store.patch("pods", "theirs", {"status": {"nominatedNodeName": "n"}}, "default", "status")
         async with operating(rack.server, tmp_path, monkeypatch) as runtime:
             await until(lambda: all(mirror.synced for mirror in runtime.sources.mirrors))
-            assert set(runtime.engine.state.nodes["n"].nominees) == {
+            assert set(runtime.engine.cache.nodes["n"].nominees) == {
                 rack.server.store.get("pods", "theirs", "default")["metadata"]["uid"]
             }
             rack.create([pinned("ours", 8)])

@@ -47,7 +47,7 @@ async def test_pages_after_some_work(tmp_path: Path, monkeypatch: pytest.MonkeyP
         async with operating(rack.server, tmp_path, monkeypatch) as runtime:
             await until(lambda: rack.unbound() == ["big"])
             await until(lambda: runtime.engine.queue_numbers().unschedulable == 1)
-            await until(lambda: not runtime.engine.state.assumed)
+            await until(lambda: not runtime.engine.cache.assumed)
             page, nodes = await asyncio.gather(scrape(runtime, "/metrics"), scrape(runtime, "/metrics/nodes"))
     expected = {
         ("scheduler_schedule_attempts_total", attempt("scheduled")): 1.0,

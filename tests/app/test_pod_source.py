@@ -29,7 +29,7 @@ async def test_a_new_list_reads_only_what_is_new_in_it(tmp_path: Path, monkeypat
         async with operating(rack.server, tmp_path, monkeypatch) as runtime:
             engine = runtime.engine
             await until(lambda: engine.ready)
-            await until(lambda: [seen.started for seen in engine.state.nodes["n"].pods.values()] == [True])
+            await until(lambda: [seen.started for seen in engine.cache.nodes["n"].pods.values()] == [True])
             await until(lambda: engine.queue_numbers().unschedulable == 1)
             conditions = rack.server.store.get("pods", "waits", "default")["metadata"]["resourceVersion"]
             await until(lambda: [seen.resource_version for seen in engine.waiting()] == [conditions])
@@ -37,7 +37,7 @@ async def test_a_new_list_reads_only_what_is_new_in_it(tmp_path: Path, monkeypat
             for mirror in runtime.sources.essential:
                 await mirror.refresh()
             assert read == ["foreign"]
-            assert ([seen.key.name for seen in engine.waiting()], len(engine.state.node_of)) == (["waits"], 1)
+            assert ([seen.key.name for seen in engine.waiting()], len(engine.cache.node_of)) == (["waits"], 1)
 
 
 async def test_other_schedulers_pods_count_when_they_are_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,4 +49,4 @@ async def test_other_schedulers_pods_count_when_they_are_bound(tmp_path: Path, m
         assert runtime.engine.waiting() == []
         rack.server.store.delete("pods", "foreign", "default")
         rack.create([pod("placed", scheduler="other", node="n")])
-        await until(lambda: len(runtime.engine.state.node_of) == 2)
+        await until(lambda: len(runtime.engine.cache.node_of) == 2)

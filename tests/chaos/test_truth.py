@@ -187,5 +187,5 @@ def test_pods_that_only_one_of_both_knows_are_noticed(held: tuple[str, Holding])
 def test_totals_that_are_not_sums_are_noticed(server: ApiServer, held: tuple[str, Holding]) -> None:
     engine = rebuilt(server.store, Settings())
     assert unbalanced(engine) == []
-    engine.state.nodes["quad-0"].ledger.numa[0][GPU] += 1
+    engine.cache.nodes["quad-0"].ledger.numa[0][GPU] += 1
     assert unbalanced(engine) == ["quad-0: wrong totals"]

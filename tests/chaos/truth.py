@@ -52,12 +52,12 @@ def rebuilt(store: DirectStore, settings: Settings) -> Scheduler:
 
 def ledgers(engine: Scheduler) -> Ledgers:
     """Who holds what on every node, as the engine believes."""
-    return {name: dict(record.ledger.holdings) for name, record in engine.state.nodes.items() if record.pods}
+    return {name: dict(record.ledger.holdings) for name, record in engine.cache.nodes.items() if record.pods}
 
 
 def unbalanced(engine: Scheduler) -> list[str]:
     """Nodes whose running totals are not the sums of what their pods hold."""
-    records = engine.state.nodes.values()
+    records = engine.cache.nodes.values()
     return [f"{record.name}: wrong totals" for record in records if record.ledger != Ledger.of(record.ledger)]
 
 
@@ -87,4 +87,4 @@ def placeable(engine: Scheduler, store: DirectStore) -> list[str]:
 
 def _fits(engine: Scheduler, pod: Pod) -> bool:
     klass = engine.classes.of(pod)
-    return klass is not None and isinstance(engine.desk.decider.decide(klass), Placement)
+    return klass is not None and isinstance(engine.handle.selector.decide(klass), Placement)

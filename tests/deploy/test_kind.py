@@ -63,7 +63,7 @@ def decide(server: ApiServer, name: str) -> Placement | Unschedulable:
     klass = engine.classes.of(pod)
     assert klass is not None
     assert not pod.problem
-    return engine.desk.decider.decide(klass)
+    return engine.handle.selector.decide(klass)
 
 
 def test_files_that_the_steps_name_exist() -> None:

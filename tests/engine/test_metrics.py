@@ -36,17 +36,17 @@ async def test_a_wait_lasts_from_the_first_sight_to_the_bind_and_knows_its_attem
     world.waits(make_pod("big", 4000))
     await world.settle()
     assert dict(world.engine.queue.refused()) == {(Reason.RESOURCES, "koord-numa"): 1}
-    assert world.engine.meter.rejections == {"resources": 1}
+    assert world.engine.metrics.rejections == {"resources": 1}
     world.clock.now += 100
     world.engine.observe_node("MODIFIED", make_node("n", cpu=8))
     await world.settle()
-    meter = world.engine.meter
+    meter = world.engine.metrics
     assert world.nodes_of() == {"big": "n"}
     assert meter.waited == {"2": histogram(WAIT_BUCKETS, 100.0)}
     assert meter.tries == histogram(ATTEMPT_BUCKETS, 2)
     counts = {result: durations.count for (result, _), durations in meter.attempts.items()}
     assert counts == {Result.UNSCHEDULABLE: 1, Result.SCHEDULED: 1}
-    assert (world.engine.desk.waits, dict(world.engine.queue.refused())) == ({}, {})
+    assert (world.engine.handle.waits, dict(world.engine.queue.refused())) == ({}, {})
 
 
 async def test_a_bind_that_fails_is_an_error_and_the_wait_goes_on() -> None:
@@ -60,17 +60,17 @@ async def test_a_bind_that_fails_is_an_error_and_the_wait_goes_on() -> None:
     world.server.fail = fail
     world.waits(make_pod("a"))
     await world.settle()
-    assert world.engine.meter.attempts[Result.ERROR, "koord-numa"].count == 1
+    assert world.engine.metrics.attempts[Result.ERROR, "koord-numa"].count == 1
     world.clock.now += 60
     await world.settle()
-    assert world.engine.meter.waited == {"2": histogram(WAIT_BUCKETS, 60.0)}
+    assert world.engine.metrics.waited == {"2": histogram(WAIT_BUCKETS, 60.0)}
 
 
 async def test_nothing_is_remembered_of_pods_that_are_gone() -> None:
     world = make_world()
     world.waits(make_pod("a"), make_pod("b"))
     await world.settle()
-    assert set(world.engine.desk.waits) == {"uid-a", "uid-b"}
+    assert set(world.engine.handle.waits) == {"uid-a", "uid-b"}
     world.engine.observe_waiting("DELETED", make_pod("a"))
     world.engine.replace_waiting([])
-    assert world.engine.desk.waits == {}
+    assert world.engine.handle.waits == {}

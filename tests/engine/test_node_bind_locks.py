@@ -30,8 +30,8 @@ def slow_world(topology: NodeResourceTopology) -> tuple[World, SlowServer]:
     world, server = make_world(make_node("node")), SlowServer()
     world.engine.observe_topology("ADDED", topology)
     world.server = server
-    binding = world.engine.scheduler._binding
-    world.engine.scheduler._binding = replace(binding, outside=replace(binding.outside, binder=server))
+    binding = world.engine.loop._binding
+    world.engine.loop._binding = replace(binding, outside=replace(binding.outside, binder=server))
     return world, server
 
 
@@ -46,7 +46,7 @@ async def begin(world: World, *pods: Pod) -> list[asyncio.Task[None]]:
     world.waits(*pods)
     tasks = []
     for pod in pods:
-        tasks.append(asyncio.create_task(world.engine.scheduler.schedule_one(pod)))
+        tasks.append(asyncio.create_task(world.engine.loop.schedule_one(pod)))
         await asyncio.sleep(0)
     for _ in range(10):
         await asyncio.sleep(0)

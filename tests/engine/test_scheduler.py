@@ -20,7 +20,7 @@ async def test_a_pod_is_bound_to_the_node_that_fits_and_people_are_told() -> Non
     assert world.diary.events[0][2].startswith(
         "Successfully assigned default/pod to large: no NUMA alignment was attempted"
     )
-    assert world.engine.state.assumed["uid-pod"].confirmed == world.clock.now
+    assert world.engine.cache.assumed["uid-pod"].confirmed == world.clock.now
 
 
 async def test_a_pod_that_fits_nowhere_waits_with_numbers_and_is_told_once() -> None:
@@ -64,7 +64,7 @@ async def test_room_that_comes_free_wakes_the_pod_that_waits_for_it() -> None:
 async def test_pods_that_are_not_to_be_placed_are_never_tried(changes: dict[str, object]) -> None:
     world = make_world(make_node("node"))
     world.waits(replace(make_pod("pod"), **changes))  # type: ignore[arg-type]  # changes are named fields
-    assert world.engine.scheduler.next_pod() is None
+    assert world.engine.loop.next_pod() is None
 
 
 async def test_a_gate_that_is_lifted_lets_the_pod_go() -> None:
@@ -80,7 +80,7 @@ async def test_a_gate_that_is_lifted_lets_the_pod_go() -> None:
 async def test_a_malformed_pod_is_told_and_not_tried() -> None:
     world = make_world(make_node("node"))
     world.waits(make_pod("pod", problem="annotation x is not JSON"))
-    assert world.engine.scheduler.next_pod() is None
+    assert world.engine.loop.next_pod() is None
     assert world.diary.events == [("pod", "FailedScheduling", "the pod cannot be understood: annotation x is not JSON")]
 
 
@@ -200,10 +200,10 @@ async def test_nothing_is_decided_or_written_without_the_lease() -> None:
     world.lease.held = False
     assert await world.step() is None
     world.lease.held = True
-    pod = world.engine.scheduler.next_pod()
+    pod = world.engine.loop.next_pod()
     assert pod is not None
     world.lease.held = False
-    await world.engine.scheduler.schedule_one(pod)
+    await world.engine.loop.schedule_one(pod)
     assert (world.server.calls, world.ledgers()) == ([], {"node": {}})
     world.lease.held = True
     await world.settle()
@@ -227,12 +227,12 @@ async def test_a_pod_that_is_created_anew_is_another_pod() -> None:
     old = make_pod("pod")
     new = replace(old, key=replace(old.key, uid="uid-new"))
     world.waits(old)
-    popped = world.engine.scheduler.next_pod()
+    popped = world.engine.loop.next_pod()
     assert popped == old
     world.engine.observe_waiting("DELETED", old)
     world.server.pods.clear()
     world.waits(new)
-    await world.engine.scheduler.schedule_one(old)
+    await world.engine.loop.schedule_one(old)
     await world.settle()
     assert {uid: pod.node for uid, pod in world.server.pods.items()} == {"uid-new": "node"}
     assert set(world.ledgers()["node"]) == {"uid-new"}
@@ -255,14 +255,14 @@ async def test_whatever_breaks_at_any_await_the_ledger_is_as_before(point: str, 
             raise blow
 
     world.server.fail = fail
-    pod = world.engine.scheduler.next_pod()
+    pod = world.engine.loop.next_pod()
     assert pod is not None
     try:
-        await world.engine.scheduler.schedule_one(pod)
+        await world.engine.loop.schedule_one(pod)
     except blow:
         assert "uid-pod" in world.engine.queue
     assert world.ledgers() == before
-    assert world.engine.state.assumed == {}
+    assert world.engine.cache.assumed == {}
 
 
 async def test_confirmed_pods_that_nobody_shows_are_read_back() -> None:
@@ -271,9 +271,9 @@ async def test_confirmed_pods_that_nobody_shows_are_read_back() -> None:
     await world.settle()
     del world.server.pods["uid-gone"]
     world.clock.now += 60
-    await world.engine.aftercare.read_back_overdue()
+    await world.engine.assumed_pods.read_back_overdue()
     assert set(world.ledgers()["node"]) == {"uid-there"}
-    assert world.engine.state.assumed == {}
+    assert world.engine.cache.assumed == {}
 
 
 async def test_a_kubelet_that_refuses_rests_for_that_class_only() -> None:
@@ -287,7 +287,7 @@ async def test_a_kubelet_that_refuses_rests_for_that_class_only() -> None:
     assert "1 node(s) had a kubelet that just refused such a pod" in world.engine.explain("uid-twin")
     assert world.diary.reasons("node") == ["KubeletRefusal"]
     world.clock.now += 31
-    world.engine.aftercare.end_rests()
+    world.engine.assumed_pods.end_rests()
     await world.settle()
     assert world.nodes_of()["twin"] == "node"
 

@@ -167,9 +167,9 @@ class World:
 
     async def step(self) -> Pod | None:
         """Try the pod whose turn it is."""
-        pod = self.engine.scheduler.next_pod()
+        pod = self.engine.loop.next_pod()
         if pod is not None:
-            await self.engine.scheduler.schedule_one(pod)
+            await self.engine.loop.schedule_one(pod)
         return pod
 
     async def settle(self, limit: int = 1000) -> None:
@@ -185,7 +185,7 @@ class World:
 
     def ledgers(self) -> dict[str, dict[str, object]]:
         """What every node's ledger holds."""
-        return {name: dict(record.ledger.holdings) for name, record in self.engine.state.nodes.items()}
+        return {name: dict(record.ledger.holdings) for name, record in self.engine.cache.nodes.items()}
 
 
 def make_world(*nodes: Node, settings: str | Settings = "", synced: bool = True) -> World:

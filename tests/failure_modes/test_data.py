@@ -73,7 +73,7 @@ async def test_a_topology_that_vanishes_leaves_pods_and_books_as_they_are() -> N
     world.clock.now += 5
     await world.settle()
     assert world.nodes_of() == {"first": "node", "second": "node"}
-    held = [holding.cpus for holding in world.engine.state.nodes["node"].ledger]
+    held = [holding.cpus for holding in world.engine.cache.nodes["node"].ledger]
     assert not held[0] & held[1]
 
 
@@ -164,7 +164,7 @@ async def test_a_foreign_scheduler_that_overcommits_is_counted_and_not_fought() 
     await world.settle()
     assert world.nodes_of() == {"ours": "node", "next": ""}
     assert not [call for call in world.server.calls if call.startswith("evict")]
-    assert world.engine.state.nodes["node"].room == -2000
+    assert world.engine.cache.nodes["node"].room == -2000
 
 
 async def test_an_old_status_on_a_pod_without_a_node_is_ignored_and_overwritten() -> None:
@@ -174,7 +174,7 @@ async def test_an_old_status_on_a_pod_without_a_node_is_ignored_and_overwritten(
     world.waits(replace(taken, assignment=Assignment(cpus=CpuSet.parse("6-7"))), aligned("other"))
     assert world.ledgers() == {"node": {}}
     await world.settle()
-    held = {holding.pod.name: holding.cpus for holding in world.engine.state.nodes["node"].ledger}
+    held = {holding.pod.name: holding.cpus for holding in world.engine.cache.nodes["node"].ledger}
     assert {uid.removeprefix("uid-"): notes["cpus"] for uid, notes in world.server.annotations.items()} == {
         name: str(cpus) for name, cpus in held.items()
     }
@@ -188,7 +188,7 @@ async def test_pods_on_a_node_that_does_not_exist_stop_nobody() -> None:
     await world.settle()
     assert world.nodes_of() == {"pod": "node"}
     world.engine.observe_bound("DELETED", bound(make_pod("lost", 1000), "missing"))
-    assert "missing" not in world.engine.state.nodes
+    assert "missing" not in world.engine.cache.nodes
 
 
 async def test_two_owners_of_cpus_are_said_on_the_node_once() -> None:
@@ -222,11 +222,11 @@ async def test_any_mixture_of_old_and_new_facts_overcommits_nothing(seed: int) -
         world.engine.observe_topology("MODIFIED", dice.choice(topologies))
         for pod in dice.sample(shown, min(3, len(shown))):
             _show(world, pod)
-    ledger = world.engine.state.nodes["node"].ledger
+    ledger = world.engine.cache.nodes["node"].ledger
     assert sum(len(holding.cpus) for holding in ledger) == len(CpuSet(ledger.bits)) <= 8
 
 
 def _show(world: World, pod: Pod) -> None:
     cpus = CpuSet.parse(world.server.annotations[pod.key.uid]["cpus"])
-    assignment = world.engine.state.nodes["node"].ledger.holdings[pod.key.uid]
+    assignment = world.engine.cache.nodes["node"].ledger.holdings[pod.key.uid]
     world.engine.observe_bound("MODIFIED", replace(pod, assignment=Assignment(cpus=cpus, numa=assignment.numa)))

@@ -46,7 +46,7 @@ async def hot_loop(world: World, refusing: set[str], seconds: int) -> tuple[int,
             pod = None
         else:
             world.clock.now += 1
-            world.engine.aftercare.end_rests()
+            world.engine.assumed_pods.end_rests()
     return made, places
 
 
@@ -55,7 +55,7 @@ async def test_a_controller_cannot_run_in_circles() -> None:
     made, places = await hot_loop(world, {"node"}, HOUR)
     assert made - 1 == len(places)
     assert 5 <= len(places) <= 12  # rests of 30 s, 1, 2, 4, 8 minutes, then 10 minutes each
-    assert world.engine.meter.refusals == {"UnexpectedAdmissionError": len(places)}
+    assert world.engine.metrics.refusals == {"UnexpectedAdmissionError": len(places)}
 
 
 async def test_the_next_pod_goes_to_another_node() -> None:
@@ -72,7 +72,7 @@ async def test_every_refusal_is_counted_once_and_said_on_the_node(reason: str) -
     refused = bound(make_pod("pod"), "node", phase="Failed", reason=reason)
     for _ in range(3):
         world.engine.observe_bound("MODIFIED", refused)
-    assert world.engine.meter.refusals == {reason: 1}
+    assert world.engine.metrics.refusals == {reason: 1}
     assert world.diary.reasons("node") == ["KubeletRefusal"]
     assert reason in world.diary.events[0][2]
 
@@ -81,4 +81,4 @@ async def test_every_refusal_is_counted_once_and_said_on_the_node(reason: str) -
 async def test_other_failures_are_no_refusals(reason: str) -> None:
     world = make_world(make_node("node"))
     world.engine.observe_bound("MODIFIED", bound(make_pod("pod"), "node", phase="Failed", reason=reason))
-    assert not world.engine.meter.refusals
+    assert not world.engine.metrics.refusals

@@ -24,7 +24,7 @@ TRIGGERS: Any = triggers
 
 
 class Listener:
-    """An engine and a rebind desk that only listen."""
+    """An engine and a rebind handle that only listen."""
 
     settings = Settings()
 

@@ -45,7 +45,7 @@ async def test_a_step_that_is_refused_ends_it_and_a_second_one_completes_the_wor
         assert len(world.moved) == step
         assert world.complaints() == []
         assert world.ledger_is_true(runtime)
-        assert not runtime.engine.state.nodes[NODE].locked
+        assert not runtime.engine.cache.nodes[NODE].locked
         world.server.faults.remove(fault)
         world.ask("second")
         await repacked(world, "second")
@@ -88,7 +88,7 @@ async def test_a_process_that_dies_at_any_step_is_followed_by_one_that_completes
             world.ask()
             await until(lambda: world.server.faults.hits(hanging))
             await until(lambda: not arrives or len(world.moved) > step)
-            assert runtime.engine.state.nodes[NODE].locked
+            assert runtime.engine.cache.nodes[NODE].locked
         world.server.faults.remove(hanging)
         begun = world.status()["startTime"]
         assert (world.phase(), world.complaints()) == ("Pending", [])
@@ -128,7 +128,7 @@ async def test_a_lost_lease_ends_it_between_steps_and_the_next_leader_goes_on(tm
         await until(lambda: world.server.faults.hits(answers))
         lost = world.server.faults.add(renewals)
         await until(lambda: not first.lease.fresh(), 10)
-        await until(lambda: not first.engine.state.nodes[NODE].locked, 10)
+        await until(lambda: not first.engine.cache.nodes[NODE].locked, 10)
         assert len(world.moved) == step + 1
         assert world.phase() == "Pending"
         world.server.faults.remove(lost)
@@ -257,7 +257,7 @@ async def test_a_pod_that_another_scheduler_puts_on_planned_cpus_ends_it(tmp_pat
             world.ask()
             status = await world.ended()
             assert status["phase"] == "Failed", status
-            held = [cpu for cpus in runtime.engine.state.nodes[NODE].ledger for cpu in cpus.cpus]
+            held = [cpu for cpus in runtime.engine.cache.nodes[NODE].ledger for cpu in cpus.cpus]
             await until(lambda: world.ledger_is_true(runtime))
             assert len(held) == len(set(held)) or "intruder" in str(world.seats())
 
@@ -272,7 +272,7 @@ async def test_a_watch_that_lags_keeps_the_node_locked(tmp_path: Path) -> None:
         world.server.store.create(pod("late", 2))
         reads = len(world.server.requests)
         await until(lambda: len(world.server.requests) > reads + 2)  # the pod is read back: nothing new is believed yet
-        assert runtime.engine.state.nodes[NODE].locked
+        assert runtime.engine.cache.nodes[NODE].locked
         assert len(world.moved) == 1
         world.server.faults.remove(lag)
         await repacked(world, "tidy")
@@ -289,7 +289,7 @@ async def test_a_missing_right_to_answer_keeps_the_node_as_it_is(
         await until(lambda: world.server.faults.hits(fault) > 3)
         assert "missing rule: patch rebindresources/status.scheduling.koordinator.sh" in caplog.text
         assert world.seats() == FRAGMENTED
-        assert not runtime.engine.state.nodes[NODE].locked
+        assert not runtime.engine.cache.nodes[NODE].locked
         world.server.faults.remove(fault)
         await repacked(world, "tidy")
 

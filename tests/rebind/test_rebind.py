@@ -105,7 +105,7 @@ async def test_pods_created_meanwhile_wait_and_are_placed_right_after(tmp_path: 
 
         def watch(_: str, found: dict[str, Any]) -> None:
             placed = found["spec"].get("nodeName") and found["metadata"]["name"] not in FRAGMENTED
-            if placed and runtime.engine.state.nodes[NODE].locked:
+            if placed and runtime.engine.cache.nodes[NODE].locked:
                 bound_while_locked.append(found["metadata"]["name"])
             if world.moved and world.server.store.find("pods", "late", "default") is None:
                 world.server.store.create(pod("late", 4))  # in the very moment of the first step
@@ -209,7 +209,7 @@ async def test_a_deleted_rebind_ends_between_two_steps(tmp_path: Path) -> None:
         world.server.subscribe("pods", delete)
         world.ask()
         await until(lambda: not world.server.store.find(RESOURCE, "tidy"))
-        await until(lambda: not runtime.engine.state.nodes[NODE].locked)
+        await until(lambda: not runtime.engine.cache.nodes[NODE].locked)
         assert len(world.moved) == 1
         assert world.ledger_is_true(runtime)
         world.ask("other")

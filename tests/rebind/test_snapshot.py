@@ -40,7 +40,7 @@ def world_of(*pods: Pod, settings: str = "") -> World:
 
 def seen(world: World) -> NodeLayout:
     """The board of the node."""
-    found = layout_of_node(world.engine.state, NODE.name, world.engine.settings)
+    found = layout_of_node(world.engine.cache, NODE.name, world.engine.settings)
     assert isinstance(found, NodeLayout), found
     return found
 
@@ -62,9 +62,9 @@ KEPT = Nominee(WAITING, holding_of(WAITING, Assignment(cpus=CpuSet.parse("0-5"))
 def test_room_kept_for_a_pod_that_waits_for_others_to_leave_is_left_alone() -> None:
     world = world_of(CROSSING, THEIRS, LEAVING)
     assert planned(world) == {"crossing": "4-7"}
-    world.engine.state.nominate(NODE.name, KEPT)
+    world.engine.cache.nominate(NODE.name, KEPT)
     assert planned(world) == {}
-    world.engine.state.withdraw(NODE.name, WAITING.key.uid)
+    world.engine.cache.withdraw(NODE.name, WAITING.key.uid)
     assert planned(world) == {"crossing": "4-7"}
 
 
@@ -72,14 +72,14 @@ def test_room_that_is_kept_since_the_plan_was_made_ends_the_rebind() -> None:
     world = world_of(CROSSING, THEIRS, LEAVING)
     before, move = seen(world), Move(CROSSING.key, CpuSet.parse("6-9"), CpuSet.parse("4-7"))
     assert obstacle(seen(world), before, move) == ""
-    world.engine.state.nominate(NODE.name, KEPT)
+    world.engine.cache.nominate(NODE.name, KEPT)
     assert obstacle(seen(world), before, move) == "CPUs 4-5 were given to somebody else, or are kept for somebody"
 
 
 def test_a_nominee_that_is_there_by_now_is_a_pod_like_any_other() -> None:
     arrived = seated("waiting", "1-2")
     world = world_of(arrived)
-    world.engine.state.nominate(NODE.name, KEPT)
+    world.engine.cache.nominate(NODE.name, KEPT)
     assert [one.pod.name for one in seen(world).tenants] == ["waiting"]
 
 

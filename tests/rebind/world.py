@@ -131,7 +131,7 @@ class World:
     def ledger_is_true(self, runtime: Runtime) -> bool:
         """Does the scheduler's ledger of the node say what the annotations say?"""
         bound = [parse_pod(found) for found in self.server.store.list("pods", fields=f"spec.nodeName={NODE}")]
-        return runtime.engine.state.nodes[NODE].ledger == Ledger.of(map(holding_of, bound))
+        return runtime.engine.cache.nodes[NODE].ledger == Ledger.of(map(holding_of, bound))
 
     def follow(self) -> None:
         """Note from now on whose CPUs are changed."""

@@ -68,21 +68,21 @@ def fits_zones(
         return None
     if topology is None or topology.kubelet.topology_policy is not KubeletPolicy.SINGLE_NUMA_NODE:
         return None
-    desk = _Desk(topology.zones, qos, allocatable)
+    handle = _Desk(topology.zones, qos, allocatable)
     if topology.kubelet.topology_scope is KubeletScope.POD:
-        return desk.refuse("cannot align pod", aligned_request(pod))
-    return _fit_containers(pod.containers, desk)
+        return handle.refuse("cannot align pod", aligned_request(pod))
+    return _fit_containers(pod.containers, handle)
 
 
-def _fit_containers(containers: Sequence[Container], desk: "_Desk") -> Rejection | None:
+def _fit_containers(containers: Sequence[Container], handle: "_Desk") -> Rejection | None:
     """Init containers one by one against untouched zones, then app containers that consume what they get."""
     ordered = sorted(containers, key=lambda c: c.kind is ContainerKind.APP)
     for container in ordered:
-        refusal = desk.refuse(_MESSAGES[container.kind], container.requests, container.name)
+        refusal = handle.refuse(_MESSAGES[container.kind], container.requests, container.name)
         if refusal is not None:
             return refusal
         if container.kind is ContainerKind.APP:
-            desk.take(container.requests)
+            handle.take(container.requests)
     return None
 
 

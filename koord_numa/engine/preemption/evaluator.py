@@ -22,8 +22,8 @@ from koord_numa.core.verdicts import Unschedulable
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.topology_lag import speaks_of_others
+from koord_numa.engine.handle import Handle
 from koord_numa.engine.queue.request_class import RequestClass
-from koord_numa.engine.schedule_one import SchedulingState
 
 CHUNK: Final = 64
 """So many nodes are glanced at before others get their turn."""
@@ -40,8 +40,8 @@ class Evaluator:
     counted; ``outdated`` has, by node, the version of a topology that did not follow when pods left.
     """
 
-    def __init__(self, desk: SchedulingState) -> None:
-        self._desk = desk
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
         self.budgets: dict[tuple[str, str], DisruptionBudget] | None = None
         self.evicted: set[str] = set()
         self.outdated: dict[str, str] = {}
@@ -59,7 +59,7 @@ class Evaluator:
 
     def forget_the_gone(self) -> None:
         """Victims that have left need not be remembered."""
-        self.evicted.intersection_update(self._desk.state.node_of)
+        self.evicted.intersection_update(self._handle.cache.node_of)
 
     async def plan(
         self, pod: Pod, klass: RequestClass, verdict: Unschedulable, only: Collection[str] | None = None
@@ -69,7 +69,7 @@ class Evaluator:
 
         No more than ``candidateNodes`` are tried out: of those whose amounts would suffice, the ones with most CPU free, then by name.
         """
-        ask, terms = self._desk.decider.ask_now(klass), self.terms(klass)
+        ask, terms = self._handle.selector.ask_now(klass), self.terms(klass)
         everywhere = refuse_everywhere(ask)
         if everywhere is not None and not everywhere.resolvable:
             return None
@@ -83,7 +83,7 @@ class Evaluator:
             if site is not None and useless.get(name) != self._state_of(site) and may_help(ask, site):
                 promising.append((-site.seen.room, name))
         found = []
-        for _, name in sorted(promising)[: self._desk.settings.preemption.candidate_nodes]:
+        for _, name in sorted(promising)[: self._handle.settings.preemption.candidate_nodes]:
             await asyncio.sleep(0)
             site = self._site(pod, klass, name)
             clearance = None if site is None else select_victims_on_node(ask, site, terms)
@@ -96,13 +96,13 @@ class Evaluator:
     def repeats(self, pod: Pod, klass: RequestClass, clearance: PreemptionCandidate) -> bool:
         """Does the same node, in the state of this moment, give the same answer?"""
         site = self._site(pod, klass, clearance.node)
-        ask = self._desk.decider.ask_now(klass)
+        ask = self._handle.selector.ask_now(klass)
         return site is not None and select_victims_on_node(ask, site, self.terms(klass)) == clearance
 
     def confirms(self, pod: Pod, klass: RequestClass, clearance: PreemptionCandidate) -> bool:
         """Is it still right to evict those victims who have not been evicted yet?"""
         site = self._site(pod, klass, clearance.node)
-        ask = self._desk.decider.ask_now(klass)
+        ask = self._handle.selector.ask_now(klass)
         return site is not None and still_right(ask, site, self.terms(klass), clearance)
 
     def _site(self, pod: Pod, klass: RequestClass, node: str) -> PreemptionNode | None:
@@ -111,12 +111,12 @@ class Evaluator:
 
         Who has been evicted counts as leaving, though the watch may not have shown it yet.
         """
-        record = self._desk.state.nodes.get(node)
-        if record is None or self._desk.decider.bars_of(klass)(node):
+        record = self._handle.cache.nodes.get(node)
+        if record is None or self._handle.selector.bars_of(klass)(node):
             return None
         if speaks_of_others(record) or self._is_outdated(record):
             return None
-        assumed = self._desk.state.assumed
+        assumed = self._handle.cache.assumed
         site = record.site_for(pod, frozenset(uid for uid in record.pods if uid in assumed))
         if site is None or not site.trusted:
             return None
@@ -134,8 +134,8 @@ class Evaluator:
     def terms(self, klass: RequestClass) -> EvictionTerms:
         """The rules of the class, and the budgets of this moment."""
         budgets = [budget for _, budget in sorted((self.budgets or {}).items())]
-        return EvictionTerms(self._desk.decider.rules_of(klass), budgets, self._desk.state.index.namespaces)
+        return EvictionTerms(self._handle.selector.rules_of(klass), budgets, self._handle.cache.index.namespaces)
 
     def _state_of(self, site: PreemptionNode) -> State:
-        record = self._desk.state.nodes[site.seen.node.name]
+        record = self._handle.cache.nodes[site.seen.node.name]
         return record.revision, sum(pod.deleting for pod in site.pods.values()), len(site.assumed)

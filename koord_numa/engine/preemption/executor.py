@@ -20,12 +20,12 @@ from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.verdicts import Unschedulable
 from koord_numa.engine.binding import NotLeader
+from koord_numa.engine.handle import Handle
 from koord_numa.engine.pod_status.messages import why_everywhere
 from koord_numa.engine.preemption.evaluator import Evaluator
 from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.queue.scheduling_queue import pause, turn_of
-from koord_numa.engine.schedule_one import SchedulingState
 from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone
 
 log = getLogger(__name__)
@@ -42,9 +42,9 @@ PLANS: Final = 3
 class Executor:
     """One per engine. ``consider`` is called when a pod fits nowhere; the rest happens in ``run``."""
 
-    def __init__(self, desk: SchedulingState) -> None:
-        self._desk = desk
-        self.planner = Evaluator(desk)
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self.planner = Evaluator(handle)
         self._agenda: dict[RequestClass, frozenset[str] | None] = {}  # with the nodes to look at; None: all
         self._hopeless: dict[RequestClass, None] = {}  # nothing helped them when all nodes were looked at
         self._freed: set[str] = set()  # nodes that somebody has left since the last look
@@ -59,7 +59,7 @@ class Executor:
 
     def consider(self, _pod: Pod, klass: RequestClass, _verdict: Unschedulable) -> None:
         """No node takes this class: its pods are looked at as soon as there is time (``AfterUnschedulable``)."""
-        if self._desk.settings.preemption.enabled:
+        if self._handle.settings.preemption.enabled:
             self._agenda[klass] = None
             self._news.set()
 
@@ -75,17 +75,17 @@ class Executor:
 
     def look_again(self) -> None:
         """Time has passed: pauses may be over, pods have left, and a node that was freed may still be too small."""
-        now, patience = self._desk.outside.clock(), self._desk.settings.preemption.topology_patience_seconds
+        now, patience = self._handle.dependencies.clock(), self._handle.settings.preemption.topology_patience_seconds
         for uid, (until, klass) in list(self._pauses.items()):
             if until <= now:
                 del self._pauses[uid]
                 self._agenda[klass] = None
-        for nomination in self._desk.nominations:
-            if not self._desk.nominations.may_still_fit(nomination, patience):
+        for nomination in self._handle.nominator:
+            if not self._handle.nominator.may_still_fit(nomination, patience):
                 self._agenda[nomination.klass] = None
         freed, self._freed = frozenset(self._freed), set()
         for klass in list(self._hopeless) if freed else ():
-            if self._desk.queue.pods_of(klass):
+            if self._handle.queue.pods_of(klass):
                 self._agenda.setdefault(klass, freed)
             else:
                 del self._hopeless[klass]
@@ -103,7 +103,7 @@ class Executor:
         self, pod: Pod, klass: RequestClass, verdict: Unschedulable
     ) -> tuple[str, PreemptionCandidate | None]:
         """What would be said to a pod that fits nowhere, and the room that would be made for it. Nothing is done."""
-        if not self._desk.settings.preemption.enabled or self.planner.budgets is None:
+        if not self._handle.settings.preemption.enabled or self.planner.budgets is None:
             return "", None
         if not pod.preempts:
             return NEVER, None
@@ -118,19 +118,19 @@ class Executor:
         while self._agenda and self.planner.budgets is not None:
             klass = min(self._agenda, key=lambda klass: (-klass.priority, klass.number))
             only = self._agenda.pop(klass)
-            for pod in sorted(self._desk.queue.pods_of(klass), key=turn_of):
+            for pod in sorted(self._handle.queue.pods_of(klass), key=turn_of):
                 if not await self._serve(pod, klass, only):
                     break
 
     async def _serve(self, pod: Pod, klass: RequestClass, only: frozenset[str] | None) -> bool:
         """See to one pod that waits; may another one of its class have more luck?"""
-        desk, uid = self._desk, pod.key.uid
-        verdict = desk.queue.verdict(uid)
+        handle, uid = self._handle, pod.key.uid
+        verdict = handle.queue.verdict(uid)
         if verdict is None:
             return False  # the class is being tried again
-        if uid not in desk.waiting or uid in desk.in_flight:
+        if uid not in handle.waiting or uid in handle.in_flight:
             return True
-        nomination = desk.nominations.of(uid)
+        nomination = handle.nominator.of(uid)
         if nomination is not None:
             if self._goes_on(nomination, verdict):
                 return True
@@ -146,13 +146,13 @@ class Executor:
     def _goes_on(self, nomination: Nomination, verdict: Unschedulable) -> bool:
         """Is the node that is being freed still one on which waiting makes sense?"""
         rejection = verdict.rejections.get(nomination.node)
-        patience = self._desk.settings.preemption.topology_patience_seconds
+        patience = self._handle.settings.preemption.topology_patience_seconds
         resolvable = rejection is not None and rejection.resolvable
-        return resolvable and self._desk.nominations.may_still_fit(nomination, patience)
+        return resolvable and self._handle.nominator.may_still_fit(nomination, patience)
 
     def _mind_what_is_published(self, nomination: Nomination) -> None:
         """Where a kubelet chooses, a topology that did not follow for so long is no ground for evicting anybody else."""
-        record = self._desk.state.nodes.get(nomination.node)
+        record = self._handle.cache.nodes.get(nomination.node)
         if record is None or record.inventory is not None or nomination.cleared is None or nomination.shown is None:
             return
         if record.version == nomination.shown:
@@ -169,7 +169,7 @@ class Executor:
             self._hopeless.pop(klass, None)
             if self._is_free_to_act(pod) and self.planner.repeats(pod, klass, clearance):
                 return await self._carry_out(Nomination(pod, klass, clearance), verdict)
-        self._pause(pod.key.uid, klass, self._desk.settings.backoff.initial)
+        self._pause(pod.key.uid, klass, self._handle.settings.backoff.initial)
         return False
 
     def _nothing_helps(
@@ -177,111 +177,111 @@ class Executor:
     ) -> None:
         """Say so, and wait for somebody to leave, or for budgets to allow more."""
         self._hopeless[klass] = None
-        self._desk.nominations.end(pod.key.uid)  # what its status claims since before a restart
+        self._handle.nominator.end(pod.key.uid)  # what its status claims since before a restart
         if clearance is None:
-            self._desk.meter.preemptions["nothing helps"] += 1
+            self._handle.metrics.preemptions["nothing helps"] += 1
             self._say(pod.key, "", verdict)
             return
-        self._desk.meter.preemptions["protected"] += 1
+        self._handle.metrics.preemptions["protected"] += 1
         self._say(pod.key, PROTECTED, verdict)
         self._pause(pod.key.uid, klass, self._next_pause(pod.key.uid))
 
     async def _carry_out(self, nomination: Nomination, verdict: Unschedulable) -> bool:
-        desk, pod, clearance = self._desk, nomination.pod, nomination.clearance
-        displaced = [ended for key in clearance.displaced if (ended := desk.nominations.end(key.uid))]
-        desk.nominations.begin(nomination)
+        handle, pod, clearance = self._handle, nomination.pod, nomination.clearance
+        displaced = [ended for key in clearance.displaced if (ended := handle.nominator.end(key.uid))]
+        handle.nominator.begin(nomination)
         self._say(pod.key, _being_freed(clearance), verdict)
         for ended in displaced:
             self._agenda[ended.klass] = None
-            self._say(ended.pod.key, "", desk.queue.verdict(ended.pod.key.uid))
+            self._say(ended.pod.key, "", handle.queue.verdict(ended.pod.key.uid))
             await self._nominate_quietly(ended.pod.key, "")
         try:
             self._check(nomination)
             await self._check_pod(pod)
-            await desk.outside.binder.nominate(pod.key, clearance.node)
+            await handle.dependencies.binder.nominate(pod.key, clearance.node)
             await self._evict(nomination)
         except ClusterError as error:
             await self._give_up(nomination, error)
             return isinstance(error, Gone)
-        desk.meter.preemptions["nominated"] += 1
-        desk.meter.victims_each.add(len(clearance.victims))
+        handle.metrics.preemptions["nominated"] += 1
+        handle.metrics.victims_each.add(len(clearance.victims))
         self._failures.pop(pod.key.uid, None)
         return True
 
     async def _check_pod(self, pod: Pod) -> None:
         """Does the pod still wait, by the API server's own word? Raises ``Gone`` when not."""
-        seen = await self._desk.outside.binder.read_pod(pod.key)
+        seen = await self._handle.dependencies.binder.read_pod(pod.key)
         if seen.node or seen.deleting or seen.gated or seen.finished:
             raise Gone(f"pod {pod.key} waits no longer")
 
     async def _evict(self, nomination: Nomination) -> None:
         """Evict the victims, those under a budget first: if the API server refuses one, the others are spared."""
-        desk, pod = self._desk, nomination.pod
+        handle, pod = self._handle, nomination.pod
         message = f"Preempted by pod {pod.key.uid} on node {nomination.node}"
         budgets = self.planner.terms(nomination.klass).budgets
         for victim in sorted(nomination.clearance.victims, key=lambda victim: not protected(victim, budgets)):
             self._check(nomination)
             with suppress(Gone):
-                await desk.outside.binder.evict(victim.key, message)
-                desk.outside.recorder.event(victim.key, warning=False, reason=PREEMPTED, message=message)
-                desk.meter.victims += 1
+                await handle.dependencies.binder.evict(victim.key, message)
+                handle.dependencies.recorder.event(victim.key, warning=False, reason=PREEMPTED, message=message)
+                handle.metrics.victims += 1
             self.planner.evicted.add(victim.key.uid)
 
     def _check(self, nomination: Nomination) -> None:
         """The last look before an eviction. Raises ``NotLeader``, ``Gone`` or ``Conflict`` when it must not happen."""
-        desk, pod = self._desk, nomination.pod
-        if not desk.outside.lease.fresh():
+        handle, pod = self._handle, nomination.pod
+        if not handle.dependencies.lease.fresh():
             raise NotLeader("the lease is not held any more")
-        if desk.nominations.of(pod.key.uid) is not nomination or not self._is_free_to_act(pod):
+        if handle.nominator.of(pod.key.uid) is not nomination or not self._is_free_to_act(pod):
             raise Gone(f"pod {pod.key} needs no room any more")
         if not self.planner.confirms(pod, nomination.klass, nomination.clearance):
             raise Conflict(f"node {nomination.node} has changed: to evict these pods is not right any more")
 
     def _is_free_to_act(self, pod: Pod) -> bool:
-        return pod.key.uid in self._desk.waiting and pod.key.uid not in self._desk.in_flight
+        return pod.key.uid in self._handle.waiting and pod.key.uid not in self._handle.in_flight
 
     async def _give_up(self, nomination: Nomination, error: ClusterError) -> None:
-        desk, key = self._desk, nomination.pod.key
-        desk.meter.preemptions[type(error).__name__] += 1
+        handle, key = self._handle, nomination.pod.key
+        handle.metrics.preemptions[type(error).__name__] += 1
         log.info("no room is made for pod %s on node %s: %s", key, nomination.node, error)
         await self._take_back(nomination)
-        if isinstance(error, Gone) or key.uid not in desk.waiting:
+        if isinstance(error, Gone) or key.uid not in handle.waiting:
             return
         delay = self._next_pause(key.uid)
         if isinstance(error, Forbidden):
-            delay = desk.settings.parked_retry_seconds
-            desk.notices.warn(key, f"koord-numa lacks the right to {error.rule}")
+            delay = handle.settings.parked_retry_seconds
+            handle.conditions.warn(key, f"koord-numa lacks the right to {error.rule}")
         self._pause(key.uid, nomination.klass, delay)
 
     def _next_pause(self, uid: str) -> float:
         times = self._failures[uid] = self._failures.get(uid, 0) + 1
-        return pause(self._desk.settings.backoff, times, self._desk.outside.random())
+        return pause(self._handle.settings.backoff, times, self._handle.dependencies.random())
 
     def _pause(self, uid: str, klass: RequestClass, seconds: float) -> None:
-        self._pauses[uid] = (self._desk.outside.clock() + seconds, klass)
+        self._pauses[uid] = (self._handle.dependencies.clock() + seconds, klass)
 
     async def _take_back(self, nomination: Nomination) -> None:
         """Nothing is kept for the pod any more, and its status says so."""
         key = nomination.pod.key
-        if self._desk.nominations.of(key.uid) is not nomination:
+        if self._handle.nominator.of(key.uid) is not nomination:
             return
-        self._desk.nominations.end(key.uid)
-        self._say(key, "", self._desk.queue.verdict(key.uid))
+        self._handle.nominator.end(key.uid)
+        self._say(key, "", self._handle.queue.verdict(key.uid))
         await self._nominate_quietly(key, "")
 
     async def _nominate_quietly(self, pod: PodKey, node: str) -> None:
         """What a status says about a node that is not kept any more harms nobody."""
-        if not self._desk.outside.lease.fresh():
+        if not self._handle.dependencies.lease.fresh():
             return
         try:
-            await self._desk.outside.binder.nominate(pod, node)
+            await self._handle.dependencies.binder.nominate(pod, node)
         except ClusterError as error:
             log.info("the nomination of pod %s cannot be taken back now: %s", pod, error)
 
     def _say(self, pod: PodKey, remark: str, verdict: Unschedulable | None) -> None:
         """Tell the pod what becomes of its wait besides why it waits."""
-        if self._desk.notices.remark(pod.uid, remark) and verdict is not None:
-            self._desk.notices.waits(pod, why_everywhere(verdict))
+        if self._handle.conditions.remark(pod.uid, remark) and verdict is not None:
+            self._handle.conditions.waits(pod, why_everywhere(verdict))
 
 
 def _being_freed(clearance: PreemptionCandidate) -> str:

@@ -59,12 +59,12 @@ class RebindContext:
     @property
     def state(self) -> Cache:
         """What the engine knows."""
-        return self.engine.state
+        return self.engine.cache
 
     @property
     def outside(self) -> Dependencies:
         """The engine's clock, lease and dice."""
-        return self.engine.outside
+        return self.engine.dependencies
 
     def begin(self, started: float) -> None:
         """Count the deadline from this time of day."""

@@ -20,7 +20,7 @@ IDLE_SECONDS: Final = 0.2
 
 
 class RebindController:
-    """``run`` works on what ``observe_rebind`` brings. A bug in one rebind ends the desk: the process is to be restarted."""
+    """``run`` works on what ``observe_rebind`` brings. A bug in one rebind ends the handle: the process is to be restarted."""
 
     def __init__(self, engine: Scheduler, ports: RebindPorts) -> None:
         self._engine = engine
@@ -48,7 +48,7 @@ class RebindController:
                 await self._news.wait()
                 self._news.clear()
                 if not (self._engine.ready and self._leads()):
-                    await self._engine.outside.sleep(IDLE_SECONDS)
+                    await self._engine.dependencies.sleep(IDLE_SECONDS)
                     self._news.set()
                     continue
                 for request in self._open():
@@ -60,7 +60,7 @@ class RebindController:
         self._news.set()
 
     def _leads(self) -> bool:
-        return not self._stopping and self._engine.outside.lease.fresh()
+        return not self._stopping and self._engine.dependencies.lease.fresh()
 
     def _open(self) -> list[RebindRequest]:
         if self._stopping:

@@ -88,7 +88,7 @@ async def test_a_list_without_a_namespace_says_that_it_is_gone() -> None:
     world = two_zones()
     heard: list[int] = []
     rooms = world.engine.namespaces
-    rooms.on_change = lambda: heard.append(len(world.engine.state.index.namespaces))
+    rooms.on_change = lambda: heard.append(len(world.engine.cache.index.namespaces))
     rooms.replace([Namespace("one", {"x": "1"}), Namespace("two")])
     rooms.replace([Namespace("two"), Namespace("one", {"x": "1"})])
     rooms.observe("MODIFIED", Namespace("two"))

@@ -97,7 +97,7 @@ async def test_a_pod_gets_the_numa_node_whose_pods_matter_least() -> None:
     await make_room(world)
     assert wrote(world)[4:] == ["bind pod node"]
     assert world.server.annotations["uid-pod"] == {"cpus": "4-7"}
-    meter = world.engine.meter
+    meter = world.engine.metrics
     assert (meter.victims, meter.preemptions) == (2, {"nominated": 1})
     assert (meter.victims_each.count, meter.victims_each.total) == (1, 2)
 
@@ -237,7 +237,7 @@ async def test_a_node_that_changes_before_the_eviction_is_looked_at_again() -> N
     await world.settle()
     await world.engine.preemption.work()
     assert wrote(world) == ["read pod", "nominate pod node", "nominate pod "]
-    assert "uid-pod" not in world.engine.state.nodes["node"].nominees
+    assert "uid-pod" not in world.engine.cache.nodes["node"].nominees
 
 
 async def test_a_victim_that_left_by_itself_saves_the_others() -> None:
@@ -259,7 +259,7 @@ async def test_for_a_pod_that_is_gone_nobody_is_evicted() -> None:
     world.server.fail = once("nominate pod", lambda: world.engine.observe_waiting("DELETED", pod))
     await world.engine.preemption.work()
     assert wrote(world) == ["read pod", "nominate pod node"]
-    assert not world.engine.state.nodes["node"].nominees
+    assert not world.engine.cache.nodes["node"].nominees
 
 
 async def test_for_a_pod_that_others_have_bound_nobody_is_evicted() -> None:
@@ -278,7 +278,7 @@ async def test_without_the_lease_nobody_is_evicted() -> None:
     world.server.fail = once("nominate pod", lambda: setattr(world.lease, "held", False))
     await world.engine.preemption.work()
     assert wrote(world) == ["read pod", "nominate pod node"]
-    assert not world.engine.state.nodes["node"].nominees
+    assert not world.engine.cache.nodes["node"].nominees
 
 
 def raising(at: str, *errors: ClusterError) -> Callable[[str], None]:
@@ -408,7 +408,7 @@ async def test_room_is_given_back_when_its_pod_goes() -> None:
     pod = important("pod")
     world.waits(pod)
     await make_room(world)
-    record = world.engine.state.nodes["node"]
+    record = world.engine.cache.nodes["node"]
     assert (set(record.nominees), set(record.booked.holdings) - set(record.ledger.holdings)) == (
         {"uid-pod"},
         {"uid-pod"},

@@ -89,7 +89,7 @@ async def test_a_topology_that_is_never_published_again_is_not_waited_for_for_ev
     world.clock.now += 181
     world.engine.preemption.look_again()
     assert await make_room(world) == [*EVICTED, "nominate pod "]
-    assert "uid-pod" not in world.engine.state.nodes["node"].nominees
+    assert "uid-pod" not in world.engine.cache.nodes["node"].nominees
     world.clock.now += 400
     assert await make_room(world) == [*EVICTED, "nominate pod "]  # what is published is no ground for evicting others
     world.engine.observe_topology("MODIFIED", topology(0, 4, version="2"))

@@ -31,7 +31,7 @@ class History:
         await world.engine.preemption.work()
         await world.settle()
         self.check_evictions()
-        for uid, assumption in list(world.engine.state.assumed.items()):
+        for uid, assumption in list(world.engine.cache.assumed.items()):
             pod = replace(world.server.pods[uid], assignment=assumption.placement.assignment, started=True)
             world.server.pods[uid] = pod
             world.engine.observe_bound("MODIFIED", pod)
@@ -53,7 +53,7 @@ class History:
 
     def check_cpus(self) -> None:
         """No CPU has two owners."""
-        for record in self.world.engine.state.nodes.values():
+        for record in self.world.engine.cache.nodes.values():
             assert set(record.ledger.references.values()) <= {1}
 
     async def one_leaves(self) -> None:
@@ -115,16 +115,16 @@ def test_in_the_end_nothing_is_kept_and_nobody_waits_whom_preemption_could_help(
     history = asyncio.run(lived(events))
     engine = history.world.engine
     assert history.leaving == []
-    assert len(engine.desk.nominations) == 0
-    assert not any(record.nominees for record in engine.state.nodes.values())
+    assert len(engine.handle.nominator) == 0
+    assert not any(record.nominees for record in engine.cache.nodes.values())
     for pod in engine.waiting():
         klass = engine.classes.of(pod)
         assert klass is not None
-        terms = EvictionTerms(engine.desk.decider.rules_of(klass))
-        for record in engine.state.nodes.values():
+        terms = EvictionTerms(engine.handle.selector.rules_of(klass))
+        for record in engine.cache.nodes.values():
             site = record.site_for(pod, frozenset())
             assert site is not None
-            assert select_victims_on_node(engine.desk.decider.ask_now(klass), site, terms) is None
+            assert select_victims_on_node(engine.handle.selector.ask_now(klass), site, terms) is None
 
 
 @given(arrivals)

@@ -19,7 +19,7 @@ def using(pod: Pod) -> Pod:
 def with_volume(*pods: Pod) -> World:
     """Many empty nodes and a volume for one pod."""
     world = crowded(*pods, nodes=("node", *(f"empty-{number}" for number in range(40))))
-    room = world.engine.storage
+    room = world.engine.volumes
     room.replace_volumes([PersistentVolume("pv", claim="default/data")])
     claim = PersistentVolumeClaim("default", "data", volume="pv", bound=True, read_write_once_pod=True)
     room.replace_claims([claim])

@@ -77,7 +77,7 @@ async def test_a_pod_that_is_there_is_counted_once() -> None:
     world = half_free()
     world.engine.observe_nominated("ADDED", foreign())
     world.engine.observe_bound("ADDED", bound(foreign(), "node"))
-    record = world.engine.state.nodes["node"]
+    record = world.engine.cache.nodes["node"]
     assert record.booked is record.ledger
     world.engine.observe_nominated("DELETED", foreign())
     assert (record.nominees, set(record.pods)) == ({}, {"uid-c", "uid-d", "uid-foreign"})
@@ -86,7 +86,7 @@ async def test_a_pod_that_is_there_is_counted_once() -> None:
 async def test_after_a_restart_room_is_kept_for_our_own_pods_at_once() -> None:
     world = crowded(*(replace(pod, deleting=pod.key.name in "cd") for pod in FULL))
     world.waits(replace(important("pod"), nominated="node"))
-    record = world.engine.state.nodes["node"]
+    record = world.engine.cache.nodes["node"]
     assert set(record.nominees) == {"uid-pod"}
     leaves(world, "c", "d")
     world.waits(important("small", cpu=1, created=-1.0, preempts=False))
@@ -98,9 +98,9 @@ async def test_after_a_restart_room_is_kept_for_our_own_pods_at_once() -> None:
 async def test_a_claim_of_ours_that_leads_nowhere_is_dropped() -> None:
     world = half_free()
     world.waits(replace(important("pod", cpu=8), nominated="node"), important("small", cpu=1, priority=1))
-    assert set(world.engine.state.nodes["node"].nominees) == {"uid-pod"}
+    assert set(world.engine.cache.nodes["node"].nominees) == {"uid-pod"}
     await make_room(world)
     world.clock.now += 60
     await make_room(world)
-    assert world.engine.state.nodes["node"].nominees == {}
+    assert world.engine.cache.nodes["node"].nominees == {}
     assert world.nodes_of()["small"] == "node"

@@ -107,7 +107,7 @@ async def test_a_bound_volume_decides_and_an_unknown_one_waits() -> None:
     world.waits(demanding("pod", claims=("data",)))
     await world.settle()
     assert world.nodes_of() == {"pod": ""}
-    room = world.engine.storage
+    room = world.engine.volumes
     room.observe_claim("ADDED", PersistentVolumeClaim("default", "data", volume="pv", bound=True))
     in_b = NodeTerm(labels=(Requirement("zone", Operator.IN, ("b",)),))
     room.observe_volume("ADDED", PersistentVolume("pv", node_terms=(in_b,)))
