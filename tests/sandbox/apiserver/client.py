@@ -194,7 +194,7 @@ def crd(scope: str = "Namespaced", **extra: Any) -> dict[str, Any]:
         }
         for name in ("v1", "v1alpha1")
     ]
-    names = {"plural": "racks", "kind": "Fleet", "shortNames": ["rk"]}
+    names = {"plural": "racks", "kind": "Rack", "shortNames": ["rk"]}
     document: dict[str, Any] = {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -209,4 +209,4 @@ RACKS = "/apis/example.com/v1/namespaces/default/racks"
 
 def rack(name: str = "r1", **spec: Any) -> dict[str, Any]:
     """A custom resource of ``crd()``."""
-    return {"apiVersion": "example.com/v1", "kind": "Fleet", "metadata": {"name": name}, "spec": {"size": 1, **spec}}
+    return {"apiVersion": "example.com/v1", "kind": "Rack", "metadata": {"name": name}, "spec": {"size": 1, **spec}}

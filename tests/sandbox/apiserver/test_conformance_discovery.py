@@ -90,7 +90,7 @@ async def test_openapi_v3_names_parameters_for_server_side_validation(api: Api) 
     document = (await api.get(index["apis/example.com/v1"]["serverRelativeURL"])).body
     patch = document["paths"]["/apis/example.com/v1/namespaces/{namespace}/racks/{name}"]["patch"]
     assert {"dryRun", "fieldManager", "fieldValidation", "force"} == {entry["name"] for entry in patch["parameters"]}
-    schema = document["components"]["schemas"]["com.example.v1.Fleet"]
+    schema = document["components"]["schemas"]["com.example.v1.Rack"]
     assert schema["properties"]["spec"]["properties"]["size"] == {"type": "integer", "minimum": 1}
 
 

@@ -211,7 +211,7 @@ async def test_schemas_are_enforced(api: Api, body: dict[str, Any], field: str, 
     assert answer.reason == (422, "Invalid"), answer.body
     causes = {cause["field"]: cause["message"] for cause in answer.body["details"]["causes"]}
     assert words in causes[field]
-    assert answer.body["message"].startswith('Fleet.example.com "r1" is invalid: ')
+    assert answer.body["message"].startswith('Rack.example.com "r1" is invalid: ')
 
 
 async def test_schemas_are_enforced_on_patches(api: Api) -> None:
