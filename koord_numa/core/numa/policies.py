@@ -11,10 +11,10 @@ from typing import Final
 from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.numa.distances import Distances
 from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
-from koord_numa.core.numa.hint_providers import Answer, Takes, Wish, hints_of, wishes
+from koord_numa.core.numa.hint_providers import Answer, ResourceHints, Takes, hints_of, resource_hints
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.numa.koordinator_merge import merge_scored
-from koord_numa.core.numa.kubelet_merge import merge
+from koord_numa.core.numa.kubelet_merge import compromise, preferred_hint
 from koord_numa.core.numa.refusals import NumaRejection, refuse_impossible, refuse_unaligned
 from koord_numa.core.vocabulary import KubeletPolicy, NumaPolicy
 
@@ -84,20 +84,36 @@ UNDECIDED: Final = Decision(Hint(None, preferred=False), admitted=True)
 """The answer of the policies without a row: no set of NUMA nodes, admitted."""
 
 
-def decide_kubelet(
+def admitted_affinity(
     policy: KubeletPolicy, answers: Iterable[Answer], nodes: int, distances: Distances | None = None
-) -> Decision:
+) -> Hint | None:
     """
-    What the kubelet's topology manager decides for one container or pod on a machine with the NUMA nodes ``nodes``.
+    The merged hint that the kubelet's policy admits for one container or pod, ``None`` when it rejects it.
 
-    ``distances`` are given when the option prefer-closest-numa-nodes is on. As topologymanager/policy_*.go.
+    ``nodes`` is the mask of the machine's NUMA nodes; ``distances`` are given when the option prefer-closest-numa-nodes is on. As
+    topologymanager/policy_*.go. Hints that are not preferred are merged only where the policy admits the result.
     """
     rule = KUBELET.get(policy)
     if rule is None:
-        return UNDECIDED
-    takes = considered(wishes(answers), rule)
-    best = rule.settles(merge(takes, nodes, distances if rule.closest else None), nodes)
-    return Decision(best, rule.admits(best))
+        return UNDECIDED.hint
+    takes = considered(resource_hints(answers), rule)
+    near = distances if rule.closest else None
+    best = preferred_hint(takes, nodes, near)
+    if best is None and rule.admits is _any:
+        best = compromise(takes, nodes, near)
+    return None if best is None else rule.settles(best, nodes)
+
+
+def decide_kubelet(
+    policy: KubeletPolicy, answers: Sequence[Answer], nodes: int, distances: Distances | None = None
+) -> Decision:
+    """As ``admitted_affinity``; for a rejected unit with the merged hint that the kubelet would have logged."""
+    admitted = admitted_affinity(policy, answers, nodes, distances)
+    if admitted is not None:
+        return Decision(admitted, admitted=True)
+    rule = KUBELET[policy]
+    takes = considered(resource_hints(answers), rule)
+    return Decision(rule.settles(compromise(takes, nodes, distances if rule.closest else None), nodes), admitted=False)
 
 
 def decide_koordinator(
@@ -111,7 +127,7 @@ def decide_koordinator(
     rule = KOORDINATOR.get(policy)
     if rule is None:
         return UNDECIDED
-    dimensions = wishes(answers)
+    dimensions = resource_hints(answers)
     if rule.joins and any(wish.impossible for wish in dimensions):
         return Decision(
             rule.settles(Hint(nodes, preferred=False), nodes), admitted=False, refusal=refuse_impossible(dimensions)
@@ -121,7 +137,7 @@ def decide_koordinator(
     return Decision(best, admitted, None if admitted else refuse_unaligned(dimensions, rule.joins))
 
 
-def considered(dimensions: Sequence[Wish], rule: PolicyRule) -> list[Takes]:
+def considered(dimensions: Sequence[ResourceHints], rule: PolicyRule) -> list[Takes]:
     """What the rule leaves of every resource's hints. Of counted resources only the sets it can look at are listed."""
     if rule.widest == MAX_NUMA:
         return [wish.takes for wish in dimensions]
