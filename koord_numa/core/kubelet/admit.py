@@ -27,6 +27,7 @@ from koord_numa.core.kubelet.results import (
     MemoryBlock,
 )
 from koord_numa.core.kubelet.topology_manager import align
+from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import Container, PodRequest
 from koord_numa.core.vocabulary import ContainerKind, KubeletScope
@@ -151,13 +152,18 @@ class _Attempt:
                 self.managers.memory.release(block)
 
     def _align(self, demand: ContainerDemand) -> ContainerAffinity | AdmitRejection:
-        memory = MemoryManager(self.managers.memory, self.reusable_memory)
-        answers = [DeviceManager(self._stocks(demand)).hints(demand), CpuManager(self._cpus()).hints(demand)]
-        answers.append(by_memory := memory.hints(demand))
-        if demand.memory and by_memory is None and self.trust is not Trust.EXACT and memory.table is not None:
-            # The memory manager keeps silent and fails later. A state that shows too little free must not count that as consent.
-            missing = memory.table.missing(demand.memory)
-            return AdmitRejection(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {missing}")
+        answers: list[Answer] = []
+        if demand.devices:
+            answers.append(DeviceManager(self._stocks(demand)).hints(demand))
+        if demand.cpus:
+            answers.append(CpuManager(self._cpus()).hints(demand))
+        table = self.managers.memory
+        if demand.memory and table is not None:
+            answers.append(MemoryManager(table, self.reusable_memory).hints(demand))
+            if answers[-1] is None and self.trust is not Trust.EXACT:
+                # The memory manager keeps silent and fails later. A state that shows too little free must not count that as consent.
+                missing = table.missing(demand.memory)
+                return AdmitRejection(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {missing}")
         return align(self.node, answers)
 
     def _allocate(

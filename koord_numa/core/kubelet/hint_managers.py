@@ -15,7 +15,7 @@ from koord_numa.core.numa.hint_providers import Answer, Hints
 from koord_numa.core.resources import CPU
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DeviceManager:
     """``stocks`` are the devices of every resource with a plugin. GetTopologyHints in devicemanager/topology_hints.go."""
 
@@ -30,7 +30,7 @@ class DeviceManager:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CpuManager:
     """``stock`` is ``None`` under policy ``none``. GetTopologyHints in cpumanager/policy_static.go."""
 
@@ -41,7 +41,7 @@ class CpuManager:
         return {CPU: self.stock.hints(ask.cpus)} if ask.cpus and self.stock is not None else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MemoryManager:
     """``table`` is ``None`` under policy ``None``. GetTopologyHints in memorymanager/policy_static.go."""
 

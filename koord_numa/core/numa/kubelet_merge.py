@@ -34,6 +34,21 @@ def preferred_hint(takes: Sequence[Takes], nodes: int, distances: Distances | No
     return Hint(_choose(level, distances), preferred=True) if level else None
 
 
+def preferred_by_rules(rules: Sequence[HintRule], widest: int, distances: Distances | None = None) -> Hint | None:
+    """As ``preferred_hint`` where every resource has a rule, of sets of up to ``widest`` NUMA nodes: only the first's are listed."""
+    first, others = rules[0], rules[1:]
+    level: list[int] = []
+    size = widest + 1
+    for mask in first.preferred():
+        width = mask.bit_count()
+        if width <= min(size, widest) and all(rule.prefers(mask) for rule in others):
+            level = [*level, mask] if width == size else [mask]
+            size = width
+            if size == 1 and distances is None:
+                break  # single NUMA nodes are listed in ascending order
+    return Hint(_choose(level, distances), preferred=True) if level else None
+
+
 def compromise(takes: Sequence[Takes], nodes: int, distances: Distances | None = None) -> Hint:
     """
     The merged hint when no set is preferred by all: the best intersection of one hint per resource.

@@ -12,9 +12,10 @@ from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.numa.distances import Distances
 from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
 from koord_numa.core.numa.hint_providers import Answer, ResourceHints, Takes, hints_of, resource_hints
+from koord_numa.core.numa.hint_rule import HintRule
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.numa.koordinator_merge import merge_scored
-from koord_numa.core.numa.kubelet_merge import compromise, preferred_hint
+from koord_numa.core.numa.kubelet_merge import compromise, preferred_by_rules, preferred_hint
 from koord_numa.core.numa.refusals import NumaRejection, refuse_impossible, refuse_unaligned
 from koord_numa.core.vocabulary import KubeletPolicy, NumaPolicy
 
@@ -85,7 +86,7 @@ UNDECIDED: Final = Decision(Hint(None, preferred=False), admitted=True)
 
 
 def admitted_affinity(
-    policy: KubeletPolicy, answers: Iterable[Answer], nodes: int, distances: Distances | None = None
+    policy: KubeletPolicy, answers: Sequence[Answer], nodes: int, distances: Distances | None = None
 ) -> Hint | None:
     """
     The merged hint that the kubelet's policy admits for one container or pod, ``None`` when it rejects it.
@@ -96,12 +97,31 @@ def admitted_affinity(
     rule = KUBELET.get(policy)
     if rule is None:
         return UNDECIDED.hint
-    takes = considered(resource_hints(answers), rule)
     near = distances if rule.closest else None
-    best = preferred_hint(takes, nodes, near)
+    rules = _only_rules(answers)
+    if rules:
+        best = preferred_by_rules(rules, rule.widest, near)
+    else:
+        best = preferred_hint(considered(resource_hints(answers), rule), nodes, near)
     if best is None and rule.admits is _any:
-        best = compromise(takes, nodes, near)
+        best = compromise(considered(resource_hints(answers), rule), nodes, near)
     return None if best is None else rule.settles(best, nodes)
+
+
+def _only_rules(answers: Sequence[Answer]) -> list[HintRule]:
+    """The hints of all resources where all are given by rule; else none."""
+    found: list[HintRule] = []
+    for answer in answers:
+        if answer is None:
+            continue
+        last = None
+        for hints in answer.values():
+            if hints is last or hints is None:
+                continue  # the memory manager gives one for all its resources
+            if not isinstance(hints, HintRule):
+                return []
+            found.append(last := hints)
+    return found
 
 
 def decide_kubelet(
