@@ -9,7 +9,7 @@ from typing import Any, Final
 from click.testing import CliRunner, Result
 
 from koord_numa.cli import main
-from koord_numa.cli._sandbox_world import World, world
+from koord_numa.cli.demo.sandbox_cluster import World, world
 from koord_numa.sandbox.machines import read_descriptions
 
 SHAPE: Final = {"sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"}

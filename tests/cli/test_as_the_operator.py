@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from koord_numa.cli._cluster import Waits, snapshot_of
-from koord_numa.cli._facts import Facts
+from koord_numa.cli.cluster.objects import ClusterObjects
+from koord_numa.cli.cluster.snapshot import WouldWait, snapshot_of
 from koord_numa.sandbox.apiserver.faults import Fault
 from koord_numa.settings import Settings
 from tests.cli.kinds import Object, budget, claim, priority_class, ranked, storage_class, using, volume
@@ -252,13 +252,13 @@ async def test_the_operator_says_the_same(tmp_path: Path, monkeypatch: pytest.Mo
             await until(lambda: "PodDisruptionBudget." in told(here.server.store.list("pods"))["f"])
             await until(lambda: "Never." in told(here.server.store.list("pods"))["e"])
             said = told(here.server.store.list("pods"))
-        facts = Facts()
+        facts = ClusterObjects()
         for kind in DECIDING:
             for obj in here.server.store.list(kind):
                 facts.add(obj)
     snapshot = snapshot_of(Settings(), facts)
     answers = {name: snapshot.decide(found) for name in names if (found := snapshot.find("default", name))}
-    assert {name: answer.why for name, answer in answers.items() if isinstance(answer, Waits)} == said
+    assert {name: answer.why for name, answer in answers.items() if isinstance(answer, WouldWait)} == said
 
 
 def told(pods: Sequence[Object]) -> dict[str, str]:

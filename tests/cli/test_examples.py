@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 import yaml
 
-from koord_numa.cli._sandbox_world import world
+from koord_numa.cli.demo.sandbox_cluster import world
 from koord_numa.sandbox.bundled import DEMO_RACK
 from koord_numa.sandbox.machines import load_descriptions
 from tests.cli.small import ask

@@ -7,7 +7,7 @@ import yaml
 from click.testing import CliRunner
 
 from koord_numa.cli import main
-from koord_numa.cli._sandbox_world import world
+from koord_numa.cli.demo.sandbox_cluster import world
 from koord_numa.sandbox.machines import read_descriptions
 from tests.cli.small import SHAPE, ask, pod, small_world
 

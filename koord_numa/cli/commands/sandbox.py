@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from koord_numa.cli._sandbox_world import reporting, world
-from koord_numa.cli._words import count
+from koord_numa.cli.demo.sandbox_cluster import reporting, world
 from koord_numa.sandbox.machines import NodeDescription, load_descriptions
+from koord_numa.view.text import count
 
 SANDBOX = "koord-numa-sandbox"
 """The cluster's name in every kubeconfig of ours."""

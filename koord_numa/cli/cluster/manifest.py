@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from koord_numa.cli._facts import PARSERS, Document, Facts
+from koord_numa.cli.cluster.objects import PARSERS, ClusterObjects, Document
 from koord_numa.cluster.resources import PRIORITY_CLASSES
 from koord_numa.core.request import Pod
 from koord_numa.wire.errors import WireError
@@ -26,7 +26,7 @@ class Manifest:
     passed: Counter[str] = field(default_factory=Counter)
 
 
-def take(found: Iterable[Document], facts: Facts) -> Manifest:
+def take(found: Iterable[Document], facts: ClusterObjects) -> Manifest:
     """Sort a manifest's objects; those that decide something join the facts. Raises ``click.ClickException``."""
     manifest = Manifest()
     for document in found:
@@ -46,7 +46,7 @@ def take(found: Iterable[Document], facts: Facts) -> Manifest:
     return manifest
 
 
-def pods(manifest: Manifest, facts: Facts) -> Iterator[Pod]:
+def pods(manifest: Manifest, facts: ClusterObjects) -> Iterator[Pod]:
     """The pods as the API server would show them, in the order of the manifest. Raises ``click.ClickException``."""
     number = 0
     for maker in manifest.makers:

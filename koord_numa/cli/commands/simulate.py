@@ -7,15 +7,15 @@ from typing import Any
 import click
 from rich.console import Console
 
-from koord_numa.cli._cluster import CONFIG, FILES, KUBECONFIG, Access, Snapshot, snapshot_of
-from koord_numa.cli._console import open_console
-from koord_numa.cli._facts import documents
-from koord_numa.cli._manifest import pods, take
-from koord_numa.cli._report import sentences
-from koord_numa.cli._verdict import placement_text
-from koord_numa.cli._words import asked, count, policies
+from koord_numa.cli.cluster.manifest import pods, take
+from koord_numa.cli.cluster.objects import documents
+from koord_numa.cli.cluster.snapshot import CONFIG, FILES, KUBECONFIG, Access, Snapshot, snapshot_of
+from koord_numa.cli.render.console import open_console
+from koord_numa.cli.render.decisions import placement_text
+from koord_numa.cli.render.placements import sentences
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
+from koord_numa.view.text import asked, count, policies
 
 
 class _End(Enum):

@@ -30,7 +30,7 @@ _GROUP: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class CpuHolder:
     """Who holds which CPUs; ``note`` goes into the legend."""
 
     name: str
@@ -39,11 +39,11 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class CpuMap:
     """One machine and its owners. A CPU of two owners is drawn as ``*``: that must never happen, so it must be visible."""
 
     machine: CpuTopology
-    owners: Sequence[Owner] = ()
+    owners: Sequence[CpuHolder] = ()
     reserved: CpuSet = EMPTY
     shared: Mapping[int, str] = field(default_factory=dict)  # NUMA id -> what else it holds, in words
 

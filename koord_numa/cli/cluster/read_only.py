@@ -6,7 +6,7 @@ from typing import NoReturn
 from koord_numa.core.request import Pod, PodKey
 
 
-class Onlooker:
+class ReadOnlyPorts:
     """Binder, recorder and lease in one, for a snapshot that is never acted upon."""
 
     def fresh(self) -> bool:

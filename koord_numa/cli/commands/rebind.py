@@ -9,15 +9,15 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from koord_numa.cli._cluster import CONFIG, KUBECONFIG, Snapshot, read_snapshot
-from koord_numa.cli._console import open_console
-from koord_numa.cli._picture import Owner, Picture
-from koord_numa.cli._rebinding import Unheard, Wish, ask, follow
+from koord_numa.cli.cluster.rebinds import NotTakenUp, RebindOrder, ask, follow
+from koord_numa.cli.cluster.snapshot import CONFIG, KUBECONFIG, Snapshot, read_snapshot
+from koord_numa.cli.render.console import open_console
 from koord_numa.cluster.client import Api, NoCredentials
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
 from koord_numa.ports import ClusterError
 from koord_numa.settings import Settings, SettingsError, load_settings
+from koord_numa.view.cpu_map import CpuHolder, CpuMap
 
 WIDEST = 160
 
@@ -37,14 +37,14 @@ def command(
     """Repack the CPUs of the pods on NODE. No pod is ever worse off; see docs/rebind.md for the risks."""
     try:
         settings = load_settings(config) if config else Settings()
-        ended_well = asyncio.run(_rebind(Wish(node, dry_run, deadline), wait, kubeconfig, settings))
-    except (SettingsError, NoCredentials, ClusterError, Unheard) as error:
+        ended_well = asyncio.run(_rebind(RebindOrder(node, dry_run, deadline), wait, kubeconfig, settings))
+    except (SettingsError, NoCredentials, ClusterError, NotTakenUp) as error:
         raise click.ClickException(str(error)) from error
     if not ended_well:
         raise SystemExit(1)
 
 
-async def _rebind(wish: Wish, wait: bool, kubeconfig: Path | None, settings: Settings) -> bool:
+async def _rebind(wish: RebindOrder, wait: bool, kubeconfig: Path | None, settings: Settings) -> bool:
     console = open_console()
     async with await Api.connect(kubeconfig) as api:
         before = await read_snapshot(api, settings)
@@ -66,21 +66,21 @@ async def _rebind(wish: Wish, wait: bool, kubeconfig: Path | None, settings: Set
         return bool(status["phase"] == "Succeed")
 
 
-def _picture(snapshot: Snapshot, node: str, moved: Mapping[str, CpuSet]) -> Picture | None:
+def _picture(snapshot: Snapshot, node: str, moved: Mapping[str, CpuSet]) -> CpuMap | None:
     """The node with some pods elsewhere; nothing for a node whose CPUs are unknown, which the rebind will say in words."""
     seen = next((seen for seen in snapshot.candidates() if seen.node.name == node), None)
     if seen is None or not isinstance(seen.offer, Inventory) or seen.offer.machine is None:
         return None
     held = sorted((held for held in seen.ledger if held.cpus), key=lambda held: str(held.pod))
-    owners = [Owner(str(one.pod), moved.get(str(one.pod), one.cpus)) for one in held]
-    return Picture(seen.offer.machine, owners, seen.offer.reserved)
+    owners = [CpuHolder(str(one.pod), moved.get(str(one.pod), one.cpus)) for one in held]
+    return CpuMap(seen.offer.machine, owners, seen.offer.reserved)
 
 
 def _planned(status: Mapping[str, Any]) -> dict[str, CpuSet]:
     return {f"{move['namespace']}/{move['name']}": CpuSet.parse(move["to"]) for move in status.get("plan") or ()}
 
 
-def _show(console: Console, title: str, picture: Picture | None) -> None:
+def _show(console: Console, title: str, picture: CpuMap | None) -> None:
     if picture is not None:
         console.rule(title)
         for line in picture.lines(min(console.width, WIDEST)):

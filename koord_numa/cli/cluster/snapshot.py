@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import click
 
-from koord_numa.cli._facts import Facts, facts_in, read_facts
-from koord_numa.cli._onlooker import Onlooker
+from koord_numa.cli.cluster.objects import ClusterObjects, list_objects, read_files
+from koord_numa.cli.cluster.read_only import ReadOnlyPorts
 from koord_numa.cluster.client import Api, NoCredentials
 from koord_numa.cluster.resources import BUDGETS, CLAIMS, STORAGE_CLASSES, VOLUMES
 from koord_numa.core.node import NodeResourceTopology
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class WouldWait:
     """Why a pod would wait, in the scheduler's words, and the room that would be made for it."""
 
     why: str
@@ -57,14 +57,14 @@ class Snapshot:
         records = sorted(self.engine.cache.nodes.items())
         return [seen for _, record in records if (seen := record.candidate()) is not None]
 
-    def decide(self, pod: Pod) -> Placement | Waits:
+    def decide(self, pod: Pod) -> Placement | WouldWait:
         """Where the pod would go now, or why nowhere."""
         klass = self.engine.classes.of(pod)
         if klass is None:
             names = ", ".join(self.engine.settings.scheduler_names)
-            return Waits(f"the pod asks for {pod.scheduler}, which is none of our scheduler names: {names}")
+            return WouldWait(f"the pod asks for {pod.scheduler}, which is none of our scheduler names: {names}")
         if untried := _untried(pod):
-            return Waits(untried)
+            return WouldWait(untried)
         handle = self.engine.handle
         node = handle.nominator.node_of(pod)
         freed = handle.selector.try_node(klass, node, pod) if node else None
@@ -72,7 +72,7 @@ class Snapshot:
         if isinstance(verdict, Placement):
             return verdict
         remark, clearance = _at_once(self.engine.preemption.foresee(pod, klass, verdict))
-        return Waits(with_remark(why_everywhere(verdict), remark), clearance)
+        return WouldWait(with_remark(why_everywhere(verdict), remark), clearance)
 
     def answers(self, pod: Pod) -> dict[str, Placement | Rejection]:
         """What each node answers to the pod, by name; nothing for a pod that is not ours or not tried."""
@@ -112,9 +112,9 @@ def _untried(pod: Pod) -> str:
     return "the pod waits for its scheduling gates" if pod.gated else ""
 
 
-def snapshot_of(settings: Settings, facts: Facts) -> Snapshot:
+def snapshot_of(settings: Settings, facts: ClusterObjects) -> Snapshot:
     """The state of an engine that was told these facts."""
-    onlooker = Onlooker()
+    onlooker = ReadOnlyPorts()
     engine = Scheduler(settings, Dependencies(onlooker, onlooker, onlooker, resource_status))
     engine.namespaces.replace(facts.namespaces)
     engine.replace_nodes(facts.nodes)
@@ -147,7 +147,7 @@ def _at_once(work: Coroutine[Any, Any, T]) -> T:
 
 async def read_snapshot(api: Api, settings: Settings) -> Snapshot:
     """List what a decision needs. Raises ``ClusterError``."""
-    return snapshot_of(settings, await read_facts(api))
+    return snapshot_of(settings, await list_objects(api))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +166,10 @@ class Access:
         except SettingsError as error:
             raise click.ClickException(str(error)) from error
 
-    def facts(self) -> Facts:
+    def facts(self) -> ClusterObjects:
         """Everything that decides. Raises ``click.ClickException`` with a sentence for the user."""
         if self.files:
-            return facts_in(self.files)
+            return read_files(self.files)
         try:
             facts = asyncio.run(self._read())
         except (NoCredentials, ClusterError) as error:
@@ -182,9 +182,9 @@ class Access:
         """The cluster of this moment. Raises ``click.ClickException`` with a sentence for the user."""
         return snapshot_of(self.settings, self.facts())
 
-    async def _read(self) -> Facts:
+    async def _read(self) -> ClusterObjects:
         async with await Api.connect(self.kubeconfig) as api:
-            return await read_facts(api)
+            return await list_objects(api)
 
 
 KUBECONFIG = click.option(

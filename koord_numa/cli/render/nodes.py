@@ -5,10 +5,8 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from koord_numa.cli._cluster import Snapshot
-from koord_numa.cli._columns import Columns
-from koord_numa.cli._picture import Owner, Picture
-from koord_numa.cli._words import NONE, asked, count, numa_text, policies, short_amounts
+from koord_numa.cli.cluster.snapshot import Snapshot
+from koord_numa.cli.render.columns import Columns
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.inventory import Inventory
@@ -17,6 +15,8 @@ from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.numa_usage import NumaUsage, largest_aligned, rooms
 from koord_numa.core.resources import CPU, MEMORY, MILLI
 from koord_numa.core.verdicts import Rejection
+from koord_numa.view.cpu_map import CpuHolder, CpuMap
+from koord_numa.view.text import NONE, asked, count, numa_text, policies, short_amounts
 
 HEADINGS = ("NODE", "CPUS OF", "POLICY", "SCOPE", "NUMA", "FREE-CPU", "LARGEST", "TRUST")
 _SHOWN_NUMA = 8
@@ -37,11 +37,11 @@ def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[
     if isinstance(seen.offer, Inventory) and seen.offer.machine is not None:
         yield Text()
         owners = [
-            Owner(held.pod.name, held.cpus)
+            CpuHolder(held.pod.name, held.cpus)
             for held in sorted(seen.ledger, key=lambda held: held.cpus.bits)
             if held.cpus
         ]
-        yield from Picture(seen.offer.machine, owners, seen.offer.reserved, _shared(seen)).lines(width)
+        yield from CpuMap(seen.offer.machine, owners, seen.offer.reserved, _shared(seen)).lines(width)
     yield Text()
     yield from Columns(("POD", "QOS", "ASKS FOR", "POLICY", "NUMA", "CPUS"), list(_pods(seen, snapshot))).lines()
 

@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from koord_numa.app.runtime import DEFAULT_PORT, Options
-from koord_numa.cli._logs import LogFormat, configure_logging
+from koord_numa.cli.logs import LogFormat, configure_logging
 from koord_numa.cluster.client import NoCredentials
 from koord_numa.operator import serve
 from koord_numa.settings import Settings, SettingsError, load_settings

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
-from koord_numa.cli._report import Seen, find_cpus, numa_of
-from koord_numa.cli._sandbox_world import World
-from koord_numa.cli._words import count
+from koord_numa.cli.demo.sandbox_cluster import World
+from koord_numa.cli.render.placements import PodView, find_cpus, numa_of
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import Pod
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.sandbox.machines import NodeDescription, SimulatedNode, Style
+from koord_numa.view.text import count
 from koord_numa.wire.pods import parse_pod
 
 Json = dict[str, Any]
@@ -123,7 +123,7 @@ def look(world: World) -> Progress:
     return Progress(submitted, running, waiting, refused, nodes)
 
 
-def seen(world: World) -> list[Seen]:
+def seen(world: World) -> list[PodView]:
     """Every pod as the cluster and its simulated machine show it."""
     holders = world.rack.history.holders()
     found = []
@@ -132,7 +132,7 @@ def seen(world: World) -> list[Seen]:
         node = world.rack.nodes.get(pod.node)
         cpus = find_cpus(holders.get(pod.node, {}), pod) if node else EMPTY
         machine = node.description.hardware.machine if node else None
-        found.append(Seen(pod, cpus, numa_of(pod, cpus, machine), _unschedulable(obj)))
+        found.append(PodView(pod, cpus, numa_of(pod, cpus, machine), _unschedulable(obj)))
     return found
 
 
@@ -141,7 +141,7 @@ def titles(world: World) -> dict[str, str]:
     return {name: _title(node.description) for name, node in world.rack.nodes.items()}
 
 
-def machine_to_show(world: World, pods: Sequence[Seen]) -> tuple[str, CpuTopology]:
+def machine_to_show(world: World, pods: Sequence[PodView]) -> tuple[str, CpuTopology]:
     """The machine whose CPUs tell most: the one with most pods that hold CPUs, among those of less than 128 CPUs if any."""
     counts = Counter(seen.pod.node for seen in pods if seen.cpus)
     machines = {name: node.description.hardware.machine for name, node in world.rack.nodes.items()}
@@ -149,7 +149,7 @@ def machine_to_show(world: World, pods: Sequence[Seen]) -> tuple[str, CpuTopolog
     return name, machines[name]
 
 
-def shared_on(pods: Sequence[Seen], node: str) -> dict[int, str]:
+def shared_on(pods: Sequence[PodView], node: str) -> dict[int, str]:
     """Per NUMA node how many pods share its CPUs there."""
     counts: Counter[int] = Counter()
     for one in pods:
@@ -158,7 +158,7 @@ def shared_on(pods: Sequence[Seen], node: str) -> dict[int, str]:
     return {numa: f"{count(number, 'pod')} on shared CPUs" for numa, number in counts.items()}
 
 
-def pods_by_node(pods: Sequence[Seen], node: str) -> list[Seen]:
+def pods_by_node(pods: Sequence[PodView], node: str) -> list[PodView]:
     """The pods of one node."""
     return [one for one in pods if one.pod.node == node]
 

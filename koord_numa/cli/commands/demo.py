@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from koord_numa.cli._console import open_console
-from koord_numa.cli._demo import (
+from koord_numa.cli.demo.pods import load_pods
+from koord_numa.cli.demo.sandbox_cluster import World, operator, reporting, world
+from koord_numa.cli.demo.scenario import (
     PAUSE,
     Load,
     OperatorEnded,
@@ -28,12 +29,11 @@ from koord_numa.cli._demo import (
     shared_on,
     titles,
 )
-from koord_numa.cli._demo_pods import load_pods
-from koord_numa.cli._report import machine_picture, placements, waiting
-from koord_numa.cli._sandbox_world import World, operator, reporting, world
-from koord_numa.cli._words import count
+from koord_numa.cli.render.console import open_console
+from koord_numa.cli.render.placements import machine_picture, placements, waiting
 from koord_numa.sandbox.bundled import DEMO_PODS, DEMO_RACK
 from koord_numa.sandbox.machines import load_descriptions
+from koord_numa.view.text import count
 
 _BAR = 30
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from koord_numa.cli._cluster import CONFIG, FILES, KUBECONFIG, Access
-from koord_numa.cli._console import open_console
-from koord_numa.cli._nodes import nodes_table
+from koord_numa.cli.cluster.snapshot import CONFIG, FILES, KUBECONFIG, Access
+from koord_numa.cli.render.console import open_console
+from koord_numa.cli.render.nodes import nodes_table
 
 
 @click.command(short_help="List what every node has left.")

@@ -8,19 +8,19 @@ from textwrap import wrap
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from koord_numa.cli._columns import Columns
-from koord_numa.cli._picture import Owner, Picture
-from koord_numa.cli._words import NONE, asked, count, numa_text, policies
+from koord_numa.cli.render.columns import Columns
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.request import Pod, PodKey
+from koord_numa.view.cpu_map import CpuHolder, CpuMap
+from koord_numa.view.text import NONE, asked, count, numa_text, policies
 
 _MANY = 3
 """From so many pods on that share CPUs in the same way, one line stands for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PodView:
     """One pod as the cluster shows it. ``cpus`` are those it really runs on; ``waits_for`` is the scheduler's own sentence."""
 
     pod: Pod
@@ -29,7 +29,7 @@ class Seen:
     waits_for: str = ""
 
 
-def placements(pods: Sequence[Seen], titles: Mapping[str, str]) -> RenderableType:
+def placements(pods: Sequence[PodView], titles: Mapping[str, str]) -> RenderableType:
     """A line for every pod that runs somewhere, under a line for its node; ``titles`` says more about each node."""
     rows: list[Sequence[str | Text]] = []
     running = sorted((seen for seen in pods if seen.pod.node), key=lambda seen: (seen.pod.node, *_order(seen)))
@@ -42,7 +42,7 @@ def placements(pods: Sequence[Seen], titles: Mapping[str, str]) -> RenderableTyp
     return Group(*Columns(("POD", "QOS", "ASKS FOR", "POLICY", "NUMA", "CPUS"), rows).lines(indent=2))
 
 
-def waiting(pods: Sequence[Seen], width: int) -> RenderableType:
+def waiting(pods: Sequence[PodView], width: int) -> RenderableType:
     """Every pod that waits, and why, in the scheduler's words."""
     lines: list[Text] = []
     for seen in sorted(pods, key=lambda seen: seen.pod.key.name):
@@ -61,11 +61,13 @@ def sentences(text: str, width: int) -> Iterator[str]:
 
 
 def machine_picture(
-    machine: CpuTopology, pods: Iterable[Seen], reserved: CpuSet, shared: Mapping[int, str], width: int
+    machine: CpuTopology, pods: Iterable[PodView], reserved: CpuSet, shared: Mapping[int, str], width: int
 ) -> Iterator[Text]:
     """The CPUs of one machine and the pods that hold them."""
-    owners = [Owner(seen.pod.key.name, seen.cpus, policies(seen.pod)) for seen in sorted(pods, key=_order) if seen.cpus]
-    return Picture(machine, owners, reserved, shared).lines(width)
+    owners = [
+        CpuHolder(seen.pod.key.name, seen.cpus, policies(seen.pod)) for seen in sorted(pods, key=_order) if seen.cpus
+    ]
+    return CpuMap(machine, owners, reserved, shared).lines(width)
 
 
 def numa_of(pod: Pod, cpus: CpuSet, machine: CpuTopology | None) -> tuple[int, ...]:
@@ -82,12 +84,12 @@ def find_cpus(held: Mapping[PodKey, CpuSet], pod: Pod) -> CpuSet:
     return next((cpus for key, cpus in held.items() if key.uid == pod.key.uid), EMPTY)
 
 
-def _order(seen: Seen) -> tuple[int, str, str, str]:
+def _order(seen: PodView) -> tuple[int, str, str, str]:
     """By CPUs; pods without own CPUs come last, those alike together."""
     return (next(iter(seen.cpus), 1 << 20), asked(seen.pod), numa_text(seen.numa), seen.pod.key.name)
 
 
-def _cells(seen: Seen) -> tuple[str, ...]:
+def _cells(seen: PodView) -> tuple[str, ...]:
     """What is said of the pod, and before that what keeps it apart: its own CPUs."""
     pod = seen.pod
     cpus = str(seen.cpus) if seen.cpus else "shared"

@@ -14,12 +14,12 @@ PATIENCE: Final = 30.0
 """Seconds in which a scheduler must have said something about a new RebindResource."""
 
 
-class Unheard(Exception):
+class NotTakenUp(Exception):
     """Nobody answers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RebindOrder:
     """What is asked. ``deadline`` is in seconds, ``None`` for the usual one."""
 
     node: str
@@ -40,7 +40,7 @@ class Wish:
         }
 
 
-async def ask(api: Api, wish: Wish) -> str:
+async def ask(api: Api, wish: RebindOrder) -> str:
     """Create the RebindResource; returns its name. Raises ``ClusterError``."""
     created = await api.send(Call("create", REBINDS), Body(wish.document))
     return str(created["metadata"]["name"])
@@ -50,7 +50,7 @@ async def follow(api: Api, name: str, say: Callable[[str], None], patience: floa
     """
     Wait for the end of a rebind; returns its status. ``say`` gets each new sentence about it.
 
-    Raises ``Unheard`` when no scheduler takes it up, and ``ClusterError``.
+    Raises ``NotTakenUp`` when no scheduler takes it up, and ``ClusterError``.
     """
     clock = asyncio.get_running_loop().time
     begun, told = clock(), ""
@@ -64,5 +64,5 @@ async def follow(api: Api, name: str, say: Callable[[str], None], patience: floa
         if phase in ("Succeed", "Failed"):
             return status
         if not phase and clock() - begun > patience:
-            raise Unheard(f"no scheduler has taken up RebindResource {name} in {patience:g} s: does koord-numa run?")
+            raise NotTakenUp(f"no scheduler has taken up RebindResource {name} in {patience:g} s: does koord-numa run?")
         await asyncio.sleep(LOOK_SECONDS)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import click
 
-from koord_numa.cli._cluster import CONFIG, FILES, KUBECONFIG, Access, Snapshot
-from koord_numa.cli._console import open_console
-from koord_numa.cli._report import sentences
-from koord_numa.cli._verdict import largest_text, node_answers, placement_text
-from koord_numa.cli._words import asked, numa_text, policies
+from koord_numa.cli.cluster.snapshot import CONFIG, FILES, KUBECONFIG, Access, Snapshot
+from koord_numa.cli.render.console import open_console
+from koord_numa.cli.render.decisions import largest_text, node_answers, placement_text
+from koord_numa.cli.render.placements import sentences
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
+from koord_numa.view.text import asked, numa_text, policies
 
 
 @click.command(short_help="Say why a pod waits, or what it holds.")

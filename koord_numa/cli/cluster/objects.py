@@ -46,7 +46,7 @@ Document = Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class Facts:
+class ClusterObjects:
     """Parsed objects by kind. ``unread`` are resources that could not be listed, with the reason."""
 
     nodes: list[Node] = field(default_factory=list)
@@ -81,7 +81,7 @@ PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
     "PodDisruptionBudget": ("budgets", parse_budget),
     "PriorityClass": ("ranks", parse_rank),
 }
-"""For each kind its place in ``Facts``, and who reads it."""
+"""For each kind its place in ``ClusterObjects``, and who reads it."""
 
 _USUAL_RIGHTS: Final = (NODES, PODS, NAMESPACES)
 _LISTED: Final[Mapping[str, Resource]] = {
@@ -96,13 +96,13 @@ _LISTED: Final[Mapping[str, Resource]] = {
 }
 
 
-async def read_facts(api: Api) -> Facts:
+async def list_objects(api: Api) -> ClusterObjects:
     """
     List everything. Whoever may not list volumes, budgets or PriorityClasses gets answers without them.
 
     Raises ``ClusterError``.
     """
-    facts = Facts()
+    facts = ClusterObjects()
     for kind, resource in _LISTED.items():
         name, parse = PARSERS[kind]
         try:
@@ -116,9 +116,9 @@ async def read_facts(api: Api) -> Facts:
     return facts
 
 
-def facts_in(files: Sequence[Path]) -> Facts:
+def read_files(files: Sequence[Path]) -> ClusterObjects:
     """What files hold, such as ``kubectl get -o yaml`` prints it. Raises ``click.ClickException``."""
-    facts = Facts()
+    facts = ClusterObjects()
     for path in files:
         try:
             known = [facts.add(document) for document in documents(path.read_text(encoding="utf-8"), str(path))]

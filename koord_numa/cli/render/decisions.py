@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from typing import Final
 
-from koord_numa.cli._cluster import Snapshot
-from koord_numa.cli._report import sentences
-from koord_numa.cli._words import numa_text, short_amounts
+from koord_numa.cli.cluster.snapshot import Snapshot
+from koord_numa.cli.render.placements import sentences
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import describe
 from koord_numa.core.numa_usage import largest_aligned
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
+from koord_numa.view.text import numa_text, short_amounts
 
 _SHOWN: Final = 6
 """So many nodes of one answer are named."""

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from koord_numa.cli._cluster import CONFIG, FILES, KUBECONFIG, Access
-from koord_numa.cli._console import open_console
-from koord_numa.cli._nodes import node_report
+from koord_numa.cli.cluster.snapshot import CONFIG, FILES, KUBECONFIG, Access
+from koord_numa.cli.render.console import open_console
+from koord_numa.cli.render.nodes import node_report
 
 
 @click.command(short_help="Show the CPUs of one node, and who holds what.")
