@@ -1,7 +1,7 @@
 """
 Log lines for people or for machines: text, or one JSON object a line.
 
-Whoever logs about a pod, a node or a reason passes them as ``extra={"pod": …, "node": …, "reason": …}``; both forms show them.
+Callers pass a pod, a node or a reason as ``extra={"pod": …, "node": …, "reason": …}``; both forms show them.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The demo: what it shows of a small rack, that it ends badly when something was wrong, and that nothing is left of it."""
+"""The demo: what it shows of a small fleet, that it ends badly when something was wrong, and that nothing is left of it."""
 
 import re
 import sys

@@ -54,7 +54,9 @@ def pods(manifest: Manifest, facts: ClusterObjects) -> Iterator[Pod]:
             number += 1
             metadata = {"namespace": "default", **(obj.get("metadata") or {}), "uid": f"simulated-{number}"}
             try:
-                admitted = with_priority({**obj, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}, facts.ranks)
+                admitted = with_priority(
+                    {**obj, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}, facts.priority_classes
+                )
                 pod = parse_pod(admitted)
             except WireError as error:
                 unread = facts.unread.get(PRIORITY_CLASSES)

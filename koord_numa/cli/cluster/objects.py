@@ -38,7 +38,7 @@ from koord_numa.wire.names import TOPOLOGY_KIND
 from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.nodes import parse_node
 from koord_numa.wire.pods import parse_pod
-from koord_numa.wire.priorities import Rank, parse_rank
+from koord_numa.wire.priorities import PriorityClass, parse_priority_class
 from koord_numa.wire.topologies import parse_topology
 from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
 
@@ -57,7 +57,7 @@ class ClusterObjects:
     volumes: list[PersistentVolume] = field(default_factory=list)
     classes: list[StorageClass] = field(default_factory=list)
     budgets: list[DisruptionBudget] = field(default_factory=list)
-    ranks: list[Rank] = field(default_factory=list)
+    priority_classes: list[PriorityClass] = field(default_factory=list)
     unread: dict[Resource, str] = field(default_factory=dict)
 
     def add(self, document: Document) -> bool:
@@ -79,9 +79,9 @@ PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
     "PersistentVolume": ("volumes", parse_volume),
     "StorageClass": ("classes", parse_storage_class),
     "PodDisruptionBudget": ("budgets", parse_budget),
-    "PriorityClass": ("ranks", parse_rank),
+    "PriorityClass": ("priority_classes", parse_priority_class),
 }
-"""For each kind its place in ``ClusterObjects``, and who reads it."""
+"""For each kind the field of ``ClusterObjects`` and the parser."""
 
 _USUAL_RIGHTS: Final = (NODES, PODS, NAMESPACES)
 _LISTED: Final[Mapping[str, Resource]] = {
@@ -98,7 +98,7 @@ _LISTED: Final[Mapping[str, Resource]] = {
 
 async def list_objects(api: Api) -> ClusterObjects:
     """
-    List everything. Whoever may not list volumes, budgets or PriorityClasses gets answers without them.
+    List everything. Volumes, budgets and PriorityClasses are left out, and named in ``unread``, where RBAC forbids to list them.
 
     Raises ``ClusterError``.
     """

@@ -1,4 +1,4 @@
-"""The ports of an engine that only looks: it tells nobody anything and changes nothing in the cluster."""
+"""Ports for a scheduler that is asked and never run: no event is posted, and every write is an error."""
 
 from collections.abc import Mapping
 from typing import NoReturn
@@ -7,17 +7,17 @@ from koord_numa.core.request import Pod, PodKey
 
 
 class ReadOnlyPorts:
-    """Binder, recorder and lease in one, for a snapshot that is never acted upon."""
+    """Binder, recorder and lease in one, of a scheduler that never runs."""
 
     def fresh(self) -> bool:
         """Never the leader."""
         return False
 
     def event(self, pod: PodKey, *, warning: bool, reason: str, message: str) -> None:
-        """Nobody is told."""
+        """Discarded."""
 
     def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
-        """Nobody is told."""
+        """Discarded."""
 
     async def bind(self, pod: PodKey, node: str, annotations: Mapping[str, str]) -> None:
         """Must not happen."""
@@ -45,4 +45,4 @@ class ReadOnlyPorts:
 
 
 def _refuse(*what: object) -> NoReturn:
-    raise AssertionError(f"an onlooker was asked to act: {what}")
+    raise AssertionError(f"a read-only scheduler was asked to write: {what}")

@@ -9,13 +9,13 @@ from koord_numa.cluster.client import Api, Body
 from koord_numa.cluster.resources import REBINDS, Call
 from koord_numa.wire import names
 
-LOOK_SECONDS: Final = 0.3
+POLL_SECONDS: Final = 0.3
 PATIENCE: Final = 30.0
 """Seconds in which a scheduler must have said something about a new RebindResource."""
 
 
 class NotTakenUp(Exception):
-    """Nobody answers."""
+    """No scheduler has written a status in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,29 +40,31 @@ class RebindOrder:
         }
 
 
-async def ask(api: Api, wish: RebindOrder) -> str:
+async def create_rebind(api: Api, order: RebindOrder) -> str:
     """Create the RebindResource; returns its name. Raises ``ClusterError``."""
-    created = await api.send(Call("create", REBINDS), Body(wish.document))
+    created = await api.send(Call("create", REBINDS), Body(order.document))
     return str(created["metadata"]["name"])
 
 
-async def follow(api: Api, name: str, say: Callable[[str], None], patience: float = PATIENCE) -> Mapping[str, Any]:
+async def follow_rebind(
+    api: Api, name: str, say: Callable[[str], None], patience: float = PATIENCE
+) -> Mapping[str, Any]:
     """
     Wait for the end of a rebind; returns its status. ``say`` gets each new sentence about it.
 
     Raises ``NotTakenUp`` when no scheduler takes it up, and ``ClusterError``.
     """
     clock = asyncio.get_running_loop().time
-    begun, told = clock(), ""
+    begun, reported = clock(), ""
     while True:
         found = await api.send(Call("get", REBINDS, "", name))
         status: Mapping[str, Any] = found.get("status") or {}
         phase, reason = str(status.get("phase") or ""), str(status.get("reason") or "")
-        if reason != told:
-            told = reason
+        if reason != reported:
+            reported = reason
             say(f"{phase}: {reason}")
         if phase in ("Succeed", "Failed"):
             return status
         if not phase and clock() - begun > patience:
             raise NotTakenUp(f"no scheduler has taken up RebindResource {name} in {patience:g} s: does koord-numa run?")
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)

@@ -42,7 +42,7 @@ class WouldWait:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The cluster of one moment. ``pods`` are all pods, whoever schedules them."""
+    """The cluster of one moment. ``pods`` are all pods, of every scheduler."""
 
     engine: Scheduler
     pods: Sequence[Pod]
@@ -113,7 +113,7 @@ def _untried(pod: Pod) -> str:
 
 
 def snapshot_of(settings: Settings, facts: ClusterObjects) -> Snapshot:
-    """The state of an engine that was told these facts."""
+    """A scheduler that holds these objects and is never run."""
     onlooker = ReadOnlyPorts()
     engine = Scheduler(settings, Dependencies(onlooker, onlooker, onlooker, resource_status))
     engine.namespaces.replace(facts.namespaces)
@@ -121,7 +121,7 @@ def snapshot_of(settings: Settings, facts: ClusterObjects) -> Snapshot:
     topologies = {topology.node: topology for topology in facts.topologies}
     engine.replace_topologies(topologies.values())
     engine.replace_bound(pod for pod in facts.pods if pod.node)
-    engine.cache.look_again(patience=0)  # there is no later here: what nobody can tell is taken as published
+    engine.cache.look_again(patience=0)  # nothing comes later: pods that no fingerprint explains are taken as published
     engine.volumes.replace_claims(facts.claims)
     engine.volumes.replace_volumes(facts.volumes)
     engine.volumes.replace_classes(facts.classes)

@@ -14,20 +14,20 @@ from rich.live import Live
 from rich.text import Text
 
 from koord_numa.cli.demo.pods import load_pods
-from koord_numa.cli.demo.sandbox_cluster import World, operator, reporting, world
+from koord_numa.cli.demo.sandbox_cluster import SandboxCluster, agents_publishing, operator, sandbox_cluster
 from koord_numa.cli.demo.scenario import (
     PAUSE,
-    Load,
+    NodeLoad,
     OperatorEnded,
     Pace,
     Progress,
     fill,
     is_placed,
     machine_to_show,
+    node_titles,
     pods_by_node,
     seen,
     shared_on,
-    titles,
 )
 from koord_numa.cli.render.console import open_console
 from koord_numa.cli.render.placements import machine_picture, placements, waiting
@@ -80,20 +80,20 @@ async def _run(console: Console, folder: Path, plan: Plan) -> int:
     nodes = load_descriptions(DEMO_RACK)
     pods = load_pods(DEMO_PODS, plan.seed)
     kubeconfig, log = folder / "kubeconfig", folder / "operator.log"
-    async with world(nodes, kubeconfig) as here, operator(kubeconfig, log) as process:
+    async with sandbox_cluster(nodes, kubeconfig) as cluster, operator(kubeconfig, log) as process:
         console.print(
             f"An API server in memory, {len(nodes)} simulated machines, the operator, {len(pods)} pods to place.\n"
         )
         begun = monotonic()
         try:
             with _display(console, len(pods)) as show:
-                await fill(here, pods, lambda: process.returncode is None, show, plan.pace)
+                await fill(cluster, pods, lambda: process.returncode is None, show, plan.pace)
         except OperatorEnded:
             console.print(f"[red]The operator has ended.[/] Its log:\n{log.read_text(errors='replace')}")
             return 1
-        code = _report(console, here, monotonic() - begun)
+        code = _report(console, cluster, monotonic() - begun)
         if plan.keep:
-            async with reporting(here):
+            async with agents_publishing(cluster):
                 await _stay(console, kubeconfig)
         return code
 
@@ -129,7 +129,7 @@ class _display:  # noqa: N801  (used as a function)
         self._last = text
 
 
-def _bar(node: str, load: Load) -> Text:
+def _bar(node: str, load: NodeLoad) -> Text:
     filled = min(_BAR, round(_BAR * load.asked / load.cpus)) if load.cpus else 0
     line = Text(f"  {node:<16}")
     line.append("█" * filled, "cyan")
@@ -138,23 +138,23 @@ def _bar(node: str, load: Load) -> Text:
     return line
 
 
-def _report(console: Console, here: World, seconds: float) -> int:
-    pods = seen(here)
+def _report(console: Console, cluster: SandboxCluster, seconds: float) -> int:
+    pods = seen(cluster)
     console.print()
-    console.print(placements(pods, titles(here)))
+    console.print(placements(pods, node_titles(cluster)))
     console.print("\n[bold]Waiting[/]\n")
     console.print(waiting(pods, console.width))
-    name, machine = machine_to_show(here, pods)
-    reserved = here.rack.nodes[name].description.reserved
+    name, machine = machine_to_show(cluster, pods)
+    reserved = cluster.fleet.nodes[name].description.reserved
     console.print(f"\n[bold]{name}[/]\n")
     for line in machine_picture(machine, pods_by_node(pods, name), reserved, shared_on(pods, name), console.width):
         console.print(line)
-    wrong = [*here.rack.violations, *here.rack.refusals, *here.rack.clashes()]
+    wrong = [*cluster.fleet.violations, *cluster.fleet.refusals, *cluster.fleet.clashes()]
     placed = sum(is_placed(one.pod) for one in pods)
     waits = sum(not one.pod.node for one in pods)
     console.print(
         f"\n{placed} of {len(pods)} pods placed in {seconds:.1f} s, {waits} {'waits' if waits == 1 else 'wait'} with a reason, "
-        f"{len(here.rack.refusals)} refused by a node, {len(here.rack.clashes())} CPUs held twice."
+        f"{len(cluster.fleet.refusals)} refused by a node, {len(cluster.fleet.clashes())} CPUs held twice."
     )
     for complaint in wrong:
         console.print(f"[red]wrong:[/] {complaint}")

@@ -14,7 +14,7 @@ from koord_numa.cli.render.nodes import nodes_table
 @KUBECONFIG
 @CONFIG
 def command(files: tuple[Path, ...], kubeconfig: Path | None, config: Path | None) -> None:
-    """List nodes: who owns their CPUs, free CPUs per NUMA node, and the largest request that one NUMA node could serve."""
+    """List nodes: the owner of their CPUs, free CPUs per NUMA node, and the largest request that one NUMA node could serve."""
     console = open_console()
     snapshot = Access(kubeconfig, config, files).snapshot()
     if not snapshot.candidates():

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from koord_numa.cli.cluster.rebinds import NotTakenUp, RebindOrder, ask, follow
+from koord_numa.cli.cluster.rebinds import NotTakenUp, RebindOrder, create_rebind, follow_rebind
 from koord_numa.cli.cluster.snapshot import CONFIG, KUBECONFIG, Snapshot, read_snapshot
 from koord_numa.cli.render.console import open_console
 from koord_numa.cluster.client import Api, NoCredentials
@@ -44,24 +44,24 @@ def command(
         raise SystemExit(1)
 
 
-async def _rebind(wish: RebindOrder, wait: bool, kubeconfig: Path | None, settings: Settings) -> bool:
+async def _rebind(order: RebindOrder, wait: bool, kubeconfig: Path | None, settings: Settings) -> bool:
     console = open_console()
     async with await Api.connect(kubeconfig) as api:
         before = await read_snapshot(api, settings)
-        _show(console, "before", _picture(before, wish.node, {}))
-        name = await ask(api, wish)
+        _show(console, "before", _picture(before, order.node, {}))
+        name = await create_rebind(api, order)
         console.print(f"RebindResource {name} created", style="bold")
-        if not (wait or wish.dry_run):
+        if not (wait or order.dry_run):
             console.print(f"follow it with: kubectl get rebindresource {name} --watch")
             return True
-        status = await follow(api, name, console.print)
+        status = await follow_rebind(api, name, console.print)
         if status["phase"] != "Succeed" and not status.get("result"):
             return False
-        if wish.dry_run and status.get("plan"):
-            _show(console, "after, if it were done", _picture(before, wish.node, _planned(status)))
-        elif not wish.dry_run:
-            _show(console, "after", _picture(await read_snapshot(api, settings), wish.node, {}))
-        for line in _moves(status.get("plan" if wish.dry_run else "result") or ()):
+        if order.dry_run and status.get("plan"):
+            _show(console, "after, if it were done", _picture(before, order.node, _planned(status)))
+        elif not order.dry_run:
+            _show(console, "after", _picture(await read_snapshot(api, settings), order.node, {}))
+        for line in _moves(status.get("plan" if order.dry_run else "result") or ()):
             console.print(line)
         return bool(status["phase"] == "Succeed")
 

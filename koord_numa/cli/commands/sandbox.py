@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from koord_numa.cli.demo.sandbox_cluster import reporting, world
+from koord_numa.cli.demo.sandbox_cluster import agents_publishing, sandbox_cluster
 from koord_numa.sandbox.machines import NodeDescription, load_descriptions
 from koord_numa.view.text import count
 
@@ -43,8 +43,8 @@ async def _serve(nodes: list[NodeDescription], kubeconfig: Path, port: int) -> N
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with world(nodes, kubeconfig, port) as here, reporting(here):
-        click.echo(f"serving {here.server.url} with {count(len(nodes), 'simulated machine')}")
+    async with sandbox_cluster(nodes, kubeconfig, port) as cluster, agents_publishing(cluster):
+        click.echo(f"serving {cluster.server.url} with {count(len(nodes), 'simulated machine')}")
         click.echo(f"export KUBECONFIG={kubeconfig}")
         with contextlib.suppress(asyncio.CancelledError):
             await stop.wait()

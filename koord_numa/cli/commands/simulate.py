@@ -38,7 +38,7 @@ def command(
     """
     Say where the pods of a manifest would go now, each after those before it; workloads count with all their replicas.
 
-    Claims, volumes, budgets and priority classes in the manifest count as if they existed. Nobody is evicted. Exits with 1 when some
+    Claims, volumes, budgets and priority classes in the manifest count as if they existed. No pod is evicted. Exits with 1 when some
     pod would wait.
     """
     console = open_console()

@@ -20,35 +20,37 @@ _PATIENCE: Final = 8.0
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class SandboxCluster:
     """A cluster that exists only in this process, and the kubeconfig that leads to it."""
 
     server: ApiServer
-    rack: Fleet
+    fleet: Fleet
     kubeconfig: Path
 
 
 @contextlib.asynccontextmanager
-async def world(nodes: Sequence[NodeDescription], kubeconfig: Path, port: int = 0) -> AsyncIterator[World]:
+async def sandbox_cluster(
+    nodes: Sequence[NodeDescription], kubeconfig: Path, port: int = 0
+) -> AsyncIterator[SandboxCluster]:
     """
     A cluster of these machines; everything is gone when the block ends. Raises ``OSError`` when the port is taken.
 
-    Agents report when the rack is told to, or in intervals inside ``reporting``.
+    Node agents publish when ``fleet.publish`` is called, or periodically inside ``agents_publishing``.
     """
     async with ApiServer(port, definitions()) as server:
         server.write_kubeconfig(kubeconfig)
-        rack = Fleet(server.store, nodes)
-        rack.start()
+        fleet = Fleet(server.store, nodes)
+        fleet.start()
         try:
-            yield World(server, rack, kubeconfig)
+            yield SandboxCluster(server, fleet, kubeconfig)
         finally:
-            rack.stop()
+            fleet.stop()
 
 
 @contextlib.asynccontextmanager
-async def reporting(here: World) -> AsyncIterator[None]:
+async def agents_publishing(cluster: SandboxCluster) -> AsyncIterator[None]:
     """The agents report by themselves while the block runs."""
-    publishing = asyncio.create_task(here.rack.keep_publishing(PUBLISHING), name="simulated agents")
+    publishing = asyncio.create_task(cluster.fleet.keep_publishing(PUBLISHING), name="simulated agents")
     try:
         yield
     finally:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
-from koord_numa.cli.demo.sandbox_cluster import World
+from koord_numa.cli.demo.sandbox_cluster import SandboxCluster
 from koord_numa.cli.render.placements import PodView, find_cpus, numa_of
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY
@@ -26,20 +26,20 @@ WAVE: Final = 8
 PAUSE: Final = 0.4
 """Seconds between two waves, at the very least."""
 
-HEARING: Final = 0.3
+TOPOLOGY_DELAY: Final = 0.3
 """Seconds after which the scheduler has heard what the nodes report: then it decides the same in every run."""
 
-QUIET: Final = 1.5
+SETTLED_SECONDS: Final = 1.5
 """Seconds without any change after which every pod has what it gets."""
 
-LONGEST: Final = 45.0
+LONGEST_SECONDS: Final = 45.0
 """Seconds after which the demo reports, whatever the state."""
 
-_LOOK: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class NodeLoad:
     """One node: its pods, and the CPUs that they ask for out of those there are. In milli-CPU."""
 
     pods: int
@@ -55,7 +55,7 @@ class Progress:
     running: int
     waiting: int
     refused: int
-    nodes: Mapping[str, Load]
+    nodes: Mapping[str, NodeLoad]
 
     @property
     def settled(self) -> bool:
@@ -76,7 +76,11 @@ class OperatorEnded(Exception):
 
 
 async def fill(
-    world: World, pods: Sequence[Json], alive: Callable[[], bool], show: Callable[[Progress], None], pace: Pace
+    cluster: SandboxCluster,
+    pods: Sequence[Json],
+    alive: Callable[[], bool],
+    show: Callable[[Progress], None],
+    pace: Pace,
 ) -> None:
     """
     Submit the pods in waves and wait until nothing changes any more. Raises ``OperatorEnded``.
@@ -86,65 +90,65 @@ async def fill(
     begun = submitted = reported = monotonic()
     left = list(pods)
     before, changed = -1, begun
-    while monotonic() - begun < LONGEST:
+    while monotonic() - begun < LONGEST_SECONDS:
         if not alive():
             raise OperatorEnded
-        progress, now = look(world), monotonic()
+        progress, now = look(cluster), monotonic()
         show(progress)
-        if world.server.revision != before:
-            before, changed = world.server.revision, now
-        if progress.settled and world.rack.publish():
+        if cluster.server.revision != before:
+            before, changed = cluster.server.revision, now
+        if progress.settled and cluster.fleet.publish():
             reported = now
-        elif left and progress.settled and now - submitted >= pace.pause and now - reported >= HEARING:
-            # In the order in which a scheduler tries pods of one age: what comes of them depends on nobody's speed then.
+        elif left and progress.settled and now - submitted >= pace.pause and now - reported >= TOPOLOGY_DELAY:
+            # In the order in which the scheduling queue pops pods of one age, so that the result does not depend on timing.
             for pod in sorted(left[: pace.wave], key=_name):
-                world.server.store.create(pod)
+                cluster.server.store.create(pod)
             del left[: pace.wave]
             submitted = now
-        elif not left and progress.settled and now - changed > QUIET:
+        elif not left and progress.settled and now - changed > SETTLED_SECONDS:
             return
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _name(pod: Json) -> str:
     return str(pod["metadata"]["name"])
 
 
-def look(world: World) -> Progress:
+def look(cluster: SandboxCluster) -> Progress:
     """Count the pods of this moment."""
     running = waiting = refused = submitted = 0
-    for obj in world.server.store.list("pods"):
+    for obj in cluster.server.store.list("pods"):
         submitted += 1
         phase = obj["status"].get("phase")
         refused += phase == "Failed"
         running += phase == "Running"
         waiting += not obj["spec"].get("nodeName") and bool(_unschedulable(obj))
-    nodes = {name: _load(node) for name, node in sorted(world.rack.nodes.items())}
+    nodes = {name: _load(node) for name, node in sorted(cluster.fleet.nodes.items())}
     return Progress(submitted, running, waiting, refused, nodes)
 
 
-def seen(world: World) -> list[PodView]:
+def seen(cluster: SandboxCluster) -> list[PodView]:
     """Every pod as the cluster and its simulated machine show it."""
-    holders = world.rack.history.holders()
+    holders = cluster.fleet.history.holders()
     found = []
-    for obj in world.server.store.list("pods"):
+    for obj in cluster.server.store.list("pods"):
         pod = parse_pod(obj)
-        node = world.rack.nodes.get(pod.node)
+        node = cluster.fleet.nodes.get(pod.node)
         cpus = find_cpus(holders.get(pod.node, {}), pod) if node else EMPTY
         machine = node.description.hardware.machine if node else None
         found.append(PodView(pod, cpus, numa_of(pod, cpus, machine), _unschedulable(obj)))
     return found
 
 
-def titles(world: World) -> dict[str, str]:
+def node_titles(cluster: SandboxCluster) -> dict[str, str]:
     """What a reader should know of each node."""
-    return {name: _title(node.description) for name, node in world.rack.nodes.items()}
+    return {name: _title(node.description) for name, node in cluster.fleet.nodes.items()}
 
 
-def machine_to_show(world: World, pods: Sequence[PodView]) -> tuple[str, CpuTopology]:
+def machine_to_show(cluster: SandboxCluster, pods: Sequence[PodView]) -> tuple[str, CpuTopology]:
     """The machine whose CPUs tell most: the one with most pods that hold CPUs, among those of less than 128 CPUs if any."""
     counts = Counter(seen.pod.node for seen in pods if seen.cpus)
-    machines = {name: node.description.hardware.machine for name, node in world.rack.nodes.items()}
+    machines = {name: node.description.hardware.machine for name, node in cluster.fleet.nodes.items()}
     name = max(sorted(machines), key=lambda name: (len(machines[name].cpus) < 128, counts[name]))
     return name, machines[name]
 
@@ -168,10 +172,10 @@ def is_placed(pod: Pod) -> bool:
     return bool(pod.node) and not pod.finished
 
 
-def _load(node: SimulatedNode) -> Load:
+def _load(node: SimulatedNode) -> NodeLoad:
     asked = sum(effective_requests(pod.request).get(CPU, 0) for pod in node.pods.values())
     reserved = 0 if node.description.style is Style.KUBELET else MILLI * len(node.description.reserved)
-    return Load(len(node.pods), asked, node.description.allocatable[CPU] - reserved)
+    return NodeLoad(len(node.pods), asked, node.description.allocatable[CPU] - reserved)
 
 
 def _title(node: NodeDescription) -> str:

@@ -37,8 +37,8 @@ def node_answers(snapshot: Snapshot, pod: Pod, width: int) -> Iterator[str]:
             text = f"yes: {placement_text(answer)}"
         else:
             text = f"no: {answer.message.removeprefix('node(s) ').removeprefix('whose ')}"
-            if told := describe(answer):
-                text += f": {told}"
+            if numbers := describe(answer):
+                text += f": {numbers}"
         names.setdefault(text, []).append(name)
     for text, those in names.items():
         yield from sentences(f"{_listed(those)}: {text}", width)
@@ -51,7 +51,7 @@ def _listed(names: list[str]) -> str:
 
 
 def largest_text(snapshot: Snapshot) -> str:
-    """The largest request that one NUMA node of the cluster could serve now, whatever the pod's own wishes."""
+    """The largest request that one NUMA node of the cluster could serve now, independent of any pod's policies."""
     best = max(
         ((largest_aligned(seen), seen.node.name) for seen in snapshot.candidates() if seen.barred is None),
         key=lambda found: (found[0].get("cpu", 0), found[0].get("memory", 0)),

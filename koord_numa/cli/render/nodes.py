@@ -1,4 +1,4 @@
-"""Nodes as tables and pictures: who owns the CPUs, what each NUMA node has left, and who holds what. It only describes."""
+"""Nodes as tables and maps of CPUs: the owner of the CPUs, free amounts per NUMA node, and what each pod holds."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -88,7 +88,7 @@ def _row(seen: NodeSnapshot, snapshot: Snapshot) -> list[str]:
 
 
 def _rule(seen: NodeSnapshot) -> tuple[str, str, str]:
-    """Who chooses CPUs, by which NUMA policy, for what unit."""
+    """The owner of the CPUs, its NUMA policy, and the scope of that policy."""
     offer = seen.offer
     if isinstance(offer, KubeletView):
         config = offer.state.node.config

@@ -29,13 +29,13 @@ class PodView:
     waits_for: str = ""
 
 
-def placements(pods: Sequence[PodView], titles: Mapping[str, str]) -> RenderableType:
+def placements(pods: Sequence[PodView], node_titles: Mapping[str, str]) -> RenderableType:
     """A line for every pod that runs somewhere, under a line for its node; ``titles`` says more about each node."""
     rows: list[Sequence[str | Text]] = []
     running = sorted((seen for seen in pods if seen.pod.node), key=lambda seen: (seen.pod.node, *_order(seen)))
     for node, group in groupby(running, key=lambda seen: seen.pod.node):
         title = Text(node, "bold")
-        title.append(f"  {titles.get(node, '')}", "not bold dim")
+        title.append(f"  {node_titles.get(node, '')}", "not bold dim")
         rows.append([title])
         for (_, *cells), alike in groupby(group, key=_cells):
             rows.extend(_name_and_cells([seen.pod.key.name for seen in alike], cells))
@@ -71,7 +71,7 @@ def machine_picture(
 
 
 def numa_of(pod: Pod, cpus: CpuSet, machine: CpuTopology | None) -> tuple[int, ...]:
-    """The NUMA nodes on which the pod holds something, as far as anyone knows."""
+    """The NUMA nodes on which the pod holds CPUs or amounts, as far as they are known."""
     if pod.assignment is not None and pod.assignment.numa:
         return tuple(numa for numa, _ in pod.assignment.numa)
     if machine is None or not cpus:
