@@ -26,8 +26,8 @@ class Manifest:
     passed: Counter[str] = field(default_factory=Counter)
 
 
-def take(found: Iterable[Document], facts: ClusterObjects) -> Manifest:
-    """Sort a manifest's objects; those that decide something join the facts. Raises ``click.ClickException``."""
+def take(found: Iterable[Document], objects: ClusterObjects) -> Manifest:
+    """Sort a manifest's objects; those that decide something join the objects. Raises ``click.ClickException``."""
     manifest = Manifest()
     for document in found:
         kind = str(document.get("kind") or "object without kind")
@@ -35,7 +35,7 @@ def take(found: Iterable[Document], facts: ClusterObjects) -> Manifest:
             manifest.makers.append(document)
             continue
         try:
-            known = facts.add(document)
+            known = objects.add(document)
         except WireError as error:
             raise click.ClickException(str(error)) from None
         if not known:
@@ -46,7 +46,7 @@ def take(found: Iterable[Document], facts: ClusterObjects) -> Manifest:
     return manifest
 
 
-def pods(manifest: Manifest, facts: ClusterObjects) -> Iterator[Pod]:
+def pods(manifest: Manifest, objects: ClusterObjects) -> Iterator[Pod]:
     """The pods as the API server would show them, in the order of the manifest. Raises ``click.ClickException``."""
     number = 0
     for maker in manifest.makers:
@@ -55,11 +55,11 @@ def pods(manifest: Manifest, facts: ClusterObjects) -> Iterator[Pod]:
             metadata = {"namespace": "default", **(obj.get("metadata") or {}), "uid": f"simulated-{number}"}
             try:
                 admitted = with_priority(
-                    {**obj, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}, facts.priority_classes
+                    {**obj, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}, objects.priority_classes
                 )
                 pod = parse_pod(admitted)
             except WireError as error:
-                unread = facts.unread.get(PRIORITY_CLASSES)
+                unread = objects.unread.get(PRIORITY_CLASSES)
                 raise click.ClickException(f"{error} ({unread})" if unread else str(error)) from None
             if pod.node:
                 raise click.ClickException(f"{pod.key} names its node already (spec.nodeName)")

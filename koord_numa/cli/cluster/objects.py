@@ -102,31 +102,31 @@ async def list_objects(api: Api) -> ClusterObjects:
 
     Raises ``ClusterError``.
     """
-    facts = ClusterObjects()
+    objects = ClusterObjects()
     for kind, resource in _LISTED.items():
         name, parse = PARSERS[kind]
         try:
-            getattr(facts, name).extend((await list_all(api, ListedKind(resource, parse))).objects)
+            getattr(objects, name).extend((await list_all(api, ListedKind(resource, parse))).objects)
         except Forbidden as error:
             if resource in _USUAL_RIGHTS:
                 raise
-            facts.unread[resource] = str(error)
+            objects.unread[resource] = str(error)
     kinds = tuple(ListedKind(resource, parse_topology, optional=True) for resource in TOPOLOGIES)
-    facts.topologies.extend(await list_first_served(api, kinds))
-    return facts
+    objects.topologies.extend(await list_first_served(api, kinds))
+    return objects
 
 
 def read_files(files: Sequence[Path]) -> ClusterObjects:
     """What files hold, such as ``kubectl get -o yaml`` prints it. Raises ``click.ClickException``."""
-    facts = ClusterObjects()
+    objects = ClusterObjects()
     for path in files:
         try:
-            known = [facts.add(document) for document in documents(path.read_text(encoding="utf-8"), str(path))]
+            known = [objects.add(document) for document in documents(path.read_text(encoding="utf-8"), str(path))]
         except (OSError, UnicodeDecodeError, WireError) as error:
             raise click.ClickException(f"{path}: {error}") from None
         if not any(known):
             raise click.ClickException(f"{path} has none of {', '.join(PARSERS)}")
-    return facts
+    return objects
 
 
 def documents(text: str, name: str) -> Iterator[Document]:

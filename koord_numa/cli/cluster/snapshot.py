@@ -1,7 +1,7 @@
 """
 The cluster of this moment as the scheduler would see it after a restart: read once from API objects, and nothing is written.
 
-The engine that holds it is never run: it only counts, and answers what it would decide. What only a running scheduler knows, it does
+The scheduler that holds it is never run: it only counts, and answers what it would decide. What only a running scheduler knows, it does
 not know: which nodes cool down, and which one a rebind works on.
 """
 
@@ -44,7 +44,7 @@ class WouldWait:
 class Snapshot:
     """The cluster of one moment. ``pods`` are all pods, of every scheduler."""
 
-    engine: Scheduler
+    scheduler: Scheduler
     pods: Sequence[Pod]
     topologies: Mapping[str, NodeResourceTopology]
 
@@ -54,51 +54,51 @@ class Snapshot:
 
     def candidates(self) -> list[NodeSnapshot]:
         """Every node, by name."""
-        records = sorted(self.engine.cache.nodes.items())
+        records = sorted(self.scheduler.cache.nodes.items())
         return [seen for _, record in records if (seen := record.candidate()) is not None]
 
     def decide(self, pod: Pod) -> Placement | WouldWait:
         """Where the pod would go now, or why nowhere."""
-        klass = self.engine.classes.of(pod)
+        klass = self.scheduler.classes.of(pod)
         if klass is None:
-            names = ", ".join(self.engine.settings.scheduler_names)
+            names = ", ".join(self.scheduler.settings.scheduler_names)
             return WouldWait(f"the pod asks for {pod.scheduler}, which is none of our scheduler names: {names}")
         if untried := _untried(pod):
             return WouldWait(untried)
-        handle = self.engine.handle
+        handle = self.scheduler.handle
         node = handle.nominator.node_of(pod)
         freed = handle.selector.try_node(klass, node, pod) if node else None
         verdict = freed if isinstance(freed, Placement) else handle.selector.decide(klass)
         if isinstance(verdict, Placement):
             return verdict
-        remark, clearance = _at_once(self.engine.preemption.foresee(pod, klass, verdict))
+        remark, clearance = _at_once(self.scheduler.preemption.foresee(pod, klass, verdict))
         return WouldWait(with_remark(why_everywhere(verdict), remark), clearance)
 
     def answers(self, pod: Pod) -> dict[str, Placement | Rejection]:
         """What each node answers to the pod, by name; nothing for a pod that is not ours or not tried."""
-        klass = self.engine.classes.of(pod)
+        klass = self.scheduler.classes.of(pod)
         if klass is None or _untried(pod):
             return {}
         found = {
-            name: self.engine.handle.selector.try_node(klass, node=name, pod=pod)
-            for name in sorted(self.engine.cache.nodes)
+            name: self.scheduler.handle.selector.try_node(klass, node=name, pod=pod)
+            for name in sorted(self.scheduler.cache.nodes)
         }
         return {name: answer for name, answer in found.items() if answer is not None}
 
     def hold(self, pod: Pod, placement: Placement) -> None:
         """Count the pod as if it were there, for those that are asked about next. Only here, not in the cluster."""
-        self.engine.cache.hold(pod, placement)
+        self.scheduler.cache.hold(pod, placement)
 
     def make_room(self, pod: Pod, clearance: PreemptionCandidate) -> None:
         """Keep room for the pod as if its victims were leaving now, for those that are asked about next. Only here."""
-        klass = self.engine.classes.of(pod)
+        klass = self.scheduler.classes.of(pod)
         if klass is None:
             raise AssertionError(f"{pod.key} is not ours")
-        nominations = self.engine.handle.nominator
+        nominations = self.scheduler.handle.nominator
         for displaced in clearance.displaced:
             nominations.end(displaced.uid)
         nominations.begin(Nomination(pod, klass, clearance))
-        self.engine.preemption.planner.evicted.update(victim.key.uid for victim in clearance.victims)
+        self.scheduler.preemption.planner.evicted.update(victim.key.uid for victim in clearance.victims)
 
 
 def _untried(pod: Pod) -> str:
@@ -112,28 +112,30 @@ def _untried(pod: Pod) -> str:
     return "the pod waits for its scheduling gates" if pod.gated else ""
 
 
-def snapshot_of(settings: Settings, facts: ClusterObjects) -> Snapshot:
+def snapshot_of(settings: Settings, objects: ClusterObjects) -> Snapshot:
     """A scheduler that holds these objects and is never run."""
-    onlooker = ReadOnlyPorts()
-    engine = Scheduler(settings, Dependencies(onlooker, onlooker, onlooker, resource_status))
-    engine.namespaces.replace(facts.namespaces)
-    engine.replace_nodes(facts.nodes)
-    topologies = {topology.node: topology for topology in facts.topologies}
-    engine.replace_topologies(topologies.values())
-    engine.replace_bound(pod for pod in facts.pods if pod.node)
-    engine.cache.look_again(patience=0)  # nothing comes later: pods that no fingerprint explains are taken as published
-    engine.volumes.replace_claims(facts.claims)
-    engine.volumes.replace_volumes(facts.volumes)
-    engine.volumes.replace_classes(facts.classes)
-    if facts.unread.keys().isdisjoint((CLAIMS, VOLUMES, STORAGE_CLASSES)):
-        engine.volumes.synced()
-    if BUDGETS not in facts.unread:
-        engine.replace_budgets(facts.budgets)
-    for pod in facts.pods:
+    read_only = ReadOnlyPorts()
+    scheduler = Scheduler(settings, Dependencies(read_only, read_only, read_only, resource_status))
+    scheduler.namespaces.replace(objects.namespaces)
+    scheduler.replace_nodes(objects.nodes)
+    topologies = {topology.node: topology for topology in objects.topologies}
+    scheduler.replace_topologies(topologies.values())
+    scheduler.replace_bound(pod for pod in objects.pods if pod.node)
+    scheduler.cache.look_again(
+        patience=0
+    )  # nothing comes later: pods that no fingerprint explains are taken as published
+    scheduler.volumes.replace_claims(objects.claims)
+    scheduler.volumes.replace_volumes(objects.volumes)
+    scheduler.volumes.replace_classes(objects.classes)
+    if objects.unread.keys().isdisjoint((CLAIMS, VOLUMES, STORAGE_CLASSES)):
+        scheduler.volumes.synced()
+    if BUDGETS not in objects.unread:
+        scheduler.replace_budgets(objects.budgets)
+    for pod in objects.pods:
         is_ours = settings.profile(pod.scheduler) is not None
         if not pod.node and pod.nominated and (settings.preemption.enabled or not is_ours):
-            engine.observe_nominated(None, pod)
-    return Snapshot(engine, facts.pods, topologies)
+            scheduler.observe_nominated(None, pod)
+    return Snapshot(scheduler, objects.pods, topologies)
 
 
 def _at_once(work: Coroutine[Any, Any, T]) -> T:
@@ -166,21 +168,21 @@ class Access:
         except SettingsError as error:
             raise click.ClickException(str(error)) from error
 
-    def facts(self) -> ClusterObjects:
+    def objects(self) -> ClusterObjects:
         """Everything that decides. Raises ``click.ClickException`` with a sentence for the user."""
         if self.files:
             return read_files(self.files)
         try:
-            facts = asyncio.run(self._read())
+            objects = asyncio.run(self._read())
         except (NoCredentials, ClusterError) as error:
             raise click.ClickException(str(error)) from error
-        for why in facts.unread.values():
+        for why in objects.unread.values():
             click.echo(f"Not counted: {why}", err=True)
-        return facts
+        return objects
 
     def snapshot(self) -> Snapshot:
         """The cluster of this moment. Raises ``click.ClickException`` with a sentence for the user."""
-        return snapshot_of(self.settings, self.facts())
+        return snapshot_of(self.settings, self.objects())
 
     async def _read(self) -> ClusterObjects:
         async with await Api.connect(self.kubeconfig) as api:

@@ -47,10 +47,10 @@ def command(
         found = list(documents(source.read(), "the manifest"))
     except UnicodeDecodeError as error:
         raise click.ClickException(f"the manifest is not text: {error}") from None
-    facts = access.facts()
-    manifest = take(found, facts)
-    wanted = list(pods(manifest, facts))
-    snapshot = snapshot_of(access.settings, facts)
+    objects = access.objects()
+    manifest = take(found, objects)
+    wanted = list(pods(manifest, objects))
+    snapshot = snapshot_of(access.settings, objects)
     ends = [_try(pod, snapshot, console) for pod in wanted]
     console.print(f"\n{ends.count(_End.PLACED)} of {len(ends)} pods would be placed.")
     if _End.AFTER_EVICTIONS in ends:

@@ -112,7 +112,7 @@ def _amounts(found: tuple[NumaUsage, ...]) -> Iterator[list[str]]:
 
 
 def _pods(seen: NodeSnapshot, snapshot: Snapshot) -> Iterator[list[str]]:
-    record = snapshot.engine.cache.nodes[seen.node.name]
+    record = snapshot.scheduler.cache.nodes[seen.node.name]
     for held in sorted(seen.ledger, key=lambda held: (held.cpus.bits or 1 << 4096, str(held.pod))):
         uid = held.pod.uid
         pod = record.pods[uid] if uid in record.pods else record.nominees[uid].pod
