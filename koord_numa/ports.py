@@ -6,6 +6,7 @@ What the engine needs of the outside world, as protocols, and how the outside wo
     ├── Gone            there is no such object (any more): forget it
     ├── Unavailable     nothing was done (429, 503, no connection): back off, ``retry_after`` seconds when the server said so
     ├── UnknownOutcome  a write was sent and may have been done (no answer, 500, 502, 504): keep the hold, read the object back, settle
+    ├── Unauthenticated the credentials are not accepted: back off until they are renewed
     ├── Forbidden       an RBAC rule is missing: permanent until an operator grants it (``rule`` says which)
     └── Invalid         the server refuses the request as such: a bug or hostile data, never retried unchanged
 
@@ -81,11 +82,19 @@ class UnknownOutcome(ClusterError):
 
 
 class Forbidden(ClusterError):
-    """The server refuses for lack of a right (401, 403). ``rule`` names it: ``create pods/binding``."""
+    """The server refuses for lack of a right (403). ``rule`` names it as a person would ask for it: ``create pods/binding``."""
 
     def __init__(self, message: str, rule: str) -> None:
         super().__init__(message)
         self.rule = rule
+
+    def __str__(self) -> str:
+        """The message, and what to grant."""
+        return f"{super().__str__()}; missing rule: {self.rule}"
+
+
+class Unauthenticated(ClusterError):
+    """The server does not know who asks (401): the credentials are wrong or have expired, and no RBAC rule helps."""
 
 
 class Invalid(ClusterError):

@@ -26,6 +26,13 @@ class SettingsError(ValueError):
     """The configuration cannot be used; the message says where and why."""
 
 
+class PodSource(StrEnum):
+    """Who watches pods that wait for a node: Kopf's handlers, or an informer of our own at about half the CPU per pod."""
+
+    KOPF = "Kopf"
+    INFORMER = "Informer"
+
+
 class NodesWithoutTopology(StrEnum):
     """May a pod that needs alignment go where nobody published a topology?"""
 
@@ -110,7 +117,7 @@ class ProfileSettings(_Section):
 
 
 class BackoffSettings(_Section):
-    """Waiting times in seconds: they double from ``initial`` to ``max``, then spread by up to ``jitter`` of themselves."""
+    """Waiting times in seconds: they double from ``initial`` to ``max``, each shortened at random by up to ``jitter`` of itself."""
 
     initial: Annotated[float, Field(gt=0, le=60)] = 1.0
     max: Annotated[float, Field(gt=0, le=3600)] = 10.0
@@ -121,6 +128,14 @@ class BackoffSettings(_Section):
         if self.max < self.initial:
             raise ValueError("max is smaller than initial")
         return self
+
+    def pause(self, attempt: int, dice: float) -> float:
+        """
+        Seconds to wait after ``attempt`` failures in a row; the one place where pauses are computed.
+
+        ``dice`` in [0, 1) keeps many clients of a server that comes back from asking in the same moment.
+        """
+        return min(self.max, self.initial * 2.0 ** min(attempt - 1, 32)) * (1.0 - self.jitter * dice)
 
 
 class LeaseSettings(_Section):
@@ -167,6 +182,7 @@ class Settings(_Section):
     api_version: Literal["koord-numa.io/v1alpha1"] = API_VERSION
     kind: Literal["KoordNumaConfiguration"] = KIND
     profiles: Annotated[tuple[ProfileSettings, ...], Field(min_length=1)] = (ProfileSettings(),)
+    pod_source: PodSource = PodSource.KOPF
     backoff: BackoffSettings = BackoffSettings()
     api_backoff: Annotated[BackoffSettings, Field(alias="apiBackoff")] = BackoffSettings(initial=0.1, max=5.0)
     wake_pause: BackoffSettings = BackoffSettings(initial=0.05, max=2.0)

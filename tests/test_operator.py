@@ -13,12 +13,11 @@ import orjson
 import pytest
 from aiohttp.base_protocol import BaseProtocol
 
-from koord_numa import operator
-from koord_numa.app.pod_source import PodSource
 from koord_numa.app.runtime import Options, Runtime
+from koord_numa.handlers.embedding import is_transient
 from koord_numa.operator import options_from_environment, serve
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions, Effect, Fault
-from koord_numa.settings import LeaseSettings, ProfileSettings, Settings, SettingsError
+from koord_numa.settings import LeaseSettings, PodSource, ProfileSettings, Settings, SettingsError
 from tests.cluster.objects import node, until
 from tests.e2e.world import CRDS, JsonObject, World, kopf_watches, pinned, shared, world
 
@@ -44,9 +43,9 @@ async def operating(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     settings: Settings = SETTINGS,
-    pods: PodSource = PodSource.OURS,
+    pods: PodSource = PodSource.KOPF,
 ) -> AsyncIterator[Runtime]:
-    """The operator as ``koord-numa run`` runs it, or with Kopf watching pods as under ``kopf run``."""
+    """The operator as ``koord-numa run`` runs it."""
     made: list[Runtime] = []
     connect = Runtime.connect
 
@@ -57,7 +56,9 @@ async def operating(
     monkeypatch.setattr(Runtime, "connect", remembered)
     kubeconfig = server.write_kubeconfig(folder / "kubeconfig")
     with quiet_kopf():
-        task = asyncio.create_task(serve(Options(settings, kubeconfig, "me", port=0, pods=pods)))
+        task = asyncio.create_task(
+            serve(Options(settings.model_copy(update={"pod_source": pods}), kubeconfig, "me", port=0))
+        )
         await until(lambda: made or task.done())
         try:
             yield made[0]
@@ -143,14 +144,14 @@ async def test_nothing_is_decided_before_everything_is_known(
     fault = rack.server.faults.add(Fault(status=403, verb="list", resource="noderesourcetopologies"))
     rack.create([pinned("a", 2), shared("b")])
     async with operating(rack.server, tmp_path, monkeypatch, pods=pods) as runtime:
-        census = next(each for each in runtime.sources.censuses if each.what == "NodeResourceTopologies")
-        await until(lambda: census.problem)
-        assert "list noderesourcetopologies.topology.node.k8s.io" in census.problem
+        resync = next(each for each in runtime.informers.resyncs if each.name == "NodeResourceTopologies")
+        await until(lambda: resync.problem)
+        assert "list noderesourcetopologies.topology.node.k8s.io" in resync.problem
         async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{runtime.health.port}/readyz") as response:
+            async with session.get(f"http://127.0.0.1:{runtime.http_server.port}/readyz") as response:
                 assert response.status == 503
                 assert "NodeResourceTopologies" in await response.text()
-            async with session.get(f"http://127.0.0.1:{runtime.health.port}/healthz") as response:
+            async with session.get(f"http://127.0.0.1:{runtime.http_server.port}/healthz") as response:
                 assert response.status == 200
         assert rack.unbound() == ["a", "b"]
         rack.server.faults.remove(fault)
@@ -230,7 +231,9 @@ async def test_an_outage_is_survived(
     rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
 ) -> None:
     async with operating(rack.server, tmp_path, monkeypatch, pods=pods) as runtime:
-        await until(lambda: runtime.engine.ready and (pods is PodSource.OURS or "pods" in kopf_watches(rack.server)))
+        await until(
+            lambda: runtime.scheduler.ready and (pods is PodSource.INFORMER or "pods" in kopf_watches(rack.server))
+        )
         await rack.server.stop()
         await until(lambda: not runtime.lease.fresh())
         rack.create([pinned("a", 2)])
@@ -247,7 +250,8 @@ async def test_what_vanished_while_nobody_watched_is_noticed(
     async with operating(rack.server, tmp_path, monkeypatch, pods=pods) as runtime:
         await until(
             lambda: (
-                len(runtime.engine.waiting()) == 2 and (pods is PodSource.OURS or "pods" in kopf_watches(rack.server))
+                len(runtime.scheduler.waiting()) == 2
+                and (pods is PodSource.INFORMER or "pods" in kopf_watches(rack.server))
             )
         )
         outage = rack.server.faults.add(Fault(effect=Effect.OUTAGE))
@@ -255,7 +259,7 @@ async def test_what_vanished_while_nobody_watched_is_noticed(
         rack.server.store.delete("pods", "ghost", "default", DeleteOptions(grace=0))
         rack.server.compact()
         rack.server.faults.remove(outage)
-        await until(lambda: [pod.key.name for pod in runtime.engine.waiting()] == ["stays"], 30)
+        await until(lambda: [pod.key.name for pod in runtime.scheduler.waiting()] == ["stays"], 30)
 
 
 @EITHER_WATCH
@@ -306,13 +310,20 @@ def test_kopf_run_is_configured_by_the_environment(tmp_path: Path) -> None:
             "KOORD_NUMA_LEADER_ELECT": "false",
         }
     )
-    assert options == Options(Settings(bind_concurrency=7), None, "me", elect=False, port=None, pods=PodSource.KOPF)
-    assert options_from_environment({}) == Options(pods=PodSource.KOPF)
+    assert options == Options(Settings(bind_concurrency=7), None, "me", elect=False, port=None)
+    assert options_from_environment({}) == Options()
 
 
 def test_a_bad_configuration_is_an_error() -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         options_from_environment({"KOORD_NUMA_CONFIG": "/does/not/exist"})
+
+
+def test_an_informer_of_pods_under_kopf_run_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("podSource: Informer")
+    with pytest.raises(SettingsError, match="needs koord-numa run"):
+        options_from_environment({"KOORD_NUMA_CONFIG": str(config)})
 
 
 @pytest.mark.parametrize(
@@ -327,7 +338,7 @@ def test_a_bad_configuration_is_an_error() -> None:
     ],
 )
 def test_which_ends_of_kopf_may_heal(error: Exception, heals: bool) -> None:
-    assert operator._may_heal(error) is heals
+    assert is_transient(error) is heals
 
 
 async def test_a_connection_that_kopf_closed_while_reading_may_heal() -> None:
@@ -335,4 +346,4 @@ async def test_a_connection_that_kopf_closed_while_reading_may_heal() -> None:
     closed = aiohttp.StreamReader(BaseProtocol(loop), 2**16, loop=loop)
     with pytest.raises(RuntimeError) as caught:
         await closed.readany()
-    assert operator._may_heal(caught.value)
+    assert is_transient(caught.value)

@@ -1,135 +1,258 @@
 """
-Where the engine's facts come from: which kinds are mirrored, which are checked by a census, and where each is handed over.
+Which kinds are watched, by whom, and which of the scheduler's event handlers each feeds. A table: it starts nothing and decides nothing.
 
-A table in code: it starts nothing and decides nothing. PriorityClasses are not among them: the API server writes their value and
-preemption policy into every pod on admission, and later changes of a class do not change its pods.
+Theory. With ``podSource: Kopf``, Kopf's handler reports pods that wait, a resync checks them, and an informer watches pods with a node: a
+bind is then a departure on one watch and an arrival on the other, in any order, and the scheduler copes with both. With ``Informer``,
+one informer watches all pods, and a bind is a single event. Kopf watches NodeResourceTopologies and RebindResources in either case.
+
+PriorityClasses are not watched: the API server writes their value and preemption policy into every pod on admission, and later changes
+of a class do not change its pods.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Generic, TypeVar
 
-from koord_numa.app.pod_source import PodSource, pods_beside_kopf, pods_watched_by_us, resync_of_waiting_pods
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.informer import Informer, Sink
+from koord_numa.cluster.informer import Informer
 from koord_numa.cluster.lister import ListedKind, list_first_served
 from koord_numa.cluster.resources import (
     BUDGETS,
     CLAIMS,
     NAMESPACES,
     NODES,
+    PODS,
     REBINDS,
     STORAGE_CLASSES,
     TOPOLOGIES,
     VOLUMES,
 )
+from koord_numa.cluster.resync import Resync
+from koord_numa.cluster.resync_store import ResyncStore
 from koord_numa.cluster.schedulable_nodes import SchedulableNodes
-from koord_numa.core.node import Node
+from koord_numa.core.node import Node, NodeResourceTopology
+from koord_numa.core.rebind_request import RebindRequest
+from koord_numa.core.request import Pod
+from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.scheduler import Scheduler, Source
-from koord_numa.handlers.dispatch import Dispatcher
-from koord_numa.handlers.resync import Resync
+from koord_numa.handlers.dispatch import Dispatcher, Stores
+from koord_numa.handlers.settings import waiting_pods
+from koord_numa.settings import PodSource
 from koord_numa.wire.budgets import parse_budget
 from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.nodes import parse_node
+from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.rebinds import parse_rebind
 from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
+
+T = TypeVar("T")
+
+ALL_PODS: Final = "status.phase!=Succeeded"
+"""Failed pods are wanted too: among them are those that a kubelet rejected."""
+
+BOUND_PODS: Final = f"spec.nodeName!=,{ALL_PODS}"
+
+NOMINATED_PODS: Final = "spec.nodeName=,status.nominatedNodeName!="
+"""Pods for which nodes are being freed: hardly ever any."""
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks(Generic[T]):
+    """``ports.EventHandler`` put together from functions."""
+
+    replace: Callable[[Iterable[T]], None]
+    observe: Callable[[str | None, T], None]
+    synced: Callable[[], None] = _ignore
 
 
 @dataclass(frozen=True, slots=True)
 class Informers:
     """
-    ``essential`` mirrors must be complete before anything is decided. Of ``other`` mirrors, only pods that need what they show
-    wait for them. Censuses check what Kopf has reported.
+    Nothing is decided before all ``essential`` informers and all resyncs are synced. Of ``other`` informers, only pods that need what
+    they show wait for them.
     """
 
     essential: tuple[Informer[Any], ...]
     other: tuple[Informer[Any], ...]
-    censuses: tuple[Resync[Any], ...]
+    resyncs: tuple[Resync[Any], ...]
 
     @property
-    def mirrors(self) -> tuple[Informer[Any], ...]:
-        """All mirrors."""
+    def all(self) -> tuple[Informer[Any], ...]:
+        """All informers."""
         return self.essential + self.other
 
-    def incomplete(self) -> Iterator[str]:
-        """What keeps the engine from knowing everything that it needs, a sentence each."""
-        for mirror in self.essential:
-            yield from _complaint(mirror.kind.name, mirror.synced, mirror.problem)
-        for census in self.censuses:
-            yield from _complaint(census.what, census.synced, census.problem)
+    def not_synced(self) -> Iterator[str]:
+        """What keeps the scheduler from knowing everything that it needs, a sentence each."""
+        for informer in self.essential:
+            yield from _complaint(informer.kind.name, informer.synced, informer.problem)
+        for resync in self.resyncs:
+            yield from _complaint(resync.name, resync.synced, resync.problem)
+
+    def needs_relist(self) -> None:
+        """Objects that Kopf watches may have vanished without an event."""
+        for resync in self.resyncs:
+            resync.needs_relist()
+
+
+@dataclass(frozen=True, slots=True)
+class KopfStores:
+    """What Kopf reports, by kind, each in front of its event handler."""
+
+    waiting_pods: ResyncStore[Pod]
+    topologies: ResyncStore[NodeResourceTopology]
+    rebinds: ResyncStore[RebindRequest]
+
+    def dispatcher(self, scheduler: Scheduler) -> Dispatcher:
+        """What Kopf's handlers call."""
+        stores = Stores(self.waiting_pods, self.topologies, self.rebinds)
+        return Dispatcher(stores, scheduler.settings.scheduler_names, scheduler.waits)
+
+
+def kopf_stores(scheduler: Scheduler, rebinds: RebindController) -> KopfStores:
+    """Stores in front of this scheduler and this controller of rebinds."""
+    return KopfStores(
+        ResyncStore(
+            Callbacks(scheduler.replace_waiting, scheduler.observe_waiting, lambda: scheduler.synced(Source.WAITING)),
+            lambda pod: pod.key.uid,
+        ),
+        ResyncStore(
+            Callbacks(
+                scheduler.replace_topologies, scheduler.observe_topology, lambda: scheduler.synced(Source.TOPOLOGIES)
+            ),
+            lambda topology: topology.node,
+        ),
+        ResyncStore(Callbacks(_ignore, rebinds.observe_rebind), lambda rebind: rebind.uid),
+    )
 
 
 def informers_of(
-    api: Api, engine: Scheduler, roster: SchedulableNodes, reception: Dispatcher, watch: PodSource
+    api: Api, scheduler: Scheduler, roster: SchedulableNodes, stores: KopfStores, dispatcher: Dispatcher
 ) -> Informers:
-    """Everything that tells this engine something; ``watch`` says who watches pods that wait."""
+    """Everything that feeds this scheduler, by its ``podSource``."""
+    essential = (_nodes(api, scheduler, roster), _namespaces(api, scheduler))
+    other = (_budgets(api, scheduler), *_volumes(api, scheduler))
+    resyncs = (_topologies(api, stores, dispatcher), _rebinds(api, stores))
+    if scheduler.settings.pod_source is PodSource.INFORMER:
+        return Informers((all_pods(api, scheduler), *essential), other, resyncs)
+    waiting = _waiting_pods(api, stores, dispatcher)
+    return Informers(
+        (_bound_pods(api, scheduler), *essential), (_nominated(api, scheduler), *other), (waiting, *resyncs)
+    )
 
-    def replace_nodes(nodes: list[Node]) -> None:
-        roster.replace(nodes)
-        engine.replace_nodes(nodes)
 
-    def observe_node(event: str, node: Node) -> None:
+def all_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
+    """Every pod, waiting or not, ours or not, through one list and watch."""
+    ours = frozenset(scheduler.settings.scheduler_names)
+
+    def parse(raw: Mapping[str, Any]) -> Pod:
+        metadata = raw.get("metadata")
+        if isinstance(metadata, Mapping):
+            known = scheduler.known(str(metadata.get("uid")))
+            if known is not None and known.resource_version == metadata.get("resourceVersion"):
+                return known  # most of a new list
+        return parse_pod(raw)
+
+    def replace(pods: Iterable[Pod]) -> None:
+        found = list(pods)
+        scheduler.replace_bound(pod for pod in found if pod.node)
+        scheduler.replace_waiting(pod for pod in found if not pod.node and pod.scheduler in ours)
+        scheduler.replace_nominated(pod for pod in found if not pod.node and pod.scheduler not in ours)
+
+    def observe(event: str | None, pod: Pod) -> None:
+        if pod.node:
+            scheduler.observe_bound(event, pod)
+        elif pod.scheduler in ours:
+            scheduler.observe_waiting(event, pod)
+        else:
+            scheduler.observe_nominated(event, pod)
+
+    def synced() -> None:
+        scheduler.synced(Source.BOUND)
+        scheduler.synced(Source.WAITING)
+
+    return Informer(api, ListedKind(PODS, parse, ALL_PODS), Callbacks(replace, observe, synced))
+
+
+def _bound_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
+    handler = Callbacks(scheduler.replace_bound, scheduler.observe_bound, lambda: scheduler.synced(Source.BOUND))
+    return Informer(api, ListedKind(PODS, parse_pod, BOUND_PODS), handler)
+
+
+def _nominated(api: Api, scheduler: Scheduler) -> Informer[Pod]:
+    """Pods of other schedulers for which nodes are being freed."""
+    not_ours = "".join(f",spec.schedulerName!={name}" for name in scheduler.settings.scheduler_names)
+    kind = ListedKind(PODS, parse_pod, NOMINATED_PODS + not_ours, title="pods nominated by others")
+    return Informer(api, kind, Callbacks(scheduler.replace_nominated, scheduler.observe_nominated))
+
+
+def _nodes(api: Api, scheduler: Scheduler, roster: SchedulableNodes) -> Informer[Node]:
+    def replace(nodes: Iterable[Node]) -> None:
+        found = list(nodes)
+        roster.replace(found)
+        scheduler.replace_nodes(found)
+
+    def observe(event: str | None, node: Node) -> None:
         roster.observe(event, node)
-        engine.observe_node(event, node)
+        scheduler.observe_node(event, node)
 
-    nodes = Informer(
-        api, ListedKind(NODES, parse_node), Sink(replace_nodes, observe_node, lambda: engine.synced(Source.NODES))
-    )
-    namespaces = Informer(
-        api,
-        ListedKind(NAMESPACES, parse_namespace),
-        Sink(engine.namespaces.replace, engine.namespaces.observe, lambda: engine.synced(Source.NAMESPACES)),
-    )
-    budgets = Informer(api, ListedKind(BUDGETS, parse_budget), Sink(engine.replace_budgets, engine.observe_budget))
-    storage, censuses = _storage(api, engine), _censuses(api, engine, reception)
-    if watch is PodSource.OURS:
-        return Informers((pods_watched_by_us(api, engine), nodes, namespaces), (budgets, *storage), censuses)
-    bound, nominated = pods_beside_kopf(api, engine)
-    waiting = resync_of_waiting_pods(api, engine, reception)
-    return Informers((bound, nodes, namespaces), (budgets, nominated, *storage), (waiting, *censuses))
+    handler = Callbacks(replace, observe, lambda: scheduler.synced(Source.NODES))
+    return Informer(api, ListedKind(NODES, parse_node), handler)
 
 
-def _storage(api: Api, engine: Scheduler) -> tuple[Informer[Any], ...]:
-    """Pods with claims wait until all three kinds are known."""
-    room = engine.volumes
+def _namespaces(api: Api, scheduler: Scheduler) -> Informer[Any]:
+    lister = scheduler.namespaces
+    handler = Callbacks(lister.replace, lister.observe, lambda: scheduler.synced(Source.NAMESPACES))
+    return Informer(api, ListedKind(NAMESPACES, parse_namespace), handler)
+
+
+def _budgets(api: Api, scheduler: Scheduler) -> Informer[Any]:
+    handler = Callbacks(scheduler.replace_budgets, scheduler.observe_budget)
+    return Informer(api, ListedKind(BUDGETS, parse_budget), handler)
+
+
+def _volumes(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
+    """Pods with claims wait until all three kinds are synced."""
+    lister = scheduler.volumes
     missing = {CLAIMS, VOLUMES, STORAGE_CLASSES}
 
-    def known(kind: ListedKind[Any]) -> Callable[[], None]:
-        def synced() -> None:
+    def synced(kind: ListedKind[Any]) -> Callable[[], None]:
+        def one_more() -> None:
             missing.discard(kind.resource)
             if not missing:
-                room.synced()
+                lister.synced()
 
-        return synced
+        return one_more
 
-    claims, volumes, classes = (
-        ListedKind(CLAIMS, parse_claim),
-        ListedKind(VOLUMES, parse_volume),
-        ListedKind(STORAGE_CLASSES, parse_storage_class),
-    )
+    claims, volumes = ListedKind(CLAIMS, parse_claim), ListedKind(VOLUMES, parse_volume)
+    classes = ListedKind(STORAGE_CLASSES, parse_storage_class)
     return (
-        Informer(api, claims, Sink(room.replace_claims, room.observe_claim, known(claims))),
-        Informer(api, volumes, Sink(room.replace_volumes, room.observe_volume, known(volumes))),
-        Informer(api, classes, Sink(room.replace_classes, room.observe_class, known(classes))),
+        Informer(api, claims, Callbacks(lister.replace_claims, lister.observe_claim, synced(claims))),
+        Informer(api, volumes, Callbacks(lister.replace_volumes, lister.observe_volume, synced(volumes))),
+        Informer(api, classes, Callbacks(lister.replace_classes, lister.observe_class, synced(classes))),
     )
 
 
-def _censuses(api: Api, engine: Scheduler, reception: Dispatcher) -> tuple[Resync[Any], ...]:
-    topologies = tuple(ListedKind(resource, reception.listed_topology, optional=True) for resource in TOPOLOGIES)
-    rebinds = ListedKind(REBINDS, parse_rebind, optional=True)
-    return (
-        Resync(
-            "NodeResourceTopologies",
-            reception.topologies,
-            lambda: list_first_served(api, topologies),
-            lambda: engine.synced(Source.TOPOLOGIES),
-        ),
-        Resync("RebindResources", reception.rebinds, lambda: list_first_served(api, (rebinds,))),
-    )
+def _waiting_pods(api: Api, stores: KopfStores, dispatcher: Dispatcher) -> Resync[Pod]:
+    kind = ListedKind(PODS, dispatcher.parse_ours, waiting_pods(dispatcher.scheduler_names))
+    return Resync("waiting pods", stores.waiting_pods, lambda: list_first_served(api, (kind,)))
 
 
-def _complaint(what: str, synced: bool, problem: str) -> Iterator[str]:
+def _topologies(api: Api, stores: KopfStores, dispatcher: Dispatcher) -> Resync[NodeResourceTopology]:
+    kinds = tuple(ListedKind(resource, dispatcher.parse_topology, optional=True) for resource in TOPOLOGIES)
+    return Resync("NodeResourceTopologies", stores.topologies, lambda: list_first_served(api, kinds))
+
+
+def _rebinds(api: Api, stores: KopfStores) -> Resync[RebindRequest]:
+    kind = ListedKind(REBINDS, parse_rebind, optional=True)
+    return Resync("RebindResources", stores.rebinds, lambda: list_first_served(api, (kind,)))
+
+
+def _complaint(name: str, synced: bool, problem: str) -> Iterator[str]:
     if not synced:
-        yield f"not all {what} are known yet{': ' if problem else ''}{problem}"
+        yield f"not all {name} are known yet{': ' if problem else ''}{problem}"
     elif problem:
-        yield f"{what}: {problem}"
+        yield f"{name}: {problem}"

@@ -1,11 +1,11 @@
 """
-The scheduler's numbers for Prometheus: kube-scheduler's names and shapes where it has them, ``koord_numa_`` for the rest.
+The scheduler's metrics for Prometheus: kube-scheduler's names and shapes where it has them, ``koord_numa_`` for the rest.
 
-Everything is read when it is asked for; nothing is counted here. Numbers of single nodes have a page of their own, as
+Everything is read at the time of a scrape; nothing is counted here. Metrics of single nodes have a page of their own, as
 kube-scheduler's ``/metrics/resources``: on a large cluster they are many.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -28,23 +28,28 @@ from koord_numa.engine.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
-class Subjects:
-    """What there is to ask. ``topology_ages`` gives seconds since a node's topology was last told, by node."""
+class MetricSources:
+    """What the collectors read."""
 
-    engine: Scheduler
-    sources: Informers
+    scheduler: Scheduler
+    informers: Informers
     lease: LeaderElection | NoElection
     recorder: EventRecorder
-    lag: LoopLag
-    topology_ages: Callable[[], Mapping[str, float]]
+    loop_lag: LoopLag
+
+    def topology_ages(self) -> dict[str, float]:
+        """Seconds since a node's topology was last seen to change, by node; since this process began to watch for older ones."""
+        now = self.scheduler.dependencies.clock()
+        nodes = self.scheduler.cache.nodes
+        return {name: now - info.topology_seen for name, info in nodes.items() if info.published is not None}
 
 
-class SchedulerNumbers(Collector):
+class SchedulerCollector(Collector):
     """The page for every scrape: its size does not depend on the cluster's."""
 
-    def __init__(self, subjects: Subjects) -> None:
-        self._of = subjects
-        self._rooms = Rooms()
+    def __init__(self, sources: MetricSources) -> None:
+        self._sources = sources
+        self._free_cpus = FreeCpuCache()
 
     def collect(self) -> Iterable[Metric]:
         """Every family, in a fixed order."""
@@ -55,8 +60,8 @@ class SchedulerNumbers(Collector):
         yield from self._process()
 
     def _attempts(self) -> Iterator[Metric]:
-        meter = self._of.engine.metrics
-        names = self._of.engine.settings.scheduler_names
+        meter = self._sources.scheduler.metrics
+        names = self._sources.scheduler.settings.scheduler_names
         by_result: dict[tuple[str, ...], Histogram] = {
             (result.value, name): meter.attempts[result, name] for result in Result for name in names
         }
@@ -92,7 +97,7 @@ class SchedulerNumbers(Collector):
         )
 
     def _queue(self) -> Iterator[Metric]:
-        numbers = self._of.engine.queue_numbers()
+        numbers = self._sources.scheduler.queue_numbers()
         pending = GaugeMetricFamily("scheduler_pending_pods", "Pods that wait, by queue.", labels=("queue",))
         for queue in ("active", "backoff", "unschedulable"):
             pending.add_metric((queue,), getattr(numbers, queue))
@@ -100,7 +105,7 @@ class SchedulerNumbers(Collector):
         incoming = CounterMetricFamily(
             "scheduler_queue_incoming_pods", "Pods that came to a queue, by event.", labels=("queue", "event")
         )
-        for labels, count in sorted(self._of.engine.queue.arrivals.items()):
+        for labels, count in sorted(self._sources.scheduler.queue.arrivals.items()):
             incoming.add_metric(labels, count)
         yield incoming
         refused = GaugeMetricFamily(
@@ -108,17 +113,17 @@ class SchedulerNumbers(Collector):
             "Parked pods by the rules that refuse them; a pod counts for each of its rules.",
             labels=("plugin", "profile"),
         )
-        for (reason, profile), count in sorted(self._of.engine.queue.refused().items(), key=_by_reason):
+        for (reason, profile), count in sorted(self._sources.scheduler.queue.refused().items(), key=_by_reason):
             refused.add_metric((reason.value, profile), count)
         yield refused
-        state = self._of.engine.cache
+        state = self._sources.scheduler.cache
         cache = GaugeMetricFamily("scheduler_cache_size", "Objects that decisions see.", labels=("type",))
         for kind, size in (("nodes", state.nodes), ("pods", state.node_of), ("assumed_pods", state.assumed)):
             cache.add_metric((kind,), len(size))
         yield cache
 
     def _outcomes(self) -> Iterator[Metric]:
-        meter = self._of.engine.metrics
+        meter = self._sources.scheduler.metrics
         yield _counts(
             "koord_numa_placements",
             "Bound pods by what became of their alignment.",
@@ -143,9 +148,9 @@ class SchedulerNumbers(Collector):
         yield victims
 
     def _cluster(self) -> Iterator[Metric]:
-        nodes = self._of.engine.cache.nodes
-        room = self._rooms.of(nodes).values()
-        yield _gauge("koord_numa_free_cpus", "Whole CPUs that nobody holds.", sum(found.free for found in room))
+        nodes = self._sources.scheduler.cache.nodes
+        room = self._free_cpus.of(nodes).values()
+        yield _gauge("koord_numa_free_cpus", "Whole CPUs that no pod holds.", sum(found.free for found in room))
         yield _gauge(
             "koord_numa_largest_aligned_cpus",
             "The most CPUs that one NUMA node of any node has free.",
@@ -157,66 +162,68 @@ class SchedulerNumbers(Collector):
             "Mean over nodes: 0 where the free CPUs fill one NUMA node as far as they can, near 1 where they are scattered.",
             sum(spread) / len(spread) if spread else 0.0,
         )
-        ages = self._of.topology_ages().values()
+        ages = self._sources.topology_ages().values()
         yield _gauge("koord_numa_topology_age_seconds_max", "Oldest topology data.", max(ages, default=0.0))
         untrusted = sum(1 for record in nodes.values() if record.distrust)
         yield _gauge("koord_numa_untrusted_nodes", "Nodes whose CPU owners clash.", untrusted)
 
     def _process(self) -> Iterator[Metric]:
         leader = GaugeMetricFamily("leader_election_master_status", "1 while this process leads.", labels=("name",))
-        leader.add_metric((self._of.engine.settings.lease.name,), float(self._of.lease.fresh()))
+        leader.add_metric((self._sources.scheduler.settings.lease.name,), float(self._sources.lease.fresh()))
         yield leader
         age = GaugeMetricFamily(
-            "koord_numa_watch_age_seconds", "Since the server last said anything.", labels=("resource",)
+            "koord_numa_watch_age_seconds", "Since the last list, event or bookmark.", labels=("resource",)
         )
         relists = CounterMetricFamily("koord_numa_watch_relists", "Complete lists.", labels=("resource",))
         reconnects = CounterMetricFamily("koord_numa_watch_reconnects", "Watches begun again.", labels=("resource",))
         told = CounterMetricFamily("koord_numa_watch_events", "Events and bookmarks.", labels=("resource",))
-        for mirror in self._of.sources.mirrors:
-            resource = (mirror.kind.name,)
-            age.add_metric(resource, mirror.age)
-            relists.add_metric(resource, mirror.relists)
-            reconnects.add_metric(resource, mirror.reconnects)
-            told.add_metric(resource, mirror.events)
+        for informer in self._sources.informers.all:
+            resource = (informer.kind.name,)
+            age.add_metric(resource, informer.age)
+            relists.add_metric(resource, informer.relists)
+            reconnects.add_metric(resource, informer.reconnects)
+            told.add_metric(resource, informer.events)
         yield from (age, relists, reconnects, told)
         yield _counts(
             "koord_numa_events",
             "Kubernetes events by what became of them.",
             "fate",
-            {"posted": self._of.recorder.posted, "dropped": self._of.recorder.dropped},
+            {"posted": self._sources.recorder.posted, "dropped": self._sources.recorder.dropped},
         )
-        yield _gauge("koord_numa_loop_lag_seconds", "How late the event loop woke last time.", self._of.lag.last)
-        yield _gauge("koord_numa_loop_lag_seconds_max", "The worst since the start.", self._of.lag.worst)
+        yield _gauge(
+            "koord_numa_loop_lag_seconds", "How late the event loop woke last time.", self._sources.loop_lag.last
+        )
+        yield _gauge("koord_numa_loop_lag_seconds_max", "The worst since the start.", self._sources.loop_lag.worst)
         build = GaugeMetricFamily("koord_numa_build_info", "What runs here.", labels=("version",))
         build.add_metric((__version__,), 1)
         yield build
 
 
-class NodeNumbers(Collector):
+class NodeCollector(Collector):
     """The page with numbers of every node."""
 
-    def __init__(self, subjects: Subjects) -> None:
-        self._of = subjects
-        self._rooms = Rooms()
+    def __init__(self, sources: MetricSources) -> None:
+        self._sources = sources
+        self._free_cpus = FreeCpuCache()
 
     def collect(self) -> Iterable[Metric]:
         """Every family, nodes in the order of their names."""
-        free = GaugeMetricFamily("koord_numa_node_free_cpus", "Whole CPUs that nobody holds.", labels=("node",))
+        free = GaugeMetricFamily("koord_numa_node_free_cpus", "Whole CPUs that no pod holds.", labels=("node",))
         largest = GaugeMetricFamily(
             "koord_numa_node_largest_aligned_cpus", "The most that one of its NUMA nodes has free.", labels=("node",)
         )
         fragmentation = GaugeMetricFamily(
             "koord_numa_node_fragmentation", "As koord_numa_fragmentation.", labels=("node",)
         )
-        age = GaugeMetricFamily("koord_numa_node_topology_age_seconds", "Since it was last told.", labels=("node",))
+        age = GaugeMetricFamily("koord_numa_node_topology_age_seconds", "Since it last changed.", labels=("node",))
         untrusted = GaugeMetricFamily("koord_numa_node_untrusted", "1 while CPU owners clash.", labels=("node",))
-        nodes = self._of.engine.cache.nodes
-        for name, room in self._rooms.of(nodes).items():
+        nodes = self._sources.scheduler.cache.nodes
+        for name, room in self._free_cpus.of(nodes).items():
             free.add_metric((name,), room.free)
             largest.add_metric((name,), room.largest)
             fragmentation.add_metric((name,), room.fragmentation)
             untrusted.add_metric((name,), float(bool(nodes[name].distrust)))
-        for name, seconds in sorted(self._of.topology_ages().items()):
+        for name, seconds in sorted(self._sources.topology_ages().items()):
             age.add_metric((name,), seconds)
         return (free, largest, fragmentation, age, untrusted)
 
@@ -236,7 +243,7 @@ class FreeCpus:
         return 1 - self.largest / together if together else 0.0
 
 
-class Rooms:
+class FreeCpuCache:
     """Free CPUs per node, counted again only for nodes that changed: a scrape must not hold up decisions."""
 
     def __init__(self) -> None:

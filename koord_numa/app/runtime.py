@@ -1,7 +1,7 @@
 """
-Everything that runs beside Kopf: the connection, mirrors, election, events, health and the engine, put together once.
+The process less Kopf: connection, informers, leader election, event recorder, HTTP server and scheduler, put together once.
 
-It starts and stops them in the right order and notices when one of them dies. It decides nothing.
+It starts and stops them in order and notices when one of them dies. It decides nothing.
 """
 
 import asyncio
@@ -12,16 +12,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from socket import gethostname
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from prometheus_client import CollectorRegistry
 
 from koord_numa import __version__
 from koord_numa.app.debug import node_dump, pod_dump
-from koord_numa.app.informers import informers_of
-from koord_numa.app.metrics import NodeNumbers, SchedulerNumbers, Subjects
-from koord_numa.app.pod_source import PodSource
+from koord_numa.app.informers import informers_of, kopf_stores
+from koord_numa.app.metrics import MetricSources, NodeCollector, SchedulerCollector
 from koord_numa.app.tasks import TaskSupervisor
 from koord_numa.cluster.binder import ApiBinder
 from koord_numa.cluster.client import Api
@@ -34,7 +33,6 @@ from koord_numa.cluster.schedulable_nodes import SchedulableNodes
 from koord_numa.engine.rebind.context import RebindPorts
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.scheduler import Scheduler
-from koord_numa.handlers.dispatch import Dispatcher
 from koord_numa.ports import Dependencies
 from koord_numa.settings import LeaseSettings, Settings
 from koord_numa.wire.resource_status import resource_status
@@ -45,16 +43,16 @@ AGENT: Final = f"koord-numa/{__version__} (scheduler)"
 DEFAULT_PORT: Final = 10251
 """Where kube-scheduler used to serve the same paths without TLS."""
 
-SETTLING: Final = 5.0
+SETTLE: Final = 5.0
 """Seconds that binds in flight get at the end, with the lease still ours."""
 
-LAST_WORDS: Final = 3.0
+FLUSH: Final = 3.0
 """Seconds in which events that still wait are posted at the end."""
 
 STUCK: Final = 300.0
 """
-Seconds without any sign of life from a mirror before the process counts as unhealthy. A live watch brings a bookmark every minute,
-and a dead one is noticed after 70 s, so this is no trouble of the API server: only a restart helps.
+Seconds without progress of an informer before the process counts as unhealthy. A live watch brings a bookmark every minute, and a dead
+one is noticed after 70 s, so an API server that is down is no reason: only a restart helps.
 """
 
 _log = logging.getLogger(__name__)
@@ -69,30 +67,30 @@ class Options:
     identity: str = ""
     elect: bool = True
     port: int | None = DEFAULT_PORT
-    pods: PodSource = PodSource.OURS
 
 
 class Runtime:
-    """One scheduler process, less Kopf. ``start`` once, ``stop`` once."""
+    """``handlers.lifecycle.Host``. ``start`` once, ``stop`` once."""
 
     def __init__(self, options: Options, api: Api) -> None:
         settings = options.settings
         self.options = options
         self.api = api
-        self.crew = TaskSupervisor()
+        self.tasks = TaskSupervisor()
         self.identity = options.identity or f"{gethostname()}_{uuid4()}"
         self.lease = self._election(settings.lease) if options.elect else NoElection()
         self.recorder = EventRecorder(api, self.identity, EventLimits(settings.events))
         self.roster = SchedulableNodes()
-        self.engine = Scheduler(
+        self.scheduler = Scheduler(
             settings,
             Dependencies(ApiBinder(api, self.roster.takes_pods), self.recorder, self.lease, resource_status),
         )
-        self.rebinds = RebindController(self.engine, RebindPorts(ApiRebindWriter(api), self.recorder))
-        self.reception = Dispatcher(self.engine, self.rebinds)
-        self.sources = informers_of(api, self.engine, self.roster, self.reception, options.pods)
-        self.lag = LoopLag()
-        self.health = HttpServer(self._questions(), options.port or 0)
+        self.rebinds = RebindController(self.scheduler, RebindPorts(ApiRebindWriter(api), self.recorder))
+        stores = kopf_stores(self.scheduler, self.rebinds)
+        self.dispatcher = stores.dispatcher(self.scheduler)
+        self.informers = informers_of(api, self.scheduler, self.roster, stores, self.dispatcher)
+        self.loop_lag = LoopLag()
+        self.http_server = HttpServer(self._status_providers(), options.port or 0)
         self._stopped = False
 
     @classmethod
@@ -100,21 +98,35 @@ class Runtime:
         """Put everything together; nothing is sent yet. Raises ``NoCredentials``."""
         return cls(options, await Api.connect(options.kubeconfig, AGENT))
 
+    @property
+    def failure(self) -> asyncio.Future[BaseException]:
+        """Done when a task has died."""
+        return self.tasks.failure
+
+    @property
+    def server(self) -> str:
+        """URL of the API server."""
+        return self.api.server
+
+    async def new_session(self) -> Any:
+        """A session for Kopf with the credentials of this moment; Kopf closes it."""
+        return await self.api.new_session()
+
     async def start(self) -> None:
         """Begin to watch, to compete for the lease, and to schedule as soon as everything is known."""
         if self.options.port is not None:
-            await self.health.start()
-            _log.info("serving /healthz, /readyz and /metrics on port %d", self.health.port)
+            await self.http_server.start()
+            _log.info("serving /healthz, /readyz and /metrics on port %d", self.http_server.port)
         if isinstance(self.lease, LeaderElection):
-            self.crew.start("lease", self.lease.run())
-        self.crew.start("events", self.recorder.run())
-        self.crew.start("loop lag", self.lag.run())
-        for mirror in self.sources.mirrors:
-            self.crew.start(f"mirror of {mirror.kind.name}", mirror.run())
-        for census in self.sources.censuses:
-            self.crew.start(f"census of {census.what}", census.run())
-        self.crew.start("engine", self.engine.run())
-        self.crew.start("rebinds", self.rebinds.run())
+            self.tasks.start("lease", self.lease.run())
+        self.tasks.start("events", self.recorder.run())
+        self.tasks.start("loop lag", self.loop_lag.run())
+        for informer in self.informers.all:
+            self.tasks.start(f"informer of {informer.kind.name}", informer.run())
+        for resync in self.informers.resyncs:
+            self.tasks.start(f"resync of {resync.name}", resync.run())
+        self.tasks.start("scheduler", self.scheduler.run())
+        self.tasks.start("rebinds", self.rebinds.run())
 
     async def stop(self) -> None:
         """
@@ -125,18 +137,18 @@ class Runtime:
         if self._stopped:
             return
         self._stopped = True
-        await self.engine.stop()
+        await self.scheduler.stop()
         self.rebinds.stop()
-        await self.crew.finish("engine", SETTLING)
-        await self.crew.finish("rebinds", SETTLING)
-        await self.crew.stop("lease")
+        await self.tasks.finish("scheduler", SETTLE)
+        await self.tasks.finish("rebinds", SETTLE)
+        await self.tasks.stop("lease")
         if isinstance(self.lease, LeaderElection):
             await self.lease.release()
-        await self.crew.stop()
+        await self.tasks.stop()
         with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS):
+            async with asyncio.timeout(FLUSH):
                 await self.recorder.flush()
-        await self.health.stop()
+        await self.http_server.stop()
         await self.api.close()
 
     def _election(self, lease: LeaseSettings) -> LeaderElection:
@@ -144,38 +156,37 @@ class Runtime:
         return LeaderElection(self.api, term, elected=self._elected, prepare=self._catch_up)
 
     async def _catch_up(self) -> None:
-        """See everything that the leader before us has written, not only what our watches have shown so far."""
-        self.reception.doubt()
-        await asyncio.gather(*(mirror.refresh() for mirror in self.sources.essential))
+        """List once more: the leader before may have written what no watch has shown yet."""
+        self.informers.needs_relist()
+        await asyncio.gather(*(informer.refresh() for informer in self.informers.essential))
 
     def _elected(self) -> None:
-        self.engine.kick()
+        self.scheduler.kick()
 
-    def _questions(self) -> StatusProviders:
-        ages = self.reception.topology_ages
-        subjects = Subjects(self.engine, self.sources, self.lease, self.recorder, self.lag, ages)
-        page, nodes = CollectorRegistry(), CollectorRegistry()
-        page.register(SchedulerNumbers(subjects))
-        nodes.register(NodeNumbers(subjects))
+    def _status_providers(self) -> StatusProviders:
+        sources = MetricSources(self.scheduler, self.informers, self.lease, self.recorder, self.loop_lag)
+        metrics, node_metrics = CollectorRegistry(), CollectorRegistry()
+        metrics.register(SchedulerCollector(sources))
+        node_metrics.register(NodeCollector(sources))
         return StatusProviders(
             self._unhealthy,
             self._not_ready,
-            page,
-            nodes,
-            partial(node_dump, self.engine),
-            partial(pod_dump, self.engine),
+            metrics,
+            node_metrics,
+            partial(node_dump, self.scheduler),
+            partial(pod_dump, self.scheduler),
         )
 
     def _unhealthy(self) -> Iterator[str]:
-        if self.crew.failure.done():
-            yield f"a task has died: {self.crew.failure.result()}"
-        for mirror in self.sources.mirrors:
-            if mirror.stuck > STUCK:
-                yield f"{mirror.kind}: neither an answer nor a failure for {mirror.stuck:.0f} s"
+        if self.tasks.failure.done():
+            yield f"a task has died: {self.tasks.failure.result()}"
+        for informer in self.informers.all:
+            if informer.stuck > STUCK:
+                yield f"{informer.kind}: neither an answer nor a failure for {informer.stuck:.0f} s"
 
     def _not_ready(self) -> Iterator[str]:
         """What keeps this replica from scheduling, or from taking over at once. A warm standby is ready."""
         yield from self._unhealthy()
-        yield from self.sources.incomplete()
+        yield from self.informers.not_synced()
         if self.lease.problem:
             yield f"lease: {self.lease.problem}"

@@ -1,4 +1,4 @@
-"""Long-running tasks of which none may end by itself: the first that does is the failure of all. It knows nothing of what they do."""
+"""Supervises long-running tasks: the first that ends by itself is the failure of all."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -16,14 +16,14 @@ class TaskSupervisor:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
-    def start(self, name: str, duty: Coroutine[Any, Any, None]) -> None:
-        """Run a duty until ``stop``."""
-        task = asyncio.create_task(duty, name=name)
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` until ``stop``."""
+        task = asyncio.create_task(work, name=name)
         self._tasks[name] = task
         task.add_done_callback(self._ended)
 
     async def finish(self, name: str, seconds: float) -> None:
-        """Let a duty that was asked to end do so; after that time it is cancelled."""
+        """Wait until a task that was asked to end does so; cancel it after so many seconds."""
         task = self._tasks.pop(name, None)
         if task is not None:
             await asyncio.wait({task}, timeout=seconds)

@@ -1,29 +1,28 @@
-"""Growing, capped and jittered pauses between tries. It computes durations and never sleeps itself."""
+"""Pauses between the tries of one series of failures. It computes durations and never sleeps itself."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import SystemRandom
 
+from koord_numa.settings import BackoffSettings
+
+CLIENT: BackoffSettings = BackoffSettings(initial=0.2, max=30.0, jitter=0.5)
+"""Of requests that nobody waits for: lists and watches."""
+
 
 @dataclass(slots=True)
 class Backoff:
-    """
-    The pauses of one series of failures, in seconds: doubling from ``initial`` to ``cap``, each shortened by up to half at random.
+    """A count of failures in a row, and how long to wait after each."""
 
-    The jitter keeps many clients of a server that comes back from asking in the same moment.
-    """
-
-    initial: float = 0.2
-    cap: float = 30.0
+    limits: BackoffSettings = CLIENT
     random: Callable[[], float] = field(default=SystemRandom().random)
-    _next: float = 0.0
+    failures: int = 0
 
     def pause(self, at_least: float = 0.0) -> float:
-        """The next pause; ``at_least`` is what the server asked for with Retry-After."""
-        base = self._next or self.initial
-        self._next = min(base * 2, self.cap)
-        return max(at_least, base * (1 - self.random() / 2))
+        """Count a failure and return the pause in seconds; ``at_least`` is what the server asked for with Retry-After."""
+        self.failures += 1
+        return max(at_least, self.limits.pause(self.failures, self.random()))
 
     def reset(self) -> None:
-        """It worked: the next failure starts a new series."""
-        self._next = 0.0
+        """A success: the next failure starts a new series."""
+        self.failures = 0

@@ -109,7 +109,7 @@ class Api:
             read_bufsize=READ_BUFFER,
             headers={"User-Agent": agent, "Accept": JSON},
         )
-        self._server = str(configuration.host).rstrip("/")
+        self.server = str(configuration.host).rstrip("/")
         self._options: dict[str, Any] = {
             key: value
             for key, value in (
@@ -119,6 +119,25 @@ class Api:
             )
             if value
         }
+
+    async def new_session(self) -> aiohttp.ClientSession:
+        """
+        A session of its own for a client that authenticates by default headers, as Kopf does; the connections are shared.
+
+        The credentials are those of this moment: whoever gets a 401 asks for another session. Raises nothing that ``send`` would not.
+        """
+        headers: dict[str, str] = {}
+        await self._authenticate(headers)
+        options = {"proxy": self._options["proxy"]} if "proxy" in self._options else {}
+        return aiohttp.ClientSession(
+            connector=self._client.rest_client.pool_manager.connector,
+            connector_owner=False,
+            trust_env=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            read_bufsize=READ_BUFFER,
+            headers=headers,
+            **options,
+        )
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None = None, agent: str = AGENT) -> Self:
@@ -182,7 +201,7 @@ class Api:
         await self._authenticate(headers)
         return await self._session.request(
             call.method,
-            self._server + call.path,
+            self.server + call.path,
             params=params,
             data=data,
             headers=headers,

@@ -12,7 +12,16 @@ import aiohttp
 import orjson
 
 from koord_numa.cluster.resources import Call
-from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, Unavailable, UnknownOutcome
+from koord_numa.ports import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    Unauthenticated,
+    Unavailable,
+    UnknownOutcome,
+)
 
 LONGEST_MESSAGE: Final = 500
 """Characters of a server's message that are kept: proxies answer with whole pages."""
@@ -28,7 +37,12 @@ class Expired(ClusterError):
     """A list or watch must start over: its resourceVersion or continue token is too old (410)."""
 
 
-_PLAIN: Final[Mapping[int, Callable[[str], ClusterError]]] = {404: Gone, 409: Conflict, 410: Expired}
+_PLAIN: Final[Mapping[int, Callable[[str], ClusterError]]] = {
+    401: Unauthenticated,
+    404: Gone,
+    409: Conflict,
+    410: Expired,
+}
 
 
 def refusal(call: Call, status: int, headers: Mapping[str, str], body: bytes) -> ClusterError:
@@ -36,7 +50,7 @@ def refusal(call: Call, status: int, headers: Mapping[str, str], body: bytes) ->
     message = f"{call}: {status} {_message(body)}".rstrip()
     if (plain := _PLAIN.get(status)) is not None:
         return plain(message)
-    if status in (401, 403):
+    if status == 403:
         return Forbidden(message, call.rule)
     if status == 429 or status >= 500:
         if call.writes and status in AMBIGUOUS:

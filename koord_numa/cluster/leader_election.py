@@ -21,7 +21,8 @@ from typing import Any, Final
 from koord_numa.cluster.backoff import Backoff
 from koord_numa.cluster.client import Api, Body
 from koord_numa.cluster.resources import LEASES, Call
-from koord_numa.ports import Clock, ClusterError, Conflict, Forbidden, Gone
+from koord_numa.ports import Clock, ClusterError, Conflict, Gone
+from koord_numa.settings import BackoffSettings
 
 _log = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class LeaderElection:
 
     async def run(self) -> None:
         """Compete for the lease and renew it until cancelled; errors only delay it."""
-        backoff = Backoff(initial=self.term.retry / 4, cap=self.term.retry)
+        backoff = Backoff(BackoffSettings(initial=self.term.retry / 4, max=self.term.retry, jitter=0.5))
         while True:
             begun = self._clock()
             try:
@@ -240,11 +241,7 @@ class LeaderElection:
             self._stop_acting()
 
     def _say(self, error: ClusterError | TimeoutError) -> None:
-        text = (
-            f"{error}; missing rule: {error.rule}"
-            if isinstance(error, Forbidden)
-            else str(error) or "no answer in time"
-        )
+        text = str(error) or "no answer in time"
         if text != self.problem:
             self.problem = text
             _log.warning("lease %s/%s: %s", self.term.namespace, self.term.name, text)

@@ -17,7 +17,7 @@ class SchedulableNodes:
         """All nodes there are."""
         self._open = {node.name for node in nodes if not node.unschedulable}
 
-    def observe(self, event: str, node: Node) -> None:
+    def observe(self, event: str | None, node: Node) -> None:
         """One node changed."""
         if event == "DELETED" or node.unschedulable:
             self._open.discard(node.name)

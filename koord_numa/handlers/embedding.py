@@ -1,27 +1,45 @@
-"""One run of Kopf inside a process that has other things to do: it ends without touching tasks that are not its own."""
+"""
+Kopf inside a process that has other things to do: started, started again when it gives up, and ended without touching foreign tasks.
+
+Theory. Kopf expects to own the process: when it ends, it cancels every task that is younger than itself and waits for all of them without
+limit. The scheduler's binds in flight must outlive it. So foreign tasks are declared as ignored, and Kopf's own tasks, which are
+recognized by the file that their code comes from, are ended here.
+"""
 
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from random import SystemRandom
 from types import CodeType
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import kopf
 
+from koord_numa.handlers.lifecycle import Host
+from koord_numa.settings import BackoffSettings
+
 KOPF: Final = str(Path(kopf.__file__).parent)
 
 Streams = WeakValueDictionary[int, AsyncGenerator[Any, None]]
 """Asynchronous generators in the order in which they were begun: an outer one before those that it reads."""
 
-LAST_WORDS: Final = 5.0
-"""Seconds that Kopf's own tasks get to end after they were cancelled; a watcher gives its workers two."""
+EXIT_SECONDS: Final = 5.0
+"""What Kopf's own tasks get to end after they were cancelled; a watcher gives its workers two."""
 
 ATTEMPTS: Final = 3
-"""So often they are cancelled."""
+"""How often they are cancelled."""
+
+RESTART: Final = BackoffSettings(initial=1.0, max=30.0)
+"""Pauses between two runs of Kopf."""
+
+STEADY: Final = 60.0
+"""Seconds after which a run of Kopf counts as one that worked: its end begins a new series of pauses."""
 
 WATCHER: Final = "watcher for "
 """Beginning of the names of the tasks that watch a kind."""
@@ -32,13 +50,14 @@ Beginnings of the names of coroutines that a watcher of Kopf ends when it ends. 
 does not even let itself be cancelled.
 """
 
+_log = logging.getLogger(__name__)
+
 
 class EveryTask(Collection[asyncio.Task[Any]]):
     """
     All tasks of the process, for Kopf to leave alone.
 
-    When Kopf ends, it cancels every task that is younger than itself, and waits without limit until they are over. The engine
-    and its binds in flight must outlive a run of Kopf; and a watcher of Kopf that waits for credentials never ends at all.
+    The scheduler and its binds in flight outlive a run of Kopf, and a watcher of Kopf that waits for credentials never ends by itself.
     """
 
     def __contains__(self, task: object) -> bool:
@@ -51,34 +70,71 @@ class EveryTask(Collection[asyncio.Task[Any]]):
         return len(asyncio.all_tasks())
 
 
-async def run_kopf(
-    memo: kopf.Memo, stop: asyncio.Event, spawned: Callable[[], None], registry: kopf.OperatorRegistry
-) -> None:
+@dataclass(frozen=True, slots=True)
+class EmbeddedKopf:
     """
-    Run Kopf with the handlers of a registry until ``stop``, or until it gives up: then its error is raised.
+    Kopf as a part of ``host``, with the handlers of a registry.
 
-    ``spawned`` is called when Kopf has installed its signal handlers, which would stop only Kopf.
+    ``spawned`` is called when Kopf has installed its signal handlers, which would stop only Kopf; ``restarted`` before every run but the
+    first, as objects may have vanished meanwhile.
     """
-    settings = kopf.OperatorSettings()
-    # Kopf would kill the whole process some minutes after it gave up.
-    settings.process.ultimate_exiting_timeout = None
-    with _kopf_streams() as streams:
-        tasks = await kopf.spawn_tasks(
-            clusterwide=True, registry=registry, settings=settings, memo=memo, stop_flag=stop
-        )
-        spawned()
-        urging = asyncio.create_task(_urge_watchers(tasks))
-        try:
-            await kopf.run_tasks(tasks, ignored=EveryTask())
-        finally:
-            urging.cancel()
-            await _end_leftovers()
-            await _close(streams)
+
+    host: Host
+    registry: kopf.OperatorRegistry
+    spawned: Callable[[], None]
+    restarted: Callable[[], None]
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run Kopf until ``stop``, again when it gives up on the API server. Raises what is no trouble with the API server: a bug."""
+        clock, dice, failures = asyncio.get_running_loop().time, SystemRandom().random, 0
+        while not stop.is_set():
+            begun = clock()
+            run = asyncio.create_task(self._run_once(stop), name="kopf operator")
+            await asyncio.wait({run})
+            error = run.exception()
+            if error is None or stop.is_set():
+                return
+            if not is_transient(error):
+                raise error
+            failures = 1 if clock() - begun > STEADY else failures + 1
+            pause = RESTART.pause(failures, dice())
+            _log.error("Kopf gave up and is started again in %.1f s: %r", pause, error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await stop.wait()
+            self.restarted()
+
+    async def _run_once(self, stop: asyncio.Event) -> None:
+        """One run, until ``stop`` or until Kopf gives up: then its error is raised."""
+        settings = kopf.OperatorSettings()
+        # Kopf would kill the whole process some minutes after it gave up.
+        settings.process.ultimate_exiting_timeout = None
+        memo = kopf.Memo(host=self.host)
+        with _kopf_streams() as streams:
+            tasks = await kopf.spawn_tasks(
+                clusterwide=True, registry=self.registry, settings=settings, memo=memo, stop_flag=stop
+            )
+            self.spawned()
+            canceller = asyncio.create_task(_cancel_watchers_again(tasks))
+            try:
+                await kopf.run_tasks(tasks, ignored=EveryTask())
+            finally:
+                canceller.cancel()
+                await _end_leftovers()
+                await _close(streams)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Trouble with the API server, a kind that was uninstalled, or credentials; anything else is a bug."""
+    library = type(error).__module__.partition(".")[0] in ("kopf", "aiohttp")
+    # Kopf closes connections when credentials expire; aiohttp says so to whatever reads from them by a plain RuntimeError.
+    closed = isinstance(error, RuntimeError) and str(error) == "Connection closed."
+    return library or closed or isinstance(error, OSError | TimeoutError)
 
 
 @contextmanager
 def _kopf_streams() -> Iterator[Streams]:
-    """Note every stream that Kopf begins to read inside the block."""
+    """Collect every stream that Kopf begins to read inside the block."""
     streams: Streams = WeakValueDictionary()
     hooks, numbers = sys.get_asyncgen_hooks(), count()
 
@@ -97,32 +153,32 @@ def _kopf_streams() -> Iterator[Streams]:
 
 async def _close(streams: Streams) -> None:
     """
-    Close what Kopf has left half read: a watcher that is cancelled between two events drops its stream, connection and all.
+    Close what Kopf has left half read: a watcher that is cancelled between two events drops its stream together with its connection.
 
-    One after the other, outer ones first: closed all at once, as at the end of the loop, they get into each other's way.
+    One after the other, outer ones first: closed all at once, as at the end of the loop, an inner one fails with "already running".
     """
     for stream in list(streams.values()):
         if not getattr(stream, "ag_running", False):  # else the loop is closing it already
             await stream.aclose()
 
 
-async def _urge_watchers(tasks: Collection[asyncio.Task[Any]]) -> None:
+async def _cancel_watchers_again(tasks: Collection[asyncio.Task[Any]]) -> None:
     """
-    When Kopf ends, ask its watchers again and again.
+    When Kopf ends, cancel its watchers until they end.
 
-    Kopf cancels them once and waits without limit. One that is just about to begin its stream anew loses that (``streaming_block`` in
+    Kopf cancels them once and waits without limit. One that is about to begin its stream anew loses that (``streaming_block`` in
     Kopf's watching.py suppresses it), and would go on for ever.
     """
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     while True:
-        await asyncio.sleep(LAST_WORDS)
+        await asyncio.sleep(EXIT_SECONDS)
         for task in asyncio.all_tasks():
             if runs_kopf(task) and task.get_name().startswith(WATCHER):
                 task.cancel()
 
 
 async def _end_leftovers() -> None:
-    """Watchers of a run that failed would go on reporting beside those of the next run."""
+    """End the watchers of a run that failed: they would report beside those of the next run."""
     for _ in range(ATTEMPTS):
         left = {task for task in asyncio.all_tasks() if runs_kopf(task)}
         if not left:
@@ -130,7 +186,7 @@ async def _end_leftovers() -> None:
         for task in left:
             if not str(getattr(task.get_coro(), "__qualname__", "")).startswith(WATCHERS_OWN):
                 task.cancel()
-        done, _ = await asyncio.wait(left, timeout=LAST_WORDS)
+        done, _ = await asyncio.wait(left, timeout=EXIT_SECONDS)
         await asyncio.gather(*done, return_exceptions=True)  # their errors are those that the run has raised
 
 

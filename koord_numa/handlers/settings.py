@@ -54,7 +54,7 @@ def waiting_pods(scheduler_names: Sequence[str]) -> str:
     """
     The field selector of pods that wait for one of these schedulers.
 
-    The server knows no "one of": with several names it selects every pod without a node, and the reception sorts them out.
+    The server knows no "one of": with several names it selects every pod without a node, and the dispatcher leaves out the others.
     """
     wanted = ["spec.nodeName=", "status.phase!=Succeeded", "status.phase!=Failed"]
     if len(scheduler_names) == 1:

@@ -1,11 +1,17 @@
-"""What the operator learns from an API server besides what the other tests show."""
+"""What the operator learns from an API server, with Kopf or an informer watching waiting pods."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cluster.objects import until
-from tests.e2e.world import JsonObject, pinned, world
+from koord_numa.app import informers
+from koord_numa.core.request import Pod
+from koord_numa.settings import PodSource
+from koord_numa.wire.pods import parse_pod
+from tests.cluster.objects import pod, until
+from tests.e2e.world import JsonObject, pinned, shared, world
 from tests.test_operator import operating
 
 NODE: JsonObject = {"machines": [{"name": "n", "sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"}]}
@@ -19,11 +25,47 @@ async def test_room_for_which_another_scheduler_has_evicted_is_not_taken(
         rack.create([theirs, pinned("nobody", 2, scheduler="default-scheduler")])
         rack.server.store.patch("pods", "theirs", {"status": {"nominatedNodeName": "n"}}, "default", "status")
         async with operating(rack.server, tmp_path, monkeypatch) as runtime:
-            await until(lambda: all(mirror.synced for mirror in runtime.sources.mirrors))
-            assert set(runtime.engine.cache.nodes["n"].nominees) == {
+            await until(lambda: all(informer.synced for informer in runtime.informers.all))
+            assert set(runtime.scheduler.cache.nodes["n"].nominees) == {
                 rack.server.store.get("pods", "theirs", "default")["metadata"]["uid"]
             }
             rack.create([pinned("ours", 8)])
-            await until(lambda: runtime.engine.queue_numbers().unschedulable == 1)
+            await until(lambda: runtime.scheduler.queue_numbers().unschedulable == 1)
             rack.server.store.patch("pods", "theirs", {"status": {"nominatedNodeName": None}}, "default", "status")
             await until(lambda: "ours" not in rack.unbound())
+
+
+async def test_a_new_list_reads_only_what_is_new_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def noted(raw: Mapping[str, Any]) -> Pod:
+        read.append(raw["metadata"]["name"])
+        return parse_pod(raw)
+
+    monkeypatch.setattr(informers, "parse_pod", noted)
+    async with world(tmp_path, NODE) as rack:
+        rack.create([pinned("bound", 2), shared("waits", "99"), pod("foreign", scheduler="other")])
+        async with operating(rack.server, tmp_path, monkeypatch, pods=PodSource.INFORMER) as runtime:
+            engine = runtime.scheduler
+            await until(lambda: engine.ready)
+            await until(lambda: [seen.started for seen in engine.cache.nodes["n"].pods.values()] == [True])
+            await until(lambda: engine.queue_numbers().unschedulable == 1)
+            conditions = rack.server.store.get("pods", "waits", "default")["metadata"]["resourceVersion"]
+            await until(lambda: [seen.resource_version for seen in engine.waiting()] == [conditions])
+            read.clear()
+            for informer in runtime.informers.essential:
+                await informer.refresh()
+            assert read == ["foreign"]
+            assert ([seen.key.name for seen in engine.waiting()], len(engine.cache.node_of)) == (["waits"], 1)
+
+
+async def test_other_schedulers_pods_count_when_they_are_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(tmp_path, NODE) as rack, operating(rack.server, tmp_path, monkeypatch) as runtime:
+        await until(lambda: runtime.scheduler.ready)
+        rack.create([pod("foreign", scheduler="other")])
+        rack.create([shared("ours", "1")])
+        await until(lambda: rack.unbound() == ["foreign"])
+        assert runtime.scheduler.waiting() == []
+        rack.server.store.delete("pods", "foreign", "default")
+        rack.create([pod("placed", scheduler="other", node="n")])
+        await until(lambda: len(runtime.scheduler.cache.node_of) == 2)

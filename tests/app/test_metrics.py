@@ -30,7 +30,7 @@ def attempt(result: str) -> tuple[tuple[str, str], ...]:
 
 
 async def scrape(runtime: Runtime, path: str) -> Samples:
-    url = f"http://127.0.0.1:{runtime.health.port}{path}"
+    url = f"http://127.0.0.1:{runtime.http_server.port}{path}"
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         text = await response.text()
     return {
@@ -46,8 +46,8 @@ async def test_pages_after_some_work(tmp_path: Path, monkeypatch: pytest.MonkeyP
         rack.create([pinned("a", 2, policy="SingleNUMANode"), shared("big", "100")])
         async with operating(rack.server, tmp_path, monkeypatch) as runtime:
             await until(lambda: rack.unbound() == ["big"])
-            await until(lambda: runtime.engine.queue_numbers().unschedulable == 1)
-            await until(lambda: not runtime.engine.cache.assumed)
+            await until(lambda: runtime.scheduler.queue_numbers().unschedulable == 1)
+            await until(lambda: not runtime.scheduler.cache.assumed)
             page, nodes = await asyncio.gather(scrape(runtime, "/metrics"), scrape(runtime, "/metrics/nodes"))
     expected = {
         ("scheduler_schedule_attempts_total", attempt("scheduled")): 1.0,
@@ -95,7 +95,7 @@ async def test_every_metric_is_documented_and_every_documented_one_exists(tmp_pa
     documented = re.findall(r"^\| `(\w+)(?:\{[^}]*\})?` \| (\w+) \|", document, re.MULTILINE)
     async with ApiServer() as server:
         runtime = await Runtime.connect(Options(kubeconfig=server.write_kubeconfig(tmp_path / "kubeconfig"), port=None))
-        questions = runtime._questions()
+        questions = runtime._status_providers()
         families = [*questions.metrics.collect(), *questions.nodes.collect()]
         await runtime.api.close()
     exposed = [(family.name + ("_total" if family.type == "counter" else ""), family.type) for family in families]
@@ -106,8 +106,8 @@ async def test_a_mirror_without_a_sign_of_life_makes_the_process_unhealthy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(tmp_path, NODES) as rack, operating(rack.server, tmp_path, monkeypatch) as runtime:
-        await until(lambda: runtime.engine.ready)
-        url = f"http://127.0.0.1:{runtime.health.port}/healthz"
+        await until(lambda: runtime.scheduler.ready)
+        url = f"http://127.0.0.1:{runtime.http_server.port}/healthz"
         async with aiohttp.ClientSession() as session:
             async with session.get(url) as response:
                 assert response.status == 200

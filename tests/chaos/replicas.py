@@ -12,12 +12,9 @@ from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 
-import kopf
-
 from koord_numa.app.runtime import Options, Runtime
-from koord_numa.handlers.embedding import run_kopf
-from koord_numa.handlers.triggers import APART_FROM_PODS
-from koord_numa.operator import _may_heal
+from koord_numa.handlers import triggers
+from koord_numa.handlers.embedding import EmbeddedKopf
 from koord_numa.settings import Settings
 
 T = TypeVar("T")
@@ -86,10 +83,10 @@ class Replica:
         await runtime.start()
         watching = asyncio.create_task(self._keep_watching(runtime, stop))
         await self._ending.wait()
-        if runtime.crew.failure.done():
-            self.errors.append(f"a task has died: {runtime.crew.failure.result()!r}")
+        if runtime.tasks.failure.done():
+            self.errors.append(f"a task has died: {runtime.tasks.failure.result()!r}")
         if self._killed:
-            await runtime.crew.stop()
+            await runtime.tasks.stop()
             await runtime.api.close()
         else:
             await runtime.stop()
@@ -97,12 +94,10 @@ class Replica:
         await watching
 
     async def _keep_watching(self, runtime: Runtime, stop: asyncio.Event) -> None:
-        """Kopf may give up under fire, and begins anew as in the real process."""
-        while not stop.is_set():
-            try:
-                await asyncio.create_task(run_kopf(kopf.Memo(runtime=runtime), stop, lambda: None, APART_FROM_PODS))
-            except Exception as error:  # noqa: BLE001  (what may not end Kopf is kept, for the test to judge)
-                if not _may_heal(error):
-                    self.errors.append(f"Kopf: {error!r}")
-                await asyncio.sleep(0.2)
-                runtime.reception.doubt()
+        """Kopf may give up under fire, and begins anew as in the real process. What ends it for good is a bug."""
+        registry = triggers.registry(runtime.options.settings.pod_source)
+        embedded = EmbeddedKopf(runtime, registry, lambda: None, runtime.informers.needs_relist)
+        try:
+            await embedded.run(stop)
+        except Exception as error:  # noqa: BLE001  (kept for the test to judge)
+            self.errors.append(f"Kopf: {error!r}")

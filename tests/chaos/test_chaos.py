@@ -1,9 +1,9 @@
 """
-Under random faults every pod that fits is bound once, nothing is held twice, and ledgers end as the API objects say.
+Whatever fails, however often: every pod that fits is bound once, nothing is held twice, and the books are right in the end.
 
-Two schedulers, an API server with faults of every kind, and a cluster in constant change. The seed is printed; ``--chaos-seeds`` and
-``--chaos-pods`` size the runs. The defaults are short, for every run of the suite; ``make chaos`` has seeds of 5,000 pods and 1,000
-faults each.
+Two schedulers, one API server that suffers every kind of fault, and a cluster in which nothing stays as it is. The seed is printed;
+``--chaos-seeds`` and ``--chaos-pods`` make runs more and longer, or shorter. By default each of three seeds has 5,000 pods and 1,000
+faults.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from typing import Final
 import pytest
 
 from koord_numa.app.runtime import Runtime
+from koord_numa.cluster import resync
 from koord_numa.engine.scheduler import Scheduler
-from koord_numa.handlers import resync as census
 from koord_numa.handlers import settings as kopf_settings
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines import Fleet
@@ -51,11 +51,12 @@ CONVERGENCE = 60.0
 
 
 @pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Shorter pauses where they are not settings, and no log lines about what is meant to fail."""
     monkeypatch.setattr(kopf_settings, "FIRST_PAUSES", (0.05, 0.1, 0.2))
     monkeypatch.setattr(kopf_settings, "LAST_PAUSE", 0.4)
-    monkeypatch.setattr(census, "AGAIN", (0.1, 0.5))
+    monkeypatch.setattr(resync, "DEBOUNCE", 0.1)
+    monkeypatch.setattr(resync, "CLIENT", BackoffSettings(initial=0.1, max=0.5))
     loggers = [getLogger(name) for name in ("kopf", "koord_numa", "kopf.objects", "aiohttp.server")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -65,8 +66,8 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         logger.setLevel(level)
 
 
-class ReplicaPair:
-    """Two schedulers of which one leads; those that end are replaced."""
+class Throne:
+    """Two schedulers of which one acts, and what becomes of them."""
 
     def __init__(self, kubeconfig: Path, dice: Random) -> None:
         self._kubeconfig = kubeconfig
@@ -75,8 +76,8 @@ class ReplicaPair:
         self.past: list[Replica] = []
         self.present = [self._new(), self._new()]
 
-    async def disrupt(self) -> None:
-        """Kill, stop and freeze replicas until cancelled; one that ended is replaced."""
+    async def intrigue(self) -> None:
+        """Kill, stop and freeze until cancelled; who ends is replaced."""
         while True:
             await asyncio.sleep(self._dice.uniform(1.0, 3.0))
             which = self._dice.randrange(len(self.present))
@@ -114,11 +115,11 @@ def watched(server: ApiServer, churn: Churn) -> Iterator[None]:
         subscription.cancel()
 
 
-async def unsettled(server: ApiServer, replicas: ReplicaPair) -> list[str]:
+async def unrest(server: ApiServer, throne: Throne) -> list[str]:
     """Why the cluster is not at rest yet: pods that would fit and wait, ledgers that are not what the objects say."""
     true: Scheduler = rebuilt(server.store, SETTINGS)
     found = [f"{name} fits and waits" for name in placeable(true, server.store)]
-    for replica in replicas.present:
+    for replica in throne.present:
         believed, wrong = await replica.ask(_believed, UNKNOWN)
         lines = [*wrong, *differences(believed, ledgers(true))]
         found += [f"{replica.identity}: {line}" for line in lines]
@@ -130,7 +131,7 @@ UNKNOWN: Final[tuple[Ledgers, list[str]]] = ({"": {}}, [])
 
 
 def _believed(runtime: Runtime) -> tuple[Ledgers, list[str]]:
-    return ledgers(runtime.engine), unbalanced(runtime.engine)
+    return ledgers(runtime.scheduler), unbalanced(runtime.scheduler)
 
 
 def tally(rack: Fleet) -> dict[str, int]:
@@ -147,12 +148,12 @@ async def test_chaos(chaos_seed: int, chaos_pods: int, tmp_path: Path) -> None:
     async with world(tmp_path, MACHINES) as cluster:
         churn = Churn(cluster.server, cluster.rack, Random(chaos_seed))
         storm = Storm(cluster.server, Random(chaos_seed + 1))
-        replicas = ReplicaPair(cluster.kubeconfig, Random(chaos_seed + 2))
-        disruption = asyncio.create_task(replicas.disrupt())
+        throne = Throne(cluster.kubeconfig, Random(chaos_seed + 2))
+        intrigue = asyncio.create_task(throne.intrigue())
         try:
             with watched(cluster.server, churn):
-                await asyncio.gather(churn.go_on(chaos_pods), storm.inject(chaos_pods // PODS_PER_FAULT))
-                disruption.cancel()
+                await asyncio.gather(churn.go_on(chaos_pods), storm.rage(chaos_pods // PODS_PER_FAULT))
+                intrigue.cancel()
                 cluster.server.faults.clear()
                 churn.calm()
                 left = ["not looked at"]
@@ -160,16 +161,16 @@ async def test_chaos(chaos_seed: int, chaos_pods: int, tmp_path: Path) -> None:
                     while left:
                         await asyncio.sleep(0.2)
                         cluster.rack.publish()
-                        left = await unsettled(cluster.server, replicas)
+                        left = await unrest(cluster.server, throne)
         except TimeoutError:
             pytest.fail(f"seed {chaos_seed} never comes to rest:\n" + "\n".join(left[:20]))
         finally:
-            disruption.cancel()
-            await replicas.end()
+            intrigue.cancel()
+            await throne.end()
         bound = len(churn.nodes_of)
         held = tally(cluster.rack)
         print(f"{churn.created} pods, {bound} bound, {storm.hits} faults of {len(storm.kinds)} kinds, held {held}")
         assert broken(cluster.rack, churn.nodes_of) == []
-        assert replicas.errors == []
+        assert throne.errors == []
         assert bound > churn.created // 3
         assert {"cpus", "memory", GPU, "hugepages-2Mi", "hugepages-1Gi"} <= held.keys()

@@ -8,7 +8,16 @@ from koord_numa.cluster import client
 from koord_numa.cluster.client import Api, Body, NoCredentials
 from koord_numa.cluster.errors import Expired
 from koord_numa.cluster.resources import NODES, PODS, Call
-from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, Unavailable, UnknownOutcome
+from koord_numa.ports import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    Unauthenticated,
+    Unavailable,
+    UnknownOutcome,
+)
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from tests.cluster.objects import node, pod
 
@@ -20,7 +29,7 @@ WRITE = Call("create", PODS, "default")
     ("status", "reading", "writing"),
     [
         (400, Invalid, Invalid),
-        (401, Forbidden, Forbidden),
+        (401, Unauthenticated, Unauthenticated),
         (403, Forbidden, Forbidden),
         (404, Gone, Gone),
         (409, Conflict, Conflict),

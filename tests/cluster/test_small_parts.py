@@ -15,17 +15,18 @@ from koord_numa.cluster.http_server import HttpServer, StatusProviders
 from koord_numa.cluster.loop_lag import LoopLag
 from koord_numa.cluster.schedulable_nodes import SchedulableNodes
 from koord_numa.core.node import Node
+from koord_numa.settings import BackoffSettings
 
 
 def test_pauses_double_up_to_a_cap_and_begin_anew() -> None:
-    backoff = Backoff(initial=1.0, cap=5.0, random=lambda: 0.0)
+    backoff = Backoff(BackoffSettings(initial=1.0, max=5.0), random=lambda: 0.0)
     assert [backoff.pause() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
     backoff.reset()
     assert backoff.pause() == 1.0
 
 
 def test_a_pause_is_at_least_what_the_server_asked_for() -> None:
-    assert Backoff(initial=1.0, random=lambda: 0.0).pause(at_least=7.0) == 7.0
+    assert Backoff(random=lambda: 0.0).pause(at_least=7.0) == 7.0
 
 
 @given(chance=st.floats(0, 1, exclude_max=True), times=st.integers(1, 40))

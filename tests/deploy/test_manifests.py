@@ -47,6 +47,9 @@ def test_the_chart_carries_everything() -> None:
     kinds = sorted(manifest["kind"] for manifest in rendered())
     assert kinds == [
         "ClusterRole",
+        "ClusterRole",
+        "ClusterRole",
+        "ClusterRole",
         "ClusterRoleBinding",
         "ConfigMap",
         "Deployment",
@@ -55,12 +58,47 @@ def test_the_chart_carries_everything() -> None:
         "RoleBinding",
         "Service",
         "ServiceAccount",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
     ]
 
 
 @pytest.mark.parametrize("kind", ["ClusterRole", "Role"])
 def test_chart_and_base_grant_the_same(kind: str) -> None:
     assert of_kind(rendered(), kind)["rules"] == of_kind(base("rbac.yaml"), kind)["rules"]
+
+
+def user_roles(manifests: list[Manifest]) -> dict[str, Manifest]:
+    """Aggregated roles by the level that they are named after."""
+    roles = [m for m in manifests if m["kind"] == "ClusterRole" and "-" in m["metadata"]["name"].removeprefix("rack-")]
+    return {m["metadata"]["name"].rpartition("-")[2]: m for m in roles if m["metadata"]["name"].endswith(LEVELS)}
+
+
+LEVELS = ("view", "edit", "admin")
+
+
+@pytest.mark.parametrize("source", ["chart", "kustomize"])
+def test_people_get_rights_by_the_clusters_own_roles(source: str) -> None:
+    roles = user_roles(rendered() if source == "chart" else base("user-roles.yaml"))
+    aggregated = {
+        level: [
+            name for name in LEVELS if f"rbac.authorization.k8s.io/aggregate-to-{name}" in role["metadata"]["labels"]
+        ]
+        for level, role in roles.items()
+    }
+    assert aggregated == {"view": [*LEVELS], "edit": ["edit", "admin"], "admin": ["admin"]}
+    verbs = {level: {verb for rule in role["rules"] for verb in rule["verbs"]} for level, role in roles.items()}
+    assert verbs["view"] == {"get", "list", "watch"}
+    assert {"create", "delete"} <= verbs["edit"]
+    assert not any(
+        "status" in resource for role in roles.values() for rule in role["rules"] for resource in rule["resources"]
+    )
+
+
+def test_the_policy_and_the_roles_for_people_can_be_left_out() -> None:
+    manifests = rendered({"admissionPolicy": {"enabled": False}, "rbac": {"userRoles": False}})
+    assert not user_roles(manifests)
+    assert not [manifest for manifest in manifests if manifest["kind"].startswith("Validating")]
 
 
 @pytest.mark.parametrize("where", [BASE / "crds", CHART / "crds"], ids=["kustomize", "chart"])

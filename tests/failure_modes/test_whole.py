@@ -93,7 +93,7 @@ async def test_without_the_right_to_list_nodes_nothing_is_decided_and_the_rule_i
                 problems = await replica.ask(lambda runtime: list(runtime._not_ready()), [])
                 await asyncio.sleep(0.01)
         assert rack.unbound() == ["a"]
-        assert Source.NODES in await replica.ask(lambda runtime: runtime.engine.missing, frozenset[Source]())
+        assert Source.NODES in await replica.ask(lambda runtime: runtime.scheduler.missing, frozenset[Source]())
         rack.server.faults.remove(denied)
         await until(lambda: not rack.unbound(), 30)
 

@@ -9,7 +9,7 @@ import pytest
 from kopf._cogs.aiokits.aiotasks import Scheduler, create_guarded_task
 
 from koord_numa.handlers import embedding as kopf_run
-from koord_numa.handlers.embedding import KOPF, _close, _end_leftovers, _kopf_streams, _urge_watchers, runs_kopf
+from koord_numa.handlers.embedding import KOPF, _cancel_watchers_again, _close, _end_leftovers, _kopf_streams, runs_kopf
 
 STREAMS = """
 from contextlib import asynccontextmanager
@@ -125,7 +125,7 @@ async def test_watchers_that_a_failed_run_left_end_in_good_order() -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for last words."""
-    monkeypatch.setattr(kopf_run, "LAST_WORDS", 0.01)
+    monkeypatch.setattr(kopf_run, "EXIT_SECONDS", 0.01)
 
 
 async def deaf(begun: asyncio.Event) -> None:
@@ -142,7 +142,7 @@ async def test_a_watcher_that_does_not_hear_is_told_again_when_kopf_ends() -> No
     watcher = create_guarded_task(deaf(begun), "watcher for pods", cancellable=True)
     root = create_guarded_task(end.wait(), "stop-flag checker", finishable=True)
     await begun.wait()
-    urging = asyncio.create_task(_urge_watchers([root]))
+    urging = asyncio.create_task(_cancel_watchers_again([root]))
     await asyncio.sleep(0)
     assert not watcher.cancelling()  # Kopf is not ending yet
     end.set()

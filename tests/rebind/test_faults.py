@@ -45,7 +45,7 @@ async def test_a_step_that_is_refused_ends_it_and_a_second_one_completes_the_wor
         assert len(world.moved) == step
         assert world.complaints() == []
         assert world.ledger_is_true(runtime)
-        assert not runtime.engine.cache.nodes[NODE].locked
+        assert not runtime.scheduler.cache.nodes[NODE].locked
         world.server.faults.remove(fault)
         world.ask("second")
         await repacked(world, "second")
@@ -88,7 +88,7 @@ async def test_a_process_that_dies_at_any_step_is_followed_by_one_that_completes
             world.ask()
             await until(lambda: world.server.faults.hits(hanging))
             await until(lambda: not arrives or len(world.moved) > step)
-            assert runtime.engine.cache.nodes[NODE].locked
+            assert runtime.scheduler.cache.nodes[NODE].locked
         world.server.faults.remove(hanging)
         begun = world.status()["startTime"]
         assert (world.phase(), world.complaints()) == ("Pending", [])
@@ -103,7 +103,7 @@ async def killed_at_the_end(world: World) -> AsyncIterator[Runtime]:
     """A scheduler whose tasks all end at once where they are."""
     async with world.scheduler() as runtime:
         yield runtime
-        await runtime.crew.stop()
+        await runtime.tasks.stop()
 
 
 async def test_a_stop_in_good_order_settles_the_step_and_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ async def test_a_lost_lease_ends_it_between_steps_and_the_next_leader_goes_on(tm
         await until(lambda: world.server.faults.hits(answers))
         lost = world.server.faults.add(renewals)
         await until(lambda: not first.lease.fresh(), 10)
-        await until(lambda: not first.engine.cache.nodes[NODE].locked, 10)
+        await until(lambda: not first.scheduler.cache.nodes[NODE].locked, 10)
         assert len(world.moved) == step + 1
         assert world.phase() == "Pending"
         world.server.faults.remove(lost)
@@ -186,7 +186,7 @@ async def after_the_first_step(world: World, act: Any) -> AsyncIterator[Runtime]
                 acted.append(True)
                 act(next(name for name in FRAGMENTED if world.seats()[name] == FRAGMENTED[name]))
 
-        await until(lambda: runtime.engine.ready)
+        await until(lambda: runtime.scheduler.ready)
         world.server.subscribe("pods", watch)
         yield runtime
 
@@ -257,7 +257,7 @@ async def test_a_pod_that_another_scheduler_puts_on_planned_cpus_ends_it(tmp_pat
             world.ask()
             status = await world.ended()
             assert status["phase"] == "Failed", status
-            held = [cpu for cpus in runtime.engine.cache.nodes[NODE].ledger for cpu in cpus.cpus]
+            held = [cpu for cpus in runtime.scheduler.cache.nodes[NODE].ledger for cpu in cpus.cpus]
             await until(lambda: world.ledger_is_true(runtime))
             assert len(held) == len(set(held)) or "intruder" in str(world.seats())
 
@@ -265,14 +265,14 @@ async def test_a_pod_that_another_scheduler_puts_on_planned_cpus_ends_it(tmp_pat
 async def test_a_watch_that_lags_keeps_the_node_locked(tmp_path: Path) -> None:
     """What the ledger does not show yet, nobody may be placed by."""
     async with fragmented(tmp_path) as world, world.scheduler() as runtime:
-        await until(lambda: runtime.engine.ready)
+        await until(lambda: runtime.scheduler.ready)
         lag = world.server.faults.add(Fault(effect=Effect.SILENT_WATCH, resource="pods"))
         world.ask()
         await until(lambda: world.moved)
         world.server.store.create(pod("late", 2))
         reads = len(world.server.requests)
         await until(lambda: len(world.server.requests) > reads + 2)  # the pod is read back: nothing new is believed yet
-        assert runtime.engine.cache.nodes[NODE].locked
+        assert runtime.scheduler.cache.nodes[NODE].locked
         assert len(world.moved) == 1
         world.server.faults.remove(lag)
         await repacked(world, "tidy")
@@ -289,7 +289,7 @@ async def test_a_missing_right_to_answer_keeps_the_node_as_it_is(
         await until(lambda: world.server.faults.hits(fault) > 3)
         assert "missing rule: patch rebindresources/status.scheduling.koordinator.sh" in caplog.text
         assert world.seats() == FRAGMENTED
-        assert not runtime.engine.cache.nodes[NODE].locked
+        assert not runtime.scheduler.cache.nodes[NODE].locked
         world.server.faults.remove(fault)
         await repacked(world, "tidy")
 
@@ -299,7 +299,7 @@ async def test_a_standby_keeps_its_hands_off(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world, world.scheduler(elect=True, settings=settings) as leader:
         await until(leader.lease.fresh)
         async with world.scheduler(elect=True) as standby:
-            await until(lambda: standby.engine.ready)
+            await until(lambda: standby.scheduler.ready)
             world.ask()
             await repacked(world, "tidy")
             assert not isinstance(standby.lease, NoElection)

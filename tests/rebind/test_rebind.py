@@ -105,12 +105,12 @@ async def test_pods_created_meanwhile_wait_and_are_placed_right_after(tmp_path: 
 
         def watch(_: str, found: dict[str, Any]) -> None:
             placed = found["spec"].get("nodeName") and found["metadata"]["name"] not in FRAGMENTED
-            if placed and runtime.engine.cache.nodes[NODE].locked:
+            if placed and runtime.scheduler.cache.nodes[NODE].locked:
                 bound_while_locked.append(found["metadata"]["name"])
             if world.moved and world.server.store.find("pods", "late", "default") is None:
                 world.server.store.create(pod("late", 4))  # in the very moment of the first step
 
-        await until(lambda: runtime.engine.ready)
+        await until(lambda: runtime.scheduler.ready)
         watching = world.server.subscribe("pods", watch)
         world.ask()
         await until(lambda: "late" in world.seats())
@@ -205,11 +205,11 @@ async def test_a_deleted_rebind_ends_between_two_steps(tmp_path: Path) -> None:
                 world.server.store.delete(RESOURCE, "tidy", options=DeleteOptions(grace=0))
                 world.rack.nodes[NODE].lag()
 
-        await until(lambda: runtime.engine.ready)
+        await until(lambda: runtime.scheduler.ready)
         world.server.subscribe("pods", delete)
         world.ask()
         await until(lambda: not world.server.store.find(RESOURCE, "tidy"))
-        await until(lambda: not runtime.engine.cache.nodes[NODE].locked)
+        await until(lambda: not runtime.scheduler.cache.nodes[NODE].locked)
         assert len(world.moved) == 1
         assert world.ledger_is_true(runtime)
         world.ask("other")

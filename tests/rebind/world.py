@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import orjson
 
+from koord_numa.app.informers import Callbacks
 from koord_numa.app.runtime import Options, Runtime
-from koord_numa.cluster.informer import Informer, Sink
+from koord_numa.cluster.informer import Informer
 from koord_numa.cluster.lister import ListedKind
 from koord_numa.cluster.resources import PODS, REBINDS
 from koord_numa.core.ledger import Ledger, holding_of
@@ -131,7 +132,7 @@ class World:
     def ledger_is_true(self, runtime: Runtime) -> bool:
         """Does the scheduler's ledger of the node say what the annotations say?"""
         bound = [parse_pod(found) for found in self.server.store.list("pods", fields=f"spec.nodeName={NODE}")]
-        return runtime.engine.cache.nodes[NODE].ledger == Ledger.of(map(holding_of, bound))
+        return runtime.scheduler.cache.nodes[NODE].ledger == Ledger.of(map(holding_of, bound))
 
     def follow(self) -> None:
         """Note from now on whose CPUs are changed."""
@@ -152,20 +153,22 @@ class World:
         runtime = await Runtime.connect(options)
         self.runtimes.append(runtime)
         await runtime.start()
-        reception = runtime.reception
+        dispatcher = runtime.dispatcher
         rebinds = Informer(
-            runtime.api, ListedKind(REBINDS, parse_rebind, optional=True), Sink(_nothing, reception.rebinds.note)
+            runtime.api,
+            ListedKind(REBINDS, parse_rebind, optional=True),
+            Callbacks(_nothing, dispatcher.stores.rebinds.observe),
         )
         waiting = Informer(
             runtime.api,
-            ListedKind(PODS, reception.parse_ours, waiting_pods(settings.scheduler_names)),
-            Sink(_nothing, reception.waiting.note),
+            ListedKind(PODS, dispatcher.parse_ours, waiting_pods(settings.scheduler_names)),
+            Callbacks(_nothing, dispatcher.stores.waiting_pods.observe),
         )
-        runtime.crew.start("watch of rebinds", rebinds.run())
-        runtime.crew.start("watch of waiting pods", waiting.run())
+        runtime.tasks.start("watch of rebinds", rebinds.run())
+        runtime.tasks.start("watch of waiting pods", waiting.run())
         try:
             yield runtime
-            assert not runtime.crew.failure.done(), runtime.crew.failure.result()
+            assert not runtime.tasks.failure.done(), runtime.tasks.failure.result()
         finally:
             await runtime.stop()
 
@@ -177,7 +180,7 @@ def parse_cpus(text: str) -> list[int]:
 
 
 def _nothing(_: object) -> None:
-    """Lists come by census, as beside Kopf."""
+    """Resyncs list, as beside Kopf."""
 
 
 @asynccontextmanager

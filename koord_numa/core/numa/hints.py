@@ -9,8 +9,6 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Final, NamedTuple
 
-from koord_numa.core.bit_sets import members
-
 
 class Hint(NamedTuple):
     """
@@ -38,8 +36,15 @@ def mask_of(numa_ids: Iterable[int]) -> int:
     return mask
 
 
-numa_ids: Final = members
-"""The NUMA nodes of a set, ascending."""
+@lru_cache(maxsize=4096)
+def numa_ids(mask: int) -> tuple[int, ...]:
+    """The NUMA nodes of a set, ascending."""
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return tuple(found)
 
 
 @lru_cache(maxsize=1024)

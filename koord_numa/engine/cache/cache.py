@@ -80,6 +80,8 @@ class Cache:
         new = None if event == DELETED else topology
         if record.published != new:
             is_first = record.published is None
+            if new is not None and new.resource_version != record.version:
+                record.topology_seen = self.clock()
             record.set_objects(record.node, new)
             if is_first and record.undated:
                 record.unpublished = hidden_from_the_first(record)

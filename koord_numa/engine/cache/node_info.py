@@ -41,6 +41,7 @@ class NodeInfo:
     pods: dict[str, Pod] = field(default_factory=dict)
     unpublished: set[str] = field(default_factory=set)
     doubted: set[str] = field(default_factory=set)  # those of them that a topology should have shown and did not
+    topology_seen: float = 0.0  # monotonic seconds at which this resourceVersion of the topology was first observed
     undated: dict[str, float] = field(default_factory=dict)  # those first seen when they ran already, and when that was
     nominees: dict[str, Nominee] = field(default_factory=dict)
     locked: str = ""

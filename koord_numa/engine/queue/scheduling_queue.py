@@ -292,5 +292,4 @@ class SchedulingQueue:
 
 def pause(backoff: BackoffSettings, attempts: int, dice: float) -> float:
     """Seconds to wait after so many attempts in a row: doubling, capped, and spread by ``dice`` in [0, 1)."""
-    seconds = min(backoff.max, backoff.initial * 2.0 ** min(attempts - 1, 32))
-    return seconds * (1.0 - backoff.jitter * dice)
+    return backoff.pause(attempts, dice)

@@ -16,7 +16,6 @@ from koord_numa.engine.scheduler import Scheduler
 from koord_numa.ports import (
     ClusterError,
     Dependencies,
-    Forbidden,
     Gone,
     Invalid,
     RebindRecorder,
@@ -112,8 +111,7 @@ class RebindContext:
             return True
         except ClusterError as error:
             if attempt == 1:
-                missing = f"; missing rule: {error.rule}" if isinstance(error, Forbidden) else ""
-                log.warning("RebindResource %s cannot be answered now: %s%s", self.request.name, error, missing)
+                log.warning("RebindResource %s cannot be answered now: %s", self.request.name, error)
             await self.pause(attempt, error)
             return False
         return True

@@ -1,0 +1,68 @@
+"""
+How Kopf starts, logs in and ends: the three handlers that connect a run of Kopf with the process around it.
+
+Under ``koord-numa run`` the process exists first and outlives Kopf. Under ``kopf run`` the startup handler makes it, and the cleanup
+handler ends it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import kopf
+
+from koord_numa.handlers.dispatch import Dispatcher
+from koord_numa.handlers.settings import configure
+
+
+class Host(Protocol):
+    """The process around Kopf."""
+
+    dispatcher: Dispatcher
+
+    @property
+    def server(self) -> str:
+        """URL of the API server."""
+        ...
+
+    async def new_session(self) -> Any:
+        """An ``aiohttp.ClientSession`` with fresh credentials. Kopf closes it."""
+        ...
+
+    @property
+    def failure(self) -> asyncio.Future[BaseException]:
+        """Done when a task of the process has died."""
+        ...
+
+    async def stop(self) -> None:
+        """End everything."""
+        ...
+
+
+def attach(registry: kopf.OperatorRegistry, start: Callable[[], Awaitable[Host]]) -> None:
+    """Register the handlers. ``start`` is called for a memo without a host: nobody but Kopf runs this process then."""
+
+    @kopf.on.startup(registry=registry, errors=kopf.ErrorsMode.PERMANENT)
+    async def startup(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
+        if "host" not in memo:
+            memo.host = await start()
+            memo.host_ends_with_kopf = True
+        memo.dispatcher = memo.host.dispatcher
+        configure(settings, memo.dispatcher.scheduler_names)
+        logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # otherwise a line for every event
+
+    @kopf.on.login(registry=registry, errors=kopf.ErrorsMode.PERMANENT)
+    async def login(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
+        """The server, credentials and impersonation of our own requests. Kopf asks again after a 401."""
+        host: Host = memo.host
+        return kopf.AiohttpSession(server=host.server, aiohttp_session=await host.new_session())
+
+    @kopf.on.cleanup(registry=registry)
+    async def cleanup(memo: kopf.Memo, **_: Any) -> None:
+        """A task that died makes ``kopf run`` end with an error."""
+        if "host_ends_with_kopf" in memo:
+            host: Host = memo.host
+            await host.stop()
+            if host.failure.done():
+                raise kopf.PermanentError("a task of the scheduler has died") from host.failure.result()
