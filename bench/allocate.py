@@ -16,7 +16,7 @@ from koord_numa.core.allocate import AllocateOptions, allocate_demand, demand_of
 from koord_numa.core.allocation.demand import AllocationDemand
 from koord_numa.core.allocation.grant import place
 from koord_numa.core.allocation.numa_offers import offers
-from koord_numa.core.allocation.numa_selection import elect
+from koord_numa.core.allocation.numa_selection import select_numa_nodes
 from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Ledger
@@ -68,7 +68,7 @@ def _decide(question: Question) -> object:
     if question.what == "allocate":
         return place(question.need, room, question.mask)
     exclusivity = Exclusivity(question.exclusive, numa_occupancy(question.ledger, question.inventory.machine))
-    elected = elect(question.need, room, exclusivity)
+    elected = select_numa_nodes(question.need, room, exclusivity)
     return place(question.need, room, elected.hint.mask) if elected.admitted else elected
 
 

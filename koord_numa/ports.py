@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Final, Protocol, TypeVar
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind_request import RebindAnswer, RebindRequest, Seat
+from koord_numa.core.rebind_request import PodRevision, RebindAnswer, RebindRequest
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.verdicts import Placement
 
@@ -165,11 +165,11 @@ class RebindWriter(Protocol):
         """Write the status. Saying the same twice does no harm. Raises every ``ClusterError``; ``Gone`` as above."""
         ...
 
-    async def read_seat(self, pod: PodKey) -> Seat:
+    async def read_pod(self, pod: PodKey) -> PodRevision:
         """The pod as it is now and its resource-status. Raises ``Gone`` also when the name belongs to another uid."""
         ...
 
-    async def reseat(self, seat: Seat, cpus: CpuSet) -> None:
+    async def patch_cpus(self, revision: PodRevision, cpus: CpuSet) -> None:
         """
         Give the pod these CPUs, if it is still exactly as it was read; nothing else about it changes.
 

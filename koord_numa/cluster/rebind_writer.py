@@ -9,7 +9,7 @@ from typing import Any, Final
 from koord_numa.cluster.client import MERGE_PATCH, Api, Body
 from koord_numa.cluster.resources import PODS, REBINDS, Call
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind_request import RebindAnswer, RebindRequest, Seat
+from koord_numa.core.rebind_request import PodRevision, RebindAnswer, RebindRequest
 from koord_numa.core.request import PodKey
 from koord_numa.ports import Conflict, Gone, Invalid
 from koord_numa.wire import names
@@ -47,36 +47,36 @@ class ApiRebindWriter:
             await self._rebind(rebind)
             raise
 
-    async def read_seat(self, pod: PodKey) -> Seat:
+    async def read_pod(self, pod: PodKey) -> PodRevision:
         """The pod as it is now. Raises ``Gone`` also when the name belongs to another uid."""
         raw = await self._api.send(Call("get", PODS, pod.namespace, pod.name))
         found = parse_pod(raw)
         if found.key.uid != pod.uid:
             raise Gone(f"pod {pod} was re-created: {found.key.uid} instead of {pod.uid}")
         annotations = raw["metadata"].get("annotations") or {}
-        return Seat(found, str(annotations.get(names.RESOURCE_STATUS, "")))
+        return PodRevision(found, str(annotations.get(names.RESOURCE_STATUS, "")))
 
-    async def reseat(self, seat: Seat, cpus: CpuSet) -> None:
+    async def patch_cpus(self, revision: PodRevision, cpus: CpuSet) -> None:
         """
         One merge patch of one annotation, conditional on uid and resourceVersion.
 
         Raises ``Invalid`` when the resource-status is no JSON object: what is not understood is not rewritten. ``Gone`` when the
         name belongs to another uid, which a server may answer with 409 or 422.
         """
-        key = seat.pod.key
+        key = revision.pod.key
         try:
-            text = with_cpus(seat.status_text, cpus)
+            text = with_cpus(revision.status_text, cpus)
         except WireError as error:
             raise Invalid(f"pod {key}: {error}") from None
         about = {
             "uid": key.uid,
-            "resourceVersion": seat.pod.resource_version,
+            "resourceVersion": revision.pod.resource_version,
             "annotations": {names.RESOURCE_STATUS: text},
         }
         try:
             await self._api.send(Call("patch", PODS, key.namespace, key.name), Body({"metadata": about}, MERGE_PATCH))
         except (Conflict, Invalid):
-            await self.read_seat(key)
+            await self.read_pod(key)
             raise
 
     async def _rebind(self, rebind: RebindRequest) -> dict[str, Any]:

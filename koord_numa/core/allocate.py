@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from koord_numa.core.allocation.demand import AllocationDemand, CpuUse, demand_of
 from koord_numa.core.allocation.grant import CpuGrant, Shortage, place
-from koord_numa.core.allocation.node_rules import NodeRules, terms
-from koord_numa.core.allocation.numa_offers import Need, NumaOffers, offers
-from koord_numa.core.allocation.numa_selection import NO_DISTANCES, elect, preferred
+from koord_numa.core.allocation.node_rules import NodeRules, node_rules
+from koord_numa.core.allocation.numa_offers import NumaOffers, NumaRequest, offers
+from koord_numa.core.allocation.numa_selection import NO_DISTANCES, preferred, select_numa_nodes
 from koord_numa.core.allocation.options import AllocateOptions, WithoutTopology
 from koord_numa.core.allocation.refusals import (
     amplified_shortage,
@@ -58,17 +58,17 @@ _POOLED: Final = frozenset({NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE})
 def allocate(
     request: PodRequest, inventory: Inventory, ledger: Ledger, options: AllocateOptions
 ) -> Placement | Rejection:
-    """Place one pod on one node, or say with numbers why not. Whoever asks many nodes makes the demand once."""
+    """Place one pod on one node, or say with numbers why not. A caller that asks many nodes makes the demand once."""
     demand = demand_of(request, options)
     return demand if isinstance(demand, Rejection) else allocate_demand(demand, inventory, ledger)
 
 
 def allocate_demand(demand: AllocationDemand, inventory: Inventory, ledger: Ledger) -> Placement | Rejection:
     """As ``allocate``, for a demand that is known already."""
-    agreed = terms(demand, inventory)
-    if isinstance(agreed, Rejection):
-        return agreed
-    need = agreed.need
+    rules = node_rules(demand, inventory)
+    if isinstance(rules, Rejection):
+        return rules
+    need = rules.need
     books = accounts(
         inventory, ledger, EVERY_POD if need.accounting is Accounting.EVERY_POD else NumaAccounting(need.accounting)
     )
@@ -81,11 +81,13 @@ def allocate_demand(demand: AllocationDemand, inventory: Inventory, ledger: Ledg
         return refusal
     room = _room(need, books, ledger)
     if demand.use is CpuUse.POOL_OF_ONE_NUMA:
-        return _into_one_pool(demand, agreed, inventory, room, ledger)
+        return _into_one_pool(demand, rules, inventory, room, ledger)
     if need.policy is NumaPolicy.NONE or not room.given:
-        return _unaligned(agreed, inventory, room)
-    exclusivity = _exclusivity(agreed.exclusive, inventory, ledger)
-    decision = elect(need, room, exclusivity, inventory.machine.distances if inventory.machine else NO_DISTANCES)
+        return _unaligned(rules, inventory, room)
+    exclusivity = _exclusivity(rules.exclusive, inventory, ledger)
+    decision = select_numa_nodes(
+        need, room, exclusivity, inventory.machine.distances if inventory.machine else NO_DISTANCES
+    )
     if not decision.admitted:
         return not_aligned(need, room, exclusivity)
     given = place(need, room, decision.hint.mask)
@@ -104,7 +106,7 @@ def allocate_demand(demand: AllocationDemand, inventory: Inventory, ledger: Ledg
     )
 
 
-def _room(need: Need, books: NumaFree, ledger: Ledger) -> NumaOffers:
+def _room(need: NumaRequest, books: NumaFree, ledger: Ledger) -> NumaOffers:
     exclusive = need.binding is not None and need.binding.exclusive is not CpuExclusivePolicy.NONE
     return offers(need, books, cpu_occupancy(ledger) if exclusive else UNOCCUPIED)
 
@@ -115,26 +117,26 @@ def _exclusivity(wish: NumaExclusive, inventory: Inventory, ledger: Ledger) -> E
     return Exclusivity(wish, numa_occupancy(ledger, inventory.machine))
 
 
-def _unaligned(agreed: NodeRules, inventory: Inventory, room: NumaOffers) -> Placement | Rejection:
-    given = place(agreed.need, room, None)
+def _unaligned(rules: NodeRules, inventory: Inventory, room: NumaOffers) -> Placement | Rejection:
+    given = place(rules.need, room, None)
     if isinstance(given, Shortage):
-        return cannot_be_placed(agreed.need, room, given)
-    notes = (agreed.note or _NOTHING_TO_ALIGN, *given.notes)
-    return _placement(agreed.need, inventory, given, note="; ".join(notes))
+        return cannot_be_placed(rules.need, room, given)
+    notes = (rules.note or _NOTHING_TO_ALIGN, *given.notes)
+    return _placement(rules.need, inventory, given, note="; ".join(notes))
 
 
 def _into_one_pool(
-    demand: AllocationDemand, agreed: NodeRules, inventory: Inventory, room: NumaOffers, ledger: Ledger
+    demand: AllocationDemand, rules: NodeRules, inventory: Inventory, room: NumaOffers, ledger: Ledger
 ) -> Placement | Rejection:
     """
     ConstrainedBurst: one NUMA node whose shared pool is as large as the pod's limit and that has room for its requests.
 
     From the fine-grained CPU orchestration proposal; the constant is inert upstream.
     """
-    need = replace(agreed.need, policy=NumaPolicy.SINGLE_NUMA_NODE)
+    need = replace(rules.need, policy=NumaPolicy.SINGLE_NUMA_NODE)
     sizes = {pool.numa: MILLI * len(pool.cpus) for pool in shared_pools(inventory, ledger)}
     large = sum(1 << numa for numa, size in sizes.items() if size >= demand.burst)
-    best = preferred(need, room, _exclusivity(agreed.exclusive, inventory, ledger), lambda mask: not mask & ~large)
+    best = preferred(need, room, _exclusivity(rules.exclusive, inventory, ledger), lambda mask: not mask & ~large)
     given = None if best is None else place(need, room, best.mask)
     if best is None or given is None or isinstance(given, Shortage):
         return no_pool(room, sizes, demand.burst)
@@ -142,7 +144,7 @@ def _into_one_pool(
     return _placement(need, inventory, given, mask=best.mask, shared_pools=pools, alignment=Alignment.ALIGNED)
 
 
-def _placement(need: Need, inventory: Inventory, given: CpuGrant, **more: Any) -> Placement:
+def _placement(need: NumaRequest, inventory: Inventory, given: CpuGrant, **more: Any) -> Placement:
     binding = need.binding
     if binding is None:
         return Placement(inventory.node, numa=given.numa, **more)

@@ -30,7 +30,7 @@ class Holding:
     numa: tuple[tuple[int, ResourceList], ...] = ()
     request: PodRequest | None = field(default=None, compare=False)  # only carried along; binding fills in its policies
     created: float = 0.0
-    loose: ResourceList = field(init=False, repr=False, compare=False)  # what it holds without a known NUMA node
+    unplaced: ResourceList = field(init=False, repr=False, compare=False)  # what it holds without a known NUMA node
 
     def __post_init__(self) -> None:
         # CPUs of its own are known by their ids.
@@ -39,11 +39,11 @@ class Holding:
             for name, amount in amounts.items():
                 if name in rest:
                     rest[name] -= amount
-        loose = {name: amount for name, amount in rest.items() if amount > 0}
-        object.__setattr__(self, "loose", loose or NOTHING)
+        unplaced = {name: amount for name, amount in rest.items() if amount > 0}
+        object.__setattr__(self, "unplaced", unplaced or NOTHING)
 
     @property
-    def is_bare(self) -> bool:
+    def is_unrecorded(self) -> bool:
         """Does it hold CPUs of its own that no NUMA amount speaks of?"""
         return bool(self.cpus) and not any(amounts.get(CPU) for _, amounts in self.numa)
 
@@ -71,15 +71,15 @@ class Ledger:
     """
     Holdings by pod uid with running totals. ``revision`` grows with every change, so results can be remembered by it.
 
-    ``loose`` sums what is held without a known NUMA node; ``bare`` has, by uid, the CPUs that no NUMA amount speaks of.
+    ``unplaced`` sums what is held without a known NUMA node; ``unrecorded`` has, by uid, the CPUs that no NUMA amount speaks of.
     Both let an allocation count every pod, also those that were placed without a NUMA policy.
     """
 
     holdings: dict[str, Holding] = field(default_factory=dict)
     amounts: dict[str, int] = field(default_factory=dict)
     numa: dict[int, dict[str, int]] = field(default_factory=dict)
-    loose: dict[str, int] = field(default_factory=dict)
-    bare: dict[str, int] = field(default_factory=dict)
+    unplaced: dict[str, int] = field(default_factory=dict)
+    unrecorded: dict[str, int] = field(default_factory=dict)
     bits: int = 0  # CPUs held by at least one pod
     more: list[int] = field(default_factory=list)  # CPUs held by at least two pods, by at least three, and so on
     revision: int = field(default=0, compare=False)
@@ -130,10 +130,10 @@ class Ledger:
             self.release(uid)
         self.holdings[uid] = holding
         _count(self.amounts, holding.amounts, 1)
-        _count(self.loose, holding.loose, 1)
+        _count(self.unplaced, holding.unplaced, 1)
         self._count_numa(holding, 1)
-        if holding.is_bare:
-            self.bare[uid] = holding.cpus.bits
+        if holding.is_unrecorded:
+            self.unrecorded[uid] = holding.cpus.bits
         self._count_cpus(holding.cpus.bits)
         self._changed()
 
@@ -143,9 +143,9 @@ class Ledger:
         if holding is None:
             return
         _count(self.amounts, holding.amounts, -1)
-        _count(self.loose, holding.loose, -1)
+        _count(self.unplaced, holding.unplaced, -1)
         self._count_numa(holding, -1)
-        self.bare.pop(uid, None)
+        self.unrecorded.pop(uid, None)
         self._discount_cpus(holding.cpus.bits)
         self._changed()
 

@@ -1,4 +1,4 @@
-"""What each NUMA node of a node has left, whoever owns its CPUs: for people and for tables. No decision is made by it."""
+"""What each NUMA node of a node has left, a caller that owns its CPUs: for people and for tables. No decision is made by it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,14 +55,14 @@ def largest_aligned(candidate: NodeSnapshot) -> dict[str, int]:
 
 
 def _own_rooms(inventory: Inventory, ledger: Ledger) -> Iterator[NumaUsage]:
-    books = accounts(inventory, ledger)
+    accounting = accounts(inventory, ledger)
     # Cores that are half taken serve no pod where cores are given whole.
-    whole = books.takeable(CpuBindPolicy.FULL_PCPUS) if _whole_cores(inventory) and inventory.machine else None
-    for at, numa in enumerate(books.numa_ids):
-        free = {name: row[at] for name, row in books.free.items()}
+    whole = accounting.takeable(CpuBindPolicy.FULL_PCPUS) if _whole_cores(inventory) and inventory.machine else None
+    for at, numa in enumerate(accounting.numa_ids):
+        free = {name: row[at] for name, row in accounting.free.items()}
         if whole is not None and CPU in free:
             free[CPU] = min(free[CPU], whole[at] * MILLI)
-        yield NumaUsage(numa, {name: row[at] for name, row in books.total.items()}, free)
+        yield NumaUsage(numa, {name: row[at] for name, row in accounting.total.items()}, free)
 
 
 def _kubelet_rooms(view: KubeletView) -> Iterator[NumaUsage]:

@@ -18,7 +18,7 @@ class RebindAction(StrEnum):
 
 
 class RebindPhase(StrEnum):
-    """How far a rebind has come; ``NONE`` before anybody has looked at it."""
+    """How far a rebind has come; ``NONE`` before any replica has looked at it."""
 
     NONE = ""
     PENDING = "Pending"
@@ -30,7 +30,7 @@ class RebindPhase(StrEnum):
 @dataclass(frozen=True, slots=True)
 class RebindRequest:
     """
-    One RebindResource. Times are seconds since the epoch; ``deadline`` counts from ``started``, which is 0 before anybody began.
+    One RebindResource. Times are seconds since the epoch; ``deadline`` counts from ``started``, which is 0 before any replica began.
 
     ``problem`` as for pods.
     """
@@ -94,7 +94,7 @@ class RebindAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class PodRevision:
     """A pod as it was just read, with the text of its resource-status: what a change of its CPUs is conditional on."""
 
     pod: Pod

@@ -46,7 +46,7 @@ def asked(server: ApiServer, name: str = "tidy") -> RebindRequest:
 async def test_only_the_cpus_change(server: ApiServer, writer: ApiRebindWriter) -> None:
     key = seated(server, '{"cpuset":"0-1","numaNodeResources":[{"node":0,"resources":{"cpu":"2"}}],"unknown":{"x":1}}')
     before = server.store.get("pods", "a", "default")
-    await writer.reseat(await writer.read_seat(key), CpuSet.parse("4-5"))
+    await writer.patch_cpus(await writer.read_pod(key), CpuSet.parse("4-5"))
     after = server.store.get("pods", "a", "default")
     assert after["metadata"]["annotations"].pop(STATUS) == (
         '{"cpuset":"4-5","numaNodeResources":[{"node":0,"resources":{"cpu":"2"}}],"unknown":{"x":1}}'
@@ -58,39 +58,39 @@ async def test_only_the_cpus_change(server: ApiServer, writer: ApiRebindWriter) 
 
 
 async def test_a_pod_that_changed_meanwhile_is_left_alone(server: ApiServer, writer: ApiRebindWriter) -> None:
-    seat = await writer.read_seat(seated(server))
+    revision = await writer.read_pod(seated(server))
     server.store.patch("pods", "a", {"metadata": {"labels": {"x": "y"}}}, "default")
     with pytest.raises(Conflict):
-        await writer.reseat(seat, CpuSet.parse("4-5"))
-    assert (await writer.read_seat(seat.pod.key)).status_text == '{"cpuset":"0-1"}'
+        await writer.patch_cpus(revision, CpuSet.parse("4-5"))
+    assert (await writer.read_pod(revision.pod.key)).status_text == '{"cpuset":"0-1"}'
 
 
 async def test_a_pod_created_anew_is_left_alone(server: ApiServer, writer: ApiRebindWriter) -> None:
-    seat = await writer.read_seat(seated(server))
+    revision = await writer.read_pod(seated(server))
     server.store.delete("pods", "a", "default", DeleteOptions(grace=0))
     with pytest.raises(Gone):
-        await writer.reseat(seat, CpuSet.parse("4-5"))
+        await writer.patch_cpus(revision, CpuSet.parse("4-5"))
     seated(server)
     with pytest.raises(Gone):
-        await writer.reseat(seat, CpuSet.parse("4-5"))
+        await writer.patch_cpus(revision, CpuSet.parse("4-5"))
     with pytest.raises(Gone):
-        await writer.read_seat(seat.pod.key)
+        await writer.read_pod(revision.pod.key)
 
 
 async def test_a_status_that_cannot_be_understood_is_never_rewritten(
     server: ApiServer, writer: ApiRebindWriter
 ) -> None:
-    seat = await writer.read_seat(seated(server, "[]"))
+    revision = await writer.read_pod(seated(server, "[]"))
     with pytest.raises(Invalid, match="is no JSON object"):
-        await writer.reseat(seat, CpuSet.parse("4-5"))
+        await writer.patch_cpus(revision, CpuSet.parse("4-5"))
 
 
 async def test_a_lost_answer_leaves_the_outcome_open(server: ApiServer, writer: ApiRebindWriter) -> None:
-    seat = await writer.read_seat(seated(server))
+    revision = await writer.read_pod(seated(server))
     server.faults.add(Fault(effect=Effect.LOSE_ANSWER, verb="patch", resource="pods", count=1))
     with pytest.raises(UnknownOutcome):
-        await writer.reseat(seat, CpuSet.parse("4-5"))
-    assert (await writer.read_seat(seat.pod.key)).status_text == '{"cpuset":"4-5"}'
+        await writer.patch_cpus(revision, CpuSet.parse("4-5"))
+    assert (await writer.read_pod(revision.pod.key)).status_text == '{"cpuset":"4-5"}'
 
 
 async def test_answers_are_read_again(server: ApiServer, writer: ApiRebindWriter) -> None:

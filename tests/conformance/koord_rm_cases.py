@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from koord_numa.core.allocation.grant import CpuGrant, Shortage, place
-from koord_numa.core.allocation.numa_offers import CpuBinding, Need, NumaOffers, offers
-from koord_numa.core.allocation.numa_selection import elect, hints
+from koord_numa.core.allocation.numa_offers import CpuBinding, NumaOffers, NumaRequest, offers
+from koord_numa.core.allocation.numa_selection import hints, select_numa_nodes
 from koord_numa.core.cpus.bind_policies import Downgrade
 from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
 from koord_numa.core.cpuset import CpuSet
@@ -40,7 +40,7 @@ class Question:
     """One pod before one node, and what is asked: hints, an allocation on a mask, or all of it."""
 
     what: str
-    need: Need
+    need: NumaRequest
     inventory: Inventory
     ledger: Ledger
     books: NumaAccounting
@@ -81,7 +81,7 @@ def load(case: Case) -> Question:
     exclusive = NumaExclusive(given.get("exclusive") or "")
     return Question(
         what=given["fn"],
-        need=Need(
+        need=NumaRequest(
             amounts=request.get("res") or {},
             binding=binding if request.get("cpu_bind") else None,
             policy=NumaPolicy(given.get("policy") or ""),
@@ -119,7 +119,7 @@ def answer(question: Question) -> Answer:
     if question.what == "hints":
         return Answer(question, room, generated, None, None, None)
     merged = decide_koordinator(need.policy, [generated], room.mask, exclusivity)
-    elected = elect(need, room, exclusivity)
+    elected = select_numa_nodes(need, room, exclusivity)
     allocated = place(need, room, elected.hint.mask) if elected.admitted else None
     return Answer(question, room, generated, merged, elected, allocated)
 

@@ -111,9 +111,9 @@ def _theirs(found: Answer, mask: int, order: Order) -> Shares | None:
 
 def _has_cpus_for(found: Answer, shares: Shares) -> bool:
     """The whole CPUs of every share are there, and make the number."""
-    spare = dict(zip(found.offers.numa_ids, found.offers.cpus, strict=True))
+    free_cpus = dict(zip(found.offers.numa_ids, found.offers.cpus, strict=True))
     counts = {numa: amounts.get(CPU, 0) // MILLI for numa, amounts in shares.items()}
-    return sum(counts.values()) == found.question.need.cpus and all(n <= spare[numa] for numa, n in counts.items())
+    return sum(counts.values()) == found.question.need.cpus and all(n <= free_cpus[numa] for numa, n in counts.items())
 
 
 def by_position(ids: Sequence[int], free: Mapping[int, int]) -> Sequence[int]:
@@ -136,7 +136,7 @@ def _is_right(found: Answer, mask: int, shares: Shares | None) -> bool:
     """
     Our answer for one set: refused only when it cannot hold the request, else whole, and as even as what is free allows.
 
-    Even: nobody has less than another by more than the rounding without having given everything.
+    Even: no pod has less than another by more than the rounding without having given everything.
     """
     if shares is None or not _can(found, mask):
         return (shares is None) is not _can(found, mask)

@@ -75,7 +75,7 @@ def test_each_change_has_a_revision_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("holding", "loose", "bare"),
+    ("holding", "unplaced", "unrecorded"),
     [
         pytest.param({"cpu": 1000, "memory": 5}, {"cpu": 1000, "memory": 5}, {}, id="no-policy"),
         pytest.param({"cpu": 2000, "memory": 5, "cpus": "0-1"}, {"memory": 5}, {"u": 3}, id="cpus-only"),
@@ -84,13 +84,13 @@ def test_each_change_has_a_revision_of_its_own() -> None:
         pytest.param({"cpu": 2000, "cpus": "0-1", "numa": {0: {"memory": 1}}}, {}, {"u": 3}, id="memory-amounts-only"),
     ],
 )
-def test_what_no_numa_amount_speaks_of(holding: dict[str, object], loose: object, bare: object) -> None:
+def test_what_no_numa_amount_speaks_of(holding: dict[str, object], unplaced: object, unrecorded: object) -> None:
     given = dict(holding)
     cpus, numa = str(given.pop("cpus", "")), given.pop("numa", {})
     assert isinstance(numa, dict)
     wanted = {name: value for name, value in given.items() if isinstance(value, int)}
     ledger = Ledger.of([Holding(PodKey("ns", "a", "u"), wanted, cpus=CpuSet.parse(cpus), numa=tuple(numa.items()))])
-    assert (ledger.loose, ledger.bare) == (loose, bare)
+    assert (ledger.unplaced, ledger.unrecorded) == (unplaced, unrecorded)
 
 
 def test_a_pod_read_back_holds_what_was_placed() -> None:

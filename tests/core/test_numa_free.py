@@ -18,8 +18,8 @@ EVERY_POD = NumaAccounting()
 RECORDED = NumaAccounting(Accounting.RECORDED_AMOUNTS)
 
 
-def free_cpu(where: Inventory, *holdings: Holding, books: NumaAccounting = EVERY_POD) -> tuple[int, ...]:
-    return accounts(where, Ledger.of(holdings), books).free["cpu"]
+def free_cpu(where: Inventory, *holdings: Holding, accounting: NumaAccounting = EVERY_POD) -> tuple[int, ...]:
+    return accounts(where, Ledger.of(holdings), accounting).free["cpu"]
 
 
 def test_an_empty_node() -> None:
@@ -28,8 +28,8 @@ def test_an_empty_node() -> None:
         numa_ids=(0, 1),
         total={"cpu": (8000, 8000), "memory": (7, 7), "nvidia.com/gpu": (1, 1)},
         free={"cpu": (8000, 8000), "memory": (7, 7), "nvidia.com/gpu": (1, 1)},
-        spare=CpuSet.parse("0-15"),
-        loose={},
+        free_cpus=CpuSet.parse("0-15"),
+        unplaced={},
         machine=where.machine,
     )
 
@@ -45,11 +45,11 @@ def test_an_empty_node() -> None:
     ],
 )
 def test_who_counts(holding: Holding, every_pod: tuple[int, ...], recorded: tuple[int, ...]) -> None:
-    assert (free_cpu(node(), holding), free_cpu(node(), holding, books=RECORDED)) == (every_pod, recorded)
+    assert (free_cpu(node(), holding), free_cpu(node(), holding, accounting=RECORDED)) == (every_pod, recorded)
 
 
 @pytest.mark.parametrize(
-    ("where", "holdings", "loose"),
+    ("where", "holdings", "unplaced"),
     [
         pytest.param(node(), (held("a", cpu=3000, disk=5),), {"cpu": 3000}, id="only-what-zones-publish"),
         pytest.param(node(), (held("a", "0-1", cpu=2000, memory=9),), {"memory": 9}, id="cpus-are-known"),
@@ -64,10 +64,10 @@ def test_who_counts(holding: Holding, every_pod: tuple[int, ...], recorded: tupl
         ),
     ],
 )
-def test_what_nobody_knows_the_numa_node_of(where: Inventory, holdings: tuple[Holding, ...], loose: object) -> None:
+def test_what_nobody_knows_the_numa_node_of(where: Inventory, holdings: tuple[Holding, ...], unplaced: object) -> None:
     ledger = Ledger.of(holdings)
-    assert accounts(where, ledger).loose == loose
-    assert accounts(where, ledger, RECORDED).loose == {}
+    assert accounts(where, ledger).unplaced == unplaced
+    assert accounts(where, ledger, RECORDED).unplaced == {}
 
 
 def test_own_cpus_weigh_amplified() -> None:
@@ -91,8 +91,8 @@ def test_cpus_that_a_required_policy_can_use(policy: CpuBindPolicy, counts: tupl
 
 def test_cpus_may_be_shared_by_embedding_code() -> None:
     ledger = Ledger.of([held("a", "0-1"), held("b", "1-2")])
-    assert accounts(node(), ledger, NumaAccounting(references=2)).spare == CpuSet.parse("0,2-15")
-    assert accounts(node(), ledger).spare == CpuSet.parse("3-15")
+    assert accounts(node(), ledger, NumaAccounting(references=2)).free_cpus == CpuSet.parse("0,2-15")
+    assert accounts(node(), ledger).free_cpus == CpuSet.parse("3-15")
 
 
 def test_remembered_until_the_ledger_changes() -> None:
@@ -101,7 +101,7 @@ def test_remembered_until_the_ledger_changes() -> None:
     assert accounts(where, ledger) is first
     assert accounts(where, ledger, RECORDED) is not first
     ledger.hold(held("a", "0"))
-    assert accounts(where, ledger).spare == CpuSet.parse("1-15")
+    assert accounts(where, ledger).free_cpus == CpuSet.parse("1-15")
     ledger.release("a")
     assert accounts(where, ledger) == first
 

@@ -66,7 +66,7 @@ async def test_waiting_shows_the_node_before_and_after(tmp_path: Path) -> None:
 async def test_a_dry_run_shows_what_would_be(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world, world.scheduler():
         result = await run(world, NODE, "--dry-run")
-        assert world.seats() == FRAGMENTED
+        assert world.assigned() == FRAGMENTED
     assert result.exit_code == 0, result.output
     assert part(result.output, "if it were done", "  · free") == AFTER
 

@@ -155,7 +155,7 @@ async def test_a_deadline_that_passed_while_nobody_worked_is_no_licence_to_go_on
         async with world.scheduler():
             status = await world.ended()
         assert (status["phase"], status["reason"]) == ("Failed", "the deadline of 600 s has passed")
-        assert world.seats() == FRAGMENTED
+        assert world.assigned() == FRAGMENTED
 
 
 async def test_an_outcome_that_stays_unknown_is_said_and_settled_even_after_the_deadline(tmp_path: Path) -> None:
@@ -182,9 +182,9 @@ async def after_the_first_step(world: World, act: Any) -> AsyncIterator[Runtime]
         acted: list[bool] = []
 
         def watch(_event: str, _found: Any) -> None:
-            if not acted and world.seats() != FRAGMENTED:
+            if not acted and world.assigned() != FRAGMENTED:
                 acted.append(True)
-                act(next(name for name in FRAGMENTED if world.seats()[name] == FRAGMENTED[name]))
+                act(next(name for name in FRAGMENTED if world.assigned()[name] == FRAGMENTED[name]))
 
         await until(lambda: runtime.scheduler.ready)
         world.server.subscribe("pods", watch)
@@ -211,7 +211,7 @@ async def test_a_deleted_pod_ends_it(tmp_path: Path) -> None:
 
         def delete(_: str) -> None:
             for name in FRAGMENTED:
-                if world.seats()[name] == FRAGMENTED[name]:
+                if world.assigned()[name] == FRAGMENTED[name]:
                     gone.append(name)
                     world.server.store.delete("pods", name, "default", DeleteOptions(grace=0))
 
@@ -232,7 +232,7 @@ async def test_cpus_that_somebody_else_changes_end_it(tmp_path: Path) -> None:
             world.rack.stop()  # what others do here is wrong, and is meant to be
             taken = {"metadata": {"annotations": {names.RESOURCE_STATUS: '{"cpuset":"15","unknown":{"kept":"x"}}'}}}
             for name in FRAGMENTED:
-                if world.seats()[name] == FRAGMENTED[name]:
+                if world.assigned()[name] == FRAGMENTED[name]:
                     world.server.store.patch("pods", name, taken, "default")
 
         async with after_the_first_step(world, seize):
@@ -259,11 +259,11 @@ async def test_a_pod_that_another_scheduler_puts_on_planned_cpus_ends_it(tmp_pat
             assert status["phase"] == "Failed", status
             held = [cpu for cpus in runtime.scheduler.cache.nodes[NODE].ledger for cpu in cpus.cpus]
             await until(lambda: world.ledger_is_true(runtime))
-            assert len(held) == len(set(held)) or "intruder" in str(world.seats())
+            assert len(held) == len(set(held)) or "intruder" in str(world.assigned())
 
 
 async def test_a_watch_that_lags_keeps_the_node_locked(tmp_path: Path) -> None:
-    """What the ledger does not show yet, nobody may be placed by."""
+    """What the ledger does not show yet, no pod may be placed by."""
     async with fragmented(tmp_path) as world, world.scheduler() as runtime:
         await until(lambda: runtime.scheduler.ready)
         lag = world.server.faults.add(Fault(effect=Effect.SILENT_WATCH, resource="pods"))
@@ -276,7 +276,7 @@ async def test_a_watch_that_lags_keeps_the_node_locked(tmp_path: Path) -> None:
         assert len(world.moved) == 1
         world.server.faults.remove(lag)
         await repacked(world, "tidy")
-        await until(lambda: "late" in world.seats())
+        await until(lambda: "late" in world.assigned())
         assert world.complaints() == []
 
 
@@ -288,7 +288,7 @@ async def test_a_missing_right_to_answer_keeps_the_node_as_it_is(
         world.ask()
         await until(lambda: world.server.faults.hits(fault) > 3)
         assert "missing rule: patch rebindresources/status.scheduling.koordinator.sh" in caplog.text
-        assert world.seats() == FRAGMENTED
+        assert world.assigned() == FRAGMENTED
         assert not runtime.scheduler.cache.nodes[NODE].locked
         world.server.faults.remove(fault)
         await repacked(world, "tidy")

@@ -18,7 +18,7 @@ async def test_a_fragmented_node_is_repacked_and_the_status_tells_how(tmp_path: 
     async with fragmented(tmp_path) as world, world.scheduler() as runtime:
         world.ask()
         status = await world.ended()
-        seats = world.seats()
+        assigned = world.assigned()
         assert status["phase"] == "Succeed", status
         assert status["before"]["crossingPods"] == 2
         assert (status["after"]["crossingPods"], status["after"]["splitCores"]) == (0, 0)
@@ -27,7 +27,7 @@ async def test_a_fragmented_node_is_repacked_and_the_status_tells_how(tmp_path: 
         )
         assert status["result"] == status["plan"]
         assert {move["name"]: (move["from"], move["to"]) for move in status["plan"]} == {
-            name: (FRAGMENTED[name], cpus) for name, cpus in seats.items() if cpus != FRAGMENTED[name]
+            name: (FRAGMENTED[name], cpus) for name, cpus in assigned.items() if cpus != FRAGMENTED[name]
         }
         assert (status["observedGeneration"], status["conditions"][0]["status"]) == (1, "True")
         assert {"startTime", "updateTimestamp"} <= status.keys()
@@ -49,7 +49,7 @@ async def test_a_dry_run_gives_the_plan_and_moves_nobody(tmp_path: Path) -> None
     async with fragmented(tmp_path) as world, world.scheduler():
         world.ask(dryRun=True)
         status = await world.ended()
-        assert (status["phase"], world.seats(), world.moved) == ("Succeed", FRAGMENTED, [])
+        assert (status["phase"], world.assigned(), world.moved) == ("Succeed", FRAGMENTED, [])
         assert " would move in " in status["reason"]
         assert status["plan"]
         assert "result" not in status
@@ -76,7 +76,7 @@ async def test_without_spare_cpus_it_says_what_is_missing(tmp_path: Path) -> Non
             reason,
             ["default/a", "default/b"],
         )
-        assert world.seats() == full
+        assert world.assigned() == full
 
 
 async def test_two_for_one_node_work_one_after_the_other(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ async def test_pods_created_meanwhile_wait_and_are_placed_right_after(tmp_path: 
         await until(lambda: runtime.scheduler.ready)
         watching = world.server.subscribe("pods", watch)
         world.ask()
-        await until(lambda: "late" in world.seats())
+        await until(lambda: "late" in world.assigned())
         watching.cancel()
         assert (await world.ended())["phase"] == "Succeed"
         assert bound_while_locked == []
@@ -144,7 +144,7 @@ async def test_nodes_that_cannot_be_rebound(tmp_path: Path, spec: dict[str, Any]
             status = await world.ended()
         assert status["phase"] == "Failed"
         assert status["reason"].startswith(reason)
-        assert world.seats() == FRAGMENTED
+        assert world.assigned() == FRAGMENTED
 
 
 async def test_an_unknown_action_fails(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ async def test_a_new_generation_is_worked_on_again(tmp_path: Path) -> None:
         world.server.store.patch(RESOURCE, "tidy", {"spec": {"dryRun": False}})
         await until(lambda: world.status()["observedGeneration"] == 2 and world.phase() == "Succeed")
         assert world.status()["result"]
-        assert world.seats() != FRAGMENTED
+        assert world.assigned() != FRAGMENTED
 
 
 async def test_pods_of_other_schedulers_and_leaving_pods_stay(tmp_path: Path) -> None:
@@ -180,18 +180,18 @@ async def test_pods_of_other_schedulers_and_leaving_pods_stay(tmp_path: Path) ->
             world.ask()
             status = await world.ended()
         assert [move["name"] for move in status["plan"]] == ["ours"]
-        assert world.seats() == {"theirs": "0,2,8,10", "leaving": "1,3", "ours": "4-5"}
+        assert world.assigned() == {"theirs": "0,2,8,10", "leaving": "1,3", "ours": "4-5"}
 
 
 async def test_numa_amounts_tie_a_pod_to_its_numa_nodes(tmp_path: Path) -> None:
     async with fragmented(tmp_path, {}) as world, world.scheduler():
         world.server.store.create(pod("by-us", 4))
-        await until(lambda: "by-us" in world.seats())
-        world.place({"crossing": "6,9"} if world.seats()["by-us"] == "0-3" else {"crossing": "7-8"})
-        before = world.seats()
+        await until(lambda: "by-us" in world.assigned())
+        world.place({"crossing": "6,9"} if world.assigned()["by-us"] == "0-3" else {"crossing": "7-8"})
+        before = world.assigned()
         world.ask()
         status = await world.ended()
-        after = world.seats()
+        after = world.assigned()
         assert status["after"]["crossingPods"] == 0
         assert before["by-us"] == after["by-us"]
         assert world.complaints() == []
@@ -201,7 +201,7 @@ async def test_a_deleted_rebind_ends_between_two_steps(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world, world.scheduler() as runtime:
 
         def delete(_: str, found: dict[str, Any]) -> None:
-            if world.seats() != FRAGMENTED and world.server.store.find(RESOURCE, "tidy"):
+            if world.assigned() != FRAGMENTED and world.server.store.find(RESOURCE, "tidy"):
                 world.server.store.delete(RESOURCE, "tidy", options=DeleteOptions(grace=0))
                 world.rack.nodes[NODE].lag()
 

@@ -1,4 +1,4 @@
-"""What a rebind may count on: room that is kept for others is not there, and steps are judged by where everybody was at first."""
+"""What a rebind may count on: room that is kept for others is not there, and steps are judged by where every pod was at first."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from koord_numa.core.request import Assignment, NumaSpec, Pod, PodKey
 from koord_numa.core.vocabulary import NumaExclusive, NumaPolicy, QosClass
 from koord_numa.engine.rebind.snapshot import layout_of_node, obstacle
 from koord_numa.settings import load_settings
-from tests.core.rebind.nodes import board, tenant
+from tests.core.rebind.nodes import layout, pinned
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
 
 NODE: Node = make_node("node", cpu=16)
@@ -39,7 +39,7 @@ def world_of(*pods: Pod, settings: str = "") -> World:
 
 
 def seen(world: World) -> NodeLayout:
-    """The board of the node."""
+    """The layout of the node."""
     found = layout_of_node(world.engine.cache, NODE.name, world.engine.settings)
     assert isinstance(found, NodeLayout), found
     return found
@@ -80,7 +80,7 @@ def test_a_nominee_that_is_there_by_now_is_a_pod_like_any_other() -> None:
     arrived = seated("waiting", "1-2")
     world = world_of(arrived)
     world.engine.cache.nominate(NODE.name, KEPT)
-    assert [one.pod.name for one in seen(world).tenants] == ["waiting"]
+    assert [one.key.name for one in seen(world).pods] == ["waiting"]
 
 
 SINGLE = NumaSpec(NumaPolicy.SINGLE_NUMA_NODE)
@@ -99,7 +99,7 @@ def test_the_wish_to_be_apart_is_known(spec: NumaSpec, profile: str, wish: NumaE
     settings = f"{text}profiles: [{{schedulerName: koord-numa, {profile}}}]\n" if profile else ""
     load_settings(settings)
     world = world_of(seated("a", "0-1", spec), settings=settings)
-    assert [one.apart for one in seen(world).tenants] == [wish]
+    assert [one.numa_exclusive for one in seen(world).pods] == [wish]
 
 
 def move(name: str, before: str, after: str) -> Move:
@@ -107,10 +107,10 @@ def move(name: str, before: str, after: str) -> Move:
     return Move(PodKey("default", name, name), CpuSet.parse(before), CpuSet.parse(after))
 
 
-PLANNED = board("1x2x4x2", tenant("a", "0-1"), tenant("b", "2-3"), tenant("c", "8-9"), room={0: 2})
+PLANNED = layout("1x2x4x2", pinned("a", "0-1"), pinned("b", "2-3"), pinned("c", "8-9"), cpu_limit={0: 2})
 """NUMA node 0 has room for two CPUs and is overdrawn with four: it may not be drawn further."""
 
-LEFT = board("1x2x4x2", tenant("a", "10-11"), tenant("b", "2-3"), tenant("c", "8-9"), room={0: 2})
+LEFT = layout("1x2x4x2", pinned("a", "10-11"), pinned("b", "2-3"), pinned("c", "8-9"), cpu_limit={0: 2})
 """After the first step: ``a`` has left it."""
 
 OBSTACLES = [
@@ -121,17 +121,17 @@ OBSTACLES = [
         id="taken",
     ),
     pytest.param(
-        replace(LEFT, room={0: 1}),
+        replace(LEFT, cpu_limit={0: 1}),
         "pods that came meanwhile leave no room for default/c on CPUs 0-1",
         id="somebody-came",
     ),
     pytest.param(
-        replace(LEFT, tenants=LEFT.tenants[:2]), "pod default/c is gone or may no longer be moved", id="it-has-gone"
+        replace(LEFT, pods=LEFT.pods[:2]), "pod default/c is gone or may no longer be moved", id="it-has-gone"
     ),
     pytest.param(
-        board("1x2x4x2", tenant("c", "8,10")), "pod default/c was changed by somebody else", id="it-was-changed"
+        layout("1x2x4x2", pinned("c", "8,10")), "pod default/c was changed by somebody else", id="it-was-changed"
     ),
-    pytest.param(board("1x2x2x2", tenant("c", "8-9")), "the CPUs of the node have changed", id="another-machine"),
+    pytest.param(layout("1x2x2x2", pinned("c", "8-9")), "the CPUs of the node have changed", id="another-machine"),
     pytest.param("there is no node node", "there is no node node", id="no-node"),
 ]
 

@@ -76,9 +76,9 @@ class World:
     moved: list[str] = field(default_factory=list)
     """The fragmented pods whose CPUs were changed, in order, as the server's store shows it."""
 
-    def place(self, seats: Mapping[str, str], **spec: Any) -> None:
+    def place(self, assigned: Mapping[str, str], **spec: Any) -> None:
         """Pods that run on exactly these CPUs, as Koordinator binds them: a cpuset and no NUMA amounts."""
-        for name, cpus in seats.items():
+        for name, cpus in assigned.items():
             count = sum(1 for _ in parse_cpus(cpus))
             created = self.server.store.create(pod(name, count, **spec))
             status = {"cpuset": cpus, "unknown": {"kept": name}}
@@ -111,7 +111,7 @@ class World:
         await until(lambda: self.phase(name) in ("Succeed", "Failed"), seconds)
         return self.status(name)
 
-    def seats(self) -> dict[str, str]:
+    def assigned(self) -> dict[str, str]:
         """Where every pod with CPUs of its own is, by its annotation."""
         return {
             found["metadata"]["name"]: orjson.loads(text).get("cpuset", "")
@@ -136,10 +136,10 @@ class World:
 
     def follow(self) -> None:
         """Note from now on whose CPUs are changed."""
-        seen = self.seats()
+        seen = self.assigned()
 
         def note(_: str, found: JsonObject) -> None:
-            name, cpus = found["metadata"]["name"], self.seats().get(found["metadata"]["name"], "")
+            name, cpus = found["metadata"]["name"], self.assigned().get(found["metadata"]["name"], "")
             if name in seen and cpus and cpus != seen[name]:
                 seen[name] = cpus
                 self.moved.append(name)
@@ -185,7 +185,7 @@ def _nothing(_: object) -> None:
 
 @asynccontextmanager
 async def fragmented(
-    folder: Path, seats: Mapping[str, str] = FRAGMENTED, machines: list[JsonObject] | None = None
+    folder: Path, assigned: Mapping[str, str] = FRAGMENTED, machines: list[JsonObject] | None = None
 ) -> AsyncIterator[World]:
     """A running machine with these pods, and no scheduler yet."""
     async with ApiServer(crds=CRDS, bookmark_interval=1.0) as server:
@@ -193,7 +193,7 @@ async def fragmented(
         rack.start()
         server.write_kubeconfig(folder / "kubeconfig")
         world = World(server, rack, folder)
-        world.place(seats)
+        world.place(assigned)
         world.follow()
         try:
             yield world

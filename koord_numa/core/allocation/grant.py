@@ -5,7 +5,7 @@ Carries an elected set of NUMA nodes out: shares of every amount, then CPUs. It 
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.allocation.numa_offers import CpuBinding, Need, NumaOffers
+from koord_numa.core.allocation.numa_offers import CpuBinding, NumaOffers, NumaRequest
 from koord_numa.core.allocation.split import split
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.ask import CpuAsk, NotEnoughCpus
@@ -36,7 +36,7 @@ class Shortage:
 NOTHING_GIVEN: Final = CpuGrant()
 
 
-def place(need: Need, offers: NumaOffers, mask: int | None) -> CpuGrant | Shortage:
+def place(need: NumaRequest, offers: NumaOffers, mask: int | None) -> CpuGrant | Shortage:
     """
     Place the whole need on exactly this set of NUMA nodes; on ``None`` only CPUs are placed, wherever they are.
 
@@ -65,13 +65,13 @@ def place(need: Need, offers: NumaOffers, mask: int | None) -> CpuGrant | Shorta
 
 
 def _cpus_of(
-    need: Need, binding: CpuBinding, offers: NumaOffers, numa: tuple[tuple[int, ResourceList], ...]
+    need: NumaRequest, binding: CpuBinding, offers: NumaOffers, numa: tuple[tuple[int, ResourceList], ...]
 ) -> CpuGrant | Shortage:
     machine = _machine(offers)
     taken = EMPTY
     notes: list[str] = []
     for node, amounts in numa:
-        here = CpuSet(machine.numa_bits.get(node, 0) & offers.accounts.spare.bits)
+        here = CpuSet(machine.numa_bits.get(node, 0) & offers.accounts.free_cpus.bits)
         found = pick_cpus(_wish(need, binding, amounts.get(CPU, 0) // MILLI), machine, here, offers.occupancy)
         if isinstance(found, NotEnoughCpus):
             return Shortage(found=len(taken) + found.found, why=found.why)
@@ -80,31 +80,31 @@ def _cpus_of(
     return CpuGrant(numa, taken, tuple(notes)) if len(taken) == need.cpus else Shortage(found=len(taken))
 
 
-def _cpus_anywhere(need: Need, offers: NumaOffers) -> CpuGrant | Shortage:
+def _cpus_anywhere(need: NumaRequest, offers: NumaOffers) -> CpuGrant | Shortage:
     if need.binding is None:
         return NOTHING_GIVEN
-    spare = offers.accounts.spare
+    free_cpus = offers.accounts.free_cpus
     if need.accounting is Accounting.EVERY_POD:
-        spare = _unclaimed(need, need.binding, offers, spare)
-    found = pick_cpus(_wish(need, need.binding, need.cpus), _machine(offers), spare, offers.occupancy)
+        free_cpus = _unclaimed(need, need.binding, offers, free_cpus)
+    found = pick_cpus(_wish(need, need.binding, need.cpus), _machine(offers), free_cpus, offers.occupancy)
     if isinstance(found, NotEnoughCpus):
         return Shortage(found=found.found, why=found.why)
     return CpuGrant(cpus=found.cpus, notes=found.notes)
 
 
-def _unclaimed(need: Need, binding: CpuBinding, offers: NumaOffers, spare: CpuSet) -> CpuSet:
+def _unclaimed(need: NumaRequest, binding: CpuBinding, offers: NumaOffers, free_cpus: CpuSet) -> CpuSet:
     """No more CPUs of a NUMA node than its amounts leave: the rest is what pods without own CPUs were promised there."""
     given = offers.given.get(CPU)
     if given is None:
-        return spare
+        return free_cpus
     machine = _machine(offers)
     for numa, amount in zip(offers.numa_ids, given, strict=True):
-        here = spare & CpuSet(machine.numa_bits.get(numa, 0))
+        here = free_cpus & CpuSet(machine.numa_bits.get(numa, 0))
         count = amount // offers.units[CPU] * offers.units[CPU] // MILLI
         if count < len(here):
             kept = pick_cpus(_wish(need, binding, count), machine, here, offers.occupancy)
-            spare -= here if isinstance(kept, NotEnoughCpus) else here - kept.cpus
-    return spare
+            free_cpus -= here if isinstance(kept, NotEnoughCpus) else here - kept.cpus
+    return free_cpus
 
 
 def _machine(offers: NumaOffers) -> CpuTopology:
@@ -113,6 +113,6 @@ def _machine(offers: NumaOffers) -> CpuTopology:
     return offers.accounts.machine
 
 
-def _wish(need: Need, binding: CpuBinding, count: int) -> CpuPolicies:
+def _wish(need: NumaRequest, binding: CpuBinding, count: int) -> CpuPolicies:
     ask = CpuAsk(count=count, bind=binding.policy, exclusive=binding.exclusive, strategy=need.strategy)
     return CpuPolicies(ask, required=binding.required, downgrade=binding.downgrade)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from koord_numa.core.allocation.demand import NOT_WHOLE, AllocationDemand, CpuUse
-from koord_numa.core.allocation.numa_offers import CpuBinding, Need
+from koord_numa.core.allocation.numa_offers import CpuBinding, NumaRequest
 from koord_numa.core.allocation.options import WithoutTopology
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.resources import CPU
@@ -44,12 +44,12 @@ _FILLING: Final = {
 class NodeRules:
     """What is to be allocated and under which exclusivity. ``note``: why no NUMA policy is in force, if none is."""
 
-    need: Need
+    need: NumaRequest
     exclusive: NumaExclusive = NumaExclusive.NONE
     note: str = ""
 
 
-def terms(demand: AllocationDemand, inventory: Inventory) -> NodeRules | Rejection:
+def node_rules(demand: AllocationDemand, inventory: Inventory) -> NodeRules | Rejection:
     """The terms of this pod on this node, or the rule that keeps them apart; no such refusal can be resolved by evicting pods."""
     if NumaPolicy.NONE not in (demand.numa, inventory.policy) and demand.numa is not inventory.policy:
         return _refuse(
@@ -61,7 +61,7 @@ def terms(demand: AllocationDemand, inventory: Inventory) -> NodeRules | Rejecti
     policy = _policy(demand, inventory, binding)
     if isinstance(policy, Rejection):
         return policy
-    need = Need(
+    need = NumaRequest(
         amounts=demand.amounts,
         binding=binding,
         policy=policy,
@@ -76,7 +76,7 @@ def terms(demand: AllocationDemand, inventory: Inventory) -> NodeRules | Rejecti
 
 
 def _binding(demand: AllocationDemand, inventory: Inventory) -> CpuBinding | Rejection | None:
-    """CPUs of its own: by the pod's own right, because a static kubelet would pin it, or because the node binds everyone."""
+    """CPUs of its own: by the pod's own right, because a static kubelet would pin it, or because the node binds every pod."""
     imposed = _IMPOSED.get(inventory.bind)
     if demand.use is CpuUse.POOL_OF_ONE_NUMA:
         if imposed and demand.cpu:
@@ -121,7 +121,7 @@ def _is_pinned(demand: AllocationDemand, inventory: Inventory) -> bool:
 def _whole_cores(demand: AllocationDemand, inventory: Inventory, binding: CpuBinding) -> CpuBinding | Rejection:
     """SMT alignment, as the kubelet's full-pcpus-only demands it."""
     threads = inventory.machine.threads_per_core if inventory.machine else 0
-    cpus = Need(demand.amounts, binding).cpus
+    cpus = NumaRequest(demand.amounts, binding).cpus
     if binding.policy is CpuBindPolicy.FULL_PCPUS and threads and cpus % threads:
         return _refuse(Reason.CPU_COUNT, BROKEN_CORE, f"{cpus} CPUs are no whole cores of {threads}")
     return binding
@@ -145,7 +145,7 @@ def _unstated(demand: AllocationDemand, inventory: Inventory, binding: CpuBindin
     """
     The configured default, for pods with CPUs of their own only.
 
-    Nobody asked the others to be aligned, and confining them to one NUMA node's pool would take CPUs away from them. A node
+    No pod asked the others to be aligned, and confining them to one NUMA node's pool would take CPUs away from them. A node
     labelled DistributeEvenly wants the opposite. One whose kubelet distributes where one NUMA node is not enough wants
     exactly what BestEffort does.
     """

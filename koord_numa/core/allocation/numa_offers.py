@@ -34,7 +34,7 @@ class CpuBinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class NumaRequest:
     """
     Amounts and rules of one allocation.
 
@@ -70,7 +70,7 @@ class NumaOffers:
 
     ``units`` is the smallest share of a resource; ``lacking`` has, as a mask, the NUMA nodes with nothing left of it.
     ``free`` and ``total`` are the accounts of these and of the scored resources, CPUs limited to what a required bind policy
-    can use. ``cpus``: spare CPUs per NUMA node that the binding may choose from.
+    can use. ``cpus``: free CPUs per NUMA node that the binding may choose from.
     """
 
     accounts: NumaFree
@@ -92,7 +92,7 @@ class NumaOffers:
         return mask_of(self.accounts.numa_ids)
 
 
-def offers(need: Need, accounts: NumaFree, occupancy: CpuOccupancy) -> NumaOffers:
+def offers(need: NumaRequest, accounts: NumaFree, occupancy: CpuOccupancy) -> NumaOffers:
     """What the NUMA nodes can give to this need now."""
     wanted = [name for name in need.amounts if name in accounts.total]
     free = accounts.free

@@ -14,7 +14,7 @@ from itertools import chain
 from math import comb
 from typing import Final
 
-from koord_numa.core.allocation.numa_offers import Need, NumaOffers
+from koord_numa.core.allocation.numa_offers import NumaOffers, NumaRequest
 from koord_numa.core.allocation.split import split
 from koord_numa.core.inventory import PerNuma
 from koord_numa.core.numa.common_masks import common_masks
@@ -42,7 +42,7 @@ NO_DISTANCES: Final[Distances] = {}
 class NumaSets:
     """The sets of NUMA nodes of one node, judged for one need. Sums are shared: a set is its lowest member and the rest."""
 
-    def __init__(self, need: Need, offers: NumaOffers) -> None:
+    def __init__(self, need: NumaRequest, offers: NumaOffers) -> None:
         self.need, self.offers = need, offers
         ids = offers.accounts.numa_ids
         self.position = dict(zip(ids, range(len(ids)), strict=True))
@@ -151,7 +151,7 @@ def all_masks(offers: NumaOffers) -> Iterator[int]:
     return chain.from_iterable(masks_of_size(offers.mask, size) for size in range(1, len(offers.numa_ids) + 1))
 
 
-def hints(need: Need, offers: NumaOffers, exclusivity: Exclusivity = UNCONSTRAINED) -> dict[str, list[Hint]]:
+def hints(need: NumaRequest, offers: NumaOffers, exclusivity: Exclusivity = UNCONSTRAINED) -> dict[str, list[Hint]]:
     """
     The hints of every resource, as Koordinator's resource_manager.go generates them: one per set that could hold the whole pod.
 
@@ -173,7 +173,7 @@ def hints(need: Need, offers: NumaOffers, exclusivity: Exclusivity = UNCONSTRAIN
 
 
 def preferred(
-    need: Need,
+    need: NumaRequest,
     offers: NumaOffers,
     exclusivity: Exclusivity,
     suits: Callable[[int], bool] | None = None,
@@ -204,8 +204,8 @@ def preferred(
     return None
 
 
-def is_possible(need: Need, offers: NumaOffers) -> bool:
-    """Would the policy find a set if nobody kept anybody off? The widest set that nothing strikes tells, without a search."""
+def is_possible(need: NumaRequest, offers: NumaOffers) -> bool:
+    """Would the policy find a set if no pod kept anybody off? The widest set that nothing strikes tells, without a search."""
     if need.policy is NumaPolicy.SINGLE_NUMA_NODE:
         return preferred(need, offers, UNCONSTRAINED) is not None
     sets = NumaSets(need, offers)
@@ -248,8 +248,8 @@ def _closest(masks: list[int], distances: Distances) -> list[int]:
     return [mask for mask, distance in zip(masks, apart, strict=True) if distance == nearest]
 
 
-def elect(
-    need: Need, offers: NumaOffers, exclusivity: Exclusivity = UNCONSTRAINED, distances: Distances = NO_DISTANCES
+def select_numa_nodes(
+    need: NumaRequest, offers: NumaOffers, exclusivity: Exclusivity = UNCONSTRAINED, distances: Distances = NO_DISTANCES
 ) -> Decision:
     """
     The set of NUMA nodes that the need's policy elects, and whether it admits it; the policy is not ``NONE``.

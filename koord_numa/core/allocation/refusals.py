@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from koord_numa.core.allocation.grant import Shortage
-from koord_numa.core.allocation.numa_offers import Need, NumaOffers
+from koord_numa.core.allocation.numa_offers import NumaOffers, NumaRequest
 from koord_numa.core.allocation.numa_selection import is_possible
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.inventory import Inventory, PerNuma
@@ -16,7 +16,7 @@ from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
 from koord_numa.core.vocabulary import CpuBindPolicy, NodeBindPolicy, NumaExclusive, NumaPolicy
 
 
-def not_aligned(need: Need, offers: NumaOffers, exclusivity: Exclusivity) -> Rejection:
+def not_aligned(need: NumaRequest, offers: NumaOffers, exclusivity: Exclusivity) -> Rejection:
     """No set of NUMA nodes is acceptable: too little in sum, kept apart by exclusivity, or not where the policy wants it."""
     short = [name for name, given in offers.given.items() if _whole(given, offers.units[name]) < need.amounts[name]]
     if short:
@@ -39,7 +39,7 @@ def not_aligned(need: Need, offers: NumaOffers, exclusivity: Exclusivity) -> Rej
     )
 
 
-def insufficient(need: Need, offers: NumaOffers, short: Iterable[str]) -> Rejection:
+def insufficient(need: NumaRequest, offers: NumaOffers, short: Iterable[str]) -> Rejection:
     """The NUMA nodes that come into question have too little of these resources together."""
     names = list(short)
     return Rejection(
@@ -51,7 +51,7 @@ def insufficient(need: Need, offers: NumaOffers, short: Iterable[str]) -> Reject
     )
 
 
-def cannot_be_placed(need: Need, offers: NumaOffers, short: Shortage) -> Rejection:
+def cannot_be_placed(need: NumaRequest, offers: NumaOffers, short: Shortage) -> Rejection:
     """The elected NUMA nodes, or the whole node where none were elected, cannot serve the pod."""
     if short.resources:
         return insufficient(need, offers, short.resources)
@@ -66,14 +66,14 @@ def cannot_be_placed(need: Need, offers: NumaOffers, short: Shortage) -> Rejecti
     )
 
 
-def overcommitted(need: Need, accounts: NumaFree) -> Rejection | None:
+def overcommitted(need: NumaRequest, accounts: NumaFree) -> Rejection | None:
     """Would the pod take what pods without a known NUMA node hold? All NUMA nodes together must still cover those."""
     for name, amount in need.amounts.items():
-        if name not in accounts.loose:
+        if name not in accounts.unplaced:
             continue
         weight = amplify(amount, need.ratio) if name == CPU and need.binding else amount
         if accounts.unclaimed(name) < weight:
-            held = amounts_text({name: accounts.loose[name]})
+            held = amounts_text({name: accounts.unplaced[name]})
             return Rejection(
                 Reason.RESOURCES,
                 f"Insufficient NUMA {name}",
@@ -111,7 +111,7 @@ def kubelet_cores_shortage(pinned: Sequence[int], inventory: Inventory, books: N
     )
 
 
-def amplified_shortage(need: Need, inventory: Inventory, ledger: Ledger) -> Rejection | None:
+def amplified_shortage(need: NumaRequest, inventory: Inventory, ledger: Ledger) -> Rejection | None:
     """
     On a node with amplified CPU: do the requests still fit when CPUs of one's own weigh amplified?
 
@@ -145,7 +145,7 @@ def no_pool(offers: NumaOffers, pools: Mapping[int, int], burst: int) -> Rejecti
     )
 
 
-def _wanted(need: Need, offers: NumaOffers) -> str:
+def _wanted(need: NumaRequest, offers: NumaOffers) -> str:
     return amounts_text({name: need.amounts[name] for name in offers.given})
 
 
@@ -153,7 +153,7 @@ def _whole(given: PerNuma, unit: int) -> int:
     return sum(amount // unit * unit for amount in given)
 
 
-def _decisive(need: Need, offers: NumaOffers) -> list[str]:
+def _decisive(need: NumaRequest, offers: NumaOffers) -> list[str]:
     """The resources that rule some NUMA node out by themselves; all of them where none does."""
     if need.policy is NumaPolicy.SINGLE_NUMA_NODE:
         some = [name for name, given in offers.given.items() if any(free < need.amounts[name] for free in given)]
@@ -162,7 +162,7 @@ def _decisive(need: Need, offers: NumaOffers) -> list[str]:
     return some or list(offers.given)
 
 
-def _numbers(need: Need, offers: NumaOffers, names: Iterable[str]) -> tuple[NumaNumbers, ...]:
+def _numbers(need: NumaRequest, offers: NumaOffers, names: Iterable[str]) -> tuple[NumaNumbers, ...]:
     return tuple(
         NumaNumbers(numa, name, total, free, need.amounts[name])
         for name in names
@@ -175,7 +175,7 @@ def _cpus_there(accounts: NumaFree) -> PerNuma:
     return tuple(machine.numa_bits.get(numa, 0).bit_count() if machine else 0 for numa in accounts.numa_ids)
 
 
-def _could_ever(need: Need, offers: NumaOffers) -> bool:
+def _could_ever(need: NumaRequest, offers: NumaOffers) -> bool:
     """Would an empty node do?"""
     totals = [
         [offers.accounts.total[name][at] >= need.amounts[name] for name in offers.given] for at in _positions(offers)
@@ -183,7 +183,7 @@ def _could_ever(need: Need, offers: NumaOffers) -> bool:
     return need.policy is not NumaPolicy.SINGLE_NUMA_NODE or any(all(fits) for fits in totals)
 
 
-def _largest(need: Need, offers: NumaOffers) -> ResourceList:
+def _largest(need: NumaRequest, offers: NumaOffers) -> ResourceList:
     """What the roomiest single NUMA node could still take: the one where the scarcest resource covers most of the need."""
     if need.policy is not NumaPolicy.SINGLE_NUMA_NODE or not offers.given:
         return {}

@@ -7,7 +7,7 @@ def split(amount: int, free: Sequence[int], unit: int = 1) -> tuple[int, ...] | 
     """
     The share of each NUMA node, in the order of ``free``, or ``None`` when they cannot cover the amount in whole units.
 
-    Served from the one with the least free upwards, each with an equal part of what is left or all that it has; so whoever has
+    Served from the one with the least free upwards, each with an equal part of what is left or all that it has; so a caller that has
     more takes over what others lack, and the amount fits exactly when the free whole units add up. As Koordinator's
     node_allocation.go, whose order compares positions instead of NUMA ids; here the order is the one it means.
     """

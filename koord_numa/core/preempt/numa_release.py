@@ -2,7 +2,7 @@
 What NUMA nodes of a kubelet-owned node get back when pods leave. The kubelet chose their places, so only what is certain is credited.
 
 Exporters publish what is available per NUMA node, not who uses the rest. A pod is *located* when its place follows from what is
-known; one that is not is no victim, because nobody can say what its eviction frees.
+known; one that is not is no victim, because no pod can say what its eviction frees.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ def locate(holding: Holding, topology: NodeResourceTopology) -> Place | None:
     Where a pod that the topology shows sits, by NUMA node; ``None`` when that is not certain.
 
     Known from what was foreseen when it was placed, if that says one thing only; else where one NUMA node alone has that much in
-    use and the policy allows one only. What init containers have left behind lies nobody knows where.
+    use and the policy allows one only. What init containers have left behind lies no pod knows where.
     """
     if holding.request is None:
         return None

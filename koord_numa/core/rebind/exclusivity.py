@@ -17,21 +17,21 @@ _LEVELS: Final = (CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE_LE
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class FixedPods:
     """
     Masks of the NUMA nodes of pods that stay where they are and have CPUs of their own, by kind: on one NUMA node, or over several.
 
-    ``shy_single`` and ``shy_spanning`` are those of pods among them that wish to meet none of the other kind
+    ``protected_single`` and ``protected_spanning`` are those of pods among them that wish to meet none of the other kind
     (``singleNUMANodeExclusive`` of the pod-level NUMA policy proposal).
     """
 
     single: int = 0
     spanning: int = 0
-    shy_single: int = 0
-    shy_spanning: int = 0
+    protected_single: int = 0
+    protected_spanning: int = 0
 
 
-NOBODY_SETTLED: Final = Settled()
+NO_FIXED_PODS: Final = FixedPods()
 
 
 class _Masks(dict[int, int]):
@@ -48,45 +48,47 @@ class _Masks(dict[int, int]):
 
 @dataclass(frozen=True)
 class ExclusivityRules:
-    """The wishes of one board's tenants about their neighbours. Seats are CPU bits, one set per tenant."""
+    """The wishes of one layout's pods about their neighbours. CPU sets are CPU bits, one set per pod."""
 
     machine: CpuTopology
-    tenants: tuple[PinnedPod, ...]
-    settled: Settled = NOBODY_SETTLED
+    pods: tuple[PinnedPod, ...]
+    fixed_pods: FixedPods = NO_FIXED_PODS
     _groups: Mapping[CpuExclusivePolicy, tuple[int, ...]] = field(init=False, repr=False, compare=False)
-    _shy: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _numa_exclusive: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _cores: Cores = field(init=False, repr=False, compare=False)
     _masks: _Masks = field(init=False, repr=False, compare=False)
     _touched: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         groups = {
-            level: tuple(index for index, tenant in enumerate(self.tenants) if tenant.exclusive is level)
+            level: tuple(index for index, pinned in enumerate(self.pods) if pinned.exclusive is level)
             for level in _LEVELS
         }
-        shy = tuple(index for index, tenant in enumerate(self.tenants) if tenant.apart is not NumaExclusive.NONE)
+        protected = tuple(
+            index for index, pinned in enumerate(self.pods) if pinned.numa_exclusive is not NumaExclusive.NONE
+        )
         object.__setattr__(self, "_groups", {level: members for level, members in groups.items() if len(members) > 1})
-        object.__setattr__(self, "_shy", shy)
+        object.__setattr__(self, "_numa_exclusive", protected)
         object.__setattr__(self, "_cores", cores_of(self.machine))
         object.__setattr__(self, "_masks", _Masks(self.machine))
 
     @property
-    def keeps_apart(self) -> bool:
-        """Does anybody care about pods of the other kind?"""
-        return bool(self._shy or self.settled.shy_single or self.settled.shy_spanning)
+    def has_numa_exclusive(self) -> bool:
+        """Does any pod care about pods of the other kind?"""
+        return bool(self._numa_exclusive or self.fixed_pods.protected_single or self.fixed_pods.protected_spanning)
 
     @property
-    def concerned(self) -> frozenset[int]:
-        """Tenants of whom it matters to anybody where they sit."""
-        if self.keeps_apart:
-            return frozenset(range(len(self.tenants)))
+    def constrained(self) -> frozenset[int]:
+        """Pods of whom it matters to any pod where they sit."""
+        if self.has_numa_exclusive:
+            return frozenset(range(len(self.pods)))
         return frozenset(index for members in self._groups.values() for index in members)
 
-    def conflicts(self, seats: Sequence[int]) -> dict[int, int]:
-        """Per exclusive tenant the cores or NUMA nodes that another tenant of the same policy sits on, too."""
+    def conflicts(self, assigned: Sequence[int]) -> dict[int, int]:
+        """Per exclusive pod the cores or NUMA nodes that another pod of the same policy sits on, too."""
         found: dict[int, int] = {}
         for level, members in self._groups.items():
-            prints = [self._print(level, seats[index]) for index in members]
+            prints = [self._units(level, assigned[index]) for index in members]
             once = twice = 0
             for units in prints:
                 twice |= once & units
@@ -96,38 +98,41 @@ class ExclusivityRules:
                 found.update((index, shared) for index, units in pairs if (shared := (units & twice).bit_count()))
         return found
 
-    def strangers(self, seats: Sequence[int]) -> dict[int, int]:
-        """Per tenant that wishes to meet none of them, the NUMA nodes where pods of the other kind sit, too."""
-        if not self._shy:
+    def numa_conflicts(self, assigned: Sequence[int]) -> dict[int, int]:
+        """Per pod that wishes to meet none of them, the NUMA nodes where pods of the other kind sit, too."""
+        if not self._numa_exclusive:
             return {}
-        single, spanning = self._kinds(seats)
+        single, spanning = self._kinds(assigned)
         found = {}
-        for index in self._shy:
-            mask = self._masks[seats[index]]
+        for index in self._numa_exclusive:
+            mask = self._masks[assigned[index]]
             others = single if _is_several(mask) else spanning
             if mask & others:
                 found[index] = (mask & others).bit_count()
         return found
 
-    def disturbed(self, seats: Sequence[int]) -> int:
-        """The NUMA nodes where tenants disturb pods that stay: a mask, with a second one above it for those over several."""
-        settled = self.settled
-        if not (settled.shy_single or settled.shy_spanning):
+    def violated(self, assigned: Sequence[int]) -> int:
+        """The NUMA nodes where pods disturb pods that stay: a mask, with a second one above it for those over several."""
+        fixed_pods = self.fixed_pods
+        if not (fixed_pods.protected_single or fixed_pods.protected_spanning):
             return 0
-        single, spanning = self._kinds(seats)
-        return settled.shy_single & spanning | (settled.shy_spanning & single) << max(self.machine.numa_ids) + 1
+        single, spanning = self._kinds(assigned)
+        return (
+            fixed_pods.protected_single & spanning
+            | (fixed_pods.protected_spanning & single) << max(self.machine.numa_ids) + 1
+        )
 
-    def _kinds(self, seats: Sequence[int]) -> tuple[int, int]:
+    def _kinds(self, assigned: Sequence[int]) -> tuple[int, int]:
         """NUMA nodes with pods on one only, and with pods over several: one may have both."""
-        single, spanning = self.settled.single, self.settled.spanning
-        for mask in set(map(self._masks.__getitem__, seats)):
+        single, spanning = self.fixed_pods.single, self.fixed_pods.spanning
+        for mask in set(map(self._masks.__getitem__, assigned)):
             if _is_several(mask):
                 spanning |= mask
             else:
                 single |= mask
         return single, spanning
 
-    def _print(self, level: CpuExclusivePolicy, bits: int) -> int:
+    def _units(self, level: CpuExclusivePolicy, bits: int) -> int:
         if level is CpuExclusivePolicy.NUMA_NODE_LEVEL:
             return self._masks[bits]
         known = self._touched.get(bits)

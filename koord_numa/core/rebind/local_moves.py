@@ -11,158 +11,164 @@ from typing import Final
 
 from koord_numa.core.rebind.cores import lowest
 from koord_numa.core.rebind.layout import NodeLayout
-from koord_numa.core.rebind.pick import neighbours_to_avoid, seat
+from koord_numa.core.rebind.pick import choose_cpus, exclusive_neighbours
 from koord_numa.core.rebind.place_pod import Counts, best_single, over, place, useful
-from koord_numa.core.rebind.regression import Changes, Standing
+from koord_numa.core.rebind.regression import Changes, EvaluatedLayout
 
 _SETS: Final = 6
-"""So many sets of NUMA nodes of one size are tried for a tenant that no single one can hold."""
+"""So many sets of NUMA nodes of one size are tried for a pod that no single one can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalMove:
-    """One kind of change: to whom (tenants' indices, or NUMA ids) it may apply, and the changes that it tries for one."""
+    """One kind of change: to whom (pods' indices, or NUMA ids) it may apply, and the changes that it tries for one."""
 
-    subjects: Callable[[Standing], list[int]]
-    changes: Callable[[Standing, int], Iterator[Changes]]
-
-
-def _harmed(standing: Standing) -> list[int]:
-    """Tenants that are worse off than today."""
-    board = standing.board
-    qualities = zip(board.qualities(standing.seats), board.qualities_now, strict=True)
-    worse = {index for index, (new, old) in enumerate(qualities) if not new.no_worse_than(old)} if standing.harm else ()
-    return [index for index in board.in_order if index in worse]
+    subjects: Callable[[EvaluatedLayout], list[int]]
+    changes: Callable[[EvaluatedLayout, int], Iterator[Changes]]
 
 
-def _crossing(standing: Standing) -> list[int]:
-    """Movable tenants on several NUMA nodes."""
-    board = standing.board
-    return [index for index in board.in_order if _floats(board, index) and _span(standing, index) > 1]
+def _worse_off(evaluated: EvaluatedLayout) -> list[int]:
+    """Pods that are worse off than today."""
+    layout = evaluated.layout
+    qualities = zip(layout.qualities(evaluated.assigned), layout.qualities_now, strict=True)
+    worse = (
+        {index for index, (new, old) in enumerate(qualities) if not new.no_worse_than(old)}
+        if evaluated.regression
+        else ()
+    )
+    return [index for index in layout.in_order if index in worse]
 
 
-def _badly_seated(standing: Standing) -> list[int]:
-    """Tenants with split cores or conflicts."""
-    qualities = standing.board.qualities(standing.seats)
-    return [index for index in standing.board.in_order if any(qualities[index][1:])]
+def _crossing(evaluated: EvaluatedLayout) -> list[int]:
+    """Movable pods on several NUMA nodes."""
+    layout = evaluated.layout
+    return [index for index in layout.in_order if _may_change_numa(layout, index) and _span(evaluated, index) > 1]
 
 
-def _everyone(standing: Standing) -> list[int]:
-    return list(standing.board.in_order)
+def _improvable(evaluated: EvaluatedLayout) -> list[int]:
+    """Pods with split cores or conflicts."""
+    qualities = evaluated.layout.qualities(evaluated.assigned)
+    return [index for index in evaluated.layout.in_order if any(qualities[index][1:])]
 
 
-def _every_numa(standing: Standing) -> list[int]:
-    return list(standing.board.machine.numa_ids)
+def _every_pod(evaluated: EvaluatedLayout) -> list[int]:
+    return list(evaluated.layout.in_order)
 
 
-def _moved(standing: Standing, index: int) -> Iterator[Changes]:
-    """One tenant seated anew: on any single NUMA node, on fewer than now, or differently where it is."""
-    board = standing.board
-    free = standing.free | standing.seats[index]
-    away = neighbours_to_avoid(board, index, standing.seats)
-    for counts in _targets(standing, index, free):
-        bits = seat(board, index, free, counts, away)
-        if bits is not None and bits != standing.seats[index]:
+def _every_numa(evaluated: EvaluatedLayout) -> list[int]:
+    return list(evaluated.layout.machine.numa_ids)
+
+
+def _moved(evaluated: EvaluatedLayout, index: int) -> Iterator[Changes]:
+    """One pod placed again: on any single NUMA node, on fewer than now, or differently where it is."""
+    layout = evaluated.layout
+    free = evaluated.free | evaluated.assigned[index]
+    away = exclusive_neighbours(layout, index, evaluated.assigned)
+    for counts in _targets(evaluated, index, free):
+        bits = choose_cpus(layout, index, free, counts, away)
+        if bits is not None and bits != evaluated.assigned[index]:
             yield {index: bits}
 
 
-def _targets(standing: Standing, index: int, free: int) -> Iterator[Counts]:
-    board = standing.board
-    held = _counts(board, standing.seats[index])
-    if not _floats(board, index):
+def _targets(evaluated: EvaluatedLayout, index: int, free: int) -> Iterator[Counts]:
+    layout = evaluated.layout
+    held = _counts(layout, evaluated.assigned[index])
+    if not _may_change_numa(layout, index):
         yield held
         return
-    count = len(board.tenants[index].cpus)
-    for numa, here in board.machine.numa_bits.items():
+    count = len(layout.pods[index].cpus)
+    for numa, here in layout.machine.numa_bits.items():
         if (here & free).bit_count() >= count:
             yield {numa: count}
-    most = _most(standing, index)
+    most = _most(evaluated, index)
     if most > 1:
-        roomiest = sorted(board.machine.numa_bits, key=lambda numa: (-useful(board, index, free, (numa,)), numa))
+        roomiest = sorted(layout.machine.numa_bits, key=lambda numa: (-useful(layout, index, free, (numa,)), numa))
         for number in range(2, most + 1):
-            if (counts := over(board, index, free, roomiest[:number])) is not None:
+            if (counts := over(layout, index, free, roomiest[:number])) is not None:
                 yield counts
     if len(held) > 1:
         yield held
 
 
-def _compacted(standing: Standing, numa: int) -> Iterator[Changes]:
-    """All tenants of one NUMA node seated anew there, with the same number of CPUs each; even sizes first, then as ordered."""
-    board, here = standing.board, standing.board.machine.numa_bits[numa]
-    members = [index for index in board.in_order if standing.seats[index] & here]
-    for order in (members, sorted(members, key=lambda i: (standing.seats[i] & here).bit_count() % 2)):
-        seats = [bits & ~here for bits in standing.seats]
-        free = standing.free | board.usable & here
+def _compacted(evaluated: EvaluatedLayout, numa: int) -> Iterator[Changes]:
+    """All pods of one NUMA node placed again there, with the same number of CPUs each; even sizes first, then as ordered."""
+    layout, here = evaluated.layout, evaluated.layout.machine.numa_bits[numa]
+    members = [index for index in layout.in_order if evaluated.assigned[index] & here]
+    for order in (members, sorted(members, key=lambda i: (evaluated.assigned[i] & here).bit_count() % 2)):
+        assigned = [bits & ~here for bits in evaluated.assigned]
+        free = evaluated.free | layout.usable & here
         for index in order:
-            away = neighbours_to_avoid(board, index, seats)
-            bits = seat(board, index, free, {numa: (standing.seats[index] & here).bit_count()}, away)
+            away = exclusive_neighbours(layout, index, assigned)
+            bits = choose_cpus(layout, index, free, {numa: (evaluated.assigned[index] & here).bit_count()}, away)
             if bits is None:
                 return
-            seats[index] |= bits
+            assigned[index] |= bits
             free &= ~bits
-        yield {index: seats[index] for index in members if seats[index] != standing.seats[index]}
+        yield {index: assigned[index] for index in members if assigned[index] != evaluated.assigned[index]}
 
 
-def _gathered(standing: Standing, index: int) -> Iterator[Changes]:
-    """A crossing tenant gathered on fewer NUMA nodes; tenants in its way are seated elsewhere, as few as possible."""
-    board = standing.board
-    if not _floats(board, index):
+def _gathered(evaluated: EvaluatedLayout, index: int) -> Iterator[Changes]:
+    """A crossing pod gathered on fewer NUMA nodes; pods in its way are placed elsewhere, as few as possible."""
+    layout = evaluated.layout
+    if not _may_change_numa(layout, index):
         return
-    free, count = standing.free | standing.seats[index], len(board.tenants[index].cpus)
-    for numas in _sets(standing, index, free):
-        have = useful(board, index, free, numas)
-        here = sum(board.machine.numa_bits[numa] for numa in numas)
-        guests = [
+    free, count = evaluated.free | evaluated.assigned[index], len(layout.pods[index].cpus)
+    for numas in _sets(evaluated, index, free):
+        have = useful(layout, index, free, numas)
+        here = sum(layout.machine.numa_bits[numa] for numa in numas)
+        occupants = [
             (other, gain)
-            for other, bits in enumerate(standing.seats)
-            if other != index and bits & here and _floats(board, other)
-            if (gain := useful(board, index, free | bits, numas) - have)
+            for other, bits in enumerate(evaluated.assigned)
+            if other != index and bits & here and _may_change_numa(layout, other)
+            if (gain := useful(layout, index, free | bits, numas) - have)
         ]
-        for ejected in _ejections(guests, count - have):
-            changes = _reseated(standing, index, numas, ejected)
+        for ejected in _ejections(occupants, count - have):
+            changes = _with_ejected(evaluated, index, numas, ejected)
             if changes is not None:
                 yield changes
 
 
-def _sets(standing: Standing, index: int, free: int) -> Iterator[tuple[int, ...]]:
+def _sets(evaluated: EvaluatedLayout, index: int, free: int) -> Iterator[tuple[int, ...]]:
     """Sets of NUMA nodes that would be better, smallest first: each single one, then those where it finds most."""
-    board, count = standing.board, len(standing.board.tenants[index].cpus)
-    for number in range(1, _most(standing, index) + 1):
+    layout, count = evaluated.layout, len(evaluated.layout.pods[index].cpus)
+    for number in range(1, _most(evaluated, index) + 1):
         sets = [
             numas
-            for numas in combinations(board.machine.numa_bits, number)
-            if useful(board, index, board.usable, numas) >= count
+            for numas in combinations(layout.machine.numa_bits, number)
+            if useful(layout, index, layout.usable, numas) >= count
         ]
         if number > 1:
-            sets.sort(key=lambda numas: (-useful(board, index, free, numas), numas))
+            sets.sort(key=lambda numas: (-useful(layout, index, free, numas), numas))
         yield from sets[: _SETS if number > 1 else None]
 
 
-def _reseated(standing: Standing, index: int, numas: Sequence[int], ejected: Sequence[int]) -> Changes | None:
-    board = standing.board
-    seats, free = list(standing.seats), standing.free
+def _with_ejected(
+    evaluated: EvaluatedLayout, index: int, numas: Sequence[int], ejected: Sequence[int]
+) -> Changes | None:
+    layout = evaluated.layout
+    assigned, free = list(evaluated.assigned), evaluated.free
     for gone in (index, *ejected):
-        free |= seats[gone]
-        seats[gone] = 0
-    counts = over(board, index, free, numas)
-    largest_first = sorted(ejected, key=lambda i: (-len(board.tenants[i].cpus), board.tenants[i].order, i))
+        free |= assigned[gone]
+        assigned[gone] = 0
+    counts = over(layout, index, free, numas)
+    largest_first = sorted(ejected, key=lambda i: (-len(layout.pods[i].cpus), layout.pods[i].order, i))
     for one in (index, *largest_first):
         if one != index:
-            bits = place(board, seats, one, free)
+            bits = place(layout, assigned, one, free)
         else:
-            bits = None if counts is None else seat(board, index, free, counts)
+            bits = None if counts is None else choose_cpus(layout, index, free, counts)
         if bits is None:
             return None
-        seats[one] = bits
+        assigned[one] = bits
         free &= ~bits
-    return {one: seats[one] for one in (index, *ejected)}
+    return {one: assigned[one] for one in (index, *ejected)}
 
 
-def _ejections(guests: Sequence[tuple[int, int]], missing: int) -> Iterator[tuple[int, ...]]:
-    """Small sets of guests that together give ``missing`` CPUs: the smallest one, the tightest pair, then the largest ones."""
+def _ejections(occupants: Sequence[tuple[int, int]], missing: int) -> Iterator[tuple[int, ...]]:
+    """Small sets of pods that together give ``missing`` CPUs: the smallest one, the tightest pair, then the largest ones."""
     if missing <= 0:
         return
-    ascending = sorted(guests, key=lambda guest: (guest[1], guest[0]))
+    ascending = sorted(occupants, key=lambda occupant: (occupant[1], occupant[0]))
     yield from ((index,) for index, size in [g for g in ascending if g[1] >= missing][:2])
     pairs = [
         (first + second, one, other)
@@ -179,85 +185,85 @@ def _ejections(guests: Sequence[tuple[int, int]], missing: int) -> Iterator[tupl
         yield tuple(taken)
 
 
-def _exchanged(standing: Standing, index: int) -> Iterator[Changes]:
-    """A badly seated tenant takes the NUMA node of another one, which is seated where it fits best afterwards."""
-    board = standing.board
-    if not _floats(board, index):
+def _exchanged(evaluated: EvaluatedLayout, index: int) -> Iterator[Changes]:
+    """A badly placed pod takes the NUMA node of another one, which is placed where it fits best afterwards."""
+    layout = evaluated.layout
+    if not _may_change_numa(layout, index):
         return
-    count = len(board.tenants[index].cpus)
-    for other, bits in enumerate(standing.seats):
-        if other == index or not _floats(board, other):
+    count = len(layout.pods[index].cpus)
+    for other, bits in enumerate(evaluated.assigned):
+        if other == index or not _may_change_numa(layout, other):
             continue
-        free = standing.free | standing.seats[index] | bits
-        for numa in _counts(board, bits):
+        free = evaluated.free | evaluated.assigned[index] | bits
+        for numa in _counts(layout, bits):
             taken = None
-            if (free & board.machine.numa_bits[numa]).bit_count() >= count:
-                taken = seat(board, index, free, {numa: count})
-            if taken is None or not _is_gain(standing, index, taken):
+            if (free & layout.machine.numa_bits[numa]).bit_count() >= count:
+                taken = choose_cpus(layout, index, free, {numa: count})
+            if taken is None or not _is_gain(evaluated, index, taken):
                 continue
-            seats = list(standing.seats)
-            seats[index], seats[other] = taken, 0
-            away = neighbours_to_avoid(board, other, seats)
-            home = best_single(board, other, free & ~taken, away)
+            assigned = list(evaluated.assigned)
+            assigned[index], assigned[other] = taken, 0
+            away = exclusive_neighbours(layout, other, assigned)
+            home = best_single(layout, other, free & ~taken, away)
             if home is not None:
-                rest = seat(board, other, free & ~taken, {home: len(board.tenants[other].cpus)}, away)
+                rest = choose_cpus(layout, other, free & ~taken, {home: len(layout.pods[other].cpus)}, away)
                 if rest is not None:
                     yield {index: taken, other: rest}
 
 
-def _vacated(standing: Standing, numa: int) -> Iterator[Changes]:
-    """Where the largest block became too small: somebody leaves the cores that it lacks for CPUs of broken cores."""
-    board, cores = standing.board, standing.board.cores
-    here, whole = board.machine.numa_bits[numa], cores.whole(standing.free)
-    lacking = board.block_now - (cores.cpus(whole) & here).bit_count()
-    broken = standing.free & ~cores.cpus(whole)
-    for index in board.in_order if standing.harm and lacking > 0 else ():
-        bits = standing.seats[index]
-        alone = cores.whole(standing.free | bits) & cores.touched(bits & here)
+def _vacated(evaluated: EvaluatedLayout, numa: int) -> Iterator[Changes]:
+    """Where the largest block became too small: a pod leaves the cores that it lacks for CPUs of broken cores."""
+    layout, cores = evaluated.layout, evaluated.layout.cores
+    here, whole = layout.machine.numa_bits[numa], cores.whole(evaluated.free)
+    lacking = layout.block_now - (cores.cpus(whole) & here).bit_count()
+    broken = evaluated.free & ~cores.cpus(whole)
+    for index in layout.in_order if evaluated.regression and lacking > 0 else ():
+        bits = evaluated.assigned[index]
+        alone = cores.whole(evaluated.free | bits) & cores.touched(bits & here)
         left = cores.cpus(lowest(alone, -(-lacking // cores.most)))
-        pool = broken & ~left if _floats(board, index) else broken & ~left & here
+        pool = broken & ~left if _may_change_numa(layout, index) else broken & ~left & here
         count = (bits & left).bit_count()
         taken = lowest(pool & here, count)
         taken |= lowest(pool & ~here, count - taken.bit_count())
         following = bits & ~left | taken
-        if count and taken.bit_count() == count and not board.seat(index, following).harm:
+        if count and taken.bit_count() == count and not layout.choose_cpus(index, following).regression:
             yield {index: following}
 
 
 LOCAL_MOVES: Final = (
-    LocalMove(_harmed, _moved),
-    LocalMove(_harmed, _gathered),
+    LocalMove(_worse_off, _moved),
+    LocalMove(_worse_off, _gathered),
     LocalMove(_every_numa, _vacated),
     LocalMove(_crossing, _moved),
     LocalMove(_crossing, _gathered),
     LocalMove(_every_numa, _compacted),
-    LocalMove(_badly_seated, _moved),
+    LocalMove(_improvable, _moved),
     LocalMove(_crossing, _exchanged),
-    LocalMove(_everyone, _moved),
-    LocalMove(_badly_seated, _exchanged),
+    LocalMove(_every_pod, _moved),
+    LocalMove(_improvable, _exchanged),
 )
 
 
-def _floats(board: NodeLayout, index: int) -> bool:
-    return board.tenants[index].per_numa is None
+def _may_change_numa(layout: NodeLayout, index: int) -> bool:
+    return layout.pods[index].cpus_per_numa is None
 
 
-def _is_gain(standing: Standing, index: int, bits: int) -> bool:
-    """Seen alone, may this be worth that somebody else has to move?"""
-    board = standing.board
-    new, old = board.seat(index, bits), board.seat(index, standing.seats[index])
-    return new.harm <= old.harm and (new[:2] < old[:2] or index in board.concerned)
+def _is_gain(evaluated: EvaluatedLayout, index: int, bits: int) -> bool:
+    """Seen alone, may this be worth that a pod else has to move?"""
+    layout = evaluated.layout
+    new, old = layout.choose_cpus(index, bits), layout.choose_cpus(index, evaluated.assigned[index])
+    return new.regression <= old.regression and (new[:2] < old[:2] or index in layout.constrained)
 
 
-def _most(standing: Standing, index: int) -> int:
-    """How many NUMA nodes a tenant may get: fewer than now, or as many as today if that helps a pod that is worse off."""
-    fewer = max(1, _span(standing, index) - 1)
-    return max(fewer, standing.board.qualities_now[index].numa_nodes) if standing.harm else fewer
+def _most(evaluated: EvaluatedLayout, index: int) -> int:
+    """How many NUMA nodes a pod may get: fewer than now, or as many as today if that helps a pod that is worse off."""
+    fewer = max(1, _span(evaluated, index) - 1)
+    return max(fewer, evaluated.layout.qualities_now[index].numa_nodes) if evaluated.regression else fewer
 
 
-def _span(standing: Standing, index: int) -> int:
-    return standing.board.seat(index, standing.seats[index]).numa_nodes
+def _span(evaluated: EvaluatedLayout, index: int) -> int:
+    return evaluated.layout.choose_cpus(index, evaluated.assigned[index]).numa_nodes
 
 
-def _counts(board: NodeLayout, bits: int) -> Counts:
-    return {numa: count for numa, here in board.machine.numa_bits.items() if (count := (bits & here).bit_count())}
+def _counts(layout: NodeLayout, bits: int) -> Counts:
+    return {numa: count for numa, here in layout.machine.numa_bits.items() if (count := (bits & here).bit_count())}

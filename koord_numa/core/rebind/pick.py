@@ -1,7 +1,7 @@
 """
-Seating one tenant: given free CPUs and how many to take on each NUMA node, which ones.
+Placing one pod: given free CPUs and how many to take on each NUMA node, which ones.
 
-Whole cores for tenants that want them, one CPU a core for those that spread; in both cases the cores that are broken already
+Whole cores for pods that want them, one CPU a core for those that spread; in both cases the cores that are broken already
 are used up first, so that whole free cores stay for others.
 """
 
@@ -15,45 +15,45 @@ from koord_numa.core.vocabulary import CpuExclusivePolicy
 _PAIR: Final = 2
 
 
-def seat(board: NodeLayout, index: int, free: int, counts: Mapping[int, int], away: int = 0) -> int | None:
+def choose_cpus(layout: NodeLayout, index: int, free: int, counts: Mapping[int, int], away: int = 0) -> int | None:
     """
     Bits of ``counts[numa]`` CPUs on each NUMA node out of ``free``, or ``None`` when there are not enough.
 
-    CPUs in ``away`` (near others that want to be alone) are used only when the rest does not suffice. Among equals the tenant
+    CPUs in ``away`` (near others that want to be alone) are used only when the rest does not suffice. Among equals the pod
     keeps what it has.
     """
-    choose = _spread if board.tenants[index].spreads else _full
-    mine, bits = board.now[index], 0
+    choose = _spread if layout.pods[index].spreads else _full
+    mine, bits = layout.now[index], 0
     for numa, count in counts.items():
-        here = free & board.machine.numa_bits.get(numa, 0)
+        here = free & layout.machine.numa_bits.get(numa, 0)
         if here.bit_count() < count:
             return None
         quiet = here & ~away
-        bits |= choose(board, quiet if quiet.bit_count() >= count else here, mine, count)
+        bits |= choose(layout, quiet if quiet.bit_count() >= count else here, mine, count)
     return bits
 
 
-def neighbours_to_avoid(board: NodeLayout, index: int, seats: Sequence[int]) -> int:
-    """CPUs on cores (or NUMA nodes) that other tenants of the same exclusive policy sit on."""
-    policy = board.tenants[index].exclusive
+def exclusive_neighbours(layout: NodeLayout, index: int, assigned: Sequence[int]) -> int:
+    """CPUs on cores (or NUMA nodes) that other pods of the same exclusive policy sit on."""
+    policy = layout.pods[index].exclusive
     if policy is CpuExclusivePolicy.NONE:
         return 0
     others = 0
-    for other, tenant in enumerate(board.tenants):
-        if other != index and tenant.exclusive is policy:
-            others |= seats[other]
+    for other, pinned in enumerate(layout.pods):
+        if other != index and pinned.exclusive is policy:
+            others |= assigned[other]
     if policy is CpuExclusivePolicy.PCPU_LEVEL:
-        return board.cores.cpus(board.cores.touched(others))
+        return layout.cores.cpus(layout.cores.touched(others))
     away = 0
-    for bits in board.machine.numa_bits.values():
+    for bits in layout.machine.numa_bits.values():
         if bits & others:
             away |= bits
     return away
 
 
-def _full(board: NodeLayout, here: int, mine: int, count: int) -> int:
+def _full(layout: NodeLayout, here: int, mine: int, count: int) -> int:
     """Whole cores first, own ones before others; what is left over comes from broken cores if they suffice."""
-    cores = board.cores
+    cores = layout.cores
     whole = cores.whole(here)
     own, partly = whole & cores.whole(mine), whole & cores.touched(mine)
     bits, left = 0, count
@@ -66,14 +66,14 @@ def _full(board: NodeLayout, here: int, mine: int, count: int) -> int:
         return bits
     # With at most two CPUs a core there are no pieces to choose between.
     rest = _spread if cores.most <= _PAIR else _pieces
-    return bits | rest(board, here & ~bits, mine, left)
+    return bits | rest(layout, here & ~bits, mine, left)
 
 
-def _pieces(board: NodeLayout, here: int, mine: int, count: int) -> int:
+def _pieces(layout: NodeLayout, here: int, mine: int, count: int) -> int:
     """Parts of cores: the smallest that hold all that is left, broken ones before whole ones, else the smallest ones."""
     rest = []
-    for first in each(board.cores.touched(here)):
-        core = board.cores.cpus(first)
+    for first in each(layout.cores.touched(here)):
+        core = layout.cores.cpus(first)
         rest.append((core, core & here))
     bits, left = 0, count
     while left:
@@ -95,9 +95,9 @@ def _pieces(board: NodeLayout, here: int, mine: int, count: int) -> int:
     return bits
 
 
-def _spread(board: NodeLayout, here: int, mine: int, count: int) -> int:
+def _spread(layout: NodeLayout, here: int, mine: int, count: int) -> int:
     """One CPU from each core: broken cores before whole ones, own ones first among them; then second CPUs, and so on."""
-    cores = board.cores
+    cores = layout.cores
     bits, left = 0, count
     while left:
         rest = here & ~bits

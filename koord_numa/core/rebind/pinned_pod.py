@@ -12,20 +12,20 @@ from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaEx
 @dataclass(frozen=True, slots=True)
 class PinnedPod:
     """
-    A pod whose CPUs may change. ``order`` sorts tenants for reallocation: smaller comes first.
+    A pod whose CPUs may change. ``order`` sorts pods for reallocation: smaller comes first.
 
-    ``per_numa`` fixes how many CPUs it has on each NUMA node, because it holds memory or devices there; ``None`` lets it move
-    between NUMA nodes. ``apart`` is its wish to meet no pod of the other kind: on one NUMA node, or over several.
+    ``cpus_per_numa`` fixes how many CPUs it has on each NUMA node, because it holds memory or devices there; ``None`` lets it move
+    between NUMA nodes. ``numa_exclusive`` is its wish to meet no pod of the other kind: on one NUMA node, or over several.
     """
 
-    pod: PodKey
+    key: PodKey
     cpus: CpuSet
     bind: CpuBindPolicy = CpuBindPolicy.FULL_PCPUS
     required: bool = False
     exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
-    per_numa: Mapping[int, int] | None = None
+    cpus_per_numa: Mapping[int, int] | None = None
     order: tuple[int | float | str, ...] = ()
-    apart: NumaExclusive = NumaExclusive.NONE
+    numa_exclusive: NumaExclusive = NumaExclusive.NONE
 
     @property
     def spreads(self) -> bool:
@@ -34,12 +34,12 @@ class PinnedPod:
 
 
 class Quality(NamedTuple):
-    """How well one tenant sits; smaller is better in every part."""
+    """How well one pod sits; smaller is better in every part."""
 
     numa_nodes: int  # NUMA nodes spanned
-    split_cores: int  # cores held in part (or, for a tenant that spreads, CPUs beyond the first of a core)
-    conflicts: int  # cores or NUMA nodes shared with tenants that want to be alone there
-    strangers: int = 0  # NUMA nodes shared with pods of the other kind, for a tenant that wishes to meet none
+    split_cores: int  # cores held in part (or, for a pod that spreads, CPUs beyond the first of a core)
+    conflicts: int  # cores or NUMA nodes shared with pods that want to be alone there
+    numa_conflicts: int = 0  # NUMA nodes shared with pods of the other kind, for a pod that wishes to meet none
 
     def no_worse_than(self, other: "Quality") -> bool:
         """In no part worse."""

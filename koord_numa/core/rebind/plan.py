@@ -2,7 +2,7 @@
 The plan of a rebind: which pods get which CPUs, in which steps, and what the node looks like before and after.
 
 Pods are reallocated in the order LSE before LSR before others, required before preferred policies, larger before smaller, older
-before younger. A plan that improves nothing is empty; a plan never makes a pod worse (``board.py`` says what worse means).
+before younger. A plan that improves nothing is empty; a plan never makes a pod worse (``layout.py`` says what worse means).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -76,55 +76,57 @@ class RebindPlan:
 def reallocation_order(
     qos: QosClass, *, required: bool, count: int, created: float, uid: str
 ) -> tuple[int | float | str, ...]:
-    """The sort key of a tenant: QoS, then required policies, then size (larger first), then age, then uid."""
+    """The sort key of a pod: QoS, then required policies, then size (larger first), then age, then uid."""
     rank = _QOS_ORDER.index(qos) if qos in _QOS_ORDER else len(_QOS_ORDER)
     return (rank, 0 if required else 1, -count, created, uid)
 
 
-def plan_rebind(board: NodeLayout) -> RebindPlan:
+def plan_rebind(layout: NodeLayout) -> RebindPlan:
     """The best plan that can be carried out step by step; empty when nothing would improve."""
-    way = _way(board)
+    way = _way(layout)
     return RebindPlan(
-        moves=_moves(board, way.steps),
-        before=node_figures(board, board.now),
-        after=node_figures(board, way.end),
-        dropped=tuple(board.tenants[index].pod for index in way.dropped),
+        moves=_moves(layout, way.steps),
+        before=node_figures(layout, layout.now),
+        after=node_figures(layout, way.end),
+        dropped=tuple(layout.pods[index].key for index in way.dropped),
     )
 
 
-def _way(board: NodeLayout) -> Route:
+def _way(layout: NodeLayout) -> Route:
     """Stage by stage: what could not be reached for want of spare CPUs is tried again from where the node then stands."""
-    known, looks = better_arrangements(board, _EFFORT), SearchBudget(_LOOKS)
+    known, looks = better_arrangements(layout, _EFFORT), SearchBudget(_LOOKS)
     stages: list[Route] = []
-    seats = board.now
-    while len(stages) < _STAGES and (way := _best_route(board, seats, known, looks)) is not None:
+    assigned = layout.now
+    while len(stages) < _STAGES and (way := _best_route(layout, assigned, known, looks)) is not None:
         stages.append(way)
-        seats = way.end
-        known = ranked(board, [*known, *improvements(board, seats, _EFFORT_LATER)], seats)
+        assigned = way.end
+        known = ranked(layout, [*known, *improvements(layout, assigned, _EFFORT_LATER)], assigned)
     steps = joined(step for way in stages for step in way.steps)
     direct = (
-        route(board, board.now, seats, board.figures(seats), SearchBudget(_LOOKS_MORE)) if len(stages) > 1 else None
+        route(layout, layout.now, assigned, layout.figures(assigned), SearchBudget(_LOOKS_MORE))
+        if len(stages) > 1
+        else None
     )
-    if direct is not None and direct.end == seats and len(direct.steps) < len(steps):
+    if direct is not None and direct.end == assigned and len(direct.steps) < len(steps):
         steps = direct.steps
-    # Whoever is in the way of something better still, for want of spare CPUs.
-    further = route(board, seats, known[0], board.figures_now, SearchBudget(_LOOKS_MORE)) if known else None
-    return Route(steps, further.dropped if further else (), seats)
+    # A pod that is in the way of something better still, for want of spare CPUs.
+    further = route(layout, assigned, known[0], layout.figures_now, SearchBudget(_LOOKS_MORE)) if known else None
+    return Route(steps, further.dropped if further else (), assigned)
 
 
 def _best_route(
-    board: NodeLayout, start: Arrangement, known: Sequence[Arrangement], looks: SearchBudget
+    layout: NodeLayout, start: Arrangement, known: Sequence[Arrangement], looks: SearchBudget
 ) -> Route | None:
     """The route that ends best: one without drops to the best arrangement, else the best end among the first ones."""
     best: Route | None = None
-    bar = board.figures(start)
+    bar = layout.figures(start)
     for arrangement in _sample(known):
-        if bar < board.figures(arrangement):
+        if bar < layout.figures(arrangement):
             return best  # those that follow are not as good even if they can be reached
-        way = route(board, start, arrangement, bar, looks)
-        if way is None or board.figures(way.end)[:-1] >= bar[:-1] or not board.allows(way.end):
+        way = route(layout, start, arrangement, bar, looks)
+        if way is None or layout.figures(way.end)[:-1] >= bar[:-1] or not layout.allows(way.end):
             continue
-        best, bar = way, board.figures(way.end)
+        best, bar = way, layout.figures(way.end)
         if way.end == arrangement:
             break
     return best
@@ -138,35 +140,35 @@ def _sample(ranked: Sequence[Arrangement]) -> Iterator[Arrangement]:
         position = max(position + 1, position * 3 // 2)
 
 
-def node_figures(board: NodeLayout, arrangement: Iterable[int]) -> NodeFigures:
+def node_figures(layout: NodeLayout, arrangement: Iterable[int]) -> NodeFigures:
     """An arrangement in numbers for people."""
-    seats = tuple(arrangement)
-    figures: Figures = board.figures(seats)
+    assigned = tuple(arrangement)
+    figures: Figures = layout.figures(assigned)
     return NodeFigures(
-        crossing_pods=sum(quality.numa_nodes > 1 for quality in board.qualities(seats)),
+        crossing_pods=sum(quality.numa_nodes > 1 for quality in layout.qualities(assigned)),
         crossings=figures.crossings,
         split_cores=figures.split_cores,
         conflicts=figures.conflicts,
-        largest_block=board.blocks(board.free(seats)),
+        largest_block=layout.blocks(layout.free(assigned)),
     )
 
 
-def tenants_board(
-    machine: CpuTopology, tenants: Iterable[PinnedPod], fixed: CpuSet, room: Mapping[int, int] | None = None
+def layout_of_pods(
+    machine: CpuTopology, pods: Iterable[PinnedPod], fixed: CpuSet, cpu_limit: Mapping[int, int] | None = None
 ) -> NodeLayout:
-    """A board with its tenants in a fixed order, whatever order they came in."""
-    ordered = tuple(sorted(tenants, key=lambda tenant: (tenant.order, tenant.pod.uid)))
-    return NodeLayout(machine, ordered, fixed, room or {})
+    """A layout with its pods in a fixed order, whatever order they came in."""
+    ordered = tuple(sorted(pods, key=lambda pinned: (pinned.order, pinned.key.uid)))
+    return NodeLayout(machine, ordered, fixed, cpu_limit or {})
 
 
-def _moves(board: NodeLayout, steps: Sequence[Step]) -> tuple[Move, ...]:
-    last = {step.tenant: position for position, step in enumerate(steps)}
+def _moves(layout: NodeLayout, steps: Sequence[Step]) -> tuple[Move, ...]:
+    last = {step.pinned: position for position, step in enumerate(steps)}
     return tuple(
         Move(
-            pod=board.tenants[step.tenant].pod,
+            pod=layout.pods[step.pinned].key,
             before=CpuSet(step.before),
             after=CpuSet(step.after),
-            intermediate=last[step.tenant] != position,
+            intermediate=last[step.pinned] != position,
         )
         for position, step in enumerate(steps)
     )

@@ -1,75 +1,89 @@
 """
-An arrangement that is being improved: it knows its own worth, and whether a change of a few seats would make it better.
+An arrangement that is being improved: it knows its own worth, and whether a change of a few CPU sets would make it better.
 
-Theory. A search asks thousands of times what happens when one, two or a few tenants sit elsewhere. Their own shares are subtracted
-and added, and only when that looks promising the rest is counted: neighbours, free blocks, room. *Harm* is by how much pods would be
-worse off than today, required policies broken, the largest block smaller and NUMA nodes overdrawn: an arrangement without harm
-is one that the board allows, and less harm counts more than anything else.
+Theory. A search asks thousands of times what happens when one, two or a few pods sit elsewhere. Their own shares are subtracted
+and added, and only when that looks promising the rest is counted: neighbours, free blocks, room. *Regression* is by how much pods would be
+worse off than today, required policies broken, the largest block smaller and NUMA nodes overdrawn: an arrangement without regression
+is one that the layout allows, and less regression counts more than anything else.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from koord_numa.core.rebind.layout import Arrangement, Figures, Friction, NodeLayout
+from koord_numa.core.rebind.layout import Arrangement, ConflictCount, Figures, NodeLayout
 
 Changes = Mapping[int, int]
-"""New CPU bits by the index of the tenant."""
+"""New CPU bits by the index of the pod."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Seats on a board, what is free beside them, and their worth. ``seat_harm`` is the share of ``harm`` of tenants seen alone."""
+class EvaluatedLayout:
+    """
+    One CPU set per pod of a layout, the CPUs that stay free, and how good that is.
 
-    board: NodeLayout
-    seats: Arrangement
+    ``pod_regression`` is the part of ``regression`` that pods have seen alone, without their neighbours.
+    """
+
+    layout: NodeLayout
+    assigned: Arrangement
     free: int
-    seat_harm: int
-    harm: int
+    pod_regression: int
+    regression: int
     figures: Figures
-    friction: Friction
+    conflict_count: ConflictCount
 
     @property
-    def worth(self) -> tuple[int, Figures]:
+    def rank(self) -> tuple[int, Figures]:
         """Smaller is better."""
-        return self.harm, self.figures
+        return self.regression, self.figures
 
-    def improved(self, changes: Changes) -> "Standing | None":
-        """The standing after these changes if it is better than this one. Seats that change must fit what is then free."""
-        board, figures = self.board, self.figures
-        seats, free, taken = list(self.seats), self.free, 0
-        seat_harm, crossings, splits, moves = self.seat_harm, figures.crossings, figures.split_cores, figures.moves
+    def improved(self, changes: Changes) -> "EvaluatedLayout | None":
+        """The evaluated layout after these changes if it is better than this one. CPU sets that change must fit what is then free."""
+        layout, figures = self.layout, self.figures
+        assigned, free, taken = list(self.assigned), self.free, 0
+        pod_regression, crossings, splits, moves = (
+            self.pod_regression,
+            figures.crossings,
+            figures.split_cores,
+            figures.moves,
+        )
         concerns = False
         for index, bits in changes.items():
-            old, new = board.seat(index, seats[index]), board.seat(index, bits)
+            old, new = layout.choose_cpus(index, assigned[index]), layout.choose_cpus(index, bits)
             crossings += new.numa_nodes - old.numa_nodes
             splits += new.split_cores - old.split_cores
-            seat_harm += new.harm - old.harm
-            moves += (bits != board.now[index]) - (seats[index] != board.now[index])
-            free |= seats[index]
+            pod_regression += new.regression - old.regression
+            moves += (bits != layout.now[index]) - (assigned[index] != layout.now[index])
+            free |= assigned[index]
             taken |= bits
-            seats[index] = bits
-            concerns = concerns or index in board.concerned
-        if seat_harm > self.harm or (seat_harm == self.harm and (crossings, splits) > figures[:2]):
+            assigned[index] = bits
+            concerns = concerns or index in layout.constrained
+        if pod_regression > self.regression or (
+            pod_regression == self.regression and (crossings, splits) > figures[:2]
+        ):
             return None
-        friction = board.friction(seats) if concerns else self.friction
+        conflict_count = layout.conflict_count(assigned) if concerns else self.conflict_count
         free &= ~taken
-        block, most = board.largest_block(free)
-        made = Standing(
-            board=board,
-            seats=tuple(seats),
+        block, most = layout.largest_block(free)
+        made = EvaluatedLayout(
+            layout=layout,
+            assigned=tuple(assigned),
             free=free,
-            seat_harm=seat_harm,
-            harm=seat_harm + friction.harm + max(0, board.block_now - block) + board.overdrawn(free),
-            figures=Figures(crossings, splits, friction.total, -block, -most, moves),
-            friction=friction,
+            pod_regression=pod_regression,
+            regression=pod_regression
+            + conflict_count.regression
+            + max(0, layout.block_now - block)
+            + layout.overdrawn(free),
+            figures=Figures(crossings, splits, conflict_count.total, -block, -most, moves),
+            conflict_count=conflict_count,
         )
-        return made if made.worth < self.worth else None
+        return made if made.rank < self.rank else None
 
 
-def standing_of(board: NodeLayout, seats: Arrangement) -> Standing:
-    """A whole arrangement counted from nothing. Sizes and CPUs per NUMA node must be as the tenants need them."""
-    free, figures, friction = board.free(seats), board.figures(seats), board.friction(seats)
-    seat_harm = sum(board.seat(index, bits).harm for index, bits in enumerate(seats))
-    shrunk = max(0, board.block_now + figures.minus_block)
-    harm = seat_harm + friction.harm + shrunk + board.overdrawn(free)
-    return Standing(board, seats, free, seat_harm, harm, figures, friction)
+def evaluate(layout: NodeLayout, assigned: Arrangement) -> EvaluatedLayout:
+    """A whole arrangement counted from nothing. Sizes and CPUs per NUMA node must be as the pods need them."""
+    free, figures, conflict_count = layout.free(assigned), layout.figures(assigned), layout.conflict_count(assigned)
+    pod_regression = sum(layout.choose_cpus(index, bits).regression for index, bits in enumerate(assigned))
+    shrunk = max(0, layout.block_now + figures.minus_block)
+    regression = pod_regression + conflict_count.regression + shrunk + layout.overdrawn(free)
+    return EvaluatedLayout(layout, assigned, free, pod_regression, regression, figures, conflict_count)

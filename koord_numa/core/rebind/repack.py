@@ -1,4 +1,4 @@
-"""Everybody seated anew, as places to start a search from. Nothing here minds whether a pod is worse off: the search repairs that."""
+"""Every pod placed again, as places to start a search from. Nothing here minds whether a pod is worse off: the search repairs that."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,52 +10,52 @@ from koord_numa.core.rebind.place_pod import place
 from koord_numa.core.vocabulary import NumaAllocateStrategy
 
 
-def repackings(board: NodeLayout) -> Iterator[Arrangement]:
+def repackings(layout: NodeLayout) -> Iterator[Arrangement]:
     """
-    Everybody seated anew: in the documented order, largest first, and first those that cross no NUMA border today.
+    Every pod placed again: in the documented order, largest first, and first those that cross no NUMA border today.
 
-    Last comes what the proposal itself describes: one after the other in that order, as if they were new. Tenants whose CPUs per
+    Last comes what the proposal itself describes: one after the other in that order, as if they were new. Pods whose CPUs per
     NUMA node are fixed come before the others.
     """
-    everyone = range(len(board.tenants))
-    in_order = sorted(everyone, key=lambda i: (board.tenants[i].order, i))
-    by_size = sorted(everyone, key=lambda i: (-len(board.tenants[i].cpus), board.tenants[i].order, i))
-    keeping = sorted(by_size, key=lambda i: board.qualities_now[i].numa_nodes > 1)
+    everyone = range(len(layout.pods))
+    in_order = sorted(everyone, key=lambda i: (layout.pods[i].order, i))
+    by_size = sorted(everyone, key=lambda i: (-len(layout.pods[i].cpus), layout.pods[i].order, i))
+    keeping = sorted(by_size, key=lambda i: layout.qualities_now[i].numa_nodes > 1)
     for order in (in_order, by_size, keeping):
-        if (seats := _placed(board, _tied_first(board, order))) is not None:
-            yield seats
-    if (seats := _taken(board, _tied_first(board, in_order))) is not None:
-        yield seats
+        if (assigned := _placed(layout, _numa_bound_first(layout, order))) is not None:
+            yield assigned
+    if (assigned := _taken(layout, _numa_bound_first(layout, in_order))) is not None:
+        yield assigned
 
 
-def _tied_first(board: NodeLayout, order: list[int]) -> list[int]:
-    return sorted(order, key=lambda index: board.tenants[index].per_numa is None)
+def _numa_bound_first(layout: NodeLayout, order: list[int]) -> list[int]:
+    return sorted(order, key=lambda index: layout.pods[index].cpus_per_numa is None)
 
 
-def _placed(board: NodeLayout, order: Iterable[int]) -> Arrangement | None:
-    seats, free = [0] * len(board.tenants), board.usable
+def _placed(layout: NodeLayout, order: Iterable[int]) -> Arrangement | None:
+    assigned, free = [0] * len(layout.pods), layout.usable
     for index in order:
-        bits = place(board, seats, index, free)
+        bits = place(layout, assigned, index, free)
         if bits is None:
             return None
-        seats[index] = bits
+        assigned[index] = bits
         free &= ~bits
-    return tuple(seats)
+    return tuple(assigned)
 
 
-def _taken(board: NodeLayout, order: Iterable[int]) -> Arrangement | None:
+def _taken(layout: NodeLayout, order: Iterable[int]) -> Arrangement | None:
     """As new pods get their CPUs, the fullest NUMA node first."""
-    seats, free = [0] * len(board.tenants), board.usable
+    assigned, free = [0] * len(layout.pods), layout.usable
     for index in order:
-        tenant = board.tenants[index]
-        parts = [(free, len(tenant.cpus))]
-        if tenant.per_numa is not None:
-            parts = [(free & board.machine.numa_bits[numa], count) for numa, count in tenant.per_numa.items()]
+        pinned = layout.pods[index]
+        parts = [(free, len(pinned.cpus))]
+        if pinned.cpus_per_numa is not None:
+            parts = [(free & layout.machine.numa_bits[numa], count) for numa, count in pinned.cpus_per_numa.items()]
         for here, count in parts:
-            ask = CpuAsk(count, tenant.bind, tenant.exclusive, NumaAllocateStrategy.MOST_ALLOCATED)
-            taken = take_cpus(ask, board.machine, CpuSet(here))
+            ask = CpuAsk(count, pinned.bind, pinned.exclusive, NumaAllocateStrategy.MOST_ALLOCATED)
+            taken = take_cpus(ask, layout.machine, CpuSet(here))
             if not isinstance(taken, CpuSet):
                 return None
-            seats[index] |= taken.bits
-        free &= ~seats[index]
-    return tuple(seats)
+            assigned[index] |= taken.bits
+        free &= ~assigned[index]
+    return tuple(assigned)

@@ -1,7 +1,7 @@
 """
 Finding a better arrangement: exhaustively where a node is small, by repacking and local search where it is not.
 
-Every arrangement that leaves this module is allowed by the board: nobody worse off than today, policies kept, largest block not
+Every arrangement that leaves this module is allowed by the layout: no pod worse off than today, policies kept, largest block not
 smaller. The search is deterministic; its effort is bounded by a number of evaluations, not by a clock.
 
 A bound on work that is counted, not timed, so that the same node always gets the same plan.
@@ -16,7 +16,7 @@ from typing import Final
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.layout import Arrangement, NodeLayout
 from koord_numa.core.rebind.local_moves import LOCAL_MOVES
-from koord_numa.core.rebind.regression import Changes, Standing, standing_of
+from koord_numa.core.rebind.regression import Changes, EvaluatedLayout, evaluate
 from koord_numa.core.rebind.repack import repackings
 
 _EXHAUSTIVE: Final = 50_000
@@ -37,69 +37,69 @@ class SearchBudget:
         return True
 
 
-def better_arrangements(board: NodeLayout, effort: int = 4_000) -> list[Arrangement]:
+def better_arrangements(layout: NodeLayout, effort: int = 4_000) -> list[Arrangement]:
     """
     Allowed arrangements that improve on today, the best first.
 
     ``effort`` bounds the evaluations of the local search: 4,000 take about a quarter of a second at 384 CPUs with 60 pods.
     """
-    found = _every(board) if _is_small(board) else _local_search(board, effort)
-    return ranked(board, found, board.now)
+    found = _every(layout) if _is_small(layout) else _local_search(layout, effort)
+    return ranked(layout, found, layout.now)
 
 
-def improvements(board: NodeLayout, start: Arrangement, effort: int) -> list[Arrangement]:
+def improvements(layout: NodeLayout, start: Arrangement, effort: int) -> list[Arrangement]:
     """Allowed arrangements that small changes of this one lead to, the best first."""
-    found = (standing.seats for standing in _improvements(standing_of(board, start), SearchBudget(effort)))
-    return ranked(board, found, start)
+    found = (evaluated.assigned for evaluated in _improvements(evaluate(layout, start), SearchBudget(effort)))
+    return ranked(layout, found, start)
 
 
-def ranked(board: NodeLayout, found: Iterable[Arrangement], start: Arrangement) -> list[Arrangement]:
+def ranked(layout: NodeLayout, found: Iterable[Arrangement], start: Arrangement) -> list[Arrangement]:
     """Those that are better than ``start`` by more than the number of moves, the best first."""
-    figures = board.figures(start)[:-1]
-    return sorted({a for a in found if board.figures(a)[:-1] < figures}, key=lambda a: (board.figures(a), a))
+    figures = layout.figures(start)[:-1]
+    return sorted({a for a in found if layout.figures(a)[:-1] < figures}, key=lambda a: (layout.figures(a), a))
 
 
-def _is_small(board: NodeLayout) -> bool:
-    number, left = 1, board.usable.bit_count()
-    for tenant in board.tenants:
-        number *= comb(left, len(tenant.cpus))
-        left -= len(tenant.cpus)
+def _is_small(layout: NodeLayout) -> bool:
+    number, left = 1, layout.usable.bit_count()
+    for pinned in layout.pods:
+        number *= comb(left, len(pinned.cpus))
+        left -= len(pinned.cpus)
         if number > _EXHAUSTIVE:
             return False
     return True
 
 
-def _every(board: NodeLayout) -> Iterator[Arrangement]:
-    """All allowed arrangements that are as good as the best so far, cut off where a tenant alone would be worse off."""
-    best = board.figures_now
+def _every(layout: NodeLayout) -> Iterator[Arrangement]:
+    """All allowed arrangements that are as good as the best so far, cut off where a pod alone would be worse off."""
+    best = layout.figures_now
 
     def extend(chosen: Arrangement, free: int) -> Iterator[Arrangement]:
         nonlocal best
         index = len(chosen)
-        if index == len(board.tenants):
-            if (figures := board.figures(chosen)) <= best and board.allows(chosen):
+        if index == len(layout.pods):
+            if (figures := layout.figures(chosen)) <= best and layout.allows(chosen):
                 best = figures
                 yield chosen
             return
-        for cpus in combinations(CpuSet(free), len(board.tenants[index].cpus)):
+        for cpus in combinations(CpuSet(free), len(layout.pods[index].cpus)):
             bits = sum(1 << cpu for cpu in cpus)
-            if board.tolerates(index, bits):
+            if layout.tolerates(index, bits):
                 yield from extend((*chosen, bits), free & ~bits)
 
-    return extend((), board.usable)
+    return extend((), layout.usable)
 
 
-def _local_search(board: NodeLayout, budget: int) -> Iterator[Arrangement]:
+def _local_search(layout: NodeLayout, budget: int) -> Iterator[Arrangement]:
     """Improve today's arrangement, and full repackings in several orders, step by step; the most promising start first."""
-    starts = {board.now, *repackings(board)}
+    starts = {layout.now, *repackings(layout)}
     effort = SearchBudget(budget)
-    for start in sorted((standing_of(board, seats) for seats in starts), key=lambda s: (s.worth, s.seats)):
-        for standing in _improvements(start, effort):
-            if not standing.harm:
-                yield standing.seats
+    for start in sorted((evaluate(layout, assigned) for assigned in starts), key=lambda s: (s.rank, s.assigned)):
+        for evaluated in _improvements(start, effort):
+            if not evaluated.regression:
+                yield evaluated.assigned
 
 
-def _improvements(start: Standing, effort: SearchBudget) -> Iterator[Standing]:
+def _improvements(start: EvaluatedLayout, effort: SearchBudget) -> Iterator[EvaluatedLayout]:
     """Apply whatever improves, way by way, until a whole round changes nothing or the effort is spent."""
     current, improved = start, True
     yield start
@@ -115,7 +115,7 @@ def _improvements(start: Standing, effort: SearchBudget) -> Iterator[Standing]:
             return
 
 
-def _first_better(current: Standing, changes: Iterator[Changes], effort: SearchBudget) -> Standing | None:
+def _first_better(current: EvaluatedLayout, changes: Iterator[Changes], effort: SearchBudget) -> EvaluatedLayout | None:
     for change in changes:
         if not effort.spend():
             return None

@@ -70,7 +70,7 @@ class RebindContext:
         self.started = started
         self.ends = self.outside.clock() + started + self.request.deadline - self.ports.wall()
 
-    def board(self) -> NodeLayout | str:
+    def layout(self) -> NodeLayout | str:
         """The node as it is known now, or why it cannot be repacked."""
         return layout_of_node(self.state, self.request.node, self.engine.settings)
 
@@ -80,7 +80,7 @@ class RebindContext:
             raise NotLeader("the lease is not held any more")
 
     def may_go_on(self) -> None:
-        """Raises ``NotLeader``, and ``Stopped`` after the deadline or when nobody wants the rebind any more."""
+        """Raises ``NotLeader``, and ``Stopped`` after the deadline or when no pod wants the rebind any more."""
         self.must_lead()
         if not self.wanted():
             raise Stopped("the RebindResource was deleted")

@@ -2,7 +2,7 @@
 Where RebindResources come in: each is worked on once, those of one node one after the other, oldest first, and only by the leader.
 
 Level-based: it is told what exists, as often as anyone likes. A rebind that ends because the lease was lost is begun again when this
-replica leads again and nobody else has ended it.
+replica leads again and no pod else has ended it.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ IDLE_SECONDS: Final = 0.2
 
 
 class RebindController:
-    """``run`` works on what ``observe_rebind`` brings. A bug in one rebind ends the handle: the process is to be restarted."""
+    """``run`` works on what ``observe_rebind`` brings. A bug in one rebind ends the controller: the process is to be restarted."""
 
     def __init__(self, engine: Scheduler, ports: RebindPorts) -> None:
         self._engine = engine
@@ -93,7 +93,7 @@ class RebindController:
             if uid in self._known:
                 self._ended[uid] = request.generation
         except NotLeader:
-            pass  # whoever leads next goes on
+            pass  # a pod that leads next goes on
         finally:
             self._under_way.discard(uid)
             if self._last.get(request.node) is asyncio.current_task():

@@ -16,7 +16,7 @@ from typing import Final
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.plan import Move
-from koord_numa.core.rebind_request import Seat
+from koord_numa.core.rebind_request import PodRevision
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.engine.rebind.context import RebindContext, Stopped
 from koord_numa.engine.rebind.snapshot import obstacle
@@ -25,17 +25,17 @@ from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, U
 LOOK_SECONDS: Final = 0.02
 """Between looks at the cluster state: what is waited for comes by watch, usually within milliseconds."""
 
-DOUBTFUL: Final = 3
+UNKNOWN_AFTER: Final = 3
 """After so many tries to settle a lost answer, people are told that the outcome is unknown for now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Takes the steps of one plan. ``doubt`` tells people that the outcome of a step is not known yet."""
+    """Takes the steps of one plan. ``report_unknown`` tells people that the outcome of a step is not known yet."""
 
-    errand: RebindContext
+    context: RebindContext
     planned: NodeLayout
-    doubt: Callable[[str], Awaitable[None]]
+    report_unknown: Callable[[str], Awaitable[None]]
 
     async def take(self, move: Move) -> None:
         """
@@ -43,19 +43,19 @@ class Moves:
 
         Raises ``Stopped`` with the reason when the step was not taken and never will be, ``NotLeader`` when the lease is lost.
         """
-        self.errand.may_go_on()
-        if why := obstacle(self.errand.board(), self.planned, move):
+        self.context.may_go_on()
+        if why := obstacle(self.context.layout(), self.planned, move):
             raise Stopped(why)
         await self._write(move)
-        await until_shown(self.errand, move.pod, move.after)
+        await until_shown(self.context, move.pod, move.after)
 
     async def _write(self, move: Move) -> None:
         unsettled = 0
         for attempt in count(1):
             if unsettled:
-                self.errand.must_lead()
+                self.context.must_lead()
             else:
-                self.errand.may_go_on()
+                self.context.may_go_on()
             try:
                 await self._try(move)
                 return
@@ -69,34 +69,36 @@ class Moves:
                 problem, unsettled = error, unsettled + 1
             except ClusterError as error:
                 problem, unsettled = error, unsettled + (unsettled > 0)
-            if unsettled == DOUBTFUL:
-                await self.doubt(f"the API server does not say whether pod {move.pod} got CPUs {move.after}: {problem}")
-            await self.errand.pause(attempt, problem)
+            if unsettled == UNKNOWN_AFTER:
+                await self.report_unknown(
+                    f"the API server does not say whether pod {move.pod} got CPUs {move.after}: {problem}"
+                )
+            await self.context.pause(attempt, problem)
 
     async def _try(self, move: Move) -> None:
-        writer = self.errand.ports.writer
-        seat = await writer.read_seat(move.pod)
-        held = seat.pod.assignment.cpus if seat.pod.assignment else CpuSet()
+        writer = self.context.ports.writer
+        revision = await writer.read_pod(move.pod)
+        held = revision.pod.assignment.cpus if revision.pod.assignment else CpuSet()
         if held == move.after:
             return  # an earlier try had arrived
-        known = self.errand.state.pod(move.pod.uid)
-        if held != move.before or known is None or not _is_same(seat, known):
+        known = self.context.state.pod(move.pod.uid)
+        if held != move.before or known is None or not _is_same(revision, known):
             raise Stopped(f"pod {move.pod} was changed by somebody else")
-        await writer.reseat(seat, move.after)
+        await writer.patch_cpus(revision, move.after)
 
 
-async def until_shown(errand: RebindContext, pod: PodKey, cpus: CpuSet) -> None:
+async def until_shown(context: RebindContext, pod: PodKey, cpus: CpuSet) -> None:
     """
     Wait until our own watch shows the pod with these CPUs, or gone.
 
-    When it takes long, somebody may have changed the pod again: then it is enough that we know it as the API server does.
+    When it takes long, a pod may have changed the pod again: then it is enough that we know it as the API server does.
     """
-    since = errand.outside.clock()
-    while not _is_shown(errand.state.pod(pod.uid), cpus):
-        await errand.outside.sleep(LOOK_SECONDS)
-        if errand.outside.clock() - since >= errand.engine.settings.settle_seconds:
-            since = errand.outside.clock()
-            if await _is_up_to_date(errand, pod):
+    since = context.outside.clock()
+    while not _is_shown(context.state.pod(pod.uid), cpus):
+        await context.outside.sleep(LOOK_SECONDS)
+        if context.outside.clock() - since >= context.engine.settings.settle_seconds:
+            since = context.outside.clock()
+            if await _is_up_to_date(context, pod):
                 return
 
 
@@ -104,18 +106,18 @@ def _is_shown(known: Pod | None, cpus: CpuSet) -> bool:
     return known is None or (known.assignment is not None and known.assignment.cpus == cpus)
 
 
-async def _is_up_to_date(errand: RebindContext, pod: PodKey) -> bool:
+async def _is_up_to_date(context: RebindContext, pod: PodKey) -> bool:
     try:
-        seat = await errand.ports.writer.read_seat(pod)
+        revision = await context.ports.writer.read_pod(pod)
     except ClusterError:
         return False  # also when it is gone: the watch will say so
-    known = errand.state.pod(pod.uid)
-    return known is not None and known.resource_version == seat.pod.resource_version
+    known = context.state.pod(pod.uid)
+    return known is not None and known.resource_version == revision.pod.resource_version
 
 
-def _is_same(seat: Seat, known: Pod) -> bool:
+def _is_same(revision: PodRevision, known: Pod) -> bool:
     """Is everything that the plan relied on as it was?"""
-    pod = seat.pod
+    pod = revision.pod
     return (pod.node, pod.request.bind, pod.deleting, pod.finished, pod.problem) == (
         known.node,
         known.request.bind,

@@ -28,24 +28,24 @@ Outcome = tuple[RebindPhase, str]
 class RebindReconciler:
     """Works on one RebindResource."""
 
-    def __init__(self, errand: RebindContext) -> None:
-        self._errand = errand
-        self._story = RebindStatusReport(errand)
+    def __init__(self, context: RebindContext) -> None:
+        self._context = context
+        self._report = RebindStatusReport(context)
 
     async def wait(self) -> None:
         """Say that it waits for its turn. Raises ``NotLeader``."""
-        other = f"waits until another rebind of node {self._errand.request.node} has ended"
+        other = f"waits until another rebind of node {self._context.request.node} has ended"
         await self._tell(RebindPhase.PENDING, other)
 
     async def run(self) -> None:
         """Do what is asked, from where the objects say that it stands. Raises ``NotLeader``; then the objects say how far it came."""
-        errand = self._errand
+        context = self._context
         seen = await self._look()
         if seen is None or seen.is_answered or seen.deleting:
             return
-        errand.request = seen
+        context.request = seen
         resumes = seen.started and not seen.settled and seen.observed_generation == seen.generation
-        errand.begin(seen.started if resumes else errand.ports.wall())
+        context.begin(seen.started if resumes else context.ports.wall())
         if seen.problem:
             await self._end((RebindPhase.FAILED, seen.problem))
             return
@@ -56,18 +56,18 @@ class RebindReconciler:
     async def _look(self) -> RebindRequest | None:
         """The RebindResource as it is: our watch may be behind what an earlier leader wrote. ``None`` when it is gone."""
         for attempt in count(1):
-            self._errand.must_lead()
+            self._context.must_lead()
             try:
-                return await self._errand.ports.writer.read_rebind(self._errand.request)
+                return await self._context.ports.writer.read_rebind(self._context.request)
             except Gone:
                 return None
             except ClusterError as error:
-                await self._errand.pause(attempt, error)
+                await self._context.pause(attempt, error)
         raise AssertionError("counting never ends")
 
     async def _locked(self) -> Outcome:
         """Nothing is placed on the node meanwhile; every step that was taken is in the ledger before it is unlocked."""
-        engine, request = self._errand.engine, self._errand.request
+        engine, request = self._context.engine, self._context.request
         engine.lock_node(request.node, f"RebindResource {request.name}")
         try:
             return await self._stoppable()
@@ -78,61 +78,63 @@ class RebindReconciler:
         try:
             return await self._plan_and_move()
         except Stopped as stop:
-            return RebindPhase.FAILED, self._story.stopped(str(stop))
+            return RebindPhase.FAILED, self._report.stopped(str(stop))
 
     async def _plan_and_move(self) -> Outcome:
-        errand, story = self._errand, self._story
+        context, report = self._context, self._report
         await self._until_quiet()
-        board = errand.board()
-        if isinstance(board, str):
-            raise Stopped(board)
-        # A second of arithmetic on large nodes: beside the event loop, on a board that nobody else sees.
-        story.plan = plan = await asyncio.to_thread(plan_rebind, board)
-        errand.may_go_on()
+        layout = context.layout()
+        if isinstance(layout, str):
+            raise Stopped(layout)
+        # A second of arithmetic on large nodes: beside the event loop, on a layout that no pod else sees.
+        report.plan = plan = await asyncio.to_thread(plan_rebind, layout)
+        context.may_go_on()
         if not plan:
-            story.after = plan.before
-            return RebindPhase.SUCCEED, story.idle(plan)
-        if errand.request.dry_run:
-            story.after = plan.after
-            return RebindPhase.SUCCEED, story.outcome(plan.before, plan.after)
-        return await self._move(board, plan)
+            report.after = plan.before
+            return RebindPhase.SUCCEED, report.nothing_to_move(plan)
+        if context.request.dry_run:
+            report.after = plan.after
+            return RebindPhase.SUCCEED, report.outcome(plan.before, plan.after)
+        return await self._move(layout, plan)
 
-    async def _move(self, board: NodeLayout, plan: RebindPlan) -> Outcome:
-        errand, story = self._errand, self._story
+    async def _move(self, layout: NodeLayout, plan: RebindPlan) -> Outcome:
+        context, report = self._context, self._report
         await self._tell(RebindPhase.PENDING, f"pods are moved in {len(plan.moves)} steps")
-        steps = Moves(errand, board, self._doubt)
+        steps = Moves(context, layout, self._report_unknown)
         try:
             for move in plan.moves:
                 await steps.take(move)
-                story.done.append(move)
-                why = f"CPUs {move.before} became {move.after} by RebindResource {errand.request.name}"
-                errand.ports.recorder.event(move.pod, warning=False, reason="CPUsRebound", message=why)
+                report.done.append(move)
+                why = f"CPUs {move.before} became {move.after} by RebindResource {context.request.name}"
+                context.ports.recorder.event(move.pod, warning=False, reason="CPUsRebound", message=why)
         finally:
-            now = errand.board()
-            story.after = None if isinstance(now, str) else node_figures(now, now.now)
-        return RebindPhase.SUCCEED, story.outcome(plan.before, story.after or plan.after)
+            now = context.layout()
+            report.after = None if isinstance(now, str) else node_figures(now, now.now)
+        return RebindPhase.SUCCEED, report.outcome(plan.before, report.after or plan.after)
 
     async def _until_quiet(self) -> None:
         """Placements on the node that are not confirmed yet would be missing in the plan."""
-        errand = self._errand
-        errand.may_go_on()
-        while any(held.placement.node == errand.request.node for held in errand.state.assumed.values()):
-            await errand.outside.sleep(LOOK_SECONDS)
-            errand.may_go_on()
+        context = self._context
+        context.may_go_on()
+        while any(held.placement.node == context.request.node for held in context.state.assumed.values()):
+            await context.outside.sleep(LOOK_SECONDS)
+            context.may_go_on()
 
-    async def _doubt(self, why: str) -> None:
-        self._errand.must_lead()
-        await self._errand.try_to_tell(self._story.answer(RebindPhase.UNKNOWN, self._story.stopped(why)), attempt=1)
+    async def _report_unknown(self, why: str) -> None:
+        self._context.must_lead()
+        await self._context.try_to_tell(self._report.answer(RebindPhase.UNKNOWN, self._report.stopped(why)), attempt=1)
 
     async def _end(self, outcome: Outcome) -> None:
         phase, reason = outcome
         await self._tell(phase, reason)
         failed = phase is RebindPhase.FAILED
         self._event("RebindFailed" if failed else "RebindSucceeded", reason, warning=failed)
-        log.info("RebindResource %s: %s: %s", self._errand.request.name, phase.value, reason)
+        log.info("RebindResource %s: %s: %s", self._context.request.name, phase.value, reason)
 
     async def _tell(self, phase: RebindPhase, reason: str) -> None:
-        await self._errand.tell(self._story.answer(phase, reason))
+        await self._context.tell(self._report.answer(phase, reason))
 
     def _event(self, reason: str, message: str, *, warning: bool = False) -> None:
-        self._errand.ports.recorder.rebind_event(self._errand.request, warning=warning, reason=reason, message=message)
+        self._context.ports.recorder.rebind_event(
+            self._context.request, warning=warning, reason=reason, message=message
+        )

@@ -1,10 +1,10 @@
-"""A node of the cluster state as a board to repack, or why it cannot be repacked. It changes nothing."""
+"""A node of the cluster state as a layout to repack, or why it cannot be repacked. It changes nothing."""
 
 from dataclasses import replace
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import inventory
-from koord_numa.core.rebind.from_ledger import Defaults, survey
+from koord_numa.core.rebind.from_ledger import Defaults, layout_of_ledger
 from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.pinned_pod import PinnedPod
 from koord_numa.core.rebind.plan import Move
@@ -17,7 +17,7 @@ from koord_numa.settings import Settings
 
 
 def layout_of_node(state: Cache, name: str, settings: Settings) -> NodeLayout | str:
-    """The board of a node whose CPUs are ours to give, or a sentence that says why there is none."""
+    """The layout of a node whose CPUs are ours to give, or a sentence that says why there is none."""
     record = state.nodes.get(name)
     if record is None or record.node is None:
         return f"there is no node {name}"
@@ -37,14 +37,14 @@ def layout_of_node(state: Cache, name: str, settings: Settings) -> NodeLayout | 
         return f"node {name} publishes no CPU topology"
     profile = settings.profiles[0]
     defaults = Defaults(profile.default_cpu_bind_policy, profile.single_numa_node_exclusive)
-    return survey(offer, record.booked, _settled(record, settings.scheduler_names), defaults)
+    return layout_of_ledger(offer, record.booked, _fixed_pods(record, settings.scheduler_names), defaults)
 
 
-def _settled(record: NodeInfo, ours: tuple[str, ...]) -> frozenset[str]:
+def _fixed_pods(record: NodeInfo, ours: tuple[str, ...]) -> frozenset[str]:
     """
     Pods that a rebind leaves alone: other schedulers', malformed ones, those that leave or were not seen bound yet.
 
-    So too the room kept for pods that wait for others to leave: it is where they are to be, and nobody else may be moved there.
+    So too the room kept for pods that wait for others to leave: it is where they are to be, and no pod else may be moved there.
     """
     staying = {uid for uid, pod in record.pods.items() if not _may_move(pod, ours)}
     return frozenset(staying.union(uid for uid in record.nominees if uid not in record.pods))
@@ -60,31 +60,36 @@ def obstacle(now: NodeLayout | str, planned: NodeLayout, move: Move) -> str:
         return now
     if now.machine != planned.machine:
         return "the CPUs of the node have changed"
-    index = next((index for index, tenant in enumerate(now.tenants) if tenant.pod == move.pod), None)
+    index = next((index for index, pinned in enumerate(now.pods) if pinned.key == move.pod), None)
     if index is None:
         return f"pod {move.pod} is gone or may no longer be moved"
-    if now.tenants[index] != _expected(planned, move):
+    if now.pods[index] != _expected(planned, move):
         return f"pod {move.pod} was changed by somebody else"
     taken = move.after - CpuSet(now.free(now.now)) - move.before
     if taken:
         return f"CPUs {taken} were given to somebody else, or are kept for somebody"
-    seats = [*now.now[:index], move.after.bits, *now.now[index + 1 :]]
-    if _roomy(now, planned).overdrawn(now.free(seats)) or _as_it_was(now, planned).friction(seats).harm:
+    assigned = [*now.now[:index], move.after.bits, *now.now[index + 1 :]]
+    if (
+        _with_planned_overdraft(now, planned).overdrawn(now.free(assigned))
+        or _with_planned_cpus(now, planned).conflict_count(assigned).regression
+    ):
         return f"pods that came meanwhile leave no room for {move.pod} on CPUs {move.after}"
     return ""
 
 
-def _roomy(now: NodeLayout, planned: NodeLayout) -> NodeLayout:
+def _with_planned_overdraft(now: NodeLayout, planned: NodeLayout) -> NodeLayout:
     """The node as it is, where what was overdrawn when the plan was made may be so again: a step may use what others gained."""
-    return replace(now, room={numa: limit + planned.overdraft.get(numa, 0) for numa, limit in now.room.items()})
+    return replace(
+        now, cpu_limit={numa: limit + planned.overdraft.get(numa, 0) for numa, limit in now.cpu_limit.items()}
+    )
 
 
-def _as_it_was(now: NodeLayout, planned: NodeLayout) -> NodeLayout:
-    """Who is there now, where they were when the plan was made: nobody's conflicts may be more than they were then."""
-    former = {tenant.pod: tenant.cpus for tenant in planned.tenants}
-    return replace(now, tenants=tuple(replace(t, cpus=former.get(t.pod, t.cpus)) for t in now.tenants))
+def _with_planned_cpus(now: NodeLayout, planned: NodeLayout) -> NodeLayout:
+    """Who is there now, where they were when the plan was made: no pod's conflicts may be more than they were then."""
+    former = {pinned.key: pinned.cpus for pinned in planned.pods}
+    return replace(now, pods=tuple(replace(t, cpus=former.get(t.key, t.cpus)) for t in now.pods))
 
 
 def _expected(planned: NodeLayout, move: Move) -> PinnedPod:
-    tenant = next(tenant for tenant in planned.tenants if tenant.pod == move.pod)
-    return replace(tenant, cpus=move.before)
+    pinned = next(pinned for pinned in planned.pods if pinned.key == move.pod)
+    return replace(pinned, cpus=move.before)

@@ -1,4 +1,4 @@
-"""How one rebind goes, in the words of its status. It asks nobody and decides nothing."""
+"""How one rebind goes, in the words of its status. It asks no pod and decides nothing."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,33 +14,33 @@ from koord_numa.engine.rebind.context import RebindContext
 class RebindStatusReport:
     """What was planned, what was done, and the node's figures as far as they are known."""
 
-    errand: RebindContext
+    context: RebindContext
     plan: RebindPlan | None = None
     done: list[Move] = field(default_factory=list)
     after: NodeFigures | None = None
 
     def answer(self, phase: RebindPhase, reason: str) -> RebindAnswer:
         """The status at this moment."""
-        errand, plan = self.errand, self.plan
+        context, plan = self.context, self.plan
         return RebindAnswer(
             phase=phase,
             reason=reason,
-            time=time_of_day(errand.ports.wall()),
-            generation=errand.request.generation,
-            plan=net(plan.moves) if plan else (),
-            result=net(self.done),
+            time=time_of_day(context.ports.wall()),
+            generation=context.request.generation,
+            plan=net_moves(plan.moves) if plan else (),
+            result=net_moves(self.done),
             steps=len(plan.moves) if plan else 0,
             stuck=() if plan is None else tuple(map(str, plan.dropped)),
             before=None if plan is None else plan.before,
             after=self.after,
-            started=time_of_day(errand.started) if errand.started else "",
+            started=time_of_day(context.started) if context.started else "",
         )
 
     def outcome(self, before: NodeFigures, after: NodeFigures) -> str:
         """``2 pods moved in 3 steps: NUMA-crossing pods 2 → 0, …``; in a dry run what would be."""
-        dry = self.errand.request.dry_run
+        dry = self.context.request.dry_run
         moves = self.plan.moves if dry and self.plan is not None else self.done
-        pods = _counted(len(net(moves)), "pod")
+        pods = _counted(len(net_moves(moves)), "pod")
         verb = "would move" if dry else "moved"
         text = (
             f"{pods} {verb} in {_counted(len(moves), 'step')}{': ' if before != after else ''}{compared(before, after)}"
@@ -49,8 +49,8 @@ class RebindStatusReport:
             text += f"; no spare CPUs to move {_counted(len(self.plan.dropped), 'more pod')}"
         return text
 
-    def idle(self, plan: RebindPlan) -> str:
-        """Why nobody is moved."""
+    def nothing_to_move(self, plan: RebindPlan) -> str:
+        """Why no pod is moved."""
         if not plan.dropped:
             return "nothing to improve"
         return f"nothing can be improved without spare CPUs to move {_counted(len(plan.dropped), 'pod')}"
@@ -62,7 +62,7 @@ class RebindStatusReport:
         return f"stopped after {len(self.done)} of {_counted(len(self.plan.moves), 'step')}: {why}"
 
 
-def net(moves: Iterable[Move]) -> tuple[RebindMove, ...]:
+def net_moves(moves: Iterable[Move]) -> tuple[RebindMove, ...]:
     """Pod by pod where it was first and where it is last, in the order in which pods first moved."""
     first: dict[PodKey, Move] = {}
     last: dict[PodKey, Move] = {}

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from koord_numa.core.allocate import AllocateOptions, allocate
 from koord_numa.core.allocation.grant import CpuGrant, place
-from koord_numa.core.allocation.numa_offers import CpuBinding, Need, offers
-from koord_numa.core.allocation.numa_selection import elect, hints
+from koord_numa.core.allocation.numa_offers import CpuBinding, NumaRequest, offers
+from koord_numa.core.allocation.numa_selection import hints, select_numa_nodes
 from koord_numa.core.cpus.core_shapes import has_shape
 from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
 from koord_numa.core.cpuset import CpuSet
@@ -174,7 +174,7 @@ def test_a_pod_that_leaves_gives_everything_back(
 def test_the_largest_that_fits_does_fit(where: Inventory, requests: list[PodRequest], request: PodRequest) -> None:
     ledger = filled(where, requests, AllocateOptions())
     answer = allocate(request, where, ledger, AllocateOptions())
-    if not isinstance(answer, Rejection) or not answer.largest or ledger.loose:
+    if not isinstance(answer, Rejection) or not answer.largest or ledger.unplaced:
         return
     assert answer.reason is Reason.NUMA_AFFINITY
     amounts = dict(answer.largest)
@@ -229,7 +229,7 @@ def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
         "memory": data.draw(st.sampled_from([0, GI, 9 * GI])),
         "nvidia.com/gpu": data.draw(st.integers(0, 2)),
     }
-    need = Need(
+    need = NumaRequest(
         amounts={name: amount for name, amount in wanted.items() if amount},
         binding=binding if cpu else None,
         policy=data.draw(st.sampled_from(POLICIES)),
@@ -240,7 +240,7 @@ def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
     room = offers(need, accounts(where, ledger, NumaAccounting(accounting)), cpu_occupancy(ledger))
     exclusivity = Exclusivity(data.draw(st.sampled_from(list(NumaExclusive))), numa_occupancy(ledger, where.machine))
     merged = decide_koordinator(need.policy, [hints(need, room, exclusivity)], room.mask, exclusivity)
-    elected = elect(need, room, exclusivity)
+    elected = select_numa_nodes(need, room, exclusivity)
     assert elected.admitted == merged.admitted
     if merged.admitted:
         assert elected.hint == merged.hint

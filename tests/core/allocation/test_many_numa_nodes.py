@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from koord_numa.core.allocate import AllocateOptions, allocate
 from koord_numa.core.allocation import numa_selection as affinity
-from koord_numa.core.allocation.numa_offers import Need, offers
+from koord_numa.core.allocation.numa_offers import NumaRequest, offers
 from koord_numa.core.allocation.numa_selection import NumaSets, preferred
 from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.cpus.exclusivity import cpu_occupancy
@@ -38,7 +38,7 @@ def uneven(free: list[tuple[int, int]]) -> Inventory:
 @settings(max_examples=100)
 def test_a_searched_set_is_as_narrow_as_any(free: list[tuple[int, int]], cpus: int, memory: int) -> None:
     """With no lists at all, the search finds a set exactly when going through all of them does, and one as narrow."""
-    need = Need({"cpu": 1000 * cpus, **({"memory": memory} if memory else {})}, policy=RESTRICTED)
+    need = NumaRequest({"cpu": 1000 * cpus, **({"memory": memory} if memory else {})}, policy=RESTRICTED)
     room = offers(need, accounts(uneven(free), Ledger()), cpu_occupancy(Ledger()))
     sets = NumaSets(need, room)
     sizes = [

@@ -5,10 +5,10 @@ from random import Random
 
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.rebind.exclusivity import Settled
+from koord_numa.core.rebind.exclusivity import FixedPods
 from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.pinned_pod import PinnedPod
-from koord_numa.core.rebind.plan import reallocation_order, tenants_board
+from koord_numa.core.rebind.plan import layout_of_pods, reallocation_order
 from koord_numa.core.request import PodKey
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaExclusive, QosClass
 from tests.machines import machine
@@ -19,7 +19,7 @@ SHAPES = ("1x2x4x2", "2x1x8x2", "2x2x8x2", "2x2x4x1", "2x4x8x2", "2x2x16x1", "2x
 FULL, SPREAD = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS
 
 
-def tenant(
+def pinned(
     name: str,
     cpus: str,
     bind: CpuBindPolicy = FULL,
@@ -30,16 +30,18 @@ def tenant(
 ) -> PinnedPod:
     """A pod on these CPUs; ``fixed_on`` ties it to the NUMA nodes it sits on."""
     held = CpuSet.parse(cpus)
-    per_numa = None
+    cpus_per_numa = None
     if fixed_on is not None:
-        per_numa = {n: (held.bits & bits).bit_count() for n, bits in fixed_on.numa_bits.items() if held.bits & bits}
+        cpus_per_numa = {
+            n: (held.bits & bits).bit_count() for n, bits in fixed_on.numa_bits.items() if held.bits & bits
+        }
     order = reallocation_order(QosClass.LSR, required=required, count=len(held), created=0.0, uid=name)
-    return PinnedPod(PodKey("default", name, name), held, bind, required, exclusive, per_numa, order)
+    return PinnedPod(PodKey("default", name, name), held, bind, required, exclusive, cpus_per_numa, order)
 
 
-def board(shape: str, *tenants: PinnedPod, fixed: str = "", room: dict[int, int] | None = None) -> NodeLayout:
+def layout(shape: str, *pods: PinnedPod, fixed: str = "", cpu_limit: dict[int, int] | None = None) -> NodeLayout:
     """A node of this shape."""
-    return tenants_board(machine(shape), tenants, CpuSet.parse(fixed), room)
+    return layout_of_pods(machine(shape), pods, CpuSet.parse(fixed), cpu_limit)
 
 
 def fragmented(seed: int) -> NodeLayout:
@@ -50,7 +52,7 @@ def fragmented(seed: int) -> NodeLayout:
     free = [cpu.id for cpu in host.cpus]
     rng.shuffle(free)
     budget = int(len(free) * rng.choice([0.6, 0.75, 0.85, 0.95]))
-    tenants: list[PinnedPod] = []
+    pods: list[PinnedPod] = []
     for index in range(rng.randint(3, max(4, min(60, len(free) // 5)))):
         count = rng.choice([1, 2, 2, 4, 4, 6, 8, 12, 16])
         if count > budget:
@@ -62,8 +64,8 @@ def fragmented(seed: int) -> NodeLayout:
             start = rng.randrange(len(ascending) - count + 1)
             cpus = ascending[start : start + count]
         free = [cpu for cpu in free if cpu not in cpus]
-        tenants.append(_tenant(rng, index, CpuSet.of(cpus), host))
-    return tenants_board(host, tenants, EMPTY)
+        pods.append(_pinned_pod(rng, index, CpuSet.of(cpus), host))
+    return layout_of_pods(host, pods, EMPTY)
 
 
 def beset(seed: int) -> NodeLayout:
@@ -71,26 +73,26 @@ def beset(seed: int) -> NodeLayout:
     node, rng = fragmented(seed), Random(seed)
     free = list(CpuSet(node.free(node.now)))
     fixed = CpuSet.of(rng.sample(free, len(free) // 4))
-    held = {n: sum((t.cpus.bits & b).bit_count() for t in node.tenants) for n, b in node.machine.numa_bits.items()}
-    room = {numa: rng.randint(count // 2, count + 8) for numa, count in held.items() if rng.random() < 0.7}
+    held = {n: sum((t.cpus.bits & b).bit_count() for t in node.pods) for n, b in node.machine.numa_bits.items()}
+    cpu_limit = {numa: rng.randint(count // 2, count + 8) for numa, count in held.items() if rng.random() < 0.7}
     wishes = [NumaExclusive.NONE] * 3 + [NumaExclusive.PREFERRED, NumaExclusive.REQUIRED]
-    tenants = tuple(replace(one, apart=rng.choice(wishes)) for one in node.tenants)
+    pods = tuple(replace(one, numa_exclusive=rng.choice(wishes)) for one in node.pods)
     masks = [rng.choice([0, 0, 1 << numa]) for numa in node.machine.numa_ids]
-    settled = Settled(*(sum(rng.sample(masks, len(masks) // 2)) for _ in range(4)))
-    return replace(node, tenants=tenants, fixed=fixed, room=room, settled=settled)
+    fixed_pods = FixedPods(*(sum(rng.sample(masks, len(masks) // 2)) for _ in range(4)))
+    return replace(node, pods=pods, fixed=fixed, cpu_limit=cpu_limit, fixed_pods=fixed_pods)
 
 
-def _tenant(rng: Random, index: int, cpus: CpuSet, host: CpuTopology) -> PinnedPod:
+def _pinned_pod(rng: Random, index: int, cpus: CpuSet, host: CpuTopology) -> PinnedPod:
     bind = rng.choice([FULL, FULL, SPREAD])
     exclusive = rng.choice(
         [CpuExclusivePolicy.NONE] * 6 + [CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE_LEVEL]
     )
     required = rng.random() < 0.3
-    per_numa = None
+    cpus_per_numa = None
     if rng.random() < 0.2:
-        per_numa = {n: (cpus.bits & b).bit_count() for n, b in host.numa_bits.items() if cpus.bits & b}
+        cpus_per_numa = {n: (cpus.bits & b).bit_count() for n, b in host.numa_bits.items() if cpus.bits & b}
     qos = rng.choice([QosClass.LSE, QosClass.LSR])
     order = reallocation_order(qos, required=required, count=len(cpus), created=float(index), uid=f"uid-{index}")
     return PinnedPod(
-        PodKey("default", f"pod-{index}", f"uid-{index}"), cpus, bind, required, exclusive, per_numa, order
+        PodKey("default", f"pod-{index}", f"uid-{index}"), cpus, bind, required, exclusive, cpus_per_numa, order
     )

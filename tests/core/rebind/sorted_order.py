@@ -1,4 +1,4 @@
-"""What the proposal describes, as a yardstick: everybody reallocated one after the other on the emptied node, whoever suffers."""
+"""What the proposal describes, as a yardstick: every pod reallocated one after the other on the emptied node, a pod that suffers."""
 
 from collections.abc import Iterable
 
@@ -11,62 +11,62 @@ from koord_numa.core.vocabulary import NumaAllocateStrategy
 
 def in_sorted_order(node: NodeLayout) -> Arrangement | None:
     """
-    Everybody anew in the documented order, which is that of the board's tenants; ``None`` when somebody gets nothing.
+    Every pod again in the documented order, which is that of the layout's pods; ``None`` when a pod gets nothing.
 
     Where that fails because others took what a pod is tied to, the tied ones come first.
     """
-    everyone = range(len(node.tenants))
-    tied_first = sorted(everyone, key=lambda index: node.tenants[index].per_numa is None)
+    everyone = range(len(node.pods))
+    tied_first = sorted(everyone, key=lambda index: node.pods[index].cpus_per_numa is None)
     return _reallocated(node, everyone) or _reallocated(node, tied_first)
 
 
 def _reallocated(node: NodeLayout, order: Iterable[int]) -> Arrangement | None:
-    free, seats = node.usable, [0] * len(node.tenants)
+    free, assigned = node.usable, [0] * len(node.pods)
     for index in order:
-        one = node.tenants[index]
+        one = node.pods[index]
         places = [(free, len(one.cpus))]
-        if one.per_numa is not None:
-            places = [(free & node.machine.numa_bits[numa], count) for numa, count in one.per_numa.items()]
+        if one.cpus_per_numa is not None:
+            places = [(free & node.machine.numa_bits[numa], count) for numa, count in one.cpus_per_numa.items()]
         for here, count in places:
             ask = CpuAsk(count, one.bind, one.exclusive, NumaAllocateStrategy.MOST_ALLOCATED)
             taken = take_cpus(ask, node.machine, CpuSet(here))
             if not isinstance(taken, CpuSet):
                 return None
-            seats[index] |= taken.bits
-        free &= ~seats[index]
-    return tuple(seats)
+            assigned[index] |= taken.bits
+        free &= ~assigned[index]
+    return tuple(assigned)
 
 
 def crossings(node: NodeLayout, arrangement: Arrangement) -> tuple[int, ...]:
-    """Per tenant the NUMA nodes beyond the first."""
+    """Per pod the NUMA nodes beyond the first."""
     return tuple(sum(1 for here in node.machine.numa_bits.values() if here & bits) - 1 for bits in arrangement)
 
 
 def broken_rules(node: NodeLayout, arrangement: Arrangement) -> list[str]:
     """What an arrangement must not do and does, by name."""
     broken = [
-        f"{tenant.pod.name}: more {word}"
-        for tenant, new, old in zip(node.tenants, node.qualities(arrangement), node.qualities_now, strict=True)
+        f"{pinned.key.name}: more {word}"
+        for pinned, new, old in zip(node.pods, node.qualities(arrangement), node.qualities_now, strict=True)
         for word in new._fields
         if getattr(new, word) > getattr(old, word)
     ]
-    today, then = (max(node.blocks(node.free(seats)).values()) for seats in (node.now, arrangement))
+    today, then = (max(node.blocks(node.free(assigned)).values()) for assigned in (node.now, arrangement))
     return [*broken, f"largest block {today} -> {then}"] if then < today else broken
 
 
 def least_crossings(node: NodeLayout) -> int:
     """
-    The fewest NUMA borders that tenants can cross without being worse off, were each of them alone on the machine.
+    The fewest NUMA borders that pods can cross without being worse off, were each of them alone on the machine.
 
-    Whoever spreads over cores needs as many as it has CPUs, less those that it has twice today. No arrangement can do better.
+    A pod that spreads over cores needs as many as it has CPUs, less those that it has twice today. No arrangement can do better.
     """
-    return sum(_least(node, index) for index in range(len(node.tenants)))
+    return sum(_least(node, index) for index in range(len(node.pods)))
 
 
 def _least(node: NodeLayout, index: int) -> int:
-    tenant, split = node.tenants[index], node.qualities_now[index].split_cores
-    if tenant.per_numa is not None:
-        return sum(1 for count in tenant.per_numa.values() if count) - 1
+    pinned, split = node.pods[index], node.qualities_now[index].split_cores
+    if pinned.cpus_per_numa is not None:
+        return sum(1 for count in pinned.cpus_per_numa.values() if count) - 1
     cpus = [(node.usable & here).bit_count() for here in node.machine.numa_bits.values()]
     cores = [
         sum(1 for core in node.machine.cores if core.bits & here & node.usable)
@@ -74,7 +74,7 @@ def _least(node: NodeLayout, index: int) -> int:
     ]
     for number in range(1, len(cpus) + 1):
         roomiest = sum(sorted(cpus, reverse=True)[:number])
-        most_cores = sum(sorted(cores, reverse=True)[:number]) + split if tenant.spreads else roomiest
-        if min(roomiest, most_cores) >= len(tenant.cpus):
+        most_cores = sum(sorted(cores, reverse=True)[:number]) + split if pinned.spreads else roomiest
+        if min(roomiest, most_cores) >= len(pinned.cpus):
             return number - 1
-    raise AssertionError("a tenant is larger than its machine")
+    raise AssertionError("a pod is larger than its machine")

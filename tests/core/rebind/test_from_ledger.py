@@ -8,8 +8,8 @@ import pytest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.rebind.exclusivity import Settled
-from koord_numa.core.rebind.from_ledger import Defaults, survey
+from koord_numa.core.rebind.exclusivity import FixedPods
+from koord_numa.core.rebind.from_ledger import Defaults, layout_of_ledger
 from koord_numa.core.rebind.pinned_pod import PinnedPod
 from koord_numa.core.rebind.plan import reallocation_order
 from koord_numa.core.request import CpuBind, NumaSpec, PodKey, PodRequest
@@ -39,7 +39,7 @@ def holding(
     return replace(made, **changes)  # type: ignore[arg-type]  # changes are named fields
 
 
-def tenant(name: str, cpus: str, bind: CpuBindPolicy = FULL, *, required: bool = False, **changes: object) -> PinnedPod:
+def pinned(name: str, cpus: str, bind: CpuBindPolicy = FULL, *, required: bool = False, **changes: object) -> PinnedPod:
     """A pod that may move."""
     held = CpuSet.parse(cpus)
     order = reallocation_order(QosClass.LSR, required=required, count=len(held), created=0.0, uid=name)
@@ -50,33 +50,33 @@ def tenant(name: str, cpus: str, bind: CpuBindPolicy = FULL, *, required: bool =
 ON_NUMA_0 = ((0, {"cpu": 2000}),)
 
 TENANTS = {
-    "no policy": (holding("a", "2-3"), tenant("a", "2-3")),
-    "preferred": (holding("a", "2-3", CpuBind(preferred=SPREAD)), tenant("a", "2-3", SPREAD)),
-    "required": (holding("a", "2-3", CpuBind(required=FULL)), tenant("a", "2-3", required=True)),
+    "no policy": (holding("a", "2-3"), pinned("a", "2-3")),
+    "preferred": (holding("a", "2-3", CpuBind(preferred=SPREAD)), pinned("a", "2-3", SPREAD)),
+    "required": (holding("a", "2-3", CpuBind(required=FULL)), pinned("a", "2-3", required=True)),
     "required default": (
         holding("a", "2-3", CpuBind(required=CpuBindPolicy.DEFAULT)),
-        tenant("a", "2-3", SPREAD, required=True),
+        pinned("a", "2-3", SPREAD, required=True),
     ),
-    "NUMA amounts": (holding("a", "2-3", numa=ON_NUMA_0), tenant("a", "2-3", per_numa={0: 2})),
+    "NUMA amounts": (holding("a", "2-3", numa=ON_NUMA_0), pinned("a", "2-3", cpus_per_numa={0: 2})),
     "exclusive towards pods over several NUMA nodes": (
         holding("a", "2-3", numa_spec=NumaSpec(exclusive=NumaExclusive.PREFERRED)),
-        tenant("a", "2-3", apart=NumaExclusive.PREFERRED),
+        pinned("a", "2-3", numa_exclusive=NumaExclusive.PREFERRED),
     ),
     "exclusive by default, as it names a NUMA policy": (
         holding("a", "2-3", numa_spec=NumaSpec(NumaPolicy.RESTRICTED)),
-        tenant("a", "2-3", apart=NumaExclusive.REQUIRED),
+        pinned("a", "2-3", numa_exclusive=NumaExclusive.REQUIRED),
     ),
     "a device": (
         holding("a", "6-9", amounts={"cpu": 4000, "nvidia.com/gpu": 1}),
-        tenant("a", "6-9", per_numa={0: 2, 1: 2}),
+        pinned("a", "6-9", cpus_per_numa={0: 2, 1: 2}),
     ),
     "huge pages": (
         holding("a", "6-7", amounts={"cpu": 2000, "hugepages-1Gi": 1}),
-        tenant("a", "6-7", per_numa={0: 2}),
+        pinned("a", "6-7", cpus_per_numa={0: 2}),
     ),
     "batch memory is no device": (
         holding("a", "6-7", amounts={"cpu": 2000, "kubernetes.io/batch-memory": 1}),
-        tenant("a", "6-7"),
+        pinned("a", "6-7"),
     ),
 }
 
@@ -84,14 +84,16 @@ TENANTS = {
 @pytest.mark.parametrize(("known", "expected"), TENANTS.values(), ids=TENANTS.keys())
 def test_tenants(known: Holding, expected: PinnedPod) -> None:
     default = SPREAD if known.request and known.request.bind.required is CpuBindPolicy.DEFAULT else FULL
-    board = survey(INVENTORY, Ledger.of([known, holding("shared")]), (), Defaults(default))
-    assert board.tenants == (expected,)
-    assert board.fixed == INVENTORY.reserved
+    layout = layout_of_ledger(INVENTORY, Ledger.of([known, holding("shared")]), (), Defaults(default))
+    assert layout.pods == (expected,)
+    assert layout.fixed == INVENTORY.reserved
 
 
 def test_a_node_that_binds_everyone_makes_its_policy_required() -> None:
     node = replace(INVENTORY, bind=NodeBindPolicy.SPREAD_BY_PCPUS)
-    assert survey(node, Ledger.of([holding("a", "2-3")]), ()).tenants == (tenant("a", "2-3", SPREAD, required=True),)
+    assert layout_of_ledger(node, Ledger.of([holding("a", "2-3")]), ()).pods == (
+        pinned("a", "2-3", SPREAD, required=True),
+    )
 
 
 STAYING = {
@@ -106,34 +108,34 @@ STAYING = {
 
 @pytest.mark.parametrize(("known", "fixed"), STAYING.values(), ids=STAYING.keys())
 def test_who_stays(known: list[Holding], fixed: str) -> None:
-    board = survey(INVENTORY, Ledger.of(known), {"settled"})
-    assert (board.tenants, str(board.fixed)) == ((), fixed)
+    layout = layout_of_ledger(INVENTORY, Ledger.of(known), {"settled"})
+    assert (layout.pods, str(layout.fixed)) == ((), fixed)
 
 
 SHY = NumaSpec(exclusive=NumaExclusive.REQUIRED)
 
 SETTLED = {
-    "on one NUMA node": ([holding("settled", "2-3")], Settled(single=0b01)),
+    "on one NUMA node": ([holding("settled", "2-3")], FixedPods(single=0b01)),
     "on one, and it minds": (
         [holding("settled", "2-3", numa_spec=SHY)],
-        Settled(single=0b01, shy_single=0b01),
+        FixedPods(single=0b01, protected_single=0b01),
     ),
-    "over two": ([holding("settled", "6-9")], Settled(spanning=0b11)),
+    "over two": ([holding("settled", "6-9")], FixedPods(spanning=0b11)),
     "over two, and it minds": (
         [holding("settled", "6-9", numa_spec=SHY)],
-        Settled(spanning=0b11, shy_spanning=0b11),
+        FixedPods(spanning=0b11, protected_spanning=0b11),
     ),
-    "without CPUs of its own": ([holding("settled", numa_spec=SHY)], Settled()),
+    "without CPUs of its own": ([holding("settled", numa_spec=SHY)], FixedPods()),
     "several": (
         [holding("a", "0-1"), holding("settled", "10-13", numa_spec=SHY), holding("t", "2-3")],
-        Settled(single=0b11, shy_single=0b10),
+        FixedPods(single=0b11, protected_single=0b10),
     ),
 }
 
 
-@pytest.mark.parametrize(("known", "settled"), SETTLED.values(), ids=SETTLED.keys())
-def test_what_those_who_stay_mind(known: list[Holding], settled: Settled) -> None:
-    assert survey(INVENTORY, Ledger.of(known), {"settled"}).settled == settled
+@pytest.mark.parametrize(("known", "fixed_pods"), SETTLED.values(), ids=SETTLED.keys())
+def test_what_those_who_stay_mind(known: list[Holding], fixed_pods: FixedPods) -> None:
+    assert layout_of_ledger(INVENTORY, Ledger.of(known), {"settled"}).fixed_pods == fixed_pods
 
 
 ROOM = {
@@ -144,19 +146,19 @@ ROOM = {
 }
 
 
-@pytest.mark.parametrize(("others", "ratios", "room"), ROOM.values(), ids=ROOM.keys())
-def test_room(others: list[Holding], ratios: Mapping[str, float], room: Mapping[int, int]) -> None:
+@pytest.mark.parametrize(("others", "ratios", "cpu_limit"), ROOM.values(), ids=ROOM.keys())
+def test_room(others: list[Holding], ratios: Mapping[str, float], cpu_limit: Mapping[int, int]) -> None:
     zones = tuple(
         (numa, {"cpu": int((offer["cpu"] - (numa == 0) * 1000) * ratios.get("cpu", 1))}) for numa, offer in ZONES
     )
     node = replace(INVENTORY, zones=zones, ratios=ratios)
-    assert survey(node, Ledger.of([holding("a", "6-9"), *others]), ()).room == room
+    assert layout_of_ledger(node, Ledger.of([holding("a", "6-9"), *others]), ()).cpu_limit == cpu_limit
 
 
 def test_a_node_without_published_amounts_limits_nobody() -> None:
-    assert survey(INVENTORY, Ledger.of([holding("a", "6-9")]), ()).room == {}
+    assert layout_of_ledger(INVENTORY, Ledger.of([holding("a", "6-9")]), ()).cpu_limit == {}
 
 
 def test_unknown_cpus_are_a_mistake_of_the_caller() -> None:
     with pytest.raises(ValueError, match="unknown"):
-        survey(Inventory("node"), Ledger(), ())
+        layout_of_ledger(Inventory("node"), Ledger(), ())

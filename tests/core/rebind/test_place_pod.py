@@ -1,13 +1,13 @@
-"""Which CPUs one tenant gets, on machines written by hand: siblings are neighbours, NUMA node 0 comes first."""
+"""Which CPUs one pod gets, on machines written by hand: siblings are neighbours, NUMA node 0 comes first."""
 
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.layout import NodeLayout
-from koord_numa.core.rebind.pick import neighbours_to_avoid, seat
+from koord_numa.core.rebind.pick import choose_cpus, exclusive_neighbours
 from koord_numa.core.rebind.place_pod import over, place, useful
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy
-from tests.core.rebind.nodes import FULL, SPREAD, board, tenant
+from tests.core.rebind.nodes import FULL, SPREAD, layout, pinned
 from tests.machines import machine
 
 SMT, WIDE = "1x2x4x2", "1x1x3x4"
@@ -15,8 +15,8 @@ SMT, WIDE = "1x2x4x2", "1x1x3x4"
 
 
 def one(shape: str, cpus: str, bind: CpuBindPolicy = FULL) -> NodeLayout:
-    """A machine with a single tenant, which sits here today."""
-    return board(shape, tenant("a", cpus, bind))
+    """A machine with a single pod, which sits here today."""
+    return layout(shape, pinned("a", cpus, bind))
 
 
 SEATS = [
@@ -40,7 +40,7 @@ SEATS = [
 
 @pytest.mark.parametrize(("node", "free", "count", "away", "found"), SEATS)
 def test_seat(node: NodeLayout, free: str, count: int, away: str, found: str | None) -> None:
-    bits = seat(node, 0, CpuSet.parse(free).bits, {0: count}, CpuSet.parse(away).bits)
+    bits = choose_cpus(node, 0, CpuSet.parse(free).bits, {0: count}, CpuSet.parse(away).bits)
     assert (None if bits is None else str(CpuSet(bits))) == found
 
 
@@ -73,10 +73,10 @@ def test_over(node: NodeLayout, free: str, counts: dict[int, int] | None) -> Non
 PLACES = [
     pytest.param(one(SMT, "7-8"), "0-7,10-15", "10-11", id="where-least-room-is-left"),
     pytest.param(one(SMT, "4-11"), "0-3,10-15", "0-1,10-15", id="over-two-if-no-single-one-holds-it"),
-    pytest.param(one(SMT, "8-9"), "0,3,8,11", "0,3", id="with-harm-if-it-must-be"),
+    pytest.param(one(SMT, "8-9"), "0,3,8,11", "0,3", id="with-regression-if-it-must-be"),
     pytest.param(one(SMT, "8-9"), "0,11", "0,11", id="anywhere-if-it-must-be"),
     pytest.param(one(SMT, "8-9"), "0", None, id="nowhere"),
-    pytest.param(board(SMT, tenant("a", "7-8", fixed_on=machine(SMT))), "0-1,8-9", "0,8", id="tied-to-its-numa-nodes"),
+    pytest.param(layout(SMT, pinned("a", "7-8", fixed_on=machine(SMT))), "0-1,8-9", "0,8", id="tied-to-its-numa-nodes"),
 ]
 
 
@@ -96,9 +96,9 @@ AVOIDED = {
 @pytest.mark.parametrize(("policy", "avoided"), AVOIDED.items())
 def test_neighbours_to_avoid(policy: CpuExclusivePolicy, avoided: str) -> None:
     others = [
-        tenant("b", "2", exclusive=CpuExclusivePolicy.PCPU_LEVEL),
-        tenant("c", "8", exclusive=CpuExclusivePolicy.NUMA_NODE_LEVEL),
+        pinned("b", "2", exclusive=CpuExclusivePolicy.PCPU_LEVEL),
+        pinned("c", "8", exclusive=CpuExclusivePolicy.NUMA_NODE_LEVEL),
     ]
-    node = board(SMT, tenant("a", "4-7", exclusive=policy), *others)
-    index = next(index for index, one in enumerate(node.tenants) if one.pod.name == "a")
-    assert str(CpuSet(neighbours_to_avoid(node, index, node.now))) == avoided
+    node = layout(SMT, pinned("a", "4-7", exclusive=policy), *others)
+    index = next(index for index, one in enumerate(node.pods) if one.key.name == "a")
+    assert str(CpuSet(exclusive_neighbours(node, index, node.now))) == avoided

@@ -5,7 +5,7 @@ import pytest
 from koord_numa.core.rebind.layout import Arrangement, NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
 from koord_numa.core.vocabulary import CpuExclusivePolicy
-from tests.core.rebind.nodes import SPREAD, beset, board, fragmented, tenant
+from tests.core.rebind.nodes import SPREAD, beset, fragmented, layout, pinned
 from tests.core.rebind.sorted_order import broken_rules, crossings, in_sorted_order, least_crossings
 from tests.machines import machine
 
@@ -14,93 +14,93 @@ PCPU = CpuExclusivePolicy.PCPU_LEVEL
 
 def end_of(node: NodeLayout, plan: RebindPlan) -> dict[str, str]:
     """Where every pod is after the plan."""
-    seats = {t.pod.name: str(t.cpus) for t in node.tenants}
-    seats.update((move.pod.name, str(move.after)) for move in plan.moves)
-    return seats
+    assigned = {t.key.name: str(t.cpus) for t in node.pods}
+    assigned.update((move.pod.name, str(move.after)) for move in plan.moves)
+    return assigned
 
 
 @pytest.mark.parametrize(
     ("node", "end"),
     [
-        pytest.param(board("1x2x4x2", tenant("a", "6-9")), {"a": "0-3"}, id="a-crossing-pod-is-gathered"),
+        pytest.param(layout("1x2x4x2", pinned("a", "6-9")), {"a": "0-3"}, id="a-crossing-pod-is-gathered"),
         pytest.param(
-            board("1x2x4x2", tenant("a", "0,3"), tenant("b", "1-2")),
+            layout("1x2x4x2", pinned("a", "0,3"), pinned("b", "1-2")),
             {"a": "0-1", "b": "2-3"},
             id="split-cores-are-mended-through-spare-cpus",
         ),
         pytest.param(
-            board("1x2x4x2", tenant("a", "0-3"), tenant("b", "4-7")), {"a": "0-3", "b": "4-7"}, id="nothing-to-do"
+            layout("1x2x4x2", pinned("a", "0-3"), pinned("b", "4-7")), {"a": "0-3", "b": "4-7"}, id="nothing-to-do"
         ),
         pytest.param(
-            board("1x2x4x2", tenant("a", "0-3"), tenant("b", "8-11")),
+            layout("1x2x4x2", pinned("a", "0-3"), pinned("b", "8-11")),
             {"a": "0-3", "b": "4-7"},
             id="room-is-gathered-on-one-numa-node",
         ),
         pytest.param(
-            board("1x2x4x2", tenant("a", "6-9", fixed_on=machine("1x2x4x2"))),
+            layout("1x2x4x2", pinned("a", "6-9", fixed_on=machine("1x2x4x2"))),
             {"a": "6-9"},
             id="memory-on-both-numa-nodes-holds-a-pod-there",
         ),
         pytest.param(
-            board("1x1x4x2", tenant("a", "0", SPREAD, PCPU), tenant("b", "1", SPREAD, PCPU), tenant("c", "2", SPREAD)),
+            layout("1x1x4x2", pinned("a", "0", SPREAD, PCPU), pinned("b", "1", SPREAD, PCPU), pinned("c", "2", SPREAD)),
             {"a": "0", "b": "3", "c": "2"},
             id="pods-that-want-to-be-alone-are-parted-on-a-core-that-is-broken-anyway",
         ),
-        pytest.param(board("1x2x2x2", tenant("a", "2-5"), fixed="0-1"), {"a": "4-7"}, id="reserved-cpus-are-nobodys"),
+        pytest.param(layout("1x2x2x2", pinned("a", "2-5"), fixed="0-1"), {"a": "4-7"}, id="reserved-cpus-are-nobodys"),
         pytest.param(
-            board("1x2x2x2", tenant("a", "2-5"), room={0: 2, 1: 2}), {"a": "2-5"}, id="no-room-beside-shared-pods"
+            layout("1x2x2x2", pinned("a", "2-5"), cpu_limit={0: 2, 1: 2}), {"a": "2-5"}, id="no-room-beside-shared-pods"
         ),
     ],
 )
 def test_small_nodes(node: NodeLayout, end: dict[str, str]) -> None:
     plan = plan_rebind(node)
     assert end_of(node, plan) == end
-    assert bool(plan) == (end != {t.pod.name: str(t.cpus) for t in node.tenants})
+    assert bool(plan) == (end != {t.key.name: str(t.cpus) for t in node.pods})
 
 
 def test_a_full_node_still_exchanges_through_one_spare_core() -> None:
-    node = board("1x2x2x2", tenant("a", "0-1,4-5"), tenant("b", "2-3"))
+    node = layout("1x2x2x2", pinned("a", "0-1,4-5"), pinned("b", "2-3"))
     plan = plan_rebind(node)
     assert (plan.before.crossings, plan.after.crossings) == (1, 0)
     assert not plan.dropped
 
 
 def test_without_any_spare_cpu_nothing_is_promised() -> None:
-    plan = plan_rebind(board("1x2x1x2", tenant("a", "0,2"), tenant("b", "1,3")))
+    plan = plan_rebind(layout("1x2x1x2", pinned("a", "0,2"), pinned("b", "1,3")))
     assert not plan
     assert sorted(pod.name for pod in plan.dropped) == ["a", "b"]
 
 
 def test_room_is_kept_between_steps_too() -> None:
-    node = board("1x2x4x2", tenant("a", "0-3"), tenant("b", "6-9"), tenant("c", "12-13"), room={0: 8, 1: 4})
+    node = layout("1x2x4x2", pinned("a", "0-3"), pinned("b", "6-9"), pinned("c", "12-13"), cpu_limit={0: 8, 1: 4})
     plan = plan_rebind(node)
     assert plan.after.crossings == 0
     replay(node, plan)
 
 
 def test_the_plan_reports_the_node_before_and_after() -> None:
-    plan = plan_rebind(board("1x2x4x2", tenant("a", "6-9"), tenant("b", "0,2")))
+    plan = plan_rebind(layout("1x2x4x2", pinned("a", "6-9"), pinned("b", "0,2")))
     assert (plan.before.crossing_pods, plan.before.split_cores, plan.before.largest_block) == (1, 2, {0: 2, 1: 6})
     assert (plan.after.crossing_pods, plan.after.split_cores, max(plan.after.largest_block.values())) == (0, 0, 8)
 
 
 def replay(node: NodeLayout, plan: RebindPlan) -> Arrangement:
     """Carry the plan out step by step and hold every step to the invariants."""
-    index_of = {t.pod: index for index, t in enumerate(node.tenants)}
-    seats = list(node.now)
+    index_of = {t.key: index for index, t in enumerate(node.pods)}
+    assigned = list(node.now)
     for move in plan.moves:
         index = index_of[move.pod]
-        assert seats[index] == move.before.bits, "a step starts where the pod is"
-        seats[index] = move.after.bits
+        assert assigned[index] == move.before.bits, "a step starts where the pod is"
+        assigned[index] = move.after.bits
         held = 0
-        for bits in seats:
+        for bits in assigned:
             assert not held & bits, "no CPU is ever held twice"
             held |= bits
         assert not held & node.fixed.bits
-        assert node.keeps_policy(index, seats[index])
-        assert node.tolerates(index, seats[index]), "not even in between is a pod worse off"
-        assert node.may_pass(seats), "a stop after any step leaves nobody in conflict"
-    return tuple(seats)
+        assert node.keeps_policy(index, assigned[index])
+        assert node.tolerates(index, assigned[index]), "not even in between is a pod worse off"
+        assert node.may_pass(assigned), "a stop after any step leaves nobody in conflict"
+    return tuple(assigned)
 
 
 BLOCKS = 20
@@ -112,7 +112,7 @@ SEEDS = 500
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_five_hundred_fragmented_nodes(block: int) -> None:
     """
-    Nobody is worse off at any step, the largest block never shrinks, and crossings become as few as in sorted order.
+    No pod is worse off at any step, the largest block never shrinks, and crossings become as few as in sorted order.
 
     Sorted order pays no heed to who suffers. Where it breaks no rule, the plan has no more crossings. Where it does, the plan has
     at most one more than sorted order has, or than each pod by itself needs, whichever is more.

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.layout import Arrangement, Figures, NodeLayout
-from koord_numa.core.rebind.plan import tenants_board
+from koord_numa.core.rebind.plan import layout_of_pods
 from koord_numa.core.rebind.search import SearchBudget, better_arrangements
 from koord_numa.core.rebind.sequence import route
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy
-from tests.core.rebind.nodes import FULL, SPREAD, board, tenant
+from tests.core.rebind.nodes import FULL, SPREAD, layout, pinned
 from tests.machines import machine
 
 LAST = Figures(1000, 1000, 0, 0, 0, 0)
@@ -24,7 +24,7 @@ def small_boards(draw: st.DrawFn) -> NodeLayout:
     """At most eight CPUs, at most four pods."""
     host = machine(draw(st.sampled_from(["1x2x2x2", "2x1x4x1", "1x1x4x2", "2x2x1x2"])))
     cpus = draw(st.permutations(sorted(host.all)))
-    tenants, start = [], 0
+    pods, start = [], 0
     for index in range(draw(st.integers(1, 4))):
         count = draw(st.integers(1, 3))
         if start + count > len(cpus):
@@ -32,27 +32,27 @@ def small_boards(draw: st.DrawFn) -> NodeLayout:
         exclusive = draw(st.sampled_from([CpuExclusivePolicy.NONE, CpuExclusivePolicy.PCPU_LEVEL]))
         bind = draw(st.sampled_from([FULL, SPREAD]))
         held = str(CpuSet.of(cpus[start : start + count]))
-        tenants.append(tenant(f"pod-{index}", held, bind, exclusive, required=draw(st.booleans())))
+        pods.append(pinned(f"pod-{index}", held, bind, exclusive, required=draw(st.booleans())))
         start += count
-    return tenants_board(host, tenants, CpuSet())
+    return layout_of_pods(host, pods, CpuSet())
 
 
 def every_arrangement(node: NodeLayout) -> set[Arrangement]:
     """By dealing all CPUs out in every order: nothing of the planner is used."""
     found: set[Arrangement] = set()
-    sizes = [len(t.cpus) for t in node.tenants]
+    sizes = [len(t.cpus) for t in node.pods]
     for dealt in permutations(sorted(node.machine.all), sum(sizes)):
-        start, seats = 0, []
+        start, assigned = 0, []
         for size in sizes:
-            seats.append(sum(1 << cpu for cpu in dealt[start : start + size]))
+            assigned.append(sum(1 << cpu for cpu in dealt[start : start + size]))
             start += size
-        found.add(tuple(seats))
+        found.add(tuple(assigned))
     return found
 
 
 @given(small_boards())
 def test_the_search_finds_the_best_of_all(node: NodeLayout) -> None:
-    if sum(len(t.cpus) for t in node.tenants) > 6:
+    if sum(len(t.cpus) for t in node.pods) > 6:
         return  # eight CPUs dealt to seven places take too long to enumerate naively
     best = min(node.figures(a) for a in every_arrangement(node) if node.allows(a))
     found = next(iter(better_arrangements(node)), node.now)
@@ -67,14 +67,14 @@ def test_a_route_never_gives_a_cpu_to_two_pods(node: NodeLayout) -> None:
     for arrangement in better_arrangements(node)[:5]:
         way = route(node, node.now, arrangement, LAST, SearchBudget(1_000))
         assert way is not None
-        seats = list(node.now)
+        assigned = list(node.now)
         for step in way.steps:
-            assert seats[step.tenant] == step.before
-            assert not step.after & ~(node.free(seats) | step.before)
-            assert node.tolerates(step.tenant, step.after)
-            seats[step.tenant] = step.after
-        assert tuple(seats) == way.end
-        assert all(way.end[i] == arrangement[i] for i in range(len(seats)) if i not in way.dropped)
+            assert assigned[step.pinned] == step.before
+            assert not step.after & ~(node.free(assigned) | step.before)
+            assert node.tolerates(step.pinned, step.after)
+            assigned[step.pinned] = step.after
+        assert tuple(assigned) == way.end
+        assert all(way.end[i] == arrangement[i] for i in range(len(assigned)) if i not in way.dropped)
 
 
 @pytest.mark.parametrize(
@@ -87,5 +87,5 @@ def test_a_route_never_gives_a_cpu_to_two_pods(node: NodeLayout) -> None:
     ],
 )
 def test_what_counts_as_split(bind: CpuBindPolicy, cpus: str, split: int) -> None:
-    node = board("1x2x2x2", tenant("a", cpus, bind))
+    node = layout("1x2x2x2", pinned("a", cpus, bind))
     assert node.qualities_now[0].split_cores == split
