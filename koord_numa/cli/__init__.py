@@ -1,5 +1,5 @@
 """
-The command line. Every module of this package that does not begin with an underscore is one command, under its own name.
+The command line: each module of ``commands`` is one command, under its own name.
 
 Commands are imported when they are used, so that ``--help`` of one does not load the others.
 """
@@ -10,22 +10,19 @@ from importlib import import_module
 import click
 
 from koord_numa import __version__
+from koord_numa.cli import commands
 
 
 class _Commands(click.Group):
-    """The modules of this package as commands: each has a ``click`` command named ``command``."""
+    """The modules of ``commands``, each with a ``click`` command named ``command``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
-        return sorted(
-            module.name.replace("_", "-")
-            for module in pkgutil.iter_modules(__path__)
-            if not module.name.startswith("_")
-        )
+        return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command = import_module(f"{__name__}.{cmd_name.replace('-', '_')}").command
+        command = import_module(f"{commands.__name__}.{cmd_name.replace('-', '_')}").command
         return command if isinstance(command, click.Command) else None
 
 

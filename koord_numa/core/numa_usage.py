@@ -67,9 +67,9 @@ def _own_rooms(inventory: Inventory, ledger: Ledger) -> Iterator[NumaUsage]:
 
 def _kubelet_rooms(view: KubeletView) -> Iterator[NumaUsage]:
     node = view.state.node
-    empty = KubeletState.empty(node).books
+    empty = KubeletState.empty(node).managers
     for numa in node.machine.numa_ids:
-        yield NumaUsage(numa, free_on(node, empty, numa), free_on(node, view.state.books, numa))
+        yield NumaUsage(numa, free_on(node, empty, numa), free_on(node, view.state.managers, numa))
 
 
 def _whole_cores(inventory: Inventory) -> bool:

@@ -1,4 +1,4 @@
-"""JSON objects of Kubernetes and Koordinator to core types and back: the only place with annotation and label names."""
+"""JSON objects of Kubernetes and Koordinator to core types and back: the only path with annotation and label names."""
 
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.nodes import parse_node

@@ -25,19 +25,19 @@ class BudgetStatus(Strict):
 
 def parse_budget(obj: Mapping[str, Any]) -> DisruptionBudget:
     """A PodDisruptionBudget; a malformed one protects every pod of its namespace. Raises ``WireError`` only when it has no name."""
-    findings = Problems()
-    top = head(obj, "PodDisruptionBudget", findings)
-    place = top.place.at("spec")
-    spec = findings.of(lambda: read(BudgetSpec, top.body.get("spec") or {}, place), BudgetSpec())
-    status = findings.of(
-        lambda: read(BudgetStatus, top.body.get("status") or {}, top.place.at("status")), BudgetStatus()
+    problems = Problems()
+    top = head(obj, "PodDisruptionBudget", problems)
+    path = top.path.at("spec")
+    spec = problems.collect(lambda: read(BudgetSpec, top.body.get("spec") or {}, path), BudgetSpec())
+    status = problems.collect(
+        lambda: read(BudgetStatus, top.body.get("status") or {}, top.path.at("status")), BudgetStatus()
     )
-    selector = findings.of(lambda: label_selector(spec.selector, place.at("selector")), None)
+    selector = problems.collect(lambda: label_selector(spec.selector, path.at("selector")), None)
     return DisruptionBudget(
         namespace=top.namespace or "default",
         name=top.name,
-        selector=LabelSelector() if findings.problem else selector,
-        allowed=0 if findings.problem else max(0, status.disruptions_allowed or 0),
+        selector=LabelSelector() if problems.problem else selector,
+        allowed=0 if problems.problem else max(0, status.disruptions_allowed or 0),
         disrupted=tuple(sorted(status.disrupted_pods or ())),
-        problem=findings.problem,
+        problem=problems.problem,
     )

@@ -97,7 +97,7 @@ class ClaimModel(Strict):
     name: str = ""
 
 
-class DemandsModel(Strict):
+class ConstraintsModel(Strict):
     """The part of a pod's spec that is about where it may run."""
 
     node_name: str | None = None
@@ -110,48 +110,48 @@ class DemandsModel(Strict):
     host_network: bool | None = None
 
 
-def constraints(top: Head, demands: DemandsModel, ports: Iterable[PortModel]) -> Constraints:
+def constraints(top: Head, demands: ConstraintsModel, ports: Iterable[PortModel]) -> Constraints:
     """Every demand of one pod. ``ports`` are those of its long-running containers."""
-    place = top.place.at("spec")
+    path = top.path.at("spec")
     pod = OwnPod(top.namespace or "default", top.labels)
     affinity = demands.affinity or _NO_AFFINITY
     near, far = affinity.pod_affinity or _NO_TERMS, affinity.pod_anti_affinity or _NO_TERMS
     node = affinity.node_affinity or _NO_NODE_AFFINITY
     mounted = volumes(top, demands.volumes or ())
-    tolerations, untolerated = _tolerations(demands.tolerations or (), place.at("tolerations"))
+    tolerations, untolerated = _tolerations(demands.tolerations or (), path.at("tolerations"))
     claims = tuple(
         f"resource claim {claim.name} (dynamic resource allocation)" for claim in demands.resource_claims or ()
     )
     return Constraints(
         node_name=demands.node_name or "",
         node_selector=label_pairs(demands.node_selector),
-        node_terms=None if node.required is None else node_terms(node.required, place.at("nodeAffinity")),
-        preferred_nodes=_preferred_nodes(node.preferred or (), place.at("nodeAffinity")),
+        node_terms=None if node.required is None else node_terms(node.required, path.at("nodeAffinity")),
+        preferred_nodes=_preferred_nodes(node.preferred or (), path.at("nodeAffinity")),
         tolerations=tolerations,
-        affinity=pod_terms(near.required or (), pod, place.at("podAffinity")),
-        anti_affinity=pod_terms(far.required or (), pod, place.at("podAntiAffinity")),
-        preferred_affinity=preferred_pod_terms(near.preferred or (), pod, place.at("podAffinity")),
-        preferred_anti_affinity=preferred_pod_terms(far.preferred or (), pod, place.at("podAntiAffinity")),
-        spread=tuple(_spread(model, pod, place) for model in demands.topology_spread_constraints or ()),
+        affinity=pod_terms(near.required or (), pod, path.at("podAffinity")),
+        anti_affinity=pod_terms(far.required or (), pod, path.at("podAntiAffinity")),
+        preferred_affinity=preferred_pod_terms(near.preferred or (), pod, path.at("podAffinity")),
+        preferred_anti_affinity=preferred_pod_terms(far.preferred or (), pod, path.at("podAntiAffinity")),
+        spread=tuple(_spread(model, pod, path) for model in demands.topology_spread_constraints or ()),
         host_ports=_host_ports(ports, demands),
         claims=mounted.claims,
         unsupported=mounted.unsupported + untolerated + claims + _unsupported_annotations(top.annotations),
     )
 
 
-def _preferred_nodes(models: Iterable[PreferredNodeModel], place: FieldPath) -> tuple[PreferredNodeTerm, ...]:
+def _preferred_nodes(models: Iterable[PreferredNodeModel], path: FieldPath) -> tuple[PreferredNodeTerm, ...]:
     return tuple(
         PreferredNodeTerm(model.weight, term)
         for model in models
-        if (term := node_term(model.preference, place)) != NodeTerm()  # an empty preference prefers nothing
+        if (term := node_term(model.preference, path)) != NodeTerm()  # an empty preference prefers nothing
     )
 
 
-def _tolerations(models: Iterable[TolerationModel], place: FieldPath) -> tuple[tuple[Toleration, ...], tuple[str, ...]]:
+def _tolerations(models: Iterable[TolerationModel], path: FieldPath) -> tuple[tuple[Toleration, ...], tuple[str, ...]]:
     known: list[Toleration] = []
     unsupported: list[str] = []
     for model in models:
-        operator = TOLERATES.read(model.operator or "", place.at("operator"))
+        operator = TOLERATES.read(model.operator or "", path.at("operator"))
         if operator in ("Gt", "Lt"):
             unsupported.append(f"toleration of {model.key or 'every taint'} with operator {operator}")
             continue
@@ -160,26 +160,26 @@ def _tolerations(models: Iterable[TolerationModel], place: FieldPath) -> tuple[t
                 key=model.key or "",
                 exists=operator == "Exists",
                 value=model.value or "",
-                effect=EFFECTS.read(model.effect or "", place.at("effect")),
+                effect=EFFECTS.read(model.effect or "", path.at("effect")),
             )
         )
     return tuple(known), tuple(unsupported)
 
 
-def _spread(model: SpreadModel, pod: OwnPod, place: FieldPath) -> SpreadConstraint:
-    place = place.at("topologySpreadConstraints")
+def _spread(model: SpreadModel, pod: OwnPod, path: FieldPath) -> SpreadConstraint:
+    path = path.at("topologySpreadConstraints")
     return SpreadConstraint(
         topology_key=model.topology_key,
         max_skew=model.max_skew,
-        hard=WHEN_UNSATISFIABLE.read(model.when_unsatisfiable, place.at("whenUnsatisfiable")),
-        selector=label_selector(model.label_selector, place, fold_keys(pod, model.match_label_keys)),
+        hard=WHEN_UNSATISFIABLE.read(model.when_unsatisfiable, path.at("whenUnsatisfiable")),
+        selector=label_selector(model.label_selector, path, fold_keys(pod, model.match_label_keys)),
         min_domains=model.min_domains or 1,
-        honor_affinity=INCLUSION.read(model.node_affinity_policy or "Honor", place.at("nodeAffinityPolicy")),
-        honor_taints=INCLUSION.read(model.node_taints_policy or "Ignore", place.at("nodeTaintsPolicy")),
+        honor_affinity=INCLUSION.read(model.node_affinity_policy or "Honor", path.at("nodeAffinityPolicy")),
+        honor_taints=INCLUSION.read(model.node_taints_policy or "Ignore", path.at("nodeTaintsPolicy")),
     )
 
 
-def _host_ports(ports: Iterable[PortModel], demands: DemandsModel) -> tuple[HostPort, ...]:
+def _host_ports(ports: Iterable[PortModel], demands: ConstraintsModel) -> tuple[HostPort, ...]:
     found: set[tuple[int, str, str]] = set()
     for port in ports:
         # The API server fills hostPort in on the host's network; an object that never passed it gets the same here.

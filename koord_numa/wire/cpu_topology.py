@@ -32,7 +32,7 @@ class CpuTopologyModel(GoJson):
     detail: list[CpuModel] = Field([])
 
 
-def machine(text: str, numa_ids: frozenset[int], distances: Distances, place: FieldPath) -> CpuTopology:
+def machine(text: str, numa_ids: frozenset[int], distances: Distances, path: FieldPath) -> CpuTopology:
     """
     The machine with these CPUs, also with NUMA nodes that have none.
 
@@ -42,27 +42,27 @@ def machine(text: str, numa_ids: frozenset[int], distances: Distances, place: Fi
     key = digest, numa_ids, tuple(sorted(distances.items()))
     known = _MACHINES.get(key)
     if known is None:
-        cpus = _cpus(text, place)
+        cpus = _cpus(text, path)
         known = _MACHINES[key] = CpuTopology(cpus=cpus, numa_ids=tuple(numa_ids), distances=dict(distances))
     return known
 
 
-def _cpus(text: str, place: FieldPath) -> tuple[Cpu, ...]:
+def _cpus(text: str, path: FieldPath) -> tuple[Cpu, ...]:
     found: dict[int, Cpu] = {}
-    for model in read_json(CpuTopologyModel, text, place).detail:
+    for model in read_json(CpuTopologyModel, text, path).detail:
         if model.id > MAX_CPU:
-            raise place.error(f"CPU {model.id} is above {MAX_CPU}")
+            raise path.error(f"CPU {model.id} is above {MAX_CPU}")
         if model.id in found:
-            raise place.error(f"CPU {model.id} is listed twice")
+            raise path.error(f"CPU {model.id} is listed twice")
         found[model.id] = Cpu(
             id=model.id,
             core=model.core,
-            numa=numa_id(model.node, place),
+            numa=numa_id(model.node, path),
             socket=model.socket,
             uncore=model.socket if model.uncore is None else model.uncore,
         )
     if not found:
-        raise place.error("no CPU is listed")
+        raise path.error("no CPU is listed")
     return tuple(sorted(found.values()))
 
 

@@ -3,22 +3,22 @@
 import json
 from typing import Final, NamedTuple
 
-SHOWN: Final = 60
+QUOTED: Final = 60
 """So many characters of a found text go into a message: an annotation may be megabytes long."""
 
 
 class WireError(ValueError):
     """
-    An object from outside cannot be understood. Prints as one line that tells a user everything.
+    An API object is malformed. Prints as one line: object, field, value found, and what is accepted.
 
     ``Node worker-2: label node.koordinator.sh/numa-topology-policy: "Strict" is none of BestEffort, None, Restricted, SingleNUMANode``
     """
 
-    def __init__(self, subject: str, key: str, complaint: str) -> None:
-        super().__init__(": ".join(part for part in (subject, key, complaint) if part))
+    def __init__(self, subject: str, key: str, message: str) -> None:
+        super().__init__(": ".join(part for part in (subject, key, message) if part))
         self.subject = subject
         self.key = key
-        self.complaint = complaint
+        self.message = message
 
 
 class FieldPath(NamedTuple):  # made many times for every object that is read, so it has to be cheap
@@ -29,8 +29,8 @@ class FieldPath(NamedTuple):  # made many times for every object that is read, s
 
     @classmethod
     def of(cls, kind: str, name: object) -> "FieldPath":
-        """An object by kind and name; a name that is no text is shown as what it is."""
-        return cls(f"{kind} {_cut(name) if isinstance(name, str) else shown(name)}")
+        """An object by kind and name; a name that is no text is quoted as what it is."""
+        return cls(f"{kind} {_cut(name) if isinstance(name, str) else quoted(name)}")
 
     def at(self, key: str) -> "FieldPath":
         """A key of the same object."""
@@ -44,12 +44,12 @@ class FieldPath(NamedTuple):  # made many times for every object that is read, s
         """An annotation of the object."""
         return FieldPath(self.subject, f"annotation {name}")
 
-    def error(self, complaint: str) -> WireError:
-        """The error to raise about this place."""
-        return WireError(self.subject, _cut(self.key, 4 * SHOWN), complaint)
+    def error(self, message: str) -> WireError:
+        """The error to raise about this path."""
+        return WireError(self.subject, _cut(self.key, 4 * QUOTED), message)
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """A found value as JSON, short enough for a message whatever it is: huge texts, deep nesting, endless integers."""
     match value:
         case None | bool():
@@ -68,6 +68,6 @@ def shown(value: object) -> str:
             return f"a {type(value).__name__}"
 
 
-def _cut(text: str, length: int = SHOWN) -> str:
+def _cut(text: str, length: int = QUOTED) -> str:
     kept = text if len(text) <= length else text[:length] + "…"
     return kept.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair must not break a log

@@ -16,7 +16,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.node import DEFAULT_MAX_NUMA_NODES, KubeletConfig
 from koord_numa.core.vocabulary import KubeletPolicy, KubeletScope, NumaPolicy
 from koord_numa.wire import names
-from koord_numa.wire.errors import FieldPath, shown
+from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.parsing import EnumReader, GoJson, read_json
 from koord_numa.wire.pod_annotations import cpu_list
 from koord_numa.wire.zones import AttributeModel
@@ -77,16 +77,16 @@ class _Known:
 
 
 def kubelet_config(
-    policies: Sequence[str], attributes: Iterable[AttributeModel], annotations: Mapping[str, str], place: FieldPath
+    policies: Sequence[str], attributes: Iterable[AttributeModel], annotations: Mapping[str, str], path: FieldPath
 ) -> KubeletConfig:
     """Everything known of the kubelet. A value that is not understood is an error: guessing would end in refused pods."""
     known = _Known()
     if policies:
-        known.policy, scope = TOPOLOGY_POLICIES.read(policies[0], place.at("topologyPolicies"))
+        known.policy, scope = TOPOLOGY_POLICIES.read(policies[0], path.at("topologyPolicies"))
         known.scope = scope or known.scope
-    _apply_annotation(known, annotations, place)
+    _apply_annotation(known, annotations, path)
     for attribute in attributes:
-        _apply_attribute(known, attribute.name, attribute.value, place.at("attributes").at(attribute.name))
+        _apply_attribute(known, attribute.name, attribute.value, path.at("attributes").at(attribute.name))
     return KubeletConfig(
         topology_policy=known.policy,
         topology_scope=known.scope,
@@ -99,67 +99,67 @@ def kubelet_config(
     )
 
 
-def _apply_annotation(known: _Known, annotations: Mapping[str, str], place: FieldPath) -> None:
+def _apply_annotation(known: _Known, annotations: Mapping[str, str], path: FieldPath) -> None:
     text = annotations.get(names.CPU_MANAGER_POLICY)
     if text is None:
         return
-    place = place.annotation(names.CPU_MANAGER_POLICY)
-    found = read_json(CpuManagerPolicy, text, place)
+    path = path.annotation(names.CPU_MANAGER_POLICY)
+    found = read_json(CpuManagerPolicy, text, path)
     if found.policy:
-        known.cpu_policy = CPU_POLICIES.read(found.policy, place.at("policy"))
-        known.reserved = cpu_list(found.reserved_cpus, place.at("reservedCPUs"))
+        known.cpu_policy = CPU_POLICIES.read(found.policy, path.at("policy"))
+        known.reserved = cpu_list(found.reserved_cpus, path.at("reservedCPUs"))
     elif found.reserved_cpus:
-        known.reserved = cpu_list(found.reserved_cpus, place.at("reservedCPUs"))
+        known.reserved = cpu_list(found.reserved_cpus, path.at("reservedCPUs"))
     for name, value in found.options.items():
-        known.cpu_options[name] = value if isinstance(value, bool) else BOOLEANS.read(value, place.at(name))
+        known.cpu_options[name] = value if isinstance(value, bool) else BOOLEANS.read(value, path.at(name))
 
 
-def _apply_attribute(known: _Known, name: str, value: str, place: FieldPath) -> None:
+def _apply_attribute(known: _Known, name: str, value: str, path: FieldPath) -> None:
     if apply := _ATTRIBUTES.get(name):
-        apply(known, value, place)
+        apply(known, value, path)
     elif name.startswith(names.ATTRIBUTE_TOPOLOGY_OPTION):
         option = _kebab(name.removeprefix(names.ATTRIBUTE_TOPOLOGY_OPTION))
         if option == "max-allowable-numa-nodes":
-            known.max_numa_nodes = _count(value, place)
+            known.max_numa_nodes = _count(value, path)
         else:
-            known.topology_options[option] = BOOLEANS.read(value, place)
+            known.topology_options[option] = BOOLEANS.read(value, path)
     elif name.startswith(names.ATTRIBUTE_CPU_OPTION):
-        known.cpu_options[_kebab(name.removeprefix(names.ATTRIBUTE_CPU_OPTION))] = BOOLEANS.read(value, place)
+        known.cpu_options[_kebab(name.removeprefix(names.ATTRIBUTE_CPU_OPTION))] = BOOLEANS.read(value, path)
 
 
-def _set_policy(known: _Known, value: str, place: FieldPath) -> None:
-    known.policy = POLICIES.read(value, place)
+def _set_policy(known: _Known, value: str, path: FieldPath) -> None:
+    known.policy = POLICIES.read(value, path)
 
 
-def _set_scope(known: _Known, value: str, place: FieldPath) -> None:
-    known.scope = SCOPES.read(value, place)
+def _set_scope(known: _Known, value: str, path: FieldPath) -> None:
+    known.scope = SCOPES.read(value, path)
 
 
-def _set_max_numa_nodes(known: _Known, value: str, place: FieldPath) -> None:
-    known.max_numa_nodes = _count(value, place)
+def _set_max_numa_nodes(known: _Known, value: str, path: FieldPath) -> None:
+    known.max_numa_nodes = _count(value, path)
 
 
-def _set_cpu_policy(known: _Known, value: str, place: FieldPath) -> None:
-    known.cpu_policy = CPU_POLICIES.read(value, place)
+def _set_cpu_policy(known: _Known, value: str, path: FieldPath) -> None:
+    known.cpu_policy = CPU_POLICIES.read(value, path)
 
 
-def _set_cpu_options(known: _Known, value: str, place: FieldPath) -> None:
+def _set_cpu_options(known: _Known, value: str, path: FieldPath) -> None:
     for item in filter(None, value[:4096].split(",")):
         option, _, word = item.partition("=")
-        known.cpu_options[option.strip()] = BOOLEANS.read(word.strip(), place.at(option.strip()))
+        known.cpu_options[option.strip()] = BOOLEANS.read(word.strip(), path.at(option.strip()))
 
 
-def _set_memory_policy(known: _Known, value: str, place: FieldPath) -> None:
-    known.memory_policy = MEMORY_POLICIES.read(value, place)
+def _set_memory_policy(known: _Known, value: str, path: FieldPath) -> None:
+    known.memory_policy = MEMORY_POLICIES.read(value, path)
 
 
-def _set_reserved(known: _Known, value: str, place: FieldPath) -> None:
-    known.reserved = cpu_list(value, place)
+def _set_reserved(known: _Known, value: str, path: FieldPath) -> None:
+    known.reserved = cpu_list(value, path)
 
 
-def _count(value: str, place: FieldPath) -> int:
+def _count(value: str, path: FieldPath) -> int:
     if not (value.isascii() and value.isdigit() and len(value) <= 9 and int(value) > 1):
-        raise place.error(f"{shown(value)} is not a count of NUMA nodes above 1")
+        raise path.error(f"{quoted(value)} is not a count of NUMA nodes above 1")
     return min(int(value), MOST_NUMA_NODES)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from koord_numa.wire.errors import FieldPath, shown
+from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.parsing import Int64, Problems, Strict, plain, read, read_time
 
 
@@ -16,7 +16,7 @@ class Owner(Strict):
 
 
 class Metadata(Strict):
-    """The parts of an object's metadata that matter to somebody here."""
+    """The fields of ``metadata`` that some parser of this package reads."""
 
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
@@ -34,9 +34,9 @@ class Metadata(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The top of an object: who it is, where to say something is wrong with it, and its metadata."""
+    """An object's identity and metadata, and the path that errors about it are reported under."""
 
-    place: FieldPath
+    path: FieldPath
     name: str
     namespace: str
     uid: str
@@ -47,9 +47,9 @@ class Head:
     body: dict[str, Any]  # the whole object
 
 
-def head(obj: object, kind: str, findings: Problems) -> Head:
+def head(obj: object, kind: str, problems: Problems) -> Head:
     """
-    The top of an object; malformed metadata goes to ``findings``.
+    An object's identity and metadata; messages about malformed metadata go to ``problems``.
 
     Raises ``WireError`` when the object has no name: then nothing can be said about it at all.
     """
@@ -57,16 +57,16 @@ def head(obj: object, kind: str, findings: Problems) -> Head:
     raw = plain(body.get("metadata"), FieldPath(kind).at("metadata"))
     name, namespace, uid = raw.get("name"), raw.get("namespace") or "", raw.get("uid") or ""
     if not isinstance(name, str) or not name:
-        raise FieldPath(kind).at("metadata.name").error(f"{shown(name)} is not a name")
+        raise FieldPath(kind).at("metadata.name").error(f"{quoted(name)} is not a name")
     if not isinstance(namespace, str) or not isinstance(uid, str):
         wrong = namespace if isinstance(uid, str) else uid
-        raise FieldPath.of(kind, name).at("metadata").error(f"{shown(wrong)} is neither a namespace nor a uid")
-    place = FieldPath.of(kind, f"{namespace}/{name}" if namespace else name)
-    metadata = findings.of(lambda: read(Metadata, raw, place.at("metadata")), _BLANK)
+        raise FieldPath.of(kind, name).at("metadata").error(f"{quoted(wrong)} is neither a namespace nor a uid")
+    path = FieldPath.of(kind, f"{namespace}/{name}" if namespace else name)
+    metadata = problems.collect(lambda: read(Metadata, raw, path.at("metadata")), _BLANK)
     stamp = metadata.creation_timestamp
-    created = findings.of(lambda: read_time(stamp, place.at("metadata.creationTimestamp")) if stamp else 0.0, 0.0)
+    created = problems.collect(lambda: read_time(stamp, path.at("metadata.creationTimestamp")) if stamp else 0.0, 0.0)
     return Head(
-        place=place,
+        path=path,
         name=name,
         namespace=namespace,
         uid=uid,

@@ -10,6 +10,6 @@ from koord_numa.wire.parsing import Problems
 
 def parse_namespace(obj: Mapping[str, Any]) -> Namespace:
     """A namespace; with malformed labels it has none, so that no selector picks it. Raises ``WireError`` only when it has no name."""
-    findings = Problems()
-    top = head(obj, "Namespace", findings)
-    return Namespace(top.name, top.labels, findings.problem)
+    problems = Problems()
+    top = head(obj, "Namespace", problems)
+    return Namespace(top.name, top.labels, problems.problem)

@@ -50,39 +50,41 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
 
     Raises ``WireError`` only when the object has no name.
     """
-    findings = Problems()
-    top = head(obj, "Node", findings)
-    spec = findings.of(lambda: read(NodeSpec, top.body.get("spec") or {}, top.place.at("spec")), NodeSpec())
-    status = findings.of(lambda: read(NodeStatus, top.body.get("status") or {}, top.place.at("status")), NodeStatus())
-    ratios = findings.of(lambda: amplification(top.annotations, top.place), None)
+    problems = Problems()
+    top = head(obj, "Node", problems)
+    spec = problems.collect(lambda: read(NodeSpec, top.body.get("spec") or {}, top.path.at("spec")), NodeSpec())
+    status = problems.collect(
+        lambda: read(NodeStatus, top.body.get("status") or {}, top.path.at("status")), NodeStatus()
+    )
+    ratios = problems.collect(lambda: amplification(top.annotations, top.path), None)
     return Node(
         name=top.name,
         uid=top.uid,
         labels=top.labels,
-        taints=findings.of(lambda: _taints(spec.taints or [], top.place.at("spec.taints")), ()),
+        taints=problems.collect(lambda: _taints(spec.taints or [], top.path.at("spec.taints")), ()),
         unschedulable=bool(spec.unschedulable),
-        allocatable=findings.of(lambda: supplied(status.allocatable, top.place.at("status.allocatable")), {}),
-        numa_policy=_labelled(top, (names.NODE_NUMA_POLICY, names.NODE_NUMA_POLICY_PROPOSED), NUMA_POLICIES, findings)
+        allocatable=problems.collect(lambda: supplied(status.allocatable, top.path.at("status.allocatable")), {}),
+        numa_policy=_labelled(top, (names.NODE_NUMA_POLICY, names.NODE_NUMA_POLICY_PROPOSED), NUMA_POLICIES, problems)
         or NumaPolicy.NONE,
-        bind_policy=_labelled(top, (names.NODE_BIND_POLICY,), BIND_POLICIES, findings) or NodeBindPolicy.NONE,
-        strategy=_labelled(top, (names.NODE_NUMA_STRATEGY, names.NODE_NUMA_STRATEGY_PROPOSED), STRATEGIES, findings),
+        bind_policy=_labelled(top, (names.NODE_BIND_POLICY,), BIND_POLICIES, problems) or NodeBindPolicy.NONE,
+        strategy=_labelled(top, (names.NODE_NUMA_STRATEGY, names.NODE_NUMA_STRATEGY_PROPOSED), STRATEGIES, problems),
         amplification=ratios or {},
-        reservation=findings.of(lambda: reservation(top.annotations, top.place), NodeReservation()),
-        problem=findings.problem,
+        reservation=problems.collect(lambda: reservation(top.annotations, top.path), NodeReservation()),
+        problem=problems.problem,
     )
 
 
-def _labelled(top: Head, keys: tuple[str, ...], words: EnumReader[T], findings: Problems) -> T | None:
+def _labelled(top: Head, keys: tuple[str, ...], words: EnumReader[T], problems: Problems) -> T | None:
     """The value of the first of these labels that says something; today's name comes before the proposal's."""
     for key in keys:
         word = top.labels.get(key)
         if word:
-            return findings.of(partial(words.read, word, top.place.label(key)), None)
+            return problems.collect(partial(words.read, word, top.path.label(key)), None)
     return None
 
 
-def _taints(models: list[TaintModel], place: FieldPath) -> tuple[Taint, ...]:
+def _taints(models: list[TaintModel], path: FieldPath) -> tuple[Taint, ...]:
     return tuple(
-        Taint(key=model.key, effect=TAINT_EFFECTS.read(model.effect, place.at("effect")), value=model.value or "")
+        Taint(key=model.key, effect=TAINT_EFFECTS.read(model.effect, path.at("effect")), value=model.value or "")
         for model in models
     )

@@ -1,7 +1,7 @@
 """
-Checked reading of JSON: strict models of what we read, Go's habits where Go programs write, and ``WireError`` for all else.
+Checked parsing of JSON: strict pydantic models, Go's ``encoding/json`` rules where Go programs write, ``WireError`` for malformed input.
 
-Nothing here knows an annotation or a kind; nothing but ``WireError`` leaves it, whatever the input.
+The module knows no annotation and no kind. For any input it raises nothing but ``WireError``.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from koord_numa.wire.errors import FieldPath, WireError, shown
+from koord_numa.wire.errors import FieldPath, WireError, quoted
 
 LONGEST_JSON: Final = 1 << 20
 """Longer annotations are refused unread; the API server itself stops at 256 KiB for all annotations of an object."""
@@ -54,38 +54,38 @@ class GoJson(Strict):
         return {names.get(str(key).lower(), key): item for key, item in value.items() if item is not None}
 
 
-def read(model: type[Model], value: object, place: FieldPath) -> Model:
+def read(model: type[Model], value: object, path: FieldPath) -> Model:
     """A part of an object as its model."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise _complaint(error, place) from None
+        raise _message_of(error, path) from None
 
 
-def read_as(adapter: TypeAdapter[T], value: object, place: FieldPath) -> T:
+def read_as(adapter: TypeAdapter[T], value: object, path: FieldPath) -> T:
     """A value as any type, such as a list of models."""
     try:
         return adapter.validate_python(value, strict=True)
     except ValidationError as error:
-        raise _complaint(error, place) from None
+        raise _message_of(error, path) from None
 
 
-def load_json(text: object, place: FieldPath) -> object:
+def load_json(text: object, path: FieldPath) -> object:
     """The JSON value in an annotation."""
     if not isinstance(text, str):
-        raise place.error(f"{shown(text)} is not a text")
+        raise path.error(f"{quoted(text)} is not a text")
     if len(text) > LONGEST_JSON:
-        raise place.error(f"{len(text)} characters are too many, at most {LONGEST_JSON} are read")
+        raise path.error(f"{len(text)} characters are too many, at most {LONGEST_JSON} are read")
     try:
         value: object = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise place.error(f"{shown(text)} is not JSON: {error.msg}") from None
+        raise path.error(f"{quoted(text)} is not JSON: {error.msg}") from None
     return value
 
 
-def read_json(model: type[Model], text: object, place: FieldPath) -> Model:
+def read_json(model: type[Model], text: object, path: FieldPath) -> Model:
     """An annotation that holds one JSON object."""
-    return read(model, load_json(text, place), place)
+    return read(model, load_json(text, path), path)
 
 
 class EnumReader(Generic[T]):
@@ -95,22 +95,22 @@ class EnumReader(Generic[T]):
         self._known = {word.lower(): value for word, value in {**(also or {}), **canonical}.items()}
         self._listed = ", ".join(sorted(word for word in canonical if word))
 
-    def read(self, word: str, place: FieldPath) -> T:
-        """The value that this word stands for."""
+    def read(self, word: str, path: FieldPath) -> T:
+        """The value that ``word`` names. Raises ``WireError`` with the accepted words."""
         try:
             return self._known[word.lower()]
         except KeyError:
-            raise place.error(f"{shown(word)} is none of {self._listed}") from None
+            raise path.error(f"{quoted(word)} is none of {self._listed}") from None
 
 
 class Problems:
-    """Reads parts one by one: a part that is malformed gets its stand-in and the first complaint is remembered."""
+    """Collects what is wrong with one object: a malformed part is replaced by a default, and the first message is kept."""
 
     def __init__(self) -> None:
         self.problem = ""
 
-    def of(self, reading: Callable[[], T], otherwise: T) -> T:
-        """What ``reading`` gives, or the stand-in."""
+    def collect(self, reading: Callable[[], T], otherwise: T) -> T:
+        """The result of ``reading``, or ``otherwise`` when it raises ``WireError``."""
         try:
             return reading()
         except WireError as error:
@@ -118,20 +118,20 @@ class Problems:
             return otherwise
 
 
-def plain(value: object, place: FieldPath) -> dict[str, Any]:
-    """The top of an API object as a plain dict: Kopf and others hand over mappings of their own kind."""
+def plain(value: object, path: FieldPath) -> dict[str, Any]:
+    """An API object as a plain dict; Kopf passes mappings of its own type. Raises ``WireError``."""
     if isinstance(value, dict):
         return value
     if isinstance(value, Mapping):
         return dict(value)
-    raise place.error(f"{shown(value)} is not an object")
+    raise path.error(f"{quoted(value)} is not an object")
 
 
-def read_time(text: str, place: FieldPath) -> float:
+def read_time(text: str, path: FieldPath) -> float:
     """Seconds since the epoch of an RFC 3339 time."""
     seconds = _seconds(text[:40])
     if seconds is None:
-        raise place.error(f"{shown(text)} is not a time")
+        raise path.error(f"{quoted(text)} is not a time")
     return seconds
 
 
@@ -144,18 +144,18 @@ def _seconds(text: str) -> float | None:
         return None
 
 
-def _complaint(error: ValidationError, place: FieldPath) -> WireError:
+def _message_of(error: ValidationError, path: FieldPath) -> WireError:
     first = error.errors(include_url=False, include_context=False)[0]
-    path = ""
+    key = ""
     for step in first["loc"]:
         if isinstance(step, int):
-            path += f"[{step}]"
+            key += f"[{step}]"
         elif not step[:1].isupper() and step not in _UNION_STEPS:
-            path += f".{step}" if path else step
-    message = first["msg"][:1].lower() + first["msg"][1:]
+            key += f".{step}" if key else step
+    text = first["msg"][:1].lower() + first["msg"][1:]
     if first["type"] == "missing":
-        return place.at(path).error("is missing")
-    return (place.at(path) if path else place).error(f"{shown(first['input'])}: {message}")
+        return path.at(key).error("is missing")
+    return (path.at(key) if key else path).error(f"{quoted(first['input'])}: {text}")
 
 
 _UNION_STEPS: Final = frozenset({"str", "int", "float", "bool", "constrained-int", "constrained-float"})

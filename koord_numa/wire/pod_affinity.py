@@ -49,19 +49,19 @@ def fold_keys(pod: OwnPod, keys: Iterable[str] | None, operator: Operator = Oper
     return [Requirement(key, operator, (pod.labels[key],)) for key in keys or () if key in pod.labels]
 
 
-def pod_terms(models: Iterable[PodTermModel], pod: OwnPod, place: FieldPath) -> tuple[PodTerm, ...]:
+def pod_terms(models: Iterable[PodTermModel], pod: OwnPod, path: FieldPath) -> tuple[PodTerm, ...]:
     """Required terms, all of which must hold."""
-    return tuple(_term(model, pod, place) for model in models)
+    return tuple(_term(model, pod, path) for model in models)
 
 
 def preferred_pod_terms(
-    models: Iterable[PreferredPodModel], pod: OwnPod, place: FieldPath
+    models: Iterable[PreferredPodModel], pod: OwnPod, path: FieldPath
 ) -> tuple[PreferredPodTerm, ...]:
     """Weighted terms."""
-    return tuple(PreferredPodTerm(model.weight, _term(model.pod_affinity_term, pod, place)) for model in models)
+    return tuple(PreferredPodTerm(model.weight, _term(model.pod_affinity_term, pod, path)) for model in models)
 
 
-def _term(model: PodTermModel, pod: OwnPod, place: FieldPath) -> PodTerm:
+def _term(model: PodTermModel, pod: OwnPod, path: FieldPath) -> PodTerm:
     own = [
         *fold_keys(pod, model.match_label_keys),
         *fold_keys(pod, model.mismatch_label_keys, Operator.NOT_IN),
@@ -71,7 +71,7 @@ def _term(model: PodTermModel, pod: OwnPod, place: FieldPath) -> PodTerm:
         namespaces = (pod.namespace,)
     return PodTerm(
         topology_key=model.topology_key,
-        selector=label_selector(model.label_selector, place.at("labelSelector"), own),
+        selector=label_selector(model.label_selector, path.at("labelSelector"), own),
         namespaces=namespaces,
-        namespace_selector=label_selector(model.namespace_selector, place.at("namespaceSelector")),
+        namespace_selector=label_selector(model.namespace_selector, path.at("namespaceSelector")),
     )

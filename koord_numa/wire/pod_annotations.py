@@ -18,7 +18,7 @@ from koord_numa.core.vocabulary import (
     QosClass,
 )
 from koord_numa.wire import names
-from koord_numa.wire.errors import FieldPath, WireError, shown
+from koord_numa.wire.errors import FieldPath, WireError, quoted
 from koord_numa.wire.parsing import EnumReader, GoJson, Id, Quantity, read_json
 from koord_numa.wire.quantities import requested
 
@@ -32,7 +32,7 @@ NUMA_EXCLUSIVES: Final = EnumReader({exclusive.value: exclusive for exclusive in
 
 
 class ResourceSpec(GoJson):
-    """``scheduling.koordinator.sh/resource-spec``; the last two fields are the proposal's place for them."""
+    """``scheduling.koordinator.sh/resource-spec``; the last two fields are the proposal's path for them."""
 
     required: str = Field("", alias="requiredCPUBindPolicy")
     preferred: str = Field("", alias="preferredCPUBindPolicy")
@@ -81,7 +81,7 @@ def priority_class(labels: Mapping[str, str]) -> PriorityClass:
     return _PRIORITY.get(labels.get(names.PRIORITY_CLASS, ""), PriorityClass.NONE)
 
 
-def policies(annotations: Mapping[str, str], place: FieldPath) -> tuple[CpuBind, NumaSpec]:
+def policies(annotations: Mapping[str, str], path: FieldPath) -> tuple[CpuBind, NumaSpec]:
     """The pod's CPU and NUMA policies. Of the two places for the NUMA policy its own annotation comes first."""
     spec, numa = annotations.get(names.RESOURCE_SPEC), annotations.get(names.NUMA_TOPOLOGY_SPEC)
     if spec is None and numa is None:
@@ -89,75 +89,77 @@ def policies(annotations: Mapping[str, str], place: FieldPath) -> tuple[CpuBind,
     reader = _policies if len(spec or "") + len(numa or "") < _LONGEST_SHARED else _policies.__wrapped__
     found = reader(spec or "{}", numa or "{}")
     if isinstance(found, WireError):
-        raise WireError(place.subject, found.key, found.complaint)
+        raise WireError(path.subject, found.key, found.message)
     return found
 
 
 @lru_cache(maxsize=2048)
 def _policies(spec_text: str, numa_text: str) -> tuple[CpuBind, NumaSpec] | WireError:
-    place = FieldPath("")
-    spec_place, numa_place = place.annotation(names.RESOURCE_SPEC), place.annotation(names.NUMA_TOPOLOGY_SPEC)
+    path = FieldPath("")
+    spec_place, numa_place = path.annotation(names.RESOURCE_SPEC), path.annotation(names.NUMA_TOPOLOGY_SPEC)
     try:
         spec = read_json(ResourceSpec, spec_text, spec_place)
-        numa = read_json(NumaTopologySpec, numa_text, numa_place)
+        topology_spec = read_json(NumaTopologySpec, numa_text, numa_place)
         bind = CpuBind(
             required=BIND_POLICIES.read(spec.required, spec_place.at("requiredCPUBindPolicy")),
             preferred=BIND_POLICIES.read(spec.preferred, spec_place.at("preferredCPUBindPolicy")),
             exclusive=EXCLUSIVE_POLICIES.read(spec.exclusive, spec_place.at("preferredCPUExclusivePolicy")),
         )
-        policy_place = numa_place if numa.numa_policy else spec_place
-        exclusive_place = numa_place if numa.numa_exclusive else spec_place
-        wish = NumaSpec(
-            policy=NUMA_POLICIES.read(numa.numa_policy or spec.numa_policy, policy_place.at("numaTopologyPolicy")),
+        policy_place = numa_place if topology_spec.numa_policy else spec_place
+        exclusive_place = numa_place if topology_spec.numa_exclusive else spec_place
+        numa = NumaSpec(
+            policy=NUMA_POLICIES.read(
+                topology_spec.numa_policy or spec.numa_policy, policy_place.at("numaTopologyPolicy")
+            ),
             exclusive=NUMA_EXCLUSIVES.read(
-                numa.numa_exclusive or spec.numa_exclusive, exclusive_place.at("singleNUMANodeExclusive")
+                topology_spec.numa_exclusive or spec.numa_exclusive, exclusive_place.at("singleNUMANodeExclusive")
             ),
         )
     except WireError as error:
         return error.with_traceback(None)  # remembered too: a malformed template is read once, not once a pod
-    return bind, wish
+    return bind, numa
 
 
-def assignment(text: str, place: FieldPath) -> Assignment:
+def assignment(text: str, path: FieldPath) -> Assignment:
     """What a bound pod holds, by its resource-status."""
-    status = read_json(ResourceStatus, text, place)
+    status = read_json(ResourceStatus, text, path)
     numa: dict[int, dict[str, int]] = {}
     for entry in status.numa:
-        held = numa.setdefault(numa_id(entry.node, place.at("numaNodeResources")), {})
-        for name, amount in requested(entry.resources, place.at("numaNodeResources")).items():
+        held = numa.setdefault(numa_id(entry.node, path.at("numaNodeResources")), {})
+        for name, amount in requested(entry.resources, path.at("numaNodeResources")).items():
             held[name] = held.get(name, 0) + amount
     return Assignment(
-        cpus=cpu_list(status.cpuset, place.at("cpuset")),
+        cpus=cpu_list(status.cpuset, path.at("cpuset")),
         numa=tuple(sorted(numa.items(), key=lambda item: item[0])),
-        shared_pools=shared_pools(status.pools, place.at("cpuSharedPools")),
+        shared_pools=shared_pools(status.pools, path.at("cpuSharedPools")),
     )
 
 
-def shared_pools(pools: list[Pool], place: FieldPath) -> tuple[SharedPool, ...]:
+def shared_pools(pools: list[Pool], path: FieldPath) -> tuple[SharedPool, ...]:
     """Shared pools in the order of their NUMA nodes."""
     found = [
-        SharedPool(socket=pool.socket, numa=numa_id(pool.node, place), cpus=cpu_list(pool.cpuset, place))
+        SharedPool(socket=pool.socket, numa=numa_id(pool.node, path), cpus=cpu_list(pool.cpuset, path))
         for pool in pools
     ]
     return tuple(sorted(found, key=lambda pool: (pool.socket, pool.numa)))
 
 
-def cpu_list(text: str, place: FieldPath) -> CpuSet:
+def cpu_list(text: str, path: FieldPath) -> CpuSet:
     """A Linux cpu list such as ``0-3,8``."""
     if not text:
         return EMPTY
     if len(text) > _LONGEST_CPU_LIST:
-        raise place.error(f"{shown(text)} is too long for a cpu list")
+        raise path.error(f"{quoted(text)} is too long for a cpu list")
     try:
         return CpuSet.parse(text)
     except ValueError as error:
-        raise place.error(str(error)) from None
+        raise path.error(str(error)) from None
 
 
-def numa_id(numa: int, place: FieldPath) -> int:
+def numa_id(numa: int, path: FieldPath) -> int:
     """A NUMA id that fits into a mask."""
     if not 0 <= numa < MAX_NUMA:
-        raise place.error(f"NUMA node {numa} is not in 0 to {MAX_NUMA - 1}")
+        raise path.error(f"NUMA node {numa} is not in 0 to {MAX_NUMA - 1}")
     return numa
 
 

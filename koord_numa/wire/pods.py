@@ -1,4 +1,4 @@
-"""Pods: from the API object to identity, standing and request. A malformed pod is still a pod; its problem is named."""
+"""Pods: from the API object to identity, scheduling and request. A malformed pod is still a pod; its problem is named."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +9,11 @@ from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import Head, head, version
 from koord_numa.wire.parsing import Int64, Problems, Strict, read, read_time
 from koord_numa.wire.pod_annotations import assignment
-from koord_numa.wire.request_cache import remembered_request
+from koord_numa.wire.request_cache import cached_request
 
 
-class Standing(Strict):
-    """The part of a pod's spec that is about its place among other pods."""
+class SchedulingSpec(Strict):
+    """The part of a pod's spec that is about its path among other pods."""
 
     scheduler_name: str | None = None
     priority: Int64 | None = None
@@ -38,55 +38,55 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
 
     Raises ``WireError`` only when the object has no name or uid by which it could be known.
     """
-    findings = Problems()
-    top = head(obj, "Pod", findings)
+    problems = Problems()
+    top = head(obj, "Pod", problems)
     if not top.uid:
-        raise top.place.at("metadata.uid").error("is missing")
-    raw_spec, raw_status = _part(top, "spec", findings), _part(top, "status", findings)
-    standing = findings.of(lambda: read(Standing, raw_spec, top.place.at("spec")), _NO_STANDING)
-    status = findings.of(lambda: read(Status, raw_status, top.place.at("status")), _NO_STATUS)
+        raise top.path.at("metadata.uid").error("is missing")
+    raw_spec, raw_status = _part(top, "spec", problems), _part(top, "status", problems)
+    scheduling = problems.collect(lambda: read(SchedulingSpec, raw_spec, top.path.at("spec")), _NO_SCHEDULING)
+    status = problems.collect(lambda: read(Status, raw_status, top.path.at("status")), _NO_STATUS)
     start = status.start_time or ""
-    request = remembered_request(top, raw_spec, standing.priority or 0, findings)
+    request = cached_request(top, raw_spec, scheduling.priority or 0, problems)
     node = request.constraints.node_name
     held = top.annotations.get(names.RESOURCE_STATUS)
     return Pod(
         key=PodKey(top.namespace or "default", top.name, top.uid),
         request=request,
-        scheduler=standing.scheduler_name or "default-scheduler",
+        scheduler=scheduling.scheduler_name or "default-scheduler",
         node=node,
         nominated=status.nominated_node_name or "",
         phase=status.phase or "Pending",
         reason=status.reason or "",
         created=top.created,
         deleting=top.metadata.deletion_timestamp is not None,
-        gated=bool(standing.scheduling_gates),
+        gated=bool(scheduling.scheduling_gates),
         mirror=names.MIRROR in top.annotations,
         labels=request.labels,
         owner=top.metadata.controller,
-        assignment=findings.of(lambda: _assignment(held, top.place), None) if node and held is not None else None,
-        preempts=standing.preemption_policy != "Never",
+        assignment=problems.collect(lambda: _assignment(held, top.path), None) if node and held is not None else None,
+        preempts=scheduling.preemption_policy != "Never",
         started=status.phase == "Running" or bool(status.container_statuses or status.init_container_statuses),
-        started_at=findings.of(lambda: read_time(start, top.place.at("status.startTime")) if start else 0.0, 0.0),
+        started_at=problems.collect(lambda: read_time(start, top.path.at("status.startTime")) if start else 0.0, 0.0),
         resource_version=version(top),
         spec_text=top.annotations.get(names.RESOURCE_SPEC, ""),
         stale_status=not node and held is not None,
-        problem=findings.problem,
+        problem=problems.problem,
     )
 
 
-def _part(top: Head, key: str, findings: Problems) -> dict[str, Any]:
+def _part(top: Head, key: str, problems: Problems) -> dict[str, Any]:
     part = top.body.get(key)
     if part is None or isinstance(part, dict):
         return part or {}
     if isinstance(part, Mapping):
         return dict(part)
-    findings.problem = findings.problem or str(top.place.at(key).error("is not an object"))
+    problems.problem = problems.problem or str(top.path.at(key).error("is not an object"))
     return {}
 
 
-def _assignment(text: str, place: FieldPath) -> Assignment | None:
-    return assignment(text, place.annotation(names.RESOURCE_STATUS))
+def _assignment(text: str, path: FieldPath) -> Assignment | None:
+    return assignment(text, path.annotation(names.RESOURCE_STATUS))
 
 
-_NO_STANDING = Standing()
+_NO_SCHEDULING = SchedulingSpec()
 _NO_STATUS = Status()

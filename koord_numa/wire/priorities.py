@@ -10,7 +10,7 @@ from koord_numa.wire.parsing import Int64, Problems, Strict, read
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
+class PriorityClass:
     """A PriorityClass. ``everybody``: pods that name none get it (globalDefault)."""
 
     name: str
@@ -20,11 +20,14 @@ class Rank:
     problem: str = ""
 
 
-BUILT_IN: Final = (Rank("system-cluster-critical", 2_000_000_000), Rank("system-node-critical", 2_000_001_000))
+BUILT_IN: Final = (
+    PriorityClass("system-cluster-critical", 2_000_000_000),
+    PriorityClass("system-node-critical", 2_000_001_000),
+)
 """Every API server makes these (scheduling/v1, ``SystemPriorityClasses``)."""
 
 
-class RankModel(Strict):
+class PriorityClassModel(Strict):
     """A PriorityClass has no spec; its fields stand at the top."""
 
     value: Int64 = 0
@@ -32,16 +35,16 @@ class RankModel(Strict):
     preemption_policy: str | None = None
 
 
-def parse_rank(obj: Mapping[str, Any]) -> Rank:
+def parse_priority_class(obj: Mapping[str, Any]) -> PriorityClass:
     """A PriorityClass. Raises ``WireError`` only when it has no name."""
-    findings = Problems()
-    top = head(obj, "PriorityClass", findings)
-    model = findings.of(lambda: read(RankModel, top.body, top.place), RankModel())
+    problems = Problems()
+    top = head(obj, "PriorityClass", problems)
+    model = problems.collect(lambda: read(PriorityClassModel, top.body, top.path), PriorityClassModel())
     preempts = model.preemption_policy or "PreemptLowerPriority"
-    return Rank(top.name, model.value, preempts, bool(model.global_default), findings.problem)
+    return PriorityClass(top.name, model.value, preempts, bool(model.global_default), problems.problem)
 
 
-def with_priority(pod: Mapping[str, Any], ranks: Iterable[Rank]) -> Mapping[str, Any]:
+def with_priority(pod: Mapping[str, Any], priority_classes: Iterable[PriorityClass]) -> Mapping[str, Any]:
     """
     The new pod with the priority and the preemption policy of its class, as the API server's Priority admission writes them.
 
@@ -50,14 +53,18 @@ def with_priority(pod: Mapping[str, Any], ranks: Iterable[Rank]) -> Mapping[str,
     spec = pod.get("spec")
     if not isinstance(spec, Mapping) or spec.get("priority") is not None:
         return pod
-    known = [*(rank for rank in ranks if not rank.problem), *BUILT_IN]
+    known = [*(one for one in priority_classes if not one.problem), *BUILT_IN]
     name = spec.get("priorityClassName")
     if name:
-        chosen = next((rank for rank in known if rank.name == name), None)
+        chosen = next((one for one in known if one.name == name), None)
         if chosen is None:
             raise FieldPath("Pod").at("spec.priorityClassName").error(f"there is no PriorityClass {name}")
     else:
-        chosen = min((rank for rank in known if rank.everybody), key=lambda rank: (rank.value, rank.name), default=None)
+        chosen = min(
+            (one for one in known if one.everybody),
+            key=lambda one: (one.value, one.name),
+            default=None,
+        )
     if chosen is None:
         return pod
     admitted = {"preemptionPolicy": chosen.preempts, **spec, "priority": chosen.value, "priorityClassName": chosen.name}

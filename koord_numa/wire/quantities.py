@@ -5,35 +5,35 @@ from functools import lru_cache
 from typing import Final
 
 from koord_numa.core import quantity
-from koord_numa.wire.errors import FieldPath, shown
+from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.names import RENAMED_RESOURCES
 from koord_numa.wire.parsing import Quantity
 
 LARGEST: Final = 2**60
-"""Amounts end here (an exbibyte): nobody has more, and more could not be added up in 64 bits."""
+"""Upper bound of an amount (an exbibyte), so that sums over a cluster stay below 2**63."""
 
 _LONGEST: Final = 64  # of a quantity's text; the memory of the cache below stays bounded
 
 
-def requested(values: Mapping[str, Quantity] | None, place: FieldPath) -> dict[str, int]:
-    """What somebody asks for, rounded up as Kubernetes rounds requests. A negative amount is malformed."""
+def requested(values: Mapping[str, Quantity] | None, path: FieldPath) -> dict[str, int]:
+    """Requests in our units, rounded up as ``resource.Quantity.MilliValue`` does. A negative amount raises ``WireError``."""
     if not values:
         return {}
-    amounts = {name: _parsed(_request, name, value, place) for name, value in values.items()}
+    amounts = {name: _parsed(_request, name, value, path) for name, value in values.items()}
     for name, amount in amounts.items():
         if amount < 0:
-            raise place.at(name).error(f"{shown(values[name])} is negative")
+            raise path.at(name).error(f"{quoted(values[name])} is negative")
     return _renamed(amounts)
 
 
-def supplied(values: Mapping[str, Quantity] | None, place: FieldPath) -> dict[str, int]:
+def supplied(values: Mapping[str, Quantity] | None, path: FieldPath) -> dict[str, int]:
     """What there is, rounded down; less than nothing is nothing."""
-    return {} if not values else _renamed({name: supply(name, value, place) for name, value in values.items()})
+    return {} if not values else _renamed({name: supply(name, value, path) for name, value in values.items()})
 
 
-def supply(name: str, value: Quantity, place: FieldPath) -> int:
+def supply(name: str, value: Quantity, path: FieldPath) -> int:
     """What there is of one resource."""
-    return max(0, _parsed(_supply, name, value, place))
+    return max(0, _parsed(_supply, name, value, path))
 
 
 def current_name(resource: str) -> str:
@@ -48,11 +48,11 @@ def _renamed(amounts: dict[str, int]) -> dict[str, int]:
     return old | {name: amount for name, amount in amounts.items() if name not in RENAMED_RESOURCES}
 
 
-def _parsed(parse: Callable[[str, Quantity], int | None], name: str, value: Quantity, place: FieldPath) -> int:
+def _parsed(parse: Callable[[str, Quantity], int | None], name: str, value: Quantity, path: FieldPath) -> int:
     short = len(name) <= 4 * _LONGEST and (not isinstance(value, str) or len(value) <= _LONGEST)
     found = parse(name, value) if short else None
     if found is None:
-        raise place.at(name).error(f"{shown(value)} is not a quantity")
+        raise path.at(name).error(f"{quoted(value)} is not a quantity")
     return found
 
 

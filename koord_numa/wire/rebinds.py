@@ -53,31 +53,31 @@ def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
 
     Raises ``WireError`` only when the object has no name.
     """
-    findings = Problems()
-    top = head(obj, names.REBIND_KIND, findings)
-    place = top.place.at("spec")
-    spec = findings.of(lambda: read(RebindSpec, top.body.get("spec") or {}, place), RebindSpec())
-    status_place = top.place.at("status")
-    status = findings.of(lambda: read(RebindStatus, top.body.get("status") or {}, status_place), RebindStatus())
+    problems = Problems()
+    top = head(obj, names.REBIND_KIND, problems)
+    path = top.path.at("spec")
+    spec = problems.collect(lambda: read(RebindSpec, top.body.get("spec") or {}, path), RebindSpec())
+    status_place = top.path.at("status")
+    status = problems.collect(lambda: read(RebindStatus, top.body.get("status") or {}, status_place), RebindStatus())
     started = status.start_time
     action = spec.rebind_action or RebindAction.REBIND_CPU.value
-    if not findings.problem and not spec.node_name:
-        findings.problem = str(place.at("nodeName").error("is missing"))
+    if not problems.problem and not spec.node_name:
+        problems.problem = str(path.at("nodeName").error("is missing"))
     return RebindRequest(
         name=top.name,
         uid=top.uid,
         node=spec.node_name or "",
-        action=findings.of(lambda: ACTIONS.read(action, place.at("rebindAction")), RebindAction.REBIND_CPU),
+        action=problems.collect(lambda: ACTIONS.read(action, path.at("rebindAction")), RebindAction.REBIND_CPU),
         deadline=spec.deadline_in_seconds or DEFAULT_DEADLINE,
         dry_run=bool(spec.dry_run),
         generation=top.metadata.generation or 0,
         created=top.created,
-        phase=findings.of(lambda: PHASES.read(status.phase or "", status_place.at("phase")), RebindPhase.UNKNOWN),
+        phase=problems.collect(lambda: PHASES.read(status.phase or "", status_place.at("phase")), RebindPhase.UNKNOWN),
         observed_generation=status.observed_generation or 0,
-        started=findings.of(lambda: read_time(started, status_place.at("startTime")) if started else 0.0, 0.0),
+        started=problems.collect(lambda: read_time(started, status_place.at("startTime")) if started else 0.0, 0.0),
         deleting=top.metadata.deletion_timestamp is not None,
         resource_version=version(top),
-        problem=findings.problem,
+        problem=problems.problem,
     )
 
 
@@ -117,18 +117,20 @@ def rebind_status(answer: RebindAnswer, before: Mapping[str, Any] | None = None)
 
 def with_cpus(status_text: str, cpus: CpuSet) -> str:
     """
-    The same resource-status with other CPUs: every other member stays, also those that nobody here knows.
+    The same resource-status with other CPUs: every other member is kept, unknown ones as well.
 
     Raises ``WireError`` when it is no JSON object.
     """
-    place = FieldPath("").annotation(names.RESOURCE_STATUS)
+    path = FieldPath("").annotation(names.RESOURCE_STATUS)
     try:
         status = json.loads(status_text)  # unlike faster readers it keeps integers of any size as they are
     except ValueError as error:
-        raise place.error(f"is not JSON: {error}") from None
+        raise path.error(f"is not JSON: {error}") from None
     if not isinstance(status, dict):
-        raise place.error("is no JSON object")
-    keys = [key for key in status if key.lower() == "cpuset"] or ["cpuset"]  # Go readers do not mind the case
+        raise path.error("is no JSON object")
+    keys = [key for key in status if key.lower() == "cpuset"] or [
+        "cpuset"
+    ]  # Go's encoding/json matches names without regard to case
     return json.dumps({**status, **dict.fromkeys(keys, str(cpus))}, separators=(",", ":"), ensure_ascii=False)
 
 

@@ -1,8 +1,8 @@
 """
-Requests of pods that were read before: pods of one workload ask for the same, and most news about a pod is about its status.
+A cache of parsed pod requests: the pods of one workload have the same request, and most events about a pod only change its status.
 
-A request is known by a digest of everything that it is read from, and of nothing else: what sets the pods of a workload apart,
-their names and their service account's volumes, is left out. What was malformed is not remembered.
+The key is a digest of every field that the request is parsed from and of no other field: names and service account volumes, which
+differ between the pods of a workload, are left out. Malformed requests are not cached.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from koord_numa.core.request import PodRequest
 from koord_numa.wire import names
-from koord_numa.wire.constraints import DemandsModel
+from koord_numa.wire.constraints import ConstraintsModel
 from koord_numa.wire.metadata import Head
 from koord_numa.wire.parsing import Problems
 from koord_numa.wire.requests import ContainerModel, Workload, pod_request
@@ -31,8 +31,8 @@ _ANNOTATIONS: Final = (
 )
 
 
-def remembered_request(top: Head, spec: dict[str, Any], priority: int, findings: Problems) -> PodRequest:
-    """The pod's request, from memory if another pod, or this one before, asked for the same."""
+def cached_request(top: Head, spec: dict[str, Any], priority: int, problems: Problems) -> PodRequest:
+    """The pod's request, from the cache when an equal one was parsed before."""
     node = spec.get("nodeName") or ""
     key = _digest(top, spec, priority) if isinstance(node, str) else b""
     known = _REQUESTS.get(key)
@@ -40,7 +40,7 @@ def remembered_request(top: Head, spec: dict[str, Any], priority: int, findings:
         found = Problems()
         known = pod_request(top, spec, priority, found)
         if found.problem:
-            findings.problem = findings.problem or found.problem
+            problems.problem = problems.problem or found.problem
             return known
         if not key:
             return known
@@ -49,7 +49,7 @@ def remembered_request(top: Head, spec: dict[str, Any], priority: int, findings:
 
 
 def _bound(key: bytes, unbound: PodRequest, node: str) -> PodRequest:
-    """A bind changes one field of the spec, and nothing else of what was asked for."""
+    """The request of a bound pod: a bind changes ``spec.nodeName`` only."""
     known = _BOUND.get((key, node))
     if known is None:
         known = _BOUND[key, node] = _on_node(unbound, node)
@@ -63,7 +63,7 @@ def _on_node(request: PodRequest, node: str) -> PodRequest:
 
 
 def _digest(top: Head, spec: dict[str, Any], priority: int) -> bytes:
-    """Nothing for what is no JSON at all, such as endless nesting."""
+    """The cache key; empty for a spec that cannot be serialised, such as one nested too deeply."""
     annotations = [top.annotations.get(name) for name in _ANNOTATIONS]
     parts = {key: spec[key] for key in _SPEC if key in spec}
     for key in ("containers", "initContainers"):
@@ -86,7 +86,7 @@ def _part(value: object, keys: Iterable[str]) -> object:
 
 
 def _mounts_anywhere(volume: object) -> bool:
-    """A well-formed volume of one kind that any node can mount says nothing about where the pod can go."""
+    """Is this a well-formed volume of a kind that every node can mount? It does not constrain the placement."""
     if not isinstance(volume, dict) or len(volume) != 2 or not isinstance(volume.get("name"), str):
         return False
     return any(kind in FREE_KINDS for kind in volume)
@@ -96,11 +96,11 @@ def _read_by(*models: type[BaseModel]) -> tuple[str, ...]:
     return tuple(field.alias or name for model in models for name, field in model.model_fields.items())
 
 
-_SPEC: Final = tuple(key for key in _read_by(Workload, DemandsModel) if key != "nodeName")
+_SPEC: Final = tuple(key for key in _read_by(Workload, ConstraintsModel) if key != "nodeName")
 _CONTAINER: Final = _read_by(ContainerModel)
 
 _REQUESTS: Final[LRUCache[bytes, PodRequest]] = LRUCache(maxsize=16384)
-"""Requests as they were before anybody bound a pod."""
+"""Requests of pods without a node, by digest."""
 
 _BOUND: Final[LRUCache[tuple[bytes, str], PodRequest]] = LRUCache(maxsize=16384)
-"""The same by node."""
+"""Requests of bound pods, by digest and node."""

@@ -9,7 +9,7 @@ from koord_numa.core.constraints import Constraints
 from koord_numa.core.request import Container, CpuBind, NumaSpec, PodRequest
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.vocabulary import ContainerKind
-from koord_numa.wire.constraints import DemandsModel, PortModel, constraints
+from koord_numa.wire.constraints import ConstraintsModel, PortModel, constraints
 from koord_numa.wire.errors import FieldPath, WireError
 from koord_numa.wire.metadata import Head
 from koord_numa.wire.parsing import Problems, Quantity, Strict, read
@@ -43,10 +43,10 @@ class Workload(Strict):
     resources: Resources | None = None
 
 
-def pod_request(top: Head, spec: dict[str, Any], priority: int, findings: Problems) -> PodRequest:
+def pod_request(top: Head, spec: dict[str, Any], priority: int, problems: Problems) -> PodRequest:
     """Everything about a pod that may change where it can go."""
-    work = _workload(top, spec, findings)
-    bind, numa = findings.of(lambda: policies(top.annotations, top.place), _NO_POLICIES)
+    work = _workload(top, spec, problems)
+    bind, numa = problems.collect(lambda: policies(top.annotations, top.path), _NO_POLICIES)
     return PodRequest(
         containers=work.containers,
         overhead=work.overhead,
@@ -57,7 +57,7 @@ def pod_request(top: Head, spec: dict[str, Any], priority: int, findings: Proble
         priority=priority,
         bind=bind,
         numa=numa,
-        constraints=_demands(top, spec, work.ports, findings),
+        constraints=_constraints(top, spec, work.ports, problems),
         namespace=top.namespace or "default",
         labels=label_pairs(top.labels),
     )
@@ -72,49 +72,51 @@ class _Work:
     ports: tuple[PortModel, ...]
 
 
-def _workload(top: Head, spec: dict[str, Any], findings: Problems) -> _Work:
-    found = findings.of(lambda: _read_workload(spec, top.place.at("spec")), None)
+def _workload(top: Head, spec: dict[str, Any], problems: Problems) -> _Work:
+    found = problems.collect(lambda: _read_workload(spec, top.path.at("spec")), None)
     return _Work(_whatever_counts(spec), {}, None, None, ()) if found is None else found
 
 
-def _read_workload(spec: dict[str, Any], place: FieldPath) -> _Work:
-    work = read(Workload, spec, place)
-    containers = tuple(_containers(work, place))
-    pod_requests, pod_limits = _pod_level(work.resources, containers, place.at("resources"))
+def _read_workload(spec: dict[str, Any], path: FieldPath) -> _Work:
+    work = read(Workload, spec, path)
+    containers = tuple(_containers(work, path))
+    pod_requests, pod_limits = _pod_level(work.resources, containers, path.at("resources"))
     ports = tuple(port for model in _long_running(work) for port in model.ports or ())
-    return _Work(containers, requested(work.overhead, place.at("overhead")), pod_requests, pod_limits, ports)
+    return _Work(containers, requested(work.overhead, path.at("overhead")), pod_requests, pod_limits, ports)
 
 
-def _demands(top: Head, spec: dict[str, Any], ports: Iterable[PortModel], findings: Problems) -> Constraints:
+def _constraints(top: Head, spec: dict[str, Any], ports: Iterable[PortModel], problems: Problems) -> Constraints:
     node = spec.get("nodeName")
     known = Constraints(node_name=node if isinstance(node, str) else "")
-    return findings.of(lambda: _shared(constraints(top, read(DemandsModel, spec, top.place.at("spec")), ports)), known)
+    return problems.collect(
+        lambda: _shared(constraints(top, read(ConstraintsModel, spec, top.path.at("spec")), ports)), known
+    )
 
 
-def _containers(work: Workload, place: FieldPath) -> Iterable[Container]:
+def _containers(work: Workload, path: FieldPath) -> Iterable[Container]:
     for model in work.init_containers or ():
         sidecar = model.restart_policy == "Always"
         kind = ContainerKind.SIDECAR if sidecar else ContainerKind.INIT
-        yield _container(model, kind, place.at("initContainers"))
+        yield _container(model, kind, path.at("initContainers"))
     for model in work.containers or ():
-        yield _container(model, ContainerKind.APP, place.at("containers"))
+        yield _container(model, ContainerKind.APP, path.at("containers"))
 
 
-def _container(model: ContainerModel, kind: ContainerKind, place: FieldPath) -> Container:
+def _container(model: ContainerModel, kind: ContainerKind, path: FieldPath) -> Container:
     resources = model.resources or _NO_RESOURCES
-    limits = requested(resources.limits, place.at("limits"))
-    requests = requested(resources.requests, place.at("requests"))
+    limits = requested(resources.limits, path.at("limits"))
+    requests = requested(resources.requests, path.at("requests"))
     return Container(model.name, kind, requests=limits | requests if limits else requests, limits=limits)
 
 
 def _pod_level(
-    resources: Resources | None, containers: Iterable[Container], place: FieldPath
+    resources: Resources | None, containers: Iterable[Container], path: FieldPath
 ) -> tuple[ResourceList | None, ResourceList | None]:
     """Requests default to limits only where no container asks for the resource, as in the API server."""
     if resources is None or not (resources.requests or resources.limits):
         return None, None
-    limits = requested(resources.limits, place.at("limits"))
-    requests = requested(resources.requests, place.at("requests"))
+    limits = requested(resources.limits, path.at("limits"))
+    requests = requested(resources.requests, path.at("requests"))
     mentioned = {name for container in containers for name in container.requests}
     return {name: amount for name, amount in limits.items() if name not in mentioned} | requests, limits
 

@@ -1,4 +1,4 @@
-"""CPUs of a scheduler-owned node that are nobody's to give away: the kubelet's, the node's own, the system's."""
+"""CPUs of a scheduler-owned node that no pod is given: reserved by the kubelet, by the node's annotation, or for system QoS."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,60 +43,60 @@ class ReservedCpus:
     kubelet_pods: tuple[KubeletAllocation, ...]
 
 
-def reserved_cpus(annotations: Mapping[str, str], kubelet: CpuSet | None, place: FieldPath) -> ReservedCpus:
+def reserved_cpus(annotations: Mapping[str, str], kubelet: CpuSet | None, path: FieldPath) -> ReservedCpus:
     """
     The four sources of koordinator's topology options: pods of the kubelet's CPU manager, the kubelet's reserved CPUs,
     the node's reservation (whatever its apply policy), exclusive CPUs of the SYSTEM QoS class.
     """
-    pods = _kubelet_pods(annotations, place)
-    cpus = (kubelet or EMPTY) | reservation(annotations, place).cpus | _system_cpus(annotations, place)
+    pods = _kubelet_pods(annotations, path)
+    cpus = (kubelet or EMPTY) | reservation(annotations, path).cpus | _system_cpus(annotations, path)
     for pod in pods:
         if pod.managed_by_kubelet:
             cpus |= pod.cpus
     return ReservedCpus(cpus, pods)
 
 
-def reported_pools(annotations: Mapping[str, str], place: FieldPath) -> tuple[SharedPool, ...]:
+def reported_pools(annotations: Mapping[str, str], path: FieldPath) -> tuple[SharedPool, ...]:
     """The shared pools as the agent last reported them."""
     text = annotations.get(names.CPU_SHARED_POOLS)
     if text is None:
         return ()
-    place = place.annotation(names.CPU_SHARED_POOLS)
-    pools = read_as(SHARED_POOLS, load_json(text, place), place)
-    return shared_pools(pools or [], place)
+    path = path.annotation(names.CPU_SHARED_POOLS)
+    pools = read_as(SHARED_POOLS, load_json(text, path), path)
+    return shared_pools(pools or [], path)
 
 
-def _kubelet_pods(annotations: Mapping[str, str], place: FieldPath) -> tuple[KubeletAllocation, ...]:
+def _kubelet_pods(annotations: Mapping[str, str], path: FieldPath) -> tuple[KubeletAllocation, ...]:
     text = annotations.get(names.POD_CPU_ALLOCS)
     if text is None:
         return ()
-    place = place.annotation(names.POD_CPU_ALLOCS)
-    found = read_as(_ALLOCATIONS, load_json(text, place), place) or []
+    path = path.annotation(names.POD_CPU_ALLOCS)
+    found = read_as(_ALLOCATIONS, load_json(text, path), path) or []
     pods = [
         KubeletAllocation(
             namespace=entry.namespace,
             name=entry.name,
             uid=entry.uid,
-            cpus=cpu_list(entry.cpuset or entry.cpu, place),
-            managed_by_kubelet=_flag(entry.managed_by_kubelet, place.at("managedByKubelet")),
+            cpus=cpu_list(entry.cpuset or entry.cpu, path),
+            managed_by_kubelet=_flag(entry.managed_by_kubelet, path.at("managedByKubelet")),
         )
         for entry in found
     ]
     return tuple(sorted(pods, key=lambda pod: (pod.namespace, pod.name, pod.uid)))
 
 
-def _system_cpus(annotations: Mapping[str, str], place: FieldPath) -> CpuSet:
+def _system_cpus(annotations: Mapping[str, str], path: FieldPath) -> CpuSet:
     text = annotations.get(names.SYSTEM_QOS_RESOURCE)
     if text is None:
         return EMPTY
-    place = place.annotation(names.SYSTEM_QOS_RESOURCE)
-    found = read_json(SystemQos, text, place)
-    cpus = cpu_list(found.cpuset, place.at("cpuset"))
+    path = path.annotation(names.SYSTEM_QOS_RESOURCE)
+    found = read_json(SystemQos, text, path)
+    cpus = cpu_list(found.cpuset, path.at("cpuset"))
     return cpus if found.cpuset_exclusive else EMPTY
 
 
-def _flag(value: bool | str, place: FieldPath) -> bool:
-    return value if isinstance(value, bool) else bool(value) and BOOLEANS.read(value, place)
+def _flag(value: bool | str, path: FieldPath) -> bool:
+    return value if isinstance(value, bool) else bool(value) and BOOLEANS.read(value, path)
 
 
 _ALLOCATIONS: Final = TypeAdapter(list[PodCpuAllocation] | None)

@@ -44,7 +44,7 @@ def status_text(held: Assignment) -> str:
     """
     The JSON of ``resource-status``; parts that are empty are left out.
 
-    A shared pool is named by socket and NUMA node only: its CPUs are the agent's business, as the CPU orchestration
+    A shared pool is named by socket and NUMA node only: its CPUs are chosen by the agent, as the CPU orchestration
     proposal says.
     """
     status: dict[str, Any] = {}
@@ -68,7 +68,7 @@ def quantities(amounts: ResourceList) -> dict[str, str]:
 def _filled_in(text: str, bind: CpuBindPolicy, required: bool) -> str | None:
     """The resource-spec with the policy in force, or ``None`` when it says so already. Everything else in it is kept."""
     spec = _spec(text)
-    keys = {key.lower(): key for key in spec}  # Go readers do not mind the case, so neither may we
+    keys = {key.lower(): key for key in spec}  # Go's encoding/json matches names without regard to case
     require, prefer = (keys.get(field.lower(), field) for field in (_REQUIRED, _PREFERRED))
     filled: dict[str, str] = {}
     if required and (spec.get(require) or CpuBindPolicy.DEFAULT) == CpuBindPolicy.DEFAULT:

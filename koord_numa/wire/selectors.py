@@ -38,36 +38,36 @@ class NodeSelectorModel(Strict):
     node_selector_terms: list[NodeTermModel] | None = None
 
 
-def requirements(models: Iterable[RequirementModel] | None, place: FieldPath) -> tuple[Requirement, ...]:
+def requirements(models: Iterable[RequirementModel] | None, path: FieldPath) -> tuple[Requirement, ...]:
     """Conditions in a canonical order, so that equal selectors are equal values."""
     found = {
-        Requirement(model.key, OPERATORS.read(model.operator, place.at(model.key)), tuple(sorted(model.values or ())))
+        Requirement(model.key, OPERATORS.read(model.operator, path.at(model.key)), tuple(sorted(model.values or ())))
         for model in models or ()
     }
     return tuple(sorted(found, key=_order))
 
 
 def label_selector(
-    model: LabelSelectorModel | None, place: FieldPath, more: Iterable[Requirement] = ()
+    model: LabelSelectorModel | None, path: FieldPath, more: Iterable[Requirement] = ()
 ) -> LabelSelector | None:
     """A selector with further conditions folded in; an absent selector stays absent and matches nothing."""
     if model is None:
         return None
     equal = [Requirement(key, Operator.IN, (value,)) for key, value in (model.match_labels or {}).items()]
-    found = {*equal, *requirements(model.match_expressions, place), *more}
+    found = {*equal, *requirements(model.match_expressions, path), *more}
     return LabelSelector(tuple(sorted(found, key=_order)))
 
 
-def node_terms(model: NodeSelectorModel, place: FieldPath) -> tuple[NodeTerm, ...]:
+def node_terms(model: NodeSelectorModel, path: FieldPath) -> tuple[NodeTerm, ...]:
     """The terms of a node selector, in the order written."""
-    return tuple(node_term(term, place) for term in model.node_selector_terms or ())
+    return tuple(node_term(term, path) for term in model.node_selector_terms or ())
 
 
-def node_term(model: NodeTermModel, place: FieldPath) -> NodeTerm:
+def node_term(model: NodeTermModel, path: FieldPath) -> NodeTerm:
     """One node term."""
     return NodeTerm(
-        labels=requirements(model.match_expressions, place.at("matchExpressions")),
-        fields=requirements(model.match_fields, place.at("matchFields")),
+        labels=requirements(model.match_expressions, path.at("matchExpressions")),
+        fields=requirements(model.match_fields, path.at("matchFields")),
     )
 
 

@@ -30,8 +30,8 @@ def parse_topology(obj: Mapping[str, Any]) -> NodeResourceTopology:
 
     Raises ``WireError`` only when the object has no name.
     """
-    findings = Problems()
-    top = head(obj, names.TOPOLOGY_KIND, findings)
+    problems = Problems()
+    top = head(obj, names.TOPOLOGY_KIND, problems)
     owner = CpuOwner.SCHEDULER if names.CPU_TOPOLOGY in top.annotations else CpuOwner.KUBELET
     owners = top.metadata.owner_references or ()
     blank = NodeResourceTopology(
@@ -40,16 +40,16 @@ def parse_topology(obj: Mapping[str, Any]) -> NodeResourceTopology:
         node_uid=next((reference.uid for reference in owners if reference.kind == "Node"), ""),
         resource_version=version(top),
     )
-    topology = blank if findings.problem else findings.of(lambda: _read(top, blank), blank)
-    return replace(topology, problem=findings.problem) if findings.problem else topology
+    topology = blank if problems.problem else problems.collect(lambda: _read(top, blank), blank)
+    return replace(topology, problem=problems.problem) if problems.problem else topology
 
 
 def _read(top: Head, blank: NodeResourceTopology) -> NodeResourceTopology:
-    model = read(TopologyModel, top.body, top.place)
+    model = read(TopologyModel, top.body, top.path)
     attributes = model.attributes or []
-    found_zones = zones(model.zones or (), top.place.at("zones"))
+    found_zones = zones(model.zones or (), top.path.at("zones"))
     costs = distances(model.zones or ())
-    kubelet = kubelet_config(model.topology_policies or (), attributes, top.annotations, top.place)
+    kubelet = kubelet_config(model.topology_policies or (), attributes, top.annotations, top.path)
     topology = replace(
         blank,
         zones=found_zones,
@@ -66,23 +66,23 @@ def _read(top: Head, blank: NodeResourceTopology) -> NodeResourceTopology:
 def _scheduler_owned(
     topology: NodeResourceTopology, top: Head, text: str, policies: Sequence[str]
 ) -> NodeResourceTopology:
-    reserved = reserved_cpus(top.annotations, topology.kubelet.reserved_cpus, top.place)
+    reserved = reserved_cpus(top.annotations, topology.kubelet.reserved_cpus, top.path)
     numa_ids = frozenset(zone.numa for zone in topology.zones)
     return replace(
         topology,
-        machine=machine(text, numa_ids, topology.distances, top.place.annotation(names.CPU_TOPOLOGY)),
+        machine=machine(text, numa_ids, topology.distances, top.path.annotation(names.CPU_TOPOLOGY)),
         numa_policy=_numa_policy(policies, topology.kubelet, top),
         reserved=reserved.cpus,
         kubelet_pods=reserved.kubelet_pods,
-        shared_pools=reported_pools(top.annotations, top.place),
-        amplification=amplification(top.annotations, top.place),
+        shared_pools=reported_pools(top.annotations, top.path),
+        amplification=amplification(top.annotations, top.path),
     )
 
 
 def _numa_policy(policies: Sequence[str], kubelet: KubeletConfig, top: Head) -> NumaPolicy:
     """The first policy that demands something, as Koordinator looks for it, in any spelling; else the kubelet's attribute."""
     for word in policies:
-        policy, _ = TOPOLOGY_POLICIES.read(word, top.place.at("topologyPolicies"))
+        policy, _ = TOPOLOGY_POLICIES.read(word, top.path.at("topologyPolicies"))
         if NUMA_POLICY_OF[policy] is not NumaPolicy.NONE:
             return NUMA_POLICY_OF[policy]
     return NumaPolicy.NONE if kubelet.topology_policy is None else NUMA_POLICY_OF[kubelet.topology_policy]

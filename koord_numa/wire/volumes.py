@@ -71,15 +71,15 @@ class ClassModel(Strict):
 
 def parse_volume(obj: Mapping[str, Any]) -> PersistentVolume:
     """A PersistentVolume. Raises ``WireError`` only when it has no name."""
-    findings = Problems()
-    top = head(obj, "PersistentVolume", findings)
-    place = top.place.at("spec")
-    spec = findings.of(lambda: read(VolumeSpec, top.body.get("spec") or {}, place), VolumeSpec())
+    problems = Problems()
+    top = head(obj, "PersistentVolume", problems)
+    path = top.path.at("spec")
+    spec = problems.collect(lambda: read(VolumeSpec, top.body.get("spec") or {}, path), VolumeSpec())
     required = spec.node_affinity.required if spec.node_affinity else None
     claim = spec.claim_ref or ClaimReference()
     return PersistentVolume(
         name=top.name,
-        node_terms=findings.of(lambda: _terms(required, place.at("nodeAffinity")), None),
+        node_terms=problems.collect(lambda: _terms(required, path.at("nodeAffinity")), None),
         zones=tuple(
             (key, tuple(sorted(set(top.labels[key].split(ZONE_SEPARATOR)))))
             for key in names.ZONE_LABELS
@@ -88,15 +88,15 @@ def parse_volume(obj: Mapping[str, Any]) -> PersistentVolume:
         claim=f"{claim.namespace}/{claim.name}" if claim.name else "",
         claim_uid=claim.uid,
         storage_class=spec.storage_class_name or "",
-        problem=findings.problem,
+        problem=problems.problem,
     )
 
 
 def parse_claim(obj: Mapping[str, Any]) -> PersistentVolumeClaim:
     """A PersistentVolumeClaim. Raises ``WireError`` only when it has no name."""
-    findings = Problems()
-    top = head(obj, "PersistentVolumeClaim", findings)
-    spec = findings.of(lambda: read(ClaimSpec, top.body.get("spec") or {}, top.place.at("spec")), ClaimSpec())
+    problems = Problems()
+    top = head(obj, "PersistentVolumeClaim", problems)
+    spec = problems.collect(lambda: read(ClaimSpec, top.body.get("spec") or {}, top.path.at("spec")), ClaimSpec())
     legacy = top.annotations.get(names.LEGACY_CLASS)
     return PersistentVolumeClaim(
         namespace=top.namespace or "default",
@@ -109,28 +109,28 @@ def parse_claim(obj: Mapping[str, Any]) -> PersistentVolumeClaim:
         owner=top.metadata.controller,
         deleting=top.metadata.deletion_timestamp is not None,
         read_write_once_pod="ReadWriteOncePod" in (spec.access_modes or ()),
-        problem=findings.problem,
+        problem=problems.problem,
     )
 
 
 def parse_storage_class(obj: Mapping[str, Any]) -> StorageClass:
     """A StorageClass. Raises ``WireError`` only when it has no name."""
-    findings = Problems()
-    top = head(obj, "StorageClass", findings)
-    model = findings.of(lambda: read(ClassModel, top.body, top.place), ClassModel())
+    problems = Problems()
+    top = head(obj, "StorageClass", problems)
+    model = problems.collect(lambda: read(ClassModel, top.body, top.path), ClassModel())
     mode = model.volume_binding_mode or "Immediate"
     return StorageClass(
         name=top.name,
-        waits=findings.of(lambda: BINDING_MODES.read(mode, top.place.at("volumeBindingMode")), False),
+        waits=problems.collect(lambda: BINDING_MODES.read(mode, top.path.at("volumeBindingMode")), False),
         provisions=model.provisioner != names.NO_PROVISIONER,
         topologies=tuple(_allowed(topology) for topology in model.allowed_topologies or ()),
         default=top.annotations.get(names.DEFAULT_CLASS) == "true",
-        problem=findings.problem,
+        problem=problems.problem,
     )
 
 
-def _terms(required: NodeSelectorModel | None, place: FieldPath) -> tuple[NodeTerm, ...] | None:
-    return None if required is None else node_terms(required, place)
+def _terms(required: NodeSelectorModel | None, path: FieldPath) -> tuple[NodeTerm, ...] | None:
+    return None if required is None else node_terms(required, path)
 
 
 def _allowed(topology: AllowedTopology) -> NodeTerm:

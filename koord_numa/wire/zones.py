@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from koord_numa.core.node import Zone
-from koord_numa.wire.errors import FieldPath, shown
+from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.names import ZONE_TYPE_NUMA
 from koord_numa.wire.parsing import Id, Quantity, Strict
 from koord_numa.wire.pod_annotations import numa_id
@@ -47,7 +47,7 @@ class ZoneModel(Strict):
     resources: list[ResourceModel] | None = None
 
 
-def zones(models: Iterable[ZoneModel], place: FieldPath) -> tuple[Zone, ...]:
+def zones(models: Iterable[ZoneModel], path: FieldPath) -> tuple[Zone, ...]:
     """The NUMA nodes in ascending order. Zones of other types are left alone."""
     found: dict[int, Zone] = {}
     for model in models:
@@ -55,10 +55,10 @@ def zones(models: Iterable[ZoneModel], place: FieldPath) -> tuple[Zone, ...]:
             continue
         numa = _numa_of(model.name)
         if numa is None:
-            raise place.error(f"{shown(model.name)} is no name of a NUMA node such as node-0")
+            raise path.error(f"{quoted(model.name)} is no name of a NUMA node such as node-0")
         if numa in found:
-            raise place.error(f"NUMA node {numa} is listed twice")
-        found[numa_id(numa, place)] = _zone(numa, model, place.at(model.name))
+            raise path.error(f"NUMA node {numa} is listed twice")
+        found[numa_id(numa, path)] = _zone(numa, model, path.at(model.name))
     return tuple(found[numa] for numa in sorted(found))
 
 
@@ -80,22 +80,22 @@ def _numa_of(name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def _zone(numa: int, model: ZoneModel, place: FieldPath) -> Zone:
+def _zone(numa: int, model: ZoneModel, path: FieldPath) -> Zone:
     capacity: dict[str, int] = {}
     allocatable: dict[str, int] = {}
     available: dict[str, int] = {}
     for resource in model.resources or ():
         name = current_name(resource.name)
         if name in capacity:
-            raise place.at(name).error("is listed twice")
+            raise path.at(name).error("is listed twice")
         known = [value for value in (resource.capacity, resource.allocatable, resource.available) if value is not None]
         if not known:
-            raise place.at(name).error("has neither capacity nor allocatable")
-        capacity[name] = supply(name, known[0], place)
-        allocatable[name] = _or(resource.allocatable, capacity[name], name, place)
-        available[name] = _or(resource.available, allocatable[name], name, place)
+            raise path.at(name).error("has neither capacity nor allocatable")
+        capacity[name] = supply(name, known[0], path)
+        allocatable[name] = _or(resource.allocatable, capacity[name], name, path)
+        available[name] = _or(resource.available, allocatable[name], name, path)
     return Zone(numa=numa, capacity=capacity, allocatable=allocatable, available=available)
 
 
-def _or(value: Quantity | None, otherwise: int, name: str, place: FieldPath) -> int:
-    return otherwise if value is None else supply(name, value, place)
+def _or(value: Quantity | None, otherwise: int, name: str, path: FieldPath) -> int:
+    return otherwise if value is None else supply(name, value, path)

@@ -44,7 +44,7 @@ class Storm:
     hits: int = 0
     kinds: set[Effect] = field(default_factory=set)
 
-    async def rage(self, wanted: int) -> None:
+    async def inject(self, wanted: int) -> None:
         """Inject faults, a few at a time, until so many have struck."""
         while self.hits < wanted:
             with self._struck(self.dice.randint(1, 4)):

@@ -1,9 +1,9 @@
 """
-Whatever fails, however often: every pod that fits is bound once, nothing is held twice, and the books are right in the end.
+Under random faults every pod that fits is bound once, nothing is held twice, and ledgers end as the API objects say.
 
-Two schedulers, one API server that suffers every kind of fault, and a cluster in which nothing stays as it is. The seed is printed;
-``--chaos-seeds`` and ``--chaos-pods`` make runs more and longer, or shorter. By default each of three seeds has 5,000 pods and 1,000
-faults.
+Two schedulers, an API server with faults of every kind, and a cluster in constant change. The seed is printed; ``--chaos-seeds`` and
+``--chaos-pods`` size the runs. The defaults are short, for every run of the suite; ``make chaos`` has seeds of 5,000 pods and 1,000
+faults each.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ CONVERGENCE = 60.0
 
 
 @pytest.fixture(autouse=True)
-def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Shorter pauses where they are not settings, and no log lines about what is meant to fail."""
     monkeypatch.setattr(kopf_settings, "FIRST_PAUSES", (0.05, 0.1, 0.2))
     monkeypatch.setattr(kopf_settings, "LAST_PAUSE", 0.4)
@@ -66,8 +66,8 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         logger.setLevel(level)
 
 
-class Throne:
-    """Two schedulers of which one acts, and what becomes of them."""
+class ReplicaPair:
+    """Two schedulers of which one leads; those that end are replaced."""
 
     def __init__(self, kubeconfig: Path, dice: Random) -> None:
         self._kubeconfig = kubeconfig
@@ -76,8 +76,8 @@ class Throne:
         self.past: list[Replica] = []
         self.present = [self._new(), self._new()]
 
-    async def intrigue(self) -> None:
-        """Kill, stop and freeze until cancelled; who ends is replaced."""
+    async def disrupt(self) -> None:
+        """Kill, stop and freeze replicas until cancelled; one that ended is replaced."""
         while True:
             await asyncio.sleep(self._dice.uniform(1.0, 3.0))
             which = self._dice.randrange(len(self.present))
@@ -115,11 +115,11 @@ def watched(server: ApiServer, churn: Churn) -> Iterator[None]:
         subscription.cancel()
 
 
-async def unrest(server: ApiServer, throne: Throne) -> list[str]:
+async def unsettled(server: ApiServer, replicas: ReplicaPair) -> list[str]:
     """Why the cluster is not at rest yet: pods that would fit and wait, ledgers that are not what the objects say."""
     true: Scheduler = rebuilt(server.store, SETTINGS)
     found = [f"{name} fits and waits" for name in placeable(true, server.store)]
-    for replica in throne.present:
+    for replica in replicas.present:
         believed, wrong = await replica.ask(_believed, UNKNOWN)
         lines = [*wrong, *differences(believed, ledgers(true))]
         found += [f"{replica.identity}: {line}" for line in lines]
@@ -148,12 +148,12 @@ async def test_chaos(chaos_seed: int, chaos_pods: int, tmp_path: Path) -> None:
     async with world(tmp_path, MACHINES) as cluster:
         churn = Churn(cluster.server, cluster.rack, Random(chaos_seed))
         storm = Storm(cluster.server, Random(chaos_seed + 1))
-        throne = Throne(cluster.kubeconfig, Random(chaos_seed + 2))
-        intrigue = asyncio.create_task(throne.intrigue())
+        replicas = ReplicaPair(cluster.kubeconfig, Random(chaos_seed + 2))
+        disruption = asyncio.create_task(replicas.disrupt())
         try:
             with watched(cluster.server, churn):
-                await asyncio.gather(churn.go_on(chaos_pods), storm.rage(chaos_pods // PODS_PER_FAULT))
-                intrigue.cancel()
+                await asyncio.gather(churn.go_on(chaos_pods), storm.inject(chaos_pods // PODS_PER_FAULT))
+                disruption.cancel()
                 cluster.server.faults.clear()
                 churn.calm()
                 left = ["not looked at"]
@@ -161,16 +161,16 @@ async def test_chaos(chaos_seed: int, chaos_pods: int, tmp_path: Path) -> None:
                     while left:
                         await asyncio.sleep(0.2)
                         cluster.rack.publish()
-                        left = await unrest(cluster.server, throne)
+                        left = await unsettled(cluster.server, replicas)
         except TimeoutError:
             pytest.fail(f"seed {chaos_seed} never comes to rest:\n" + "\n".join(left[:20]))
         finally:
-            intrigue.cancel()
-            await throne.end()
+            disruption.cancel()
+            await replicas.end()
         bound = len(churn.nodes_of)
         held = tally(cluster.rack)
         print(f"{churn.created} pods, {bound} bound, {storm.hits} faults of {len(storm.kinds)} kinds, held {held}")
         assert broken(cluster.rack, churn.nodes_of) == []
-        assert throne.errors == []
+        assert replicas.errors == []
         assert bound > churn.created // 3
         assert {"cpus", "memory", GPU, "hugepages-2Mi", "hugepages-1Gi"} <= held.keys()

@@ -1,4 +1,4 @@
-"""A small rack and a few pods for the tests of commands."""
+"""A small fleet and a few pods for the tests of commands."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ from typing import Any, Final
 from click.testing import CliRunner, Result
 
 from koord_numa.cli import main
-from koord_numa.cli._sandbox_world import World, world
+from koord_numa.cli.demo.sandbox_cluster import SandboxCluster, sandbox_cluster
 from koord_numa.sandbox.machines import read_descriptions
 
 SHAPE: Final = {"sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"}
@@ -49,16 +49,16 @@ def pod(name: str, cpu: int, *, node: str = "", cpus: str = "", numa: str = "", 
 
 
 @asynccontextmanager
-async def small_world(folder: Path, *pods: dict[str, Any]) -> AsyncIterator[World]:
-    """The small rack with these pods, and nobody who schedules."""
-    async with world(read_descriptions(RACK, folder), folder / "kubeconfig") as here:
+async def small_cluster(folder: Path, *pods: dict[str, Any]) -> AsyncIterator[SandboxCluster]:
+    """The small fleet with these pods, and nobody who schedules."""
+    async with sandbox_cluster(read_descriptions(RACK, folder), folder / "kubeconfig") as cluster:
         for obj in pods:
-            here.server.store.create(obj)
-        here.rack.publish()
-        yield here
+            cluster.server.store.create(obj)
+        cluster.fleet.publish()
+        yield cluster
 
 
-async def ask(here: World, *arguments: str, text: str = "") -> Result:
+async def ask(cluster: SandboxCluster, *arguments: str, text: str = "") -> Result:
     """Run a command against this cluster, as from a shell."""
-    command = [*arguments, "--kubeconfig", str(here.kubeconfig)]
+    command = [*arguments, "--kubeconfig", str(cluster.kubeconfig)]
     return await asyncio.to_thread(CliRunner().invoke, main, command, input=text)

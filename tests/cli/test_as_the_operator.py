@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from koord_numa.cli._cluster import Waits, snapshot_of
-from koord_numa.cli._facts import Facts
+from koord_numa.cli.cluster.objects import ClusterObjects
+from koord_numa.cli.cluster.snapshot import WouldWait, snapshot_of
 from koord_numa.sandbox.apiserver.faults import Fault
 from koord_numa.settings import Settings
 from tests.cli.kinds import Object, budget, claim, priority_class, ranked, storage_class, using, volume
-from tests.cli.small import ask, pod, small_world
+from tests.cli.small import ask, pod, small_cluster
 from tests.cluster.objects import until
 from tests.e2e.test_rack import reason
 from tests.test_operator import operating
@@ -65,18 +65,18 @@ FULL = (
     ],
 )
 async def test_volumes(tmp_path: Path, wanted: Object, answer: str) -> None:
-    async with small_world(tmp_path, *STORAGE, wanted) as here:
-        explained = await ask(here, "explain", "p")
-        here.server.store.delete("pods", "p", "default")
-        simulated = await ask(here, "simulate", "-f", "-", text=yaml.safe_dump(wanted))
+    async with small_cluster(tmp_path, *STORAGE, wanted) as cluster:
+        explained = await ask(cluster, "explain", "p")
+        cluster.server.store.delete("pods", "p", "default")
+        simulated = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump(wanted))
     assert answer in explained.output
     assert answer.replace("  would go to", "") in simulated.output
 
 
 async def test_a_volume_for_one_pod_goes_to_the_first(tmp_path: Path) -> None:
     pods = [using(pod("first", 2), "single"), using(pod("second", 2), "single")]
-    async with small_world(tmp_path, *STORAGE) as here:
-        answer = await ask(here, "simulate", "-f", "-", text=yaml.safe_dump_all(pods))
+    async with small_cluster(tmp_path, *STORAGE) as cluster:
+        answer = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump_all(pods))
     assert "ReadWriteOncePod access mode" in answer.output
     assert answer.output.splitlines()[-1] == "1 of 2 pods would be placed."
 
@@ -113,10 +113,10 @@ WANTED = ranked(pod("wanted", 8, numa="SingleNUMANode", kind="own"), "high")
 )
 async def test_preemption(tmp_path: Path, others: Sequence[Object], wanted: Object, remark: str) -> None:
     occupants = [labelled(each) for each in FULL]
-    async with small_world(tmp_path, *RANKS, *occupants, *others) as here:
-        simulated = await ask(here, "simulate", "-f", "-", text=yaml.safe_dump(wanted))
-        here.server.store.create(wanted)
-        explained = await ask(here, "explain", "wanted")
+    async with small_cluster(tmp_path, *RANKS, *occupants, *others) as cluster:
+        simulated = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump(wanted))
+        cluster.server.store.create(wanted)
+        explained = await ask(cluster, "explain", "wanted")
     for answer in (explained, simulated):
         assert remarks(answer.output) == ([remark] if remark else [])
     room = "For 1 more, room would be made by evictions." in simulated.output
@@ -136,8 +136,8 @@ def labelled(obj: Object) -> Object:
 
 async def test_room_that_is_made_for_one_is_not_there_for_the_next(tmp_path: Path) -> None:
     pods = [{**WANTED, "metadata": {**WANTED["metadata"], "name": f"wanted-{number}"}} for number in range(3)]
-    async with small_world(tmp_path, *RANKS, *map(labelled, FULL)) as here:
-        answer = await ask(here, "simulate", "-f", "-", text=yaml.safe_dump_all(pods))
+    async with small_cluster(tmp_path, *RANKS, *map(labelled, FULL)) as cluster:
+        answer = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump_all(pods))
     assert remarks(answer.output) == [
         "preemption: node own is being freed, 1 pod(s) are evicted: default/right.",
         "preemption: node own is being freed, 1 pod(s) are evicted: default/left, 1 pod(s) are leaving anyway.",
@@ -151,10 +151,10 @@ async def test_room_that_is_made_for_one_is_not_there_for_the_next(tmp_path: Pat
 async def test_room_that_others_are_freeing_counts(tmp_path: Path) -> None:
     foreign = pod("foreign", 8, kind="own")
     foreign["spec"]["schedulerName"] = "default-scheduler"
-    async with small_world(tmp_path, RANKS[0], FULL[0], foreign, pod("ours", 4, kind="own")) as here:
-        before = await ask(here, "explain", "ours")
-        here.server.store.patch("pods", "foreign", {"status": {"nominatedNodeName": "own"}}, "default", "status")
-        after = await ask(here, "explain", "ours")
+    async with small_cluster(tmp_path, RANKS[0], FULL[0], foreign, pod("ours", 4, kind="own")) as cluster:
+        before = await ask(cluster, "explain", "ours")
+        cluster.server.store.patch("pods", "foreign", {"status": {"nominatedNodeName": "own"}}, "default", "status")
+        after = await ask(cluster, "explain", "ours")
     assert "would go to own" in before.output
     assert "0/2 nodes are available: 1 Insufficient cpu" in after.output
 
@@ -184,8 +184,8 @@ async def test_a_manifest_brings_what_its_pods_need(tmp_path: Path) -> None:
         claim("data-db-0", "pv"),
         cron,
     ]
-    async with small_world(tmp_path) as here:
-        answer = await ask(here, "simulate", "-f", "-", text=yaml.safe_dump_all(documents))
+    async with small_cluster(tmp_path) as cluster:
+        answer = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump_all(documents))
     assert answer.output.splitlines() == [
         "default/db-0  4 CPU 1Gi  -",
         "  own, NUMA 0, CPUs 0-1,8-9",
@@ -212,20 +212,20 @@ async def test_files_stand_for_a_cluster(tmp_path: Path) -> None:
     )
     commands = (("explain", "wanted"), ("explain", "p"), ("nodes",), ("node", "own"), ("simulate", "-f", "-"))
     manifest = yaml.safe_dump(ranked(pod("more", 4, kind="own"), "high"))
-    async with small_world(tmp_path, *everything) as here:
-        asked = [await ask(here, *command, text=manifest) for command in commands]
+    async with small_cluster(tmp_path, *everything) as cluster:
+        asked = [await ask(cluster, *command, text=manifest) for command in commands]
         dump = tmp_path / "cluster.yaml"
-        items = [obj for kind in DECIDING for obj in here.server.store.list(kind)]
+        items = [obj for kind in DECIDING for obj in cluster.server.store.list(kind)]
         dump.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items}))
-    read = [await ask(here, *command, "--from", str(dump), text=manifest) for command in commands]
+    read = [await ask(cluster, *command, "--from", str(dump), text=manifest) for command in commands]
     assert [(answer.exit_code, answer.output) for answer in read] == [(it.exit_code, it.output) for it in asked]
 
 
 async def test_without_the_right_to_see_volumes_only_pods_with_volumes_wait(tmp_path: Path) -> None:
-    async with small_world(tmp_path, *STORAGE, pod("plain", 2), using(pod("p", 2), "bound")) as here:
+    async with small_cluster(tmp_path, *STORAGE, pod("plain", 2), using(pod("p", 2), "bound")) as cluster:
         for resource in ("persistentvolumes", "poddisruptionbudgets"):
-            here.server.faults.add(Fault(status=403, verb="list", resource=resource))
-        plain, with_volume = await ask(here, "explain", "plain"), await ask(here, "explain", "p")
+            cluster.server.faults.add(Fault(status=403, verb="list", resource=resource))
+        plain, with_volume = await ask(cluster, "explain", "plain"), await ask(cluster, "explain", "p")
     for answer in (plain, with_volume):
         assert "Not counted: list persistentvolumes: 403" in answer.stderr
         assert "Not counted: list poddisruptionbudgets.policy: 403" in answer.stderr
@@ -245,20 +245,20 @@ async def test_the_operator_says_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     ]
     there = [*map(labelled, FULL), using(pod("h", 1, node="theirs"), "single")]
     guards = (budget("b", app="left"), budget("c", app="right"))
-    async with small_world(tmp_path, *RANKS, *STORAGE, *there, *guards, *waiting) as here:
-        async with operating(here.server, tmp_path, monkeypatch) as runtime:
+    async with small_cluster(tmp_path, *RANKS, *STORAGE, *there, *guards, *waiting) as cluster:
+        async with operating(cluster.server, tmp_path, monkeypatch) as runtime:
             names = {obj["metadata"]["name"] for obj in waiting}
-            await until(lambda: runtime.scheduler.ready and set(told(here.server.store.list("pods"))) == names)
-            await until(lambda: "PodDisruptionBudget." in told(here.server.store.list("pods"))["f"])
-            await until(lambda: "Never." in told(here.server.store.list("pods"))["e"])
-            said = told(here.server.store.list("pods"))
-        facts = Facts()
+            await until(lambda: runtime.scheduler.ready and set(told(cluster.server.store.list("pods"))) == names)
+            await until(lambda: "PodDisruptionBudget." in told(cluster.server.store.list("pods"))["f"])
+            await until(lambda: "Never." in told(cluster.server.store.list("pods"))["e"])
+            said = told(cluster.server.store.list("pods"))
+        facts = ClusterObjects()
         for kind in DECIDING:
-            for obj in here.server.store.list(kind):
+            for obj in cluster.server.store.list(kind):
                 facts.add(obj)
     snapshot = snapshot_of(Settings(), facts)
     answers = {name: snapshot.decide(found) for name in names if (found := snapshot.find("default", name))}
-    assert {name: answer.why for name, answer in answers.items() if isinstance(answer, Waits)} == said
+    assert {name: answer.why for name, answer in answers.items() if isinstance(answer, WouldWait)} == said
 
 
 def told(pods: Sequence[Object]) -> dict[str, str]:
@@ -271,10 +271,10 @@ async def test_gated_and_leaving_pods_are_not_tried(tmp_path: Path) -> None:
     gated["spec"]["schedulingGates"] = [{"name": "example.org/later"}]
     leaving = pod("leaving", 2)
     leaving["metadata"]["finalizers"] = ["example.org/stay"]
-    async with small_world(tmp_path, gated, leaving) as here:
-        here.server.store.delete("pods", "leaving", "default")
-        explained = [await ask(here, "explain", name) for name in ("gated", "leaving")]
-        simulated = await ask(here, "simulate", "-f", "-", text=yaml.safe_dump(gated))
+    async with small_cluster(tmp_path, gated, leaving) as cluster:
+        cluster.server.store.delete("pods", "leaving", "default")
+        explained = [await ask(cluster, "explain", name) for name in ("gated", "leaving")]
+        simulated = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump(gated))
     assert [answer.output.splitlines()[1:] for answer in explained] == [
         ["  the pod waits for its scheduling gates"],
         ["  the pod is being deleted"],
@@ -287,9 +287,9 @@ async def test_gated_and_leaving_pods_are_not_tried(tmp_path: Path) -> None:
 
 
 async def test_without_the_right_to_see_priority_classes_a_manifest_must_not_name_any(tmp_path: Path) -> None:
-    async with small_world(tmp_path, *RANKS) as here:
-        here.server.faults.add(Fault(status=403, verb="list", resource="priorityclasses"))
-        named = await ask(here, "simulate", "-f", "-", text=yaml.safe_dump(WANTED))
-        plain = await ask(here, "simulate", "-f", "-", text=yaml.safe_dump(pod("plain", 2)))
+    async with small_cluster(tmp_path, *RANKS) as cluster:
+        cluster.server.faults.add(Fault(status=403, verb="list", resource="priorityclasses"))
+        named = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump(WANTED))
+        plain = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump(pod("plain", 2)))
     assert "there is no PriorityClass high (list priorityclasses.scheduling.k8s.io: 403" in named.stderr
     assert "1 of 1 pods would be placed." in plain.stdout

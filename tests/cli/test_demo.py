@@ -1,4 +1,4 @@
-"""The demo: what it shows of a small rack, that it ends badly when something was wrong, and that nothing is left of it."""
+"""The demo: what it shows of a small fleet, that it ends badly when something was wrong, and that nothing is left of it."""
 
 import re
 import sys
@@ -9,8 +9,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from koord_numa.cli import _sandbox_world, main
-from koord_numa.cli import demo as demo_command
+from koord_numa.cli import main
+from koord_numa.cli.commands import demo as demo_command
+from koord_numa.cli.demo import sandbox_cluster
 from koord_numa.sandbox.bundled import DEMO_PODS, DEMO_RACK
 from koord_numa.sandbox.machines import Fleet, load_descriptions
 from tests.cli.processes import is_open, left_in, line_with, processes_about, started
@@ -98,7 +99,7 @@ def test_what_it_shows() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_pod_that_a_node_refuses_makes_it_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sandbox_world, "Fleet", Refusing)
+    monkeypatch.setattr(sandbox_cluster, "Fleet", Refusing)
     answer = run()
     assert answer.exit_code == 1
     assert "wrong:" in answer.output

@@ -1,4 +1,4 @@
-"""Every example manifest is understood, accepted by an API server, and placed on an empty demo rack as its comment promises."""
+"""Every example manifest is understood, accepted by an API server, and placed on an empty demo fleet as its comment promises."""
 
 from pathlib import Path
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 import yaml
 
-from koord_numa.cli._sandbox_world import world
+from koord_numa.cli.demo.sandbox_cluster import sandbox_cluster
 from koord_numa.sandbox.bundled import DEMO_RACK
 from koord_numa.sandbox.machines import load_descriptions
 from tests.cli.small import ask
@@ -28,7 +28,7 @@ PLACED: Final = {
     "restricted.yaml": ["xeon-0, NUMA 0,1, CPUs 1-15,24-38,49-63,72-86"],
     "shared.yaml": ["dgx, NUMA 0"],
 }
-"""Where the pods of each file go on the empty rack of the demo."""
+"""Where the pods of each file go on the empty fleet of the demo."""
 
 
 def test_every_example_is_expected_somewhere() -> None:
@@ -38,9 +38,9 @@ def test_every_example_is_expected_somewhere() -> None:
 @pytest.mark.parametrize("name", PLACED)
 async def test_an_example_is_placed(tmp_path: Path, name: str) -> None:
     path = EXAMPLES / name
-    async with world(load_descriptions(DEMO_RACK), tmp_path / "kubeconfig") as here:
-        answer = await ask(here, "simulate", "-f", str(path))
-        here.server.store.apply_file(path)
+    async with sandbox_cluster(load_descriptions(DEMO_RACK), tmp_path / "kubeconfig") as cluster:
+        answer = await ask(cluster, "simulate", "-f", str(path))
+        cluster.server.store.apply_file(path)
         [kind] = {found["kind"] for found in yaml.safe_load_all(path.read_text())}
         assert kind in ("Pod", "Deployment")
     assert answer.exit_code == 0, answer.output

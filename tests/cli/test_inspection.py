@@ -7,16 +7,16 @@ import yaml
 from click.testing import CliRunner
 
 from koord_numa.cli import main
-from koord_numa.cli._sandbox_world import world
+from koord_numa.cli.demo.sandbox_cluster import sandbox_cluster
 from koord_numa.sandbox.machines import read_descriptions
-from tests.cli.small import SHAPE, ask, pod, small_world
+from tests.cli.small import SHAPE, ask, pod, small_cluster
 
 RUNNING = pod("runs", 4, node="own", cpus="0-1,8-9")
 
 
 async def test_nodes(tmp_path: Path) -> None:
-    async with small_world(tmp_path, RUNNING) as here:
-        answer = await ask(here, "nodes")
+    async with small_cluster(tmp_path, RUNNING) as cluster:
+        answer = await ask(cluster, "nodes")
     assert answer.exit_code == 0
     assert answer.output.splitlines() == [
         "NODE    CPUS OF    POLICY            SCOPE      NUMA  FREE-CPU  LARGEST     TRUST",
@@ -26,8 +26,8 @@ async def test_nodes(tmp_path: Path) -> None:
 
 
 async def test_one_node(tmp_path: Path) -> None:
-    async with small_world(tmp_path, RUNNING) as here:
-        answer = await ask(here, "node", "own")
+    async with small_cluster(tmp_path, RUNNING) as cluster:
+        answer = await ask(cluster, "node", "own")
     assert answer.output.splitlines() == [
         "NODE  CPUS OF    POLICY  SCOPE  NUMA  FREE-CPU  LARGEST     TRUST",
         "own   scheduler  -       pod    2     4/8,8/8   8 CPU 16Gi  ok",
@@ -55,20 +55,20 @@ async def test_one_node(tmp_path: Path) -> None:
 
 
 async def test_two_owners_of_a_cpu_show_in_the_column_of_trust(tmp_path: Path) -> None:
-    async with small_world(tmp_path, RUNNING) as here:
-        topology = here.server.store.get("noderesourcetopologies.topology.node.k8s.io", "own")
+    async with small_cluster(tmp_path, RUNNING) as cluster:
+        topology = cluster.server.store.get("noderesourcetopologies.topology.node.k8s.io", "own")
         allocs = '[{"namespace":"default","name":"other","uid":"u","cpuset":"8","managedByKubelet":true}]'
         annotations = {"node.koordinator.sh/pod-cpu-allocs": allocs}
         kind = "noderesourcetopologies.topology.node.k8s.io"
-        here.server.store.patch(kind, topology["metadata"]["name"], {"metadata": {"annotations": annotations}})
-        answer = await ask(here, "nodes")
+        cluster.server.store.patch(kind, topology["metadata"]["name"], {"metadata": {"annotations": annotations}})
+        answer = await ask(cluster, "nodes")
     assert "CPUs 8 belong to default/runs by its resource-status" in answer.output
 
 
 async def test_a_waiting_pod_and_what_every_node_says_to_it(tmp_path: Path) -> None:
     wide = pod("wide", 10, numa="SingleNUMANode", kind="own")
-    async with small_world(tmp_path, RUNNING, wide) as here:
-        answer = await ask(here, "explain", "wide")
+    async with small_cluster(tmp_path, RUNNING, wide) as cluster:
+        answer = await ask(cluster, "explain", "wide")
     assert answer.exit_code == 0
     assert answer.output.splitlines() == [
         "default/wide  10 CPU 1Gi  SingleNUMANode",
@@ -84,14 +84,14 @@ async def test_a_waiting_pod_and_what_every_node_says_to_it(tmp_path: Path) -> N
 
 
 async def test_a_pod_that_nobody_has_placed_yet(tmp_path: Path) -> None:
-    async with small_world(tmp_path, RUNNING, pod("new", 4, kind="own")) as here:
-        answer = await ask(here, "explain", "new")
+    async with small_cluster(tmp_path, RUNNING, pod("new", 4, kind="own")) as cluster:
+        answer = await ask(cluster, "explain", "new")
     assert "  would go to own, NUMA 0, CPUs 2-3,10-11" in answer.output.splitlines()
 
 
 async def test_a_bound_pod(tmp_path: Path) -> None:
-    async with small_world(tmp_path, RUNNING) as here:
-        answer = await ask(here, "explain", "runs")
+    async with small_cluster(tmp_path, RUNNING) as cluster:
+        answer = await ask(cluster, "explain", "runs")
     assert answer.output.splitlines() == [
         "default/runs  4 CPU 1Gi  -",
         "  is bound to own, phase Running",
@@ -107,8 +107,8 @@ async def test_a_bound_pod(tmp_path: Path) -> None:
     ],
 )
 async def test_what_is_not_there(tmp_path: Path, command: tuple[str, ...], message: str) -> None:
-    async with small_world(tmp_path) as here:
-        answer = await ask(here, *command)
+    async with small_cluster(tmp_path) as cluster:
+        answer = await ask(cluster, *command)
     assert (answer.exit_code, answer.output) == (1, f"Error: {message}\n")
 
 
@@ -121,10 +121,10 @@ async def test_pods_of_a_manifest_go_one_after_another(tmp_path: Path) -> None:
         "spec": {"replicas": 2, "template": {key: template[key] for key in ("metadata", "spec")}},
     }
     manifest = yaml.safe_dump_all([pod("first", 2, kind="own"), workload])
-    async with small_world(tmp_path) as here:
-        before = here.server.revision
-        answer = await ask(here, "simulate", "-f", "-", text=manifest)
-        assert here.server.revision == before
+    async with small_cluster(tmp_path) as cluster:
+        before = cluster.server.revision
+        answer = await ask(cluster, "simulate", "-f", "-", text=manifest)
+        assert cluster.server.revision == before
     assert answer.exit_code == 1
     assert answer.output.splitlines() == [
         "default/first  2 CPU 1Gi  -",
@@ -157,16 +157,16 @@ async def test_pods_of_a_manifest_go_one_after_another(tmp_path: Path) -> None:
     ],
 )
 async def test_manifests_that_cannot_be_simulated(tmp_path: Path, manifest: str, message: str) -> None:
-    async with small_world(tmp_path) as here:
-        answer = await ask(here, "simulate", "-f", "-", text=manifest)
+    async with small_cluster(tmp_path) as cluster:
+        answer = await ask(cluster, "simulate", "-f", "-", text=manifest)
     assert answer.exit_code == 1
     assert message in answer.output
 
 
 async def test_without_a_cluster(tmp_path: Path) -> None:
-    async with small_world(tmp_path) as here:
+    async with small_cluster(tmp_path) as cluster:
         pass
-    answer = await ask(here, "nodes")
+    answer = await ask(cluster, "nodes")
     assert answer.exit_code == 1
     assert answer.output.startswith("Error: ")
 
@@ -192,17 +192,17 @@ def test_files_that_are_no_cluster(tmp_path: Path, text: str, message: str) -> N
 async def test_room_that_is_kept_shows_on_its_node(tmp_path: Path) -> None:
     foreign = pod("foreign", 4)
     foreign["spec"]["schedulerName"] = "default-scheduler"
-    async with small_world(tmp_path, RUNNING, foreign) as here:
-        here.server.store.patch("pods", "foreign", {"status": {"nominatedNodeName": "own"}}, "default", "status")
-        answer = await ask(here, "node", "own")
+    async with small_cluster(tmp_path, RUNNING, foreign) as cluster:
+        cluster.server.store.patch("pods", "foreign", {"status": {"nominatedNodeName": "own"}}, "default", "status")
+        answer = await ask(cluster, "node", "own")
     assert answer.output.splitlines()[-1] == "default/foreign  LSR  4 CPU 1Gi  -       -     kept free for it"
 
 
 async def test_nodes_that_say_the_same_say_it_once(tmp_path: Path) -> None:
     machines = [{"name": f"n{number}", **SHAPE} for number in range(9)]
-    async with world(read_descriptions({"machines": machines}, tmp_path), tmp_path / "kubeconfig") as here:
-        here.server.store.create(pod("p", 2, kind="none"))
-        answer = await ask(here, "explain", "p")
+    async with sandbox_cluster(read_descriptions({"machines": machines}, tmp_path), tmp_path / "kubeconfig") as cluster:
+        cluster.server.store.create(pod("p", 2, kind="none"))
+        answer = await ask(cluster, "explain", "p")
     assert "  n0, n1, n2, n3, n4, n5 and 3 more: no: didn't match Pod's node affinity/selector: the node lacks" in (
         answer.output.splitlines()
     )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.small import ask, pod, small_world
+from tests.cli.small import ask, pod, small_cluster
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,9 @@ async def test_affinity_to_pods_of_labelled_namespaces(tmp_path: Path, labels: d
     follower["spec"]["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     friend = pod("friend", 2, node="theirs")
     friend["metadata"]["namespace"] = "friends"
-    async with small_world(tmp_path, follower) as here:
+    async with small_cluster(tmp_path, follower) as cluster:
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "friends", "labels": labels}}
-        here.server.store.create(namespace)
-        here.server.store.create(friend)
-        answer = await ask(here, "explain", "follower")
+        cluster.server.store.create(namespace)
+        cluster.server.store.create(friend)
+        answer = await ask(cluster, "explain", "follower")
     assert expected in answer.output

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from koord_numa import __version__
 from koord_numa.cli import main
-from koord_numa.cli._logs import JsonFormatter, TextFormatter
+from koord_numa.cli.logs import JsonFormatter, TextFormatter
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 

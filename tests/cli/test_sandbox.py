@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.mark.parametrize("number", [SIGINT, SIGTERM])
 async def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, number: Signals) -> None:
-    machines, kubeconfig = tmp_path / "rack.yaml", tmp_path / "kubeconfig"
+    machines, kubeconfig = tmp_path / "fleet.yaml", tmp_path / "kubeconfig"
     machines.write_text(yaml.safe_dump(RACK))
     options = ("--machines", str(machines), "--kubeconfig", str(kubeconfig))
     async with started("sandbox", *options) as process:

@@ -10,10 +10,11 @@ from typing import Any
 
 from koord_numa.core.cpu_topology import cpu_topology_of
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode, bits_of
+from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.manager_state import KubeletState
 from koord_numa.core.kubelet.results import ContainerGrant, Grant
 from koord_numa.core.node import KubeletConfig, Zone
+from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.quantity import amount, supply
 from koord_numa.core.request import Container, PodRequest
 from koord_numa.core.resources import ResourceList
@@ -127,15 +128,15 @@ def _written(one: ContainerGrant) -> dict[str, Any]:
     text: dict[str, Any] = {
         "kind": one.kind.value,
         "cpus": str(one.cpus),
-        "memory": list(bits_of(one.memory[0].mask)) if one.memory else [],
+        "memory": list(numa_ids(one.memory[0].mask)) if one.memory else [],
         "devices": {name: sorted(ids) for name, ids in one.devices.items()},
     }
     if one.memory:
         text["memory_blocks"] = [
-            {"type": block.resource, "size": block.amount, "numa": list(bits_of(block.mask))} for block in one.memory
+            {"type": block.resource, "size": block.amount, "numa": list(numa_ids(block.mask))} for block in one.memory
         ]
     if one.hint is not None:
-        numa = None if one.hint.mask is None else list(bits_of(one.hint.mask))
+        numa = None if one.hint.mask is None else list(numa_ids(one.hint.mask))
         text["hint"] = {"numa": numa, "preferred": one.hint.preferred}
     return text
 
@@ -148,17 +149,17 @@ def exported(node: KubeletNode, state: KubeletState, capacity: Mapping[int, int]
 def _zone(node: KubeletNode, state: KubeletState, numa: int, memory: int) -> Zone:
     rows: dict[str, tuple[int, int, int]] = {}  # capacity, allocatable, available
     if node.pins_cpus and (cpus := node.machine.numa_bits[numa]):
-        counted = (cpus, cpus & ~node.reserved, cpus & state.books.cpus)
+        counted = (cpus, cpus & ~node.reserved, cpus & state.managers.cpus)
         all_of, usable, free = (bits.bit_count() * 1000 for bits in counted)
         rows["cpu"] = (all_of, usable, free)
-    if state.books.memory is not None:
+    if state.managers.memory is not None:
         for kind, amount_of in node.memory[numa].items():
             if kind == "memory" or amount_of:
                 all_of = memory if kind == "memory" else amount_of
-                rows[kind] = (all_of, amount_of, state.books.memory.free[numa][kind])
+                rows[kind] = (all_of, amount_of, state.managers.memory.free[numa][kind])
     for name, pool in node.devices.items():
         if near := pool.near(1 << numa) & pool.healthy:
-            rows[name] = (near.bit_count(), near.bit_count(), (near & ~state.books.devices[name]).bit_count())
+            rows[name] = (near.bit_count(), near.bit_count(), (near & ~state.managers.devices[name]).bit_count())
     rows = rows or {"cpu": (node.machine.numa_bits[numa].bit_count() * 1000, 0, 0)}
     capacity, allocatable, available = ({name: row[part] for name, row in rows.items()} for part in range(3))
     return Zone(numa, capacity, allocatable, available)

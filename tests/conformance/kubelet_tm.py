@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from koord_numa.core.numa.distances import Distances
-from koord_numa.core.numa.hint_providers import Answer
+from koord_numa.core.numa.hint_providers import Answer, hints_of
+from koord_numa.core.numa.hint_rule import HintRule
 from koord_numa.core.numa.hints import Hint, mask_of
 from koord_numa.core.numa.policies import Decision, decide_kubelet
 from koord_numa.core.vocabulary import KubeletPolicy
@@ -57,8 +58,34 @@ def _distances(given: Mapping[str, Any]) -> Distances:
 
 
 def answer(given: Merge) -> Decision:
-    """Merge and decide."""
-    return decide_kubelet(given.policy, given.answers, given.nodes, given.distances)
+    """Merge and decide, by the recorded lists and by rules that say the same, as the kubelet's managers give them here."""
+    listed = decide_kubelet(given.policy, given.answers, given.nodes, given.distances)
+    ruled = decide_kubelet(given.policy, [_by_rule(one) for one in given.answers], given.nodes, given.distances)
+    assert listed == ruled, f"by lists {listed}, by rules {ruled}"
+    return listed
+
+
+def _by_rule(answer: Answer) -> Answer:
+    """Lists that hold "any" stay lists: no manager gives such a hint."""
+    if answer is None or any(
+        hints is not None and any(hint.mask is None for hint in hints_of(hints)) for hints in answer.values()
+    ):
+        return answer
+    return {
+        resource: None
+        if hints is None
+        else _rule(
+            {hint.mask or 0: hint.preferred for hint in sorted(hints_of(hints), key=lambda hint: hint.preferred)}
+        )
+        for resource, hints in answer.items()
+    }
+
+
+def _rule(hints: Mapping[int, bool]) -> HintRule:
+    nodes = 0
+    for mask in hints:
+        nodes |= mask
+    return HintRule(nodes, size=0, fits=hints.__contains__, also=lambda mask: hints.get(mask, False), grows=False)
 
 
 def agrees(case: Case, ours: Decision) -> str | None:

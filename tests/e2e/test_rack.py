@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from koord_numa.cli._cluster import Snapshot, snapshot_of
-from koord_numa.cli._facts import Facts
+from koord_numa.cli.cluster.objects import ClusterObjects
+from koord_numa.cli.cluster.snapshot import Snapshot, snapshot_of
 from koord_numa.core.verdicts import Placement
 from koord_numa.sandbox.machines import NodeDescription, Style, load_descriptions
 from koord_numa.settings import Settings
@@ -42,7 +42,7 @@ def look(cluster: World) -> Snapshot:
     """The cluster as a scheduler that has just started would see it."""
     store = cluster.server.store
     kinds = ("nodes", f"{TOPOLOGY_PLURAL}.{TOPOLOGY_GROUP}", "pods")
-    facts = Facts()
+    facts = ClusterObjects()
     for obj in (obj for kind in kinds for obj in store.list(kind)):
         facts.add(obj)
     return snapshot_of(Settings(), facts)

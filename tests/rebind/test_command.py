@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from koord_numa.cli import _rebinding, main
+from koord_numa.cli import main
+from koord_numa.cli.cluster import rebinds
 from koord_numa.sandbox.apiserver import ApiServer
 from tests.rebind.world import CRDS, FRAGMENTED, NODE, RESOURCE, ROOT, World, fragmented
 
@@ -89,7 +90,7 @@ async def test_a_rebind_that_fails_is_a_failure_of_the_command(tmp_path: Path) -
 
 
 async def test_nobody_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_rebinding.follow, "__defaults__", (0.1,))
+    monkeypatch.setattr(rebinds.follow_rebind, "__defaults__", (0.1,))
     async with fragmented(tmp_path) as world:
         result = await run(world, NODE, "--wait")
     assert result.exit_code == 1

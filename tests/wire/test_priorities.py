@@ -3,22 +3,27 @@
 import pytest
 
 from koord_numa.wire.errors import WireError
-from koord_numa.wire.priorities import Rank, parse_rank, with_priority
+from koord_numa.wire.priorities import PriorityClass, parse_priority_class, with_priority
 
-RANKS = (Rank("low", 1, "Never"), Rank("high", 9), Rank("usual", 5, everybody=True), Rank("other", 6, everybody=True))
+RANKS = (
+    PriorityClass("low", 1, "Never"),
+    PriorityClass("high", 9),
+    PriorityClass("usual", 5, everybody=True),
+    PriorityClass("other", 6, everybody=True),
+)
 
 
 def test_a_priority_class() -> None:
     found = {"metadata": {"name": "high"}, "value": 9, "globalDefault": True, "preemptionPolicy": "Never"}
-    assert parse_rank(found) == Rank("high", 9, "Never", everybody=True)
-    assert parse_rank({"metadata": {"name": "plain"}, "value": 0}) == Rank("plain", 0)
+    assert parse_priority_class(found) == PriorityClass("high", 9, "Never", everybody=True)
+    assert parse_priority_class({"metadata": {"name": "plain"}, "value": 0}) == PriorityClass("plain", 0)
 
 
 def test_a_malformed_class_is_named_and_counts_for_nobody() -> None:
-    rank = parse_rank({"metadata": {"name": "high"}, "value": "nine"})
-    assert "value" in rank.problem
+    priority_class = parse_priority_class({"metadata": {"name": "high"}, "value": "nine"})
+    assert "value" in priority_class.problem
     with pytest.raises(WireError, match="there is no PriorityClass high"):
-        with_priority({"spec": {"priorityClassName": "high"}}, (rank,))
+        with_priority({"spec": {"priorityClassName": "high"}}, (priority_class,))
 
 
 @pytest.mark.parametrize(

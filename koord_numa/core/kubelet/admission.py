@@ -12,6 +12,7 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.aggregates import ContainerDemand, PodDemand, pod_demand
+from koord_numa.core.kubelet.cpus import CpuReuse
 from koord_numa.core.kubelet.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.results import (
@@ -45,10 +46,10 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     doubt = _doubt(demand, view)
     if doubt is not None:
         return doubt
-    trust = Trust.EXACT if view.knowledge is Knowledge.EXACT else Trust.SURMISED
+    trust = Trust.EXACT if view.knowledge is Knowledge.EXACT else Trust.INFERRED
     verdict = dry_run(view.state, request, trust)
     if isinstance(verdict, DryRunAdmitted) and _order_matters(demand, view):
-        worst = dry_run(view.state, request, Trust.WORST_ORDER)
+        worst = dry_run(view.state, request, Trust.INFERRED, CpuReuse.LEAST)
         if isinstance(worst, DryRunAdmitted) or _accepts_only_preferred(view):
             verdict = worst
     if isinstance(verdict, NotAdmitted):
@@ -72,7 +73,7 @@ def _doubt(demand: PodDemand, view: KubeletView) -> Rejection | None:
         return Rejection(Reason.NO_TOPOLOGY, NOTHING_KNOWN, view.problem, resolvable=False)
     if (spoiled := _split_cores(demand, view)) is not None:
         return spoiled
-    if demand.pod.memory and view.state.books.memory is not None and not view.groups_known:
+    if demand.pod.memory and view.state.managers.memory is not None and not view.groups_known:
         detail = "the pods known to be there do not explain where memory is in use"
         return Rejection(Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE, detail)
     return None
@@ -151,36 +152,36 @@ def _wanted(unit: ContainerDemand | None, node: KubeletNode) -> dict[str, int]:
 
 def _numbers(wanted: ResourceList, state: KubeletState) -> Iterator[NumaNumbers]:
     node = state.node
-    whole = KubeletState.empty(node).books
+    whole = KubeletState.empty(node).managers
     for resource, needed in wanted.items():
         for numa in node.machine.numa_ids:
-            free = free_on(node, state.books, numa).get(resource, 0)
+            free = free_on(node, state.managers, numa).get(resource, 0)
             yield NumaNumbers(numa, resource, free_on(node, whole, numa).get(resource, 0), free, needed)
 
 
 def _largest(wanted: ResourceList, state: KubeletState) -> dict[str, int]:
     """What the NUMA node with most CPUs, then memory, has free of the wanted resources, and no more than is wanted."""
-    rooms = [free_on(state.node, state.books, numa) for numa in state.node.machine.numa_ids]
+    rooms = [free_on(state.node, state.managers, numa) for numa in state.node.machine.numa_ids]
     best = max(rooms, key=lambda room: (room.get(CPU, 0), room.get(MEMORY, 0)), default={})
     return {resource: min(amount, best.get(resource, 0)) for resource, amount in wanted.items()}
 
 
-def free_on(node: KubeletNode, books: ManagerState, numa: int) -> dict[str, int]:
+def free_on(node: KubeletNode, managers: ManagerState, numa: int) -> dict[str, int]:
     """What is free on one NUMA node, in our units: exclusive CPUs (milli), memory by type, devices near it."""
     free = {
-        name: (pool.near(1 << numa) & pool.healthy & ~books.devices[name]).bit_count()
+        name: (pool.near(1 << numa) & pool.healthy & ~managers.devices[name]).bit_count()
         for name, pool in node.devices.items()
     }
     if node.pins_cpus:
-        free[CPU] = (books.cpus & node.machine.numa_bits[numa]).bit_count() * MILLI
-    if books.memory is not None:
-        free.update(books.memory.free[numa])
+        free[CPU] = (managers.cpus & node.machine.numa_bits[numa]).bit_count() * MILLI
+    if managers.memory is not None:
+        free.update(managers.memory.free[numa])
     return free
 
 
 def _admission(demand: PodDemand, verdict: DryRunAdmitted, view: KubeletView) -> KubeletAdmission:
     node, exact = view.state.node, view.knowledge is Knowledge.EXACT
-    taken = {numa: _taken(node, view.state.books, verdict.books, numa) for numa in node.machine.numa_ids}
+    taken = {numa: _taken(node, view.state.managers, verdict.managers, numa) for numa in node.machine.numa_ids}
     mask, certain = 0, True
     for place in _places(verdict.grant, node):
         mask |= place
@@ -200,7 +201,7 @@ def _admission(demand: PodDemand, verdict: DryRunAdmitted, view: KubeletView) ->
 
 
 def _taken(node: KubeletNode, before: ManagerState, after: ManagerState, numa: int) -> dict[str, int]:
-    """What one NUMA node has free in the first books and not in the second, in our units."""
+    """What one NUMA node has free in the first managers and not in the second, in our units."""
     less = {}
     for name, pool in node.devices.items():
         here = pool.near(1 << numa) & pool.healthy
@@ -245,7 +246,7 @@ def _note(demand: PodDemand, view: KubeletView, *, certain: bool) -> str:
     if any(part.cpus for _, part in demand.containers) and view.cores.threads > 1:
         notes.append(view.cores.why)
     policy = view.state.node.config.topology_policy
-    if demand.pod.memory and view.state.books.memory is not None and policy is not KubeletPolicy.SINGLE_NUMA_NODE:
+    if demand.pod.memory and view.state.managers.memory is not None and policy is not KubeletPolicy.SINGLE_NUMA_NODE:
         notes.append("memory is taken to be grouped as the pods on the node suggest")
     if not certain:
         notes.append("several NUMA nodes are possible, so the pod is counted on each")

@@ -11,10 +11,9 @@ from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.kubelet.aggregates import ContainerDemand, PodDemand, pod_demand
-from koord_numa.core.kubelet.alignment import align
-from koord_numa.core.kubelet.cpus import CpuStock
+from koord_numa.core.kubelet.cpus import CpuReuse, CpuStock
 from koord_numa.core.kubelet.devices import DeviceStock
-from koord_numa.core.kubelet.hint_generator import ResourceHints
+from koord_numa.core.kubelet.hint_managers import CpuManager, DeviceManager, MemoryManager
 from koord_numa.core.kubelet.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.memory import MemoryTable, Reusable
@@ -27,6 +26,8 @@ from koord_numa.core.kubelet.results import (
     Grant,
     MemoryBlock,
 )
+from koord_numa.core.kubelet.topology_manager import align
+from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import Container, PodRequest
 from koord_numa.core.vocabulary import ContainerKind, KubeletScope
@@ -45,10 +46,10 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class DryRunAdmitted:
-    """The pod would be in: what it would get, and the books after its containers have started."""
+    """The pod would be in: what it would get, and the managers after its containers have started."""
 
     grant: Grant
-    books: ManagerState
+    managers: ManagerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +68,10 @@ class NotAdmitted:
 
 
 class Trust(Enum):
-    """Whose books are asked: the kubelet's own, or ones that were surmised and may show too little free or other CPUs."""
+    """How the state came about that is asked."""
 
-    EXACT = "exact"
-    SURMISED = (
-        "surmised"  # a memory manager that would keep silent is taken to object: with more free it would speak up
-    )
-    WORST_ORDER = "worst order"  # besides, CPUs left by init containers are reused last, which confines the pod longest
+    EXACT = "exact"  # the kubelet's own, or one it may well be in
+    INFERRED = "inferred"  # a bound that may show too little memory free: a memory manager that keeps silent counts as a rejection
 
 
 def admit(state: KubeletState, uid: str, request: PodRequest, trust: Trust = Trust.EXACT) -> Admitted | NotAdmitted:
@@ -81,34 +79,37 @@ def admit(state: KubeletState, uid: str, request: PodRequest, trust: Trust = Tru
     answer = dry_run(state, request, trust)
     if isinstance(answer, NotAdmitted):
         return answer
-    return Admitted(answer.grant, state.with_pod(uid, request, answer.grant, answer.books))
+    return Admitted(answer.grant, state.with_pod(uid, request, answer.grant, answer.managers))
 
 
-def dry_run(state: KubeletState, request: PodRequest, trust: Trust = Trust.EXACT) -> DryRunAdmitted | NotAdmitted:
+def dry_run(
+    state: KubeletState, request: PodRequest, trust: Trust = Trust.EXACT, reuse: CpuReuse = CpuReuse.BY_ID
+) -> DryRunAdmitted | NotAdmitted:
     """
     As ``admit``, without what comes after it.
 
     Containers are handled init containers first, each seeing what is left by those before it, as the admission scopes in
-    scope_*.go of the kubelet's topologymanager.
+    scope_*.go of the kubelet's topologymanager. ``reuse``: which CPUs later containers get of those that init containers leave.
     """
     demand = pod_demand(request)
-    attempt = _Attempt(state.node, state.books.copy(), trust)
-    refusal = attempt.run(demand) or check_node_fit(
+    attempt = _Attempt(state.node, state.managers.copy(), trust, reuse)
+    rejection = attempt.run(demand) or check_node_fit(
         effective_requests(request), state.requested, state.node.allocatable
     )
-    if refusal is not None:
-        return NotAdmitted(refusal, state.with_memory(attempt.clean_up()), attempt.failed)
+    if rejection is not None:
+        return NotAdmitted(rejection, state.with_memory(attempt.clean_up()), attempt.failed)
     attempt.start()
-    return DryRunAdmitted(Grant(demand.qos, tuple(attempt.grants)), attempt.books)
+    return DryRunAdmitted(Grant(demand.qos, tuple(attempt.grants)), attempt.managers)
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """One admission in progress: a draft of the books, and what init containers of this pod have left so far."""
+    """One admission in progress: a draft of the managers, and what init containers of this pod have left so far."""
 
     node: KubeletNode
-    books: ManagerState
+    managers: ManagerState
     trust: Trust
+    reuse: CpuReuse
     reusable_cpus: int = 0
     reusable_devices: dict[str, int] = field(default_factory=dict)
     reusable_memory: Reusable = field(default_factory=dict)
@@ -139,34 +140,31 @@ class _Attempt:
         self._release_memory(lambda grant: grant.kind is ContainerKind.INIT)
 
     def clean_up(self) -> MemoryTable | None:
-        """The memory books after the containers served so far are removed again."""
+        """The memory managers after the containers served so far are removed again."""
         self._release_memory(lambda _: True)
-        return self.books.memory
+        return self.managers.memory
 
     def _release_memory(self, chosen: Callable[[ContainerGrant], bool]) -> None:
-        if self.books.memory is None:
+        if self.managers.memory is None:
             return
         for grant in filter(chosen, self.grants):
             for block in grant.memory:
-                self.books.memory.release(block)
+                self.managers.memory.release(block)
 
     def _align(self, demand: ContainerDemand) -> ContainerAffinity | AdmitRejection:
-        wishes: list[ResourceHints] = []
-        for resource, needed in demand.devices.items():
-            wish = self._devices(resource).wish(needed) if resource in self.node.devices else None
-            if wish is not None:
-                wishes.append(wish)
-        if demand.cpus and self.node.pins_cpus:
-            wishes.append(self._cpus().wish(demand.cpus))
-        if demand.memory and self.books.memory is not None and self.books.memory.knows(demand.memory):
-            wish = self.books.memory.wish(demand.memory, self.reusable_memory)
-            if wish.possible:
-                wishes.extend([wish] * len(demand.memory))
-            elif self.trust is not Trust.EXACT:
-                missing = self.books.memory.missing(demand.memory)
+        answers: list[Answer] = []
+        if demand.devices:
+            answers.append(DeviceManager(self._stocks(demand)).hints(demand))
+        if demand.cpus:
+            answers.append(CpuManager(self._cpus()).hints(demand))
+        table = self.managers.memory
+        if demand.memory and table is not None:
+            answers.append(MemoryManager(table, self.reusable_memory).hints(demand))
+            if answers[-1] is None and self.trust is not Trust.EXACT:
+                # The memory manager keeps silent and fails later. A state that shows too little free must not count that as consent.
+                missing = table.missing(demand.memory)
                 return AdmitRejection(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {missing}")
-            # Otherwise as the memory manager: without any hint it keeps silent, and fails later.
-        return align(self.node, wishes)
+        return align(self.node, answers)
 
     def _allocate(
         self, container: Container, demand: ContainerDemand, hint: ContainerAffinity
@@ -200,7 +198,7 @@ class _Attempt:
             bits = stock.take(needed, hint.mask)
             if isinstance(bits, AdmitRejection):
                 return bits
-            self.books.devices[resource] |= bits
+            self.managers.devices[resource] |= bits
             kept = stock.reusable | bits if kind is ContainerKind.INIT else stock.reusable & ~bits
             self.reusable_devices[resource] = kept
             if bits:
@@ -210,17 +208,13 @@ class _Attempt:
     def _take_cpus(
         self, kind: ContainerKind, demand: ContainerDemand, hint: ContainerAffinity
     ) -> CpuSet | AdmitRejection:
-        if not (demand.cpus and self.node.pins_cpus):
-            return EMPTY
         stock = self._cpus()
-        bits = (
-            stock.take(demand.cpus, hint.mask)
-            if self.trust is not Trust.WORST_ORDER
-            else stock.take_fresh(demand.cpus, hint.mask)
-        )
+        if stock is None or not demand.cpus:
+            return EMPTY
+        bits = stock.take(demand.cpus, hint.mask, self.reuse)
         if isinstance(bits, AdmitRejection):
             return bits
-        self.books.cpus &= ~bits
+        self.managers.cpus &= ~bits
         if kind is ContainerKind.INIT:
             self.reusable_cpus |= bits
         else:
@@ -230,7 +224,7 @@ class _Attempt:
     def _take_memory(
         self, kind: ContainerKind, demand: ContainerDemand, hint: ContainerAffinity
     ) -> tuple[MemoryBlock, ...] | AdmitRejection:
-        memory = self.books.memory
+        memory = self.managers.memory
         if memory is None or demand.memory is None:
             return ()
         if not memory.knows(demand.memory):
@@ -253,12 +247,15 @@ class _Attempt:
         return DeviceStock(
             resource=resource,
             pool=self.node.devices[resource],
-            taken=self.books.devices[resource],
+            taken=self.managers.devices[resource],
             reusable=self.reusable_devices.get(resource, 0),
         )
 
-    def _cpus(self) -> CpuStock:
-        return CpuStock(self.node, self.books.cpus, self.reusable_cpus)
+    def _stocks(self, demand: ContainerDemand) -> dict[str, DeviceStock]:
+        return {resource: self._devices(resource) for resource in demand.devices if resource in self.node.devices}
+
+    def _cpus(self) -> CpuStock | None:
+        return CpuStock(self.node, self.managers.cpus, self.reusable_cpus) if self.node.pins_cpus else None
 
 
 def _hand_over(blocks: tuple[MemoryBlock, ...], earlier: list[ContainerGrant]) -> None:

@@ -5,14 +5,28 @@ Works on CPU bits that its caller keeps; the order of CPUs inside a NUMA node se
 """
 
 from dataclasses import dataclass
+from enum import Enum
 
+from koord_numa.core.bit_sets import lowest
 from koord_numa.core.cpus.ask import NotEnoughCpus
 from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.hint_generator import ResourceHints, fewest
-from koord_numa.core.kubelet.kubelet_node import KubeletNode, bits_of
+from koord_numa.core.kubelet.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.results import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
-from koord_numa.core.resources import CPU
+from koord_numa.core.numa.hint_rule import HintRule, fewest
+from koord_numa.core.numa.hints import numa_ids
+
+
+class CpuReuse(Enum):
+    """
+    Which CPUs a container gets where an init container of its pod left some in the NUMA nodes of its hint.
+
+    The kubelet takes from free and reusable CPUs together, by topology alone. Where CPU ids are unknown the two ends bound what it does.
+    """
+
+    BY_ID = "by id"  # as the ids say
+    MOST = "most"  # reusable CPUs first: the least is left behind
+    LEAST = "least"  # free CPUs first: the most is left behind, and confines the pod longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +37,7 @@ class CpuStock:
     free: int
     reusable: int = 0
 
-    def wish(self, needed: int) -> ResourceHints:
+    def hints(self, needed: int) -> HintRule:
         """
         Where ``needed`` CPUs could come from.
 
@@ -38,7 +52,7 @@ class CpuStock:
         size = fewest(list(totals.values()), needed)
 
         def fits(mask: int) -> bool:
-            return not pinned & ~mask and sum([free[numa] for numa in bits_of(mask)]) >= missing
+            return not pinned & ~mask and sum([free[numa] for numa in numa_ids(mask)]) >= missing
 
         also = None
         if self.node.static_options.align_by_socket:
@@ -48,46 +62,48 @@ class CpuStock:
             def also(mask: int) -> bool:
                 return self._sockets(mask).bit_count() == sockets
 
-        return ResourceHints(CPU, nodes=sum(1 << numa for numa in totals), size=size, fits=fits, also=also)
+        return HintRule(nodes=sum(1 << numa for numa in totals), size=size, fits=fits, also=also)
 
-    def take(self, needed: int, mask: int | None) -> int | AdmitRejection:
+    def take(self, needed: int, mask: int | None, reuse: CpuReuse = CpuReuse.BY_ID) -> int | AdmitRejection:
         """
-        The CPUs that a container gets: as many as possible inside ``mask``, the rest anywhere.
+        The CPUs that a container gets, as bits: as many as possible inside ``mask``, the rest anywhere.
 
         As Allocate in the kubelet's cpumanager/policy_static.go; with full-pcpus-only the number of free whole cores is
         checked first, without counting reusable CPUs and regardless of NUMA nodes.
         """
-        refusal = self._check_whole_cores(needed)
-        if refusal is not None:
-            return refusal
+        rejection = self._check_whole_cores(needed)
+        if rejection is not None:
+            return rejection
         pool = self.free | self.reusable
         if needed > pool.bit_count():
             return AdmitRejection(UNEXPECTED_ADMISSION, f"needed {needed} exclusive CPUs, free {pool.bit_count()}")
         near = pool & self._aligned(mask) if mask is not None else 0
         count_near = min(needed, near.bit_count())
-        aligned = self._assign(near, count_near)
+        aligned = self._take_from(near, count_near, reuse)
         if isinstance(aligned, AdmitRejection):
             return aligned
-        others = self._assign(pool & ~aligned, needed - count_near)
+        others = self._take_from(pool & ~aligned, needed - count_near, reuse)
         return others if isinstance(others, AdmitRejection) else aligned | others
 
-    def take_fresh(self, needed: int, mask: int | None) -> int | AdmitRejection:
-        """As ``take``, if the CPUs were in an order that puts reusable ones last."""
-        near = self._aligned(mask) if mask is not None else self.node.machine.bits
-        fresh = min(needed, (self.free & near).bit_count())
-        first = CpuStock(self.node, self.free & near).take(fresh, None)
-        if isinstance(first, AdmitRejection):
-            return first
-        rest = CpuStock(self.node, self.free & ~first, self.reusable).take(needed - fresh, mask)
-        return rest if isinstance(rest, AdmitRejection) else first | rest
+    def _take_from(self, pool: int, count: int, reuse: CpuReuse) -> int | AdmitRejection:
+        """``count`` of the CPUs in ``pool``; first those that ``reuse`` puts first."""
+        if reuse is CpuReuse.BY_ID or not self.reusable:
+            return self._assign(pool, count)
+        first = pool & self.reusable if reuse is CpuReuse.MOST else pool & ~self.reusable
+        most = min(count, first.bit_count())
+        chosen = self._assign(first, most)
+        if isinstance(chosen, AdmitRejection):
+            return chosen
+        rest = self._assign(pool & ~first, count - most)
+        return rest if isinstance(rest, AdmitRejection) else chosen | rest
 
     def _check_whole_cores(self, needed: int) -> AdmitRejection | None:
-        if not self.node.static_options.full_pcpus_only:
+        rule = self.node.whole_cores
+        if rule is None:
             return None
-        threads = self.node.machine.threads_per_core
-        if needed % threads:
-            return AdmitRejection(SMT_ALIGNMENT, f"{needed} CPUs are not a multiple of {threads} per core")
-        whole = (self.free & ~self.node.reserved_cores).bit_count()
+        if needed % rule.threads:
+            return AdmitRejection(SMT_ALIGNMENT, f"{needed} CPUs are not a multiple of {rule.threads} per core")
+        whole = max(0, (self.free & ~rule.spoiled).bit_count() - rule.unlocated)
         if needed > whole:
             return AdmitRejection(SMT_ALIGNMENT, f"needed {needed} CPUs on whole cores, free {whole}")
         return None
@@ -108,21 +124,13 @@ class CpuStock:
     def _aligned(self, mask: int) -> int:
         machine = self.node.machine
         if self.node.static_options.align_by_socket:
-            return sum(machine.socket_bits[socket] for socket in bits_of(self._sockets(mask)))
-        return sum(machine.numa_bits.get(numa, 0) for numa in bits_of(mask))
+            return sum(machine.socket_bits[socket] for socket in numa_ids(self._sockets(mask)))
+        return sum(machine.numa_bits.get(numa, 0) for numa in numa_ids(mask))
 
     def _sockets(self, mask: int) -> int:
         machine = self.node.machine
         sockets = 0
         for socket, bits in machine.socket_bits.items():
-            if any(bits & machine.numa_bits.get(numa, 0) for numa in bits_of(mask)):
+            if any(bits & machine.numa_bits.get(numa, 0) for numa in numa_ids(mask)):
                 sockets |= 1 << socket
         return sockets
-
-
-def lowest(pool: int, count: int) -> int:
-    """So many of the bits, those with the smallest numbers."""
-    rest = pool
-    for _ in range(count):
-        rest &= rest - 1
-    return pool ^ rest

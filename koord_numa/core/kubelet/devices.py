@@ -6,9 +6,10 @@ Works on bits of devices that its caller keeps; it holds no state.
 
 from dataclasses import dataclass
 
-from koord_numa.core.kubelet.hint_generator import ResourceHints, fewest, impossible, masks_of
 from koord_numa.core.kubelet.kubelet_node import DevicePool
 from koord_numa.core.kubelet.results import UNEXPECTED_ADMISSION, AdmitRejection
+from koord_numa.core.numa.hint_rule import IMPOSSIBLE, HintRule, fewest
+from koord_numa.core.numa.hints import masks_of_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class DeviceStock:
     taken: int = 0
     reusable: int = 0
 
-    def wish(self, needed: int) -> ResourceHints | None:
+    def hints(self, needed: int) -> HintRule | None:
         """
         Where ``needed`` devices could come from; ``None`` when no device has a NUMA node, so that any place will do.
 
@@ -35,14 +36,14 @@ class DeviceStock:
             return None
         available = pool.healthy & ~self.taken
         if (available | self.reusable).bit_count() < needed:
-            return impossible(self.resource)
+            return IMPOSSIBLE
         pinned = self.reusable & pool.near(pool.hosts)
 
         def fits(mask: int) -> bool:
             near = pool.near(mask)
             return not pinned & ~near and pinned.bit_count() + (available & near).bit_count() >= needed
 
-        return ResourceHints(self.resource, nodes=pool.hosts, size=_smallest(pool, needed), fits=fits)
+        return HintRule(nodes=pool.hosts, size=_smallest(pool, needed), fits=fits)
 
     def take(self, needed: int, mask: int | None) -> int | AdmitRejection:
         """
@@ -70,7 +71,7 @@ def _smallest(pool: DevicePool, needed: int) -> int:
     if pool.near(pool.hosts).bit_count() < needed:
         return pool.hosts.bit_count()
     for size in range(fewest([bits.bit_count() for bits in pool.on.values()], needed), pool.hosts.bit_count()):
-        if any(pool.near(mask).bit_count() >= needed for mask in masks_of(pool.hosts, size)):
+        if any(pool.near(mask).bit_count() >= needed for mask in masks_of_size(pool.hosts, size)):
             return size
     return pool.hosts.bit_count()
 

@@ -57,12 +57,12 @@ def infer_state(facts: Published) -> InferredState:
     if pools:
         node = replace(node, devices={name: pool for name, (pool, _) in pools.items()})
     memory, known = _memory(facts, node) if node.pins_memory else (None, True)
-    books = ManagerState(
+    managers = ManagerState(
         cpus=first_cpus(node.machine, [(zone.numa, zone.available) for zone in facts.zones]) if node.pins_cpus else 0,
         devices={name: taken for name, (_, taken) in pools.items()},
         memory=memory,
     )
-    return InferredState(KubeletState(node=node, books=books, requested=facts.requested), known)
+    return InferredState(KubeletState(node=node, managers=managers, requested=facts.requested), known)
 
 
 def _pool(name: str, facts: Published) -> tuple[DevicePool, int]:
@@ -95,21 +95,21 @@ def _nested(counts: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _memory(facts: Published, node: KubeletNode) -> tuple[MemoryTable, bool]:
-    books = MemoryTable.of(node.memory)
+    table = MemoryTable.of(node.memory)
     used: dict[int, dict[str, int]] = {}
     for zone in facts.zones:
-        free = books.free[zone.numa]
+        free = table.free[zone.numa]
         for kind in free:
             free[kind] = min(max(0, zone.available.get(kind, 0)), free[kind])
-            books.held[zone.numa][kind] = node.memory[zone.numa][kind] - free[kind]
-        used[zone.numa] = without_zeros(books.held[zone.numa])
+            table.held[zone.numa][kind] = node.memory[zone.numa][kind] - free[kind]
+        used[zone.numa] = without_zeros(table.held[zone.numa])
     groups = _groups(facts, node, used)
-    for numa in books.supply:
+    for numa in table.supply:
         own = 1 << numa
         group = groups[numa] if groups is not None else UNCLEAR if used[numa] else own
-        books.groups[numa] = own | _TIED_UP if group == UNCLEAR else group
-        books.blocks[numa] = int(bool(used[numa]) or books.groups[numa].bit_count() > 1)
-    return books, groups is not None
+        table.groups[numa] = own | _TIED_UP if group == UNCLEAR else group
+        table.blocks[numa] = int(bool(used[numa]) or table.groups[numa].bit_count() > 1)
+    return table, groups is not None
 
 
 def _groups(facts: Published, node: KubeletNode, used: Mapping[int, ResourceList]) -> Mapping[int, int] | None:

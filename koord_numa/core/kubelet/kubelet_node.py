@@ -6,9 +6,9 @@ Facts only; nothing here changes when pods come and go.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Final
 
+from koord_numa.core.bit_sets import members
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.static_options import StaticOptions
 from koord_numa.core.node import KubeletConfig
@@ -47,7 +47,7 @@ class DevicePool:
             bit = 1 << place
             healthy |= bit if device.healthy else 0
             hosts |= device.near
-            for numa in bits_of(device.near):
+            for numa in members(device.near):
                 on[numa] = on.get(numa, 0) | bit
         object.__setattr__(self, "healthy", healthy)
         object.__setattr__(self, "on", dict(sorted(on.items())))
@@ -56,13 +56,26 @@ class DevicePool:
     def near(self, mask: int) -> int:
         """Bits of the devices near any of these NUMA nodes: a device near two of them counts once."""
         bits = 0
-        for numa in bits_of(mask):
+        for numa in members(mask):
             bits |= self.on.get(numa, 0)
         return bits
 
     def ids(self, bits: int) -> tuple[str, ...]:
         """The ids of these devices, in the plugin's order."""
-        return tuple(self.devices[place].id for place in bits_of(bits))
+        return tuple(self.devices[place].id for place in members(bits))
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCoreRule:
+    """
+    full-pcpus-only is on: exclusive CPUs come in multiples of ``threads``, and only from free CPUs outside the cores of reserved ones.
+
+    ``spoiled`` are the CPU bits of those cores where ids are known, ``unlocated`` their number where they are not.
+    """
+
+    threads: int
+    spoiled: int = 0
+    unlocated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +93,20 @@ class KubeletNode:
     memory: Mapping[int, ResourceList] = field(default_factory=dict)
     devices: Mapping[str, DevicePool] = field(default_factory=dict)
     ids_are_real: bool = True  # else CPU ids are made up, and the options that look at cores and sockets say nothing
+    whole_cores: WholeCoreRule | None = None  # from the options where ids are real
     reserved: int = field(init=False, repr=False)  # CPU bits that are never exclusive
-    reserved_cores: int = field(init=False, repr=False)  # the same with all their siblings
     static_options: StaticOptions = field(init=False, repr=False)
     prefers_closest: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         reserved = self.config.reserved_cpus.bits if self.config.reserved_cpus is not None else 0
-        cores = 0
-        for core in self.machine.cores:
-            cores |= core.bits if core.bits & reserved else 0
         object.__setattr__(self, "reserved", reserved)
         options = StaticOptions.of(self.config.cpu_options) if self.ids_are_real else StaticOptions()
         object.__setattr__(self, "static_options", options)
         object.__setattr__(self, "prefers_closest", self.config.topology_options.get(CLOSEST_NUMA, False))
-        object.__setattr__(self, "reserved_cores", cores)
+        if self.whole_cores is None and options.full_pcpus_only:
+            cores = sum(core.bits for core in self.machine.cores if core.bits & reserved)
+            object.__setattr__(self, "whole_cores", WholeCoreRule(self.machine.threads_per_core, spoiled=cores))
 
     @property
     def pins_cpus(self) -> bool:
@@ -110,14 +122,3 @@ class KubeletNode:
     def aligns(self) -> bool:
         """Does the topology manager ask for hints at all?"""
         return self.config.topology_policy not in (None, KubeletPolicy.NONE)
-
-
-@lru_cache(maxsize=4096)
-def bits_of(mask: int) -> tuple[int, ...]:
-    """The numbers of the set bits, ascending."""
-    found = []
-    while mask:
-        low = mask & -mask
-        found.append(low.bit_length() - 1)
-        mask ^= low
-    return tuple(found)

@@ -1,8 +1,8 @@
 """
-A kubelet's books at one moment: free CPUs, devices and memory, and what every pod on the node was given.
+A kubelet's managers at one moment: free CPUs, devices and memory, and what every pod on the node was given.
 
 States are values: admitting or removing a pod makes a new one and leaves the old one intact, so trying something costs no more
-than a few small copies. ``replay.py`` decides; this module only keeps the books.
+than a few small copies. ``replay.py`` decides; this module only keeps the managers.
 """
 
 from collections.abc import Mapping
@@ -52,51 +52,51 @@ class AdmittedPod:
 
 @dataclass(frozen=True, slots=True)
 class KubeletState:
-    """The node, the books, and the pods by uid."""
+    """The node, the managers, and the pods by uid."""
 
     node: KubeletNode
-    books: ManagerState
+    managers: ManagerState
     pods: Mapping[str, AdmittedPod] = field(default_factory=dict)
     requested: ResourceList = field(default_factory=dict)
 
     @classmethod
     def empty(cls, node: KubeletNode) -> "KubeletState":
-        """The books before the first pod."""
+        """The managers before the first pod."""
         return cls(
             node=node,
-            books=ManagerState(
+            managers=ManagerState(
                 cpus=node.machine.bits & ~node.reserved if node.pins_cpus else 0,
                 devices=dict.fromkeys(node.devices, 0),
                 memory=MemoryTable.of(node.memory) if node.pins_memory else None,
             ),
         )
 
-    def with_pod(self, uid: str, request: PodRequest, grant: Grant, books: ManagerState) -> "KubeletState":
-        """The state after this grant, whose ``books`` the decision worked out on a draft of these."""
+    def with_pod(self, uid: str, request: PodRequest, grant: Grant, managers: ManagerState) -> "KubeletState":
+        """The state after this grant, whose ``managers`` the decision worked out on a draft of these."""
         resident = AdmittedPod(grant, {**effective_requests(request), PODS: 1})
         return replace(
             self,
-            books=books,
+            managers=managers,
             pods={**self.pods, uid: resident},
             requested=add(self.requested, resident.requests),
         )
 
     def with_memory(self, memory: MemoryTable | None) -> "KubeletState":
-        """The same state with other memory books."""
-        return replace(self, books=ManagerState(self.books.cpus, self.books.devices, memory))
+        """The same state with other memory managers."""
+        return replace(self, managers=ManagerState(self.managers.cpus, self.managers.devices, memory))
 
     def without(self, uid: str) -> "KubeletState":
         """The state after the pod is gone; unchanged when it was never there."""
         resident = self.pods.get(uid)
         if resident is None:
             return self
-        books = self.books.copy()
+        managers = self.managers.copy()
         # Regular init containers gave their memory back when the next container started, but not their CPUs and devices.
         kept = {container.name: container.kind is not ContainerKind.INIT for container in resident.grant.containers}
-        books.release(resident.grant, self.node, kept)
+        managers.release(resident.grant, self.node, kept)
         return replace(
             self,
-            books=books,
+            managers=managers,
             pods={other: pod for other, pod in self.pods.items() if other != uid},
             requested=without_zeros(subtract(self.requested, resident.requests)),
         )

@@ -2,16 +2,16 @@
 The kubelet's memory manager, policy Static: memory and huge pages per NUMA node, and the groups that wide blocks tie together.
 
 While a block spans several NUMA nodes they form a group: other memory goes to exactly that group or to NUMA nodes outside. The
-books follow the manager to the byte, also where releases are credited to another NUMA node of a group than was charged.
+table follows the manager to the byte, also where releases are credited to another NUMA node of a group than was charged.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from koord_numa.core.kubelet.hint_generator import ResourceHints, fewest, impossible, masks_of
-from koord_numa.core.kubelet.kubelet_node import bits_of
 from koord_numa.core.kubelet.results import UNEXPECTED_ADMISSION, AdmitRejection, ContainerAffinity, MemoryBlock
-from koord_numa.core.resources import MEMORY, ResourceList
+from koord_numa.core.numa.hint_rule import IMPOSSIBLE, HintRule, fewest
+from koord_numa.core.numa.hints import masks_of_size, numa_ids
+from koord_numa.core.resources import ResourceList
 
 Reusable = dict[tuple[int, str], int]
 """Bytes that init containers of the pod being admitted leave to later ones, by (mask, memory type)."""
@@ -34,7 +34,7 @@ class MemoryTable:
 
     @classmethod
     def of(cls, supply: Mapping[int, ResourceList]) -> "MemoryTable":
-        """The books of an empty machine."""
+        """The table of an empty machine."""
         return cls(
             supply=supply,
             free={numa: dict(amounts) for numa, amounts in supply.items()},
@@ -45,7 +45,7 @@ class MemoryTable:
         )
 
     def copy(self) -> "MemoryTable":
-        """Books of their own, with the same entries."""
+        """A table of its own, with the same entries."""
         return MemoryTable(
             supply=self.supply,
             free={numa: dict(amounts) for numa, amounts in self.free.items()},
@@ -59,7 +59,7 @@ class MemoryTable:
         """Does every NUMA node have an entry for each of these memory types?"""
         return all(kind in amounts for kind in kinds for amounts in self.supply.values())
 
-    def wish(self, demand: ResourceList, reusable: Reusable) -> ResourceHints:
+    def hints(self, demand: ResourceList, reusable: Reusable) -> HintRule:
         """
         Where memory of these types could come from, all from the same NUMA nodes.
 
@@ -69,7 +69,7 @@ class MemoryTable:
         for kind, amount in demand.items():
             left = max((bytes_ for (_, of), bytes_ in reusable.items() if of == kind), default=0) if reusable else 0
             if min(self._free(self.nodes, kind) + left, self._supplied(self.nodes, kind)) < amount:
-                return impossible(MEMORY)
+                return IMPOSSIBLE
 
         def fits(mask: int) -> bool:
             if not self._groups_allow(mask):
@@ -81,7 +81,7 @@ class MemoryTable:
                     return False
             return True
 
-        return ResourceHints(MEMORY, nodes=self.nodes, size=self._smallest(demand), fits=fits)
+        return HintRule(nodes=self.nodes, size=self._smallest(demand), fits=fits, grows=False)
 
     def choose(self, demand: ResourceList, hint: ContainerAffinity, reusable: Reusable) -> int | AdmitRejection:
         """
@@ -92,7 +92,7 @@ class MemoryTable:
         """
         mask, preferred = hint.mask, hint.preferred
         if mask is None:
-            best = _best(self.wish(demand, reusable), within=0)
+            best = _best(self.hints(demand, reusable), within=0)
             if best is None:
                 return AdmitRejection(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {self.missing(demand)}")
             if preferred and not best.preferred:
@@ -101,7 +101,7 @@ class MemoryTable:
                 )
             mask, preferred = best.mask or 0, best.preferred
         if any(self._free(mask, kind) < amount for kind, amount in demand.items()):
-            best = _best(self.wish(demand, reusable), within=mask)
+            best = _best(self.hints(demand, reusable), within=mask)
             if best is None or (preferred and not best.preferred):
                 return AdmitRejection(
                     UNEXPECTED_ADMISSION, f"no set around NUMA nodes {_named(mask)} has {self.missing(demand)}"
@@ -114,7 +114,7 @@ class MemoryTable:
     def take(self, block: MemoryBlock, covered: int) -> None:
         """Enter a block; ``covered`` bytes of it are there already, left by an init container. Drains low NUMA ids first."""
         rest = max(0, block.amount - covered)
-        for numa in bits_of(block.mask):
+        for numa in numa_ids(block.mask):
             self.blocks[numa] += 1
             self.groups[numa] = block.mask
             part = min(rest, max(0, self.free[numa].get(block.resource, 0)))
@@ -126,7 +126,7 @@ class MemoryTable:
     def release(self, block: MemoryBlock) -> None:
         """Strike a block out. Credits low NUMA ids first, as the manager does, whichever of the group was charged."""
         rest = block.amount
-        for numa in bits_of(block.mask):
+        for numa in numa_ids(block.mask):
             self.blocks[numa] -= 1
             if not self.blocks[numa]:
                 self.groups[numa] = 1 << numa
@@ -141,16 +141,16 @@ class MemoryTable:
         return ", ".join(f"{kind} {amount}" for kind, amount in sorted(demand.items()))
 
     def _groups_allow(self, mask: int) -> bool:
-        members = bits_of(mask)
+        members = numa_ids(mask)
         if len(members) == 1:
             return self.groups[members[0]].bit_count() == 1
         return all(not self.blocks[numa] or self.groups[numa] == mask for numa in members)
 
     def _free(self, mask: int, kind: str) -> int:
-        return sum([self.free[numa].get(kind, 0) for numa in bits_of(mask)])
+        return sum([self.free[numa].get(kind, 0) for numa in numa_ids(mask)])
 
     def _supplied(self, mask: int, kind: str) -> int:
-        return sum([self.supply[numa].get(kind, 0) for numa in bits_of(mask)])
+        return sum([self.supply[numa].get(kind, 0) for numa in numa_ids(mask)])
 
     def _smallest(self, demand: ResourceList) -> int:
         for amounts in self.supply.values():
@@ -163,7 +163,7 @@ class MemoryTable:
             fewest([self.supply[numa].get(kind, 0) for numa in self.supply], amount) for kind, amount in demand.items()
         )
         for size in range(max(least, default=1), count):
-            for mask in masks_of(self.nodes, size):
+            for mask in masks_of_size(self.nodes, size):
                 if all(self._supplied(mask, kind) >= amount for kind, amount in demand.items()):
                     return size
         return count
@@ -173,14 +173,14 @@ def _covers(amounts: ResourceList, demand: ResourceList) -> bool:
     return all(amounts.get(kind, 0) >= amount for kind, amount in demand.items())
 
 
-def _best(wish: ResourceHints, within: int) -> ContainerAffinity | None:
+def _best(hints: HintRule, within: int) -> ContainerAffinity | None:
     """The narrowest, numerically smallest of the preferred masks around ``within``, else of the others."""
-    preferred = [mask for mask in wish.preferred() if not within & ~mask]
+    preferred = [mask for mask in hints.preferred() if not within & ~mask]
     if preferred:
         return ContainerAffinity(min(preferred), preferred=True)
-    others = [(mask.bit_count(), mask) for mask, _ in wish.hints() if not within & ~mask]
+    others = [(mask.bit_count(), mask) for mask, *_ in hints.hints() if mask and not within & ~mask]
     return ContainerAffinity(min(others)[1], preferred=False) if others else None
 
 
 def _named(mask: int) -> str:
-    return ", ".join(str(numa) for numa in bits_of(mask))
+    return ", ".join(str(numa) for numa in numa_ids(mask))

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.kubelet.hint_generator import masks_of
-from koord_numa.core.kubelet.kubelet_node import bits_of
+from koord_numa.core.numa.hints import masks_of_size, numa_ids
 from koord_numa.core.resources import ResourceList, total, without_zeros
 
 STEPS: Final = 2_000
@@ -81,7 +80,7 @@ def explain_use(used: Mapping[int, ResourceList], blocks: Sequence[Block]) -> Ma
         for masks in _partitions(nodes, width):
             if search.covers([(mask, _together(used, mask)) for mask in masks]):
                 for mask in masks:
-                    for numa in bits_of(mask):
+                    for numa in numa_ids(mask):
                         found[numa] = mask if found.get(numa, mask) == mask else UNCLEAR
             if search.steps < 0:
                 return None
@@ -92,13 +91,13 @@ def explain_use(used: Mapping[int, ResourceList], blocks: Sequence[Block]) -> Ma
 
 def _partitions(nodes: int, width: int) -> Iterator[list[int]]:
     """The NUMA nodes in up to two groups, the wider one of this width, and the others alone."""
-    singles = [1 << numa for numa in bits_of(nodes)]
+    singles = [1 << numa for numa in numa_ids(nodes)]
     if width == 1:
         yield singles
         return
-    for wide in masks_of(nodes, width):
+    for wide in masks_of_size(nodes, width):
         rest = nodes & ~wide
-        others = [mask for size in range(2, width + 1) for mask in masks_of(rest, size)]
+        others = [mask for size in range(2, width + 1) for mask in masks_of_size(rest, size)]
         for other in [0, *(mask for mask in others if mask.bit_count() < width or mask > wide)]:
             yield [mask for mask in (wide, other) if mask] + [one for one in singles if not one & (wide | other)]
 
@@ -109,7 +108,7 @@ def _total(parts: Iterable[ResourceList]) -> dict[str, int]:
 
 def _together(used: Mapping[int, ResourceList], mask: int) -> dict[str, int]:
     rest: dict[str, int] = {}
-    for numa in bits_of(mask):
+    for numa in numa_ids(mask):
         for kind, amount in used[numa].items():
             rest[kind] = rest.get(kind, 0) + amount
     return rest

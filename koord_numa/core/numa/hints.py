@@ -9,6 +9,8 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Final, NamedTuple
 
+from koord_numa.core.bit_sets import members
+
 
 class Hint(NamedTuple):
     """
@@ -36,15 +38,8 @@ def mask_of(numa_ids: Iterable[int]) -> int:
     return mask
 
 
-@lru_cache(maxsize=4096)
-def numa_ids(mask: int) -> tuple[int, ...]:
-    """The NUMA nodes of a set, ascending."""
-    found = []
-    while mask:
-        low = mask & -mask
-        found.append(low.bit_length() - 1)
-        mask ^= low
-    return tuple(found)
+numa_ids: Final = members
+"""The NUMA nodes of a set, ascending."""
 
 
 @lru_cache(maxsize=1024)

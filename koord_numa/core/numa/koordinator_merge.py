@@ -68,7 +68,7 @@ def _preferring(take: Takes, level: Sequence[int]) -> list[Hint]:
         in_order = sorted(level, key=numa_ids)
         return [Hint(mask, preferred=True) for mask in in_order if take.prefers(mask)]
     wanted = {None, *level}
-    return [hint for hint in take if hint.preferred and hint.mask in wanted]
+    return [hint for hint in hints_of(take) if hint.preferred and hint.mask in wanted]
 
 
 def _without_lists(takes: Sequence[Takes], mask: int) -> Hint:

@@ -13,6 +13,7 @@ from koord_numa.core.numa.common_masks import common_masks, narrowest_common
 from koord_numa.core.numa.counted import EVERY_SIZE, Counted
 from koord_numa.core.numa.distances import Distances, closest
 from koord_numa.core.numa.hint_providers import Takes
+from koord_numa.core.numa.hint_rule import HintRule
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.numa.reachable import reachable_masks
 
@@ -21,16 +22,44 @@ def merge(takes: Sequence[Takes], nodes: int, distances: Distances | None = None
     """
     The best hint for all resources together on a machine with the NUMA nodes ``nodes``.
 
-    With ``distances`` the closest set wins among equally narrow ones, else the numerically smallest. When nothing can be
-    merged the answer is all NUMA nodes, not preferred. As topologymanager/policy.go, HintMerger.
+    With ``distances`` the closest set wins among equally narrow ones, else the numerically smallest. As topologymanager/policy.go,
+    HintMerger.
     """
+    return preferred_hint(takes, nodes, distances) or compromise(takes, nodes, distances)
+
+
+def preferred_hint(takes: Sequence[Takes], nodes: int, distances: Distances | None = None) -> Hint | None:
+    """The merged hint when some set of NUMA nodes is preferred by every resource, else ``None``."""
     level = narrowest(preferred_masks(takes, nodes))
-    if level:
-        return Hint(_choose(level, distances), preferred=True)
+    return Hint(_choose(level, distances), preferred=True) if level else None
+
+
+def preferred_by_rules(rules: Sequence[HintRule], widest: int, distances: Distances | None = None) -> Hint | None:
+    """As ``preferred_hint`` where every resource has a rule, of sets of up to ``widest`` NUMA nodes: only the first's are listed."""
+    first, others = rules[0], rules[1:]
+    level: list[int] = []
+    size = widest + 1
+    for mask in first.preferred():
+        width = mask.bit_count()
+        if width <= min(size, widest) and all(rule.prefers(mask) for rule in others):
+            level = [*level, mask] if width == size else [mask]
+            size = width
+            if size == 1 and distances is None:
+                break  # single NUMA nodes are listed in ascending order
+    return Hint(_choose(level, distances), preferred=True) if level else None
+
+
+def compromise(takes: Sequence[Takes], nodes: int, distances: Distances | None = None) -> Hint:
+    """
+    The merged hint when no set is preferred by all: the best intersection of one hint per resource.
+
+    Its width is that of the narrowest hint of the resource that needs most NUMA nodes, as far as it can be reached. When nothing can
+    be merged the answer is all NUMA nodes.
+    """
     reachable = reachable_masks(takes, nodes)
     if not reachable:
         return Hint(nodes, preferred=False)
-    size = best_size({mask.bit_count() for mask in reachable}, max(map(_narrowest_of, takes)))
+    size = best_size({mask.bit_count() for mask in reachable}, max(map(_narrowest_of, takes), default=0))
     return Hint(_choose([mask for mask in reachable if mask.bit_count() == size], distances), preferred=False)
 
 
@@ -46,18 +75,34 @@ def preferred_masks(takes: Sequence[Takes], nodes: int, denied: Callable[[int], 
     When all prefer "any", so do all NUMA nodes together. Of counted resources alone only the narrowest are looked at, and
     beyond sixteen NUMA nodes only the numerically smallest. ``denied`` names NUMA nodes that sets of a size must not contain.
     """
-    listed = [{hint[0] for hint in take if hint[1]} for take in takes if not isinstance(take, Counted)]
-    counted = [take for take in takes if isinstance(take, Counted)]
+    listed: list[set[int | None]] = []
+    counted: list[Counted] = []
+    rules: list[HintRule] = []
+    for take in takes:
+        if isinstance(take, HintRule):
+            rules.append(take)
+        elif isinstance(take, Counted):
+            counted.append(take)
+        else:
+            listed.append({hint[0] for hint in take if hint[1]})
     strict = [masks for masks in listed if None not in masks]
     found: Iterable[int]
     if strict:
         shared = [mask for mask in set.intersection(*strict) if mask is not None]
-        found = (mask for mask in shared if all(family.prefers(mask) for family in counted))
+        found = (mask for mask in shared if _all_prefer(mask, counted, rules))
+    elif rules:
+        # The memory manager gives one rule for all its resources.
+        others = [rule for rule in rules if rule is not rules[0]]
+        found = (mask for mask in rules[0].preferred() if _all_prefer(mask, counted, others))
     elif counted:
         found = _preferred_by_all(counted, nodes, denied)
     else:
         found = (nodes, *(mask for masks in listed for mask in masks if mask is not None))
     return {mask & nodes for mask in found if mask & nodes and not mask & denied(mask.bit_count())}
+
+
+def _all_prefer(mask: int, counted: Sequence[Counted], rules: Sequence[HintRule]) -> bool:
+    return all(family.prefers(mask) for family in counted) and all(rule.prefers(mask) for rule in rules)
 
 
 def _preferred_by_all(counted: Sequence[Counted], nodes: int, denied: Callable[[int], int]) -> list[int]:
@@ -81,7 +126,7 @@ def _choose(level: Sequence[int], distances: Distances | None) -> int:
 
 
 def _narrowest_of(take: Takes) -> int:
-    if isinstance(take, Counted):
+    if isinstance(take, Counted | HintRule):
         return take.narrowest
     return min((mask.bit_count() for mask, *_ in take if mask is not None), default=0)
 

@@ -11,10 +11,11 @@ from typing import Final
 from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.numa.distances import Distances
 from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
-from koord_numa.core.numa.hint_providers import Answer, Takes, Wish, hints_of, wishes
+from koord_numa.core.numa.hint_providers import Answer, ResourceHints, Takes, hints_of, resource_hints
+from koord_numa.core.numa.hint_rule import HintRule
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.numa.koordinator_merge import merge_scored
-from koord_numa.core.numa.kubelet_merge import merge
+from koord_numa.core.numa.kubelet_merge import compromise, preferred_by_rules, preferred_hint
 from koord_numa.core.numa.refusals import NumaRejection, refuse_impossible, refuse_unaligned
 from koord_numa.core.vocabulary import KubeletPolicy, NumaPolicy
 
@@ -84,20 +85,55 @@ UNDECIDED: Final = Decision(Hint(None, preferred=False), admitted=True)
 """The answer of the policies without a row: no set of NUMA nodes, admitted."""
 
 
-def decide_kubelet(
-    policy: KubeletPolicy, answers: Iterable[Answer], nodes: int, distances: Distances | None = None
-) -> Decision:
+def admitted_affinity(
+    policy: KubeletPolicy, answers: Sequence[Answer], nodes: int, distances: Distances | None = None
+) -> Hint | None:
     """
-    What the kubelet's topology manager decides for one container or pod on a machine with the NUMA nodes ``nodes``.
+    The merged hint that the kubelet's policy admits for one container or pod, ``None`` when it rejects it.
 
-    ``distances`` are given when the option prefer-closest-numa-nodes is on. As topologymanager/policy_*.go.
+    ``nodes`` is the mask of the machine's NUMA nodes; ``distances`` are given when the option prefer-closest-numa-nodes is on. As
+    topologymanager/policy_*.go. Hints that are not preferred are merged only where the policy admits the result.
     """
     rule = KUBELET.get(policy)
     if rule is None:
-        return UNDECIDED
-    takes = considered(wishes(answers), rule)
-    best = rule.settles(merge(takes, nodes, distances if rule.closest else None), nodes)
-    return Decision(best, rule.admits(best))
+        return UNDECIDED.hint
+    near = distances if rule.closest else None
+    rules = _only_rules(answers)
+    if rules:
+        best = preferred_by_rules(rules, rule.widest, near)
+    else:
+        best = preferred_hint(considered(resource_hints(answers), rule), nodes, near)
+    if best is None and rule.admits is _any:
+        best = compromise(considered(resource_hints(answers), rule), nodes, near)
+    return None if best is None else rule.settles(best, nodes)
+
+
+def _only_rules(answers: Sequence[Answer]) -> list[HintRule]:
+    """The hints of all resources where all are given by rule; else none."""
+    found: list[HintRule] = []
+    for answer in answers:
+        if answer is None:
+            continue
+        last = None
+        for hints in answer.values():
+            if hints is last or hints is None:
+                continue  # the memory manager gives one for all its resources
+            if not isinstance(hints, HintRule):
+                return []
+            found.append(last := hints)
+    return found
+
+
+def decide_kubelet(
+    policy: KubeletPolicy, answers: Sequence[Answer], nodes: int, distances: Distances | None = None
+) -> Decision:
+    """As ``admitted_affinity``; for a rejected unit with the merged hint that the kubelet would have logged."""
+    admitted = admitted_affinity(policy, answers, nodes, distances)
+    if admitted is not None:
+        return Decision(admitted, admitted=True)
+    rule = KUBELET[policy]
+    takes = considered(resource_hints(answers), rule)
+    return Decision(rule.settles(compromise(takes, nodes, distances if rule.closest else None), nodes), admitted=False)
 
 
 def decide_koordinator(
@@ -111,7 +147,7 @@ def decide_koordinator(
     rule = KOORDINATOR.get(policy)
     if rule is None:
         return UNDECIDED
-    dimensions = wishes(answers)
+    dimensions = resource_hints(answers)
     if rule.joins and any(wish.impossible for wish in dimensions):
         return Decision(
             rule.settles(Hint(nodes, preferred=False), nodes), admitted=False, refusal=refuse_impossible(dimensions)
@@ -121,7 +157,7 @@ def decide_koordinator(
     return Decision(best, admitted, None if admitted else refuse_unaligned(dimensions, rule.joins))
 
 
-def considered(dimensions: Sequence[Wish], rule: PolicyRule) -> list[Takes]:
+def considered(dimensions: Sequence[ResourceHints], rule: PolicyRule) -> list[Takes]:
     """What the rule leaves of every resource's hints. Of counted resources only the sets it can look at are listed."""
     if rule.widest == MAX_NUMA:
         return [wish.takes for wish in dimensions]

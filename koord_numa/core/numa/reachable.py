@@ -8,7 +8,7 @@ intersect to it: n·2^n additions a resource, however long the lists. Beyond ``W
 intersected pair by pair, and equal ones are kept once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from koord_numa.core.numa.common_masks import WIDEST_TABLE, common_masks
 from koord_numa.core.numa.counted import Counted
-from koord_numa.core.numa.hint_providers import Takes
+from koord_numa.core.numa.hint_providers import Takes, hints_of
 from koord_numa.core.numa.hints import Hint, mask_of, numa_ids
 
 Counts = NDArray[np.int64]
@@ -38,12 +38,12 @@ def reachable_masks(takes: Sequence[Takes], nodes: int) -> list[int]:
         return _by_table(takes, ids)
     found = {nodes}
     for dimension in takes:
-        masks = _samples(dimension) if isinstance(dimension, Counted) else listed_masks(dimension, nodes)
+        masks = _samples(dimension) if isinstance(dimension, Counted) else listed_masks(hints_of(dimension), nodes)
         found = {have & mask for have in found for mask in masks}
     return sorted(found - {0})
 
 
-def listed_masks(hints: Sequence[Hint], nodes: int) -> set[int]:
+def listed_masks(hints: Iterable[Hint], nodes: int) -> set[int]:
     """The sets that these hints leave of ``nodes``; "any" leaves them all."""
     return {nodes if hint[0] is None else nodes & hint[0] for hint in hints}
 
@@ -75,7 +75,7 @@ def _by_table(takes: Sequence[Takes], ids: tuple[int, ...]) -> list[int]:
 def _table(dimension: Takes, ids: tuple[int, ...]) -> Counts:
     if isinstance(dimension, Counted):
         return dimension.table(ids).astype(np.int64)
-    masks = listed_masks(dimension, mask_of(ids))
+    masks = listed_masks(hints_of(dimension), mask_of(ids))
     sets = np.zeros(2 ** len(ids), dtype=np.int64)
     if ids != tuple(range(len(ids))):
         masks = {sum(1 << i for i, numa in enumerate(ids) if mask >> numa & 1) for mask in masks}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from koord_numa.core.numa.counted import Counted
-from koord_numa.core.numa.hint_providers import Hints, Wish
+from koord_numa.core.numa.hint_providers import Hints, ResourceHints, hints_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class NumaRejection:
     """Either resources that are ``impossible``, or all ``wishes`` that could not be brought together."""
 
     impossible: tuple[str, ...] = ()
-    wishes: Sequence[Wish] = ()
+    wishes: Sequence[ResourceHints] = ()
     joins: str = ""
 
     def reasons(self) -> list[str]:
@@ -28,12 +28,12 @@ class NumaRejection:
         return [f"Unaligned NUMA Hint cause {self.joins.join(wanted)}"]
 
 
-def refuse_impossible(wishes: Iterable[Wish]) -> NumaRejection:
+def refuse_impossible(wishes: Iterable[ResourceHints]) -> NumaRejection:
     """No set of NUMA nodes could serve some resources."""
     return NumaRejection(impossible=tuple(sorted(wish.resource for wish in wishes if wish.impossible)))
 
 
-def refuse_unaligned(wishes: Sequence[Wish], joins: str) -> NumaRejection:
+def refuse_unaligned(wishes: Sequence[ResourceHints], joins: str) -> NumaRejection:
     """Every resource could be served, but not all of them as the policy wants."""
     return NumaRejection(wishes=wishes, joins=joins)
 
@@ -41,7 +41,7 @@ def refuse_unaligned(wishes: Sequence[Wish], joins: str) -> NumaRejection:
 def _wanted(stated: Hints) -> str:
     if isinstance(stated, Counted):
         return f"prefer {stated.fewest} NUMA nodes, fits on {stated.narrowest} of [{mask_text(stated.nodes)}]"
-    hints = [hint for hint in stated or () if not hint.unsatisfied]
+    hints = [hint for hint in (hints_of(stated) if stated else ()) if not hint.unsatisfied]
     preferred = " ".join(mask_text(hint.mask) for hint in hints if hint.preferred)
     return f"prefer [{preferred}] among [{' '.join(mask_text(hint.mask) for hint in hints)}]"
 

@@ -65,21 +65,21 @@ def _resources(node: NodeDescription, kubelet: KubeletNode, state: KubeletState,
     here = kubelet.machine.numa_bits[numa]
     if kubelet.pins_cpus and here:
         may = (here & ~kubelet.reserved).bit_count() * MILLI
-        free = (here & state.books.cpus).bit_count() * MILLI
+        free = (here & state.managers.cpus).bit_count() * MILLI
         yield resource(CPU, here.bit_count() * MILLI, may, free)
-    if state.books.memory is not None:
+    if state.managers.memory is not None:
         yield from _memory(node, kubelet, state, numa)
     for name, pool in sorted(kubelet.devices.items()):
         near = pool.near(1 << numa) & pool.healthy
         if near:
             count = near.bit_count()
-            yield resource(name, count, count, (near & ~state.books.devices[name]).bit_count())
+            yield resource(name, count, count, (near & ~state.managers.devices[name]).bit_count())
 
 
 def _memory(node: NodeDescription, kubelet: KubeletNode, state: KubeletState, numa: int) -> Iterator[dict[str, str]]:
-    assert state.books.memory is not None  # noqa: S101  (the caller asks only where memory is bound)
+    assert state.managers.memory is not None  # noqa: S101  (the caller asks only where memory is bound)
     capacity = {MEMORY: node.hardware.memory.get(numa, 0), **node.hardware.hugepage_bytes(numa)}
-    free = state.books.memory.free.get(numa, {})
+    free = state.managers.memory.free.get(numa, {})
     for name, amount in kubelet.memory.get(numa, {}).items():
         if amount or name == MEMORY:
             yield resource(name, capacity[name], amount, free.get(name, 0))

@@ -190,14 +190,14 @@ def test_removing_what_was_admitted_restores_the_state(
 
 def _comparable(state: KubeletState) -> object:
     """Inside a group only the sum is kept: releases are credited to low NUMA ids first."""
-    memory = state.books.memory
+    memory = state.managers.memory
     groups = sorted(set(memory.groups.values())) if memory is not None else []
     sums = [
         sum(amounts["memory"] for numa, amounts in memory.free.items() if mask >> numa & 1) if memory is not None else 0
         for mask in groups
     ]
     blocks = memory.blocks if memory is not None else {}
-    return state.books.cpus, state.books.devices, groups, sums, blocks, set(state.pods), state.requested
+    return state.managers.cpus, state.managers.devices, groups, sums, blocks, set(state.pods), state.requested
 
 
 @given(nodes(), st.lists(pods(), max_size=8))
@@ -210,8 +210,8 @@ def test_nothing_is_given_twice(some: KubeletNode, arriving: list[PodRequest]) -
             own |= grant.cpus.bits
         assert not own & lasting
         lasting |= own
-    assert not lasting & (state.books.cpus | some.reserved)
-    assert not some.pins_cpus or lasting | state.books.cpus | some.reserved == some.machine.bits
+    assert not lasting & (state.managers.cpus | some.reserved)
+    assert not some.pins_cpus or lasting | state.managers.cpus | some.reserved == some.machine.bits
 
 
 @given(nodes(), st.lists(pods(), max_size=4), pods())

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord_numa.core.bit_sets import lowest
 from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.cpus import CpuStock, lowest
+from koord_numa.core.kubelet.cpus import CpuReuse, CpuStock
 from koord_numa.core.kubelet.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.kubelet.results import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
@@ -55,8 +56,8 @@ WISHES: dict[str, tuple[CpuStock, int, list[tuple[int, bool]]]] = {
 
 @pytest.mark.parametrize(("given", "needed", "hints"), WISHES.values(), ids=WISHES)
 def test_wishes(given: CpuStock, needed: int, hints: list[tuple[int, bool]]) -> None:
-    assert list(given.wish(needed).hints()) == hints
-    assert list(given.wish(needed).preferred()) == [mask for mask, preferred in hints if preferred]
+    assert [hint[:2] for hint in given.hints(needed).hints()] == hints
+    assert list(given.hints(needed).preferred()) == [mask for mask, preferred in hints if preferred]
 
 
 TAKES: dict[str, tuple[CpuStock, int, int | None, str]] = {
@@ -98,7 +99,7 @@ def test_refusals(given: CpuStock, needed: int, refusal: AdmitRejection) -> None
 
 
 def test_reusable_cpus_can_be_taken_last() -> None:
-    assert stock(FLAT, "4-7", "0-3").take_fresh(6, 0b01) == CpuSet.parse("0-1,4-7").bits
+    assert stock(FLAT, "4-7", "0-3").take(6, 0b01, CpuReuse.LEAST) == CpuSet.parse("0-1,4-7").bits
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=4), st.data())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from koord_numa.core.numa.common_masks import common_masks, narrowest_common
 from koord_numa.core.numa.counted import Counted, counted_by_capacity, counted_by_free, fewest_that_reach
 from koord_numa.core.numa.exclusive import Exclusivity, NumaOccupancy
-from koord_numa.core.numa.hint_providers import Takes
+from koord_numa.core.numa.hint_providers import Takes, hints_of
 from koord_numa.core.numa.hints import Hint, mask_of, masks_of_size, numa_ids
 from koord_numa.core.numa.koordinator_merge import merge_scored
 from koord_numa.core.numa.kubelet_merge import merge
@@ -30,7 +30,7 @@ def counted(draw: st.DrawFn, nodes: int) -> Counted:
 
 
 def listed(takes: Takes) -> Sequence[Hint]:
-    return list(takes.hints(ALL)) if isinstance(takes, Counted) else takes
+    return list(hints_of(takes, ALL))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from koord_numa.core.cpu_topology import UNKNOWN_DISTANCE
 from koord_numa.core.numa.distances import closest, spread
-from koord_numa.core.numa.hint_providers import Affinities, Answer, HintProvider, gather
-from koord_numa.core.numa.hints import ANYWHERE, Hint, mask_of, masks_of_size, numa_ids
+from koord_numa.core.numa.hint_providers import Answer, HintProvider, gather
+from koord_numa.core.numa.hints import Hint, mask_of, masks_of_size, numa_ids
 
 
 def test_masks_of_a_size_are_lexicographic_in_the_ids() -> None:
@@ -58,11 +58,3 @@ class Silent:
 def test_providers_are_asked_in_order() -> None:
     providers: list[HintProvider[int]] = [Halves(), Silent()]
     assert gather(providers, 3) == [{"thing": [Hint(0b10, preferred=True)]}, None]
-
-
-def test_whoever_was_not_decided_may_go_anywhere() -> None:
-    store: Affinities[tuple[str, str]] = Affinities()
-    store["pod", "container"] = Hint(0b10, preferred=True)
-    assert store["pod", "container"] == Hint(0b10, preferred=True)
-    assert store["pod", "other"] == ANYWHERE
-    assert len(store) == 1

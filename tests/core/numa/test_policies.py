@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord_numa.core.numa.exclusive import Exclusivity, NumaOccupancy
-from koord_numa.core.numa.hint_providers import Answer, whole_pod
+from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.numa.hints import Hint, mask_of
 from koord_numa.core.numa.policies import Decision, decide_koordinator, decide_kubelet
 from koord_numa.core.numa.refusals import mask_text
@@ -104,14 +104,6 @@ def test_a_refusal_says_why(policy: NumaPolicy, answers: list[Answer], hint: Hin
 )
 def test_masks_read_as_koordinator_prints_them(mask: int | None, text: str) -> None:
     assert mask_text(mask) == text
-
-
-def test_the_whole_pod_must_agree_on_one_numa_node() -> None:
-    first: list[Answer] = [{"cpu": [YES_0, YES_1]}]
-    second: list[Answer] = [{"cpu": [YES_1, NO_BOTH], "gpu": None}]
-    single = KubeletPolicy.SINGLE_NUMA_NODE
-    assert decide_kubelet(single, whole_pod([first, second]), ALL) == Decision(YES_1, admitted=True)
-    assert not decide_kubelet(single, whole_pod([first, second, [{"cpu": [YES_0]}]]), ALL).admitted
 
 
 def test_required_exclusivity_takes_the_next_set() -> None:

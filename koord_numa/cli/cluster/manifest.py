@@ -1,0 +1,112 @@
+"""What a manifest would put into the cluster: its pods, those that its workloads make, and the objects that decide where they go."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import click
+
+from koord_numa.cli.cluster.objects import PARSERS, ClusterObjects, Document
+from koord_numa.cluster.resources import PRIORITY_CLASSES
+from koord_numa.core.request import Pod
+from koord_numa.wire.errors import WireError
+from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.priorities import with_priority
+
+_MANY: Final = 1000
+"""Pods that one workload may make here."""
+
+
+@dataclass(slots=True)
+class Manifest:
+    """``makers`` are Pods and workloads; ``passed`` counts objects, by kind, that neither make pods nor decide where they go."""
+
+    makers: list[Document] = field(default_factory=list)
+    passed: Counter[str] = field(default_factory=Counter)
+
+
+def take(found: Iterable[Document], objects: ClusterObjects) -> Manifest:
+    """Sort a manifest's objects; those that decide something join the objects. Raises ``click.ClickException``."""
+    manifest = Manifest()
+    for document in found:
+        kind = str(document.get("kind") or "object without kind")
+        if kind == "Pod" or _template(document) is not None:
+            manifest.makers.append(document)
+            continue
+        try:
+            known = objects.add(document)
+        except WireError as error:
+            raise click.ClickException(str(error)) from None
+        if not known:
+            manifest.passed[kind] += 1
+    if not manifest.makers:
+        others = ", ".join(f"{count} {kind}" for kind, count in sorted(manifest.passed.items()))
+        raise click.ClickException(f"the manifest makes no pods{': it has ' if others else ''}{others}")
+    return manifest
+
+
+def pods(manifest: Manifest, objects: ClusterObjects) -> Iterator[Pod]:
+    """The pods as the API server would show them, in the order of the manifest. Raises ``click.ClickException``."""
+    number = 0
+    for maker in manifest.makers:
+        for obj in _instances(maker):
+            number += 1
+            metadata = {"namespace": "default", **(obj.get("metadata") or {}), "uid": f"simulated-{number}"}
+            try:
+                admitted = with_priority(
+                    {**obj, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}, objects.priority_classes
+                )
+                pod = parse_pod(admitted)
+            except WireError as error:
+                unread = objects.unread.get(PRIORITY_CLASSES)
+                raise click.ClickException(f"{error} ({unread})" if unread else str(error)) from None
+            if pod.node:
+                raise click.ClickException(f"{pod.key} names its node already (spec.nodeName)")
+            yield pod
+
+
+def _template(document: Document) -> Mapping[str, Any] | None:
+    """What a workload makes its pods of; of a CronJob, those of its next Job."""
+    if document.get("kind") in PARSERS:
+        return None
+    spec = document.get("spec")
+    if isinstance(spec, dict) and document.get("kind") == "CronJob" and isinstance(spec.get("jobTemplate"), dict):
+        spec = spec["jobTemplate"].get("spec")
+    template = spec.get("template") if isinstance(spec, dict) else None
+    return template if isinstance(template, dict) else None
+
+
+def _instances(document: Document) -> Iterator[Document]:
+    """A Pod is itself; a workload is its template, as often as it says."""
+    template = _template(document)
+    if template is None:
+        yield document
+        return
+    kind, owner, spec = document.get("kind"), document.get("metadata") or {}, document["spec"]
+    if kind == "DaemonSet":
+        raise click.ClickException("a DaemonSet makes a pod for every node, which is not simulated")
+    if kind == "CronJob":
+        spec = spec["jobTemplate"]["spec"]
+    replicas = spec.get("replicas", spec.get("parallelism", 1))
+    if not isinstance(replicas, int) or not 0 <= replicas <= _MANY:
+        raise click.ClickException(f"replicas must be a number up to {_MANY}, found {replicas!r}")
+    first = 0 if kind == "StatefulSet" else 1
+    for number in range(first, first + replicas):
+        made = {"name": f"{owner.get('name')}-{number}", "namespace": owner.get("namespace") or "default"}
+        yield {
+            **template,
+            "metadata": {**(template.get("metadata") or {}), **made},
+            "spec": _with_claims(template.get("spec"), spec, made["name"]),
+        }
+
+
+def _with_claims(pod_spec: Any, workload: Mapping[str, Any], pod: str) -> Any:
+    """A StatefulSet gives each of its pods claims of its own, which are volumes of the same name."""
+    templates = workload.get("volumeClaimTemplates")
+    if not templates or not isinstance(pod_spec, dict):
+        return pod_spec
+    names = [(each.get("metadata") or {}).get("name") for each in templates if isinstance(each, dict)]
+    own = [{"name": name, "persistentVolumeClaim": {"claimName": f"{name}-{pod}"}} for name in names]
+    others = [volume for volume in pod_spec.get("volumes") or () if volume.get("name") not in names]
+    return {**pod_spec, "volumes": [*others, *own]}

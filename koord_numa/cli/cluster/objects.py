@@ -1,0 +1,153 @@
+"""
+Every object that decides where pods go, read once: from a cluster's lists, or from files that hold such objects.
+
+The same kinds that the operator watches, and PriorityClasses, whose work the API server has done when the operator sees a pod.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import yaml
+
+from koord_numa.cluster.client import Api
+from koord_numa.cluster.lister import ListedKind, list_all, list_first_served
+from koord_numa.cluster.resources import (
+    BUDGETS,
+    CLAIMS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    STORAGE_CLASSES,
+    TOPOLOGIES,
+    VOLUMES,
+    Resource,
+)
+from koord_numa.core.budgets import DisruptionBudget
+from koord_numa.core.namespaces import Namespace
+from koord_numa.core.node import Node, NodeResourceTopology
+from koord_numa.core.request import Pod
+from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from koord_numa.ports import Forbidden
+from koord_numa.wire.budgets import parse_budget
+from koord_numa.wire.errors import WireError
+from koord_numa.wire.names import TOPOLOGY_KIND
+from koord_numa.wire.namespaces import parse_namespace
+from koord_numa.wire.nodes import parse_node
+from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.priorities import PriorityClass, parse_priority_class
+from koord_numa.wire.topologies import parse_topology
+from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
+
+Document = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class ClusterObjects:
+    """Parsed objects by kind. ``unread`` are resources that could not be listed, with the reason."""
+
+    nodes: list[Node] = field(default_factory=list)
+    topologies: list[NodeResourceTopology] = field(default_factory=list)
+    pods: list[Pod] = field(default_factory=list)
+    namespaces: list[Namespace] = field(default_factory=list)
+    claims: list[PersistentVolumeClaim] = field(default_factory=list)
+    volumes: list[PersistentVolume] = field(default_factory=list)
+    classes: list[StorageClass] = field(default_factory=list)
+    budgets: list[DisruptionBudget] = field(default_factory=list)
+    priority_classes: list[PriorityClass] = field(default_factory=list)
+    unread: dict[Resource, str] = field(default_factory=dict)
+
+    def add(self, document: Document) -> bool:
+        """Take an object in, if its kind decides anything. Raises ``WireError`` when it has no name."""
+        kind = document.get("kind")
+        if kind not in PARSERS:
+            return False
+        name, parse = PARSERS[kind]
+        getattr(self, name).append(parse(document))
+        return True
+
+
+PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
+    "Node": ("nodes", parse_node),
+    TOPOLOGY_KIND: ("topologies", parse_topology),
+    "Pod": ("pods", parse_pod),
+    "Namespace": ("namespaces", parse_namespace),
+    "PersistentVolumeClaim": ("claims", parse_claim),
+    "PersistentVolume": ("volumes", parse_volume),
+    "StorageClass": ("classes", parse_storage_class),
+    "PodDisruptionBudget": ("budgets", parse_budget),
+    "PriorityClass": ("priority_classes", parse_priority_class),
+}
+"""For each kind the field of ``ClusterObjects`` and the parser."""
+
+_USUAL_RIGHTS: Final = (NODES, PODS, NAMESPACES)
+_LISTED: Final[Mapping[str, Resource]] = {
+    "Node": NODES,
+    "Pod": PODS,
+    "Namespace": NAMESPACES,
+    "PersistentVolumeClaim": CLAIMS,
+    "PersistentVolume": VOLUMES,
+    "StorageClass": STORAGE_CLASSES,
+    "PodDisruptionBudget": BUDGETS,
+    "PriorityClass": PRIORITY_CLASSES,
+}
+
+
+async def list_objects(api: Api) -> ClusterObjects:
+    """
+    List everything. Volumes, budgets and PriorityClasses are left out, and named in ``unread``, where RBAC forbids to list them.
+
+    Raises ``ClusterError``.
+    """
+    objects = ClusterObjects()
+    for kind, resource in _LISTED.items():
+        name, parse = PARSERS[kind]
+        try:
+            getattr(objects, name).extend((await list_all(api, ListedKind(resource, parse))).objects)
+        except Forbidden as error:
+            if resource in _USUAL_RIGHTS:
+                raise
+            objects.unread[resource] = str(error)
+    kinds = tuple(ListedKind(resource, parse_topology, optional=True) for resource in TOPOLOGIES)
+    objects.topologies.extend(await list_first_served(api, kinds))
+    return objects
+
+
+def read_files(files: Sequence[Path]) -> ClusterObjects:
+    """What files hold, such as ``kubectl get -o yaml`` prints it. Raises ``click.ClickException``."""
+    objects = ClusterObjects()
+    for path in files:
+        try:
+            known = [objects.add(document) for document in documents(path.read_text(encoding="utf-8"), str(path))]
+        except (OSError, UnicodeDecodeError, WireError) as error:
+            raise click.ClickException(f"{path}: {error}") from None
+        if not any(known):
+            raise click.ClickException(f"{path} has none of {', '.join(PARSERS)}")
+    return objects
+
+
+def documents(text: str, name: str) -> Iterator[Document]:
+    """The objects of a YAML or JSON text, those in lists one by one. Raises ``click.ClickException``."""
+    try:
+        found = [document for document in yaml.load_all(text, _LOADER) if document]
+    except yaml.YAMLError as error:
+        raise click.ClickException(f"{name} is not YAML: {error}") from None
+    for document in found:
+        yield from _flat(document, name)
+
+
+def _flat(document: Any, name: str) -> Iterator[Document]:
+    if not isinstance(document, dict):
+        raise click.ClickException(f"{name} has a document that is no Kubernetes object")
+    if str(document.get("kind") or "").endswith("List") and isinstance(document.get("items"), list):
+        for item in document["items"]:
+            yield from _flat(item, name)
+    else:
+        yield document
+
+
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The one in C where there is one: a cluster's objects are many megabytes."""

@@ -1,0 +1,48 @@
+"""Ports for a scheduler that is asked and never run: no event is posted, and every write is an error."""
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+from koord_numa.core.request import Pod, PodKey
+
+
+class ReadOnlyPorts:
+    """Binder, recorder and lease in one, of a scheduler that never runs."""
+
+    def fresh(self) -> bool:
+        """Never the leader."""
+        return False
+
+    def event(self, pod: PodKey, *, warning: bool, reason: str, message: str) -> None:
+        """Discarded."""
+
+    def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
+        """Discarded."""
+
+    async def bind(self, pod: PodKey, node: str, annotations: Mapping[str, str]) -> None:
+        """Must not happen."""
+        _refuse("bind", pod, node, annotations)
+
+    async def read_pod(self, pod: PodKey) -> Pod:
+        """Must not happen: everything was read before."""
+        _refuse("read_pod", pod)
+
+    async def node_takes_pods(self, node: str) -> bool:
+        """Must not happen: only a bind asks."""
+        _refuse("node_takes_pods", node)
+
+    async def set_unschedulable(self, pod: PodKey, message: str) -> None:
+        """Must not happen."""
+        _refuse("set_unschedulable", pod, message)
+
+    async def nominate(self, pod: PodKey, node: str) -> None:
+        """Must not happen."""
+        _refuse("nominate", pod, node)
+
+    async def evict(self, pod: PodKey, message: str) -> None:
+        """Must not happen."""
+        _refuse("evict", pod, message)
+
+
+def _refuse(*what: object) -> NoReturn:
+    raise AssertionError(f"a read-only scheduler was asked to write: {what}")

@@ -1,0 +1,209 @@
+"""
+The cluster of this moment as the scheduler would see it after a restart: read once from API objects, and nothing is written.
+
+The scheduler that holds it is never run: it only counts, and answers what it would decide. What only a running scheduler knows, it does
+not know: which nodes cool down, and which one a rebind works on.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from koord_numa.cli.cluster.objects import ClusterObjects, list_objects, read_files
+from koord_numa.cli.cluster.read_only import ReadOnlyPorts
+from koord_numa.cluster.client import Api, NoCredentials
+from koord_numa.cluster.resources import BUDGETS, CLAIMS, STORAGE_CLASSES, VOLUMES
+from koord_numa.core.node import NodeResourceTopology
+from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.preempt.victims import PreemptionCandidate
+from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Placement, Rejection
+from koord_numa.engine.pod_status.messages import why_everywhere, with_remark
+from koord_numa.engine.queue.nominator import Nomination
+from koord_numa.engine.scheduler import Scheduler
+from koord_numa.ports import ClusterError, Dependencies
+from koord_numa.settings import Settings, SettingsError, load_settings
+from koord_numa.wire.resource_status import resource_status
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class WouldWait:
+    """Why a pod would wait, in the scheduler's words, and the room that would be made for it."""
+
+    why: str
+    clearance: PreemptionCandidate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The cluster of one moment. ``pods`` are all pods, of every scheduler."""
+
+    scheduler: Scheduler
+    pods: Sequence[Pod]
+    topologies: Mapping[str, NodeResourceTopology]
+
+    def find(self, namespace: str, name: str) -> Pod | None:
+        """A pod by its name."""
+        return next((pod for pod in self.pods if (pod.key.namespace, pod.key.name) == (namespace, name)), None)
+
+    def candidates(self) -> list[NodeSnapshot]:
+        """Every node, by name."""
+        records = sorted(self.scheduler.cache.nodes.items())
+        return [seen for _, record in records if (seen := record.candidate()) is not None]
+
+    def decide(self, pod: Pod) -> Placement | WouldWait:
+        """Where the pod would go now, or why nowhere."""
+        klass = self.scheduler.classes.of(pod)
+        if klass is None:
+            names = ", ".join(self.scheduler.settings.scheduler_names)
+            return WouldWait(f"the pod asks for {pod.scheduler}, which is none of our scheduler names: {names}")
+        if untried := _untried(pod):
+            return WouldWait(untried)
+        handle = self.scheduler.handle
+        node = handle.nominator.node_of(pod)
+        freed = handle.selector.try_node(klass, node, pod) if node else None
+        verdict = freed if isinstance(freed, Placement) else handle.selector.decide(klass)
+        if isinstance(verdict, Placement):
+            return verdict
+        remark, clearance = _at_once(self.scheduler.preemption.foresee(pod, klass, verdict))
+        return WouldWait(with_remark(why_everywhere(verdict), remark), clearance)
+
+    def answers(self, pod: Pod) -> dict[str, Placement | Rejection]:
+        """What each node answers to the pod, by name; nothing for a pod that is not ours or not tried."""
+        klass = self.scheduler.classes.of(pod)
+        if klass is None or _untried(pod):
+            return {}
+        found = {
+            name: self.scheduler.handle.selector.try_node(klass, node=name, pod=pod)
+            for name in sorted(self.scheduler.cache.nodes)
+        }
+        return {name: answer for name, answer in found.items() if answer is not None}
+
+    def hold(self, pod: Pod, placement: Placement) -> None:
+        """Count the pod as if it were there, for those that are asked about next. Only here, not in the cluster."""
+        self.scheduler.cache.hold(pod, placement)
+
+    def make_room(self, pod: Pod, clearance: PreemptionCandidate) -> None:
+        """Keep room for the pod as if its victims were leaving now, for those that are asked about next. Only here."""
+        klass = self.scheduler.classes.of(pod)
+        if klass is None:
+            raise AssertionError(f"{pod.key} is not ours")
+        nominations = self.scheduler.handle.nominator
+        for displaced in clearance.displaced:
+            nominations.end(displaced.uid)
+        nominations.begin(Nomination(pod, klass, clearance))
+        self.scheduler.preemption.planner.evicted.update(victim.key.uid for victim in clearance.victims)
+
+
+def _untried(pod: Pod) -> str:
+    """Why a pod is not even tried, empty when it is."""
+    if pod.problem:
+        return f"the pod cannot be understood: {pod.problem}"
+    if pod.deleting:
+        return "the pod is being deleted"
+    if pod.finished:
+        return f"the pod has finished: {pod.phase}"
+    return "the pod waits for its scheduling gates" if pod.gated else ""
+
+
+def snapshot_of(settings: Settings, objects: ClusterObjects) -> Snapshot:
+    """A scheduler that holds these objects and is never run."""
+    read_only = ReadOnlyPorts()
+    scheduler = Scheduler(settings, Dependencies(read_only, read_only, read_only, resource_status))
+    scheduler.namespaces.replace(objects.namespaces)
+    scheduler.replace_nodes(objects.nodes)
+    topologies = {topology.node: topology for topology in objects.topologies}
+    scheduler.replace_topologies(topologies.values())
+    scheduler.replace_bound(pod for pod in objects.pods if pod.node)
+    scheduler.cache.look_again(
+        patience=0
+    )  # nothing comes later: pods that no fingerprint explains are taken as published
+    scheduler.volumes.replace_claims(objects.claims)
+    scheduler.volumes.replace_volumes(objects.volumes)
+    scheduler.volumes.replace_classes(objects.classes)
+    if objects.unread.keys().isdisjoint((CLAIMS, VOLUMES, STORAGE_CLASSES)):
+        scheduler.volumes.synced()
+    if BUDGETS not in objects.unread:
+        scheduler.replace_budgets(objects.budgets)
+    for pod in objects.pods:
+        is_ours = settings.profile(pod.scheduler) is not None
+        if not pod.node and pod.nominated and (settings.preemption.enabled or not is_ours):
+            scheduler.observe_nominated(None, pod)
+    return Snapshot(scheduler, objects.pods, topologies)
+
+
+def _at_once(work: Coroutine[Any, Any, T]) -> T:
+    """The result of work that only gives way to others now and then; here there are none."""
+    try:
+        while True:
+            work.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # StopIteration does not say what it carries
+
+
+async def read_snapshot(api: Api, settings: Settings) -> Snapshot:
+    """List what a decision needs. Raises ``ClusterError``."""
+    return snapshot_of(settings, await list_objects(api))
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How the cluster is reached and which rules hold, from the command line. With ``files`` there is no cluster."""
+
+    kubeconfig: Path | None
+    config: Path | None
+    files: tuple[Path, ...] = ()
+
+    @property
+    def settings(self) -> Settings:
+        """The configuration. Raises ``click.ClickException``."""
+        try:
+            return load_settings(self.config) if self.config else Settings()
+        except SettingsError as error:
+            raise click.ClickException(str(error)) from error
+
+    def objects(self) -> ClusterObjects:
+        """Everything that decides. Raises ``click.ClickException`` with a sentence for the user."""
+        if self.files:
+            return read_files(self.files)
+        try:
+            objects = asyncio.run(self._read())
+        except (NoCredentials, ClusterError) as error:
+            raise click.ClickException(str(error)) from error
+        for why in objects.unread.values():
+            click.echo(f"Not counted: {why}", err=True)
+        return objects
+
+    def snapshot(self) -> Snapshot:
+        """The cluster of this moment. Raises ``click.ClickException`` with a sentence for the user."""
+        return snapshot_of(self.settings, self.objects())
+
+    async def _read(self) -> ClusterObjects:
+        async with await Api.connect(self.kubeconfig) as api:
+            return await list_objects(api)
+
+
+KUBECONFIG = click.option(
+    "--kubeconfig",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Default: service account, $KUBECONFIG, ~/.kube/config.",
+)
+CONFIG = click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="KOORD_NUMA_CONFIG",
+    help="The scheduler's KoordNumaConfiguration; default: its defaults.",
+)
+FILES = click.option(
+    "--from",
+    "files",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="Objects as kubectl get -o yaml prints them, instead of a cluster; may be given several times.",
+)

@@ -1,0 +1,77 @@
+"""``koord-numa run``: the operator as a process of its own, as the deployment starts it."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from koord_numa.app.runtime import DEFAULT_PORT, Options
+from koord_numa.cli.logs import LogFormat, configure_logging
+from koord_numa.cluster.client import NoCredentials
+from koord_numa.operator import serve
+from koord_numa.settings import PodSource, Settings, SettingsError, load_settings
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+@click.command(short_help="Run the scheduler.")
+@click.option(
+    "--kubeconfig", type=click.Path(path_type=Path), help="Default: service account, $KUBECONFIG, ~/.kube/config."
+)
+@click.option("--config", type=click.Path(path_type=Path), envvar="KOORD_NUMA_CONFIG", help="A KoordNumaConfiguration.")
+@click.option("--namespace", envvar="POD_NAMESPACE", help="Where the Lease is; default: as configured.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    envvar="KOORD_NUMA_METRICS_PORT",
+    help="For /healthz, /readyz and /metrics; 0 takes a free one.",
+)
+@click.option(
+    "--pod-source",
+    type=click.Choice([each.value for each in PodSource]),
+    envvar="KOORD_NUMA_POD_SOURCE",
+    help="Who watches waiting pods; default: as configured (Kopf).",
+)
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@click.option("--log-format", type=click.Choice([each.value for each in LogFormat]), default="text", show_default=True)
+@click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, envvar="KOORD_NUMA_LEADER_ELECT")
+@click.option(
+    "--identity", default="", envvar="KOORD_NUMA_IDENTITY", help="Name in the Lease; default: host and a random part."
+)
+def command(
+    kubeconfig: Path | None,
+    config: Path | None,
+    namespace: str | None,
+    metrics_port: int,
+    pod_source: str | None,
+    log_level: str,
+    log_format: str,
+    leader_elect: bool,
+    identity: str,
+) -> None:
+    """Schedule the pods that ask for us, until SIGTERM."""
+    configure_logging(log_level, LogFormat(log_format))
+    try:
+        settings = load_settings(config) if config else Settings()
+        if namespace:
+            settings = settings.model_copy(update={"lease": settings.lease.model_copy(update={"namespace": namespace})})
+        if pod_source:
+            settings = settings.model_copy(update={"pod_source": PodSource(pod_source)})
+        options = Options(settings, kubeconfig, identity, leader_elect, metrics_port)
+        with asyncio.Runner(loop_factory=_loop) as runner:
+            runner.run(serve(options))
+    except (SettingsError, NoCredentials, OSError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """uvloop where there is one: it halves what a request costs."""
+    if sys.platform == "win32":
+        return asyncio.new_event_loop()
+    import uvloop  # noqa: PLC0415  (absent on Windows)
+
+    return uvloop.new_event_loop()

@@ -1,0 +1,63 @@
+"""
+Log lines for people or for machines: text, or one JSON object a line.
+
+Callers pass a pod, a node or a reason as ``extra={"pod": …, "node": …, "reason": …}``; both forms show them.
+"""
+
+import logging
+import sys
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final
+
+import orjson
+
+KEYS: Final = ("pod", "node", "reason")
+"""The keys that people search logs by, in the order in which they are shown."""
+
+
+class LogFormat(StrEnum):
+    """How a log line looks."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class TextFormatter(logging.Formatter):
+    """``time level logger message pod=… node=… reason=…``."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+        self.default_msec_format = "%s.%03d"
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (the base class's name)
+        line = super().formatMessage(record)
+        return " ".join([line, *(f"{key}={value}" for key, value in _found(record).items())])
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        } | _found(record)
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return orjson.dumps(line).decode()
+
+
+def configure_logging(level: str, form: LogFormat) -> None:
+    """Send every log line of the process to stderr in this form."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+
+
+def _found(record: logging.LogRecord) -> dict[str, str]:
+    return {key: str(getattr(record, key)) for key in KEYS if getattr(record, key, None) not in (None, "")}

@@ -1,0 +1,61 @@
+"""A decision in words: where a pod goes and what it gets there, or what every node answers."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from koord_numa.cli.cluster.snapshot import Snapshot
+from koord_numa.cli.render.placements import sentences
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.explain import describe
+from koord_numa.core.numa_usage import largest_aligned
+from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Placement
+from koord_numa.view.text import numa_text, short_amounts
+
+_SHOWN: Final = 6
+"""So many nodes of one answer are named."""
+
+
+def placement_text(placement: Placement) -> str:
+    """``xeon-0, NUMA 0, CPUs 1-4,49-52``; where a kubelet chooses, what it is foreseen to do."""
+    parts = [placement.node]
+    numa = [numa for numa, _ in placement.numa] or list(CpuSet(placement.mask or 0))
+    if numa:
+        parts.append(f"NUMA {numa_text(numa)}")
+    if placement.cpus:
+        parts.append(f"CPUs {placement.cpus}")
+    if placement.note:
+        parts.append(placement.note)
+    return ", ".join(parts)
+
+
+def node_answers(snapshot: Snapshot, pod: Pod, width: int) -> Iterator[str]:
+    """What the nodes answer to the pod, a paragraph for those that say the same, by the name of the first."""
+    names: dict[str, list[str]] = {}
+    for name, answer in snapshot.answers(pod).items():
+        if isinstance(answer, Placement):
+            text = f"yes: {placement_text(answer)}"
+        else:
+            text = f"no: {answer.message.removeprefix('node(s) ').removeprefix('whose ')}"
+            if numbers := describe(answer):
+                text += f": {numbers}"
+        names.setdefault(text, []).append(name)
+    for text, those in names.items():
+        yield from sentences(f"{_listed(those)}: {text}", width)
+
+
+def _listed(names: list[str]) -> str:
+    """``a, b, c``, and how many more."""
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+
+
+def largest_text(snapshot: Snapshot) -> str:
+    """The largest request that one NUMA node of the cluster could serve now, independent of any pod's policies."""
+    best = max(
+        ((largest_aligned(seen), seen.node.name) for seen in snapshot.candidates() if seen.barred is None),
+        key=lambda found: (found[0].get("cpu", 0), found[0].get("memory", 0)),
+        default=({}, ""),
+    )
+    amounts, node = best
+    return f"{short_amounts(amounts)} on {node}" if amounts else "nothing: no node publishes NUMA nodes"

@@ -1,0 +1,130 @@
+"""Nodes as tables and maps of CPUs: the owner of the CPUs, free amounts per NUMA node, and what each pod holds."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from koord_numa.cli.cluster.snapshot import Snapshot
+from koord_numa.cli.render.columns import Columns
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.explain import amounts_text
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.numa_usage import NumaUsage, largest_aligned, rooms
+from koord_numa.core.resources import CPU, MEMORY, MILLI
+from koord_numa.core.verdicts import Rejection
+from koord_numa.view.cpu_map import CpuHolder, CpuMap
+from koord_numa.view.text import NONE, asked, count, numa_text, policies, short_amounts
+
+HEADINGS = ("NODE", "CPUS OF", "POLICY", "SCOPE", "NUMA", "FREE-CPU", "LARGEST", "TRUST")
+_SHOWN_NUMA = 8
+
+
+def nodes_table(snapshot: Snapshot) -> Iterator[Text]:
+    """One line a node: FREE-CPU per NUMA node as ``free/total``, LARGEST as what one NUMA node could still give a pod."""
+    return Columns(HEADINGS, [_row(seen, snapshot) for seen in snapshot.candidates()]).lines()
+
+
+def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[Text]:
+    """One node: its line, every NUMA node with its amounts, its CPUs as a picture where they are known, and its pods."""
+    yield from Columns(HEADINGS, [_row(seen, snapshot)]).lines()
+    found = rooms(seen)
+    if found:
+        yield Text()
+        yield from Columns(("NUMA", "RESOURCE", "FREE", "OF"), list(_amounts(found))).lines()
+    if isinstance(seen.offer, Inventory) and seen.offer.machine is not None:
+        yield Text()
+        owners = [
+            CpuHolder(held.pod.name, held.cpus)
+            for held in sorted(seen.ledger, key=lambda held: held.cpus.bits)
+            if held.cpus
+        ]
+        yield from CpuMap(seen.offer.machine, owners, seen.offer.reserved, _shared(seen)).lines(width)
+    yield Text()
+    yield from Columns(("POD", "QOS", "ASKS FOR", "POLICY", "NUMA", "CPUS"), list(_pods(seen, snapshot))).lines()
+
+
+def trust(seen: NodeSnapshot, snapshot: Snapshot) -> str:
+    """``ok``, or in a few words why the node's numbers cannot be relied upon, or why it takes no pods."""
+    if seen.barred is not None:
+        return seen.barred.detail or seen.barred.message
+    if isinstance(seen.offer, Rejection):
+        return seen.offer.detail or seen.offer.message
+    topology = snapshot.topologies.get(seen.node.name)
+    if topology is None:
+        return "no topology"
+    if isinstance(seen.offer, KubeletView) and seen.offer.problem:
+        return seen.offer.problem
+    if isinstance(seen.offer, KubeletView) and not seen.offer.groups_known:
+        return "memory in use is unexplained"
+    return topology.problem or "ok"
+
+
+def _shared(seen: NodeSnapshot) -> dict[int, str]:
+    """Per NUMA node how many pods share its CPUs there, as far as that is known."""
+    counts = Counter(numa for held in seen.ledger if not held.cpus for numa, _ in held.numa)
+    return {numa: f"{count(number, 'pod')} on shared CPUs" for numa, number in counts.items()}
+
+
+def _row(seen: NodeSnapshot, snapshot: Snapshot) -> list[str]:
+    owner, policy, scope = _rule(seen)
+    found = rooms(seen)
+    numa = [_cpus(room) for room in found]
+    if len(numa) > _SHOWN_NUMA:
+        numa = [*numa[:_SHOWN_NUMA], f"… {len(numa) - _SHOWN_NUMA} more"]
+    largest = largest_aligned(seen)
+    return [
+        seen.node.name,
+        owner,
+        policy,
+        scope,
+        str(len(found)) if found else NONE,
+        ",".join(numa) or NONE,
+        short_amounts({name: amount for name, amount in largest.items() if name in (CPU, MEMORY) or "/" in name}),
+        trust(seen, snapshot),
+    ]
+
+
+def _rule(seen: NodeSnapshot) -> tuple[str, str, str]:
+    """The owner of the CPUs, its NUMA policy, and the scope of that policy."""
+    offer = seen.offer
+    if isinstance(offer, KubeletView):
+        config = offer.state.node.config
+        return "kubelet", str(config.topology_policy or "unknown"), str(config.topology_scope)
+    if isinstance(offer, Inventory) and offer.zones:
+        return "scheduler", f"{offer.policy} {offer.bind}".strip() or NONE, "pod"
+    return NONE, NONE, NONE
+
+
+def _cpus(room: NumaUsage) -> str:
+    return f"{room.free.get(CPU, 0) / MILLI:g}/{room.total.get(CPU, 0) / MILLI:g}"
+
+
+def _amounts(found: tuple[NumaUsage, ...]) -> Iterator[list[str]]:
+    for room in found:
+        for name in sorted(name for name, amount in room.total.items() if amount or name in (CPU, MEMORY)):
+            free, there = (
+                amounts_text({name: part.get(name, 0)}).partition(" ")[0] for part in (room.free, room.total)
+            )
+            yield [str(room.numa), name, free, there]
+
+
+def _pods(seen: NodeSnapshot, snapshot: Snapshot) -> Iterator[list[str]]:
+    record = snapshot.scheduler.cache.nodes[seen.node.name]
+    for held in sorted(seen.ledger, key=lambda held: (held.cpus.bits or 1 << 4096, str(held.pod))):
+        uid = held.pod.uid
+        pod = record.pods[uid] if uid in record.pods else record.nominees[uid].pod
+        numa = [numa for numa, _ in held.numa] or _numa_of(seen, held.cpus)
+        cpus = str(held.cpus) or _unknown(seen) if uid in record.pods else "kept free for it"
+        yield [str(held.pod), str(pod.request.qos) or NONE, asked(pod), policies(pod), numa_text(numa), cpus]
+
+
+def _numa_of(seen: NodeSnapshot, cpus: CpuSet) -> list[int]:
+    machine = seen.offer.machine if isinstance(seen.offer, Inventory) else None
+    return list(CpuSet(machine.numa_of(cpus))) if machine is not None and cpus else []
+
+
+def _unknown(seen: NodeSnapshot) -> str:
+    return "by the kubelet" if isinstance(seen.offer, KubeletView) else "shared"

@@ -1,0 +1,104 @@
+"""What became of pods and machines, for people: a table of placements, why pods wait, and a picture of one machine."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from textwrap import wrap
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from koord_numa.cli.render.columns import Columns
+from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.request import Pod, PodKey
+from koord_numa.view.cpu_map import CpuHolder, CpuMap
+from koord_numa.view.text import NONE, asked, count, numa_text, policies
+
+_MANY = 3
+"""From so many pods on that share CPUs in the same way, one line stands for all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """One pod as the cluster shows it. ``cpus`` are those it really runs on; ``waits_for`` is the scheduler's own sentence."""
+
+    pod: Pod
+    cpus: CpuSet = EMPTY
+    numa: tuple[int, ...] = ()
+    waits_for: str = ""
+
+
+def placements(pods: Sequence[PodView], node_titles: Mapping[str, str]) -> RenderableType:
+    """A line for every pod that runs somewhere, under a line for its node; ``titles`` says more about each node."""
+    rows: list[Sequence[str | Text]] = []
+    running = sorted((seen for seen in pods if seen.pod.node), key=lambda seen: (seen.pod.node, *_order(seen)))
+    for node, group in groupby(running, key=lambda seen: seen.pod.node):
+        title = Text(node, "bold")
+        title.append(f"  {node_titles.get(node, '')}", "not bold dim")
+        rows.append([title])
+        for (_, *cells), alike in groupby(group, key=_cells):
+            rows.extend(_name_and_cells([seen.pod.key.name for seen in alike], cells))
+    return Group(*Columns(("POD", "QOS", "ASKS FOR", "POLICY", "NUMA", "CPUS"), rows).lines(indent=2))
+
+
+def waiting(pods: Sequence[PodView], width: int) -> RenderableType:
+    """Every pod that waits, and why, in the scheduler's words."""
+    lines: list[Text] = []
+    for seen in sorted(pods, key=lambda seen: seen.pod.key.name):
+        if not seen.pod.node:
+            head = Text(seen.pod.key.name, "bold yellow")
+            head.append(f"  {asked(seen.pod)}  {policies(seen.pod)}", "not bold dim")
+            lines.append(head)
+            lines.extend(Text(line) for line in sentences(seen.waits_for or "no decision yet", width))
+    return Group(*lines)
+
+
+def sentences(text: str, width: int) -> Iterator[str]:
+    """A text of several lines, each wrapped to the width and set in, what belongs to the same line deeper."""
+    for line in text.splitlines():
+        yield from wrap(line, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def machine_picture(
+    machine: CpuTopology, pods: Iterable[PodView], reserved: CpuSet, shared: Mapping[int, str], width: int
+) -> Iterator[Text]:
+    """The CPUs of one machine and the pods that hold them."""
+    owners = [
+        CpuHolder(seen.pod.key.name, seen.cpus, policies(seen.pod)) for seen in sorted(pods, key=_order) if seen.cpus
+    ]
+    return CpuMap(machine, owners, reserved, shared).lines(width)
+
+
+def numa_of(pod: Pod, cpus: CpuSet, machine: CpuTopology | None) -> tuple[int, ...]:
+    """The NUMA nodes on which the pod holds CPUs or amounts, as far as they are known."""
+    if pod.assignment is not None and pod.assignment.numa:
+        return tuple(numa for numa, _ in pod.assignment.numa)
+    if machine is None or not cpus:
+        return ()
+    return tuple(CpuSet(machine.numa_of(cpus)))
+
+
+def find_cpus(held: Mapping[PodKey, CpuSet], pod: Pod) -> CpuSet:
+    """The CPUs of this very pod."""
+    return next((cpus for key, cpus in held.items() if key.uid == pod.key.uid), EMPTY)
+
+
+def _order(seen: PodView) -> tuple[int, str, str, str]:
+    """By CPUs; pods without own CPUs come last, those alike together."""
+    return (next(iter(seen.cpus), 1 << 20), asked(seen.pod), numa_text(seen.numa), seen.pod.key.name)
+
+
+def _cells(seen: PodView) -> tuple[str, ...]:
+    """What is said of the pod, and before that what keeps it apart: its own CPUs."""
+    pod = seen.pod
+    cpus = str(seen.cpus) if seen.cpus else "shared"
+    return (cpus, str(pod.request.qos) or NONE, asked(pod), policies(pod), numa_text(seen.numa), cpus)
+
+
+def _name_and_cells(names: Sequence[str], cells: Sequence[str]) -> Iterator[Sequence[str | Text]]:
+    *middle, cpus = cells
+    style = "dim" if cpus == "shared" else "cyan"
+    shown = list(names) if len(names) < _MANY else [f"{names[0]} … ({count(len(names), 'pod')})"]
+    for name in shown:
+        yield [name, *middle, Text(cpus, style)]

@@ -1,0 +1,75 @@
+"""
+Hints by rule instead of by list: which sets of NUMA nodes could serve one resource, and which of them are preferred.
+
+The kubelet's managers enumerate every mask into a list of hints. A ``HintRule`` answers the same questions about one mask at a time, so
+that a merge looks only at the few masks that can win.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from koord_numa.core.numa.hints import Hint, masks_of_size
+
+EVERY_MASK: Final = 64
+"""No set of NUMA nodes is wider than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class HintRule:
+    """
+    The hints of one resource over the NUMA nodes in ``nodes``.
+
+    ``fits`` tells whether a mask could serve the request now. ``size`` is the smallest number of NUMA nodes that could serve it on an
+    empty machine: fitting masks of exactly that size are preferred, and those that ``also`` names (``align-by-socket``). ``grows``:
+    whatever contains a fitting mask fits too. A rule without any fitting mask is false, like the kubelet's empty list of hints.
+    """
+
+    nodes: int
+    size: int
+    fits: Callable[[int], bool]
+    also: Callable[[int], bool] | None = None
+    grows: bool = True
+
+    def __bool__(self) -> bool:
+        if self.grows:
+            return bool(self.nodes) and self.fits(self.nodes)
+        return next(self.hints(), None) is not None
+
+    def prefers(self, mask: int) -> bool:
+        """Is this mask a hint, and a preferred one?"""
+        if mask & ~self.nodes or not mask:
+            return False
+        return (mask.bit_count() == self.size or (self.also is not None and self.also(mask))) and self.fits(mask)
+
+    def preferred(self) -> Iterator[int]:
+        """All preferred masks, narrow ones first."""
+        if self.also is not None:
+            return (hint[0] for hint in self.hints() if hint[1] and hint[0])
+        return (mask for mask in masks_of_size(self.nodes, self.size) if self.fits(mask))
+
+    def hints(self, widest: int = EVERY_MASK) -> Iterator[Hint]:
+        """The list that this stands for, up to sets of ``widest`` NUMA nodes: by size, then lexicographic in the ids."""
+        for size in range(1, min(widest, self.nodes.bit_count()) + 1):
+            for mask in masks_of_size(self.nodes, size):
+                if self.fits(mask):
+                    yield Hint(mask, size == self.size or (self.also is not None and self.also(mask)))
+
+    @property
+    def narrowest(self) -> int:
+        """The size of the smallest mask that could serve the request now; 0 when none can."""
+        return next((mask.bit_count() for mask, *_ in self.hints() if mask), 0)
+
+
+IMPOSSIBLE: Final = HintRule(nodes=0, size=0, fits=lambda _: False)
+"""No set of NUMA nodes will do: the kubelet's empty list of hints."""
+
+
+def fewest(amounts: Sequence[int], needed: int) -> int:
+    """How many of these amounts it takes, at least, to reach ``needed``; all of them if they never do. One at least."""
+    gathered = 0
+    for count, amount in enumerate(sorted(amounts, reverse=True), start=1):
+        gathered += amount
+        if gathered >= needed:
+            return count
+    return len(amounts)

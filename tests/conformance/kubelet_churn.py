@@ -1,0 +1,222 @@
+"""
+One kubelet-owned node with pods coming and going, seen through late topologies: what the operator's cache would have answered.
+
+``load`` turns a recorded sequence into API objects in the order in which they reach a scheduler. ``judge`` feeds them to the engine's own
+cache through ``wire/`` and asks ``core.decide.evaluate``, as a scheduling cycle does.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from koord_numa.core.decide import Profile, ScoredPlacement, ask_of, evaluate
+from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Rejection
+from koord_numa.engine.cache.cache import Cache
+from koord_numa.ports import DELETED
+from koord_numa.wire.nodes import parse_node
+from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.topologies import parse_topology
+from tests.conformance.vectors import Case
+
+EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+NODE: Final = "n"
+LONG: Final = "churn"
+"""The class of sequences that were not made for one hazard."""
+
+
+@dataclass
+class Tally:
+    """Answers of one class of sequences."""
+
+    asked: int = 0
+    admitted: int = 0
+    wrong_yes: Counter[str] = field(default_factory=Counter)  # by the kubelet's reason
+    wrong_no: Counter[str] = field(default_factory=Counter)  # by our reason and detail
+    named: list[str] = field(default_factory=list)  # where each wrong yes happened
+    named_no: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        yes, no = self.wrong_yes.total(), self.wrong_no.total()
+        per_thousand = 1000 * yes / max(1, self.asked)
+        share = no / max(1, self.admitted)
+        return (
+            f"{self.asked} questions: wrong yes {yes} ({per_thousand:.2f} in 1,000), "
+            f"wrong no {no} of {self.admitted} ({share:.1%})"
+        )
+
+
+def judge(case: Case) -> Tally:
+    """Replay one sequence and answer its questions."""
+    return _Replay(case).run()
+
+
+def topology_object(case: Case, scan: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
+    """The NodeResourceTopology of a scan: that of scan 0 with the amounts and the fingerprint of this one."""
+    zones = [{**zone, "resources": [dict(row) for row in zone["resources"]]} for zone in first["zones"]]
+    attributes = [dict(one) for one in first.get("attributes", ())]
+    annotations = dict(first.get("annotations", {}))
+    if "zones" not in scan:
+        for resource, amounts in scan["available"].items():
+            for zone, amount in zip(zones, amounts, strict=True):
+                for row in zone["resources"]:
+                    if row["name"] == resource:
+                        row["available"] = str(amount)
+        attributes = [one for one in attributes if one["name"] != "nodeTopologyPodsFingerprint"]
+        if "fingerprint" in scan:
+            attributes.append({"name": "nodeTopologyPodsFingerprint", "value": scan["fingerprint"]})
+            if case["exporter"] == "rte":
+                annotations["topology.node.k8s.io/fingerprint"] = scan["fingerprint"]
+        elif case["exporter"] == "rte":
+            annotations.pop("topology.node.k8s.io/fingerprint", None)
+    return {
+        "apiVersion": "topology.node.k8s.io/v1alpha2",
+        "kind": "NodeResourceTopology",
+        "metadata": {"name": NODE, "annotations": annotations},
+        "zones": zones,
+        "attributes": attributes,
+        **({"topologyPolicies": first["topologyPolicies"]} if "topologyPolicies" in first else {}),
+    }
+
+
+def node_object(case: Case) -> dict[str, Any]:
+    """The Node as a scheduler sees it."""
+    return {
+        "metadata": {"name": NODE, "uid": "uid-n", "labels": case["node"]["labels"]},
+        "status": {"allocatable": case["node"]["allocatable"]},
+    }
+
+
+def pod_object(uid: str, spec: Mapping[str, Any], t: float) -> dict[str, Any]:
+    """A pod of a controller that waits for a node."""
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}
+    return {
+        "metadata": {
+            "name": uid,
+            "namespace": "default",
+            "uid": uid,
+            "creationTimestamp": _time(t),
+            "ownerReferences": [owner],
+        },
+        "spec": {**spec, "schedulerName": "koord-numa"},
+        "status": {"phase": "Pending"},
+    }
+
+
+def _time(t: float) -> str:
+    return datetime.fromtimestamp(EPOCH + t, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class _Replay:
+    """One sequence in progress, as one scheduler sees it."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.tally = Tally()
+        self.now = 0.0
+        self.cache = Cache(lambda *_: None, clock=lambda: self.now)
+        self.scans: dict[int, Mapping[str, Any]] = {}
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.pending: dict[str, str] = {}  # uid -> what ``seen`` will show
+        self.profile = Profile()
+        self.cache.observe_node(None, parse_node(node_object(case)))
+
+    def run(self) -> Tally:
+        for number, event in enumerate(self.case["events"]):
+            self.now = float(event["t"])
+            getattr(self, f"_{event['ev']}")(event, number)
+        return self.tally
+
+    def _scan(self, event: Mapping[str, Any], _: int) -> None:
+        self.scans[event["n"]] = event["nrt"]
+
+    def _delivered(self, event: Mapping[str, Any], _: int) -> None:
+        obj = topology_object(self.case, self.scans[event["n"]], self.scans[0])
+        self.cache.observe_topology(None, parse_topology(obj))
+
+    def _bind(self, event: Mapping[str, Any], _: int) -> None:
+        uid = event["uid"]
+        obj = pod_object(uid, self.case["specs"][event["pod"]], self.now)
+        self.pods[uid] = obj
+        answer = self._answer(parse_pod(obj))
+        obj["spec"]["nodeName"] = NODE
+        bound = parse_pod(obj)
+        if isinstance(answer, ScoredPlacement):
+            self.cache.hold(parse_pod({**obj, "spec": {**obj["spec"], "nodeName": ""}}), answer.placement)
+        self.cache.observe_pod("MODIFIED", bound)
+
+    def _pod(self, event: Mapping[str, Any], number: int) -> None:
+        uid = event["uid"]
+        if uid not in self.pods:
+            self._bind(event, number)
+        obj = self.pods[uid]
+        if event["admitted"]:
+            obj["status"] = {"phase": "Running", "startTime": _time(self.now), "containerStatuses": [{}]}
+        else:
+            obj["status"] = {"phase": "Failed", "startTime": _time(self.now), "reason": event["reason"]}
+        if not event.get("unseen"):
+            self.cache.observe_pod("MODIFIED", parse_pod(obj))
+        else:
+            self.pending[uid] = "pod"
+
+    def _terminating(self, event: Mapping[str, Any], _: int) -> None:
+        obj = self.pods[event["uid"]]
+        obj["metadata"]["deletionTimestamp"] = _time(self.now)
+        if event["uid"] not in self.pending:
+            self.cache.observe_pod("MODIFIED", parse_pod(obj))
+
+    def _end(self, event: Mapping[str, Any], _: int) -> None:
+        if event.get("unseen"):
+            self.pending[event["uid"]] = "end"
+        else:
+            self._show(event["uid"], "end")
+
+    def _seen(self, event: Mapping[str, Any], _: int) -> None:
+        self._show(event["uid"], self.pending.pop(event["uid"]))
+
+    def _show(self, uid: str, what: str) -> None:
+        obj = self.pods[uid]
+        self.cache.observe_pod(DELETED if what == "end" else "MODIFIED", parse_pod(obj))
+
+    def _ask(self, event: Mapping[str, Any], number: int) -> None:
+        obj = pod_object(f"question-{number}", self.case["specs"][event["pod"]], self.now)
+        answer = self._answer(parse_pod(obj))
+        tally, admits = self.tally, event["kubelet_admits"]
+        tally.asked += 1
+        tally.admitted += admits
+        if admits and isinstance(answer, Rejection):
+            tally.wrong_no[f"{answer.reason.value}: {answer.detail.split('; ')[-1]}"] += 1
+            tally.named_no.append(f"{self.case['id']} event {number}: {answer.message}; {answer.detail}")
+        if not admits and isinstance(answer, ScoredPlacement):
+            tally.wrong_yes[event["reason"]] += 1
+            tally.named.append(f"{self.case['id']} event {number}: {event['reason']}; {answer.placement}")
+
+    def _answer(self, pod: Pod) -> ScoredPlacement | Rejection:
+        candidate = self.cache.nodes[NODE].candidate()
+        assert candidate is not None
+        return evaluate(ask_of(pod.request, self.profile), candidate, self.profile)
+
+
+def class_of(case: Case) -> str:
+    """The hazard that a sequence was made for."""
+    return str(case.get("class", LONG))
+
+
+def by_class(cases: Iterator[Case]) -> dict[str, Tally]:
+    """All answers, by class, and for long sequences by whether the kubelet's configuration is published."""
+    found: dict[str, Tally] = {}
+    for case in cases:
+        name = class_of(case)
+        if name == LONG:
+            name += ", published" if case["published"] else ", unpublished"
+        total = found.setdefault(name, Tally())
+        one = judge(case)
+        total.asked += one.asked
+        total.admitted += one.admitted
+        total.wrong_yes += one.wrong_yes
+        total.wrong_no += one.wrong_no
+        total.named += one.named
+        total.named_no += one.named_no
+    return found
