@@ -26,6 +26,8 @@ GPU_PARTITION_SPEC: Final = "scheduling.koordinator.sh/gpu-partition-spec"
 # Pods: our own and Kubernetes'
 NUMA_NODES: Final = "koord-numa/numa-nodes"
 """The chosen NUMA nodes as a list such as ``0`` or ``0-1``: for people, and for kubectl's custom columns."""
+CPUSET_OBSERVED: Final = "koord-numa/cpuset-observed"
+"""How the CPUs that containers run on differ from the decided ones; absent where they agree. Written by the node agent."""
 MIRROR: Final = "kubernetes.io/config.mirror"
 
 # Nodes
@@ -49,6 +51,9 @@ CPU_MANAGER_POLICY: Final = "kubelet.koordinator.sh/cpu-manager-policy"
 FINGERPRINT_ANNOTATION: Final = "topology.node.k8s.io/fingerprint"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY_KOORDINATOR: Final = "Koordinator"
+MANAGED_BY_KOORD_NUMA: Final = "koord-numa"  # the node agent's, where nobody else publishes
+PCI_DEVICES: Final = "koord-numa/pci-devices"
+"""JSON list of PCI devices: ``address``, ``class``, ``node`` (NUMA) and ``root`` (host bridge), the last two where known."""
 
 # NodeResourceTopologies: top-level attributes of NFD's topology updater and the resource topology exporter
 ATTRIBUTE_TOPOLOGY_POLICY: Final = "topologyManagerPolicy"
@@ -63,6 +68,8 @@ ATTRIBUTE_CPU_OPTION: Final = "cpuManagerOption"  # a prefix: cpuManagerOptionFu
 ATTRIBUTE_CPU_OPTIONS: Final = "cpuManagerPolicyOptions"  # all at once: full-pcpus-only=true,align-by-socket=false
 ATTRIBUTE_MEMORY_POLICY: Final = "memoryManagerPolicy"  # None, Static
 ATTRIBUTE_RESERVED_CPUS: Final = "reservedCPUs"  # a cpu list
+ATTRIBUTE_ISOLATED_CPUS: Final = "isolatedCPUs"  # a cpu list: the kernel's isolcpus
+ATTRIBUTE_RESERVED_MEMORY: Final = "reservedMemory"  # of a zone, bytes
 
 ZONE_TYPE_NUMA: Final = "Node"
 ZONE_PREFIX: Final = "node-"

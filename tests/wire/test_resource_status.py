@@ -11,8 +11,8 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.request import Assignment, SharedPool
 from koord_numa.core.verdicts import Placement
 from koord_numa.core.vocabulary import CpuBindPolicy
-from koord_numa.wire import parse_pod, resource_status
-from koord_numa.wire.resource_status import status_text
+from koord_numa.wire import parse_pod
+from koord_numa.wire.resource_status import resource_status, status_text
 from tests.wire.objects import POD, annotated, changed
 
 GIB = 2**30

@@ -1,0 +1,112 @@
+"""
+What a scheduler decided for the pods of this node, from their ``resource-status`` annotations.
+
+Read without the models of ``wire``, which would double the agent's memory; a malformed annotation is remembered as the pod's problem
+and decides nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.quantity import amount
+from koord_numa.wire import names
+
+_FINAL: Final = frozenset({"Succeeded", "Failed"})
+_MOST_NUMA_NODES: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedContainer:
+    """One container of a pod as its status shows it. ``id`` is the runtime's id without scheme, empty until it is created."""
+
+    name: str
+    id: str
+    running: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedPod:
+    """
+    One pod bound to the node. ``cpus`` is the decided cpuset (empty: the pod shares), ``amounts`` what it holds by NUMA node in our
+    units, ``pools`` the shared pools that were chosen for it (``cpuSharedPools``). ``problem`` names a malformed annotation.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    cpus: CpuSet = EMPTY
+    amounts: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    koordinator_qos: str = ""
+    kube_qos: str = ""
+    containers: tuple[DecidedContainer, ...] = ()
+    problem: str = ""
+    observed: str = ""
+
+    @property
+    def exclusive_to_best_effort(self) -> bool:
+        """Must best-effort pods keep away from its CPUs? So for LSE alone, as koordlet's BE shared pools."""
+        return self.koordinator_qos == "LSE"
+
+    @property
+    def numa(self) -> frozenset[int]:
+        """The NUMA nodes on which something was allocated to it."""
+        return frozenset(self.amounts)
+
+
+def decided_pod(pod: Mapping[str, Any]) -> DecidedPod | None:
+    """The pod in an API object; ``None`` when it has ended and holds nothing any more."""
+    metadata = pod.get("metadata") or {}
+    status = pod.get("status") or {}
+    if status.get("phase") in _FINAL:
+        return None
+    annotations = metadata.get("annotations") or {}
+    cpus, problem = EMPTY, ""
+    amounts: dict[int, dict[str, int]] = {}
+    text = annotations.get(names.RESOURCE_STATUS)
+    if text is not None:
+        try:
+            cpus, amounts = _resource_status(text)
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            problem = f"annotation {names.RESOURCE_STATUS}: {error}"
+    return DecidedPod(
+        namespace=str(metadata.get("namespace", "")),
+        name=str(metadata.get("name", "")),
+        uid=str(metadata.get("uid", "")),
+        cpus=cpus,
+        amounts=amounts,
+        koordinator_qos=(metadata.get("labels") or {}).get(names.QOS_CLASS, ""),
+        kube_qos=str(status.get("qosClass", "")),
+        containers=tuple(_containers(status)),
+        problem=problem,
+        observed=annotations.get(names.CPUSET_OBSERVED, ""),
+    )
+
+
+def _resource_status(text: str) -> tuple[CpuSet, dict[int, dict[str, int]]]:
+    """Cpuset and amounts by NUMA node. Raises ``ValueError`` and its kin for anything malformed."""
+    found = orjson.loads(text) or {}
+    cpus = CpuSet.parse(found.get("cpuset") or "")
+    amounts: dict[int, dict[str, int]] = {}
+    for entry in found.get("numaNodeResources") or ():
+        numa = entry.get("node") or 0
+        if not isinstance(numa, int) or not 0 <= numa < _MOST_NUMA_NODES:
+            raise ValueError(f"{str(numa)[:40]} is no NUMA node")
+        here = amounts.setdefault(numa, {})
+        for name, quantity in (entry.get("resources") or {}).items():
+            here[name] = here.get(name, 0) + amount(name, quantity)
+    return cpus, amounts
+
+
+def _containers(status: Mapping[str, Any]) -> list[DecidedContainer]:
+    found = []
+    for group in ("initContainerStatuses", "containerStatuses"):
+        for entry in status.get(group) or ():
+            _, _, container = str(entry.get("containerID") or "").rpartition("://")
+            found.append(
+                DecidedContainer(str(entry.get("name", "")), container, "running" in (entry.get("state") or {}))
+            )
+    return found

@@ -1,0 +1,259 @@
+"""
+The NodeResourceTopology of a node: zones, attributes and Koordinator's annotations.
+
+Two forms, by who owns the CPUs. *Scheduler-owned*: every CPU is listed (``node.koordinator.sh/cpu-topology``), zones offer what the
+machine has less what is reserved, as koordlet's reporter writes it. *Kubelet-owned*: zones list what the kubelet's managers hand
+out, as NFD's topology updater and resource-topology-exporter write it, and attributes say how the kubelet decides.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+import orjson
+
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.quantity import format_amount
+from koord_numa.core.resources import CPU, MEMORY, MILLI
+from koord_numa.node.decided import DecidedPod
+from koord_numa.node.kubelet_config import KubeletOptions
+from koord_numa.node.podresources import PodResources
+from koord_numa.node.sysfs import Host, HostNuma
+from koord_numa.wire import names
+
+Json = dict[str, Any]
+Amounts = Mapping[str, int]
+
+_PAGE_UNITS: Final = (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
+FINGERPRINT_ALL: Final = "all"
+
+
+class CpuOwner(Enum):
+    """Who decides which CPUs a container gets."""
+
+    SCHEDULER = "scheduler"
+    KUBELET = "kubelet"
+
+
+def cpu_owner(word: str, kubelet: KubeletOptions | None) -> CpuOwner:
+    """The owner by its name; ``auto``: the kubelet where one of its managers is static, else the scheduler."""
+    if word != "auto":
+        return CpuOwner(word)
+    return CpuOwner.KUBELET if kubelet is not None and kubelet.owns_placement else CpuOwner.SCHEDULER
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """
+    Everything that an NRT is made of. ``kubelet`` and ``resources`` are ``None`` while the kubelet has not been asked or did not
+    answer; ``decided`` are the pods on the node with what a scheduler decided for them, ``reservation`` the Node's annotation.
+    """
+
+    name: str
+    host: Host
+    owner: CpuOwner = CpuOwner.SCHEDULER
+    kubelet: KubeletOptions | None = None
+    resources: PodResources | None = None
+    decided: tuple[DecidedPod, ...] = ()
+    reservation: str = "{}"
+    reserved: CpuSet = EMPTY
+    node_uid: str = ""
+
+
+def topology_object(facts: NodeFacts) -> Json:
+    """The whole object, as one that nobody else publishes."""
+    owned = facts.owner is CpuOwner.SCHEDULER
+    zones = [_zone(facts, numa, [*(_offered if owned else _managed)(facts, numa)]) for numa in facts.host.numa]
+    metadata: Json = {
+        "name": facts.name,
+        "labels": {names.MANAGED_BY: names.MANAGED_BY_KOORD_NUMA},
+        "annotations": annotations(facts),
+    }
+    if facts.node_uid:
+        metadata["ownerReferences"] = [{"apiVersion": "v1", "kind": "Node", "name": facts.name, "uid": facts.node_uid}]
+    return {
+        "apiVersion": f"{names.TOPOLOGY_GROUP}/{names.TOPOLOGY_VERSIONS[-1]}",
+        "kind": names.TOPOLOGY_KIND,
+        "metadata": metadata,
+        "topologyPolicies": [facts.kubelet.topology_word if facts.kubelet else "None"],
+        "attributes": [{"name": name, "value": value} for name, value in attributes(facts)],
+        "zones": zones,
+    }
+
+
+def attributes(facts: NodeFacts) -> Iterator[tuple[str, str]]:
+    """Top-level attributes: the kubelet's options and the fingerprint of the pods that the amounts take into account."""
+    if facts.kubelet is not None:
+        yield from facts.kubelet.attributes()
+        if facts.kubelet.reserved_cpus is None and (reserved := _observed_reserved(facts)) is not None:
+            yield names.ATTRIBUTE_RESERVED_CPUS, str(reserved)
+    if facts.resources is not None:
+        # Computed over the pods that the kubelet lists as active, all of them.
+        from koord_numa.wire.fingerprint import fingerprint  # noqa: PLC0415  (keeps --print free of xxhash)
+
+        yield names.ATTRIBUTE_FINGERPRINT, fingerprint(pod.key for pod in facts.resources.pods)
+        yield names.ATTRIBUTE_FINGERPRINT_METHOD, FINGERPRINT_ALL
+    if facts.host.isolated:
+        yield names.ATTRIBUTE_ISOLATED_CPUS, str(facts.host.isolated)
+
+
+def annotations(facts: NodeFacts) -> dict[str, str]:
+    """Annotations: Koordinator's where the scheduler owns the CPUs, PCI devices on every node that has some."""
+    found: dict[str, str] = {}
+    if facts.owner is CpuOwner.SCHEDULER:
+        held = CpuSet.of(cpu for pod in facts.decided for cpu in pod.cpus)
+        closed = CpuSet.of(cpu for pod in facts.decided if pod.exclusive_to_best_effort for cpu in pod.cpus)
+        by_kubelet = _kubelet_cpus(facts)
+        found = {
+            names.CPU_TOPOLOGY: _json({"detail": [*_details(facts.host)]}),
+            names.CPU_SHARED_POOLS: _json(_pools(facts, held | by_kubelet)),
+            names.BE_CPU_SHARED_POOLS: _json(_pools(facts, closed | by_kubelet)),
+            names.POD_CPU_ALLOCS: _json([*_allocations(facts)]),
+            names.RESERVATION: facts.reservation,
+        }
+        if facts.kubelet is not None:
+            found[names.CPU_MANAGER_POLICY] = _json(facts.kubelet.cpu_manager())
+    if facts.host.pci:
+        found[names.PCI_DEVICES] = _json([*_devices(facts.host)])
+    return found
+
+
+def _zone(facts: NodeFacts, numa: HostNuma, resources: list[Json]) -> Json:
+    zone: Json = {
+        "name": f"{names.ZONE_PREFIX}{numa.id}",
+        "type": names.ZONE_TYPE_NUMA,
+        "costs": [{"name": f"{names.ZONE_PREFIX}{other}", "value": cost} for other, cost in numa.distances.items()],
+        "resources": resources,
+    }
+    reserved = facts.kubelet.reserved_memory.get(numa.id, {}) if facts.kubelet else {}
+    if MEMORY in reserved:
+        zone["attributes"] = [{"name": names.ATTRIBUTE_RESERVED_MEMORY, "value": str(reserved[MEMORY])}]
+    return zone
+
+
+def _offered(facts: NodeFacts, numa: HostNuma) -> Iterator[Json]:
+    """What a scheduler may give away: everything there is, less huge pages from memory and what the kubelet reserves."""
+    reserved = facts.kubelet.reserved_memory.get(numa.id, {}) if facts.kubelet else {}
+    held: dict[str, int] = {}
+    for pod in facts.decided:
+        for name, amount in pod.amounts.get(numa.id, {}).items():
+            held[name] = held.get(name, 0) + amount
+    cpus = len(facts.host.cpus_of(numa.id)) * MILLI
+    yield _resource(CPU, cpus, cpus, cpus - held.get(CPU, 0))
+    pages = {page_resource(size): size * count for size, count in sorted(numa.pages.items())}
+    if numa.memory is not None:
+        plain = max(0, numa.memory - sum(pages.values()) - reserved.get(MEMORY, 0))
+        yield _resource(MEMORY, numa.memory, plain, plain - held.get(MEMORY, 0))
+    for name, size in pages.items():
+        left = max(0, size - reserved.get(name, 0))
+        yield _resource(name, size, left, left - held.get(name, 0))
+    if facts.resources is not None:
+        yield from _device_rows(facts.resources, numa.id)
+
+
+def _managed(facts: NodeFacts, numa: HostNuma) -> Iterator[Json]:
+    """What the kubelet's managers hand out on one NUMA node; a zone always lists something."""
+    here = facts.host.cpus_of(numa.id)
+    total = len(here) * MILLI
+    resources = facts.resources
+    rows = []
+    if resources is not None and facts.kubelet is not None:
+        if facts.kubelet.cpu_policy == "static" and here:
+            may = resources.allocatable_cpus & here
+            rows.append(_resource(CPU, total, len(may) * MILLI, len(may - resources.held_cpus) * MILLI))
+        if facts.kubelet.memory_policy != "None":
+            rows.extend(_memory_rows(resources, numa))
+        rows.extend(_device_rows(resources, numa.id))
+    yield from rows or [_resource(CPU, total, 0, 0)]
+
+
+def _memory_rows(resources: PodResources, numa: HostNuma) -> Iterator[Json]:
+    capacity = {MEMORY: numa.memory or 0} | {page_resource(size): size * n for size, n in numa.pages.items()}
+    for name, amount in sorted(resources.allocatable_memory.get(numa.id, {}).items()):
+        # A block that spans NUMA nodes counts in full on each, as exporters count it: how it is spread is not told.
+        held = resources.held_memory.get(numa.id, {}).get(name, 0)
+        yield _resource(name, max(capacity.get(name, 0), amount), amount, amount - held)
+
+
+def _device_rows(resources: PodResources, numa: int) -> Iterator[Json]:
+    for name, devices in sorted(resources.devices.items()):
+        near = {device for device, places in devices.items() if numa in places}
+        if near:
+            free = near - resources.held_devices.get(name, frozenset())
+            yield _resource(name, len(near), len(near), len(free))
+
+
+def _resource(name: str, capacity: int, allocatable: int, available: int) -> Json:
+    amounts = {"capacity": capacity, "allocatable": allocatable, "available": max(0, available)}
+    return {"name": name} | {key: format_amount(name, amount) for key, amount in amounts.items()}
+
+
+def page_resource(size: int) -> str:
+    """The resource name of huge pages of a size in bytes: ``hugepages-2Mi``."""
+    for suffix, unit in _PAGE_UNITS:
+        if size % unit == 0:
+            return f"hugepages-{size // unit}{suffix}"
+    return f"hugepages-{size}"
+
+
+def _details(host: Host) -> Iterator[Json]:
+    for cpu in host.cpus:
+        detail = {"id": cpu.id, "core": cpu.core, "socket": cpu.socket, "node": cpu.numa}
+        # Koordinator's readers pass over keys that they do not know.
+        yield detail if cpu.l3 is None else detail | {"uncore": cpu.l3}
+
+
+def _pools(facts: NodeFacts, taken: CpuSet) -> list[Json]:
+    """Shared pools by NUMA node, sorted by socket then NUMA node, as koordlet writes them; reserved CPUs are in none."""
+    free = facts.host.cpu_set - taken - facts.reserved
+    sockets: dict[int, int] = {}
+    for cpu in facts.host.cpus:
+        sockets.setdefault(cpu.numa, cpu.socket)
+    pools = [
+        {"socket": socket, "node": numa, "cpuset": str(facts.host.cpus_of(numa) & free)}
+        for numa, socket in sockets.items()
+    ]
+    return sorted(pools, key=lambda pool: (pool["socket"], pool["node"]))
+
+
+def _allocations(facts: NodeFacts) -> Iterator[Json]:
+    """CPUs that a static kubelet gave to pods of its own choice; pods with a decided cpuset are none of them."""
+    if facts.resources is None or facts.kubelet is None or facts.kubelet.cpu_policy != "static":
+        return
+    decided = {(pod.namespace, pod.name): pod for pod in facts.decided}
+    for pod in sorted(facts.resources.pods, key=lambda pod: pod.key):
+        known = decided.get(pod.key)
+        if pod.cpus and not (known and known.cpus):
+            yield {
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "uid": known.uid if known else "",
+                "cpuset": str(pod.cpus),
+                "managedByKubelet": True,
+            }
+
+
+def _kubelet_cpus(facts: NodeFacts) -> CpuSet:
+    return CpuSet.of(cpu for entry in _allocations(facts) for cpu in CpuSet.parse(entry["cpuset"]))
+
+
+def _observed_reserved(facts: NodeFacts) -> CpuSet | None:
+    """CPUs that a static kubelet never hands out, from what it calls allocatable."""
+    if facts.kubelet is None or facts.kubelet.cpu_policy != "static" or facts.resources is None:
+        return None
+    return facts.host.cpu_set - facts.resources.allocatable_cpus if facts.resources.allocatable_cpus else None
+
+
+def _devices(host: Host) -> Iterable[Json]:
+    for device in host.pci:
+        found: Json = {"address": device.address, "class": device.kind}
+        if device.numa is not None:
+            found["node"] = device.numa
+        if device.root:
+            found["root"] = device.root
+        yield found
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value).decode()
