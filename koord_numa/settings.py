@@ -78,10 +78,10 @@ class ScoreWeightSettings(_Section):
     resources: Weight = 1
     devices: Weight = 5
     numa: Weight = 1
-    node_affinity: Weight = 2
-    taints: Weight = 3
-    pod_affinity: Weight = 2
-    spread: Weight = 2
+    node_affinity: Weight = 20
+    taints: Weight = 30
+    pod_affinity: Weight = 20
+    spread: Weight = 20
 
 
 class ProfileSettings(_Section):

@@ -19,15 +19,16 @@ from koord_numa.core.constraints import (
     TaintEffect,
 )
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.decide import Profile, SchedulingRequest, ask_of, evaluate, refuse_everywhere
-from koord_numa.core.fit.pod_affinity import neighbourhood
-from koord_numa.core.fit.spread import spread_view
+from koord_numa.core.fit.pod_affinity import pod_affinity_counts
+from koord_numa.core.fit.spread import spread_counts
 from koord_numa.core.fit.volumes import Storage
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.node import KubeletAllocation, KubeletConfig, Node, NodeResourceTopology, Taint, Zone
 from koord_numa.core.node_snapshot import NodeSnapshot, candidate
 from koord_numa.core.request import Pod, PodKey, PodRequest
+from koord_numa.core.scheduling.evaluate import evaluate, refuse_everywhere
+from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.core.vocabulary import (
     CpuBindPolicy,
@@ -72,7 +73,7 @@ def kubelets(policy: KubeletPolicy = KubeletPolicy.SINGLE_NUMA_NODE, **config: A
 
 def asks(request: PodRequest, where: NodeSnapshot, rules: Profile = RULES) -> Situation:
     """What this node answers."""
-    return lambda: evaluate(ask_of(request, rules), where, rules)
+    return lambda: evaluate(scheduling_request(request, rules), where, rules)
 
 
 def demands(where: NodeSnapshot | None = None, **constraints: Any) -> Situation:
@@ -95,9 +96,9 @@ def beside_another(**constraints: Any) -> Situation:
         placed = [(where.node, there)]
         empty = Node("empty", labels={"zone": "b"})
         ask = replace(
-            ask_of(request, RULES),
-            neighbours=neighbourhood(request, placed, {}),
-            spread=spread_view(request, [where.node, empty], placed) if request.constraints.spread else None,
+            scheduling_request(request, RULES),
+            neighbours=pod_affinity_counts(request, placed, {}),
+            spread=spread_counts(request, [where.node, empty], placed) if request.constraints.spread else None,
         )
         return evaluate(ask, where, RULES)
 
@@ -121,7 +122,7 @@ def barred(**fields: Any) -> Rejection | None:
 
 def everywhere(**constraints: Any) -> Rejection | None:
     """What is said before any node is asked."""
-    ask: SchedulingRequest = ask_of(replace(PLAIN, constraints=Constraints(**constraints)), RULES)
+    ask: SchedulingRequest = scheduling_request(replace(PLAIN, constraints=Constraints(**constraints)), RULES)
     return refuse_everywhere(replace(ask, storage=Storage(known=False)))
 
 

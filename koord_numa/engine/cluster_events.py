@@ -8,58 +8,29 @@ As kube-scheduler's ``queue_incoming_pods_total``. Pods move by the class, so mo
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from enum import Enum
 from typing import Final, TypeAlias
 
+from koord_numa.core.scheduling.events import ClusterEvent
+from koord_numa.core.scheduling.filters import EVENTS as LIFTED_BY
 from koord_numa.core.verdicts import Reason, Unschedulable
 
-
-class ClusterEvent(Enum):
-    """A change that may let a parked pod go somewhere."""
-
-    NODE_ADDED = "node added"
-    NODE_CHANGED = "node changed"  # labels, taints, cordon, allocatable
-    TOPOLOGY_CHANGED = "topology changed"
-    CAPACITY_FREED = "capacity freed"
-    POD_BOUND = "pod bound"  # somebody to be near to, or to spread around
-    POD_GONE = "pod gone"
-    NAMESPACE_CHANGED = "namespace changed"  # its labels, which affinity terms may select
-    VOLUME_CHANGED = "volume changed"
-    UNLOCKED = "node unlocked"
-    COOLED_DOWN = "node cooled down"
-
-
-_NODE: Final = frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_CHANGED})
-_ROOM: Final = _NODE | {ClusterEvent.TOPOLOGY_CHANGED, ClusterEvent.CAPACITY_FREED}
-_TOPOLOGY: Final = _NODE | {ClusterEvent.TOPOLOGY_CHANGED}
-_PODS: Final = _NODE | {ClusterEvent.POD_BOUND, ClusterEvent.POD_GONE}
+__all__ = [
+    "BACKOFF_COMPLETE",
+    "EVENTS",
+    "FAILURE",
+    "POD_ADD",
+    "POD_UPDATE",
+    "TIMEOUT",
+    "WAKERS",
+    "Arrivals",
+    "ClusterEvent",
+    "reasons_of",
+    "wakers",
+]
 
 WAKERS: Final[Mapping[Reason, frozenset[ClusterEvent]]] = {
-    Reason.RESOURCES: _ROOM,
-    Reason.CPUS: _ROOM,
-    Reason.CPU_COUNT: _TOPOLOGY,
-    Reason.BIND_POLICY: _TOPOLOGY,
-    Reason.NUMA_POLICY: _TOPOLOGY,
-    Reason.NUMA_AFFINITY: _ROOM,
-    Reason.NO_TOPOLOGY: _TOPOLOGY,
-    Reason.BAD_TOPOLOGY: _TOPOLOGY,
-    Reason.BAD_NODE: _NODE,
-    Reason.BAD_POD: _NODE,
-    Reason.KUBELET_ALIGNMENT: _ROOM,
-    Reason.KUBELET_SMT: _TOPOLOGY,
-    Reason.KUBELET_ALLOCATION: _ROOM,
-    Reason.UNTRUSTED: _ROOM,
-    Reason.COOLING_DOWN: _NODE | {ClusterEvent.COOLED_DOWN},
-    Reason.NODE_NAME: frozenset({ClusterEvent.NODE_ADDED}),
-    Reason.UNSCHEDULABLE: _NODE,
-    Reason.NODE_AFFINITY: _NODE,
-    Reason.TAINT: _NODE,
-    Reason.HOST_PORT: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.CAPACITY_FREED}),
-    Reason.VOLUME: _NODE | {ClusterEvent.VOLUME_CHANGED, ClusterEvent.POD_GONE},
-    Reason.POD_AFFINITY: _PODS | {ClusterEvent.NAMESPACE_CHANGED},
-    Reason.SPREAD: _PODS,
-    Reason.UNSUPPORTED: frozenset({ClusterEvent.NODE_ADDED}),
-    Reason.LOCKED: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.UNLOCKED}),
+    **LIFTED_BY,
+    Reason.COOLING_DOWN: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_CHANGED, ClusterEvent.COOLED_DOWN}),
 }
 """For every refusal, the changes that may lift it on the same node, or offer another node."""
 

@@ -4,17 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.decide import Profile, ScoreWeights, ask_of, decide
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.node_snapshot import NodeSnapshot, candidate
+from koord_numa.core.scheduling.decide import decide
+from koord_numa.core.scheduling.request import Profile, scheduling_request
+from koord_numa.core.scheduling.scorers import DEFAULT_WEIGHTS
 from koord_numa.core.verdicts import Placement
 from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, NodeScoring, NumaPolicy, QosClass, ScoringType
 from tests.core.allocation import nodes
 from tests.core.allocation.nodes import GI
 
-ONLY_NUMA = ScoreWeights(resources=0, devices=0, numa=1, node_affinity=0, taints=0, pod_affinity=0, spread=0)
+ONLY_NUMA = {**dict.fromkeys(DEFAULT_WEIGHTS, 0), "numa": 1}
 POD = nodes.pod(4000, 4 * GI, qos=QosClass.LSR, numa=NumaPolicy.RESTRICTED)
 
 
@@ -51,8 +53,8 @@ def kubelets(name: str, cpus: int) -> NodeSnapshot:
     ],
 )
 def test_the_configured_method_decides(method: NodeScoring, winner: str) -> None:
-    rules = Profile(node_scoring=method, parts=ONLY_NUMA)
-    found = decide(ask_of(POD, rules), [ours("used", "2x1x4x2", used=32), ours("eight", "2x4x4x2")], rules)
+    rules = Profile(node_scoring=method, score_weights=ONLY_NUMA)
+    found = decide(scheduling_request(POD, rules), [ours("used", "2x1x4x2", used=32), ours("eight", "2x4x4x2")], rules)
     assert isinstance(found, Placement)
     assert found.node == winner
 
@@ -66,8 +68,8 @@ def test_the_configured_method_decides(method: NodeScoring, winner: str) -> None
 )
 @pytest.mark.parametrize("method", [method for method in NodeScoring if method is not NodeScoring.FEWEST_NUMA_NODES])
 def test_nodes_of_kubelets_are_scored_by_their_zones(method: NodeScoring, scoring: ScoringType, winner: str) -> None:
-    rules = Profile(node_scoring=method, scoring=scoring, parts=ONLY_NUMA)
+    rules = Profile(node_scoring=method, scoring=scoring, score_weights=ONLY_NUMA)
     request = nodes.pod(4000, 4 * GI)
-    found = decide(ask_of(request, rules), [kubelets("large", 32), kubelets("small", 8)], rules)
+    found = decide(scheduling_request(request, rules), [kubelets("large", 32), kubelets("small", 8)], rules)
     assert isinstance(found, Placement)
     assert found.node == winner

@@ -14,12 +14,15 @@ from koord_numa.core.constraints import (
     TaintEffect,
     Toleration,
 )
-from koord_numa.core.decide import Profile, ask_of, decide, depends_on_other_pods, score_node_affinity, score_taints
 from koord_numa.core.inventory import inventory
 from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.node import Node, Taint
 from koord_numa.core.node_snapshot import NodeSnapshot, candidate
 from koord_numa.core.request import Container, PodKey, PodRequest
+from koord_numa.core.scheduling.decide import answers, decide
+from koord_numa.core.scheduling.evaluate import ScoredPlacement
+from koord_numa.core.scheduling.request import Profile, depends_on_other_pods, scheduling_request
+from koord_numa.core.scheduling.scorers import DEFAULT_WEIGHTS
 from koord_numa.core.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.vocabulary import ContainerKind, ScoringType
 
@@ -42,7 +45,7 @@ def asks(cpu: int = 1000, **demands: object) -> PodRequest:
 
 def chosen(request: PodRequest, *candidates: NodeSnapshot, scoring: ScoringType = ScoringType.MOST_ALLOCATED) -> str:
     rules = Profile(scoring=scoring)
-    verdict = decide(ask_of(request, rules), candidates, rules)
+    verdict = decide(scheduling_request(request, rules), candidates, rules)
     assert isinstance(verdict, Placement)
     return verdict.node
 
@@ -67,7 +70,7 @@ TAINTED = replace(PLAIN, taints=(Taint("gpu", TaintEffect.NO_SCHEDULE, "yes"),))
 )
 def test_every_predicate_says_no_by_its_own_reason(request_: PodRequest, node: Node, reason: Reason) -> None:
     rules = Profile()
-    verdict = decide(ask_of(request_, rules), [seen(node, 4000, ports=(HostPort(80),))], rules)
+    verdict = decide(scheduling_request(request_, rules), [seen(node, 4000, ports=(HostPort(80),))], rules)
     assert isinstance(verdict, Unschedulable)
     assert {name: no.reason for name, no in verdict.rejections.items()} == {"node": reason}
 
@@ -90,7 +93,7 @@ def test_what_fits_is_taken(request_: PodRequest) -> None:
 def test_a_barred_node_says_why() -> None:
     why = Rejection(Reason.LOCKED, "locked", resolvable=False)
     rules = Profile()
-    verdict = decide(ask_of(asks(), rules), [replace(seen(PLAIN), barred=why)], rules)
+    verdict = decide(scheduling_request(asks(), rules), [replace(seen(PLAIN), barred=why)], rules)
     assert verdict == Unschedulable({"node": why})
 
 
@@ -105,31 +108,56 @@ def test_equal_nodes_go_by_name_whatever_their_order() -> None:
     assert {chosen(asks(), *nodes[shift:], *nodes[:shift]) for shift in range(3)} == {"worker-1"}
 
 
-def test_preferences_are_shares_of_what_could_be_earned() -> None:
-    two = asks(
-        preferred_nodes=(
-            PreferredNodeTerm(30, IN_SSD),
-            PreferredNodeTerm(70, NodeTerm(labels=(Requirement("zone", Operator.EXISTS),))),
-        )
-    )
-    assert score_node_affinity(two, PLAIN) == 30
-    assert score_node_affinity(asks(), PLAIN) == 0
-    soft = replace(
-        PLAIN, taints=(Taint("a", TaintEffect.PREFER_NO_SCHEDULE), Taint("b", TaintEffect.PREFER_NO_SCHEDULE))
-    )
-    assert (score_taints(asks(), PLAIN), score_taints(asks(), soft)) == (100, 80)
+def points(request: PodRequest, *nodes: NodeSnapshot) -> dict[str, dict[str, int]]:
+    """By node and preference, what the node earns for the pod, of 100."""
+    profile = Profile(score_weights=dict.fromkeys(DEFAULT_WEIGHTS, 1))
+    found = {}
+    for name, answer in answers(scheduling_request(request, profile), nodes, profile).items():
+        assert isinstance(answer, ScoredPlacement)
+        assert answer.parts is not None
+        found[name] = {part: answer.parts[part] for part in ("node_affinity", "taints")}
+    return found
+
+
+def test_preferences_compare_the_nodes_that_fit() -> None:
+    in_zone = NodeTerm(labels=(Requirement("zone", Operator.EXISTS),))
+    two = asks(preferred_nodes=(PreferredNodeTerm(1, IN_SSD), PreferredNodeTerm(2, in_zone)))
+    soft = tuple(Taint(key, TaintEffect.PREFER_NO_SCHEDULE) for key in "ab")
+    both = replace(PLAIN, name="both", labels={"disk": "ssd", "zone": "a"}, taints=soft[:1])
+    full = replace(both, name="full", allocatable={"cpu": 100}, taints=())
+    neither = replace(PLAIN, name="neither", labels={}, taints=soft)
+    assert points(two, seen(PLAIN), seen(neither)) == {
+        "node": {"node_affinity": 100, "taints": 100},
+        "neither": {"node_affinity": 0, "taints": 0},
+    }
+    profile = Profile()
+    answered = answers(scheduling_request(two, profile), [seen(PLAIN), seen(full)], profile)
+    assert isinstance(answered["full"], Rejection)
+    assert points(two, seen(PLAIN), seen(both), seen(neither)) == {
+        "node": {"node_affinity": 33, "taints": 100},
+        "both": {"node_affinity": 100, "taints": 50},
+        "neither": {"node_affinity": 0, "taints": 0},
+    }
+
+
+def test_an_explicit_preference_outranks_the_filling_of_nodes() -> None:
+    prefers = asks(preferred_nodes=(PreferredNodeTerm(1, NodeTerm(labels=(Requirement("zone", Operator.EXISTS),))),))
+    empty = replace(PLAIN, name="empty", labels={"zone": "a"})
+    assert chosen(prefers, seen(PLAIN, 4000), seen(empty)) == "empty"
+    tainted = replace(PLAIN, taints=(Taint("a", TaintEffect.PREFER_NO_SCHEDULE),))
+    assert chosen(asks(), seen(tainted, 4000), seen(replace(PLAIN, name="empty"))) == "empty"
 
 
 def test_what_nobody_supports_is_refused_by_every_node() -> None:
     rules = Profile()
-    verdict = decide(ask_of(asks(unsupported=("resourceClaims", "x")), rules), [seen(PLAIN)], rules)
+    verdict = decide(scheduling_request(asks(unsupported=("resourceClaims", "x")), rules), [seen(PLAIN)], rules)
     assert isinstance(verdict, Unschedulable)
     assert verdict.rejections["node"].message == "koord-numa does not support: resourceClaims; x"
 
 
 def test_claims_of_unread_volumes_wait() -> None:
     rules = Profile()
-    verdict = decide(ask_of(asks(claims=("data",)), rules), [seen(PLAIN)], rules)
+    verdict = decide(scheduling_request(asks(claims=("data",)), rules), [seen(PLAIN)], rules)
     assert isinstance(verdict, Unschedulable)
     assert verdict.rejections["node"].reason is Reason.VOLUME
 

@@ -26,8 +26,15 @@ HARD_WEIGHT: Final = 1
 """What a placed pod's required affinity to the new one is worth (kube-scheduler's ``hardPodAffinityWeight``)."""
 
 
+AFFINITY_RULES: Final = Rejection(Reason.POD_AFFINITY, "node(s) didn't match pod affinity rules", resolvable=False)
+ANTI_AFFINITY_RULES: Final = Rejection(Reason.POD_AFFINITY, "node(s) didn't match pod anti-affinity rules")
+EXISTING_ANTI_AFFINITY: Final = Rejection(
+    Reason.POD_AFFINITY, "node(s) didn't satisfy existing pods anti-affinity rules"
+)
+
+
 @dataclass(frozen=True, slots=True)
-class Neighbourhood:
+class PodAffinityCounts:
     """What placed pods mean for one pending pod, per topology domain."""
 
     affine: Counter[Domain] = field(default_factory=Counter)  # pods that match all of its affinity terms
@@ -37,20 +44,25 @@ class Neighbourhood:
     first: bool = False  # nobody matches its affinity yet, and it matches its own
 
 
-def neighbourhood(request: PodRequest, placed: Iterable[tuple[Node, Pod]], namespaces: Namespaces) -> Neighbourhood:
+def pod_affinity_counts(
+    request: PodRequest, placed: Iterable[tuple[Node, Pod]], namespaces: Namespaces
+) -> PodAffinityCounts:
     """Count the placed pods that matter to this one."""
-    demands, own = request.constraints, dict(request.labels)
-    view = Neighbourhood(
-        first=bool(demands.affinity) and all(_picks(t, request.namespace, own, namespaces) for t in demands.affinity)
-    )
+    view = PodAffinityCounts(first=is_first(request, namespaces))
     for node, pod in placed:
         _count_what_we_ask(view, request, (node, pod), namespaces)
         _count_what_they_ask(view, request, (node, pod), namespaces)
     return view
 
 
+def is_first(request: PodRequest, namespaces: Namespaces) -> bool:
+    """Does the pod match its own required affinity, so that it may go anywhere while no placed pod does?"""
+    terms, own = request.constraints.affinity, dict(request.labels)
+    return bool(terms) and all(_picks(term, request.namespace, own, namespaces) for term in terms)
+
+
 def _count_what_we_ask(
-    view: Neighbourhood, request: PodRequest, placed: tuple[Node, Pod], namespaces: Namespaces
+    view: PodAffinityCounts, request: PodRequest, placed: tuple[Node, Pod], namespaces: Namespaces
 ) -> None:
     node, pod = placed
     demands, namespace, labels = request.constraints, pod.key.namespace, dict(pod.labels)
@@ -65,7 +77,7 @@ def _count_what_we_ask(
 
 
 def _count_what_they_ask(
-    view: Neighbourhood, request: PodRequest, placed: tuple[Node, Pod], namespaces: Namespaces
+    view: PodAffinityCounts, request: PodRequest, placed: tuple[Node, Pod], namespaces: Namespaces
 ) -> None:
     node, pod = placed
     own = dict(request.labels)
@@ -80,30 +92,30 @@ def _count_what_they_ask(
             _pull(view, weight, wish, node)
 
 
-def _pull(view: Neighbourhood, weight: int, wish: PodTerm, node: Node) -> None:
+def _pull(view: PodAffinityCounts, weight: int, wish: PodTerm, node: Node) -> None:
     for domain in _domains((wish,), node):
         view.pulls[domain] += weight
 
 
-def fits_pod_affinity(request: PodRequest, node: Node, view: Neighbourhood) -> Rejection | None:
+def fits_pod_affinity(request: PodRequest, node: Node, view: PodAffinityCounts) -> Rejection | None:
     """Required affinity, then the pod's own anti-affinity, then that of the pods already placed."""
     demands = request.constraints
     if not _near(request, node, view):
-        return Rejection(Reason.POD_AFFINITY, "node(s) didn't match pod affinity rules", resolvable=False)
+        return AFFINITY_RULES
     for index, term in enumerate(demands.anti_affinity):
         if any(view.repelled[index, domain] for domain in _domains((term,), node)):
-            return Rejection(Reason.POD_AFFINITY, "node(s) didn't match pod anti-affinity rules", term.topology_key)
+            return ANTI_AFFINITY_RULES
     if view.forbidden and any(view.forbidden[key, value] for key, value in node.labels.items()):
-        return Rejection(Reason.POD_AFFINITY, "node(s) didn't satisfy existing pods anti-affinity rules")
+        return EXISTING_ANTI_AFFINITY
     return None
 
 
-def pod_preference(node: Node, view: Neighbourhood) -> int:
+def pod_preference(node: Node, view: PodAffinityCounts) -> int:
     """The sum of weights that pull the pod to this node; negative when they push it away."""
     return sum(view.pulls[key, value] for key, value in node.labels.items()) if view.pulls else 0
 
 
-def _near(request: PodRequest, node: Node, view: Neighbourhood) -> bool:
+def _near(request: PodRequest, node: Node, view: PodAffinityCounts) -> bool:
     terms = request.constraints.affinity
     if not all(term.topology_key in node.labels for term in terms):
         return False

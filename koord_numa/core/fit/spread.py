@@ -7,18 +7,28 @@ As with affinity, pods are counted once per decision and nodes are checked by lo
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import floor, log
+from typing import Final
 
 from koord_numa.core.constraints import SpreadConstraint
 from koord_numa.core.fit.node_affinity import matches_node
 from koord_numa.core.fit.taints import fits_taints
 from koord_numa.core.node import Node
 from koord_numa.core.request import Pod, PodRequest
+from koord_numa.core.score.normalize import MISSING
 from koord_numa.core.selectors import selects
 from koord_numa.core.verdicts import Reason, Rejection
 
+MISSING_LABEL: Final = Rejection(
+    Reason.SPREAD,
+    "node(s) didn't match pod topology spread constraints (missing required label)",
+    resolvable=False,
+)
+SPREAD_RULES: Final = Rejection(Reason.SPREAD, "node(s) didn't match pod topology spread constraints")
+
 
 @dataclass(frozen=True, slots=True)
-class SpreadView:
+class SpreadCounts:
     """Per constraint (by its position in the request): matching pods by value of its topology label."""
 
     counts: Mapping[int, Counter[str]] = field(default_factory=dict)
@@ -31,7 +41,7 @@ class SpreadView:
         return min(domains.values(), default=0)
 
 
-def spread_view(request: PodRequest, nodes: Iterable[Node], placed: Iterable[tuple[Node, Pod]]) -> SpreadView:
+def spread_counts(request: PodRequest, nodes: Iterable[Node], placed: Iterable[tuple[Node, Pod]]) -> SpreadCounts:
     """
     Count matching pods per domain.
 
@@ -50,39 +60,41 @@ def spread_view(request: PodRequest, nodes: Iterable[Node], placed: Iterable[tup
         for index, constraint in enumerate(constraints):
             if selects(constraint.selector, labels) and _counts_here(request, node, constraint):
                 counts[index][node.labels[constraint.topology_key]] += 1
-    return SpreadView(counts)
+    return SpreadCounts(counts)
 
 
-def fits_spread(request: PodRequest, node: Node, view: SpreadView) -> Rejection | None:
+def fits_spread(request: PodRequest, node: Node, view: SpreadCounts) -> Rejection | None:
     """Would the pod keep every hard constraint's skew?"""
     for index, constraint in enumerate(request.constraints.spread):
         if not constraint.hard:
             continue
         value = node.labels.get(constraint.topology_key)
         if value is None:
-            return Rejection(
-                Reason.SPREAD,
-                "node(s) didn't match pod topology spread constraints (missing required label)",
-                f"the node has no label {constraint.topology_key}",
-                resolvable=False,
-            )
+            return MISSING_LABEL
         own = selects(constraint.selector, dict(request.labels))
         skew = view.counts[index][value] + own - view.lowest(index, constraint)
         if skew > constraint.max_skew:
-            detail = (
-                f"{constraint.topology_key}={value} would be {skew} above the lowest, {constraint.max_skew} allowed"
-            )
-            return Rejection(Reason.SPREAD, "node(s) didn't match pod topology spread constraints", detail)
+            return SPREAD_RULES
     return None
 
 
-def crowding(request: PodRequest, node: Node, view: SpreadView) -> int:
-    """How many matching pods share this node's domains, over all soft constraints: fewer is better."""
-    return sum(
-        view.counts[index][node.labels[constraint.topology_key]]
-        for index, constraint in enumerate(request.constraints.spread)
-        if not constraint.hard and constraint.topology_key in node.labels
-    )
+def crowding(request: PodRequest, node: Node, view: SpreadCounts) -> int:
+    """
+    How crowded the node's domains are with matching pods, over all soft constraints: fewer is better. ``MISSING`` where a label is missing.
+
+    As ``podtopologyspread/scoring.go`` (``Score``): counts are weighted by ``log(domains + 2)``, so that a constraint over few domains
+    weighs as much as one over many. Domains are those of all nodes that count, so that the number depends on no other node's fit.
+    """
+    crowd = 0.0
+    for index, constraint in enumerate(request.constraints.spread):
+        if constraint.hard:
+            continue
+        value = node.labels.get(constraint.topology_key)
+        if value is None:
+            return MISSING
+        counts = view.counts[index]
+        crowd += counts[value] * log(len(counts) + 2) + float(constraint.max_skew - 1)
+    return floor(crowd + 0.5)
 
 
 def _counts_here(request: PodRequest, node: Node, constraint: SpreadConstraint) -> bool:

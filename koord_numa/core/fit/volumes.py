@@ -8,12 +8,23 @@ create a volume for a chosen node is a dialogue that kube-scheduler has and we d
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Final
 
+from koord_numa.core.constraints import NodeTerm, Operator, Requirement
 from koord_numa.core.node import Node
 from koord_numa.core.request import Pod, PodRequest
 from koord_numa.core.selectors import matches_term
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+
+SUCCESSORS: Final[Mapping[str, str]] = {
+    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+}
+"""Beta labels of zones and regions, and what they are called since."""
+
+ZONE_LABELS: Final = (*SUCCESSORS.values(), *SUCCESSORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +50,51 @@ def refuse_claims(request: PodRequest, storage: Storage) -> Rejection | None:
     return None
 
 
+def volume_filters(request: PodRequest, storage: Storage) -> list[tuple[tuple[NodeTerm, ...], Rejection]]:
+    """
+    For each of the pod's bound volumes the node terms of which a node must match one, and the refusal of the others.
+
+    As ``volumebinding/binder.go`` (``checkBoundClaims``) and ``volumezone/volume_zone.go``. ``refuse_claims`` must have had no objection.
+    """
+    found: list[tuple[tuple[NodeTerm, ...], Rejection]] = []
+    for name in request.constraints.claims:
+        claim = storage.claims[request.namespace, name]
+        volume = storage.volumes.get(claim.volume) if claim.bound else None
+        if volume is None:
+            continue
+        detail = f"volume {volume.name} of claim {name}"
+        if volume.node_terms is not None:
+            why = "node(s) didn't match PersistentVolume's node affinity"
+            found.append((volume.node_terms, _refusal(why, detail)))
+        if volume.zones:
+            found.append((zone_terms(volume.zones), _refusal("node(s) had no available volume zone", detail)))
+    return found
+
+
 def fits_volumes(request: PodRequest, node: Node, storage: Storage) -> Rejection | None:
     """Can every bound volume be reached from this node? ``refuse_claims`` must have had no objection."""
-    for name in request.constraints.claims:
-        volume = storage.volumes[storage.claims[request.namespace, name].volume]
-        detail = f"volume {volume.name} of claim {name}"
-        terms = volume.node_terms
-        if terms is not None and not any(matches_term(term, node.name, node.labels) for term in terms):
-            return _refusal("node(s) didn't match PersistentVolume's node affinity", detail)
-        if not _in_zone(volume, node):
-            return _refusal("node(s) had no available volume zone", detail)
+    for terms, refusal in volume_filters(request, storage):
+        if not any(matches_term(term, node.name, node.labels) for term in terms):
+            return refusal
     return None
+
+
+@lru_cache(maxsize=4096)
+def zone_terms(zones: tuple[tuple[str, tuple[str, ...]], ...]) -> tuple[NodeTerm, ...]:
+    """
+    The nodes that are in the zone and region that a volume's labels name; a node without any zone or region label is everywhere.
+
+    A beta label of the volume is compared with the label of the same name, or with its successor on a node that has only that.
+    """
+    alternatives: list[tuple[Requirement, ...]] = [()]
+    for key, values in zones:
+        named: list[tuple[Requirement, ...]] = [(Requirement(key, Operator.IN, values),)]
+        successor = SUCCESSORS.get(key)
+        if successor is not None:
+            named.append((Requirement(key, Operator.DOES_NOT_EXIST), Requirement(successor, Operator.IN, values)))
+        alternatives = [(*former, *more) for former in alternatives for more in named]
+    nowhere = tuple(Requirement(key, Operator.DOES_NOT_EXIST) for key in ZONE_LABELS)
+    return (NodeTerm(labels=nowhere), *(NodeTerm(labels=each) for each in alternatives))
 
 
 def storage_without(storage: Storage, request: PodRequest, gone: Iterable[Pod]) -> Storage:
@@ -95,13 +140,6 @@ def _class_of(claim: PersistentVolumeClaim, storage: Storage) -> StorageClass | 
     if claim.storage_class is None:
         return next((it for _, it in sorted(storage.classes.items()) if it.default), None)
     return storage.classes.get(claim.storage_class)
-
-
-def _in_zone(volume: PersistentVolume, node: Node) -> bool:
-    """A node without any of the volume's zone labels is in none of them; as upstream, one without zone labels is in all."""
-    if not any(label in node.labels for label, _ in volume.zones):
-        return True
-    return all(node.labels.get(label) in values for label, values in volume.zones)
 
 
 def _absent(name: str) -> Rejection:

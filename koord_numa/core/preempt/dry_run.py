@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.constraints import HostPort
-from koord_numa.core.decide import Profile, SchedulingRequest, ScoredPlacement, evaluate, refuse_everywhere
 from koord_numa.core.fit.pod_affinity import Namespaces
 from koord_numa.core.kubelet.unreported_pods import shown_where_foreseen
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
@@ -18,6 +17,8 @@ from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.numa_release import Place, credited, locate
 from koord_numa.core.preempt.without_pods import ask_without
+from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere
+from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.verdicts import Placement, Rejection
 
 

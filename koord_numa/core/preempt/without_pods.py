@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from koord_numa.core.decide import SchedulingRequest
-from koord_numa.core.fit.pod_affinity import Namespaces, Neighbourhood, neighbourhood
-from koord_numa.core.fit.spread import SpreadView, spread_view
+from koord_numa.core.fit.pod_affinity import Namespaces, PodAffinityCounts, pod_affinity_counts
+from koord_numa.core.fit.spread import SpreadCounts, spread_counts
 from koord_numa.core.fit.volumes import storage_without
 from koord_numa.core.node import Node
 from koord_numa.core.request import Pod
+from koord_numa.core.scheduling.request import SchedulingRequest
 
 
 def ask_without(ask: SchedulingRequest, node: Node, gone: Sequence[Pod], namespaces: Namespaces) -> SchedulingRequest:
@@ -19,15 +19,15 @@ def ask_without(ask: SchedulingRequest, node: Node, gone: Sequence[Pod], namespa
         return ask
     here = [(node, pod) for pod in gone]
     if near is not None:
-        near = _fewer(near, neighbourhood(ask.request, here, namespaces))
+        near = _fewer(near, pod_affinity_counts(ask.request, here, namespaces))
     if even is not None:
-        even = _less_crowded(even, spread_view(ask.request, (), here))
+        even = _less_crowded(even, spread_counts(ask.request, (), here))
     if storage is not None:
         storage = storage_without(storage, ask.request, gone)
     return replace(ask, neighbours=near, spread=even, storage=storage)
 
 
-def _fewer(view: Neighbourhood, part: Neighbourhood) -> Neighbourhood:
+def _fewer(view: PodAffinityCounts, part: PodAffinityCounts) -> PodAffinityCounts:
     # A difference of Counters drops what is zero; a domain without pods must not look like one with pods.
     return replace(
         view,
@@ -37,11 +37,11 @@ def _fewer(view: Neighbourhood, part: Neighbourhood) -> Neighbourhood:
     )
 
 
-def _less_crowded(view: SpreadView, part: SpreadView) -> SpreadView:
+def _less_crowded(view: SpreadCounts, part: SpreadCounts) -> SpreadCounts:
     """A domain stays a domain, even when nobody is left in it."""
     counts = {}
     for index, counted in view.counts.items():
         left = Counter(counted)
         left.subtract(part.counts[index])
         counts[index] = left
-    return SpreadView(counts)
+    return SpreadCounts(counts)

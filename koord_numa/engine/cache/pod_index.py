@@ -7,6 +7,7 @@ Nearly all pending pods are picked by none of these terms; only the others have 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from koord_numa.core.constraints import Constraints, PodTerm
 from koord_numa.core.node import Node
@@ -15,6 +16,21 @@ from koord_numa.core.selectors import Labels, selects
 from koord_numa.engine.cache.node_info import NodeInfo
 
 Place = tuple[NodeInfo, Pod]
+
+
+class PodListener(Protocol):
+    """Hears of every pod that is counted, and of labels of namespaces."""
+
+    namespaces: Mapping[str, Labels]
+
+    def add(self, node: str, pod: Pod) -> None:
+        """A pod is counted on a node, or counted anew."""
+
+    def remove(self, uid: str) -> None:
+        """A pod is not counted any more; one that never was is no error."""
+
+    def namespaces_changed(self) -> None:
+        """Labels of namespaces changed."""
 
 
 @dataclass(slots=True)
@@ -31,12 +47,22 @@ class PodIndex:
     _with_terms: dict[str, Place] = field(default_factory=dict)
     _terms: Counter[PodTerm] = field(default_factory=Counter)
     _claims: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _listener: PodListener | None = field(default=None, compare=False)
+
+    def feed(self, listener: PodListener) -> None:
+        """Tell of every pod from now on, and of all that are counted already."""
+        listener.namespaces = self.namespaces
+        for record, pod in self._places.values():
+            listener.add(record.name, pod)
+        self._listener = listener
 
     def add(self, record: NodeInfo, pod: Pod) -> None:
         """A pod is counted, or counted anew."""
         uid, place = pod.key.uid, (record, pod)
+        if self._listener is not None:
+            self._listener.add(record.name, pod)
         if uid in self._places:
-            self.remove(uid)
+            self._remove(uid)
         self._places[uid] = place
         self._by_namespace.setdefault(pod.key.namespace, {})[uid] = place
         demands = pod.request.constraints
@@ -48,6 +74,11 @@ class PodIndex:
 
     def remove(self, uid: str) -> None:
         """The pod is not counted any more."""
+        if self._listener is not None:
+            self._listener.remove(uid)
+        self._remove(uid)
+
+    def _remove(self, uid: str) -> None:
         place = self._places.pop(uid, None)
         if place is None:
             return
@@ -73,6 +104,8 @@ class PodIndex:
             self.namespaces[name] = labels
         if any(term.namespace_selector is not None for term in self._terms):
             self.epoch += 1
+        if self._listener is not None:
+            self._listener.namespaces_changed()
         return True
 
     def pickers(self, pod: Pod) -> frozenset[PodTerm]:

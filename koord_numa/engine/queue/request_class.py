@@ -8,6 +8,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
+from koord_numa.core.constraints import PodTerm
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import Pod, PodRequest
 from koord_numa.core.resources import CPU, ResourceList
@@ -24,7 +25,7 @@ class RequestClass:
     profile: ProfileSettings
     request: PodRequest
     amounts: ResourceList
-    picked: bool = False  # terms of placed pods pick pods of this class, so its labels matter
+    pickers: frozenset[PodTerm] = frozenset()  # terms of placed pods that pick pods of this class
 
     @property
     def priority(self) -> int:
@@ -57,6 +58,6 @@ class RequestClasses:
         if known is None:
             self._count += 1
             request = replace(pod.request, labels=pod.labels) if pickers else pod.request
-            known = RequestClass(self._count, key, profile, request, effective_requests(request), bool(pickers))
+            known = RequestClass(self._count, key, profile, request, effective_requests(request), pickers)
             self._known[key] = known
         return known

@@ -1,15 +1,19 @@
 """
 Which node is best for one request class, remembered from decision to decision: only what changed is looked at again.
 
-Theory: every row has a key, ``score * SPACE + (SPACE - number of the name)``, so that one maximum answers "best score, then
-first name". A key is a bound, taken from a sweep, until it is the largest; then the node is evaluated and its key becomes exact,
-or negative, which means no. When the largest key is exact, no other node can be better. Finding it among 50,000 keys takes some
-microseconds.
+Theory. Every row of the node table has a key, ``score * SPACE + rank``, where the rank is larger the earlier the name comes: one maximum
+answers "best score, then first name". A key is first an upper bound, taken from ``ScoreBounds``; it becomes exact when the row is
+evaluated, or ``NO``. When the largest key is exact, no other row can be better. Finding it among 50,000 keys takes some microseconds.
 
-The best node for a pod that cares for other pods or for volumes: everything is looked at anew, but few nodes are asked everything.
+Preferences compare the nodes that fit, so what they add depends on the lowest and the highest raw score among those. Whether a row fits is
+only sure when it has been evaluated; therefore a row that fits is found at each extreme first (its *witness*), and only then are the raw
+scores normalized and added to the keys. Filters that depend on pods elsewhere take rows out before that.
 
-A sweep bounds what each node can be worth by itself; what other pods add is exact and cheap. Nodes are then asked from the
-highest bound down, until none of the rest can be better.
+Example. Keys (scores) 90?, 80!, 70? where ``!`` is exact; matching pods around them 0, 2, 4 under preferred anti-affinity. Row 0 and row
+2 are the extremes and are evaluated; row 0 turns out not to fit, so the extremes are 2 and 4: rows 1 and 2 earn 100 and 0 points, and row
+1 wins.
+
+Array shapes: every array has one element per row of the table (its capacity), if it is not said to be about some rows only.
 """
 
 from collections.abc import Callable
@@ -17,19 +21,15 @@ from typing import Final
 
 import numpy as np
 
-from koord_numa.core.decide import (
-    Profile,
-    SchedulingRequest,
-    ScoredPlacement,
-    evaluate,
-    fits_around,
-    refuse_everywhere,
-    score_around,
-)
+from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate_alone
+from koord_numa.core.scheduling.request import Profile, SchedulingRequest
+from koord_numa.core.score.normalize import MISSING
 from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
+from koord_numa.engine.ranking.cluster_filters import ClusterFilters
 from koord_numa.engine.ranking.name_order import SPACE
 from koord_numa.engine.ranking.node_table import NodeTable
-from koord_numa.engine.ranking.numa_table import Ints
+from koord_numa.engine.ranking.numa_table import Bools, Ints
+from koord_numa.engine.ranking.preference_rows import PreferenceRows
 from koord_numa.engine.ranking.rejections import RejectionTable
 from koord_numa.engine.ranking.score_bounds import NO, ScoreBounds
 
@@ -50,8 +50,17 @@ def no_bars(_node: str) -> Rejection | None:
 class NodeRanking:
     """The nodes as one request class sees them."""
 
-    def __init__(self, ask: SchedulingRequest, rules: Profile, columns: NodeTable, bars: Bars = no_bars) -> None:
+    def __init__(
+        self,
+        ask: SchedulingRequest,
+        rules: Profile,
+        columns: NodeTable,
+        bars: Bars = no_bars,
+        cluster: ClusterFilters | None = None,
+    ) -> None:
         self._ask = ask
+        self._cluster = cluster
+        self._preferences = PreferenceRows(ask, rules, columns, cluster)
         self._rules = rules
         self._columns = columns
         self._bars = bars
@@ -59,21 +68,75 @@ class NodeRanking:
         self._position: int | None = None
         self._epoch = -1
         self._keys: Ints = np.zeros(0, dtype=np.int64)
+        self._exact: Bools = np.zeros(0, dtype=np.bool_)  # rows in ``_fits``
         self._fits: dict[int, Placement] = {}  # rows whose key is exact
         self._refusals = RejectionTable()
         self._told: dict[str, Rejection] = {}
         self._told_rows: dict[int, str] = {}  # whose refusal was told of a row
         self._told_at: int | None = None  # the position of the journal then
+        self._untold: set[int] = set()
 
-    def choose(self) -> Placement | Unschedulable:
-        """The placement on the best node as things are now, or why there is none."""
+    def choose(self) -> Placement | None:
+        """The placement on the best node as things are now; ``None`` when no node takes the pod (``explain`` tells why)."""
         self._catch_up()
-        while self._keys[row := int(self._keys.argmax())] >= 0:
+        blocked = None if self._cluster is None else self._cluster.blocked()
+        raws = self._preferences.raws()
+        if blocked is None and not raws:
+            return self._best(self._keys)
+        keys = self._keys.copy()
+        if blocked is not None:
+            keys[blocked] = NO
+        for _, _, raw in raws:
+            self._find_witnesses(keys, raw)
+        rows = np.flatnonzero(keys >= 0)
+        for preference, weight, raw in raws:
+            keys[rows] += (weight * preference.normalize(raw[rows])) * STEP
+        return self._best(keys)
+
+    def _best(self, keys: Ints) -> Placement | None:
+        """The placement at the largest of the keys, which are changed where rows have to be evaluated first."""
+        while keys[row := int(keys.argmax())] >= 0:
             known = self._fits.get(row)
             if known is not None:
                 return known
+            bound = self._keys[row]
             self._evaluate(row)
-        return Unschedulable(self._explain())
+            if keys is not self._keys:
+                keys[row] = NO if self._keys[row] < 0 else keys[row] - bound + self._keys[row]
+        return None
+
+    def _find_witnesses(self, keys: Ints, raw: Ints) -> None:
+        """Evaluate rows until one that fits is known at the lowest and at the highest raw score. Rows that do not fit lose their key."""
+        while True:
+            rows = np.flatnonzero((keys >= 0) & (raw != MISSING))
+            if not len(rows):
+                return
+            values = raw[rows]
+            lowest, highest = values.min(), values.max()
+            exact = self._exact[rows]
+            unsure = [
+                int(rows[int((values == extreme).argmax())])
+                for extreme in {int(lowest), int(highest)}
+                if lowest != highest and not (exact & (values == extreme)).any()
+            ]
+            if not unsure:
+                return
+            for row in unsure:
+                before = self._keys[row]
+                self._evaluate(row)
+                keys[row] = NO if self._keys[row] < 0 else keys[row] - before + self._keys[row]
+
+    def explain(self) -> Unschedulable:
+        """Every node's refusal in the state of the last ``choose``, which found none."""
+        told = self._explain()
+        if self._cluster is None:
+            return Unschedulable(told)
+        for refused, rejection in self._cluster.refusals():
+            for row in np.flatnonzero(refused[: len(self._columns)]).tolist():
+                record = self._columns.records[row]
+                if record is not None and record.node is not None:
+                    told.setdefault(record.name, rejection)
+        return Unschedulable(told)
 
     def _catch_up(self) -> None:
         columns = self._columns
@@ -90,6 +153,7 @@ class NodeRanking:
         self._refusals.forget(changed)
         for row in self._fits.keys() & rows:
             del self._fits[row]
+        self._exact[changed] = False
         if len(rows) <= FEW:
             for row in rows:
                 self._evaluate(row)
@@ -99,9 +163,11 @@ class NodeRanking:
     def _start_over(self) -> None:
         self._epoch = self._columns.order.epoch
         self._keys = np.full(0, NO, dtype=np.int64)
+        self._exact = np.zeros(0, dtype=np.bool_)
         self._fits.clear()
         self._fit_size()
         self._refusals.clear()
+        self._untold.clear()
         self._told_at = None
         self._bound(np.arange(len(self._columns), dtype=np.int64))
 
@@ -110,6 +176,7 @@ class NodeRanking:
         missing = len(self._columns.kinds) - len(self._keys)
         if missing > 0:
             self._keys = np.concatenate([self._keys, np.full(missing, NO, dtype=np.int64)])
+            self._exact = np.concatenate([self._exact, np.zeros(missing, dtype=np.bool_)])
             self._refusals.resize(len(self._keys))
 
     def _bound(self, rows: Ints) -> None:
@@ -123,9 +190,10 @@ class NodeRanking:
         if candidate is None:
             self._keys[row] = NO
             return
-        answer = self._bars(candidate.node.name) or evaluate(self._ask, candidate, self._rules)
+        answer = self._bars(candidate.node.name) or evaluate_alone(self._ask, candidate, self._rules)
         if isinstance(answer, ScoredPlacement):
             self._fits[row] = answer.placement
+            self._exact[row] = True
             self._keys[row] = answer.score * SPACE + int(self._columns.ranks[row])
         else:
             self._refusals.add(row, answer)
@@ -134,7 +202,8 @@ class NodeRanking:
     def _explain(self) -> dict[str, Rejection]:
         """Every node's refusal; only nodes that changed since the last time are asked."""
         changed = None if self._told_at is None else self._columns.rows_since(self._told_at)
-        rows = range(len(self._columns)) if changed is None else changed
+        rows = range(len(self._columns)) if changed is None else sorted({*changed, *self._untold})
+        self._untold.clear()
         self._told_at = self._columns.position
         for row in rows:
             former = self._told_rows.pop(row, None)
@@ -144,6 +213,9 @@ class NodeRanking:
             record = self._columns.records[row]
             if record is None or record.node is None:
                 continue
+            if self._keys[row] >= 0:
+                self._untold.add(row)  # it is refused for what is on other nodes, which is not remembered
+                continue
             if self._refusals.get(row) is None:
                 self._evaluate(row)
             refusal = self._refusals.get(row)
@@ -151,33 +223,3 @@ class NodeRanking:
                 self._told_rows[row] = record.name
                 self._told[record.name] = refusal
         return dict(self._told)
-
-
-def best_around(ask: SchedulingRequest, rules: Profile, columns: NodeTable, bars: Bars) -> Placement | None:
-    """What ``core.decide.decide`` would choose among all nodes that nothing bars; ``None`` when it would choose none."""
-    if refuse_everywhere(ask) is not None:
-        return None
-    best: tuple[int, str] | None = None
-    chosen: Placement | None = None
-    for bound, name, row in _promising(ask, rules, columns):
-        if best is not None and best <= (bound, name):
-            break
-        candidate = columns.candidate(row)
-        if candidate is None or bars(name) is not None:
-            continue
-        answer = evaluate(ask, candidate, rules)
-        if isinstance(answer, ScoredPlacement) and (best is None or (-answer.score, name) < best):
-            best, chosen = (-answer.score, name), answer.placement
-    return chosen
-
-
-def _promising(ask: SchedulingRequest, rules: Profile, columns: NodeTable) -> list[tuple[int, str, int]]:
-    """Rows that may take the pod, by the most they can be worth and then by name: negated bound, name, row."""
-    columns.refresh()
-    bounds = ScoreBounds(ask, rules, columns).bounds(np.arange(len(columns), dtype=np.int64))
-    found: list[tuple[int, str, int]] = []
-    for row in np.flatnonzero(bounds > NO).tolist():
-        record = columns.records[row]
-        if record is not None and record.node is not None and fits_around(ask, record.node) is None:
-            found.append((-int(bounds[row]) - score_around(ask, record.node, rules), record.name, row))
-    return sorted(found)

@@ -4,7 +4,7 @@ The numbers of all nodes in NumPy columns, a row a node, so that thousands of no
 Rows are brought up to date just before they are read. Columns repeat what the records say; they are never the truth themselves.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Final
 
 import numpy as np
@@ -14,9 +14,11 @@ from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.resources import CPU, MEMORY, PODS, ResourceList
 from koord_numa.core.verdicts import Rejection
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.ranking.label_columns import LabelColumns
 from koord_numa.engine.ranking.name_order import SPACE, NameOrder
 from koord_numa.engine.ranking.node_class import NodeClass
 from koord_numa.engine.ranking.numa_table import UNLIMITED, Ints, NumaTable, longer
+from koord_numa.engine.ranking.pod_counts import PodCounts
 
 FIRST_ROWS: Final = 64
 FIRST_RESOURCES: Final = (PODS, CPU, MEMORY)
@@ -48,6 +50,8 @@ class NodeTable:
         self.held: Ints = np.zeros((len(FIRST_RESOURCES), FIRST_ROWS), dtype=np.int64)
         self.zones = NumaTable(FIRST_ROWS)
         self.ranks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by name: the larger the earlier, less than ``SPACE``
+        self.labels = LabelColumns(FIRST_ROWS, self._nodes)
+        self.pods = PodCounts(self.row_of.get, FIRST_ROWS)
         self._kind_numbers: dict[Hashable, int] = {NO_NODE.key: 0}
         self._objects: list[
             tuple[Node, NodeResourceTopology | None] | None
@@ -124,12 +128,15 @@ class NodeTable:
                 self._grow()
         self.row_of[record.name] = row
         self.order.add(record.name)
+        self.pods.occupy(record.name, row)
         return row
 
     def _vacate(self, row: int, name: str) -> None:
         del self.row_of[name]
         self.records[row] = self._objects[row] = None
         self.order.discard(name)
+        self.pods.vacate(row)
+        self.labels.write(row, None)
         self._vacant.append(row)
         self._stale.add(row)
         self.journal.append(row)
@@ -139,6 +146,14 @@ class NodeTable:
         for attribute in ("kinds", "ranks", "offered", "held"):
             setattr(self, attribute, longer(getattr(self, attribute), size))
         self.zones.grow(size)
+        self.labels.grow(size)
+        self.pods.grow(size)
+
+    def _nodes(self) -> Iterator[tuple[int, Node]]:
+        """Every row that has a node, with it."""
+        for row, record in enumerate(self.records):
+            if record is not None and record.node is not None:
+                yield row, record.node
 
     def _refresh(self, row: int) -> None:
         record = self.records[row]
@@ -147,6 +162,8 @@ class NodeTable:
             return
         node, written = record.node, self._objects[row]
         if written is None or written[0] is not node or written[1] is not record.published:
+            if written is None or written[0].labels != node.labels:
+                self.labels.write(row, node)
             self._objects[row] = (node, record.published)
             self.kinds[row] = self._kind(NodeClass.of(record, node))
             self.ranks[row] = SPACE - self.order.number(record.name)

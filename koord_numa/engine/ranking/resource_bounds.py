@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_numa.core.decide import Profile, SchedulingRequest
 from koord_numa.core.resources import PODS
+from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.score.device_reserve import is_device
 from koord_numa.core.score.node_resources import ALWAYS_SCORED, MAX_SCORE
 from koord_numa.core.vocabulary import ScoringType

@@ -11,11 +11,13 @@ from typing import Final, Self
 import numpy as np
 
 from koord_numa.core.allocation.demand import CpuUse
-from koord_numa.core.decide import Profile, SchedulingRequest, fits_objects, score_node_affinity, score_taints
 from koord_numa.core.kubelet.aggregates import pod_demand
 from koord_numa.core.kubelet.unsupported_policies import refuse_promises
 from koord_numa.core.node import Node
 from koord_numa.core.resources import CPU, MILLI, ResourceList
+from koord_numa.core.scheduling.evaluate import fits_node_object
+from koord_numa.core.scheduling.request import Profile, SchedulingRequest
+from koord_numa.core.scheduling.scorers import SCORERS, weight_of
 from koord_numa.core.score.composite import NUMA_STEP
 from koord_numa.core.score.node_resources import MAX_SCORE
 from koord_numa.core.verdicts import Rejection
@@ -109,9 +111,8 @@ class ScoreBounds:
         self._rules = rules
         self._columns = columns
         demands = ask.request.constraints
-        self._by_labels = bool(
-            demands.node_name or demands.node_selector or demands.node_terms is not None or demands.preferred_nodes
-        )
+        self._by_labels = bool(demands.node_name or demands.node_selector or demands.node_terms is not None)
+        self._weights = {row.name: weight_of(row, rules) for row in SCORERS}
         self._alignment = RequestAlignment.of(ask, rules)
         self._ledger = ResourceBounds(ask, rules, columns)
         self._judgement = self._judge()
@@ -119,13 +120,13 @@ class ScoreBounds:
 
     def bounds(self, rows: Ints) -> Ints:
         """An upper bound of the score of each of these rows, or ``NO``. The columns must be up to date."""
-        columns, parts, judged = self._columns, self._rules.parts, self._up_to_date()
+        columns, judged = self._columns, self._up_to_date()
         kinds, sums = columns.kinds.take(rows), self._ledger.sums(rows)
         fewest = columns.zones.fewest(rows, judged.wanted.take(kinds, axis=1))
         objects = self._row_by_row(rows) if self._by_labels else judged.objects.take(kinds)
         bound = objects + judged.points[kinds, fewest]
-        bound += parts.resources * sums.filling
-        bound += parts.devices * sums.sparing
+        bound += self._weights["resources"] * sums.filling
+        bound += self._weights["devices"] * sums.sparing
         np.copyto(bound, NO, where=~sums.fits | (bound < 0))
         return bound
 
@@ -155,7 +156,7 @@ class ScoreBounds:
             return [NEVER] * counts
         if self._alignment.splits_cores_of(kind):
             return [NEVER] * counts
-        weight, one = self._rules.parts.numa, self._alignment.needs_one_on(kind)
+        weight, one = self._weights["numa"], self._alignment.needs_one_on(kind)
         points = []
         for fewest in range(counts):
             score = max(0, MAX_SCORE + NUMA_STEP - NUMA_STEP * fewest) if self._alignment.may_be_on(kind) else 0
@@ -177,7 +178,4 @@ class ScoreBounds:
         return known[1]
 
     def _of(self, node: Node) -> int:
-        request, parts = self._ask.request, self._rules.parts
-        if fits_objects(request, node) is not None:
-            return NEVER
-        return parts.node_affinity * score_node_affinity(request, node) + parts.taints * score_taints(request, node)
+        return 0 if fits_node_object(self._ask, node) is None else NEVER

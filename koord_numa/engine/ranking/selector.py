@@ -10,27 +10,22 @@ from dataclasses import dataclass, replace
 from cachetools import LRUCache
 
 from koord_numa.core.allocate import AllocateOptions, NumaScoring, WithoutTopology
-from koord_numa.core.decide import (
-    Profile,
-    SchedulingRequest,
-    ScoreWeights,
-    ask_of,
-    decide,
-    depends_on_other_pods,
-    evaluate,
-    refuse_everywhere,
-)
-from koord_numa.core.fit.pod_affinity import neighbourhood
-from koord_numa.core.fit.spread import spread_view
-from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.fit.pod_affinity import pod_affinity_counts
+from koord_numa.core.fit.spread import spread_counts
+from koord_numa.core.fit.volumes import Storage
 from koord_numa.core.request import Pod
+from koord_numa.core.scheduling.decide import answers
+from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere
+from koord_numa.core.scheduling.request import Profile, SchedulingRequest, depends_on_other_pods, scheduling_request
+from koord_numa.core.scheduling.scorers import PREFERENCES, SCORERS
 from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.core.vocabulary import NumaAllocateStrategy, ScoringType
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.listers import VolumeLister
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.request_class import RequestClass
-from koord_numa.engine.ranking.node_ranking import NodeRanking, best_around
+from koord_numa.engine.ranking.cluster_filters import ClusterFilters
+from koord_numa.engine.ranking.node_ranking import NodeRanking
 from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.ports import Clock
 from koord_numa.settings import NodesWithoutTopology, ProfileSettings, ScoringStrategy
@@ -57,20 +52,53 @@ class NodeSelection:
         self._rankings: LRUCache[RequestClass, NodeRanking] = LRUCache(maxsize=limits.remembered_classes)
         self._rules: dict[str, Profile] = {}
         self.storage = storage
+        state.index.feed(columns.pods)
 
     def decide(self, klass: RequestClass) -> Placement | Unschedulable:
         """The best place for a pod of this class in the state of this moment, or every node's refusal."""
-        if _looks_around(klass):
-            return self._look_around(klass)
-        try:
-            ranking = self._rankings[klass]
-        except KeyError:
-            ask = self._ask(klass)
-            if refusal := refuse_everywhere(ask):
-                return Unschedulable(dict.fromkeys(sorted(self._columns.row_of), refusal))
-            ranking = NodeRanking(ask, self.rules_of(klass), self._columns, self.bars_of(klass))
+        found = self.choose(klass)
+        return self.explain(klass) if found is None else found
+
+    def choose(self, klass: RequestClass) -> Placement | None:
+        """The best place for a pod of this class in the state of this moment; ``None`` when no node takes it."""
+        if self._refusal(klass) is not None:
+            return None
+        return self._ranking(klass).choose()
+
+    def explain(self, klass: RequestClass) -> Unschedulable:
+        """Why no node takes a pod of this class, node by node. Asked after ``choose`` found none, in the same state."""
+        if refusal := self._refusal(klass):
+            return Unschedulable(dict.fromkeys(sorted(self._columns.row_of), refusal))
+        return self._ranking(klass).explain()
+
+    def answers(self, klass: RequestClass, pod: Pod) -> dict[str, ScoredPlacement | Rejection]:
+        """What every node says to one pod, with complete scores. Nothing is remembered; costs what asking every node costs."""
+        found = sorted(self._state.nodes.items())
+        seen = [it for _, record in found if (it := record.candidate_for(pod)) is not None]
+        bars = self.bars_of(klass)
+        barred = [replace(it, barred=bar) if (bar := bars(it.node.name)) else it for it in seen]
+        return answers(self.ask_now(klass), barred, self.rules_of(klass))
+
+    def _refusal(self, klass: RequestClass) -> Rejection | None:
+        """What stands against the class on every node."""
+        ask = self._ask(klass)
+        if klass.request.constraints.claims:
+            ask = replace(ask, storage=self._storage_now())
+        return refuse_everywhere(ask)
+
+    def _ranking(self, klass: RequestClass) -> NodeRanking:
+        ranking = self._rankings.get(klass)
+        if ranking is None:
+            cluster = None
+            if _looks_around(klass):
+                cluster = ClusterFilters(klass.request, klass.pickers, self._columns, self._storage_now)
+            ask, bars = self._ask(klass), self.bars_of(klass)
+            ranking = NodeRanking(ask, self.rules_of(klass), self._columns, bars, cluster)
             self._rankings[klass] = ranking
-        return ranking.choose()
+        return ranking
+
+    def _storage_now(self) -> Storage:
+        return self.storage.seen(self._state.index.claims())
 
     def try_node(self, klass: RequestClass, node: str, pod: Pod | None = None) -> Placement | Rejection | None:
         """
@@ -97,29 +125,17 @@ class NodeSelection:
         nodes = [record.node for record in self._state.nodes.values() if record.node is not None]
         return replace(
             self._ask(klass),
-            neighbours=neighbourhood(request, placed, index.namespaces),
-            spread=spread_view(request, nodes, placed) if request.constraints.spread else None,
-            storage=self.storage.seen(index.claims()) if request.constraints.claims else None,
+            neighbours=pod_affinity_counts(request, placed, index.namespaces),
+            spread=spread_counts(request, nodes, placed) if request.constraints.spread else None,
+            storage=self._storage_now() if request.constraints.claims else None,
         )
-
-    def _look_around(self, klass: RequestClass) -> Placement | Unschedulable:
-        ask, rules = self.ask_now(klass), self.rules_of(klass)
-        found = best_around(ask, rules, self._columns, self.bars_of(klass))
-        return decide(ask, self._candidates(klass), rules) if found is None else found
-
-    def _candidates(self, klass: RequestClass) -> list[NodeSnapshot]:
-        bars = self.bars_of(klass)
-        found = [record.candidate() for record in self._state.nodes.values()]
-        return [
-            replace(seen, barred=bar) if (bar := bars(seen.node.name)) else seen for seen in found if seen is not None
-        ]
 
     def bars_of(self, klass: RequestClass) -> "Bars":
         """Which nodes are barred for this class alone."""
         return Bars(self._cooling, self._clock, klass)
 
     def _ask(self, klass: RequestClass) -> SchedulingRequest:
-        return ask_of(klass.request, self.rules_of(klass))
+        return scheduling_request(klass.request, self.rules_of(klass))
 
     def rules_of(self, klass: RequestClass) -> Profile:
         """The rules of the scheduler name that the class asks for."""
@@ -131,7 +147,7 @@ class NodeSelection:
 
 def _looks_around(klass: RequestClass) -> bool:
     """Does a node's answer depend on more than the node? Then nothing is remembered of it."""
-    return klass.picked or depends_on_other_pods(klass.request)
+    return bool(klass.pickers) or depends_on_other_pods(klass.request)
 
 
 class Bars:
@@ -162,15 +178,7 @@ def rules_of(profile: ProfileSettings) -> Profile:
         node_scoring=profile.node_scoring,
         scoring=profile.scoring_strategy.type,
         weights=_weights(profile.scoring_strategy),
-        parts=ScoreWeights(
-            resources=weights.resources,
-            devices=weights.devices,
-            numa=weights.numa,
-            node_affinity=weights.node_affinity,
-            taints=weights.taints,
-            pod_affinity=weights.pod_affinity,
-            spread=weights.spread,
-        ),
+        score_weights={row.name: getattr(weights, row.name) for row in (*SCORERS, *PREFERENCES)},
     )
 
 

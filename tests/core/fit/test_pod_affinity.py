@@ -3,7 +3,7 @@
 import pytest
 
 from koord_numa.core.constraints import Constraints, LabelSelector, PodTerm, PreferredPodTerm
-from koord_numa.core.fit.pod_affinity import fits_pod_affinity, neighbourhood, pod_preference
+from koord_numa.core.fit.pod_affinity import fits_pod_affinity, pod_affinity_counts, pod_preference
 from koord_numa.core.request import PodRequest
 from tests.core.fit.builders import asks, label, near, node, placed
 
@@ -40,7 +40,7 @@ RIVAL = Constraints(anti_affinity=(near("zone", app="web"),))
     ],
 )
 def test_required(request_: PodRequest, there: list[tuple[object, object]], where: str) -> None:
-    view = neighbourhood(request_, there, {})  # type: ignore[arg-type]  # rows are built by ``placed``
+    view = pod_affinity_counts(request_, there, {})  # type: ignore[arg-type]  # rows are built by ``placed``
     assert [n.name for n in NODES if fits_pod_affinity(request_, n, view) is None] == where.split()
 
 
@@ -48,8 +48,10 @@ def test_namespaces_by_selector() -> None:
     term = PodTerm("zone", LabelSelector(), (), LabelSelector((label("team", "blue"),)))
     request = asks(Constraints(anti_affinity=(term,)))
     there = [placed("w", A1, app="web")]
-    assert fits_pod_affinity(request, A2, neighbourhood(request, there, {"default": {"team": "blue"}})) is not None
-    assert fits_pod_affinity(request, A2, neighbourhood(request, there, {"default": {"team": "red"}})) is None
+    assert (
+        fits_pod_affinity(request, A2, pod_affinity_counts(request, there, {"default": {"team": "blue"}})) is not None
+    )
+    assert fits_pod_affinity(request, A2, pod_affinity_counts(request, there, {"default": {"team": "red"}})) is None
 
 
 def test_preferences_pull_and_push_in_both_directions() -> None:
@@ -61,12 +63,12 @@ def test_preferences_pull_and_push_in_both_directions() -> None:
         app="api",
     )
     fan = Constraints(preferred_affinity=(PreferredPodTerm(2, near("zone", app="api")),))
-    view = neighbourhood(request, [placed("w", A1, app="web"), placed("f", B1, fan)], {})
+    view = pod_affinity_counts(request, [placed("w", A1, app="web"), placed("f", B1, fan)], {})
     assert [pod_preference(n, view) for n in NODES] == [7, 10, 2]
 
 
 def test_who_needs_such_pods_nearby_pulls_them_a_little() -> None:
     follower = Constraints(affinity=(near("zone", app="api"),))
-    view = neighbourhood(asks(Constraints(), app="api"), [placed("f", A1, follower), placed("g", B1)], {})
+    view = pod_affinity_counts(asks(Constraints(), app="api"), [placed("f", A1, follower), placed("g", B1)], {})
     assert [pod_preference(n, view) for n in NODES] == [1, 1, 0]
     assert fits_pod_affinity(asks(Constraints(), app="api"), B1, view) is None

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from koord_numa.core.constraints import Constraints, LabelSelector, SpreadConstraint, TaintEffect
-from koord_numa.core.fit.spread import crowding, fits_spread, spread_view
+from koord_numa.core.fit.spread import crowding, fits_spread, spread_counts
 from koord_numa.core.node import Taint
+from koord_numa.core.score.normalize import MISSING
 from tests.core.fit.builders import asks, label, node, placed
 
 A1, A2, B1, C1 = node("a1", zone="a"), node("a2", zone="a"), node("b1", zone="b"), node("c1", zone="c")
@@ -31,7 +32,7 @@ THERE = [placed("1", A1, app="web"), placed("2", A2, app="web"), placed("3", B1,
 )
 def test_skew(constraint: SpreadConstraint, there: list[tuple[object, object]], where: str) -> None:
     request = asks(Constraints(spread=(constraint,)), app="web")
-    view = spread_view(request, NODES, there)  # type: ignore[arg-type]  # rows are built by ``placed``
+    view = spread_counts(request, NODES, there)  # type: ignore[arg-type]  # rows are built by ``placed``
     assert [n.name for n in NODES if fits_spread(request, n, view) is None] == where.split()
 
 
@@ -39,7 +40,7 @@ def test_nodes_that_the_pod_cannot_use_are_no_domains() -> None:
     request = asks(Constraints(spread=(EVEN,), node_selector=(("disk", "ssd"),)), app="web")
     usable = tuple(replace(n, labels={**n.labels, "disk": "ssd"}) for n in (A1, B1))
     there = [placed("1", usable[0], app="web")]
-    view = spread_view(request, (*usable, C1), there)
+    view = spread_counts(request, (*usable, C1), there)
     assert [n.name for n in usable if fits_spread(request, n, view) is None] == ["b1"]
     assert view.counts[0] == {"a": 1, "b": 0}
 
@@ -48,8 +49,8 @@ def test_tainted_nodes_count_unless_the_constraint_honours_taints() -> None:
     tainted = replace(C1, taints=(Taint("x", TaintEffect.NO_SCHEDULE),))
     ignoring = asks(Constraints(spread=(EVEN,)), app="web")
     honouring = asks(Constraints(spread=(replace(EVEN, honor_taints=True),)), app="web")
-    assert set(spread_view(ignoring, (A1, tainted), []).counts[0]) == {"a", "c"}
-    assert set(spread_view(honouring, (A1, tainted), []).counts[0]) == {"a"}
+    assert set(spread_counts(ignoring, (A1, tainted), []).counts[0]) == {"a", "c"}
+    assert set(spread_counts(honouring, (A1, tainted), []).counts[0]) == {"a"}
 
 
 def test_terminating_pods_and_other_namespaces_do_not_count() -> None:
@@ -57,10 +58,19 @@ def test_terminating_pods_and_other_namespaces_do_not_count() -> None:
     on, pod = THERE[0]
     gone = (on, replace(pod, deleting=True))
     foreign = (on, replace(pod, key=replace(pod.key, namespace="other")))
-    assert spread_view(request, NODES, [gone, foreign]).counts[0] == {"a": 0, "b": 0, "c": 0}
+    assert spread_counts(request, NODES, [gone, foreign]).counts[0] == {"a": 0, "b": 0, "c": 0}
 
 
 def test_crowding_counts_soft_constraints_only() -> None:
     soft = asks(Constraints(spread=(replace(EVEN, hard=False),)), app="web")
-    view = spread_view(soft, NODES, THERE)
-    assert [crowding(soft, n, view) for n in NODES] == [2, 2, 1, 0]
+    view = spread_counts(soft, NODES, THERE)
+    assert [crowding(soft, n, view) for n in NODES] == [3, 3, 2, 0]  # times log(3 + 2), rounded
+
+
+def test_crowding_weighs_a_constraint_by_its_domains() -> None:
+    soft = asks(Constraints(spread=(replace(EVEN, hard=False),)), app="web")
+    few = spread_counts(soft, NODES[:1], THERE[:1])
+    many = spread_counts(soft, NODES, THERE)
+    assert len(few.counts[0]) < len(many.counts[0])
+    assert crowding(soft, NODES[0], few) <= crowding(soft, NODES[0], many)
+    assert crowding(soft, replace(NODES[0], labels={}), many) == MISSING

@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.decide import Profile, ask_of, decide
 from koord_numa.core.inventory import Inventory, inventory
 from koord_numa.core.kubelet.worst_case_alignment import refuse_unsure
 from koord_numa.core.ledger import Ledger, holding_of
 from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.node_snapshot import candidate
 from koord_numa.core.request import Container, Pod, PodKey, PodRequest
+from koord_numa.core.scheduling.decide import decide
+from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.verdicts import Placement, Reason, Unschedulable
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope
 from tests.core.allocation.nodes import GI, pod
@@ -150,7 +151,7 @@ def test_a_decision_asks_the_kubelet_too(gpus: int, *, placed: bool) -> None:
     node, topology = host(SINGLE)
     made = inventory(node, topology)
     there_is = candidate(node, made, there(*[pod(gpus=1)] * gpus))
-    answer = decide(ask_of(pod(gpus=2), Profile()), [there_is], Profile())
+    answer = decide(scheduling_request(pod(gpus=2), Profile()), [there_is], Profile())
     if placed:
         assert isinstance(answer, Placement)
     else:

@@ -7,7 +7,6 @@ from typing import Any
 from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.constraints import LabelSelector, Operator, Requirement
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.decide import Profile, SchedulingRequest, ask_of
 from koord_numa.core.inventory import inventory, reserve
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.ledger import Ledger, holding_of
@@ -16,6 +15,7 @@ from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.node import Nominee, PreemptionNode
 from koord_numa.core.request import Assignment, Container, NumaSpec, Pod, PodKey, PodRequest
+from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope, NumaPolicy, QosClass
 from tests.machines import machine
 
@@ -102,7 +102,7 @@ def nominee(name: str, cpus: str, priority: int, numa: int = 0) -> Nominee:
 
 def ask(cpu: int, priority: int, numa: str = "SingleNUMANode", **fields: Any) -> SchedulingRequest:
     """What a pending pod asks for."""
-    return ask_of(request(cpu, priority, numa=numa, **fields), Profile())
+    return scheduling_request(request(cpu, priority, numa=numa, **fields), Profile())
 
 
 def terms(*budgets: DisruptionBudget) -> EvictionTerms:

@@ -4,10 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.decide import SchedulingRequest, ScoredPlacement, evaluate
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.victims import PreemptionCandidate, select_victims_on_node, still_right
 from koord_numa.core.request import Pod
+from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate
+from koord_numa.core.scheduling.request import SchedulingRequest
 from koord_numa.core.verdicts import Alignment
 from koord_numa.core.vocabulary import NumaPolicy
 from tests.core.preempt.preemption_nodes import ask, budget, owned_site, running, terms

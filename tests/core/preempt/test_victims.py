@@ -15,14 +15,14 @@ from koord_numa.core.constraints import (
     SpreadConstraint,
 )
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.decide import Profile, SchedulingRequest, ask_of
-from koord_numa.core.fit.pod_affinity import neighbourhood
-from koord_numa.core.fit.spread import spread_view
+from koord_numa.core.fit.pod_affinity import pod_affinity_counts
+from koord_numa.core.fit.spread import spread_counts
 from koord_numa.core.fit.volumes import Storage
 from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, select_victims_on_node, still_right
 from koord_numa.core.request import PodKey
+from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request
 from koord_numa.core.verdicts import Alignment, Reason, Rejection
 from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim
 from tests.core.preempt.preemption_nodes import ask, budget, kubelet_site, nominee, owned_site, request, running, terms
@@ -209,8 +209,8 @@ def test_whom_anti_affinity_keeps_apart_has_to_go() -> None:
     wants = request(1, 10, constraints=Constraints(anti_affinity=(term,)))
     rival, bystander = running("rival", "0", 5), running("bystander", "1", 0)
     site = owned_site(rival, bystander)
-    near = neighbourhood(wants, [(site.seen.node, rival), (site.seen.node, bystander)], {})
-    found = select_victims_on_node(replace(ask_of(wants, Profile()), neighbours=near), site, terms())
+    near = pod_affinity_counts(wants, [(site.seen.node, rival), (site.seen.node, bystander)], {})
+    found = select_victims_on_node(replace(scheduling_request(wants, Profile()), neighbours=near), site, terms())
     assert found is not None
     assert [pod.key.name for pod in found.victims] == ["rival"]
 
@@ -220,8 +220,8 @@ def test_an_affinity_that_needs_a_victim_cannot_be_met() -> None:
     wants = request(4, 10, constraints=Constraints(affinity=(term,)))
     friend, other = running("friend", "0-3", 5), running("other", "4-7", 20, numa=1)
     site = owned_site(friend, other)
-    near = neighbourhood(wants, [(site.seen.node, friend), (site.seen.node, other)], {})
-    assert select_victims_on_node(replace(ask_of(wants, Profile()), neighbours=near), site, terms()) is None
+    near = pod_affinity_counts(wants, [(site.seen.node, friend), (site.seen.node, other)], {})
+    assert select_victims_on_node(replace(scheduling_request(wants, Profile()), neighbours=near), site, terms()) is None
 
 
 def test_spreading_counts_without_the_victims() -> None:
@@ -235,8 +235,8 @@ def test_spreading_counts_without_the_victims() -> None:
     site = owned_site(*crowd, running("low", "2", 0))
     empty = replace(site.seen.node, name="empty", labels={"kubernetes.io/hostname": "empty"})
     wants = replace(wants, labels=(("app", "crowd"),))
-    even = spread_view(wants, [site.seen.node, empty], [(site.seen.node, pod) for pod in crowd])
-    found = select_victims_on_node(replace(ask_of(wants, Profile()), spread=even), site, terms())
+    even = spread_counts(wants, [site.seen.node, empty], [(site.seen.node, pod) for pod in crowd])
+    found = select_victims_on_node(replace(scheduling_request(wants, Profile()), spread=even), site, terms())
     assert found is not None
     assert [pod.key.name for pod in found.victims] == ["two", "one"]
 

@@ -18,9 +18,10 @@ from koord_numa.core.constraints import (
     Requirement,
     SpreadConstraint,
 )
-from koord_numa.core.decide import decide
 from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Placement, Reason
+from koord_numa.core.scheduling.decide import decide
+from koord_numa.core.scheduling.evaluate import evaluate, evaluate_alone
+from koord_numa.core.verdicts import Placement, Reason, Unschedulable
 from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.listers import VolumeLister
@@ -179,9 +180,17 @@ def test_the_answer_is_that_of_asking_every_node(seed: int) -> None:
         assert klass is not None
         found = decider.decide(klass)
         candidates = [seen for record in state.nodes.values() if (seen := record.candidate())]
-        assert found == decide(decider.ask_now(klass), candidates, decider.rules_of(klass))
+        ask, profile = decider.ask_now(klass), decider.rules_of(klass)
+        expected = decide(ask, candidates, profile)
         if isinstance(found, Placement):
+            assert found == expected
             state.hold(pod, found)
+        else:
+            assert isinstance(expected, Unschedulable)
+            assert found.rejections.keys() == expected.rejections.keys()
+            for seen in candidates:  # of two refusals either may be told
+                refusals = (evaluate(ask, seen, profile), evaluate_alone(ask, seen, profile))
+                assert found.rejections[seen.node.name] in refusals
 
 
 def test_the_index_of_placed_pods_forgets_everything() -> None:

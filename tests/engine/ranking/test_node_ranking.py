@@ -8,9 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.decide import Profile, ScoredPlacement, ask_of, decide, evaluate
 from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.request import Container, NumaSpec, Pod, PodKey, PodRequest
+from koord_numa.core.scheduling.decide import decide
+from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, evaluate_alone
+from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.verdicts import Placement, Unschedulable
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, NodeScoring, NumaPolicy, ScoringType
 from koord_numa.engine.cache.cache import DELETED, Cache
@@ -71,7 +73,9 @@ class Lab:
     def by_asking_everyone(self, request: PodRequest) -> Placement | Unschedulable:
         """The specification."""
         seen = [record.candidate() for record in self.state.nodes.values()]
-        return decide(ask_of(request, self.rules), [candidate for candidate in seen if candidate], self.rules)
+        return decide(
+            scheduling_request(request, self.rules), [candidate for candidate in seen if candidate], self.rules
+        )
 
 
 @settings(max_examples=40, deadline=None)
@@ -81,7 +85,7 @@ def test_a_sweep_never_says_less_than_a_node_does(seed: int, strategy: ScoringTy
     lab.columns.refresh()
     rows = np.arange(len(lab.columns), dtype=np.int64)
     for request in lab.requests:
-        ask = ask_of(request, lab.rules)
+        ask = scheduling_request(request, lab.rules)
         bounds = ScoreBounds(ask, lab.rules, lab.columns).bounds(rows)
         for row, bound in enumerate(bounds):
             candidate = lab.columns.candidate(row)
@@ -97,15 +101,18 @@ def test_a_sweep_never_says_less_than_a_node_does(seed: int, strategy: ScoringTy
 @given(seed=st.integers(0, 2**32), strategy=st.sampled_from(STRATEGIES), method=METHODS)
 def test_a_remembered_ranking_answers_as_asking_everyone(seed: int, strategy: ScoringType, method: NodeScoring) -> None:
     lab = Lab(seed, strategy, method)
-    rankings = [(request, NodeRanking(ask_of(request, lab.rules), lab.rules, lab.columns)) for request in lab.requests]
+    rankings = [
+        (request, NodeRanking(scheduling_request(request, lab.rules), lab.rules, lab.columns))
+        for request in lab.requests
+    ]
     for _ in range(25):
         request, ranking = lab.dice.choice(rankings)
         found, expected = ranking.choose(), lab.by_asking_everyone(request)
         if isinstance(expected, Placement):
             assert found == expected
         else:
-            assert isinstance(found, Unschedulable)
-            told = {name: (no.reason, no.message) for name, no in found.rejections.items()}
+            assert found is None
+            told = {name: (no.reason, no.message) for name, no in ranking.explain().rejections.items()}
             assert told == {name: (no.reason, no.message) for name, no in expected.rejections.items()}
         for _ in range(lab.dice.randint(0, 6)):
             lab.dice.choice((lab.change_node, lab.change_pod, partial(lab.place, request)))()
@@ -119,11 +126,11 @@ def test_most_nodes_are_never_asked(strategy: ScoringType, monkeypatch: pytest.M
     def counting(*arguments: object) -> object:
         nonlocal asked
         asked += 1
-        return evaluate(*arguments)  # type: ignore[arg-type]  # handed on as they come
+        return evaluate_alone(*arguments)  # type: ignore[arg-type]  # handed on as they come
 
-    ranking = NodeRanking(ask_of(lab.requests[0], lab.rules), lab.rules, lab.columns)
+    ranking = NodeRanking(scheduling_request(lab.requests[0], lab.rules), lab.rules, lab.columns)
     ranking.choose()
-    monkeypatch.setattr("koord_numa.engine.ranking.node_ranking.evaluate", counting)
+    monkeypatch.setattr("koord_numa.engine.ranking.node_ranking.evaluate_alone", counting)
     ranking.choose()
     assert asked == 0
 
@@ -144,7 +151,7 @@ def test_equal_nodes_are_taken_in_the_order_of_their_names_whenever_they_came() 
             state.observe_node(None, type(node)(name=name, allocatable=node.allocatable))
             request = random_pod(Random(2), "pod", [PodRequest()]).request
             rules = rules_of(ProfileSettings())
-            ranking = ranking or NodeRanking(ask_of(request, rules), rules, columns)
+            ranking = ranking or NodeRanking(scheduling_request(request, rules), rules, columns)
             ranking.choose()
         verdict = ranking.choose() if ranking else None
         assert isinstance(verdict, Placement)
@@ -175,7 +182,7 @@ def test_what_a_kubelet_never_does_needs_no_asking() -> None:
     def may(request: PodRequest) -> bool:
         columns.refresh()
         rules = rules_of(ProfileSettings())
-        return bool(ScoreBounds(ask_of(request, rules), rules, columns).bounds(np.array([0])) > NO)
+        return bool(ScoreBounds(scheduling_request(request, rules), rules, columns).bounds(np.array([0])) > NO)
 
     assert may(guaranteed(2))
     assert not may(guaranteed(2, NumaPolicy.RESTRICTED))  # this kubelet has another policy

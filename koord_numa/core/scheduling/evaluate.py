@@ -1,0 +1,80 @@
+"""
+The whole rule for one node: filters from the cheapest to the dearest, then what the node would give, then the absolute scores.
+
+Answers may be remembered for as long as the snapshot of the node does not change, except for filters of the scope ``CLUSTER``.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from koord_numa.core.ledger import Ledger
+from koord_numa.core.node import Node
+from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.scheduling.filters import FILTERS, NUMA_RESERVE, OF_NODE, OF_NODE_OBJECT, PRE_FILTERS, Filter
+from koord_numa.core.scheduling.request import Profile, SchedulingRequest
+from koord_numa.core.scheduling.scorers import SCORERS, weight_of
+from koord_numa.core.verdicts import Placement, Reason, Rejection
+
+_NOTHING_OFFERED: Final = Rejection(Reason.NO_TOPOLOGY, "only the Node object is looked at")
+_NO_PODS: Final = Ledger()
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPlacement:
+    """
+    A node takes the pod: what the pod gets, and how good that is. ``score`` is the sum of the weighted points; ``parts`` are they by
+    scorer, and filled in for dry runs only.
+    """
+
+    score: int
+    placement: Placement
+    parts: Mapping[str, int] | None = None
+
+
+def refuse_everywhere(ask: SchedulingRequest) -> Rejection | None:
+    """What stands against a pod whatever the node: demands that cannot be honoured here are refused, never ignored."""
+    for row in PRE_FILTERS:
+        if (refusal := row.check(ask)) is not None:
+            return refusal
+    return None
+
+
+def evaluate(ask: SchedulingRequest, seen: NodeSnapshot, profile: Profile) -> ScoredPlacement | Rejection:
+    """Does this node take the pod, and with what? The score is that of the absolute scorers."""
+    return _evaluate(FILTERS, ask, seen, profile)
+
+
+def evaluate_alone(ask: SchedulingRequest, seen: NodeSnapshot, profile: Profile) -> ScoredPlacement | Rejection:
+    """As ``evaluate`` without what depends on pods elsewhere and on volumes: it may be remembered until the node changes."""
+    return _evaluate(OF_NODE, ask, seen, profile)
+
+
+def fits_node_object(ask: SchedulingRequest, node: Node) -> Rejection | None:
+    """The filters that look at the Node object alone: its name, cordon, taints and labels."""
+    seen = NodeSnapshot(node, _NOTHING_OFFERED, _NO_PODS)
+    return _first_refusal(OF_NODE_OBJECT, ask, seen)
+
+
+def score_parts(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, profile: Profile) -> dict[str, int]:
+    """The weighted points of each absolute scorer."""
+    return {row.name: weight_of(row, profile) * row.score(ask, seen, placement, profile) for row in SCORERS}
+
+
+def _evaluate(
+    rows: Iterable[Filter], ask: SchedulingRequest, seen: NodeSnapshot, profile: Profile
+) -> ScoredPlacement | Rejection:
+    refusal = _first_refusal(rows, ask, seen)
+    if refusal is not None:
+        return refusal
+    placed = NUMA_RESERVE.place(ask, seen)
+    if isinstance(placed, Rejection):
+        return placed
+    return ScoredPlacement(sum(score_parts(ask, seen, placed, profile).values()), placed)
+
+
+def _first_refusal(rows: Iterable[Filter], ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
+    for row in rows:
+        if (refusal := row.check(ask, seen)) is not None:
+            return refusal
+    return None

@@ -1,0 +1,205 @@
+"""
+Every rule that can refuse a pod, as rows: what kube-scheduler calls PreFilter and Filter plugins, and the placement on NUMA nodes.
+
+A new rule is one file in ``core/fit`` and one row here: metrics, messages and the events that wake refused pods read the rows. Rows run in
+order, the cheapest first; the first refusal of a node is its answer.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from koord_numa.core.fit.node_affinity import fits_node_affinity
+from koord_numa.core.fit.node_name import fits_node_name
+from koord_numa.core.fit.pod_affinity import fits_pod_affinity
+from koord_numa.core.fit.ports import fits_ports
+from koord_numa.core.fit.resources import fits_resources
+from koord_numa.core.fit.spread import fits_spread
+from koord_numa.core.fit.taints import fits_taints, fits_unschedulable
+from koord_numa.core.fit.volumes import Storage, fits_volumes, refuse_claims
+from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.scheduling.events import (
+    ON_CAPACITY,
+    ON_NODE,
+    ON_PODS,
+    ON_TOPOLOGY,
+    ON_VOLUMES,
+    ClusterEvent,
+    Events,
+)
+from koord_numa.core.scheduling.placement import place
+from koord_numa.core.scheduling.request import SchedulingRequest
+from koord_numa.core.verdicts import Placement, Reason, Rejection
+
+Check = Callable[[SchedulingRequest, NodeSnapshot], Rejection | None]
+
+
+class Scope(Enum):
+    """What a filter's answer depends on, and so for how long it may be remembered."""
+
+    NODE_OBJECT = "the Node object alone"
+    NODE = "the node and what is on it"
+    CLUSTER = "pods on other nodes, or volumes"
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """
+    One rule. ``plugin`` is its name in metrics: kube-scheduler's or Koordinator's, where they have the rule.
+
+    ``events`` tells for each reason that the rule can give which changes may lift the refusal (kube-scheduler's ``EventsToRegister``).
+    """
+
+    plugin: str
+    events: Mapping[Reason, Events]
+    scope: Scope
+    check: Check
+
+
+@dataclass(frozen=True, slots=True)
+class PreFilter:
+    """A rule about the pod alone, asked once for all nodes."""
+
+    plugin: str
+    events: Mapping[Reason, Events]
+    check: Callable[[SchedulingRequest], Rejection | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """The last rule: what the node gives the pod, or why nothing."""
+
+    plugin: str
+    events: Mapping[Reason, Events]
+    place: Callable[[SchedulingRequest, NodeSnapshot], Placement | Rejection]
+
+
+def _supported(ask: SchedulingRequest) -> Rejection | None:
+    demands = ask.request.constraints
+    if not demands.unsupported:
+        return None
+    why = "; ".join(demands.unsupported)
+    return Rejection(Reason.UNSUPPORTED, f"koord-numa does not support: {why}", resolvable=False)
+
+
+def _claims_usable(ask: SchedulingRequest) -> Rejection | None:
+    if not ask.request.constraints.claims:
+        return None
+    return refuse_claims(ask.request, ask.storage or Storage(known=False))
+
+
+def _well_formed(_ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
+    if not seen.node.problem:
+        return None
+    why = "node(s) had malformed labels or annotations"
+    return Rejection(Reason.BAD_NODE, why, seen.node.problem, resolvable=False)
+
+
+def _offers(_ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
+    return seen.barred or (seen.offer if isinstance(seen.offer, Rejection) else None)
+
+
+def _resources(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
+    return fits_resources(ask.amounts, seen.allocatable, seen.ledger.amounts, len(seen.ledger))
+
+
+def _volumes(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
+    if not ask.request.constraints.claims or ask.storage is None:
+        return None
+    return fits_volumes(ask.request, seen.node, ask.storage)
+
+
+def _spread(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
+    return None if ask.spread is None else fits_spread(ask.request, seen.node, ask.spread)
+
+
+def _pod_affinity(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
+    return None if ask.neighbours is None else fits_pod_affinity(ask.request, seen.node, ask.neighbours)
+
+
+PRE_FILTERS: Final = (
+    PreFilter("UnsupportedFields", {Reason.UNSUPPORTED: frozenset({ClusterEvent.NODE_ADDED})}, _supported),
+    PreFilter("VolumeBinding", {Reason.VOLUME: ON_VOLUMES}, _claims_usable),
+)
+
+FILTERS: Final = (
+    Filter("NodeValidity", {Reason.BAD_NODE: ON_NODE}, Scope.NODE_OBJECT, _well_formed),
+    Filter(
+        "NodeName",
+        {Reason.NODE_NAME: frozenset({ClusterEvent.NODE_ADDED})},
+        Scope.NODE_OBJECT,
+        lambda ask, seen: fits_node_name(ask.request, seen.node),
+    ),
+    Filter(
+        "NodeUnschedulable",
+        {Reason.UNSCHEDULABLE: ON_NODE},
+        Scope.NODE_OBJECT,
+        lambda ask, seen: fits_unschedulable(ask.request, seen.node),
+    ),
+    Filter(
+        "TaintToleration",
+        {Reason.TAINT: ON_NODE},
+        Scope.NODE_OBJECT,
+        lambda ask, seen: fits_taints(ask.request, seen.node),
+    ),
+    Filter(
+        "NodeAffinity",
+        {Reason.NODE_AFFINITY: ON_NODE},
+        Scope.NODE_OBJECT,
+        lambda ask, seen: fits_node_affinity(ask.request, seen.node),
+    ),
+    Filter(
+        "NodeResourceTopology",
+        {
+            Reason.LOCKED: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.UNLOCKED}),
+            Reason.UNTRUSTED: ON_CAPACITY,
+            Reason.BAD_TOPOLOGY: ON_TOPOLOGY,
+        },
+        Scope.NODE,
+        _offers,
+    ),
+    Filter(
+        "NodePorts",
+        {Reason.HOST_PORT: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.CAPACITY_FREED})},
+        Scope.NODE,
+        lambda ask, seen: fits_ports(ask.request, seen.ports),
+    ),
+    Filter("NodeResourcesFit", {Reason.RESOURCES: ON_CAPACITY}, Scope.NODE, _resources),
+    Filter("VolumeBinding", {Reason.VOLUME: ON_VOLUMES}, Scope.CLUSTER, _volumes),
+    Filter("PodTopologySpread", {Reason.SPREAD: ON_PODS}, Scope.CLUSTER, _spread),
+    Filter(
+        "InterPodAffinity",
+        {Reason.POD_AFFINITY: ON_PODS | {ClusterEvent.NAMESPACE_CHANGED}},
+        Scope.CLUSTER,
+        _pod_affinity,
+    ),
+)
+
+NUMA_RESERVE: Final = Reserve(
+    "NodeNUMAResource",
+    {
+        Reason.CPUS: ON_CAPACITY,
+        Reason.CPU_COUNT: ON_TOPOLOGY,
+        Reason.BIND_POLICY: ON_TOPOLOGY,
+        Reason.NUMA_POLICY: ON_TOPOLOGY,
+        Reason.NUMA_AFFINITY: ON_CAPACITY,
+        Reason.NO_TOPOLOGY: ON_TOPOLOGY,
+        Reason.BAD_POD: ON_NODE,
+        Reason.KUBELET_ALIGNMENT: ON_CAPACITY,
+        Reason.KUBELET_SMT: ON_TOPOLOGY,
+        Reason.KUBELET_ALLOCATION: ON_CAPACITY,
+    },
+    place,
+)
+
+ROWS: Final[tuple[PreFilter | Filter | Reserve, ...]] = (*PRE_FILTERS, *FILTERS, NUMA_RESERVE)
+
+EVENTS: Final[Mapping[Reason, Events]] = {reason: events for row in ROWS for reason, events in row.events.items()}
+"""For every reason of a refusal, the changes that may lift it on the same node, or offer another node."""
+
+PLUGINS: Final[Mapping[Reason, str]] = {reason: row.plugin for row in ROWS for reason in row.events}
+"""For every reason, the plugin that gives it: the label ``plugin`` of metrics."""
+
+OF_NODE_OBJECT: Final = tuple(row for row in FILTERS if row.scope is Scope.NODE_OBJECT)
+OF_NODE: Final = tuple(row for row in FILTERS if row.scope is not Scope.CLUSTER)

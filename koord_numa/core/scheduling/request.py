@@ -1,0 +1,67 @@
+"""What a decision is asked: one pod's request by the rules of its scheduler name, and what other pods and volumes mean for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from koord_numa.core.allocate import demand_of
+from koord_numa.core.allocation.demand import AllocationDemand
+from koord_numa.core.allocation.options import AllocateOptions
+from koord_numa.core.fit.pod_affinity import PodAffinityCounts
+from koord_numa.core.fit.spread import SpreadCounts
+from koord_numa.core.fit.volumes import Storage
+from koord_numa.core.pod_resources import effective_requests
+from koord_numa.core.request import PodRequest
+from koord_numa.core.resources import CPU, MEMORY, ResourceList
+from koord_numa.core.verdicts import Rejection
+from koord_numa.core.vocabulary import NodeScoring, ScoringType
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """
+    The configuration of one scheduler name, as decisions need it.
+
+    ``scoring`` and ``weights`` (by resource) are the strategy of the ``resources`` scorer, ``node_scoring`` is the method of the ``numa``
+    scorer; ``score_weights`` overrides the default weight of scorers, by their name.
+    """
+
+    allocate: AllocateOptions = field(default_factory=AllocateOptions)
+    node_scoring: NodeScoring = NodeScoring.FEWEST_NUMA_NODES
+    scoring: ScoringType = ScoringType.MOST_ALLOCATED
+    weights: Mapping[str, int] = field(default_factory=lambda: {CPU: 1, MEMORY: 1})
+    score_weights: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingRequest:
+    """
+    One pod's request, its effective amounts, and what it demands where the scheduler chooses CPUs.
+
+    ``neighbours`` and ``spread`` are counts of placed pods by topology domain, ``storage`` what is known of volumes; each is ``None`` for
+    a pod that does not depend on it.
+    """
+
+    request: PodRequest
+    amounts: ResourceList
+    demand: AllocationDemand | Rejection
+    neighbours: PodAffinityCounts | None = None
+    spread: SpreadCounts | None = None
+    storage: Storage | None = None
+
+
+def scheduling_request(request: PodRequest, profile: Profile) -> SchedulingRequest:
+    """What a pod asks for, apart from what depends on other pods and on volumes."""
+    return SchedulingRequest(request, effective_requests(request), demand_of(request, profile.allocate))
+
+
+def depends_on_other_pods(request: PodRequest) -> bool:
+    """Does the answer of a node depend on anything but the node: on pods elsewhere, on volumes?"""
+    demands = request.constraints
+    return bool(
+        demands.affinity
+        or demands.anti_affinity
+        or demands.preferred_affinity
+        or demands.preferred_anti_affinity
+        or demands.spread
+        or demands.claims
+    )

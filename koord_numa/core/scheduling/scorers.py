@@ -1,0 +1,134 @@
+"""
+Every part of a node's score, as rows: kube-scheduler's Score plugins and those of NUMA placement.
+
+A new scorer is one file in ``core/score`` or ``core/fit`` and one row here, and for a scorer without ``normalize`` an upper bound in
+``engine/ranking/score_bounds``. Settings (``scoreWeights``) and dry runs read the rows.
+
+Theory. Scorers are of two sorts. *Absolute* ones give 0 to 100 points by the node alone, so a node's points are remembered until it
+changes. *Preferences* give a raw score, and ``normalize`` turns the raw scores of all nodes that fit into 0 to 100 points: the best of them
+earns 100. Preferences are what users write into pods and taints; by default they weigh ten times as much as the filling of nodes, so that
+bin-packing decides only among nodes which the preferences leave about equal. Among themselves they weigh as in kube-scheduler.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord_numa.core.fit.node_affinity import preferred_weight
+from koord_numa.core.fit.pod_affinity import pod_preference
+from koord_numa.core.fit.spread import crowding
+from koord_numa.core.fit.taints import soft_taints
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.pod_resources import kube_qos
+from koord_numa.core.scheduling.request import Profile, SchedulingRequest
+from koord_numa.core.score.composite import score_fewest, score_node
+from koord_numa.core.score.device_reserve import score_sparing
+from koord_numa.core.score.node_resources import score_filling
+from koord_numa.core.score.normalize import between_extremes, fewest_first, least_crowded, most_first
+from koord_numa.core.score.numa_scores import Strategy
+from koord_numa.core.score.placed import Placed
+from koord_numa.core.score.zones import score_zones
+from koord_numa.core.verdicts import Placement
+from koord_numa.core.vocabulary import NodeScoring
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """
+    A part of the score that depends on one node only: 0 to 100 points. ``name`` is its key in ``scoreWeights``, ``plugin`` the public
+    name of the rule.
+    """
+
+    name: str
+    plugin: str
+    weight: int
+    score: Callable[[SchedulingRequest, NodeSnapshot, Placement, Profile], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """A part of the score that compares nodes: ``raw`` is a node's own number, ``normalize`` compares those of all nodes that fit."""
+
+    name: str
+    plugin: str
+    weight: int
+    raw: Callable[[SchedulingRequest, NodeSnapshot], int]
+    normalize: Callable[[Ints], Ints]
+
+
+def score_numa(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, profile: Profile) -> int:
+    """
+    How well the placement sits on the node's NUMA nodes, 0 to 100, by the configured method.
+
+    A kubelet's choice is not known, so under all methods but the default its node is scored by the published zones, as
+    NodeResourceTopologyMatch of the scheduler-plugins does.
+    """
+    method, offer = profile.node_scoring, seen.offer
+    if method is NodeScoring.FEWEST_NUMA_NODES:
+        return score_fewest(placement)
+    if isinstance(offer, Inventory):
+        placed = Placed(placement, ask.amounts, offer, seen.ledger)
+        return score_node(method, placed, Strategy(profile.scoring, profile.weights))
+    topology = offer.topology if isinstance(offer, KubeletView) else None
+    return score_zones(ask.request, kube_qos(ask.request), topology, profile.scoring, profile.weights)
+
+
+def _filling(ask: SchedulingRequest, seen: NodeSnapshot, _placement: Placement, profile: Profile) -> int:
+    return score_filling(profile.scoring, ask.amounts, seen.allocatable, seen.ledger.amounts, profile.weights)
+
+
+def _devices(ask: SchedulingRequest, seen: NodeSnapshot, _placement: Placement, _profile: Profile) -> int:
+    return score_sparing(ask.amounts, seen.allocatable, seen.ledger.amounts)
+
+
+def _pod_affinity(ask: SchedulingRequest, seen: NodeSnapshot) -> int:
+    return 0 if ask.neighbours is None else pod_preference(seen.node, ask.neighbours)
+
+
+def _crowding(ask: SchedulingRequest, seen: NodeSnapshot) -> int:
+    return 0 if ask.spread is None else crowding(ask.request, seen.node, ask.spread)
+
+
+SCORERS: Final = (
+    Scorer("resources", "NodeResourcesFit", 1, _filling),
+    Scorer("devices", "DeviceReserve", 5, _devices),
+    Scorer("numa", "NodeNUMAResource", 1, score_numa),
+)
+
+PREFERENCES: Final = (
+    Preference(
+        "node_affinity",
+        "NodeAffinity",
+        20,
+        lambda ask, seen: preferred_weight(ask.request, seen.node),
+        most_first,
+    ),
+    Preference("taints", "TaintToleration", 30, lambda ask, seen: soft_taints(ask.request, seen.node), fewest_first),
+    Preference("pod_affinity", "InterPodAffinity", 20, _pod_affinity, between_extremes),
+    Preference("spread", "PodTopologySpread", 20, _crowding, least_crowded),
+)
+
+DEFAULT_WEIGHTS: Final[Mapping[str, int]] = {row.name: row.weight for row in (*SCORERS, *PREFERENCES)}
+
+
+def weight_of(row: Scorer | Preference, profile: Profile) -> int:
+    """How much a row counts under a profile."""
+    return profile.score_weights.get(row.name, row.weight)
+
+
+def preference_points(
+    ask: SchedulingRequest, fitting: Sequence[NodeSnapshot], profile: Profile
+) -> dict[str, list[int]]:
+    """By preference, its weighted points for each of the nodes that fit, in their order."""
+    points = {}
+    for row in PREFERENCES:
+        raw = np.array([row.raw(ask, seen) for seen in fitting], dtype=np.int64)
+        points[row.name] = (weight_of(row, profile) * row.normalize(raw)).tolist()
+    return points

@@ -1,0 +1,77 @@
+"""
+The filters whose answer depends on pods of other nodes or on volumes, for one request class and all rows of the node table at once.
+
+The scalar filters of the scope ``CLUSTER`` in ``core.scheduling.filters`` are the specification. Arrays have one element per row.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from koord_numa.core.constraints import PodTerm, SpreadConstraint
+from koord_numa.core.fit.taints import fits_taints
+from koord_numa.core.fit.volumes import Storage, volume_filters
+from koord_numa.core.request import PodRequest
+from koord_numa.core.verdicts import Rejection
+from koord_numa.engine.ranking.domain_sums import DomainSums
+from koord_numa.engine.ranking.inter_pod_affinity import InterPodAffinity
+from koord_numa.engine.ranking.node_table import NodeTable
+from koord_numa.engine.ranking.numa_table import Bools
+from koord_numa.engine.ranking.pod_topology_spread import PodTopologySpread
+
+StorageNow = Callable[[], Storage]
+
+
+class ClusterFilters:
+    """What keeps one request away from nodes for reasons that lie elsewhere. ``pickers`` are terms of placed pods that pick its pods."""
+
+    def __init__(
+        self, request: PodRequest, pickers: Iterable[PodTerm], columns: NodeTable, storage: StorageNow
+    ) -> None:
+        sums = DomainSums(columns.pods, columns.labels)
+        self._request = request
+        self._columns = columns
+        self._storage = storage
+        self._matching: tuple[tuple[int, int], Bools] | None = None
+        self.affinity = InterPodAffinity(request, pickers, sums)
+        self.spread = PodTopologySpread(request, sums, self._eligible)
+
+    def refusals(self) -> Iterator[tuple[Bools, Rejection]]:
+        """Which rows refuse the pod and why, a rule at a time, in the order of the filters."""
+        if self._request.constraints.claims:
+            yield from self._volume_refusals()
+        yield from self.spread.refusals()
+        yield from self.affinity.refusals()
+
+    def blocked(self) -> Bools | None:
+        """Which rows refuse the pod for any reason; ``None`` when nothing here can refuse it."""
+        blocked: Bools | None = None
+        for refused, _ in self.refusals():
+            blocked = refused if blocked is None else blocked | refused
+        return blocked
+
+    def _volume_refusals(self) -> Iterator[tuple[Bools, Rejection]]:
+        labels = self._columns.labels
+        for terms, rejection in volume_filters(self._request, self._storage()):
+            yield ~labels.matching(terms), rejection
+
+    def _eligible(self, constraint: SpreadConstraint) -> Bools:
+        """The rows that a spread constraint counts, by its node inclusion policies (``podtopologyspread/common.go``)."""
+        if constraint.honor_affinity:
+            eligible = self._node_affinity()
+        else:
+            eligible = np.ones(self._columns.labels.rows, dtype=np.bool_)
+        if not constraint.honor_taints:
+            return eligible
+        tolerated = [fits_taints(self._request, kind.example) is None for kind in self._columns.known_kinds]
+        return eligible & np.array(tolerated, dtype=np.bool_)[self._columns.kinds]
+
+    def _node_affinity(self) -> Bools:
+        """The rows that the pod's nodeSelector and required node affinity match; remembered until a label changes."""
+        labels, demands = self._columns.labels, self._request.constraints
+        if self._matching is None or self._matching[0] != labels.version:
+            matching = labels.equal(demands.node_selector)
+            if demands.node_terms is not None:
+                matching &= labels.matching(demands.node_terms)
+            self._matching = (labels.version, matching)
+        return self._matching[1]

@@ -1,0 +1,74 @@
+"""Raw scores of the preferences of one request class, for all rows of the node table at once: the input of ``core.score.normalize``."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from koord_numa.core.fit.taints import soft_taints
+from koord_numa.core.scheduling.request import Profile, SchedulingRequest
+from koord_numa.core.scheduling.scorers import PREFERENCES, Preference, weight_of
+from koord_numa.core.score.normalize import MISSING
+from koord_numa.engine.ranking.cluster_filters import ClusterFilters
+from koord_numa.engine.ranking.node_table import NodeTable
+from koord_numa.engine.ranking.numa_table import Ints
+
+Raw = tuple[Preference, int, Ints]
+"""A preference, its weight, and its raw score by row."""
+
+_ROWS: Final[Mapping[str, Preference]] = {row.name: row for row in PREFERENCES}
+
+
+class PreferenceRows:
+    """The preferences that can tell nodes apart for one request. ``cluster`` is ``None`` for a request that no other pod matters to."""
+
+    def __init__(
+        self, ask: SchedulingRequest, profile: Profile, columns: NodeTable, cluster: ClusterFilters | None
+    ) -> None:
+        self._request = ask.request
+        self._columns = columns
+        self._cluster = cluster
+        self._weights = {name: weight_of(row, profile) for name, row in _ROWS.items()}
+        self._taints: tuple[int, Ints | None] = (-1, None)  # by kind of node; how many kinds there were
+        self._affinity: tuple[tuple[int, int], Ints] | None = None  # by row; the version of the labels
+
+    def raws(self) -> list[Raw]:
+        """Every preference with a weight that is not the same for all nodes without further look."""
+        found = {"taints": self._soft_taints(), "node_affinity": self._node_affinity()}
+        if self._cluster is not None:
+            found["pod_affinity"] = self._cluster.affinity.raw_scores()
+            found["spread"] = self._spread(self._cluster)
+        return [
+            (_ROWS[name], weight, raw)
+            for name, raw in found.items()
+            if raw is not None and (weight := self._weights[name])
+        ]
+
+    def _soft_taints(self) -> Ints | None:
+        columns = self._columns
+        known, by_kind = self._taints
+        if known != len(columns.known_kinds):
+            counts = [soft_taints(self._request, kind.example) for kind in columns.known_kinds]
+            by_kind = np.array(counts, dtype=np.int64) if any(counts) else None
+            self._taints = (len(columns.known_kinds), by_kind)
+        return None if by_kind is None else by_kind[columns.kinds]
+
+    def _node_affinity(self) -> Ints | None:
+        preferred = self._request.constraints.preferred_nodes
+        if not preferred:
+            return None
+        labels = self._columns.labels
+        if self._affinity is None or self._affinity[0] != labels.version:
+            raw: Ints = np.zeros(labels.rows, dtype=np.int64)
+            for each in preferred:
+                raw += each.weight * labels.matching((each.term,))
+            self._affinity = (labels.version, raw)
+        return self._affinity[1]
+
+    def _spread(self, cluster: ClusterFilters) -> Ints | None:
+        crowd = cluster.spread.raw_scores()
+        if crowd is None:
+            return None
+        raw, missing = crowd
+        raw[missing] = MISSING
+        return raw

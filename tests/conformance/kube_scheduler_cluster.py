@@ -1,0 +1,57 @@
+"""The clusters of kube-scheduler's recorded cases: API objects, read by ``wire`` and told to an engine as its sources would tell them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from koord_numa.core.request import Pod
+from koord_numa.wire.budgets import parse_budget
+from koord_numa.wire.namespaces import parse_namespace
+from koord_numa.wire.nodes import parse_node
+from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
+from tests.conformance.vectors import Case
+from tests.engine.world import World, make_world
+
+SOFT_PLUGINS = ("InterPodAffinity", "PodTopologySpread", "NodeAffinity", "TaintToleration")
+"""Score plugins whose order of two nodes is compared: what a user prefers explicitly."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """An engine that knows the objects of a case, and the pod that the case asks about."""
+
+    world: World
+    pod: Pod
+
+
+def load(case: Case) -> Cluster:
+    """Tell an engine of everything that exists in the case."""
+    given = case["in"]
+    world = make_world(synced=False)
+    engine = world.engine
+    for namespace in given.get("namespaces") or ():
+        engine.namespaces.observe(None, parse_namespace(namespace))
+    engine.replace_nodes([parse_node(_with_uid(node)) for node in given.get("nodes") or ()])
+    _storage(engine.storage, given)
+    engine.replace_bound([_pod(pod, f"existing-{number}") for number, pod in enumerate(given.get("pods") or ())])
+    engine.replace_budgets([parse_budget(budget) for budget in given.get("pdbs") or ()])
+    engine.replace_nominated([_pod(pod, f"nominated-{i}") for i, pod in enumerate(given.get("nominated") or ())])
+    return Cluster(world, replace(_pod(given["pod"], "incoming"), scheduler="koord-numa"))
+
+
+def _storage(storage: Any, given: Mapping[str, Any]) -> None:
+    storage.replace_claims([parse_claim(claim) for claim in given.get("pvcs") or ()])
+    storage.replace_volumes([parse_volume(volume) for volume in given.get("pvs") or ()])
+    storage.replace_classes([parse_storage_class(kind) for kind in given.get("storageclasses") or ()])
+    storage.synced()
+
+
+def _pod(obj: Mapping[str, Any], uid: str) -> Pod:
+    metadata = {"uid": uid, "name": uid, **(obj.get("metadata") or {})}
+    return parse_pod({**obj, "metadata": metadata})
+
+
+def _with_uid(obj: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = obj.get("metadata") or {}
+    return {**obj, "metadata": {"uid": f"uid-{metadata.get('name')}", **metadata}}
