@@ -18,6 +18,7 @@ from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.listers import NamespaceLister, VolumeLister
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cluster_events import ClusterEvent
+from koord_numa.engine.dry_run import DryRun, dry_run
 from koord_numa.engine.event_handlers import EventHandlers
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.kubelet_rejections import NodeBackoff, is_refusal
@@ -237,6 +238,10 @@ class Scheduler:
         """Why a pod waits, as last decided; empty when it was not tried yet or does not wait."""
         verdict = self.queue.verdict(uid)
         return "" if verdict is None else self._conditions.with_remark(uid, why_everywhere(verdict))
+
+    def dry_run(self, pod: Pod) -> DryRun | None:
+        """What would be decided about a pod now, node by node; ``None`` when its scheduler name is none of ours."""
+        return dry_run(self.handle, pod)
 
     def waiting(self) -> list[Pod]:
         """Pods that want a node, in no particular order."""

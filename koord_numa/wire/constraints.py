@@ -51,7 +51,7 @@ class PreferredNodeModel(Strict):
     """A weighted node term."""
 
     weight: Weight
-    preference: NodeTermModel
+    preference: NodeTermModel = NodeTermModel()  # an absent preference is an empty one
 
 
 class NodeAffinityModel(Strict):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from koord_numa.core.request import Pod
+from koord_numa.engine.cache.listers import VolumeLister
 from koord_numa.wire.budgets import parse_budget
 from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.nodes import parse_node
@@ -33,14 +34,14 @@ def load(case: Case) -> Cluster:
     for namespace in given.get("namespaces") or ():
         engine.namespaces.observe(None, parse_namespace(namespace))
     engine.replace_nodes([parse_node(_with_uid(node)) for node in given.get("nodes") or ()])
-    _storage(engine.storage, given)
+    _volumes(engine.volumes, given)
     engine.replace_bound([_pod(pod, f"existing-{number}") for number, pod in enumerate(given.get("pods") or ())])
     engine.replace_budgets([parse_budget(budget) for budget in given.get("pdbs") or ()])
     engine.replace_nominated([_pod(pod, f"nominated-{i}") for i, pod in enumerate(given.get("nominated") or ())])
     return Cluster(world, replace(_pod(given["pod"], "incoming"), scheduler="koord-numa"))
 
 
-def _storage(storage: Any, given: Mapping[str, Any]) -> None:
+def _volumes(storage: VolumeLister, given: Mapping[str, Any]) -> None:
     storage.replace_claims([parse_claim(claim) for claim in given.get("pvcs") or ()])
     storage.replace_volumes([parse_volume(volume) for volume in given.get("pvs") or ()])
     storage.replace_classes([parse_storage_class(kind) for kind in given.get("storageclasses") or ()])

@@ -2,7 +2,7 @@
 One kubelet-owned node with pods coming and going, seen through late topologies: what the operator's cache would have answered.
 
 ``load`` turns a recorded sequence into API objects in the order in which they reach a scheduler. ``judge`` feeds them to the engine's own
-cache through ``wire/`` and asks ``core.decide.evaluate``, as a scheduling cycle does.
+cache through ``wire/`` and asks ``core.scheduling.evaluate``, as a scheduling cycle does.
 """
 
 from collections import Counter
@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from koord_numa.core.decide import Profile, ScoredPlacement, ask_of, evaluate
 from koord_numa.core.request import Pod
+from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate
+from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.verdicts import Rejection
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.ports import DELETED
@@ -196,7 +197,7 @@ class _Replay:
     def _answer(self, pod: Pod) -> ScoredPlacement | Rejection:
         candidate = self.cache.nodes[NODE].candidate()
         assert candidate is not None
-        return evaluate(ask_of(pod.request, self.profile), candidate, self.profile)
+        return evaluate(scheduling_request(pod.request, self.profile), candidate, self.profile)
 
 
 def class_of(case: Case) -> str:

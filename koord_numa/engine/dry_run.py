@@ -1,0 +1,37 @@
+"""
+What a scheduler would decide about one pod now, node by node: for ``explain``, ``simulate`` and tests of agreement. It changes nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from koord_numa.core.request import Pod
+from koord_numa.core.scheduling.decide import choose
+from koord_numa.core.scheduling.evaluate import ScoredPlacement
+from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
+from koord_numa.engine.handle import Handle
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """
+    ``verdict`` is where the pod would go, or why nowhere. ``nodes`` has every node's answer by name: its refusal, or what the pod would
+    get there with its complete score and the points of each scorer (``ScoredPlacement.parts``).
+    """
+
+    verdict: Placement | Unschedulable
+    nodes: Mapping[str, ScoredPlacement | Rejection]
+
+
+def dry_run(handle: Handle, pod: Pod) -> DryRun | None:
+    """
+    Ask every node about a pod; ``None`` when its scheduler name is none of ours. The node it is nominated for goes first, as in a cycle.
+    """
+    klass = handle.classes.of(pod)
+    if klass is None:
+        return None
+    nodes = handle.selector.answers(klass, pod)
+    nominated = nodes.get(handle.nominator.node_of(pod))
+    if isinstance(nominated, ScoredPlacement):
+        return DryRun(nominated.placement, nodes)
+    return DryRun(choose(nodes), nodes)

@@ -1,0 +1,77 @@
+"""kube-scheduler 1.36 with its default profile: which nodes take a pod, and in which order its soft preferences put them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from koord_numa.core.scheduling.evaluate import ScoredPlacement
+from koord_numa.core.scheduling.scorers import PREFERENCES
+from koord_numa.core.verdicts import Rejection
+from tests.conformance.deviations import Deviation
+from tests.conformance.kube_scheduler_cluster import Cluster, load
+from tests.conformance.vectors import Case, Oracle
+
+SOFT_PLUGINS = frozenset(row.plugin for row in PREFERENCES)
+"""Score plugins whose order of two nodes is compared: what users prefer explicitly."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """By node: the refusal, or ``None``; and what the nodes that fit earn by preferences, each with kube-scheduler's weight."""
+
+    refusals: Mapping[str, Rejection | None]
+    preferred: Mapping[str, int]
+    problem: str
+
+
+def answer(cluster: Cluster) -> Answer:
+    """Ask every node."""
+    found = cluster.world.engine.dry_run(cluster.pod)
+    assert found is not None
+    names = [row.name for row in PREFERENCES]
+    refusals = {name: each if isinstance(each, Rejection) else None for name, each in found.nodes.items()}
+    preferred = {
+        name: sum((each.parts or {})[part] for part in names)
+        for name, each in found.nodes.items()
+        if isinstance(each, ScoredPlacement)
+    }
+    return Answer(refusals, preferred, cluster.pod.problem)
+
+
+def agrees(case: Case, ours: Answer) -> str | None:
+    """The same nodes fit; and of each two nodes that fit the same one is preferred, or none."""
+    if ours.problem:
+        return f"the pod cannot be understood: {ours.problem}"
+    differences = [
+        f"{node}: {theirs}, here {ours.refusals.get(node) or 'it fits'}"
+        for node, theirs in (case["out"].get("nodes") or {}).items()
+        if (theirs[0] == "Success") != (node in ours.preferred)
+    ]
+    disordered = list(disorder(case, ours.preferred))
+    if disordered:
+        differences.append(f"order of {', '.join(disordered)} by preferences")
+    return "; ".join(differences) or None
+
+
+def disorder(case: Case, ours: Mapping[str, int]) -> list[str]:
+    """The pairs of nodes that both fit and that preferences put into another order."""
+    scores = {plugin: points for plugin, points in (case["out"].get("scores") or {}).items() if plugin in SOFT_PLUGINS}
+    if "scores" not in case["out"]:
+        return []
+    out = case["out"].get("nodes") or {}
+    fitting = [name for name in ours if name not in out or out[name][0] == "Success"]
+    theirs = {name: sum(points.get(name, 0) for points in scores.values()) for name in fitting}
+    return [
+        f"{one} ({theirs[one]}, here {ours[one]}) and {other} ({theirs[other]}, here {ours[other]})"
+        for one, other in combinations(fitting, 2)
+        if _sign(theirs[one] - theirs[other]) != _sign(ours[one] - ours[other])
+    ]
+
+
+def _sign(number: int) -> int:
+    return (number > 0) - (number < 0)
+
+
+DEVIATIONS: tuple[Deviation[Answer], ...] = ()
+
+ORACLE = Oracle("kube-scheduler", load, answer, agrees, DEVIATIONS)
