@@ -40,14 +40,23 @@ def explain(rejections: Mapping[str, Rejection], *, lines: int = LINES, length: 
     if not rejections:
         return f"{text}."
     text = f"{text}: {', '.join(_counted(rejections))}."
-    meant = [name for name, rejection in rejections.items() if _is_meant(rejection)] or list(rejections)
-    for node in sorted(meant, key=lambda name: (*_distance(rejections[name]), name))[:lines]:
+    for node in closest_nodes(rejections)[:lines]:
         told = describe(rejections[node])
         line = f"\n{node}: {told}"
         if not told or len(text) + len(line) > length:
             break
         text += line
     return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def closest_nodes(rejections: Mapping[str, Rejection]) -> list[str]:
+    """
+    Names of nodes, those that came closest to taking the pod first; ties by name.
+
+    Nodes that the pod does not mean, or that are too small even when empty, are left out as long as there are others.
+    """
+    meant = [name for name, rejection in rejections.items() if _is_meant(rejection)] or list(rejections)
+    return sorted(meant, key=lambda name: (*_distance(rejections[name]), name))
 
 
 def describe(rejection: Rejection) -> str:

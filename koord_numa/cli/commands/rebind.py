@@ -17,7 +17,8 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
 from koord_numa.ports import ClusterError
 from koord_numa.settings import Settings, SettingsError, load_settings
-from koord_numa.view.cpu_map import CpuHolder, CpuMap
+from koord_numa.view import terminal
+from koord_numa.view.drawing import CpuHolder, Drawing
 
 WIDEST = 160
 
@@ -66,24 +67,24 @@ async def _rebind(order: RebindOrder, wait: bool, kubeconfig: Path | None, setti
         return bool(status["phase"] == "Succeed")
 
 
-def _picture(snapshot: Snapshot, node: str, moved: Mapping[str, CpuSet]) -> CpuMap | None:
+def _picture(snapshot: Snapshot, node: str, moved: Mapping[str, CpuSet]) -> Drawing | None:
     """The node with some pods elsewhere; nothing for a node whose CPUs are unknown, which the rebind will say in words."""
     seen = next((seen for seen in snapshot.candidates() if seen.node.name == node), None)
     if seen is None or not isinstance(seen.offer, Inventory) or seen.offer.machine is None:
         return None
     held = sorted((held for held in seen.ledger if held.cpus), key=lambda held: str(held.pod))
     owners = [CpuHolder(str(one.pod), moved.get(str(one.pod), one.cpus)) for one in held]
-    return CpuMap(seen.offer.machine, owners, seen.offer.reserved)
+    return Drawing(seen.offer.machine, owners, seen.offer.reserved)
 
 
 def _planned(status: Mapping[str, Any]) -> dict[str, CpuSet]:
     return {f"{move['namespace']}/{move['name']}": CpuSet.parse(move["to"]) for move in status.get("plan") or ()}
 
 
-def _show(console: Console, title: str, picture: CpuMap | None) -> None:
+def _show(console: Console, title: str, picture: Drawing | None) -> None:
     if picture is not None:
         console.rule(title)
-        for line in picture.lines(min(console.width, WIDEST)):
+        for line in terminal.lines(picture, min(console.width, WIDEST)):
             console.print(line)
         console.print()
 

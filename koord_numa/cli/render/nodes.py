@@ -15,7 +15,8 @@ from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.numa_usage import NumaUsage, largest_aligned, rooms
 from koord_numa.core.resources import CPU, MEMORY, MILLI
 from koord_numa.core.verdicts import Rejection
-from koord_numa.view.cpu_map import CpuHolder, CpuMap
+from koord_numa.view import terminal
+from koord_numa.view.drawing import CpuHolder, Drawing
 from koord_numa.view.text import NONE, asked, count, numa_text, policies, short_amounts
 
 HEADINGS = ("NODE", "CPUS OF", "POLICY", "SCOPE", "NUMA", "FREE-CPU", "LARGEST", "TRUST")
@@ -41,7 +42,7 @@ def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[
             for held in sorted(seen.ledger, key=lambda held: held.cpus.bits)
             if held.cpus
         ]
-        yield from CpuMap(seen.offer.machine, owners, seen.offer.reserved, _shared(seen)).lines(width)
+        yield from terminal.lines(Drawing(seen.offer.machine, owners, seen.offer.reserved, _shared(seen)), width)
     yield Text()
     yield from Columns(("POD", "QOS", "ASKS FOR", "POLICY", "NUMA", "CPUS"), list(_pods(seen, snapshot))).lines()
 

@@ -12,7 +12,8 @@ from koord_numa.cli.render.columns import Columns
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.request import Pod, PodKey
-from koord_numa.view.cpu_map import CpuHolder, CpuMap
+from koord_numa.view import terminal
+from koord_numa.view.drawing import CpuHolder, Drawing
 from koord_numa.view.text import NONE, asked, count, numa_text, policies
 
 _MANY = 3
@@ -67,7 +68,7 @@ def machine_picture(
     owners = [
         CpuHolder(seen.pod.key.name, seen.cpus, policies(seen.pod)) for seen in sorted(pods, key=_order) if seen.cpus
     ]
-    return CpuMap(machine, owners, reserved, shared).lines(width)
+    return terminal.lines(Drawing(machine, owners, reserved, shared), width)
 
 
 def numa_of(pod: Pod, cpus: CpuSet, machine: CpuTopology | None) -> tuple[int, ...]:

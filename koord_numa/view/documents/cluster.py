@@ -1,0 +1,117 @@
+"""The cluster at a glance: one entry a node, with what each of its NUMA nodes still has."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.numa_usage import NumaUsage, largest_aligned, rooms
+from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, is_hugepages
+from koord_numa.core.verdicts import Reason, Rejection
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.view.documents import Document, document
+from koord_numa.view.text import short_amounts
+
+
+def cluster_document(entries: Iterable[Document], waiting: int, now: str) -> Document:
+    """All node entries, by name, and their sums. ``now`` is the time of the state, RFC 3339."""
+    nodes = sorted(entries, key=lambda entry: str(entry["name"]))
+    return document("ClusterView", generatedAt=now, summary=summary(nodes, waiting), nodes=nodes)
+
+
+def summary(nodes: Iterable[Document], waiting: int) -> Document:
+    """Counts and sums over node entries; ``largest`` is the largest aligned request that some node still takes."""
+    totals: Counter[str] = Counter()
+    best: tuple[float, str] = (0.0, "")
+    for node in nodes:
+        totals["nodes"] += 1
+        for numa in node["numa"]:
+            totals["numaNodes"] += 1
+            totals["cpus"] += numa["cpus"]
+            totals["freeCPUs"] += numa["free"]
+        if node["state"] == "ok":
+            best = max(best, (max((numa["fits"] for numa in node["numa"]), default=0), node["largest"]))
+    counts = {name: totals[name] for name in ("nodes", "numaNodes", "cpus", "freeCPUs")}
+    return {**counts, "largest": best[1], "waiting": waiting}
+
+
+def node_entry(info: NodeInfo) -> Document | None:
+    """One node; ``None`` while there is no Node object of that name."""
+    seen = info.candidate()
+    if seen is None:
+        return None
+    owner, policy, scope = rule_of(seen)
+    state, why = state_of(info, seen)
+    largest = largest_aligned(seen)
+    return {
+        "name": info.name,
+        "labels": dict(seen.node.labels),
+        "cpusOf": owner,
+        "policy": policy,
+        "scope": scope,
+        "state": state,
+        "why": why,
+        "numa": [*_numa_entries(seen, largest.get(CPU, 0))],
+        "largest": largest_text(largest),
+        "pods": len(seen.ledger),
+    }
+
+
+def rule_of(seen: NodeSnapshot) -> tuple[str, str, str]:
+    """The owner of the CPUs (``scheduler``, ``kubelet``, ``none``), the policies in force, and the scope they hold for."""
+    offer = seen.offer
+    if isinstance(offer, KubeletView):
+        config = offer.state.node.config
+        return "kubelet", str(config.topology_policy or "unknown"), str(config.topology_scope)
+    if isinstance(offer, Inventory) and offer.zones:
+        return "scheduler", f"{offer.policy} {offer.bind}".strip(), "pod"
+    return "none", "", ""
+
+
+def state_of(info: NodeInfo, seen: NodeSnapshot) -> tuple[str, str]:
+    """A word to filter by, and the reason in words: whether the node takes pods that need NUMA alignment."""
+    closed = seen.barred or (seen.offer if isinstance(seen.offer, Rejection) else None)
+    if closed is not None:
+        words = {Reason.LOCKED: "rebind", Reason.UNTRUSTED: "untrusted"}
+        return words.get(closed.reason, "closed"), closed.detail or closed.message
+    if seen.node.unschedulable:
+        return "cordoned", "the node is cordoned"
+    if info.topology is None:
+        return "no-topology", "no NodeResourceTopology is published"
+    if isinstance(seen.offer, KubeletView) and (seen.offer.problem or not seen.offer.groups_known):
+        return "uncertain", seen.offer.problem or "memory in use is unexplained"
+    return ("malformed", info.topology.problem) if info.topology.problem else ("ok", "")
+
+
+def largest_text(amounts: Mapping[str, int]) -> str:
+    """``20 CPU 80Gi 1 gpu``: CPUs, memory and devices; empty for nothing."""
+    shown = {name: amount for name, amount in amounts.items() if name in (CPU, MEMORY) or "/" in name}
+    return short_amounts(shown) if any(shown.values()) else ""
+
+
+def numa_amounts(usage: NumaUsage) -> Document:
+    """Amounts of one NUMA node: CPUs in CPUs, memory in bytes, devices and huge pages by resource name."""
+    others = sorted(
+        name for name, amount in usage.total.items() if amount and name not in (CPU, MEMORY, PODS) and _countable(name)
+    )
+    return {
+        "id": usage.numa,
+        "cpus": usage.total.get(CPU, 0) / MILLI,
+        "free": usage.free.get(CPU, 0) / MILLI,
+        "memory": usage.total.get(MEMORY, 0),
+        "freeMemory": max(0, usage.free.get(MEMORY, 0)),
+        "devices": {name: {"total": usage.total[name], "free": max(0, usage.free.get(name, 0))} for name in others},
+    }
+
+
+def _countable(name: str) -> bool:
+    return "/" in name or is_hugepages(name)
+
+
+def _numa_entries(seen: NodeSnapshot, largest: int) -> Iterator[dict[str, Any]]:
+    """``fits`` is the most CPUs that one aligned pod could get on this NUMA node, bounded by what the whole node has left."""
+    for usage in rooms(seen):
+        amounts = numa_amounts(usage)
+        yield {**amounts, "fits": min(int(amounts["free"]), largest // MILLI)}

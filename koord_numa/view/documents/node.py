@@ -1,0 +1,122 @@
+"""One node in full: the machine as a drawing, the pods that hold something, and the plan of a rebind that works on it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.inventory import Inventory
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.ledger import Holding
+from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.numa_usage import rooms
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.view.documents import Document, document
+from koord_numa.view.documents.cluster import node_entry, numa_amounts
+from koord_numa.view.drawing import CacheBox, CpuHolder, Drawing, NumaBox
+from koord_numa.view.text import asked, policies, short_amounts
+
+
+def node_document(info: NodeInfo, now: str) -> Document | None:
+    """All that is known of one node; ``None`` while there is no Node object of that name."""
+    entry, seen = node_entry(info), info.candidate()
+    if entry is None or seen is None:
+        return None
+    held = sorted(seen.ledger, key=lambda one: (one.cpus.bits or 1 << 4096, str(one.pod)))
+    return document(
+        "NodeView",
+        generatedAt=now,
+        **{**entry, "pods": [_pod(info, seen, one) for one in held]},
+        machine=_machine(seen, info, held),
+        topologyVersion="" if info.topology is None else info.topology.resource_version,
+        rebind=None,
+    )
+
+
+def drawing_of(
+    seen: NodeSnapshot, info: NodeInfo | None = None, held: Sequence[Holding] | None = None
+) -> Drawing | None:
+    """The machine and its pods, holders in the order of ``held``; ``None`` where CPUs are not known by id."""
+    if not isinstance(seen.offer, Inventory) or seen.offer.machine is None:
+        return None
+    holdings = sorted(seen.ledger, key=lambda one: one.cpus.bits) if held is None else held
+    observed = _observed(info)
+    holders = [CpuHolder(str(one.pod), one.cpus, observed=observed.get(one.pod.uid)) for one in holdings]
+    return Drawing(seen.offer.machine, holders, seen.offer.reserved)
+
+
+def _observed(info: NodeInfo | None) -> dict[str, CpuSet]:
+    """CPUs by pod uid as the node agent reports them."""
+    if info is None or info.topology is None:
+        return {}
+    return {pod.uid: pod.cpus for pod in info.topology.kubelet_pods}
+
+
+def _pod(info: NodeInfo, seen: NodeSnapshot, held: Holding) -> Document:
+    uid = held.pod.uid
+    there = info.pods.get(uid)
+    pod = there or info.nominees[uid].pod
+    machine = seen.offer.machine if isinstance(seen.offer, Inventory) else None
+    numa = [numa for numa, _ in held.numa]
+    if not numa and machine is not None and held.cpus:
+        numa = list(CpuSet(machine.numa_of(held.cpus)))
+    observed = _observed(info).get(uid)
+    chosen_by = "by the kubelet" if isinstance(seen.offer, KubeletView) else "shared"
+    return {
+        "pod": str(held.pod),
+        "uid": uid,
+        "qos": str(pod.request.qos),
+        "asks": asked(pod),
+        "holds": short_amounts(held.amounts),
+        "policies": policies(pod),
+        "numa": numa,
+        "cpus": (str(held.cpus) or chosen_by) if there is not None else "kept free for it",
+        "cpuIds": list(held.cpus),
+        "observed": None if observed is None else str(observed),
+        "state": "nominated" if there is None else "terminating" if there.deleting else "bound",
+        "inTopology": uid not in info.unpublished,
+    }
+
+
+def _machine(seen: NodeSnapshot, info: NodeInfo, held: Sequence[Holding]) -> Document | None:
+    """
+    Sockets, NUMA nodes, caches, cores and CPUs; CPUs refer to pods by position.
+
+    Where CPUs are not known by id there is one socket without an id, whose NUMA nodes have no caches.
+    """
+    usage = {one.numa: numa_amounts(one) for one in rooms(seen)}
+    drawing = drawing_of(seen, info, held)
+    if drawing is None:
+        numa = [{**amounts, "freeCPUs": amounts["free"], "caches": []} for amounts in usage.values()]
+        distances = {} if info.topology is None else info.topology.distances
+        return {"sockets": [{"id": None, "numa": numa}], "distances": _distances(distances)} if numa else None
+    sockets = [
+        {"id": socket.id, "numa": [_numa(drawing, box, usage.get(box.id, {})) for box in socket.numa]}
+        for socket in drawing.sockets()
+    ]
+    return {"sockets": sockets, "distances": _distances(drawing.machine.distances)}
+
+
+def _numa(drawing: Drawing, box: NumaBox, amounts: Document) -> Document:
+    defaults = {"memory": 0, "freeMemory": 0, "devices": {}}
+    caches = [_cache(drawing, cache) for cache in box.caches]
+    return {**defaults, **amounts, "id": box.id, "cpus": box.cpus, "freeCPUs": box.free, "caches": caches}
+
+
+def _cache(drawing: Drawing, cache: CacheBox) -> Document:
+    cores = [{"id": core.id, "cpus": [_cpu(drawing, cpu) for cpu in CpuSet(core.bits)]} for core in cache.cores]
+    return {"id": cache.id, "cores": cores}
+
+
+def _cpu(drawing: Drawing, cpu: int) -> Document:
+    observed = drawing.observed_on(cpu)
+    return {
+        "id": cpu,
+        "pods": drawing.holders_of(cpu),
+        "reserved": cpu in drawing.reserved,
+        "observedKnown": observed is not None,
+        "observed": observed or [],
+    }
+
+
+def _distances(distances: Any) -> dict[str, int]:
+    return {f"{one}-{other}": cost for (one, other), cost in sorted(distances.items())}

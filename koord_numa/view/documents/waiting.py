@@ -1,0 +1,102 @@
+"""Pods that wait, by shape: the reason with its numbers on each NUMA node, and what would make them fit."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from koord_numa.core.explain import amounts_text, closest_nodes, describe
+from koord_numa.core.request import Pod
+from koord_numa.core.resources import CPU
+from koord_numa.core.verdicts import NumaNumbers, Rejection
+from koord_numa.view.advice import Remedy
+from koord_numa.view.documents import Document, document
+from koord_numa.view.text import asked, policies
+
+SHAPES: Final = 200
+"""At most so many shapes are listed, those with most pods first."""
+
+PODS: Final = 50
+"""At most so many pods of one shape are named."""
+
+CLOSEST: Final = 5
+"""So many nodes are described for one shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingShape:
+    """Pods that every node treats alike, the oldest first. ``seconds`` is how long the oldest has waited."""
+
+    pods: Sequence[Pod]
+    why: str
+    rejections: Mapping[str, Rejection]
+    seconds: float = 0.0
+    remedies: Sequence[Remedy] = ()
+
+
+def waiting_document(shapes: Iterable[WaitingShape], now: str) -> Document:
+    """All shapes, those with most pods first; ``more`` counts shapes that are not listed."""
+    ranked = sorted(shapes, key=lambda shape: (-len(shape.pods), str(shape.pods[0].key)))
+    return document(
+        "WaitingView",
+        generatedAt=now,
+        classes=[shape_entry(shape) for shape in ranked[:SHAPES]],
+        more=max(0, len(ranked) - SHAPES),
+    )
+
+
+def shape_entry(shape: WaitingShape) -> Document:
+    """One shape."""
+    pod = shape.pods[0]
+    return {
+        "pods": [str(each.key) for each in shape.pods[:PODS]],
+        "count": len(shape.pods),
+        "priority": pod.request.priority,
+        "asks": asked(pod),
+        "policies": policies(pod),
+        "qos": str(pod.request.qos),
+        "waitedSeconds": round(shape.seconds, 3),
+        "why": shape.why.partition("\n")[0],
+        "reasons": reasons(shape.rejections),
+        "closest": [_node(name, shape.rejections[name]) for name in closest_nodes(shape.rejections)[:CLOSEST]],
+        "wouldFit": [remedy_entry(remedy) for remedy in shape.remedies],
+    }
+
+
+def remedy_entry(remedy: Remedy) -> Document:
+    """One remedy."""
+    return {"kind": remedy.kind, "node": remedy.node, "text": remedy.text}
+
+
+def reasons(rejections: Mapping[str, Rejection]) -> list[Document]:
+    """Reasons with the number of nodes each holds for, the most frequent first."""
+    texts = sorted((rejection.reason.value, rejection.message) for rejection in rejections.values())
+    counted = [(len(list(group)), reason, message) for (reason, message), group in groupby(texts)]
+    ranked = sorted(counted, key=lambda entry: (-entry[0], entry[1:]))
+    return [{"reason": reason, "message": message, "nodes": nodes} for nodes, reason, message in ranked]
+
+
+def _node(name: str, rejection: Rejection) -> Document:
+    return {
+        "node": name,
+        "reason": rejection.reason.value,
+        "message": rejection.message,
+        "detail": rejection.detail if rejection.numbers else describe(rejection),
+        "largest": amounts_text(rejection.largest) if rejection.largest else "",
+        "numa": [_numbers(one) for one in rejection.numbers],
+    }
+
+
+def _numbers(one: NumaNumbers) -> Document:
+    """Amounts as numbers in our units (milli-CPU, bytes, counts) and as texts for people."""
+    free, total, needed = (amounts_text({one.resource: amount}) for amount in (one.free, one.total, one.needed))
+    return {
+        "numa": one.numa,
+        "resource": one.resource,
+        "free": one.free,
+        "total": one.total,
+        "needed": one.needed,
+        "freeText": free.partition(" ")[0] if one.resource != CPU else free,
+        "totalText": total.partition(" ")[0] if one.resource != CPU else total,
+        "neededText": needed,
+    }

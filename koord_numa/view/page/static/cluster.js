@@ -1,0 +1,118 @@
+// The cluster: a card for each node with a tile for each NUMA node, coloured by the largest aligned request that still fits there.
+// Only cards that can be seen are in the document, so that thousands of nodes scroll as easily as ten.
+const CARD = { width: 230, height: 74 };
+const filters = { text: "", state: "", owner: "", device: "" };
+
+const fits = (numa) => {
+  if (!filters.device) return numa.fits;
+  const device = numa.devices[filters.device];
+  return device && device.free > 0 ? numa.fits : 0;
+};
+
+const level = (value, top) => (value <= 0 || top <= 0 ? 0 : Math.min(5, 1 + Math.floor((value / top) * 4.999)));
+
+const matches = (node) => {
+  if (filters.state && node.state !== filters.state) return false;
+  if (filters.owner && node.cpusOf !== filters.owner) return false;
+  return filters.text.split(/[\s,]+/).filter(Boolean).every((word) => {
+    const [key, value] = word.split("=", 2);
+    if (value === undefined) return node.name.includes(word) || Object.values(node.labels).includes(word);
+    return node.labels[key] === value;
+  });
+};
+
+const describeNode = (node) => {
+  const numa = node.numa.map((one) => `NUMA ${one.id}: ${number(fits(one))} of ${number(one.cpus)}`).join(", ");
+  return `${node.name}, ${node.state === "ok" ? "" : `${node.why || node.state}, `}${numa || "no NUMA nodes published"}`;
+};
+
+const card = (node, top) => {
+  const tiles = node.numa.map((one) =>
+    el("span", { class: `tile l${level(fits(one), top)}`, title: `NUMA ${one.id}: ${number(one.free)} of ${number(one.cpus)} CPUs free` },
+      node.numa.length > 8 ? "" : number(fits(one))));
+  return el("a", { class: "node", href: `#/nodes/${encodeURIComponent(node.name)}`, "aria-label": describeNode(node) },
+    el("span", { class: "name" }, el("b", {}, node.name), node.state === "ok" ? null : el("span", { class: "bad" }, node.state)),
+    el("span", { class: "tiles", "aria-hidden": "true" }, tiles.length ? tiles : el("span", { class: "muted" }, "no topology")));
+};
+
+const legend = (top) => {
+  const steps = [0, 1, 2, 3, 4, 5].map((at) => {
+    const from = at === 0 ? 0 : Math.max(1, Math.ceil((top * (at - 1)) / 4.999));
+    const to = at === 5 ? top : Math.max(from, Math.ceil((top * at) / 4.999) - 1);
+    return el("li", {}, el("span", { class: `swatch l${at}` }), at === 0 ? "nothing fits" : `${from}–${number(to)}`);
+  });
+  return el("ul", { class: "legend", "aria-label": "CPUs of the largest aligned request that still fits" }, steps);
+};
+
+const clusterView = (main) => {
+  const { summary } = store.cluster;
+  const top = Math.max(0, ...store.cluster.nodes.flatMap((node) => node.numa.map((one) => one.cpus)));
+  const states = [...new Set(store.cluster.nodes.map((node) => node.state))].sort();
+  const devices = [...new Set(store.cluster.nodes.flatMap((node) => node.numa.flatMap((one) => Object.keys(one.devices))))].sort();
+  let shown = [];
+
+  const select = (label, name, options) =>
+    el("label", {}, label,
+      el("select", { name, on: { change: (event) => { filters[name] = event.target.value; refresh(); } } },
+        options.map(([value, text]) => el("option", { value, selected: filters[name] === value }, text))));
+  const text = el("input", { type: "search", id: "filter", value: filters.text, placeholder: "name or label=value", autocomplete: "off",
+    on: { input: (event) => { filters.text = event.target.value; refresh(); } } });
+  const found = el("p", { class: "muted", role: "status" });
+  const list = el("ul", { "aria-label": "Nodes" });
+  const pane = el("div", { class: "window", on: { scroll: () => draw() } }, list);
+
+  const columns = () => Math.max(1, Math.floor(list.clientWidth / CARD.width));
+  const draw = () => {
+    const across = columns();
+    const width = list.clientWidth / across;
+    const first = Math.max(0, Math.floor(pane.scrollTop / CARD.height) - 2) * across;
+    const last = Math.min(shown.length, (Math.ceil((pane.scrollTop + pane.clientHeight) / CARD.height) + 2) * across);
+    const active = document.activeElement && document.activeElement.closest && document.activeElement.closest("li[data-at]");
+    const focused = active ? active.dataset.at : null;
+    list.style.height = `${Math.ceil(shown.length / across) * CARD.height}px`;
+    const items = [];
+    for (let at = first; at < last; at += 1) {
+      items.push(el("li", { "data-at": at, "aria-setsize": shown.length, "aria-posinset": at + 1, style: {
+        left: `${(at % across) * width}px`, top: `${Math.floor(at / across) * CARD.height}px`, width: `${width}px`, height: `${CARD.height}px` } },
+      card(shown[at], top)));
+    }
+    list.replaceChildren(...items);
+    if (focused !== null) focusOn(Number(focused), false);
+  };
+  const focusOn = (at, scroll = true) => {
+    if (at < 0 || at >= shown.length) return;
+    if (scroll) {
+      const y = Math.floor(at / columns()) * CARD.height;
+      if (y < pane.scrollTop) pane.scrollTop = y;
+      if (y + CARD.height > pane.scrollTop + pane.clientHeight) pane.scrollTop = y + CARD.height - pane.clientHeight;
+      draw();
+    }
+    const link = list.querySelector(`li[data-at="${at}"] a`);
+    if (link) link.focus({ preventScroll: true });
+  };
+  const refresh = () => {
+    shown = store.cluster.nodes.filter(matches);
+    found.textContent = `${shown.length} of ${plural(store.cluster.nodes.length, "node")}`;
+    draw();
+  };
+  list.addEventListener("keydown", (event) => {
+    const item = event.target.closest("li[data-at]");
+    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns(), ArrowUp: -columns() }[event.key];
+    if (!item || step === undefined) return;
+    event.preventDefault();
+    focusOn(Number(item.dataset.at) + step);
+  });
+
+  main.replaceChildren(
+    el("h2", {}, "Cluster"),
+    facts([["Nodes", String(summary.nodes)], ["CPUs free", `${number(summary.freeCPUs)} of ${number(summary.cpus)}`],
+      ["Largest aligned request", summary.largest || "none"], ["Pods that wait", String(summary.waiting)]]),
+    el("form", { class: "filter", on: { submit: (event) => event.preventDefault() } },
+      el("label", {}, "Filter", text),
+      select("State", "state", [["", "all"], ...states.map((one) => [one, one])]),
+      select("CPUs of", "owner", [["", "all"], ["scheduler", "scheduler"], ["kubelet", "kubelet"], ["none", "nobody"]]),
+      devices.length ? select("Colour by", "device", [["", "CPUs"], ...devices.map((one) => [one, `CPUs with ${one}`])]) : null),
+    legend(top), found, pane);
+  refresh();
+  return { update: refresh, resize: draw, search: () => text.focus() };
+};

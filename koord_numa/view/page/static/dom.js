@@ -1,0 +1,42 @@
+// Small helpers: elements whose text is always text, numbers and amounts for people.
+const el = (tag, attributes = {}, ...children) => {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "on") for (const [event, act] of Object.entries(value)) made.addEventListener(event, act);
+    else if (name === "style") for (const [key, text] of Object.entries(value)) made.style.setProperty(key, text);
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return made;
+};
+
+const number = (value) => (Number.isInteger(value) ? String(value) : String(Math.floor(value * 10) / 10));
+
+const UNITS = [["Ti", 2 ** 40], ["Gi", 2 ** 30], ["Mi", 2 ** 20], ["Ki", 2 ** 10]];
+const bytes = (value) => {
+  for (const [suffix, size] of UNITS) if (value >= size) return number(value / size) + suffix;
+  return String(value);
+};
+
+const seconds = (value) => {
+  if (value < 90) return `${Math.round(value)} s`;
+  if (value < 5400) return `${Math.round(value / 60)} min`;
+  return `${Math.round(value / 3600)} h`;
+};
+
+// Hues a golden angle apart, dark enough for white text (WCAG AA) in both themes.
+const podColour = (index) => `hsl(${Math.round(index * 137.508) % 360} 62% 27%)`;
+
+const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+
+const facts = (entries) =>
+  el("dl", { class: "facts" }, entries.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+
+const table = (caption, headings, rows) =>
+  el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    el("table", {},
+      el("thead", {}, el("tr", {}, headings.map((text) => el("th", { scope: "col" }, text)))),
+      el("tbody", {}, rows.map((cells) => el("tr", {}, cells.map((cell) => el("td", {}, cell)))))));
+
+const nodeLink = (name) => el("a", { href: `#/nodes/${encodeURIComponent(name)}` }, name);

@@ -1,0 +1,84 @@
+// One node, as lstopo draws it: socket, NUMA node, L3, core, thread. One colour a pod; CPUs whose observed pod differs stand out.
+const cpuCell = (cpu, pods) => {
+  const holders = cpu.pods.map((at) => pods[at].pod);
+  const observed = cpu.observed.map((at) => pods[at].pod);
+  const differs = cpu.observedKnown && holders.join() !== observed.join();
+  const state = holders.length > 1 ? "contested" : holders.length ? "held" : cpu.reserved ? "reserved" : "free";
+  const title = `CPU ${cpu.id}: ${holders.length ? holders.join(" and ") : state}${differs ? `; observed: ${observed.join(" and ") || "nobody"}` : ""}`;
+  return el("span", { class: `cpu ${state}${differs ? " differs" : ""}`, title,
+    style: holders.length === 1 ? { "--pod": podColour(cpu.pods[0]) } : {} }, String(cpu.id));
+};
+
+const numaBox = (numa, pods, distances) => {
+  const box = el("section", { class: "numa", "data-numa": numa.id, "aria-label": `NUMA node ${numa.id}` },
+    el("h4", {}, `NUMA ${numa.id}`, " ", el("span", { class: "muted" },
+      `${number(numa.freeCPUs)} of ${number(numa.cpus)} CPUs free, ${bytes(numa.freeMemory)} of ${bytes(numa.memory)} memory`)),
+    el("div", { class: "caches" }, numa.caches.map((cache) =>
+      el("div", { class: "cache" }, numa.caches.length > 1 ? el("div", { class: "muted" }, `L3 ${cache.id}`) : null,
+        el("div", { class: "cores" }, cache.cores.map((core) =>
+          el("span", { class: "core", title: `core ${core.id}` }, core.cpus.map((cpu) => cpuCell(cpu, pods)))))))),
+    Object.keys(numa.devices).length
+      ? el("div", { class: "devices" }, Object.entries(numa.devices).map(([name, it]) =>
+        el("span", { class: "device" }, `${name}: ${it.free} of ${it.total} free`)))
+      : null);
+  const hover = (on) => () => {
+    for (const other of document.querySelectorAll(".numa[data-numa]")) {
+      const far = distances[`${numa.id}-${other.dataset.numa}`];
+      other.classList.toggle("near", on && far !== undefined && far <= 10);
+      other.classList.toggle("far", on && far !== undefined && far > 10);
+      other.title = on && far !== undefined ? `distance ${far}` : "";
+    }
+  };
+  box.addEventListener("mouseenter", hover(true));
+  box.addEventListener("mouseleave", hover(false));
+  return box;
+};
+
+const drawing = (machine, pods) =>
+  el("div", { class: "machine" }, machine.sockets.map((socket) =>
+    el("section", { class: "socket", "aria-label": `Socket ${socket.id}` }, el("h3", {}, `Socket ${socket.id}`),
+      socket.numa.map((numa) => numaBox(numa, pods, machine.distances)))));
+
+// The machine as it would be with pods on the CPUs that a plan gives them.
+const planned = (machine, pods, plan) => {
+  const holders = new Map();
+  pods.forEach((pod, at) => {
+    const move = plan.find((one) => one.pod === pod.pod);
+    for (const cpu of move ? move.to : pod.cpuIds) holders.set(cpu, [...(holders.get(cpu) || []), at]);
+  });
+  const cpu = (one) => ({ ...one, pods: holders.get(one.id) || [], observedKnown: false });
+  const numa = (one) => ({ ...one, caches: one.caches.map((cache) => ({ ...cache, cores: cache.cores.map((core) => ({ ...core, cpus: core.cpus.map(cpu) })) })) });
+  return { ...machine, sockets: machine.sockets.map((socket) => ({ ...socket, numa: socket.numa.map(numa) })) };
+};
+
+const distanceTable = (machine) => {
+  const ids = machine.sockets.flatMap((socket) => socket.numa.map((numa) => numa.id));
+  if (ids.length < 2 || !Object.keys(machine.distances).length) return null;
+  return el("details", {}, el("summary", {}, "Distances between NUMA nodes"),
+    table("Distances between NUMA nodes", ["from", ...ids.map((id) => `to ${id}`)],
+      ids.map((from) => [`NUMA ${from}`, ...ids.map((to) => String(machine.distances[`${from}-${to}`] ?? "–"))])));
+};
+
+const podRow = (pod, at) => [
+  el("span", {}, el("span", { class: "dot", style: { "--pod": pod.cpuIds.length ? podColour(at) : "transparent" } }), pod.pod),
+  pod.qos || "–", pod.asks, pod.policies, pod.numa.join(", ") || "–", el("span", { class: "mono" }, pod.cpus),
+  pod.observed === null ? "–" : el("span", { class: `mono ${pod.observed === pod.cpus ? "" : "bad"}` }, pod.observed),
+];
+
+const nodeView = async (main, name) => {
+  const node = await store.read(`/api/v1/nodes/${encodeURIComponent(name)}`);
+  const plan = (node.rebind && node.rebind.plan) || [];
+  main.replaceChildren(
+    el("p", {}, el("a", { href: "#/cluster" }, "← Cluster")),
+    el("h2", {}, node.name),
+    node.why ? el("p", { class: "bad" }, node.why) : null,
+    facts([["CPUs of", node.cpusOf], ["NUMA policy", node.policy || "none"], ["Scope", node.scope || "–"],
+      ["Largest aligned request", node.largest || "none"], ["Pods counted", String(node.pods.length)]]),
+    node.machine ? drawing(node.machine, node.pods) : el("p", { class: "muted" }, "The CPUs of this node are not known by id."),
+    node.machine ? distanceTable(node.machine) : null,
+    plan.length ? el("section", {}, el("h3", {}, `After RebindResource ${node.rebind.name} (${node.rebind.phase})`), drawing(planned(node.machine, node.pods, plan), node.pods)) : null,
+    el("h3", {}, "Pods"),
+    node.pods.length ? table("Pods", ["Pod", "QoS", "Asks for", "Policy", "NUMA", "CPUs decided", "CPUs observed"], node.pods.map(podRow))
+      : el("p", { class: "muted" }, "None."));
+  return { update: (change) => { if ((change.nodes || []).some((one) => one.name === name)) show(); } };
+};

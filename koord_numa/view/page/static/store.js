@@ -1,0 +1,57 @@
+// Where the views get their documents: from the scheduler that serves this page, or from the page itself when it was written to a file.
+const store = {
+  embedded: document.documentElement.dataset.source === "file",
+  cluster: null,
+  listeners: new Set(),
+
+  async read(path) {
+    if (this.embedded) {
+      const found = document.getElementById(`doc:${path}`);
+      if (!found) throw new Error(`this file has no ${path}`);
+      return JSON.parse(found.textContent);
+    }
+    const answer = await fetch(`.${path}`, { headers: { Accept: "application/json" } });
+    if (!answer.ok) throw new Error(answer.status === 404 ? "not known" : `the scheduler answers ${answer.status}`);
+    return answer.json();
+  },
+
+  async load() {
+    this.cluster = await this.read("/api/v1/cluster");
+    this.index();
+  },
+
+  index() {
+    this.byName = new Map(this.cluster.nodes.map((node, at) => [node.name, at]));
+  },
+
+  apply(change) {
+    for (const node of change.nodes || []) {
+      const at = this.byName.get(node.name);
+      if (at === undefined) this.cluster.nodes.push(node);
+      else this.cluster.nodes[at] = node;
+    }
+    if (change.removed && change.removed.length) {
+      const gone = new Set(change.removed);
+      this.cluster.nodes = this.cluster.nodes.filter((node) => !gone.has(node.name));
+    }
+    this.cluster.nodes.sort((a, b) => (a.name < b.name ? -1 : 1));
+    if (change.summary) this.cluster.summary = change.summary;
+    this.index();
+    for (const listener of this.listeners) listener(change);
+  },
+
+  live(say) {
+    if (this.embedded) {
+      say(`as of ${this.cluster.generatedAt}`);
+      return;
+    }
+    const source = new EventSource("./api/v1/events");
+    source.addEventListener("open", () => say("live"));
+    source.addEventListener("error", () => say("not connected; trying again"));
+    source.addEventListener("change", (event) => this.apply(JSON.parse(event.data)));
+    source.addEventListener("reload", async () => {
+      await this.load();
+      for (const listener of this.listeners) listener({});
+    });
+  },
+};

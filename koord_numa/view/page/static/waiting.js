@@ -1,0 +1,49 @@
+// Pods that wait: one entry for all pods of one shape, the reason laid onto each NUMA node, and what would make them fit.
+const bar = (one) => {
+  const share = one.total ? one.free / one.total : 0;
+  const need = one.total ? Math.min(1, one.needed / one.total) : 1;
+  return el("div", { class: "bar", role: "img", "aria-label": `${one.freeText} of ${one.totalText} free, ${one.neededText} needed` },
+    el("i", { style: { width: `${share * 100}%` } }), el("u", { style: { left: `calc(${need * 100}% - 3px)` } }));
+};
+
+const closest = (one) => {
+  const rows = one.numa.map((part) =>
+    [`NUMA ${part.numa}`, part.resource, `${part.freeText} of ${part.totalText}`, part.neededText, bar(part)]);
+  return el("div", {}, el("h4", {}, nodeLink(one.node), " ", el("span", { class: "muted" }, one.message)),
+    one.detail ? el("p", { class: "muted" }, one.detail) : null,
+    rows.length ? table(`NUMA nodes of ${one.node}`, ["NUMA node", "Resource", "Free", "Needed", ""], rows) : null);
+};
+
+const waitingEntry = (one) =>
+  el("article", { class: "waiting" },
+    el("h3", {}, one.pods[0], one.count > 1 ? el("span", { class: "muted" }, ` and ${one.count - 1} more of this shape`) : null),
+    el("p", {}, `${one.asks}`, one.policies ? `, ${one.policies}` : "", el("span", { class: "muted" }, `, priority ${one.priority}, waits ${seconds(one.waitedSeconds)}`)),
+    el("p", {}, one.why),
+    el("h4", {}, "What would make it fit"),
+    one.wouldFit.length
+      ? el("ul", { class: "would" }, one.wouldFit.map((way) => el("li", { "data-kind": way.kind }, way.text)))
+      : el("p", { class: "muted" }, "No single change of the pod, rebind or eviction was found."),
+    one.closest.length ? el("details", { open: true }, el("summary", {}, "Nodes that came closest"), one.closest.map(closest)) : null);
+
+const waitingView = async (main) => {
+  const found = await store.read("/api/v1/waiting");
+  main.replaceChildren(el("h2", {}, "Pods that wait"),
+    found.classes.length ? el("div", {}, found.classes.map(waitingEntry)) : el("p", { class: "ok" }, "No pod waits."),
+    found.more ? el("p", { class: "muted" }, `${plural(found.more, "more shape")} not shown.`) : null);
+  return { update: () => {} };
+};
+
+const runnersUp = (one) =>
+  one.runnersUp.length
+    ? el("ul", { class: "would" }, one.runnersUp.map((other) => el("li", {}, nodeLink(other.node), `: ${other.why}`)))
+    : "–";
+
+const decisionsView = async (main) => {
+  const found = await store.read("/api/v1/decisions");
+  main.replaceChildren(el("h2", {}, "Recent decisions"),
+    found.decisions.length
+      ? table("Recent decisions", ["Time", "Pod", "Node", "NUMA", "CPUs", "Score", "Runners-up"], found.decisions.map((one) =>
+        [one.time, one.pod, nodeLink(one.node), one.numa.join(", ") || "–", el("span", { class: "mono" }, one.cpus || "shared"), one.score, runnersUp(one)]))
+      : el("p", { class: "muted" }, "No decision is on record."));
+  return { update: () => {} };
+};
