@@ -18,6 +18,7 @@ from uuid import uuid4
 from prometheus_client import CollectorRegistry
 
 from koord_numa import __version__
+from koord_numa.app.api.routes import ViewApi
 from koord_numa.app.debug import node_dump, pod_dump
 from koord_numa.app.informers import informers_of, kopf_stores
 from koord_numa.app.metrics import MetricSources, NodeCollector, SchedulerCollector
@@ -90,6 +91,7 @@ class Runtime:
         self.dispatcher = stores.dispatcher(self.scheduler)
         self.informers = informers_of(api, self.scheduler, self.roster, stores, self.dispatcher)
         self.loop_lag = LoopLag()
+        self.view_api = ViewApi(self.scheduler, partial(pod_dump, self.scheduler))
         self.http_server = HttpServer(self._status_providers(), options.port or 0)
         self._stopped = False
 
@@ -148,6 +150,7 @@ class Runtime:
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH):
                 await self.recorder.flush()
+        await self.view_api.live.stop()
         await self.http_server.stop()
         await self.api.close()
 
@@ -175,6 +178,7 @@ class Runtime:
             node_metrics,
             partial(node_dump, self.scheduler),
             partial(pod_dump, self.scheduler),
+            self.view_api.routes(),
         )
 
     def _unhealthy(self) -> Iterator[str]:

@@ -7,7 +7,7 @@ come from the event loop that does the work, so that one that is stuck fails the
 Readiness tells, in one line for each, what keeps it from scheduling.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ class StatusProviders:
     nodes: CollectorRegistry
     node: Callable[[str], Sheet | None] = lambda _: None
     pod: Callable[[str, str], Sheet | None] = lambda *_: None
+    routes: Sequence[web.RouteDef] = ()
 
 
 class HttpServer:
@@ -55,6 +56,7 @@ class HttpServer:
         app.router.add_get("/metrics/nodes", self._node_metrics)
         app.router.add_get("/nodes/{name}", self._node)
         app.router.add_get("/pods/{namespace}/{name}", self._pod)
+        app.add_routes(self._questions.routes)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         try:

@@ -1,0 +1,45 @@
+"""Debian's Chromium without a screen, driven by Playwright; tests are skipped with a reason where it is not installed."""
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Page, async_playwright
+
+CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)")
+
+RULES: Final = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}}
+"""axe-core's rules for levels A and AA."""
+
+
+@asynccontextmanager
+async def browser_page(width: int = 1280, scheme: str = "light", *, offline: bool = False) -> AsyncIterator[Page]:
+    """A fresh page. Errors of the page's script, and requests to other hosts, fail the test at the end."""
+    wrong: list[str] = []
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        options: dict[str, Any] = {
+            "viewport": {"width": width, "height": 800},
+            "color_scheme": scheme,
+            "offline": offline,
+        }
+        context = await browser.new_context(**options)
+        page = await context.new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        try:
+            yield page
+        finally:
+            await browser.close()
+    assert wrong == []
+
+
+async def violations(page: Page) -> list[str]:
+    """What axe-core finds on the page as it is, a line each."""
+    found = (await Axe().run(page, options=RULES)).response["violations"]
+    return [f"{one['id']}: {node['html'][:120]}" for one in found for node in one["nodes"]]

@@ -1,0 +1,182 @@
+"""The page in a real browser: what it shows against the API's objects, keyboard, small screens, and accessibility."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+from playwright.async_api import Page, expect
+
+from koord_numa.app.runtime import Runtime
+from koord_numa.view.page import written_page
+from tests.cluster.objects import until
+from tests.e2e.world import JsonObject, World, pinned, world
+from tests.test_operator import operating
+from tests.view.browser import browser_page, needs_chromium, violations
+
+pytestmark = [pytest.mark.e2e, needs_chromium]
+
+MACHINES: Final[JsonObject] = {
+    "machines": [
+        {
+            "name": "own",
+            "count": 2,
+            "sockets": 2,
+            "numa": 1,
+            "cores": 4,
+            "threads": 2,
+            "memory": "16Gi",
+            "labels": {"pool": "a"},
+        },
+        {"name": "theirs", "style": "kubelet", "sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"},
+    ]
+}
+
+
+@asynccontextmanager
+async def scheduling(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[World, Runtime]]:
+    """Three nodes, a pod that is placed and one that fits nowhere."""
+    async with world(folder, MACHINES) as cluster:
+        cluster.create([pinned("engine", 6, policy="SingleNUMANode"), pinned("too-wide", 12, policy="SingleNUMANode")])
+        async with operating(cluster.server, folder, monkeypatch) as runtime:
+            await until(lambda: cluster.unbound() == ["too-wide"])
+            await until(lambda: runtime.scheduler.queue_numbers().unschedulable == 1)
+            await until(lambda: not runtime.scheduler.cache.assumed)
+            yield cluster, runtime
+
+
+def url(runtime: Runtime) -> str:
+    return f"http://127.0.0.1:{runtime.http_server.port}/"
+
+
+async def accessible(page: Page) -> None:
+    for scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme=scheme)
+        assert await violations(page) == []
+
+
+async def test_every_view_shows_what_the_api_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scheduling(tmp_path, monkeypatch) as (cluster, runtime), browser_page() as page:
+        await page.goto(url(runtime))
+        await expect(page.locator("#live")).to_have_text("live")
+        await expect(page.locator("a.node")).to_have_count(3)
+        names = await page.locator("a.node b").all_inner_texts()
+        assert sorted(names) == sorted(node["metadata"]["name"] for node in cluster.server.store.list("nodes"))
+        await accessible(page)
+
+        bound = cluster.server.store.get("pods", "engine", "default")
+        await page.get_by_role("link", name=re.compile(bound["spec"]["nodeName"])).click()
+        await expect(page.get_by_role("heading", name=bound["spec"]["nodeName"], exact=True)).to_be_visible()
+        held = await page.locator(".cpu.held").all_inner_texts()
+        status = bound["metadata"]["annotations"]["scheduling.koordinator.sh/resource-status"]
+        assert f'"cpuset":"{held[0]}' in status
+        assert len(held) == 6
+        await expect(page.get_by_role("cell", name="default/engine")).to_be_visible()
+        await accessible(page)
+
+        await page.goto(f"{url(runtime)}#/waiting")
+        article = page.locator("article.waiting")
+        await expect(article.get_by_role("heading", name="default/too-wide")).to_be_visible()
+        await expect(article).to_contain_text("cannot meet NUMA policy SingleNUMANode")
+        await expect(article.locator("li[data-kind=size]").first).to_contain_text("8 CPUs instead of 12")
+        await accessible(page)
+
+        await page.goto(f"{url(runtime)}#/decisions")
+        await expect(page.get_by_role("heading", name="Recent decisions")).to_be_visible()
+        await accessible(page)
+
+
+async def test_changes_arrive_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scheduling(tmp_path, monkeypatch) as (cluster, runtime), browser_page() as page:
+        await page.goto(url(runtime))
+        await expect(page.locator("#live")).to_have_text("live")
+        cluster.server.store.patch("nodes", "own-1", {"spec": {"unschedulable": True}})
+        await expect(page.get_by_role("link", name=re.compile("own-1, the node is cordoned"))).to_be_visible(
+            timeout=20_000
+        )
+        cluster.server.store.delete("nodes", "own-1")
+        await expect(page.locator("a.node")).to_have_count(2, timeout=20_000)
+
+
+async def test_the_keyboard_reaches_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scheduling(tmp_path, monkeypatch) as (_, runtime), browser_page() as page:
+        await page.goto(url(runtime))
+        await expect(page.locator("a.node")).to_have_count(3)
+        await page.keyboard.press("/")
+        await page.keyboard.type("pool=a")
+        await expect(page.locator("a.node")).to_have_count(2)
+        await page.keyboard.press("Control+A")
+        await page.keyboard.press("Delete")
+        await expect(page.locator("a.node")).to_have_count(3)
+        await page.locator("a.node").first.focus()
+        await page.keyboard.press("ArrowRight")
+        focused = await page.evaluate("document.activeElement.closest('li').dataset.at")
+        assert focused == "1"
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", level=2)).to_have_text("own-1")
+        await page.keyboard.press("2")
+        await expect(page.get_by_role("heading", name="Pods that wait")).to_be_visible()
+
+
+@pytest.mark.parametrize("view", ["cluster", "nodes/own-0", "waiting", "decisions"])
+async def test_small_screens(view: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scheduling(tmp_path, monkeypatch) as (_, runtime), browser_page(width=360) as page:
+        await page.goto(f"{url(runtime)}#/{view}")
+        await expect(page.get_by_role("heading", level=2)).to_be_visible()
+        assert await page.evaluate("document.scrollingElement.scrollWidth") <= 360
+        await accessible(page)
+
+
+def many(count: int) -> dict[str, JsonObject]:
+    numa = [
+        {
+            "id": at,
+            "cpus": 64.0,
+            "free": 8.0 * at,
+            "memory": 1 << 38,
+            "freeMemory": 1 << 37,
+            "devices": {},
+            "fits": 8 * at,
+        }
+        for at in range(8)
+    ]
+    nodes = [
+        {"name": f"node-{at:05}", "labels": {"pool": f"p{at % 7}"}, "cpusOf": "scheduler", "policy": "", "scope": "pod",
+         "state": "ok", "why": "", "numa": numa, "largest": "56 CPU", "pods": 12}
+        for at in range(count)
+    ]  # fmt: skip
+    totals = {
+        "nodes": count,
+        "numaNodes": 8 * count,
+        "cpus": 512 * count,
+        "freeCPUs": 224 * count,
+        "largest": "56 CPU",
+        "waiting": 0,
+    }
+    return {"/api/v1/cluster": {"generatedAt": "2026-01-01T00:00:00Z", "summary": totals, "nodes": nodes}}
+
+
+async def test_thousands_of_nodes_scroll_in_a_file_that_needs_no_network(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(written_page(many(5000)))
+    async with browser_page(offline=True) as page:
+        await page.goto(path.as_uri())
+        await expect(page.get_by_text("5000 of 5000 nodes")).to_be_visible()
+        assert await page.locator("a.node").count() < 200
+        await page.locator(".window").evaluate("pane => { pane.scrollTop = pane.scrollHeight; }")
+        await expect(page.get_by_role("link", name=re.compile("node-04999"))).to_be_visible()
+        await page.get_by_label("Filter").fill("pool=p3 node-0001")
+        await expect(page.locator("a.node b")).to_have_text(["node-00010", "node-00017"])
+
+
+async def test_no_text_of_an_object_becomes_markup(tmp_path: Path) -> None:
+    documents = many(1)
+    documents["/api/v1/cluster"]["nodes"][0]["name"] = "</script><img src=x onerror=alert(1)>"
+    path = tmp_path / "page.html"
+    path.write_text(written_page(documents))
+    async with browser_page(offline=True) as page:
+        await page.goto(path.as_uri())
+        await expect(page.locator("a.node b")).to_have_text("</script><img src=x onerror=alert(1)>")
+        assert await page.locator("img").count() == 0
