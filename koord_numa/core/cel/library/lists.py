@@ -1,0 +1,123 @@
+"""Lists and sets: Kubernetes' list functions, the lists extension (version 3) and the sets extension."""
+
+from collections.abc import Callable
+from functools import cmp_to_key
+from typing import Any, Final
+
+from koord_numa.core.cel.errors import EvaluationError
+from koord_numa.core.cel.functions import Overload, row
+from koord_numa.core.cel.library.costs import elements, pairs
+from koord_numa.core.cel.values import NONE, Duration, OptionalValue, Uint, checked_int, checked_uint, compare, same
+
+LONGEST_RANGE: Final = 100_000
+"""Elements that ``lists.range`` makes at most: far beyond what the cost limit lets an expression look at."""
+
+_KEY: Final = cmp_to_key(compare)
+
+
+def sort_values(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Ascending. Raises ``EvaluationError`` when the elements have no common order."""
+    return tuple(sorted(items, key=_KEY))
+
+
+def _is_sorted(items: tuple[Any, ...]) -> bool:
+    return all(compare(items[at], items[at + 1]) <= 0 for at in range(len(items) - 1))
+
+
+def _extreme(items: tuple[Any, ...], word: str, choose: Callable[..., Any]) -> Any:
+    if not items:
+        raise EvaluationError(f"{word} called on empty list")
+    return choose(items, key=_KEY)
+
+
+def _sum(items: tuple[Any, ...]) -> Any:
+    if not items:
+        return 0
+    if isinstance(items[0], Duration):
+        return Duration(sum(item.nanoseconds for item in items))
+    total = sum(items)
+    if isinstance(items[0], Uint):
+        return checked_uint(total)
+    return total if isinstance(total, float) else checked_int(total)
+
+
+def _index(items: tuple[Any, ...], wanted: Any) -> int:
+    return next((at for at, item in enumerate(items) if same(item, wanted)), -1)
+
+
+def _last_index(items: tuple[Any, ...], wanted: Any) -> int:
+    return next((at for at in range(len(items) - 1, -1, -1) if same(items[at], wanted)), -1)
+
+
+def _slice(items: tuple[Any, ...], start: int, end: int) -> tuple[Any, ...]:
+    if start < 0 or end < 0:
+        raise EvaluationError(f"cannot slice({start}, {end}), negative indexes not supported")
+    if start > end:
+        raise EvaluationError(f"cannot slice({start}, {end}), start index must be less than or equal to end index")
+    if end > len(items):
+        raise EvaluationError(f"cannot slice({start}, {end}), list is length {len(items)}")
+    return items[start:end]
+
+
+def _flatten(items: tuple[Any, ...], depth: int = 1) -> tuple[Any, ...]:
+    if depth < 0:
+        raise EvaluationError("level must be non-negative")
+    flat: list[Any] = []
+    for item in items:
+        if isinstance(item, tuple) and depth:
+            flat.extend(_flatten(item, depth - 1))
+        else:
+            flat.append(item)
+    return tuple(flat)
+
+
+def _distinct(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    kept: list[Any] = []
+    for item in items:
+        if not any(same(item, other) for other in kept):
+            kept.append(item)
+    return tuple(kept)
+
+
+def _range(count: int) -> tuple[int, ...]:
+    if count > LONGEST_RANGE:
+        raise EvaluationError(f"lists.range({count}) is longer than {LONGEST_RANGE}")
+    return tuple(range(count))
+
+
+def _contains(items: tuple[Any, ...], wanted: tuple[Any, ...]) -> bool:
+    return all(any(same(item, other) for item in items) for other in wanted)
+
+
+def _includes(value: Any, wanted: Any) -> bool:
+    """List attributes hold it, other values equal it: one expression serves drivers of both kinds."""
+    return any(same(item, wanted) for item in value) if isinstance(value, tuple) else same(value, wanted)
+
+
+def _typed(name: str, result: str, kinds: tuple[str, ...], call: Callable[..., Any]) -> list[Overload]:
+    return [row(f"list({kind}).{name}() -> {result or kind}", call, elements) for kind in kinds]
+
+
+_ORDERED: Final = ("int", "uint", "double", "bool", "string", "bytes", "duration", "timestamp")
+
+ROWS: Final = (
+    *_typed("isSorted", "bool", _ORDERED, _is_sorted),
+    *_typed("sum", "", ("int", "uint", "double", "duration"), _sum),
+    *_typed("min", "", _ORDERED, lambda items: _extreme(items, "min", min)),
+    *_typed("max", "", _ORDERED, lambda items: _extreme(items, "max", max)),
+    row("list(A).indexOf(A) -> int", _index, elements),
+    row("list(A).lastIndexOf(A) -> int", _last_index, elements),
+    row("list(A).slice(int, int) -> list(A)", _slice, elements),
+    row("list(list(A)).flatten() -> list(A)", _flatten, elements),
+    row("list(A).flatten(int) -> list(dyn)", _flatten, elements),
+    *[row(f"list({kind}).sort() -> list({kind})", sort_values, lambda items: 5 * len(items) + 10) for kind in _ORDERED],
+    row("list(A).distinct() -> list(A)", _distinct, lambda items: len(items) ** 2),
+    row("list(A).reverse() -> list(A)", lambda items: items[::-1], elements),
+    row("list(A).first() -> optional(A)", lambda items: OptionalValue(True, items[0]) if items else NONE),
+    row("list(A).last() -> optional(A)", lambda items: OptionalValue(True, items[-1]) if items else NONE),
+    row("lists.range(int) -> list(int)", _range, lambda count: max(0, count) + 11),
+    row("sets.contains(list(A), list(A)) -> bool", _contains, pairs),
+    row("sets.equivalent(list(A), list(A)) -> bool", lambda a, b: _contains(a, b) and _contains(b, a), pairs),
+    row("sets.intersects(list(A), list(A)) -> bool", lambda a, b: any(_contains(b, (item,)) for item in a), pairs),
+    row("dyn.includes(dyn) -> bool", _includes),
+)

@@ -1,0 +1,121 @@
+"""Arithmetic, comparison and membership. The compiler evaluates equality, logic, membership and indexing itself: see there."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from koord_numa.core.cel.errors import EvaluationError
+from koord_numa.core.cel.functions import Overload, one, row
+from koord_numa.core.cel.library.costs import equality, joined
+from koord_numa.core.cel.values import checked_int, checked_uint, compare
+
+
+def _quotient(left: int, right: int) -> int:
+    """Towards zero, as Go divides."""
+    if right == 0:
+        raise EvaluationError("division by zero")
+    quotient = abs(left) // abs(right)
+    return quotient if (left < 0) == (right < 0) else -quotient
+
+
+def _remainder(left: int, right: int) -> int:
+    if right == 0:
+        raise EvaluationError("modulus by zero")
+    rest = abs(left) % abs(right)
+    return rest if left >= 0 else -rest
+
+
+def _divide(left: float, right: float) -> float:
+    if right == 0:
+        return float("nan") if left == 0 or left != left else float("inf") * left
+    return left / right
+
+
+def _double(operation: Callable[[float, float], float]) -> Callable[[float, float], float]:
+    def apply(left: float, right: float) -> float:
+        try:
+            return operation(left, right)
+        except OverflowError:
+            return float("inf")
+
+    return apply
+
+
+def _arithmetic() -> list[Overload]:
+    integers: tuple[tuple[str, Callable[[int, int], int]], ...] = (
+        ("_+_", lambda a, b: int(a) + int(b)),
+        ("_-_", lambda a, b: int(a) - int(b)),
+        ("_*_", lambda a, b: int(a) * int(b)),
+        ("_/_", _quotient),
+        ("_%_", _remainder),
+    )
+    doubles: tuple[tuple[str, Callable[[float, float], float]], ...] = (
+        ("_+_", lambda a, b: a + b),
+        ("_-_", lambda a, b: a - b),
+        ("_*_", lambda a, b: a * b),
+        ("_/_", _divide),
+    )
+    rows: list[Overload] = []
+    for name, integer in integers:
+        rows.append(row(f"{name}(int, int) -> int", _then(integer, checked_int)))
+        rows.append(row(f"{name}(uint, uint) -> uint", _then(integer, checked_uint)))
+    rows.extend(row(f"{name}(double, double) -> double", _double(double)) for name, double in doubles)
+    return rows
+
+
+def _then(operation: Callable[[int, int], int], check: Callable[[int], int]) -> Callable[[int, int], int]:
+    return lambda left, right: check(operation(left, right))
+
+
+_COMPARABLE: Final = ("bool", "string", "bytes", "duration", "timestamp")
+_NUMBERS: Final = ("int", "uint", "double")
+_ORDERS: Final[tuple[tuple[str, Callable[[int], bool]], ...]] = (
+    ("_<_", lambda order: order < 0),
+    ("_<=_", lambda order: order <= 0),
+    ("_>_", lambda order: order > 0),
+    ("_>=_", lambda order: order >= 0),
+)
+
+
+def _ordering() -> list[Overload]:
+    """Numbers compare across their types; quantities and versions have no order by operator."""
+    kinds = [(kind, kind) for kind in _COMPARABLE] + [(left, right) for left in _NUMBERS for right in _NUMBERS]
+    return [
+        row(f"{name}({left}, {right}) -> bool", _ordered(holds), equality)
+        for name, holds in _ORDERS
+        for left, right in kinds
+    ]
+
+
+def _ordered(holds: Callable[[int], bool]) -> Callable[[Any, Any], bool]:
+    return lambda left, right: holds(compare(left, right))
+
+
+def _unused(*_: object) -> None:
+    """The compiler evaluates this operator without the row."""
+
+
+ROWS: Final = (
+    *_arithmetic(),
+    *_ordering(),
+    row("_+_(string, string) -> string", lambda a, b: a + b, joined),
+    row("_+_(bytes, bytes) -> bytes", lambda a, b: a + b, joined),
+    row("_+_(list(A), list(A)) -> list(A)", lambda a, b: a + b, joined),
+    row("-_(int) -> int", lambda value: checked_int(-value)),
+    row("-_(double) -> double", lambda value: -value),
+    row("!_(bool) -> bool", _unused),
+    row("_&&_(bool, bool) -> bool", _unused),
+    row("_||_(bool, bool) -> bool", _unused),
+    row("_?:_(bool, A, A) -> A", _unused),
+    row("_==_(A, A) -> bool", _unused, equality),
+    row("_!=_(A, A) -> bool", _unused, equality),
+    row("@in(A, list(A)) -> bool", _unused),
+    row("@in(A, map(A, B)) -> bool", _unused),
+    row("size(string) -> int", len, one),
+    row("size(bytes) -> int", len, one),
+    row("size(list(A)) -> int", len),
+    row("size(map(A, B)) -> int", len),
+    row("string.size() -> int", len, one),
+    row("bytes.size() -> int", len, one),
+    row("list(A).size() -> int", len),
+    row("map(A, B).size() -> int", len),
+)

@@ -1,0 +1,44 @@
+"""Optional values (cel-go cel/optional.go). ``optMap`` and ``optFlatMap`` are macros."""
+
+from typing import Any, Final
+
+from koord_numa.core.cel.errors import EvaluationError
+from koord_numa.core.cel.functions import row
+from koord_numa.core.cel.values import NONE, MapValue, OptionalValue
+
+
+def _value(optional: OptionalValue) -> Any:
+    if not optional.present:
+        raise EvaluationError("optional.none() dereference")
+    return optional.value
+
+
+def _free(*_: object) -> int:
+    return 0
+
+
+def _of_non_zero(value: Any) -> OptionalValue:
+    empty = value is None or (
+        isinstance(value, bool | int | float | str | bytes | tuple | MapValue) and not _filled(value)
+    )
+    return NONE if empty else OptionalValue(True, value)
+
+
+def _filled(value: Any) -> bool:
+    return len(value) > 0 if isinstance(value, MapValue) else bool(value)
+
+
+ROWS: Final = (
+    row("optional.of(A) -> optional(A)", lambda value: OptionalValue(True, value)),
+    row("optional.ofNonZeroValue(A) -> optional(A)", _of_non_zero),
+    row("optional.none() -> optional(A)", lambda: NONE),
+    row(
+        "optional.unwrap(list(optional(A))) -> list(A)",
+        lambda items: tuple(item.value for item in items if item.present),
+    ),
+    row("list(optional(A)).unwrapOpt() -> list(A)", lambda items: tuple(item.value for item in items if item.present)),
+    row("optional(A).hasValue() -> bool", lambda optional: optional.present, _free),
+    row("optional(A).value() -> A", _value),
+    row("optional(A).or(optional(A)) -> optional(A)", lambda first, other: first if first.present else other, _free),
+    row("optional(A).orValue(A) -> A", lambda first, other: first.value if first.present else other, _free),
+)

@@ -1,0 +1,139 @@
+"""Texts: the strings extension (version 2) and Kubernetes' regex functions, on RE2."""
+
+from functools import lru_cache
+from typing import Any, Final
+
+import re2
+
+from koord_numa.core.cel.errors import EvaluationError
+from koord_numa.core.cel.functions import row
+from koord_numa.core.cel.library.costs import regex, search, traversal
+from koord_numa.core.cel.library.rendering import render, render_quoted
+
+_OPTIONS: Final = re2.Options()
+_OPTIONS.log_errors = False
+
+
+@lru_cache(maxsize=256)
+def pattern(text: str) -> Any:
+    """The compiled RE2 pattern. Raises ``ValueError`` when it is none."""
+    try:
+        return re2.compile(text, options=_OPTIONS)
+    except re2.error as error:
+        raise ValueError(f"error parsing regexp: {error}") from None
+
+
+def _pattern(text: str) -> Any:
+    try:
+        return pattern(text)
+    except ValueError as error:
+        raise EvaluationError(str(error)) from None
+
+
+def _matches(text: str, expression: str) -> bool:
+    return _pattern(expression).search(text) is not None
+
+
+def _find(text: str, expression: str) -> str:
+    found = _pattern(expression).search(text)
+    return found.group() if found else ""
+
+
+def _find_all(text: str, expression: str, limit: int = -1) -> tuple[str, ...]:
+    found: list[str] = []
+    for match in _pattern(expression).finditer(text):
+        if len(found) == limit:
+            break
+        found.append(match.group())
+    return tuple(found)
+
+
+def _char_at(text: str, at: int) -> str:
+    if not 0 <= at <= len(text):
+        raise EvaluationError(f"index out of range: {at}")
+    return text[at : at + 1]
+
+
+def _substring(text: str, start: int, end: int | None = None) -> str:
+    end = len(text) if end is None else end
+    for at in (start, end):
+        if not 0 <= at <= len(text):
+            raise EvaluationError(f"index out of range: {at}")
+    if start > end:
+        raise EvaluationError(f"invalid substring range. start: {start}, end: {end}")
+    return text[start:end]
+
+
+def _index(text: str, part: str, start: int = 0) -> int:
+    if not part:
+        return start
+    if not 0 <= start <= len(text):
+        raise EvaluationError(f"index out of range: {start}")
+    return text.find(part, start)
+
+
+def _last_index(text: str, part: str, start: int | None = None) -> int:
+    if not part:
+        return len(text) if start is None else start
+    if start is None:
+        return text.rfind(part)
+    if not 0 <= start <= len(text):
+        raise EvaluationError(f"index out of range: {start}")
+    return text.rfind(part, 0, start + len(part))
+
+
+def _split(text: str, separator: str, limit: int = -1) -> tuple[str, ...]:
+    if limit == 0:
+        return ()
+    if not separator:
+        parts = list(text)
+        return tuple(parts) if limit < 0 or limit >= len(parts) else (*parts[: limit - 1], "".join(parts[limit - 1 :]))
+    return tuple(text.split(separator, limit - 1 if limit > 0 else -1))
+
+
+def _replace(text: str, old: str, new: str, limit: int = -1) -> str:
+    return text.replace(old, new, limit)
+
+
+_LOWER: Final = {code: code + 32 for code in range(65, 91)}
+_UPPER: Final = {code: code - 32 for code in range(97, 123)}
+
+
+def _joined(items: tuple[str, ...], by: str) -> int:
+    """The separators count as well: a long one between many empty texts is a long text."""
+    return sum(map(traversal, items)) + traversal(by) * max(0, len(items) - 1)
+
+
+def _replaced(text: str, old: str, new: str, *_: int) -> int:
+    """What is inserted counts once it is longer than the text itself."""
+    return traversal(text) + len(new) * text.count(old) // 1000
+
+
+ROWS: Final = (
+    row("string.contains(string) -> bool", lambda text, part: part in text, search),
+    row("string.startsWith(string) -> bool", str.startswith, traversal),
+    row("string.endsWith(string) -> bool", str.endswith, traversal),
+    row("string.matches(string) -> bool", _matches, regex),
+    row("matches(string, string) -> bool", _matches, regex),
+    row("string.find(string) -> string", _find, regex),
+    row("string.findAll(string) -> list(string)", _find_all, regex),
+    row("string.findAll(string, int) -> list(string)", _find_all, regex),
+    row("string.charAt(int) -> string", _char_at),
+    row("string.indexOf(string) -> int", _index, search),
+    row("string.indexOf(string, int) -> int", _index, search),
+    row("string.lastIndexOf(string) -> int", _last_index, search),
+    row("string.lastIndexOf(string, int) -> int", _last_index, search),
+    row("string.lowerAscii() -> string", lambda text: text.translate(_LOWER), traversal),
+    row("string.upperAscii() -> string", lambda text: text.translate(_UPPER), traversal),
+    row("string.replace(string, string) -> string", _replace, _replaced),
+    row("string.replace(string, string, int) -> string", _replace, _replaced),
+    row("string.split(string) -> list(string)", _split, traversal),
+    row("string.split(string, int) -> list(string)", _split, traversal),
+    row("string.substring(int) -> string", _substring, traversal),
+    row("string.substring(int, int) -> string", _substring, traversal),
+    row("string.trim() -> string", str.strip, traversal),
+    row("list(string).join() -> string", "".join, lambda items: sum(map(traversal, items))),
+    row("list(string).join(string) -> string", lambda items, by: by.join(items), _joined),
+    row("string.format(list(dyn)) -> string", render, traversal),
+    row("strings.quote(string) -> string", render_quoted, traversal),
+)

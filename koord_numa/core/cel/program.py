@@ -1,0 +1,98 @@
+"""
+What the rest of the scheduler uses: a selector compiled once, and devices prepared once for all selectors.
+
+Upstream counterpart: dynamic-resource-allocation/cel/compile.go, environment "stored expressions" of Kubernetes 1.36.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from koord_numa.core.cel.checker import check
+from koord_numa.core.cel.compiler import Evaluate, compile_tree
+from koord_numa.core.cel.errors import CelError, CompileError, CostExceededError, EvaluationError
+from koord_numa.core.cel.frame import CelDevice, Frame
+from koord_numa.core.cel.parser import parse
+from koord_numa.core.cel.reads import Reads, children, reads_of
+from koord_numa.core.cel.syntax import Expr
+from koord_numa.core.cel.values import TYPE_NAMES
+
+MAX_TREE_DEPTH: Final = 200
+"""Levels of a syntax tree: operators and selections in a row count as levels too. Go's parser stops at 250 grammar rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A compiled selector."""
+
+    source: str
+    evaluate: Evaluate
+    variables: int  # how many comprehension variables it binds
+    reads: Reads  # what the answer depends on
+
+    def matches(self, device: CelDevice) -> bool:
+        """Does the device match? Raises ``EvaluationError``, or ``CostExceededError`` beyond the limit of one million units."""
+        return self.run(device)[0]
+
+    def run(self, device: CelDevice) -> tuple[bool, int]:
+        """The answer and what it cost in units."""
+        if device.error:
+            raise EvaluationError(device.error)
+        frame = Frame(device, self.variables)
+        try:
+            result = self.evaluate(frame)
+        except RecursionError:
+            raise EvaluationError("the expression is nested too deeply") from None
+        frame.check_cost()
+        if result is True or result is False:
+            return result, frame.cost
+        kind = TYPE_NAMES.get(type(result), type(result).__name__)
+        raise EvaluationError(
+            f"CEL result of type {kind} could not be converted to bool: unsupported native conversion from {kind} to 'bool'"
+        )
+
+
+@lru_cache(maxsize=4096)
+def _compiled(source: str) -> Program | CompileError:
+    try:
+        tree = parse(source)
+        _check_depth(tree)
+        check(tree)
+        evaluate, variables = compile_tree(tree)
+    except CompileError as error:
+        return error
+    except EvaluationError as error:  # a constant that cannot be made, such as a map with a repeated key
+        return CompileError(str(error))
+    except RecursionError:
+        return CompileError("the expression is nested too deeply")
+    return Program(source, evaluate, variables, reads_of(tree))
+
+
+def compile_selector(source: str) -> Program:
+    """The program of a text, remembered. Raises ``CompileError``."""
+    result = _compiled(source)
+    if isinstance(result, CompileError):
+        raise CompileError(f"compilation failed: {result}", result.position)
+    return result
+
+
+def _check_depth(tree: Expr) -> None:
+    """Level by level with a list instead of recursion: the limit must hold before anything recursive sees the tree."""
+    level: list[Expr] = [tree]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_TREE_DEPTH:
+            raise CompileError(f"the expression has more than {MAX_TREE_DEPTH} levels")
+        level = [child for node in level for child in children(node)]
+
+
+__all__ = [
+    "CelDevice",
+    "CelError",
+    "CompileError",
+    "CostExceededError",
+    "EvaluationError",
+    "Program",
+    "compile_selector",
+]

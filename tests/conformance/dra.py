@@ -1,0 +1,174 @@
+"""
+Structured allocation of kube-scheduler 1.36: claims of one pod on one node, against its recorded answers.
+
+``dra-table`` records tests of upstream with some gates off; the answer with the default gates is recorded too, and is the one that counts.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from koord_numa.core.claims.allocator import INVALID_POOLS, Allocated, NodeDevices, NotAllocated, allocate
+from koord_numa.core.claims.claim import ClaimToAllocate, DeviceClass
+from koord_numa.core.claims.features import Features
+from koord_numa.core.claims.inventory import DeviceId, PoolId, ResourceSlice
+from koord_numa.core.claims.pools import gather_pools
+from koord_numa.core.claims.usage import DeviceUsage
+from koord_numa.core.quantity import parse_quantity
+from koord_numa.wire.errors import FieldPath
+from koord_numa.wire.resource_claims import allocation_json, parse_device_class, parse_resource_claim
+from koord_numa.wire.resource_slices import nano, parse_resource_slice
+from tests.conformance.deviations import Deviation
+from tests.conformance.vectors import Case, Oracle
+
+SHARE = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
+PLACE = FieldPath("case")
+
+
+@dataclass(frozen=True)
+class Question:
+    """One case in our types."""
+
+    claims: tuple[ClaimToAllocate, ...]
+    classes: Mapping[str, DeviceClass]
+    node: NodeDevices
+    usage: DeviceUsage
+
+
+def load(case: Case) -> Question:
+    """Slices of the cluster become the node's pools, in whatever order they come."""
+    slices = [facts.parts for obj in case["slices"] if (facts := parse_resource_slice(obj)).parts is not None]
+    pools: dict[PoolId, list[ResourceSlice]] = {}
+    for each in slices:
+        pools.setdefault(each.pool, []).append(each)
+    metadata = case["node"]["metadata"]
+    name, labels = metadata["name"], metadata.get("labels") or {}
+    claims = tuple(parse_resource_claim(obj).to_allocate() for obj in _namespaced(case["claims"]))
+    classes = {it.name: it for it in map(parse_device_class, case["deviceClasses"])}
+    node = NodeDevices(name, labels, gather_pools(slices, name, labels, pools), _features(case))
+    return Question(claims, classes, node, _usage(case["allocatedState"]))
+
+
+def _features(case: Case) -> Features:
+    """Gates of the random cases. The table records the default gates' answers as well: those are asked for."""
+    gates = {} if "expectDefaultGates" in case else case.get("features") or {}
+    return Features(
+        admin_access=gates.get("DRAAdminAccess", True),
+        binding_conditions=gates.get("DRADeviceBindingConditions+DRAResourceClaimDeviceStatus", True),
+        consumable_capacity=gates.get("DRAConsumableCapacity", True),
+        device_taints=gates.get("DRADeviceTaints", True),
+        partitionable_devices=gates.get("DRAPartitionableDevices", True),
+        prioritized_list=gates.get("DRAPrioritizedList", True),
+    )
+
+
+def _namespaced(claims: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Upstream's own tests have claims without a namespace, which an API server never stores."""
+    return [{**claim, "metadata": {"namespace": "default", **claim["metadata"]}} for claim in claims]
+
+
+def _usage(state: Mapping[str, Any]) -> DeviceUsage:
+    usage = DeviceUsage()
+    for device in state["devices"]:
+        usage.exclusive[_device(device)] = 1
+    for device in state["sharedDevices"]:
+        usage.shares[_device(device)] = usage.shares.get(_device(device), 0) + 1
+    for row in state["aggregatedCapacity"]:
+        usage.consumed[_device(row)] = {name: nano(value, PLACE) for name, value in row["capacity"].items()}
+    return usage
+
+
+def _device(row: Mapping[str, Any]) -> DeviceId:
+    return DeviceId(row["driver"], row["pool"], row["device"])
+
+
+def answer(given: Question) -> Allocated | NotAllocated:
+    """Decide."""
+    return allocate(given.claims, given.classes, given.node, given.usage)
+
+
+def agrees(case: Case, ours: Allocated | NotAllocated) -> str | None:
+    """The recorded answer of a corrected allocator counts where there is one."""
+    recorded = case.get("withoutUpstreamBug") or case.get("expectDefaultGates") or case["expect"]
+    accepted = [recorded, *(case["expect"].get("accept") or ())]
+    said = _said(ours)
+    if any(said == _recorded(each) for each in accepted):
+        return None
+    return f"{said}, recorded {_recorded(recorded)}"
+
+
+def _said(ours: Allocated | NotAllocated) -> tuple[str, object]:
+    if isinstance(ours, Allocated):
+        return "ok", ([_canonical(allocation_json(it)) for it in ours.allocations], ours.score)
+    return ("error" if ours.error else "none"), _text(ours.message) if ours.error else ""
+
+
+def _recorded(expect: Mapping[str, Any]) -> tuple[str, object]:
+    status = expect["status"]
+    if status == "ok":
+        return "ok", ([_canonical(it) for it in expect["result"]], expect["score"])
+    if status == "none":
+        return "none", ""
+    return "error", _text(expect.get("error", ""))
+
+
+def _text(error: str) -> str:
+    """Texts of expressions are compared up to their kind; ``default`` is the namespace that this module adds."""
+    text = error.replace("claim default/", "claim ")
+    for kind in ("CEL runtime error:", "CEL compile error:"):
+        if kind in text:
+            return text[: text.index(kind) + len(kind)]
+    return text
+
+
+def _canonical(allocation: Mapping[str, Any]) -> object:
+    devices = allocation.get("devices") or {}
+    return {
+        "results": [_result(it) for it in devices.get("results") or ()],
+        "config": devices.get("config") or [],
+        "nodes": [_term(it) for it in (allocation.get("nodeSelector") or {}).get("nodeSelectorTerms") or ()],
+    }
+
+
+def _result(result: Mapping[str, Any]) -> dict[str, Any]:
+    shared = {"shareID": SHARE} if result.get("shareID") else {}
+    amounts = {name: parse_quantity(value) for name, value in (result.get("consumedCapacity") or {}).items()}
+    return {**{key: value for key, value in result.items() if value}, **shared, "consumedCapacity": amounts}
+
+
+def _term(term: Mapping[str, Any]) -> object:
+    return {
+        kind: sorted((it["key"], it["operator"], tuple(sorted(it.get("values") or ()))) for it in requirements)
+        for kind, requirements in term.items()
+    }
+
+
+def _foreign(case: Case, ours: Allocated | NotAllocated) -> bool:
+    """Is a pool blamed that no request can draw from: of a driver that no class names, or published for other nodes only?"""
+    text = (case.get("expectDefaultGates") or case["expect"]).get("error", "")
+    blamed = re.search(r"request (\S+): asks for all devices, but resource pool (\S+) is currently", text)
+    if blamed is None:
+        return text == INVALID_POOLS and isinstance(ours, NotAllocated) and not ours.error
+    driver, _, pool = blamed[2].partition("/")
+    slices = [
+        it["spec"] for it in case["slices"] if (it["spec"]["driver"], it["spec"]["pool"]["name"]) == (driver, pool)
+    ]
+    elsewhere = all(it.get("nodeName", "") not in ("", case["node"]["metadata"]["name"]) for it in slices)
+    return elsewhere or all(f'"{driver}"' not in it and "device.driver" in it for it in _selectors(case, blamed[1]))
+
+
+def _selectors(case: Case, name: str) -> list[str]:
+    """The selectors of the classes of all requests of this name, each class as one text."""
+    requests = [it for claim in case["claims"] for it in claim["spec"]["devices"]["requests"]]
+    demands = [
+        it
+        for request in requests
+        for it in request.get("firstAvailable") or [{**request["exactly"], "name": request["name"]}]
+    ]
+    wanted = {it["deviceClassName"] for it in demands if it["name"] == name}
+    classes = [it for it in case["deviceClasses"] if it["metadata"]["name"] in wanted]
+    return [" ".join(each["cel"]["expression"] for each in it["spec"].get("selectors") or ()) for it in classes]
+
+
+ORACLE = Oracle("dra", load, answer, agrees, (Deviation("foreign-pools", _foreign),))
