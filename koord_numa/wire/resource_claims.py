@@ -189,13 +189,15 @@ class ClassSpecModel(Strict):
 
 def parse_resource_claim(obj: Mapping[str, Any]) -> ResourceClaim:
     """A ResourceClaim; ``problem`` says what is malformed. Raises ``WireError`` only when it has no name."""
-    findings = Problems()
-    top = head(obj, "ResourceClaim", findings)
-    place = top.place.at("spec")
-    spec = findings.of(lambda: parse_claim_spec(top.body.get("spec") or {}, place), ClaimSpec())
-    status_place = top.place.at("status")
-    status = findings.of(lambda: read(ClaimStatusModel, top.body.get("status") or {}, status_place), ClaimStatusModel())
-    allocation = findings.of(lambda: _allocation(status.allocation, status_place.at("allocation")), None)
+    problems = Problems()
+    top = head(obj, "ResourceClaim", problems)
+    path = top.path.at("spec")
+    spec = problems.collect(lambda: parse_claim_spec(top.body.get("spec") or {}, path), ClaimSpec())
+    status_path = top.path.at("status")
+    status = problems.collect(
+        lambda: read(ClaimStatusModel, top.body.get("status") or {}, status_path), ClaimStatusModel()
+    )
+    allocation = problems.collect(lambda: _allocation(status.allocation, status_path.at("allocation")), None)
     finalizers = top.body["metadata"].get("finalizers") or ()
     return ResourceClaim(
         namespace=top.namespace or "default",
@@ -215,30 +217,32 @@ def parse_resource_claim(obj: Mapping[str, Any]) -> ResourceClaim:
             for condition in it.conditions or ()
             if condition.status == "True"
         ),
-        problem=findings.problem,
+        problem=problems.problem,
     )
 
 
 def parse_device_class(obj: Mapping[str, Any]) -> DeviceClass:
     """A DeviceClass; a malformed one names its problem. Raises ``WireError`` only when it has no name."""
-    findings = Problems()
-    top = head(obj, "DeviceClass", findings)
-    spec = findings.of(lambda: read(ClassSpecModel, top.body.get("spec") or {}, top.place.at("spec")), ClassSpecModel())
+    problems = Problems()
+    top = head(obj, "DeviceClass", problems)
+    spec = problems.collect(
+        lambda: read(ClassSpecModel, top.body.get("spec") or {}, top.path.at("spec")), ClassSpecModel()
+    )
     return DeviceClass(
         top.name,
         _selectors(spec.selectors),
         tuple(_opaque(config.opaque) for config in spec.config or ()),
         spec.extended_resource_name or "",
-        findings.problem,
+        problems.problem,
     )
 
 
-def parse_claim_spec(raw: object, place: FieldPath) -> ClaimSpec:
+def parse_claim_spec(raw: object, path: FieldPath) -> ClaimSpec:
     """``spec`` of a claim or of a template."""
-    devices = read(ClaimSpecModel, raw, place).devices or DevicesModel()
-    place = place.at("devices")
+    devices = read(ClaimSpecModel, raw, path).devices or DevicesModel()
+    path = path.at("devices")
     return ClaimSpec(
-        tuple(_request(model, place.at(f"requests[{at}]")) for at, model in enumerate(devices.requests or ())),
+        tuple(_request(model, path.at(f"requests[{at}]")) for at, model in enumerate(devices.requests or ())),
         tuple(
             DeviceConstraint(
                 model.match_attribute or model.distinct_attribute or "",
@@ -251,17 +255,17 @@ def parse_claim_spec(raw: object, place: FieldPath) -> ClaimSpec:
     )
 
 
-def _request(model: RequestModel, place: FieldPath) -> DeviceRequest:
+def _request(model: RequestModel, path: FieldPath) -> DeviceRequest:
     if model.first_available:
         alternatives = tuple(
-            _demand(each.name or "", each, place.at(f"firstAvailable[{at}]"))
+            _demand(each.name or "", each, path.at(f"firstAvailable[{at}]"))
             for at, each in enumerate(model.first_available)
         )
         return DeviceRequest(model.name, alternatives, prioritized=True)
-    return DeviceRequest(model.name, (_demand(model.name, model.exactly or DemandModel(), place.at("exactly")),))
+    return DeviceRequest(model.name, (_demand(model.name, model.exactly or DemandModel(), path.at("exactly")),))
 
 
-def _demand(name: str, model: DemandModel, place: FieldPath) -> DeviceDemand:
+def _demand(name: str, model: DemandModel, path: FieldPath) -> DeviceDemand:
     requests = model.capacity.requests if model.capacity is not None else None
     return DeviceDemand(
         name=name,
@@ -273,7 +277,7 @@ def _demand(name: str, model: DemandModel, place: FieldPath) -> DeviceDemand:
         tolerations=_tolerations(model.tolerations),
         capacity=None
         if requests is None
-        else {key: nano(value, place.at(f"capacity.requests.{key}")) for key, value in requests.items()},
+        else {key: nano(value, path.at(f"capacity.requests.{key}")) for key, value in requests.items()},
     )
 
 
@@ -296,12 +300,12 @@ def _opaque(model: OpaqueModel | None) -> OpaqueConfig | None:
     return OpaqueConfig(model.driver, orjson.dumps(model.parameters or {}).decode())
 
 
-def _allocation(model: AllocationModel | None, place: FieldPath) -> Allocation | None:
+def _allocation(model: AllocationModel | None, path: FieldPath) -> Allocation | None:
     if model is None:
         return None
     devices = model.devices or AllocatedDevicesModel()
     return Allocation(
-        tuple(_result(each, place) for each in devices.results or ()),
+        tuple(_result(each, path) for each in devices.results or ()),
         tuple(
             AllocatedConfig(
                 ConfigSource.CLASS if each.source == ConfigSource.CLASS.value else ConfigSource.CLAIM,
@@ -310,12 +314,12 @@ def _allocation(model: AllocationModel | None, place: FieldPath) -> Allocation |
             )
             for each in devices.config or ()
         ),
-        None if model.node_selector is None else node_terms(model.node_selector, place.at("nodeSelector")),
+        None if model.node_selector is None else node_terms(model.node_selector, path.at("nodeSelector")),
     )
 
 
-def _result(model: ResultModel, place: FieldPath) -> DeviceResult:
-    consumed = {name: nano(value, place.at(name)) for name, value in (model.consumed_capacity or {}).items()}
+def _result(model: ResultModel, path: FieldPath) -> DeviceResult:
+    consumed = {name: nano(value, path.at(name)) for name, value in (model.consumed_capacity or {}).items()}
     return DeviceResult(
         model.request,
         DeviceId(model.driver, model.pool, model.device),

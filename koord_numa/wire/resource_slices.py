@@ -1,4 +1,4 @@
-"""ResourceSlices: from API objects to the devices of a pool. A malformed slice keeps its place in the pool and makes that unusable."""
+"""ResourceSlices: from API objects to the devices of a pool. A malformed slice keeps its path in the pool and makes that unusable."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from koord_numa.core.claims.inventory import (
 )
 from koord_numa.core.constraints import NodeTerm
 from koord_numa.core.quantity import parse_quantity
-from koord_numa.wire.errors import FieldPath, shown
+from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.metadata import head
 from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, read
 from koord_numa.wire.selectors import NodeSelectorModel, node_terms
@@ -137,22 +137,22 @@ def parse_resource_slice(obj: Mapping[str, Any]) -> SliceFacts:
 
     A slice that cannot be read wholly has no devices: nothing is allocated from a pool of which a part is not understood.
     """
-    findings = Problems()
-    top = head(obj, "ResourceSlice", findings)
-    place = top.place.at("spec")
+    problems = Problems()
+    top = head(obj, "ResourceSlice", problems)
+    path = top.path.at("spec")
     raw = top.body.get("spec")
-    model = findings.of(lambda: read(SliceSpec, raw or {}, place), None)
+    model = problems.collect(lambda: read(SliceSpec, raw or {}, path), None)
     if model is None:
         frame = _frame(raw)
-        parts = None if frame is None else ResourceSlice(top.name, *frame, problem=findings.problem)
-        return SliceFacts(top.name, parts, findings.problem)
+        parts = None if frame is None else ResourceSlice(top.name, *frame, problem=problems.problem)
+        return SliceFacts(top.name, parts, problems.problem)
     pool = PoolId(model.driver, model.pool.name)
     counts = (model.pool.generation, model.pool.resource_slice_count)
-    whole = findings.of(lambda: _slice(top.name, pool, model, place), None)
+    whole = problems.collect(lambda: _slice(top.name, pool, model, path), None)
     if whole is None:
-        nodes = findings.of(lambda: _nodes(model, place), NodeChoice(everywhere=True))
-        whole = ResourceSlice(top.name, pool, *counts, nodes, problem=findings.problem)
-    return SliceFacts(top.name, whole, findings.problem)
+        nodes = problems.collect(lambda: _nodes(model, path), NodeChoice(everywhere=True))
+        whole = ResourceSlice(top.name, pool, *counts, nodes, problem=problems.problem)
+    return SliceFacts(top.name, whole, problems.problem)
 
 
 def _frame(raw: object) -> tuple[PoolId, int, int, NodeChoice] | None:
@@ -172,52 +172,52 @@ def _frame(raw: object) -> tuple[PoolId, int, int, NodeChoice] | None:
     return PoolId(driver, name), generation, count, nodes
 
 
-def _slice(name: str, pool: PoolId, model: SliceSpec, place: FieldPath) -> ResourceSlice:
+def _slice(name: str, pool: PoolId, model: SliceSpec, path: FieldPath) -> ResourceSlice:
     devices = model.devices or []
     if len(devices) > MOST_DEVICES:
-        raise place.at("devices").error(f"{len(devices)} devices are too many, at most {MOST_DEVICES} are allowed")
+        raise path.at("devices").error(f"{len(devices)} devices are too many, at most {MOST_DEVICES} are allowed")
     return ResourceSlice(
         name,
         pool,
         model.pool.generation,
         model.pool.resource_slice_count,
-        _nodes(model, place),
+        _nodes(model, path),
         bool(model.per_device_node_selection),
-        tuple(_device(pool, device, place.at(f"devices[{at}]")) for at, device in enumerate(devices)),
-        tuple((each.name, _amounts(each.counters, place.at("sharedCounters"))) for each in model.shared_counters or ()),
+        tuple(_device(pool, device, path.at(f"devices[{at}]")) for at, device in enumerate(devices)),
+        tuple((each.name, _amounts(each.counters, path.at("sharedCounters"))) for each in model.shared_counters or ()),
     )
 
 
-def _nodes(model: SliceSpec | DeviceModel, place: FieldPath) -> NodeChoice:
+def _nodes(model: SliceSpec | DeviceModel, path: FieldPath) -> NodeChoice:
     if model.node_name:
         return NodeChoice(name=model.node_name)
     if model.all_nodes:
         return NodeChoice(everywhere=True)
     if model.node_selector is None:
         return NOWHERE
-    return NodeChoice(term=_single_term(node_terms(model.node_selector, place.at("nodeSelector")), place))
+    return NodeChoice(term=_single_term(node_terms(model.node_selector, path.at("nodeSelector")), path))
 
 
-def _single_term(terms: tuple[NodeTerm, ...], place: FieldPath) -> NodeTerm:
+def _single_term(terms: tuple[NodeTerm, ...], path: FieldPath) -> NodeTerm:
     if len(terms) != 1:
-        raise place.at("nodeSelector").error(f"{len(terms)} terms instead of one")
+        raise path.at("nodeSelector").error(f"{len(terms)} terms instead of one")
     return terms[0]
 
 
-def _device(pool: PoolId, model: DeviceModel, place: FieldPath) -> Device:
-    attributes = {name: _attribute(name, value, place) for name, value in (model.attributes or {}).items()}
-    capacity = {name: _capacity(each, place.at(f"capacity.{name}")) for name, each in (model.capacity or {}).items()}
+def _device(pool: PoolId, model: DeviceModel, path: FieldPath) -> Device:
+    attributes = {name: _attribute(name, value, path) for name, value in (model.attributes or {}).items()}
+    capacity = {name: _capacity(each, path.at(f"capacity.{name}")) for name, each in (model.capacity or {}).items()}
     return Device(
         id=DeviceId(*pool, model.name),
         attributes=attributes,
         cel=_cel(pool.driver, bool(model.allow_multiple_allocations), attributes, capacity),
         capacity=capacity,
         consumes=tuple(
-            (each.counter_set, _amounts(each.counters, place.at("consumesCounters")))
+            (each.counter_set, _amounts(each.counters, path.at("consumesCounters")))
             for each in model.consumes_counters or ()
         ),
         taints=tuple(DeviceTaint(taint.key, taint.value or "", taint.effect) for taint in model.taints or ()),
-        nodes=_nodes(model, place),
+        nodes=_nodes(model, path),
         shared=bool(model.allow_multiple_allocations),
         binds_to_node=bool(model.binds_to_node),
         binding_conditions=tuple(model.binding_conditions or ()),
@@ -228,54 +228,52 @@ def _device(pool: PoolId, model: DeviceModel, place: FieldPath) -> Device:
 _KINDS: Final[Mapping[str, type]] = {"int": int, "bool": bool, "string": str, "version": str}
 
 
-def _attribute(name: str, value: Mapping[str, Any], place: FieldPath) -> Attribute:
+def _attribute(name: str, value: Mapping[str, Any], path: FieldPath) -> Attribute:
     given = [(kind, item) for kind, item in value.items() if item is not None]
     if not given:
         return Attribute("", None)  # of a kind that this version does not know
     if len(given) > 1:
-        raise place.at(f"attributes.{name}").error(f"{shown(dict(value))} has several values")
+        raise path.at(f"attributes.{name}").error(f"{quoted(dict(value))} has several values")
     kind, item = given[0]
     expected = _KINDS.get(kind)
     if expected is None:
         return Attribute(kind, tuple(item) if isinstance(item, list) else item)
     if type(item) is not expected:
-        raise place.at(f"attributes.{name}.{kind}").error(f"{shown(item)} is no {kind}")
+        raise path.at(f"attributes.{name}.{kind}").error(f"{quoted(item)} is no {kind}")
     return Attribute(kind, item)
 
 
-def _capacity(model: CapacityModel, place: FieldPath) -> Capacity:
+def _capacity(model: CapacityModel, path: FieldPath) -> Capacity:
     policy = model.request_policy
     if policy is None:
-        return Capacity(nano(model.value, place))
+        return Capacity(nano(model.value, path))
     limits = policy.valid_range
     return Capacity(
-        nano(model.value, place),
+        nano(model.value, path),
         CapacityPolicy(
-            _optional(policy.default, place),
-            tuple(nano(value, place) for value in policy.valid_values or ()),
-            CapacityRange(
-                _optional(limits.min, place) or 0, _optional(limits.max, place), _optional(limits.step, place)
-            )
+            _optional(policy.default, path),
+            tuple(nano(value, path) for value in policy.valid_values or ()),
+            CapacityRange(_optional(limits.min, path) or 0, _optional(limits.max, path), _optional(limits.step, path))
             if limits is not None
             else None,
         ),
     )
 
 
-def _amounts(counters: Mapping[str, CounterModel] | None, place: FieldPath) -> dict[str, int]:
-    return {name: nano(counter.value, place.at(name)) for name, counter in (counters or {}).items()}
+def _amounts(counters: Mapping[str, CounterModel] | None, path: FieldPath) -> dict[str, int]:
+    return {name: nano(counter.value, path.at(name)) for name, counter in (counters or {}).items()}
 
 
-def _optional(value: Quantity | None, place: FieldPath) -> int | None:
-    return None if value is None else nano(value, place)
+def _optional(value: Quantity | None, path: FieldPath) -> int | None:
+    return None if value is None else nano(value, path)
 
 
-def nano(value: Quantity, place: FieldPath) -> int:
+def nano(value: Quantity, path: FieldPath) -> int:
     """A quantity in 10^-9 units, the finest that Kubernetes keeps."""
     try:
         return _nano(value)
     except ValueError as error:
-        raise place.error(str(error)) from None
+        raise path.error(str(error)) from None
 
 
 @lru_cache(maxsize=4096)
