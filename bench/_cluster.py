@@ -33,6 +33,7 @@ from koord_numa.sandbox.machines import Fleet, read_descriptions
 
 LEASES: Final = "leases.coordination.k8s.io"
 LEASE: Final = "koord-numa"
+LEASE_NAMESPACE: Final = "koord-numa"
 PATIENCE: Final = 180.0
 """Seconds after which a measurement is given up."""
 
@@ -106,16 +107,17 @@ class Cluster:
         """Somebody who is not there holds the lease for long: schedulers get warm, and wait."""
         spec = {"holderIdentity": "nobody", "leaseDurationSeconds": 3600, "leaseTransitions": 0}
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec}
-        self.server.store.create({**lease, "metadata": {"name": LEASE, "namespace": "kube-system"}})
+        self.server.store.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": LEASE_NAMESPACE}})
+        self.server.store.create({**lease, "metadata": {"name": LEASE, "namespace": LEASE_NAMESPACE}})
 
     async def abdicate(self) -> float:
         """Set the lease free. Returns when."""
-        self.server.store.patch(LEASES, LEASE, {"spec": {"holderIdentity": ""}}, "kube-system")
+        self.server.store.patch(LEASES, LEASE, {"spec": {"holderIdentity": ""}}, LEASE_NAMESPACE)
         return time.perf_counter()
 
     async def holder(self) -> str:
         """Who holds the lease."""
-        lease = self.server.store.find(LEASES, LEASE, "kube-system")
+        lease = self.server.store.find(LEASES, LEASE, LEASE_NAMESPACE)
         return str(lease["spec"]["holderIdentity"]) if lease else ""
 
     async def create(self, count: int) -> int:

@@ -49,6 +49,8 @@ def options_from_environment(environment: Mapping[str, str]) -> Options:
         raise SettingsError(
             "podSource: Informer needs koord-numa run: under kopf run, Kopf's handlers watch waiting pods"
         )
+    if namespace := environment.get("KOORD_NUMA_LEASE_NAMESPACE", ""):
+        settings = settings.model_copy(update={"lease": settings.lease.model_copy(update={"namespace": namespace})})
     return Options(
         settings=settings,
         identity=environment.get("KOORD_NUMA_IDENTITY", ""),

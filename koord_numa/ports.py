@@ -6,6 +6,7 @@ What the engine needs of the outside world, as protocols, and how the outside wo
     ├── Gone            there is no such object (any more): forget it
     ├── Unavailable     nothing was done (429, 503, no connection): back off, ``retry_after`` seconds when the server said so
     ├── UnknownOutcome  a write was sent and may have been done (no answer, 500, 502, 504): keep the hold, read the object back, settle
+    ├── NotLeader       the lease ends before the write would: nothing was sent, another replica may be deciding
     ├── Unauthenticated the credentials are not accepted: back off until they are renewed
     ├── Forbidden       an RBAC rule is missing: permanent until an operator grants it (``rule`` says which)
     └── Invalid         the server refuses the request as such: a bug or hostile data, never retried unchanged
@@ -95,6 +96,10 @@ class Forbidden(ClusterError):
 
 class Unauthenticated(ClusterError):
     """The server does not know who asks (401): the credentials are wrong or have expired, and no RBAC rule helps."""
+
+
+class NotLeader(ClusterError):
+    """The lease is not ours any more, or not for long enough for this write: another replica may be deciding. Nothing was sent."""
 
 
 class Invalid(ClusterError):

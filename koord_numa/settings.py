@@ -139,10 +139,10 @@ class BackoffSettings(_Section):
 
 
 class LeaseSettings(_Section):
-    """Leader election, in seconds: as client-go's defaults."""
+    """Leader election, in seconds, with client-go's defaults. All schedulers of one name must use the same Lease."""
 
     name: Annotated[str, Field(min_length=1)] = DEFAULT_SCHEDULER
-    namespace: str = "kube-system"
+    namespace: Annotated[str, Field(min_length=1)] = "koord-numa"
     duration: Annotated[float, Field(gt=0)] = 15.0
     renew: Annotated[float, Field(gt=0)] = 10.0
     retry: Annotated[float, Field(gt=0)] = 2.0

@@ -295,7 +295,7 @@ async def test_a_task_that_dies_ends_the_process(rack: World, tmp_path: Path, mo
     kubeconfig = rack.server.write_kubeconfig(tmp_path / "kubeconfig")
     with quiet_kopf(), pytest.raises(RuntimeError, match="a bug"):
         await asyncio.wait_for(serve(Options(SETTINGS, kubeconfig, "me", port=0)), 30)
-    lease = rack.server.store.find("leases.coordination.k8s.io", "koord-numa", "kube-system")
+    lease = rack.server.store.find("leases.coordination.k8s.io", "koord-numa", "koord-numa")
     assert lease is None or lease["spec"]["holderIdentity"] == ""
 
 

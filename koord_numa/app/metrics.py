@@ -17,6 +17,7 @@ from koord_numa import __version__
 from koord_numa.app.informers import Informers
 from koord_numa.cluster.events import EventRecorder
 from koord_numa.cluster.leader_election import LeaderElection, NoElection
+from koord_numa.cluster.lease_conflicts import LeaseConflicts
 from koord_numa.cluster.loop_lag import LoopLag
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
@@ -36,6 +37,7 @@ class MetricSources:
     lease: LeaderElection | NoElection
     recorder: EventRecorder
     loop_lag: LoopLag
+    lease_conflicts: LeaseConflicts
 
     def topology_ages(self) -> dict[str, float]:
         """Seconds since a node's topology was last seen to change, by node; since this process began to watch for older ones."""
@@ -171,6 +173,8 @@ class SchedulerCollector(Collector):
         leader = GaugeMetricFamily("leader_election_master_status", "1 while this process leads.", labels=("name",))
         leader.add_metric((self._sources.scheduler.settings.lease.name,), float(self._sources.lease.fresh()))
         yield leader
+        rivals = len(self._sources.lease_conflicts.rivals)
+        yield _gauge("koord_numa_second_schedulers", "Held Leases of other schedulers of our names.", rivals)
         age = GaugeMetricFamily(
             "koord_numa_watch_age_seconds", "Since the last list, event or bookmark.", labels=("resource",)
         )

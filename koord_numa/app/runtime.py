@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from socket import gethostname
@@ -28,6 +28,7 @@ from koord_numa.cluster.client import Api
 from koord_numa.cluster.events import EventLimits, EventRecorder
 from koord_numa.cluster.http_server import HttpServer, StatusProviders
 from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, NoElection
+from koord_numa.cluster.lease_conflicts import LeaseConflicts, Rival
 from koord_numa.cluster.loop_lag import LoopLag
 from koord_numa.cluster.rebind_writer import ApiRebindWriter
 from koord_numa.cluster.schedulable_nodes import SchedulableNodes
@@ -81,12 +82,17 @@ class Runtime:
         self.identity = options.identity or f"{gethostname()}_{uuid4()}"
         self.lease = self._election(settings.lease) if options.elect else NoElection()
         self.recorder = EventRecorder(api, self.identity, EventLimits(settings.events))
+        self.lease_conflicts = LeaseConflicts(api, self._lease_config(settings.lease), self._rival_found)
         self.roster = SchedulableNodes()
         self.scheduler = Scheduler(
             settings,
-            Dependencies(ApiBinder(api, self.roster.takes_pods), self.recorder, self.lease, resource_status),
+            Dependencies(
+                ApiBinder(api, self.roster.takes_pods, self.lease.remaining), self.recorder, self.lease, resource_status
+            ),
         )
-        self.rebinds = RebindController(self.scheduler, RebindPorts(ApiRebindWriter(api), self.recorder))
+        self.rebinds = RebindController(
+            self.scheduler, RebindPorts(ApiRebindWriter(api, self.lease.remaining), self.recorder)
+        )
         stores = kopf_stores(self.scheduler, self.rebinds)
         self.dispatcher = stores.dispatcher(self.scheduler)
         self.informers = informers_of(api, self.scheduler, self.roster, stores, self.dispatcher)
@@ -121,6 +127,7 @@ class Runtime:
             _log.info("serving /healthz, /readyz and /metrics on port %d", self.http_server.port)
         if isinstance(self.lease, LeaderElection):
             self.tasks.start("lease", self.lease.run())
+        self.tasks.start("lease conflicts", self.lease_conflicts.run())
         self.tasks.start("events", self.recorder.run())
         self.tasks.start("loop lag", self.loop_lag.run())
         for informer in self.informers.all:
@@ -155,8 +162,23 @@ class Runtime:
         await self.api.close()
 
     def _election(self, lease: LeaseSettings) -> LeaderElection:
-        term = LeaseConfig(lease.name, lease.namespace, self.identity, lease.duration, lease.renew, lease.retry)
-        return LeaderElection(self.api, term, elected=self._elected, prepare=self._catch_up)
+        config = self._lease_config(lease)
+        return LeaderElection(self.api, config, elected=self._elected, prepare=self._catch_up)
+
+    def _lease_config(self, lease: LeaseSettings) -> LeaseConfig:
+        times = (lease.duration, lease.renew, lease.retry)
+        config = LeaseConfig(lease.name, lease.namespace, self.identity, *times)
+        return replace(config, scheduler_names=self.options.settings.scheduler_names)
+
+    def _rival_found(self, rival: Rival) -> None:
+        lease = self.options.settings.lease
+        self.recorder.lease_event(
+            lease.namespace,
+            lease.name,
+            warning=True,
+            reason="SecondScheduler",
+            message=f"{rival}; CPUs may be given twice",
+        )
 
     async def _catch_up(self) -> None:
         """List once more: the leader before may have written what no watch has shown yet."""
@@ -167,7 +189,9 @@ class Runtime:
         self.scheduler.kick()
 
     def _status_providers(self) -> StatusProviders:
-        sources = MetricSources(self.scheduler, self.informers, self.lease, self.recorder, self.loop_lag)
+        sources = MetricSources(
+            self.scheduler, self.informers, self.lease, self.recorder, self.loop_lag, self.lease_conflicts
+        )
         metrics, node_metrics = CollectorRegistry(), CollectorRegistry()
         metrics.register(SchedulerCollector(sources))
         node_metrics.register(NodeCollector(sources))
@@ -194,3 +218,4 @@ class Runtime:
         yield from self.informers.not_synced()
         if self.lease.problem:
             yield f"lease: {self.lease.problem}"
+        yield from map(str, self.lease_conflicts.rivals)

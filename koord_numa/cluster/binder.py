@@ -16,6 +16,7 @@ from koord_numa.cluster.resources import PODS, Call
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.ports import Conflict, Gone, Invalid, Unavailable, UnknownOutcome
 from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.texts import rfc3339, shortened
 
 LONGEST_CONDITION: Final = 32_768
 """Bytes that the API server accepts in a condition's message."""
@@ -31,11 +32,12 @@ NodeCheck = Callable[[str], bool]
 
 
 class ApiBinder:
-    """``ports.Binder`` over one API server."""
+    """``ports.Binder`` over one API server. ``remaining`` is the lease's: no bind is carried out after it has ended."""
 
-    def __init__(self, api: Api, takes_pods: NodeCheck) -> None:
+    def __init__(self, api: Api, takes_pods: NodeCheck, remaining: Callable[[], float] | None = None) -> None:
         self._api = api
         self._takes_pods = takes_pods
+        self._remaining = remaining
         self._told: LRUCache[str, bool] = LRUCache(maxsize=REMEMBERED_CONDITIONS)
 
     async def bind(self, pod: PodKey, node: str, annotations: Mapping[str, str]) -> None:
@@ -58,7 +60,9 @@ class ApiBinder:
             },
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        await self._api.send(Call("create", PODS, pod.namespace, pod.name, "binding"), Body(binding))
+        await self._api.send(
+            Call("create", PODS, pod.namespace, pod.name, "binding"), Body(binding, remaining=self._remaining)
+        )
 
     async def read_pod(self, pod: PodKey) -> Pod:
         """The pod as it is now. Raises ``Gone`` also when the name belongs to another uid."""
@@ -78,10 +82,10 @@ class ApiBinder:
             "type": "PodScheduled",
             "status": "False",
             "reason": "Unschedulable",
-            "message": _shortened(message, LONGEST_CONDITION),
+            "message": shortened(message, LONGEST_CONDITION),
         }
         if pod.uid not in self._told:  # a new message alone is no transition; the merge keeps the time that is there
-            condition["lastTransitionTime"] = _now()
+            condition["lastTransitionTime"] = rfc3339(datetime.now(UTC))
         await self._patch_status(pod, {"conditions": [condition]}, STRATEGIC_PATCH)
         self._told[pod.uid] = True
 
@@ -121,12 +125,3 @@ def valid_key(key: str) -> bool:
     """Is this a qualified name as Kubernetes demands of annotation keys: ``[prefix/]name``?"""
     prefix, slash, name = key.rpartition("/")
     return bool(_NAME.fullmatch(name)) and (not slash or bool(_PREFIX.fullmatch(prefix)))
-
-
-def _shortened(message: str, limit: int) -> str:
-    raw = message.encode()
-    return message if len(raw) <= limit else raw[: limit - 3].decode("utf-8", "ignore") + "..."
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

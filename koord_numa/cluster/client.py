@@ -1,11 +1,11 @@
 """
 One connection to the API server: credentials from kubernetes-asyncio, raw JSON in and out, errors as ``ports`` names them.
 
-No retries here: who asks knows whether asking again is right.
+No retries here: only the caller knows whether asking again is right.
 """
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 from koord_numa import __version__
 from koord_numa.cluster.errors import broken, refusal
 from koord_numa.cluster.resources import Call
-from koord_numa.ports import Invalid
+from koord_numa.ports import Invalid, NotLeader
 
 AGENT: Final = f"koord-numa/{__version__}"
 
@@ -34,8 +34,11 @@ REQUEST_TIMEOUT: Final = 15.0
 CONNECT_TIMEOUT: Final = 5.0
 """Seconds to get a connection."""
 
-USUAL: Final = "~/.kube/config"
-"""The kubeconfig of somebody who names none."""
+SHORTEST_WRITE: Final = 0.5
+"""Seconds that a write under a lease must have left; a write takes some milliseconds, and up to this much on a busy server."""
+
+DEFAULT_KUBECONFIG: Final = "~/.kube/config"
+"""Where kubectl looks when no kubeconfig is named."""
 
 READ_BUFFER: Final = 2**21
 """Bytes: one watch event of the largest object that etcd takes fits in."""
@@ -47,10 +50,15 @@ class NoCredentials(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a request carries: a JSON value and how the server is to read it."""
+    """
+    What a request carries: a JSON value and how the server is to read it.
+
+    ``remaining`` says how many seconds the write may still take; it is asked at the last moment before the request is sent.
+    """
 
     value: Any
     content_type: str = JSON
+    remaining: Callable[[], float] | None = None
 
 
 async def load_configuration(kubeconfig: Path | None = None) -> Configuration:
@@ -81,7 +89,7 @@ async def load_configuration(kubeconfig: Path | None = None) -> Configuration:
 
 def _kubeconfigs(named: Path | None) -> str:
     """The kubeconfig or, as kubectl, those in ``KUBECONFIG`` that exist. Raises ``NoCredentials`` when there is none."""
-    text = str(named) if named is not None else os.environ.get("KUBECONFIG") or USUAL
+    text = str(named) if named is not None else os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
     wanted = [name for name in text.split(os.pathsep) if name]
     found = [name for name in wanted if Path(name).expanduser().is_file()]
     if not found:
@@ -190,22 +198,24 @@ class Api:
             raise broken(call, error) from error
 
     async def _open(
-        self, call: Call, body: Body | None, params: Mapping[str, str] | None, patience: aiohttp.ClientTimeout
+        self, call: Call, body: Body | None, params: Mapping[str, str] | None, limits: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         """The beginning of an answer, to be closed by the caller."""
         headers: dict[str, str] = {}
         data: bytes | None = None
         if body is not None:
             headers["Content-Type"] = body.content_type
-            data = orjson.dumps(body.value)
+            data = encoded(call, body.value)
         await self._authenticate(headers)
+        if body is not None and body.remaining is not None:
+            params, limits = _fenced(call, body.remaining(), params)
         return await self._session.request(
             call.method,
             self.server + call.path,
             params=params,
             data=data,
             headers=headers,
-            timeout=patience,
+            timeout=limits,
             allow_redirects=False,
             **self._options,
         )
@@ -217,6 +227,30 @@ class Api:
             headers["Authorization"] = token
         elif self.configuration.username:
             headers["Authorization"] = self.configuration.get_basic_auth_token()
+
+
+def _fenced(
+    call: Call, remaining: float, params: Mapping[str, str] | None
+) -> tuple[Mapping[str, str], aiohttp.ClientTimeout]:
+    """
+    The query and the client's timeout of a write that must not be carried out after ``remaining`` seconds.
+
+    ``timeout`` in the query is the server's deadline for the whole request, counted from when it receives it
+    (``WithRequestDeadline`` in k8s.io/apiserver); what has not reached etcd by then fails. Raises ``NotLeader``.
+    """
+    if remaining < SHORTEST_WRITE:
+        raise NotLeader(f"{call}: the lease ends in {remaining:.1f} s, too soon for a write")
+    seconds = min(remaining, REQUEST_TIMEOUT)
+    query = {**(params or {}), "timeout": f"{int(seconds * 1000)}ms"}
+    return query, aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, CONNECT_TIMEOUT))
+
+
+def encoded(call: Call, value: Any) -> bytes:
+    """JSON for a request. Raises ``Invalid`` for what JSON or the encoder cannot hold: such a value came from an object."""
+    try:
+        return orjson.dumps(value)
+    except TypeError as error:
+        raise Invalid(f"{call}: cannot be written as JSON: {error}") from error
 
 
 def decoded(call: Call, raw: bytes) -> Any:

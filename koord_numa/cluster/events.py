@@ -25,6 +25,7 @@ from koord_numa.core.request import PodKey
 from koord_numa.ports import Clock, ClusterError, Gone, Unavailable
 from koord_numa.settings import EventSettings
 from koord_numa.wire import names
+from koord_numa.wire.texts import rfc3339_micro, shortened
 
 LONGEST_NOTE: Final = 1024
 """Bytes of a note that the API server accepts."""
@@ -136,8 +137,13 @@ class EventRecorder:
         )
         self._record(about, _kind(warning), reason, message)
 
+    def lease_event(self, namespace: str, name: str, *, warning: bool, reason: str, message: str) -> None:
+        """An event on a Lease."""
+        about = ObjectReference("Lease", namespace, name, "", "coordination.k8s.io/v1")
+        self._record(about, _kind(warning), reason, message)
+
     def _record(self, about: ObjectReference, kind: str, reason: str, message: str) -> None:
-        note = EventKey(about, kind, reason, _ACTIONS.get(reason, "Scheduling"), _shortened(message))
+        note = EventKey(about, kind, reason, _ACTIONS.get(reason, "Scheduling"), shortened(message, LONGEST_NOTE))
         series = self._series.get(note)
         if series is None:
             if not self._afford(about):
@@ -202,7 +208,7 @@ class EventRecorder:
         series.told = self._clock()
         namespace = note.about.namespace or "default"
         if series.name and series.count > 1:
-            update = {"series": {"count": series.count, "lastObservedTime": _micro(series.last)}}
+            update = {"series": {"count": series.count, "lastObservedTime": rfc3339_micro(series.last)}}
             try:
                 await self._api.send(Call("patch", EVENTS, namespace, series.name), Body(update, MERGE_PATCH))
             except Gone:  # the server keeps events for an hour: begin a new one
@@ -220,7 +226,7 @@ class EventRecorder:
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
-            "eventTime": _micro(series.last),
+            "eventTime": rfc3339_micro(series.last),
             "type": note.kind,
             "reason": note.reason,
             "action": note.action,
@@ -245,12 +251,3 @@ _ACTIONS: Final[Mapping[str, str]] = {
 
 def _kind(warning: bool) -> str:
     return "Warning" if warning else "Normal"
-
-
-def _shortened(text: str) -> str:
-    raw = text.encode()
-    return text if len(raw) <= LONGEST_NOTE else raw[: LONGEST_NOTE - 3].decode("utf-8", "ignore") + "..."
-
-
-def _micro(when: datetime) -> str:
-    return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,17 +1,17 @@
 """
-Leader election by a coordination Lease (``ports.Lease``): at most one process acts at any moment.
+Leader election by a coordination Lease (``ports.Lease``), as client-go's ``leaderelection``: at most one process acts at any moment.
 
-Theory. Nobody trusts another's clock. A holder renews the lease and counts, on its own monotonic clock and from before the
+Theory. No process trusts another's clock. A holder renews the lease and counts, on its own monotonic clock and from before the
 request was sent, for how long that entitles it to act: shorter than the lease lasts. A candidate measures, on its own clock and
 from when it first saw the current record, that nothing changed for the whole duration, and only then replaces it, conditional
 on the resourceVersion it saw. So a holder that is frozen, cut off or killed has stopped acting before another can begin, and it
 finds out by itself: ``fresh`` only compares clock readings. The difference of the two times is the reserve for requests that
-were sent in the last moment of being fresh.
+were sent in the last moment of being fresh; ``remaining`` says how long such a request may take at most, and the server is told so.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
@@ -20,9 +20,11 @@ from typing import Any, Final
 
 from koord_numa.cluster.backoff import Backoff
 from koord_numa.cluster.client import Api, Body
-from koord_numa.cluster.resources import LEASES, Call
+from koord_numa.cluster.resources import LEASES, NAMESPACES, Call
 from koord_numa.ports import Clock, ClusterError, Conflict, Gone
 from koord_numa.settings import BackoffSettings
+from koord_numa.wire.names import LEASE_COMPONENT, LEASE_SCHEDULERS
+from koord_numa.wire.texts import rfc3339_micro
 
 _log = logging.getLogger(__name__)
 
@@ -35,10 +37,11 @@ def boot_clock() -> float:
 @dataclass(frozen=True, slots=True)
 class LeaseConfig:
     """
-    Which Lease, who we are, and the times in seconds.
+    Which Lease, who competes for it, and the times in seconds, with client-go's names: LeaseDuration, RenewDeadline, RetryPeriod.
 
     The lease lasts ``duration``; its holder acts for ``renew`` after a renewal and tries to renew every ``retry``. Candidates
-    look every ``look``. ``settle`` is how long a new leader waits at least before it acts.
+    look every ``look``. ``settle`` is how long a new leader waits at least before it acts. ``scheduler_names`` are written on the
+    Lease, for another scheduler of the same names to find.
     """
 
     name: str
@@ -49,11 +52,12 @@ class LeaseConfig:
     retry: float = 2.0
     look: float = 0.4
     settle: float = 0.3
+    scheduler_names: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class _Observed:
-    """The last record we saw, and when on our clock it last changed."""
+    """The last record seen, and when on our clock it last changed."""
 
     raw: dict[str, Any] | None
     since: float
@@ -76,18 +80,18 @@ class LeaderElection:
     ``ports.Lease``: ``run`` competes and renews; ``release`` gives it up at once.
 
     A new leader first awaits ``prepare``, in which it catches up with what the one before has done, and only then may act;
-    ``elected`` is called at that moment. A watch is no proof that we have seen everything: it may be late, or silent.
+    ``elected`` is called at that moment. A watch is no proof of having seen everything: it may be late, or silent.
     """
 
     def __init__(
         self,
         api: Api,
-        term: LeaseConfig,
+        config: LeaseConfig,
         clock: Clock = boot_clock,
         elected: Callable[[], None] = lambda: None,
         prepare: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
-        self.term = term
+        self.config = config
         self.problem = ""
         self.transitions = 0
         self._api = api
@@ -95,13 +99,19 @@ class LeaderElection:
         self._elected = elected
         self._prepare = prepare
         self._preparation: asyncio.Task[None] | None = None
-        self._until = float("-inf")  # we may act before this moment of our clock
+        self._until = float("-inf")  # this process may act before this moment of its clock
         self._from = float("inf")  # ... and not before this one
         self._seen = _Observed(None, clock())
 
     def fresh(self) -> bool:
-        """May we act right now?"""
+        """May this process act right now?"""
         return self._from <= self._clock() < self._until
+
+    def remaining(self) -> float:
+        """Seconds until another process may act, by our clock; not positive when this process may not act."""
+        if not self.fresh():
+            return 0.0
+        return self._until - self.config.renew + self.config.duration - self._clock()
 
     @property
     def holder(self) -> str:
@@ -110,46 +120,54 @@ class LeaderElection:
 
     async def run(self) -> None:
         """Compete for the lease and renew it until cancelled; errors only delay it."""
-        backoff = Backoff(BackoffSettings(initial=self.term.retry / 4, max=self.term.retry, jitter=0.5))
+        backoff = Backoff(BackoffSettings(initial=self.config.retry / 4, max=self.config.retry, jitter=0.5))
+        _log.info("competing for lease %s as %s", self._title, self.config.identity)
         while True:
             begun = self._clock()
             try:
                 # Half of the time that a renewal gives: a request that hangs leaves room for a second one.
-                async with asyncio.timeout(self.term.renew / 2):
+                async with asyncio.timeout(self.config.renew / 2):
                     await self._try(begun)
                 self.problem = ""
                 backoff.reset()
                 pause = self._pause()
             except (ClusterError, TimeoutError) as error:
-                self._say(error)
+                self._report(str(error) or "no answer in time")
                 pause = backoff.pause()
             self._notice_loss()
             await asyncio.sleep(pause)
 
     async def release(self) -> None:
         """Act no more, and let a standby take over at once. Best effort: without an answer the lease runs out by itself."""
-        held = self._until != float("-inf") and self.holder == self.term.identity
+        held = self._until != float("-inf") and self.holder == self.config.identity
         self._stop_acting()
         if not held:
             return
         try:
-            async with asyncio.timeout(self.term.retry):
+            async with asyncio.timeout(self.config.retry):
                 await self._write(self._spec("", 1))
             _log.info("leadership released")
         except (ClusterError, TimeoutError) as error:
             _log.warning("the lease could not be released and runs out by itself: %s", error)
 
+    @property
+    def _title(self) -> str:
+        return f"{self.config.namespace}/{self.config.name}"
+
     async def _try(self, begun: float) -> None:
-        """One look at the lease, and a claim where we are entitled to one. ``begun`` is when this try began, on our clock."""
+        """One look at the lease, and a claim where there is a right to one. ``begun`` is when this try began, on our clock."""
+        lost = ""
         if self._holding():
             try:  # no look before a renewal: the write itself is conditional on the record we know
                 await self._claim(begun)
                 return
-            except (Conflict, Gone):  # changed by someone else, or by our own write whose answer was lost
-                _log.info("the lease is not as we left it")
+            except (Conflict, Gone) as error:  # changed by someone else, or by our own write whose answer was lost
+                lost = str(error)
         await self._look()
-        if self.holder != self.term.identity:
+        if self.holder != self.config.identity:
             self._stop_acting()
+            if lost:
+                _log.warning("leadership lost: lease %s is held by %s: %s", self._title, self.holder or "no one", lost)
         if self._entitled():
             try:
                 await self._claim(begun)
@@ -157,18 +175,18 @@ class LeaderElection:
                 _log.info("another candidate was faster")
 
     def _holding(self) -> bool:
-        return self.holder == self.term.identity and bool(self._seen.version)
+        return self.holder == self.config.identity and bool(self._seen.version)
 
     def _entitled(self) -> bool:
-        """Nobody holds it, we do, or its holder has not moved for as long as it asked for, by our clock."""
-        if self._seen.raw is None or self.holder in ("", self.term.identity):
+        """The lease is free, ours, or its holder has not moved for as long as it asked for, by our clock."""
+        if self._seen.raw is None or self.holder in ("", self.config.identity):
             return True
-        duration = float(self._seen.spec.get("leaseDurationSeconds") or self.term.duration)
+        duration = float(self._seen.spec.get("leaseDurationSeconds") or self.config.duration)
         return self._clock() >= self._seen.since + duration
 
     async def _look(self) -> None:
         try:
-            raw = await self._api.send(Call("get", LEASES, self.term.namespace, self.term.name))
+            raw = await self._api.send(Call("get", LEASES, self.config.namespace, self.config.name))
         except Gone:
             raw = None
         self._remember(raw)
@@ -181,39 +199,60 @@ class LeaderElection:
         self._seen = seen
 
     async def _claim(self, begun: float) -> None:
-        was_ours = self.holder == self.term.identity
+        was_ours = self.holder == self.config.identity
         taking_over = self._clock() >= self._until
-        await self._write(self._spec(self.term.identity, ceil(self.term.duration)))
-        self._until = begun + self.term.renew
+        await self._write(self._spec(self.config.identity, ceil(self.config.duration)))
+        self._until = begun + self.config.renew
         if taking_over:
-            self._from = self._clock() + self.term.settle if self._prepare is _nothing else float("inf")
+            self._from = self._clock() + self.config.settle if self._prepare is _nothing else float("inf")
             self.transitions += 0 if was_ours else 1
             self._preparation = asyncio.create_task(self._catch_up(), name="preparing to lead")
-            _log.info("leading as %s", self.term.identity)
+            _log.info("leading as %s", self.config.identity)
 
     async def _catch_up(self) -> None:
-        await asyncio.sleep(self.term.settle)
+        await asyncio.sleep(self.config.settle)
         if self._prepare is not _nothing:
             await self._prepare()
             self._from = self._clock()
         self._elected()
 
     async def _write(self, spec: dict[str, Any]) -> None:
+        call = Call("update", LEASES, self.config.namespace, self.config.name)
         if self._seen.raw is None:
-            lease = {
-                "apiVersion": "coordination.k8s.io/v1",
-                "kind": "Lease",
-                "metadata": {"name": self.term.name, "namespace": self.term.namespace},
-                "spec": spec,
-            }
-            call = Call("create", LEASES, self.term.namespace)
-        else:
-            lease = self._seen.raw | {"spec": spec}
-            call = Call("update", LEASES, self.term.namespace, self.term.name)
+            self._remember(await self._create(spec))
+            return
+        metadata = self._seen.raw.get("metadata") or {}
+        lease = self._seen.raw | {"spec": spec, "metadata": metadata | self._marks(metadata)}
         self._remember(await self._api.send(call, Body(lease)))
 
+    async def _create(self, spec: dict[str, Any]) -> dict[str, Any]:
+        """
+        The new Lease. Its namespace is made when it is missing: the manifests bring it, a cluster without them has none.
+
+        Raises as ``Api.send``; ``Gone`` never.
+        """
+        metadata = {"name": self.config.name, "namespace": self.config.namespace} | self._marks({})
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+        call = Call("create", LEASES, self.config.namespace)
+        try:
+            created: dict[str, Any] = await self._api.send(call, Body(lease))
+        except Gone:
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.config.namespace}}
+            _log.info("making namespace %s, where the lease is kept", self.config.namespace)
+            await self._api.send(Call("create", NAMESPACES), Body(namespace))
+            created = await self._api.send(call, Body(lease))
+        return created
+
+    def _marks(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """What tells another scheduler of the same names that this is a rival's Lease."""
+        names = ",".join(self.config.scheduler_names)
+        return {
+            "labels": {**(metadata.get("labels") or {}), LEASE_COMPONENT[0]: LEASE_COMPONENT[1]},
+            "annotations": {**(metadata.get("annotations") or {}), LEASE_SCHEDULERS: names},
+        }
+
     def _spec(self, holder: str, duration: int) -> dict[str, Any]:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # for people: nobody decides by these times
+        now = rfc3339_micro(datetime.now(UTC))  # for people: no decision rests on these times
         before = self._seen.spec
         changes = holder != self.holder
         begins = bool(holder) and changes
@@ -227,7 +266,7 @@ class LeaderElection:
 
     def _pause(self) -> float:
         """Until the next try: a holder renews steadily, a candidate looks more often, to take over soon after a release."""
-        return self.term.retry if self._holding() else self.term.look
+        return self.config.retry if self._holding() else self.config.look
 
     def _stop_acting(self) -> None:
         if self._preparation is not None:
@@ -237,18 +276,18 @@ class LeaderElection:
 
     def _notice_loss(self) -> None:
         if self._until != float("-inf") and self._clock() >= self._until:
-            _log.warning("leadership lost: the lease could not be renewed in time")
+            _log.warning("leadership lost: lease %s could not be renewed for %g s", self._title, self.config.renew)
             self._stop_acting()
 
-    def _say(self, error: ClusterError | TimeoutError) -> None:
-        text = str(error) or "no answer in time"
-        if text != self.problem:
-            self.problem = text
-            _log.warning("lease %s/%s: %s", self.term.namespace, self.term.name, text)
+    def _report(self, problem: str) -> None:
+        """One log line per problem, however often it is met."""
+        if problem != self.problem:
+            self.problem = problem
+            _log.warning("lease %s: %s", self._title, problem)
 
 
 class NoElection:
-    """``ports.Lease`` of a process that is the only one, by decision of who started it."""
+    """``ports.Lease`` of a process that is the only one, by decision of whoever started it."""
 
     holder: Final = ""
     problem: Final = ""
@@ -256,3 +295,7 @@ class NoElection:
     def fresh(self) -> bool:
         """Always."""
         return True
+
+    def remaining(self) -> float:
+        """No other process acts, so no request is too slow."""
+        return float("inf")

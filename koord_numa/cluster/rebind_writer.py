@@ -4,6 +4,7 @@ Carries a rebind out (``ports.RebindWriter``): conditional changes of resource-s
 It decides nothing and retries nothing: each outcome goes back to the engine as the error that names it.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from koord_numa.cluster.client import MERGE_PATCH, Api, Body
@@ -22,10 +23,11 @@ MOVES_SHOWN: Final = 500
 
 
 class ApiRebindWriter:
-    """``ports.RebindWriter`` over one API server."""
+    """``ports.RebindWriter`` over one API server. ``remaining`` is the lease's: no pod gets other CPUs after it has ended."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, remaining: Callable[[], float] | None = None) -> None:
         self._api = api
+        self._remaining = remaining
 
     async def read_rebind(self, rebind: RebindRequest) -> RebindRequest:
         """The RebindResource as it is now. Raises ``Gone`` also when the name belongs to another uid."""
@@ -74,7 +76,8 @@ class ApiRebindWriter:
             "annotations": {names.RESOURCE_STATUS: text},
         }
         try:
-            await self._api.send(Call("patch", PODS, key.namespace, key.name), Body({"metadata": about}, MERGE_PATCH))
+            patch = Body({"metadata": about}, MERGE_PATCH, self._remaining)
+            await self._api.send(Call("patch", PODS, key.namespace, key.name), patch)
         except (Conflict, Invalid):
             await self.read_pod(key)
             raise

@@ -19,12 +19,8 @@ from weakref import WeakValueDictionary
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
 from koord_numa.engine.queue.scheduling_queue import pause
-from koord_numa.ports import ClusterError, Conflict, Dependencies, Unavailable, UnknownOutcome
+from koord_numa.ports import ClusterError, Conflict, Dependencies, NotLeader, Unavailable, UnknownOutcome
 from koord_numa.settings import Settings
-
-
-class NotLeader(ClusterError):
-    """The lease is not ours any more, or not for long enough: another replica may be deciding."""
 
 
 class NodeLeft(ClusterError):

@@ -15,12 +15,12 @@ from logging import getLogger
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement, Unschedulable
 from koord_numa.core.vocabulary import CpuOwner
-from koord_numa.engine.binding import Binding, NodeBindLocks, NotLeader
+from koord_numa.engine.binding import Binding, NodeBindLocks
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.metrics import Result, Wait
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.queue.scheduling_queue import pause
-from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, Unavailable
+from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, NotLeader, Unavailable
 
 log = getLogger(__name__)
 

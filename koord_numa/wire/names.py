@@ -74,6 +74,10 @@ ATTRIBUTE_RESERVED_MEMORY: Final = "reservedMemory"  # of a zone, bytes
 ZONE_TYPE_NUMA: Final = "Node"
 ZONE_PREFIX: Final = "node-"
 
+# Leader election
+LEASE_COMPONENT: Final = ("app.kubernetes.io/component", "koord-numa-scheduler")
+LEASE_SCHEDULERS: Final = "koord-numa.io/scheduler-names"  # comma-separated: whose pods the holder places
+
 # Persistent volumes, claims and storage classes
 ZONE_LABELS: Final = (
     "topology.kubernetes.io/zone",

@@ -237,7 +237,7 @@ async def test_never_two_at_once_while_requests_fail(server: ApiServer, tmp_path
         elections = [LeaderElection(one, quick("a")), LeaderElection(two, quick("b"))]
         async with running(elections[0]), running(elections[1]):
             for _ in range(250):
-                fresh = [election.term.identity for election in elections if election.fresh()]
+                fresh = [election.config.identity for election in elections if election.fresh()]
                 assert len(fresh) <= 1
                 leaders.update(fresh)
                 await asyncio.sleep(0.01)

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from koord_numa.settings import load_settings
+from koord_numa.settings import Settings, load_settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CRDS = DEPLOY.parent / "crds"
 BASE = DEPLOY / "kustomize" / "base"
 CHART = DEPLOY / "chart" / "koord-numa"
+TOPOLOGY_CRD = DEPLOY / "kustomize" / "topology-crd"
 Manifest = dict[str, Any]
 
 
@@ -53,6 +54,7 @@ def test_the_chart_carries_everything() -> None:
         "ClusterRoleBinding",
         "ConfigMap",
         "Deployment",
+        "Namespace",
         "PodDisruptionBudget",
         "Role",
         "RoleBinding",
@@ -101,10 +103,54 @@ def test_the_policy_and_the_roles_for_people_can_be_left_out() -> None:
     assert not [manifest for manifest in manifests if manifest["kind"].startswith("Validating")]
 
 
-@pytest.mark.parametrize("where", [BASE / "crds", CHART / "crds"], ids=["kustomize", "chart"])
-def test_definitions_are_those_of_the_project(where: Path) -> None:
+@pytest.mark.parametrize("where", [(BASE / "crds", TOPOLOGY_CRD), (CHART / "crds",)], ids=["kustomize", "chart"])
+def test_definitions_are_those_of_the_project(where: tuple[Path, ...]) -> None:
     ours = {file.name: file.read_text() for file in CRDS.glob("*.yaml")}
-    assert {file.name: file.read_text() for file in where.glob("*.yaml")} == ours
+    found = {file.name: file.read_text() for folder in where for file in folder.glob("*.yaml")}
+    found.pop("kustomization.yaml", None)
+    assert found == ours
+
+
+def test_deleting_the_scheduler_leaves_topologies() -> None:
+    assert not (BASE / "crds" / "noderesourcetopologies.yaml").exists()
+    assert (
+        "helm.sh/resource-policy" not in (CHART / "crds" / "noderesourcetopologies.yaml").read_text()
+    )  # crds/ stay anyway
+
+
+@pytest.mark.parametrize("source", ["chart", "kustomize"])
+def test_server_side_apply_finds_every_field_that_the_server_would_add(source: str) -> None:
+    deployment = of_kind(rendered(), "Deployment") if source == "chart" else base("deployment.yaml")[0]
+    references = [
+        variable["valueFrom"]["fieldRef"]
+        for variable in pod_spec(deployment)["containers"][0]["env"]
+        if "valueFrom" in variable
+    ]
+    assert references
+    assert all(reference["apiVersion"] == "v1" for reference in references)
+
+
+@pytest.mark.parametrize("profiles", [None, [], [{}]], ids=["null", "empty", "without a name"])
+def test_notes_do_without_profiles(profiles: object) -> None:
+    config = {"apiVersion": "koord-numa.io/v1alpha1", "kind": "KoordNumaConfiguration", "profiles": profiles}
+    helm = pytest.importorskip("helm_python", reason="Helm's library is not installed on this platform")
+    notes = helm.Chart.load(CHART).render({"config": config}, name="rack", namespace="scheduling")
+    assert any("schedulerName: koord-numa" in text for name, text in notes.items() if name.endswith("NOTES.txt"))
+
+
+def test_every_release_keeps_its_lease_in_one_place() -> None:
+    manifests = rendered()
+    assert of_kind(manifests, "Namespace")["metadata"]["name"] == Settings().lease.namespace
+    assert {of_kind(manifests, kind)["metadata"]["namespace"] for kind in ("Role", "RoleBinding")} == {"koord-numa"}
+    assert "POD_NAMESPACE" not in str(of_kind(manifests, "Deployment"))
+    elsewhere = {
+        "apiVersion": "koord-numa.io/v1alpha1",
+        "kind": "KoordNumaConfiguration",
+        "lease": {"namespace": "scheduling"},
+    }
+    own = rendered({"config": elsewhere})
+    assert not [manifest for manifest in own if manifest["kind"] == "Namespace"]
+    assert of_kind(own, "Role")["metadata"]["namespace"] == "scheduling"
 
 
 @pytest.mark.parametrize("source", ["chart", "kustomize"])
@@ -124,8 +170,9 @@ def test_the_scheduler_is_safe_and_twofold(source: str) -> None:
 
 @pytest.mark.parametrize("source", ["chart", "kustomize"])
 def test_the_configuration_is_one_that_the_scheduler_reads(source: str) -> None:
-    config = of_kind(rendered(), "ConfigMap") if source == "chart" else base("configmap.yaml")[0]
-    assert load_settings(config["data"]["config.yaml"]).scheduler_names == ("koord-numa",)
+    config = of_kind(rendered(), "ConfigMap") if source == "chart" else {}
+    text = config["data"]["config.yaml"] if config else (BASE / "config.yaml").read_text()
+    assert load_settings(text).scheduler_names == ("koord-numa",)
 
 
 @pytest.mark.parametrize(

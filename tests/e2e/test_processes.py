@@ -15,7 +15,7 @@ KOPF_RUN = (str(BIN / "kopf"), "run", "--all-namespaces", "--quiet", "-m", "koor
 
 
 def holder(cluster: World) -> str:
-    lease = cluster.server.store.find("leases.coordination.k8s.io", "koord-numa", "kube-system")
+    lease = cluster.server.store.find("leases.coordination.k8s.io", "koord-numa", "koord-numa")
     return str(lease["spec"]["holderIdentity"]) if lease else ""
 
 

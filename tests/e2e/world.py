@@ -156,6 +156,7 @@ class World:
 async def world(folder: Path, machines: JsonObject = MACHINES) -> AsyncIterator[World]:
     """A running cluster; schedulers that still run at the end are killed."""
     async with ApiServer(crds=CRDS, bookmark_interval=1.0) as server:
+        server.store.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "koord-numa"}})
         rack = Fleet(server.store, read_descriptions(machines, folder))
         rack.start()
         server.write_kubeconfig(folder / "kubeconfig")

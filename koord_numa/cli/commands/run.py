@@ -21,7 +21,9 @@ LEVELS: Final = ("debug", "info", "warning", "error")
     "--kubeconfig", type=click.Path(path_type=Path), help="Default: service account, $KUBECONFIG, ~/.kube/config."
 )
 @click.option("--config", type=click.Path(path_type=Path), envvar="KOORD_NUMA_CONFIG", help="A KoordNumaConfiguration.")
-@click.option("--namespace", envvar="POD_NAMESPACE", help="Where the Lease is; default: as configured.")
+@click.option(
+    "--namespace", envvar="KOORD_NUMA_LEASE_NAMESPACE", help="Where the Lease is; default: as configured (koord-numa)."
+)
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),

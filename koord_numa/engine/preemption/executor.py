@@ -19,14 +19,13 @@ from koord_numa.core.preempt.pdb import protected
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.verdicts import Unschedulable
-from koord_numa.engine.binding import NotLeader
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.pod_status.messages import why_everywhere
 from koord_numa.engine.preemption.evaluator import Evaluator
 from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.queue.scheduling_queue import pause, turn_of
-from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone
+from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, NotLeader
 
 log = getLogger(__name__)
 

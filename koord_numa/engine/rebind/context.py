@@ -8,7 +8,6 @@ from time import time
 
 from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind_request import RebindAnswer, RebindRequest
-from koord_numa.engine.binding import NotLeader
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.queue.scheduling_queue import pause
 from koord_numa.engine.rebind.snapshot import layout_of_node
@@ -18,6 +17,7 @@ from koord_numa.ports import (
     Dependencies,
     Gone,
     Invalid,
+    NotLeader,
     RebindRecorder,
     RebindWriter,
     Unavailable,

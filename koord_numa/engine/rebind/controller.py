@@ -9,11 +9,11 @@ import asyncio
 from typing import Final
 
 from koord_numa.core.rebind_request import RebindRequest
-from koord_numa.engine.binding import NotLeader
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.rebind.context import RebindContext, RebindPorts
 from koord_numa.engine.rebind.reconcile import RebindReconciler
 from koord_numa.engine.scheduler import Scheduler
+from koord_numa.ports import NotLeader
 
 IDLE_SECONDS: Final = 0.2
 """Between looks whether this replica may work now."""

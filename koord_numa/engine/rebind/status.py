@@ -8,6 +8,7 @@ from koord_numa.core.rebind.plan import Move, NodeFigures, RebindPlan
 from koord_numa.core.rebind_request import RebindAnswer, RebindMove, RebindPhase
 from koord_numa.core.request import PodKey
 from koord_numa.engine.rebind.context import RebindContext
+from koord_numa.wire.texts import rfc3339
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ def compared(before: NodeFigures, after: NodeFigures) -> str:
 
 def time_of_day(seconds: float) -> str:
     """RFC 3339, whole seconds, as Kubernetes writes times."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return rfc3339(datetime.fromtimestamp(seconds, UTC))
 
 
 def _largest(figures: NodeFigures) -> int:

@@ -155,6 +155,12 @@ def too_many_requests(message: str, retry_after: int, details: JsonObject | None
     return ApiError(429, "TooManyRequests", message, about)
 
 
+def timed_out(seconds: float) -> ApiError:
+    """The deadline that the client set with ``timeout`` is over, and nothing was done."""
+    message = f"Timeout: request did not complete within requested timeout - context deadline exceeded ({seconds:g}s)"
+    return ApiError(504, "Timeout", message)
+
+
 def _details(kind: "Kind", name: str) -> JsonObject:
     return (
         {"name": name, "group": kind.group, "kind": kind.plural} if kind.group else {"name": name, "kind": kind.plural}

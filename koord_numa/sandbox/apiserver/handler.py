@@ -9,7 +9,7 @@ from aiohttp import web
 from koord_numa.sandbox.apiserver import answers, nonresource
 from koord_numa.sandbox.apiserver.cluster import Cluster
 from koord_numa.sandbox.apiserver.control import PREFIX, Control
-from koord_numa.sandbox.apiserver.errors import ApiError, expired
+from koord_numa.sandbox.apiserver.errors import ApiError, expired, timed_out
 from koord_numa.sandbox.apiserver.faults import Effect, Fault, Faults, first
 from koord_numa.sandbox.apiserver.http import Call, ResourceApi
 from koord_numa.sandbox.apiserver.request_log import Asked, RequestLog
@@ -90,9 +90,12 @@ class Handler:
         self, request: web.BaseRequest, asked: Asked, parameters: Parameters, suffered: list[Fault]
     ) -> web.StreamResponse:
         """Serve a request with faults; a lost answer is lost after everything else has happened."""
+        received, limit = asyncio.get_running_loop().time(), parameters.seconds("timeout")
         for fault in suffered:
             if fault.effect is Effect.DELAY:
                 await asyncio.sleep(fault.seconds)
+        if limit is not None and asyncio.get_running_loop().time() - received >= limit:
+            raise timed_out(limit)
         if first(suffered, Effect.DROP, Effect.OUTAGE):
             return _abort(request)
         error = first(suffered, Effect.ERROR)

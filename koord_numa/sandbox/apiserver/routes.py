@@ -1,5 +1,6 @@
 """From method, path and query to what is asked: the URL structure of the Kubernetes API."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, unquote
@@ -8,6 +9,7 @@ from koord_numa.sandbox.apiserver.errors import bad_request
 from koord_numa.sandbox.apiserver.request_log import Asked
 
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 _TRUE: Final = ("1", "true", "True", "t", "T", "TRUE")
 _NAMESPACE_PARTS: Final = ("status", "finalize")
 
@@ -25,6 +27,16 @@ class Parameters:
     def flag(self, name: str) -> bool:
         """Whether a boolean parameter is set."""
         return self.values.get(name, "") in _TRUE
+
+    def seconds(self, name: str) -> float | None:
+        """A duration as Go writes it, in seconds or milliseconds; ``None`` when absent. Raises 400."""
+        text = self.values.get(name, "")
+        if not text:
+            return None
+        found = _DURATION.fullmatch(text)
+        if found is None:
+            raise bad_request(f'invalid timeout specified in the request URL - "{text}"')
+        return float(found[1]) * (0.001 if found[2] == "ms" else 1.0)
 
     def number(self, name: str) -> int:
         """A whole number, 0 when absent. Raises 400."""

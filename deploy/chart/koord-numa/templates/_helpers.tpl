@@ -23,6 +23,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.image.digest }}{{ .Values.image.repository }}@{{ .Values.image.digest }}{{ else }}{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}{{ end }}
 {{- end }}
 
+{{- define "koord-numa.schedulerName" -}}
+{{- $profiles := .Values.config.profiles | default (list dict) }}
+{{- (first $profiles).schedulerName | default "koord-numa" }}
+{{- end }}
+
+{{- define "koord-numa.leaseNamespace" -}}
+{{- dig "lease" "namespace" "koord-numa" .Values.config }}
+{{- end }}
+
 {{- define "koord-numa.leaseName" -}}
 {{- dig "lease" "name" "koord-numa" .Values.config }}
 {{- end }}

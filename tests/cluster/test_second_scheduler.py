@@ -1,0 +1,144 @@
+"""A second acting scheduler of the same names is noticed, wherever it keeps its Lease, and no write outlives the lease."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koord_numa.cluster.binder import ApiBinder
+from koord_numa.cluster.client import Api
+from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, NoElection
+from koord_numa.cluster.lease_conflicts import LeaseConflicts, Rival
+from koord_numa.cluster.rebind_writer import ApiRebindWriter
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.rebind_request import PodRevision
+from koord_numa.ports import NotLeader, UnknownOutcome
+from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
+from koord_numa.wire.pods import parse_pod
+from tests.cluster.objects import pod
+from tests.cluster.test_leader_election import LEASES, Time
+
+NAMES = ("koord-numa", "packing")
+
+
+def config(namespace: str, identity: str, names: tuple[str, ...] = NAMES) -> LeaseConfig:
+    return LeaseConfig("koord-numa", namespace, identity, settle=0.0, scheduler_names=names)
+
+
+async def hold(api: Api, config: LeaseConfig) -> LeaderElection:
+    """Become the holder of a lease."""
+    time = Time()
+    election = LeaderElection(api, config, time)
+    await election._try(time())
+    assert election.fresh()
+    return election
+
+
+@pytest.fixture
+def found() -> list[Rival]:
+    return []
+
+
+async def test_a_second_scheduler_that_keeps_its_lease_elsewhere_is_noticed_at_once(
+    api: Api, found: list[Rival]
+) -> None:
+    ours = config("koord-numa", "a")
+    await hold(api, ours)
+    await hold(api, config("kube-system", "b", ("packing",)))
+    conflicts = LeaseConflicts(api, ours, found.append)
+    await conflicts.look()
+    await conflicts.look()
+    assert found == [*conflicts.rivals] == [Rival("kube-system", "koord-numa", "b", ("packing",))]
+    assert "b holds lease kube-system/koord-numa" in str(found[0])
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({"holderIdentity": ""}, id="released"),
+        pytest.param({"renewTime": "2001-01-01T00:00:00.000000Z"}, id="held long ago"),
+        pytest.param({"renewTime": "nonsense"}, id="without a time"),
+    ],
+)
+async def test_a_lease_that_is_not_held_is_no_second_scheduler(
+    server: ApiServer, api: Api, found: list[Rival], spec: dict[str, str]
+) -> None:
+    await hold(api, config("kube-system", "b"))
+    server.store.patch(LEASES, "koord-numa", {"spec": spec}, "kube-system")
+    conflicts = LeaseConflicts(api, config("koord-numa", "a"), found.append)
+    await conflicts.look()
+    assert (conflicts.rivals, found) == ((), [])
+
+
+async def test_schedulers_of_other_names_are_no_rivals(api: Api, found: list[Rival]) -> None:
+    await hold(api, config("kube-system", "b", ("another",)))
+    conflicts = LeaseConflicts(api, config("koord-numa", "a"), found.append)
+    await conflicts.look()
+    assert found == []
+
+
+async def test_a_rival_with_another_clock_is_noticed_by_its_renewals(
+    server: ApiServer, api: Api, found: list[Rival]
+) -> None:
+    await hold(api, config("kube-system", "b"))
+    time = Time()
+    conflicts = LeaseConflicts(api, config("koord-numa", "a"), found.append, time)
+    for renewed in ("2001-01-01T00:00:00.000000Z", "2001-01-01T00:00:10.000000Z"):
+        server.store.patch(LEASES, "koord-numa", {"spec": {"renewTime": renewed}}, "kube-system")
+        await conflicts.look()
+        time.now += 10
+    assert len(found) == 1
+    time.now += 10
+    await conflicts.look()
+    assert conflicts.rivals == ()
+
+
+async def test_a_missing_namespace_is_made_for_the_lease(server: ApiServer, api: Api) -> None:
+    assert server.store.find("namespaces", "koord-numa", "") is None
+    await hold(api, config("koord-numa", "a"))
+    assert server.store.get(LEASES, "koord-numa", "koord-numa")["spec"]["holderIdentity"] == "a"
+
+
+async def test_the_reserve_of_a_lease_is_what_remains_for_writes(api: Api) -> None:
+    time = Time()
+    election = LeaderElection(api, config("kube-system", "a"), time)
+    assert election.remaining() <= 0
+    await election._try(time())
+    assert election.remaining() == 15.0
+    time.now += 9.0
+    assert election.remaining() == 6.0
+    time.now += 1.0
+    assert election.remaining() <= 0
+    assert NoElection().remaining() == float("inf")
+
+
+def left(seconds: float) -> Callable[[], float]:
+    return lambda: seconds
+
+
+async def test_a_bind_that_cannot_end_before_the_lease_is_not_sent(server: ApiServer, api: Api) -> None:
+    key = parse_pod(server.store.create(pod("a"))).key
+    with pytest.raises(NotLeader, match="the lease ends in 0"):
+        await ApiBinder(api, lambda _: True, left(0.2)).bind(key, "n", {})
+    assert not [asked for asked in server.requests if asked.subresource == "binding"]
+
+
+async def test_a_bind_that_is_delayed_until_the_lease_has_ended_is_not_carried_out(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    key = parse_pod(server.store.create(pod("a"))).key
+    server.faults.add(Fault(effect=Effect.DELAY, subresource="binding", seconds=1.2))
+    async with await Api.connect(server.write_kubeconfig(tmp_path / "kubeconfig")) as api:
+        with pytest.raises(UnknownOutcome):
+            await ApiBinder(api, lambda _: True, left(0.8)).bind(key, "n", {"x": "1"})
+        read: Any = (await ApiBinder(api, lambda _: True, left(0.8)).read_pod(key)).node
+        assert read == ""
+    (asked,) = [asked for asked in server.requests if asked.subresource == "binding"]
+    assert asked.status != 201
+
+
+async def test_new_cpus_for_a_placed_pod_are_fenced_as_well(server: ApiServer, api: Api) -> None:
+    found = parse_pod(server.store.create(pod("a", node="n")))
+    with pytest.raises(NotLeader):
+        await ApiRebindWriter(api, left(0.1)).patch_cpus(PodRevision(found, "{}"), CpuSet(1))
