@@ -25,6 +25,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind_request import PodRevision, RebindAnswer, RebindRequest
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.verdicts import Placement
+from koord_numa.core.volumes import PersistentVolumeClaim
 
 T_contra = TypeVar("T_contra", contravariant=True)
 
@@ -180,6 +181,29 @@ class RebindWriter(Protocol):
 
         Raises ``Conflict`` when it is not, and every other ``ClusterError``.
         """
+        ...
+
+
+class VolumeWriter(Protocol):
+    """
+    Gives claims their volumes. Every call may be repeated, and raises ``Conflict`` when the object is another's or has changed,
+    ``Gone`` when it does not exist or was re-created, and every other ``ClusterError``.
+    """
+
+    async def bind_volume(self, volume: str, claim: PersistentVolumeClaim) -> None:
+        """Give an existing volume to the claim."""
+        ...
+
+    async def release_volume(self, volume: str, claim: PersistentVolumeClaim) -> None:
+        """Take that back, unless the claim is bound by now."""
+        ...
+
+    async def select_node(self, claim: PersistentVolumeClaim, node: str) -> None:
+        """Have a volume made for the claim that this node reaches."""
+        ...
+
+    async def clear_selected_node(self, claim: PersistentVolumeClaim, node: str) -> None:
+        """Take that back, unless the claim is bound by now or was given to another node."""
         ...
 
 

@@ -1,5 +1,6 @@
 """Every reason is given by somebody, told by its sentence: one small situation each, and none is missing."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,9 @@ import pytest
 from koord_numa.core.allocate import AllocateOptions, WithoutTopology
 from koord_numa.core.constraints import (
     Constraints,
+    DiskKind,
     HostPort,
+    InlineDisk,
     LabelSelector,
     NodeTerm,
     Operator,
@@ -21,7 +24,6 @@ from koord_numa.core.constraints import (
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.fit.pod_affinity import pod_affinity_counts
 from koord_numa.core.fit.spread import spread_counts
-from koord_numa.core.fit.volumes import Storage
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.node import KubeletAllocation, KubeletConfig, Node, NodeResourceTopology, Taint, Zone
@@ -38,6 +40,7 @@ from koord_numa.core.vocabulary import (
     NumaPolicy,
     QosClass,
 )
+from koord_numa.core.volumes import CsiNode, NodeVolumes, PersistentVolume, PersistentVolumeClaim, Storage
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.request_class import RequestClass
@@ -105,6 +108,13 @@ def beside_another(**constraints: Any) -> Situation:
     return answer
 
 
+def with_storage(storage: Storage, **constraints: Any) -> Situation:
+    """What a node of zone ``a`` answers to a small pod with these demands and volumes."""
+    where = with_node(ours(), labels={"topology.kubernetes.io/zone": "a"})
+    request = replace(PLAIN, constraints=Constraints(**constraints))
+    return lambda: evaluate(replace(scheduling_request(request, RULES), storage=storage), where, RULES)
+
+
 def resting() -> Rejection | None:
     """A kubelet that has just refused such a pod."""
     cooling, klass = NodeBackoff(BackoffSettings()), RequestClass(0, "plain", ProfileSettings(), PLAIN, {})
@@ -125,6 +135,13 @@ def everywhere(**constraints: Any) -> Rejection | None:
     ask: SchedulingRequest = scheduling_request(replace(PLAIN, constraints=Constraints(**constraints)), RULES)
     return refuse_everywhere(replace(ask, storage=Storage(known=False)))
 
+
+DISK = InlineDisk(DiskKind.AWS, "disk-1")
+FAR_VOLUME = PersistentVolume("pv", zones=(("topology.kubernetes.io/zone", ("b",)),), driver="d", handle="h")
+BOUND_CLAIM = Storage(
+    claims={("default", "data"): PersistentVolumeClaim("default", "data", volume="pv", bound=True)},
+    volumes={"pv": FAR_VOLUME},
+)
 
 X = LabelSelector((Requirement("app", Operator.IN, ("x",)),))
 NEAR = PodTerm("zone", X, ("ns",))
@@ -167,6 +184,11 @@ SITUATIONS: dict[Reason, Situation] = {
     Reason.TAINT: asks(PLAIN, with_node(ours(), taints=(Taint("dedicated", TaintEffect.NO_SCHEDULE, "x"),))),
     Reason.HOST_PORT: demands(replace(ours(), ports=(HostPort(80),)), host_ports=(HostPort(80),)),
     Reason.VOLUME: lambda: everywhere(claims=("missing",)),
+    Reason.VOLUME_ZONE: with_storage(BOUND_CLAIM, claims=("data",)),
+    Reason.DISK_CONFLICT: with_storage(Storage(on_node={"n": NodeVolumes(disks=Counter([DISK]))}), disks=(DISK,)),
+    Reason.VOLUME_LIMIT: with_storage(
+        replace(BOUND_CLAIM, csi_nodes={"n": CsiNode("n", (("d", 0),))}), claims=("data",)
+    ),
     Reason.POD_AFFINITY: beside_another(anti_affinity=(NEAR,)),
     Reason.SPREAD: beside_another(spread=(SpreadConstraint("zone", 1, hard=True, selector=X),)),
     Reason.UNSUPPORTED: lambda: everywhere(unsupported=("resource claims",)),

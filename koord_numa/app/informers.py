@@ -17,12 +17,16 @@ from koord_numa.cluster.client import Api
 from koord_numa.cluster.informer import Informer
 from koord_numa.cluster.lister import ListedKind, list_first_served
 from koord_numa.cluster.resources import (
+    ATTACHMENTS,
     BUDGETS,
     CLAIMS,
+    CSI_DRIVERS,
+    CSI_NODES,
     NAMESPACES,
     NODES,
     PODS,
     REBINDS,
+    STORAGE_CAPACITIES,
     STORAGE_CLASSES,
     TOPOLOGIES,
     VOLUMES,
@@ -39,6 +43,7 @@ from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.handlers.settings import waiting_pods
 from koord_numa.settings import PodSource
 from koord_numa.wire.budgets import parse_budget
+from koord_numa.wire.csi import parse_attachment, parse_csi_driver, parse_csi_node, parse_storage_capacity
 from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.nodes import parse_node
 from koord_numa.wire.pods import parse_pod
@@ -215,24 +220,16 @@ def _budgets(api: Api, scheduler: Scheduler) -> Informer[Any]:
 
 
 def _volumes(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
-    """Pods with claims wait until all three kinds are synced."""
+    """Pods with claims wait until claims, volumes and classes are synced; what CSI drivers tell of nodes may be absent."""
     lister = scheduler.volumes
-    missing = {CLAIMS, VOLUMES, STORAGE_CLASSES}
-
-    def synced(kind: ListedKind[Any]) -> Callable[[], None]:
-        def one_more() -> None:
-            missing.discard(kind.resource)
-            if not missing:
-                lister.synced()
-
-        return one_more
-
-    claims, volumes = ListedKind(CLAIMS, parse_claim), ListedKind(VOLUMES, parse_volume)
-    classes = ListedKind(STORAGE_CLASSES, parse_storage_class)
     return (
-        Informer(api, claims, Callbacks(lister.replace_claims, lister.observe_claim, synced(claims))),
-        Informer(api, volumes, Callbacks(lister.replace_volumes, lister.observe_volume, synced(volumes))),
-        Informer(api, classes, Callbacks(lister.replace_classes, lister.observe_class, synced(classes))),
+        Informer(api, ListedKind(CLAIMS, parse_claim), lister.claims),
+        Informer(api, ListedKind(VOLUMES, parse_volume), lister.volumes),
+        Informer(api, ListedKind(STORAGE_CLASSES, parse_storage_class), lister.classes),
+        Informer(api, ListedKind(CSI_NODES, parse_csi_node), lister.csi_nodes),
+        Informer(api, ListedKind(CSI_DRIVERS, parse_csi_driver), lister.drivers),
+        Informer(api, ListedKind(STORAGE_CAPACITIES, parse_storage_capacity), lister.capacities),
+        Informer(api, ListedKind(ATTACHMENTS, parse_attachment), lister.attachments),
     )
 
 

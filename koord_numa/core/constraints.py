@@ -105,6 +105,25 @@ class HostPort:
     ip: str = "0.0.0.0"  # noqa: S104  (Kubernetes' wildcard, nothing listens here)
 
 
+class DiskKind(StrEnum):
+    """Kinds of disks that a pod's spec names itself, without a claim, and that must not be used twice on one node."""
+
+    GCE = "gcePersistentDisk"
+    AWS = "awsElasticBlockStore"
+    ISCSI = "iscsi"
+    RBD = "rbd"
+
+
+@dataclass(frozen=True, slots=True)
+class InlineDisk:
+    """A disk that the pod's spec names itself. ``monitors`` are those of a Ceph cluster, empty for every other kind."""
+
+    kind: DiskKind
+    identity: str
+    read_only: bool = False
+    monitors: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class Constraints:
     """Every demand of one pod. ``unsupported`` names what the pod asks for and we cannot honour: such a pod is refused."""
@@ -121,4 +140,8 @@ class Constraints:
     spread: tuple[SpreadConstraint, ...] = ()
     host_ports: tuple[HostPort, ...] = ()
     claims: tuple[str, ...] = ()  # PersistentVolumeClaims in the pod's namespace
+    ephemeral: tuple[
+        tuple[str, str], ...
+    ] = ()  # those of them made from ephemeral volumes, with the uid that must own them
+    disks: tuple[InlineDisk, ...] = ()
     unsupported: tuple[str, ...] = ()

@@ -42,6 +42,9 @@ class Reason(Enum):
     TAINT = "taint"
     HOST_PORT = "host-port"
     VOLUME = "volume"
+    VOLUME_ZONE = "volume-zone"
+    DISK_CONFLICT = "disk-conflict"  # another pod of the node uses the same disk
+    VOLUME_LIMIT = "volume-limit"  # the node attaches no more volumes of the driver
     POD_AFFINITY = "pod-affinity"
     SPREAD = "spread"
     UNSUPPORTED = "unsupported"

@@ -15,8 +15,9 @@ from koord_numa.core.node import Node, NodeResourceTopology
 from koord_numa.core.request import Pod
 from koord_numa.engine.assumed_pods import AssumedPods
 from koord_numa.engine.cache.cache import DELETED, Cache
-from koord_numa.engine.cache.listers import NamespaceLister, VolumeLister
+from koord_numa.engine.cache.namespace_lister import NamespaceLister
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.cluster_events import ClusterEvent
 from koord_numa.engine.dry_run import DryRun, dry_run
 from koord_numa.engine.event_handlers import EventHandlers
@@ -60,7 +61,7 @@ class Scheduler:
         self.dependencies = dependencies
         self.metrics = SchedulerMetrics()
         self.cache = Cache(self._on_change, clock=dependencies.clock)
-        self.volumes = VolumeLister(self._on_volumes)
+        self.volumes = VolumeLister(self._on_volumes, self.cache.index, self.cache.node_exists, dependencies.clock)
         self.namespaces = NamespaceLister(self.cache.index, self._on_namespaces)
         self._node_table = NodeTable()
         self._node_backoff = NodeBackoff(settings.cool_down)

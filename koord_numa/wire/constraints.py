@@ -135,6 +135,8 @@ def constraints(top: Head, demands: ConstraintsModel, ports: Iterable[PortModel]
         spread=tuple(_spread(model, pod, path) for model in demands.topology_spread_constraints or ()),
         host_ports=_host_ports(ports, demands),
         claims=mounted.claims,
+        ephemeral=mounted.ephemeral,
+        disks=mounted.disks,
         unsupported=mounted.unsupported + untolerated + claims + _unsupported_annotations(top.annotations),
     )
 

@@ -88,7 +88,8 @@ ZONE_LABELS: Final = (
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 LEGACY_CLASS: Final = "volume.beta.kubernetes.io/storage-class"
-DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
+BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
+STORAGE: Final = "storage"
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 
 # Resources

@@ -5,17 +5,20 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from koord_numa.core.constraints import NodeTerm, Operator, Requirement
+from koord_numa.core.constraints import DiskKind, NodeTerm, Operator, Requirement
+from koord_numa.core.fit.volume_limits import MIGRATED
 from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
-from koord_numa.wire.metadata import head
-from koord_numa.wire.parsing import EnumReader, Problems, Strict, read
-from koord_numa.wire.selectors import NodeSelectorModel, node_terms
+from koord_numa.wire.metadata import head, version
+from koord_numa.wire.parsing import EnumReader, Problems, Quantity, Strict, read
+from koord_numa.wire.quantities import requested, supplied
+from koord_numa.wire.selectors import LabelSelectorModel, NodeSelectorModel, label_selector, node_terms
 
 ZONE_SEPARATOR: Final = "__"  # a volume in several zones names them in one label
 
 BINDING_MODES: Final = EnumReader({"Immediate": False, "WaitForFirstConsumer": True})
+VOLUME_MODES: Final = EnumReader({"Filesystem": False, "Block": True})
 
 
 class VolumeAffinity(Strict):
@@ -32,12 +35,38 @@ class ClaimReference(Strict):
     uid: str = ""
 
 
+class CsiSource(Strict):
+    """A volume of a CSI driver."""
+
+    driver: str = ""
+    volume_handle: str = ""
+
+
 class VolumeSpec(Strict):
     """Spec of a PersistentVolume."""
 
     node_affinity: VolumeAffinity | None = None
     claim_ref: ClaimReference | None = None
     storage_class_name: str | None = None
+    capacity: dict[str, Quantity] | None = None
+    access_modes: list[str] | None = None
+    volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
+    csi: CsiSource | None = None
+    aws_elastic_block_store: dict[str, Any] | None = None
+    gce_persistent_disk: dict[str, Any] | None = None
+
+
+class Phase(Strict):
+    """The part of a status that says how far an object has come."""
+
+    phase: str | None = None
+
+
+class ClaimResources(Strict):
+    """How much a claim asks for."""
+
+    requests: dict[str, Quantity] | None = None
 
 
 class ClaimSpec(Strict):
@@ -46,6 +75,10 @@ class ClaimSpec(Strict):
     volume_name: str | None = None
     storage_class_name: str | None = None
     access_modes: list[str] | None = None
+    volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
+    resources: ClaimResources | None = None
+    selector: LabelSelectorModel | None = None
 
 
 class LabelTerm(Strict):
@@ -75,8 +108,10 @@ def parse_volume(obj: Mapping[str, Any]) -> PersistentVolume:
     top = head(obj, "PersistentVolume", problems)
     path = top.path.at("spec")
     spec = problems.collect(lambda: read(VolumeSpec, top.body.get("spec") or {}, path), VolumeSpec())
+    status = problems.collect(lambda: read(Phase, top.body.get("status") or {}, top.path.at("status")), Phase())
     required = spec.node_affinity.required if spec.node_affinity else None
     claim = spec.claim_ref or ClaimReference()
+    driver, handle = _driver(spec)
     return PersistentVolume(
         name=top.name,
         node_terms=problems.collect(lambda: _terms(required, path.at("nodeAffinity")), None),
@@ -87,7 +122,20 @@ def parse_volume(obj: Mapping[str, Any]) -> PersistentVolume:
         ),
         claim=f"{claim.namespace}/{claim.name}" if claim.name else "",
         claim_uid=claim.uid,
-        storage_class=spec.storage_class_name or "",
+        storage_class=spec.storage_class_name or top.annotations.get(names.LEGACY_CLASS, ""),
+        capacity=problems.collect(lambda: _size(supplied(spec.capacity, path.at("capacity"))), 0),
+        access_modes=frozenset(spec.access_modes or ()),
+        block=problems.collect(
+            lambda: VOLUME_MODES.read(spec.volume_mode or "Filesystem", path.at("volumeMode")), False
+        ),
+        attributes_class=spec.volume_attributes_class_name or "",
+        labels=tuple(sorted(top.labels.items())),
+        available=status.phase == "Available",
+        bound_by_controller=names.BOUND_BY_CONTROLLER in top.annotations,
+        deleting=top.metadata.deletion_timestamp is not None,
+        driver=driver,
+        handle=handle,
+        resource_version=version(top),
         problem=problems.problem,
     )
 
@@ -96,19 +144,30 @@ def parse_claim(obj: Mapping[str, Any]) -> PersistentVolumeClaim:
     """A PersistentVolumeClaim. Raises ``WireError`` only when it has no name."""
     problems = Problems()
     top = head(obj, "PersistentVolumeClaim", problems)
-    spec = problems.collect(lambda: read(ClaimSpec, top.body.get("spec") or {}, top.path.at("spec")), ClaimSpec())
+    path = top.path.at("spec")
+    spec = problems.collect(lambda: read(ClaimSpec, top.body.get("spec") or {}, path), ClaimSpec())
+    status = problems.collect(lambda: read(Phase, top.body.get("status") or {}, top.path.at("status")), Phase())
     legacy = top.annotations.get(names.LEGACY_CLASS)
+    requests = spec.resources.requests if spec.resources else None
     return PersistentVolumeClaim(
         namespace=top.namespace or "default",
         name=top.name,
         uid=top.uid,
         volume=spec.volume_name or "",
         bound=bool(spec.volume_name) and names.BIND_COMPLETED in top.annotations,
+        lost=status.phase == "Lost",
         storage_class=spec.storage_class_name if legacy is None else legacy,
         selected_node=top.annotations.get(names.SELECTED_NODE, ""),
         owner=top.metadata.controller,
+        request=problems.collect(lambda: _size(requested(requests, path.at("resources"))), 0),
+        access_modes=frozenset(spec.access_modes or ()),
+        block=problems.collect(
+            lambda: VOLUME_MODES.read(spec.volume_mode or "Filesystem", path.at("volumeMode")), False
+        ),
+        selector=problems.collect(lambda: label_selector(spec.selector, path.at("selector")), None),
+        attributes_class=spec.volume_attributes_class_name or "",
         deleting=top.metadata.deletion_timestamp is not None,
-        read_write_once_pod="ReadWriteOncePod" in (spec.access_modes or ()),
+        resource_version=version(top),
         problem=problems.problem,
     )
 
@@ -122,11 +181,25 @@ def parse_storage_class(obj: Mapping[str, Any]) -> StorageClass:
     return StorageClass(
         name=top.name,
         waits=problems.collect(lambda: BINDING_MODES.read(mode, top.path.at("volumeBindingMode")), False),
-        provisions=model.provisioner != names.NO_PROVISIONER,
+        provisioner="" if model.provisioner == names.NO_PROVISIONER else model.provisioner,
         topologies=tuple(_allowed(topology) for topology in model.allowed_topologies or ()),
-        default=top.annotations.get(names.DEFAULT_CLASS) == "true",
         problem=problems.problem,
     )
+
+
+def _driver(spec: VolumeSpec) -> tuple[str, str]:
+    """CSI driver and handle of a volume; kinds that were once built in count as volumes of the driver that serves them."""
+    if spec.csi is not None:
+        return spec.csi.driver, spec.csi.volume_handle
+    if spec.aws_elastic_block_store is not None:
+        return MIGRATED[DiskKind.AWS], str(spec.aws_elastic_block_store.get("volumeID", ""))
+    if spec.gce_persistent_disk is not None:
+        return MIGRATED[DiskKind.GCE], str(spec.gce_persistent_disk.get("pdName", ""))
+    return "", ""
+
+
+def _size(amounts: Mapping[str, int]) -> int:
+    return amounts.get(names.STORAGE, 0)
 
 
 def _terms(required: NodeSelectorModel | None, path: FieldPath) -> tuple[NodeTerm, ...] | None:

@@ -58,7 +58,7 @@ FULL = (
             "  0/2 nodes are available: 2 pod has unbound immediate PersistentVolumeClaims.",
             id="unbound",
         ),
-        pytest.param(using(pod("p", 2), "waiting"), "waits for its first consumer", id="first-consumer"),
+        pytest.param(using(pod("p", 2), "waiting"), "  would go to own, NUMA 0, CPUs 0,8", id="first-consumer"),
         pytest.param(using(pod("p", 2), "lost"), 'persistentvolume "no-such-volume" not found', id="no-volume"),
         pytest.param(using(pod("p", 2), "none"), 'persistentvolumeclaim "none" not found', id="no-claim"),
         pytest.param(using(pod("p", 2, kind="other"), "bound"), "didn't match Pod's node affinity", id="other-reasons"),
@@ -236,7 +236,6 @@ async def test_without_the_right_to_see_volumes_only_pods_with_volumes_wait(tmp_
 async def test_the_operator_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = [
         using(pod("a", 2), "unbound"),
-        using(pod("b", 2), "waiting"),
         using(pod("c", 2), "none"),
         using(pod("d", 2, kind="none"), "bound"),
         ranked(pod("e", 8, kind="own"), "meek"),

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from koord_numa.core.request import Pod
-from koord_numa.engine.cache.listers import VolumeLister
+from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.wire.budgets import parse_budget
+from koord_numa.wire.csi import parse_attachment, parse_csi_driver, parse_csi_node
 from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.nodes import parse_node
 from koord_numa.wire.pods import parse_pod
@@ -42,9 +43,12 @@ def load(case: Case) -> Cluster:
 
 
 def _volumes(storage: VolumeLister, given: Mapping[str, Any]) -> None:
-    storage.replace_claims([parse_claim(claim) for claim in given.get("pvcs") or ()])
-    storage.replace_volumes([parse_volume(volume) for volume in given.get("pvs") or ()])
-    storage.replace_classes([parse_storage_class(kind) for kind in given.get("storageclasses") or ()])
+    storage.claims.replace([parse_claim(claim) for claim in given.get("pvcs") or ()])
+    storage.volumes.replace([parse_volume(volume) for volume in given.get("pvs") or ()])
+    storage.classes.replace([parse_storage_class(kind) for kind in given.get("storageclasses") or ()])
+    storage.csi_nodes.replace([parse_csi_node(node) for node in given.get("csinodes") or ()])
+    storage.drivers.replace([parse_csi_driver(driver) for driver in given.get("csidrivers") or ()])
+    storage.attachments.replace([parse_attachment(each) for each in given.get("volumeattachments") or ()])
     storage.synced()
 
 

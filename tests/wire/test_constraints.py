@@ -6,7 +6,9 @@ import pytest
 
 from koord_numa.core.constraints import (
     Constraints,
+    DiskKind,
     HostPort,
+    InlineDisk,
     LabelSelector,
     NodeTerm,
     Operator,
@@ -169,13 +171,21 @@ def test_volumes() -> None:
             {"name": "a", "persistentVolumeClaim": {"claimName": "z"}},
             {"name": "b", "ephemeral": {"volumeClaimTemplate": {}}},
             {"name": "c", "emptyDir": {}},
-            {"name": "d", "iscsi": {}},
+            {"name": "d", "iscsi": {"iqn": "iqn.2016-12.server:one", "readOnly": True}},
+            {"name": "g", "rbd": {"monitors": ["m"], "pool": "p", "image": "i"}},
+            {"name": "h", "azureFile": {"secretName": "s", "shareName": "s"}},
             {"name": "e", "quantumDisk": {}},
             {"name": "f", "csi": {}, "iscsi": None},
         ]
     )
     assert found == Constraints(
-        claims=("web-b", "z"), unsupported=("volume d of kind iscsi", "volume e of kind quantumDisk")
+        claims=("web-b", "z"),
+        ephemeral=(("web-b", "u1"),),
+        disks=(
+            InlineDisk(DiskKind.ISCSI, "iqn.2016-12.server:one", read_only=True),
+            InlineDisk(DiskKind.RBD, "p/i", monitors=frozenset({"m"})),
+        ),
+        unsupported=("volume e of kind quantumDisk",),
     )
 
 

@@ -30,6 +30,7 @@ def test_a_local_volume() -> None:
         claim="shop/data",
         claim_uid="c1",
         storage_class="local",
+        labels=((ZONE, "b__a"),),
     )
 
 
@@ -58,8 +59,8 @@ def test_a_bound_claim() -> None:
         bound=True,
         storage_class="local",
         selected_node="n",
+        access_modes=frozenset({"ReadWriteOncePod"}),
         owner="u1",
-        read_write_once_pod=True,
     )
 
 
@@ -83,11 +84,10 @@ def test_storage_classes() -> None:
     assert parse_storage_class(local) == StorageClass(
         name="local",
         waits=True,
-        provisions=False,
         topologies=(NodeTerm(labels=(Requirement(ZONE, Operator.IN, ("a", "b")),)),),
-        default=True,
     )
-    assert parse_storage_class({"metadata": {"name": "s"}, "provisioner": "x"}) == StorageClass("s")
+    made = parse_storage_class({"metadata": {"name": "s"}, "provisioner": "x"})
+    assert made == StorageClass("s", provisioner="x")
 
 
 def budget(**parts: Any) -> DisruptionBudget:

@@ -124,9 +124,9 @@ def snapshot_of(settings: Settings, objects: ClusterObjects) -> Snapshot:
     scheduler.cache.look_again(
         patience=0
     )  # nothing comes later: pods that no fingerprint explains are taken as published
-    scheduler.volumes.replace_claims(objects.claims)
-    scheduler.volumes.replace_volumes(objects.volumes)
-    scheduler.volumes.replace_classes(objects.classes)
+    scheduler.volumes.claims.replace(objects.claims)
+    scheduler.volumes.volumes.replace(objects.volumes)
+    scheduler.volumes.classes.replace(objects.classes)
     if objects.unread.keys().isdisjoint((CLAIMS, VOLUMES, STORAGE_CLASSES)):
         scheduler.volumes.synced()
     if BUDGETS not in objects.unread:

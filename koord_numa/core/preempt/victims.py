@@ -113,7 +113,7 @@ def _frees_claims(ask: SchedulingRequest, site: PreemptionNode, away: Iterable[s
     """A claim for one pod only, held on another node, is not freed here (kube-scheduler's VolumeRestrictions)."""
     if ask.storage is None:
         return True
-    storage = storage_without(ask.storage, ask.request, [site.pods[uid] for uid in away if uid in site.pods])
+    storage = storage_without(ask.storage, site.seen.node.name, [site.pods[uid] for uid in away if uid in site.pods])
     return refuse_claims(ask.request, storage) is None
 
 

@@ -23,7 +23,7 @@ def ask_without(ask: SchedulingRequest, node: Node, gone: Sequence[Pod], namespa
     if even is not None:
         even = _less_crowded(even, spread_counts(ask.request, (), here))
     if storage is not None:
-        storage = storage_without(storage, ask.request, gone)
+        storage = storage_without(storage, node.name, gone)
     return replace(ask, neighbours=near, spread=even, storage=storage)
 
 

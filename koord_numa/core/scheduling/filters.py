@@ -17,7 +17,11 @@ from koord_numa.core.fit.ports import fits_ports
 from koord_numa.core.fit.resources import fits_resources
 from koord_numa.core.fit.spread import fits_spread
 from koord_numa.core.fit.taints import fits_taints, fits_unschedulable
-from koord_numa.core.fit.volumes import Storage, fits_volumes, refuse_claims
+from koord_numa.core.fit.volume_binding import fits_volume_binding
+from koord_numa.core.fit.volume_limits import fits_volume_limits
+from koord_numa.core.fit.volume_restrictions import fits_volume_restrictions
+from koord_numa.core.fit.volume_zone import fits_volume_zone
+from koord_numa.core.fit.volumes import refuse_claims
 from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.scheduling.events import (
     ON_CAPACITY,
@@ -31,6 +35,7 @@ from koord_numa.core.scheduling.events import (
 from koord_numa.core.scheduling.placement import place
 from koord_numa.core.scheduling.request import SchedulingRequest
 from koord_numa.core.verdicts import Placement, Reason, Rejection
+from koord_numa.core.volumes import Storage
 
 Check = Callable[[SchedulingRequest, NodeSnapshot], Rejection | None]
 
@@ -104,10 +109,20 @@ def _resources(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
     return fits_resources(ask.amounts, seen.allocatable, seen.ledger.amounts, len(seen.ledger))
 
 
-def _volumes(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
-    if not ask.request.constraints.claims or ask.storage is None:
-        return None
-    return fits_volumes(ask.request, seen.node, ask.storage)
+def _disks(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
+    return None if ask.storage is None else fits_volume_restrictions(ask.request, seen.node, ask.storage)
+
+
+def _volume_limits(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
+    return None if ask.storage is None else fits_volume_limits(ask.request, seen.node, ask.storage)
+
+
+def _volume_binding(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
+    return None if ask.storage is None else fits_volume_binding(ask.request, seen.node, ask.storage)
+
+
+def _volume_zone(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
+    return None if ask.storage is None else fits_volume_zone(ask.request, seen.node, ask.storage)
 
 
 def _spread(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
@@ -166,7 +181,10 @@ FILTERS: Final = (
         lambda ask, seen: fits_ports(ask.request, seen.ports),
     ),
     Filter("NodeResourcesFit", {Reason.RESOURCES: ON_CAPACITY}, Scope.NODE, _resources),
-    Filter("VolumeBinding", {Reason.VOLUME: ON_VOLUMES}, Scope.CLUSTER, _volumes),
+    Filter("VolumeRestrictions", {Reason.DISK_CONFLICT: ON_VOLUMES}, Scope.CLUSTER, _disks),
+    Filter("NodeVolumeLimits", {Reason.VOLUME_LIMIT: ON_VOLUMES}, Scope.CLUSTER, _volume_limits),
+    Filter("VolumeBinding", {Reason.VOLUME: ON_VOLUMES}, Scope.CLUSTER, _volume_binding),
+    Filter("VolumeZone", {Reason.VOLUME_ZONE: ON_VOLUMES}, Scope.CLUSTER, _volume_zone),
     Filter("PodTopologySpread", {Reason.SPREAD: ON_PODS}, Scope.CLUSTER, _spread),
     Filter(
         "InterPodAffinity",

@@ -8,12 +8,12 @@ from koord_numa.core.allocation.demand import AllocationDemand
 from koord_numa.core.allocation.options import AllocateOptions
 from koord_numa.core.fit.pod_affinity import PodAffinityCounts
 from koord_numa.core.fit.spread import SpreadCounts
-from koord_numa.core.fit.volumes import Storage
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import PodRequest
 from koord_numa.core.resources import CPU, MEMORY, ResourceList
 from koord_numa.core.verdicts import Rejection
 from koord_numa.core.vocabulary import NodeScoring, ScoringType
+from koord_numa.core.volumes import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +64,5 @@ def depends_on_other_pods(request: PodRequest) -> bool:
         or demands.preferred_anti_affinity
         or demands.spread
         or demands.claims
+        or demands.disks
     )

@@ -62,6 +62,11 @@ class Cache:
         name = self.node_of.get(uid)
         return None if name is None else self.nodes[name].pods[uid]
 
+    def node_exists(self, name: str) -> bool:
+        """Is there a Node object of this name?"""
+        info = self.nodes.get(name)
+        return info is not None and info.node is not None
+
     def observe_node(self, event: str | None, node: Node) -> None:
         """A Node came, changed or went."""
         record = self._record(node.name)

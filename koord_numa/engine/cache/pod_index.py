@@ -7,14 +7,16 @@ Nearly all pending pods are picked by none of these terms; only the others have 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from koord_numa.core.constraints import Constraints, PodTerm
 from koord_numa.core.node import Node
 from koord_numa.core.request import Pod
 from koord_numa.core.selectors import Labels, selects
+from koord_numa.core.volumes import ClaimKey, NodeVolumes
 from koord_numa.engine.cache.node_info import NodeInfo
 
+K = TypeVar("K")
 Place = tuple[NodeInfo, Pod]
 
 
@@ -46,7 +48,8 @@ class PodIndex:
     _by_namespace: dict[str, dict[str, Place]] = field(default_factory=dict)
     _with_terms: dict[str, Place] = field(default_factory=dict)
     _terms: Counter[PodTerm] = field(default_factory=Counter)
-    _claims: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _claims: Counter[ClaimKey] = field(default_factory=Counter)
+    _volumes: dict[str, NodeVolumes] = field(default_factory=dict)  # by node, of nodes with pods that use volumes
     _listener: PodListener | None = field(default=None, compare=False)
 
     def feed(self, listener: PodListener) -> None:
@@ -69,8 +72,7 @@ class PodIndex:
         if terms := _terms_of(demands):
             self._with_terms[uid] = place
             self._count(terms, 1)
-        for claim in demands.claims:
-            self._claims[pod.key.namespace, claim] += 1
+        self._count_volumes(place, 1)
 
     def remove(self, uid: str) -> None:
         """The pod is not counted any more."""
@@ -89,10 +91,7 @@ class PodIndex:
             del self._by_namespace[namespace]
         if self._with_terms.pop(uid, None) is not None:
             self._count(_terms_of(demands), -1)
-        for claim in demands.claims:
-            self._claims[namespace, claim] -= 1
-            if not self._claims[namespace, claim]:
-                del self._claims[namespace, claim]
+        self._count_volumes(place, -1)
 
     def label_namespace(self, name: str, labels: Labels | None) -> bool:
         """A namespace has these labels, or is gone when there are none; tells whether that is news."""
@@ -115,9 +114,13 @@ class PodIndex:
         labels = dict(pod.labels)
         return frozenset(term for term in self._terms if self._picks(term, pod.key.namespace, labels))
 
-    def claims(self) -> Mapping[tuple[str, str], int]:
+    def claims(self) -> Mapping[ClaimKey, int]:
         """By how many counted pods claims are used; claims by namespace and name."""
         return self._claims
+
+    def volumes(self) -> Mapping[str, NodeVolumes]:
+        """The claims and disks that counted pods use, by node."""
+        return self._volumes
 
     def near(self, demands: Constraints, namespace: str) -> list[tuple[Node, Pod]]:
         """Every counted pod that can matter to these demands, with its node."""
@@ -131,6 +134,19 @@ class PodIndex:
             found.update(self._by_namespace.get(name, {}))
         return list(_on_nodes(found.values()))
 
+    def _count_volumes(self, place: Place, sign: int) -> None:
+        record, pod = place
+        demands = pod.request.constraints
+        if not demands.claims and not demands.disks:
+            return
+        here = self._volumes.setdefault(record.name, NodeVolumes())
+        keys = [(pod.key.namespace, name) for name in demands.claims]
+        _add(self._claims, keys, sign)
+        _add(here.claims, keys, sign)
+        _add(here.disks, demands.disks, sign)
+        if not here.claims and not here.disks:
+            del self._volumes[record.name]
+
     def _picks(self, term: PodTerm, namespace: str, labels: Mapping[str, str]) -> bool:
         inside = namespace in term.namespaces or selects(term.namespace_selector, self.namespaces.get(namespace, {}))
         return inside and selects(term.selector, labels)
@@ -143,6 +159,14 @@ class PodIndex:
                 self.epoch += 1
             if not self._terms[term]:
                 del self._terms[term]
+
+
+def _add(counts: Counter[K], keys: Iterable[K], sign: int) -> None:
+    """Count these, and keep no zeros."""
+    for key in keys:
+        counts[key] += sign
+        if not counts[key]:
+            del counts[key]
 
 
 def _terms_of(demands: Constraints) -> tuple[PodTerm, ...]:

@@ -10,14 +10,16 @@ import numpy as np
 
 from koord_numa.core.constraints import PodTerm, SpreadConstraint
 from koord_numa.core.fit.taints import fits_taints
-from koord_numa.core.fit.volumes import Storage, volume_filters
+from koord_numa.core.fit.volumes import uses_volumes
 from koord_numa.core.request import PodRequest
 from koord_numa.core.verdicts import Rejection
+from koord_numa.core.volumes import Storage
 from koord_numa.engine.ranking.domain_sums import DomainSums
 from koord_numa.engine.ranking.inter_pod_affinity import InterPodAffinity
 from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.engine.ranking.numa_table import Bools
 from koord_numa.engine.ranking.pod_topology_spread import PodTopologySpread
+from koord_numa.engine.ranking.volume_filters import volume_refusals
 
 StorageNow = Callable[[], Storage]
 
@@ -38,8 +40,8 @@ class ClusterFilters:
 
     def refusals(self) -> Iterator[tuple[Bools, Rejection]]:
         """Which rows refuse the pod and why, a rule at a time, in the order of the filters."""
-        if self._request.constraints.claims:
-            yield from self._volume_refusals()
+        if uses_volumes(self._request):
+            yield from volume_refusals(self._request, self._storage(), self._columns)
         yield from self.spread.refusals()
         yield from self.affinity.refusals()
 
@@ -49,11 +51,6 @@ class ClusterFilters:
         for refused, _ in self.refusals():
             blocked = refused if blocked is None else blocked | refused
         return blocked
-
-    def _volume_refusals(self) -> Iterator[tuple[Bools, Rejection]]:
-        labels = self._columns.labels
-        for terms, rejection in volume_filters(self._request, self._storage()):
-            yield ~labels.matching(terms), rejection
 
     def _eligible(self, constraint: SpreadConstraint) -> Bools:
         """The rows that a spread constraint counts, by its node inclusion policies (``podtopologyspread/common.go``)."""

@@ -12,7 +12,7 @@ from cachetools import LRUCache
 from koord_numa.core.allocate import AllocateOptions, NumaScoring, WithoutTopology
 from koord_numa.core.fit.pod_affinity import pod_affinity_counts
 from koord_numa.core.fit.spread import spread_counts
-from koord_numa.core.fit.volumes import Storage
+from koord_numa.core.fit.volumes import uses_volumes
 from koord_numa.core.request import Pod
 from koord_numa.core.scheduling.decide import answers
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere
@@ -20,8 +20,9 @@ from koord_numa.core.scheduling.request import Profile, SchedulingRequest, depen
 from koord_numa.core.scheduling.scorers import PREFERENCES, SCORERS
 from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.core.vocabulary import NumaAllocateStrategy, ScoringType
+from koord_numa.core.volumes import Storage
 from koord_numa.engine.cache.cache import Cache
-from koord_numa.engine.cache.listers import VolumeLister
+from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
@@ -98,7 +99,7 @@ class NodeSelection:
         return ranking
 
     def _storage_now(self) -> Storage:
-        return self.storage.seen(self._state.index.claims())
+        return self.storage.storage()
 
     def try_node(self, klass: RequestClass, node: str, pod: Pod | None = None) -> Placement | Rejection | None:
         """
@@ -127,7 +128,7 @@ class NodeSelection:
             self._ask(klass),
             neighbours=pod_affinity_counts(request, placed, index.namespaces),
             spread=spread_counts(request, nodes, placed) if request.constraints.spread else None,
-            storage=self._storage_now() if request.constraints.claims else None,
+            storage=self._storage_now() if uses_volumes(request) else None,
         )
 
     def bars_of(self, klass: RequestClass) -> "Bars":

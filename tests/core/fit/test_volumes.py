@@ -3,22 +3,24 @@
 import pytest
 
 from koord_numa.core.constraints import Constraints, NodeTerm
-from koord_numa.core.fit.volumes import Storage, fits_volumes, refuse_claims
+from koord_numa.core.fit.volumes import fits_volumes, refuse_claims
 from koord_numa.core.node import Node
-from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, Storage, StorageClass
 from tests.core.fit.builders import asks, label, node
 
 REQUEST = asks(Constraints(claims=("data",)))
 ZONE = "topology.kubernetes.io/zone"
 BOUND = PersistentVolumeClaim("default", "data", volume="pv", bound=True)
-WAITING = 'persistentvolumeclaim "data" waits for its first consumer, which koord-numa does not support'
 
 
 def storage(claim: PersistentVolumeClaim | None, *volumes: PersistentVolume) -> Storage:
     return Storage(
         claims={("default", "data"): claim} if claim else {},
         volumes={volume.name: volume for volume in volumes},
-        classes={"slow": StorageClass("slow", waits=True), "usual": StorageClass("usual", waits=True, default=True)},
+        classes={
+            "slow": StorageClass("slow", waits=True),
+            "usual": StorageClass("usual", provisioner="csi.example.com"),
+        },
     )
 
 
@@ -36,8 +38,26 @@ def storage(claim: PersistentVolumeClaim | None, *volumes: PersistentVolume) -> 
             'persistentvolumeclaim "data" is malformed',
             id="malformed",
         ),
-        pytest.param(PersistentVolumeClaim("default", "data", storage_class="slow"), WAITING, id="first-consumer"),
-        pytest.param(PersistentVolumeClaim("default", "data"), WAITING, id="first-consumer-by-default-class"),
+        pytest.param(
+            PersistentVolumeClaim("default", "data", volume="gone", bound=True, lost=True),
+            'persistentvolumeclaim "data" bound to non-existent persistentvolume "gone"',
+            id="lost",
+        ),
+        pytest.param(
+            PersistentVolumeClaim("default", "data", storage_class="usual"),
+            "pod has unbound immediate PersistentVolumeClaims",
+            id="immediate",
+        ),
+        pytest.param(
+            PersistentVolumeClaim("default", "data"),
+            "pod has unbound immediate PersistentVolumeClaims",
+            id="class-not-defaulted-yet",
+        ),
+        pytest.param(
+            PersistentVolumeClaim("default", "data", storage_class="slow", volume="pv"),
+            "pod has unbound immediate PersistentVolumeClaims",
+            id="named-a-volume-itself",
+        ),
         pytest.param(
             PersistentVolumeClaim("default", "data", storage_class=""),
             "pod has unbound immediate PersistentVolumeClaims",
@@ -60,7 +80,9 @@ def test_nothing_is_decided_before_volumes_are_known_unless_the_pod_has_none() -
 
 
 def test_a_volume_for_one_pod_is_not_shared() -> None:
-    exclusive = PersistentVolumeClaim("default", "data", volume="pv", bound=True, read_write_once_pod=True)
+    exclusive = PersistentVolumeClaim(
+        "default", "data", volume="pv", bound=True, access_modes=frozenset({"ReadWriteOncePod"})
+    )
     known = Storage({("default", "data"): exclusive}, {"pv": PersistentVolume("pv")})
     assert refuse_claims(REQUEST, known) is None
     used = Storage(known.claims, known.volumes, in_use={("default", "data"): 1})

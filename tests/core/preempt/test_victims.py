@@ -17,14 +17,13 @@ from koord_numa.core.constraints import (
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.fit.pod_affinity import pod_affinity_counts
 from koord_numa.core.fit.spread import spread_counts
-from koord_numa.core.fit.volumes import Storage
 from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, select_victims_on_node, still_right
 from koord_numa.core.request import PodKey
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request
 from koord_numa.core.verdicts import Alignment, Reason, Rejection
-from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim
+from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, Storage
 from tests.core.preempt.preemption_nodes import ask, budget, kubelet_site, nominee, owned_site, request, running, terms
 
 
@@ -169,9 +168,7 @@ CLAIM = ("default", "data")
 
 def wanting_a_volume(users: int, mode: str = "ReadWriteOncePod") -> SchedulingRequest:
     """A small pod of priority 10 whose claim so many placed pods use."""
-    claim = PersistentVolumeClaim(
-        "default", "data", volume="pv", bound=True, read_write_once_pod=mode == "ReadWriteOncePod"
-    )
+    claim = PersistentVolumeClaim("default", "data", volume="pv", bound=True, access_modes=frozenset({mode}))
     storage = Storage({CLAIM: claim}, {"pv": PersistentVolume("pv")}, in_use={CLAIM: users})
     return replace(ask(1, 10, constraints=DATA), storage=storage)
 

@@ -20,9 +20,11 @@ def with_volume(*pods: Pod) -> World:
     """Many empty nodes and a volume for one pod."""
     world = crowded(*pods, nodes=("node", *(f"empty-{number}" for number in range(40))))
     room = world.engine.volumes
-    room.replace_volumes([PersistentVolume("pv", claim="default/data")])
-    claim = PersistentVolumeClaim("default", "data", volume="pv", bound=True, read_write_once_pod=True)
-    room.replace_claims([claim])
+    room.volumes.replace([PersistentVolume("pv", claim="default/data")])
+    claim = PersistentVolumeClaim(
+        "default", "data", volume="pv", bound=True, access_modes=frozenset({"ReadWriteOncePod"})
+    )
+    room.claims.replace([claim])
     room.synced()
     return world
 

@@ -24,8 +24,8 @@ from koord_numa.core.scheduling.evaluate import evaluate, evaluate_alone
 from koord_numa.core.verdicts import Placement, Reason, Unschedulable
 from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim
 from koord_numa.engine.cache.cache import Cache
-from koord_numa.engine.cache.listers import VolumeLister
 from koord_numa.engine.cache.pod_index import PodIndex
+from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.request_class import RequestClasses
 from koord_numa.engine.ranking.node_table import NodeTable
@@ -109,9 +109,9 @@ async def test_a_bound_volume_decides_and_an_unknown_one_waits() -> None:
     await world.settle()
     assert world.nodes_of() == {"pod": ""}
     room = world.engine.volumes
-    room.observe_claim("ADDED", PersistentVolumeClaim("default", "data", volume="pv", bound=True))
+    room.claims.observe("ADDED", PersistentVolumeClaim("default", "data", volume="pv", bound=True))
     in_b = NodeTerm(labels=(Requirement("zone", Operator.IN, ("b",)),))
-    room.observe_volume("ADDED", PersistentVolume("pv", node_terms=(in_b,)))
+    room.volumes.observe("ADDED", PersistentVolume("pv", node_terms=(in_b,)))
     room.synced()
     world.clock.now += 60
     await world.settle()
@@ -164,7 +164,11 @@ def test_the_answer_is_that_of_asking_every_node(seed: int) -> None:
     state = Cache(lambda _cause, record: columns.changed(record))
     configured = Settings()
     decider = NodeSelection(
-        state, columns, NodeBackoff(BackoffSettings()), VolumeLister(lambda: None), Limits(lambda: 0.0, 16)
+        state,
+        columns,
+        NodeBackoff(BackoffSettings()),
+        VolumeLister(lambda: None, state.index, state.node_exists, lambda: 0.0),
+        Limits(lambda: 0.0, 16),
     )
     classes = RequestClasses(configured, state.index)
     for number in range(10):

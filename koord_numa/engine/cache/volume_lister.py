@@ -1,0 +1,200 @@
+"""
+What is known of claims, volumes, storage classes and CSI drivers, and what decisions in flight have taken of it.
+
+Facts only; what they mean is decided in ``core.fit.volumes``. A reservation is kube-scheduler's assume cache of VolumeBinding: it lasts
+from the decision until the claim is seen bound or the cycle is undone, and is never stored: after a restart the objects tell it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from koord_numa.core.fit.volume_binding import VolumePlan
+from koord_numa.core.volumes import (
+    ClaimKey,
+    CsiDriver,
+    CsiNode,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Storage,
+    StorageCapacity,
+    StorageClass,
+    VolumeAttachment,
+)
+from koord_numa.engine.cache.pod_index import PodIndex
+from koord_numa.ports import DELETED
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+class Lister(Generic[K, T]):
+    """All objects of one kind by key, and by the group that ``group`` puts them in. A ``ports.EventHandler``."""
+
+    def __init__(
+        self, key: Callable[[T], K], on_change: Callable[[], None], group: Callable[[T], str] | None = None
+    ) -> None:
+        self.items: dict[K, T] = {}
+        self.groups: dict[str, dict[K, T]] = {}
+        self.complete = False
+        self._key = key
+        self._group = group
+        self._on_change = on_change
+
+    def replace(self, objects: Iterable[T]) -> None:
+        """All objects there are."""
+        self.items, self.groups = {}, {}
+        for obj in objects:
+            self._put(obj)
+        self._on_change()
+
+    def observe(self, event: str | None, obj: T) -> None:
+        """One object came, changed or went."""
+        self._drop(self._key(obj))
+        if event != DELETED:
+            self._put(obj)
+        self._on_change()
+
+    def synced(self) -> None:
+        """The first list is complete."""
+        self.complete = True
+        self._on_change()
+
+    def _put(self, obj: T) -> None:
+        key = self._key(obj)
+        self.items[key] = obj
+        if self._group is not None:
+            self.groups.setdefault(self._group(obj), {})[key] = obj
+
+    def _drop(self, key: K) -> None:
+        old = self.items.pop(key, None)
+        if old is None or self._group is None:
+            return
+        name = self._group(old)
+        group = self.groups[name]
+        del group[key]
+        if not group:
+            del self.groups[name]
+
+
+@dataclass(slots=True)
+class VolumeLister:
+    """``on_change`` is called after every change; ``node_exists`` tells of a node's name."""
+
+    on_change: Callable[[], None]
+    index: PodIndex
+    node_exists: Callable[[str], bool]
+    clock: Callable[[], float]
+    claims: Lister[ClaimKey, PersistentVolumeClaim] = field(init=False)
+    volumes: Lister[str, PersistentVolume] = field(init=False)
+    classes: Lister[str, StorageClass] = field(init=False)
+    csi_nodes: Lister[str, CsiNode] = field(init=False)
+    drivers: Lister[str, CsiDriver] = field(init=False)
+    capacities: Lister[str, StorageCapacity] = field(init=False)
+    attachments: Lister[str, VolumeAttachment] = field(init=False)
+    _reserved: dict[str, ClaimKey] = field(default_factory=dict)
+    _selected: dict[ClaimKey, list[str]] = field(default_factory=dict)  # one entry for each pod that shares the claim
+    _failed: dict[ClaimKey, dict[str, float]] = field(default_factory=dict)  # until when, monotonic seconds, by node
+    _waiters: set[asyncio.Future[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.claims = Lister(lambda claim: claim.key, self._changed)
+        self.volumes = Lister(lambda volume: volume.name, self._changed, lambda volume: volume.storage_class)
+        self.classes = Lister(lambda each: each.name, self._changed)
+        self.csi_nodes = Lister(lambda node: node.name, self._changed)
+        self.drivers = Lister(lambda driver: driver.name, self._changed)
+        self.capacities = Lister(lambda capacity: capacity.name, self._changed, lambda each: each.storage_class)
+        self.attachments = Lister(lambda attachment: attachment.name, self._changed, lambda each: each.node)
+
+    @property
+    def known(self) -> bool:
+        """Have claims, volumes and classes been listed? Pods with claims wait for it; what CSI drivers say may be absent."""
+        return self.claims.complete and self.volumes.complete and self.classes.complete
+
+    def synced(self) -> None:
+        """Everything that exists has been told, of every kind."""
+        for lister in (self.claims, self.volumes, self.classes):
+            lister.complete = True
+        self._changed()
+
+    def storage(self) -> Storage:
+        """As a decision sees it now."""
+        return Storage(
+            claims=self.claims.items,
+            volumes=self.volumes.items,
+            classes=self.classes.items,
+            by_class=self.volumes.groups,
+            csi_nodes=self.csi_nodes.items,
+            drivers=self.drivers.items,
+            capacities=self.capacities.groups,
+            attached=self._attached(),
+            in_use=self.index.claims(),
+            on_node=self.index.volumes(),
+            reserved=self._reserved,
+            selected={claim: nodes[0] for claim, nodes in self._selected.items()},
+            failed=self._failed_now(),
+            node_exists=self.node_exists,
+            known=self.known,
+        )
+
+    def reserve(self, plan: VolumePlan, node: str) -> None:
+        """Count what a pod is going to use on this node."""
+        for claim, volume in plan.bindings:
+            self._reserved[volume] = claim
+        for claim in (*plan.provisioned, *(claim for claim, _ in plan.bindings)):
+            self._selected.setdefault(claim, []).append(node)
+
+    def unreserve(self, plan: VolumePlan, node: str) -> None:
+        """Count it no more. A volume stays reserved while another pod that shares the claim is in flight."""
+        for claim in (*plan.provisioned, *(claim for claim, _ in plan.bindings)):
+            nodes = self._selected.get(claim, [])
+            if node in nodes:
+                nodes.remove(node)
+            if not nodes:
+                self._selected.pop(claim, None)
+        for claim, volume in plan.bindings:
+            if claim not in self._selected:
+                self._reserved.pop(volume, None)
+        self._changed()
+
+    def in_flight(self, claim: ClaimKey) -> bool:
+        """Does a decision that is being carried out bind this claim?"""
+        return claim in self._selected
+
+    def fail(self, claims: Iterable[ClaimKey], node: str, seconds: float) -> None:
+        """These claims were not bound for this node: decisions pass it over for so long."""
+        until = self.clock() + seconds
+        for claim in claims:
+            self._failed.setdefault(claim, {})[node] = until
+
+    async def change(self) -> None:
+        """Return after the next change of any object."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+    def _changed(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.on_change()
+
+    def _attached(self) -> Mapping[str, frozenset[str]]:
+        groups = self.attachments.groups
+        return {node: frozenset(each.volume for each in group.values()) for node, group in groups.items()}
+
+    def _failed_now(self) -> dict[ClaimKey, frozenset[str]]:
+        if not self._failed:
+            return {}
+        now = self.clock()
+        for claim, nodes in list(self._failed.items()):
+            left = {node: until for node, until in nodes.items() if until > now}
+            if left and claim in self.claims.items:
+                self._failed[claim] = left
+            else:
+                del self._failed[claim]
+        return {claim: frozenset(nodes) for claim, nodes in self._failed.items()}
