@@ -144,9 +144,9 @@ def make_cluster(size: int, kinds: tuple[Kind, ...] = KINDS, full: float = 0.5) 
     for number in range(size):
         which = number % len(kinds)
         node, topology = _node(f"node-{number:05}", kinds[which], machines[which])
-        cluster.engine.observe_node("ADDED", node)
+        cluster.engine.handlers.nodes.observe("ADDED", node)
         if topology is not None:
-            cluster.engine.observe_topology("ADDED", topology)
+            cluster.engine.handlers.topologies.observe("ADDED", topology)
     _fill(cluster, full)
     _publish(cluster)
     gc.collect()
@@ -204,19 +204,19 @@ def _publish(cluster: Cluster) -> None:
         if topology is None or topology.owner is not CpuOwner.KUBELET:
             continue
         for pod in list(record.pods.values()):
-            cluster.engine.observe_bound("MODIFIED", replace(pod, started=True))
+            cluster.engine.handlers.bound_pods.observe("MODIFIED", replace(pod, started=True))
         held = record.ledger.numa
         zones = tuple(
             replace(zone, available=subtract_to_zero(zone.available, held.get(zone.numa, {})))
             for zone in topology.zones
         )
-        cluster.engine.observe_topology("MODIFIED", replace(topology, zones=zones))
+        cluster.engine.handlers.topologies.observe("MODIFIED", replace(topology, zones=zones))
 
 
 def _layout(cluster: Cluster, record: NodeInfo, full: float) -> list[tuple[PodRequest, Placement]]:
     placed: list[tuple[PodRequest, Placement]] = []
-    whole = record.room
-    while record.room > whole * (1 - full):
+    whole = record.free["cpu"]
+    while record.free["cpu"] > whole * (1 - full):
         request = cluster.dice.choice(FILLERS)
         verdict = cluster.engine.handle.selector.try_node(cluster.klass(request), record.name)
         if isinstance(verdict, Placement):

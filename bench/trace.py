@@ -137,8 +137,8 @@ class Replay:
         outside = Dependencies(silent, silent, silent, lambda *_: {}, lambda: self.now / DAY)
         self.engine = Scheduler(Settings(profiles=(profile,)), outside)
         for node, topology in read_nodes():
-            self.engine.observe_node("ADDED", node)
-            self.engine.observe_topology("ADDED", topology)
+            self.engine.handlers.nodes.observe("ADDED", node)
+            self.engine.handlers.topologies.observe("ADDED", topology)
         for source in Source:
             self.engine.synced(source)
         self.outcome = Outcome()
@@ -151,7 +151,7 @@ class Replay:
         for number, job in enumerate(jobs):
             started = time.process_time()
             await self._until(job.arrives, leaving)
-            self.engine.observe_waiting("ADDED", job.pod)
+            self.engine.handlers.pending_pods.observe("ADDED", job.pod)
             if job.pod.key.uid not in await self._settle(leaving, by_name):
                 self.outcome.waited += 1
             self.outcome.seconds += time.process_time() - started
@@ -173,18 +173,18 @@ class Replay:
             self.now = max(self.now, float(when))
             pod = self.engine.cache.pod(uid)
             if pod is not None:
-                self.engine.observe_bound("DELETED", pod)
+                self.engine.handlers.bound_pods.observe("DELETED", pod)
         self.now = max(self.now, float(moment))
 
     async def _settle(self, leaving: list[tuple[int, str]], by_name: dict[str, Job]) -> set[str]:
         placed = set()
         while (pod := self.engine.loop.next_pod()) is not None:
             await self.engine.loop.schedule_one(pod)
-            uid = pod.key.uid
+            uid = pod.uid
             seen = self.engine.cache.pod(uid)
             if seen is None:
                 continue
-            self.engine.observe_bound("ADDED", replace(seen, phase="Running", started=True))
+            self.engine.handlers.bound_pods.observe("ADDED", replace(seen, phase="Running", started=True))
             job = by_name[uid]
             heappush(leaving, (int(self.now) + job.leaves - job.arrives, uid))
             placed.add(uid)

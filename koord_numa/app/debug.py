@@ -66,8 +66,8 @@ def waited_seconds(engine: Scheduler, uid: str) -> float:
 
 def _waiting(engine: Scheduler, pod: Pod) -> Sheet:
     uid = pod.key.uid
-    wait, assumption = engine.handle.waits.get(uid), engine.cache.assumed.get(uid)
-    verdict = engine.queue.verdict(uid)
+    pending, assumption = engine.handle.pending.get(uid), engine.cache.assumed.get(uid)
+    verdict = engine.queue.verdict(pending)
     return {
         "pod": str(pod.key),
         "uid": uid,
@@ -75,8 +75,8 @@ def _waiting(engine: Scheduler, pod: Pod) -> Sheet:
         "state": "waiting" if assumption is None else "assumed",
         "node": "" if assumption is None else assumption.placement.node,
         "nominatedNode": engine.handle.nominator.node_of(pod),
-        "waitedSeconds": 0.0 if wait is None else round(engine.dependencies.clock() - wait.since, 3),
-        "attempts": 0 if wait is None else wait.attempts,
+        "waitedSeconds": 0.0 if pending is None else round(engine.dependencies.clock() - pending.since, 3),
+        "attempts": 0 if pending is None else pending.attempts,
         "why": engine.explain(uid) or pod.problem,
         "refusedBy": {} if verdict is None else _refusals(verdict.rejections),
     }

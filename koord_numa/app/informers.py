@@ -120,16 +120,8 @@ class KopfStores:
 def kopf_stores(scheduler: Scheduler, rebinds: RebindController) -> KopfStores:
     """Stores in front of this scheduler and this controller of rebinds."""
     return KopfStores(
-        ResyncStore(
-            Callbacks(scheduler.replace_waiting, scheduler.observe_waiting, lambda: scheduler.synced(Source.WAITING)),
-            lambda pod: pod.key.uid,
-        ),
-        ResyncStore(
-            Callbacks(
-                scheduler.replace_topologies, scheduler.observe_topology, lambda: scheduler.synced(Source.TOPOLOGIES)
-            ),
-            lambda topology: topology.node,
-        ),
+        ResyncStore(scheduler.handlers.pending_pods, lambda pod: pod.key.uid),
+        ResyncStore(scheduler.handlers.topologies, lambda topology: topology.node),
         ResyncStore(Callbacks(_ignore, rebinds.observe_rebind), lambda rebind: rebind.uid),
     )
 
@@ -163,17 +155,17 @@ def all_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
 
     def replace(pods: Iterable[Pod]) -> None:
         found = list(pods)
-        scheduler.replace_bound(pod for pod in found if pod.node)
-        scheduler.replace_waiting(pod for pod in found if not pod.node and pod.scheduler in ours)
-        scheduler.replace_nominated(pod for pod in found if not pod.node and pod.scheduler not in ours)
+        scheduler.handlers.bound_pods.replace(pod for pod in found if pod.node)
+        scheduler.handlers.pending_pods.replace(pod for pod in found if not pod.node and pod.scheduler in ours)
+        scheduler.handlers.nominated_pods.replace(pod for pod in found if not pod.node and pod.scheduler not in ours)
 
     def observe(event: str | None, pod: Pod) -> None:
         if pod.node:
-            scheduler.observe_bound(event, pod)
+            scheduler.handlers.bound_pods.observe(event, pod)
         elif pod.scheduler in ours:
-            scheduler.observe_waiting(event, pod)
+            scheduler.handlers.pending_pods.observe(event, pod)
         else:
-            scheduler.observe_nominated(event, pod)
+            scheduler.handlers.nominated_pods.observe(event, pod)
 
     def synced() -> None:
         scheduler.synced(Source.BOUND)
@@ -183,40 +175,36 @@ def all_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
 
 
 def _bound_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
-    handler = Callbacks(scheduler.replace_bound, scheduler.observe_bound, lambda: scheduler.synced(Source.BOUND))
-    return Informer(api, ListedKind(PODS, parse_pod, BOUND_PODS), handler)
+    return Informer(api, ListedKind(PODS, parse_pod, BOUND_PODS), scheduler.handlers.bound_pods)
 
 
 def _nominated(api: Api, scheduler: Scheduler) -> Informer[Pod]:
     """Pods of other schedulers for which nodes are being freed."""
     not_ours = "".join(f",spec.schedulerName!={name}" for name in scheduler.settings.scheduler_names)
     kind = ListedKind(PODS, parse_pod, NOMINATED_PODS + not_ours, title="pods nominated by others")
-    return Informer(api, kind, Callbacks(scheduler.replace_nominated, scheduler.observe_nominated))
+    return Informer(api, kind, scheduler.handlers.nominated_pods)
 
 
 def _nodes(api: Api, scheduler: Scheduler, roster: SchedulableNodes) -> Informer[Node]:
     def replace(nodes: Iterable[Node]) -> None:
         found = list(nodes)
         roster.replace(found)
-        scheduler.replace_nodes(found)
+        scheduler.handlers.nodes.replace(found)
 
     def observe(event: str | None, node: Node) -> None:
         roster.observe(event, node)
-        scheduler.observe_node(event, node)
+        scheduler.handlers.nodes.observe(event, node)
 
     handler = Callbacks(replace, observe, lambda: scheduler.synced(Source.NODES))
     return Informer(api, ListedKind(NODES, parse_node), handler)
 
 
 def _namespaces(api: Api, scheduler: Scheduler) -> Informer[Any]:
-    lister = scheduler.namespaces
-    handler = Callbacks(lister.replace, lister.observe, lambda: scheduler.synced(Source.NAMESPACES))
-    return Informer(api, ListedKind(NAMESPACES, parse_namespace), handler)
+    return Informer(api, ListedKind(NAMESPACES, parse_namespace), scheduler.handlers.namespaces)
 
 
 def _budgets(api: Api, scheduler: Scheduler) -> Informer[Any]:
-    handler = Callbacks(scheduler.replace_budgets, scheduler.observe_budget)
-    return Informer(api, ListedKind(BUDGETS, parse_budget), handler)
+    return Informer(api, ListedKind(BUDGETS, parse_budget), scheduler.handlers.budgets)
 
 
 def _volumes(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:

@@ -49,6 +49,7 @@ class Reason(Enum):
     SPREAD = "spread"
     UNSUPPORTED = "unsupported"
     LOCKED = "locked"  # a rebind works on the node
+    BIND_QUEUE = "bind-queue"  # many binds to the node wait for their turn; over in milliseconds
 
 
 @dataclass(frozen=True, slots=True)

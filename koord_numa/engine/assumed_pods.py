@@ -54,7 +54,7 @@ class AssumedPods:
         why = f"the kubelet answered {pod.reason} to {pod.key}; pods like it avoid this node for a while"
         handle.dependencies.recorder.node_event(pod.node, warning=True, reason="KubeletRefusal", message=why)
 
-    def mind_trust(self, record: NodeInfo) -> None:
+    def say_cpu_conflict(self, record: NodeInfo) -> None:
         """Say when two owners of a node's CPUs clash, once per clash."""
         why = record.distrust
         if self._distrusted.get(record.name, "") == why:
@@ -65,14 +65,14 @@ class AssumedPods:
         else:
             del self._distrusted[record.name]
 
-    def end_rests(self) -> None:
+    def end_node_backoffs(self) -> None:
         """Nodes that have cooled down may be tried again."""
         now = self._handle.dependencies.clock()
         nodes = self._cooling.ended(now)
         for name in nodes:
             self._changed(name)
         if nodes:
-            self._handle.queue.wake(ClusterEvent.COOLED_DOWN, now)
+            self._handle.queue.wake(ClusterEvent.BACKOFF_ENDED, now)
 
     async def read_back_overdue(self) -> None:
         """Binds that were confirmed long ago and of which nothing was seen since."""

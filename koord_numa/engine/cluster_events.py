@@ -1,13 +1,13 @@
 """
-What can change in a cluster, and which refusals each change may lift. A table, nothing else.
+What can change in a cluster, and which rejections each change may lift (``EventsToRegister`` of kube-scheduler's plugins).
 
-How many pods have come to stand in each part of the queue, and why, since the start. Nothing depends on it.
-
-As kube-scheduler's ``queue_incoming_pods_total``. Pods move by the class, so most of it is counted by the class too.
+Beside it, how pods come to stand in each part of the queue, as kube-scheduler's ``queue_incoming_pods_total`` counts them. Pods move by
+the class, so most of it is counted by the class too.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from koord_numa.core.scheduling.events import ClusterEvent
@@ -15,35 +15,55 @@ from koord_numa.core.scheduling.filters import EVENTS as LIFTED_BY
 from koord_numa.core.verdicts import Reason, Unschedulable
 
 __all__ = [
+    "ANY_EVENT",
     "BACKOFF_COMPLETE",
     "EVENTS",
     "FAILURE",
     "POD_ADD",
     "POD_UPDATE",
+    "RESOLVED_BY",
     "TIMEOUT",
-    "WAKERS",
     "Arrivals",
     "ClusterEvent",
+    "Wakers",
     "reasons_of",
-    "wakers",
+    "wakers_of",
 ]
 
-WAKERS: Final[Mapping[Reason, frozenset[ClusterEvent]]] = {
+RESOLVED_BY: Final[Mapping[Reason, frozenset[ClusterEvent]]] = {
     **LIFTED_BY,
-    Reason.COOLING_DOWN: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_CHANGED, ClusterEvent.COOLED_DOWN}),
+    Reason.COOLING_DOWN: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_CHANGED, ClusterEvent.BACKOFF_ENDED}),
+    Reason.BIND_QUEUE: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.BINDS_DONE}),
 }
-"""For every refusal, the changes that may lift it on the same node, or offer another node."""
+"""For every rejection, the events that may lift it on the same node, or offer another node."""
+
+ACROSS_NODES: Final = frozenset({Reason.SPREAD, Reason.POD_AFFINITY, Reason.VOLUME})
+"""Rejections that a change of one node may lift on another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wakers:
+    """The events that may help a pod: by what happens on a node that has room for it (``here``), or wherever (``anywhere``)."""
+
+    here: frozenset[ClusterEvent]
+    anywhere: frozenset[ClusterEvent]
+
+
+ANY_EVENT: Final = Wakers(frozenset(ClusterEvent), frozenset(ClusterEvent))
+"""For a pod of which nobody knows yet why it fits nowhere."""
 
 
 def reasons_of(verdict: Unschedulable) -> frozenset[Reason]:
-    """The rules that said no on some node."""
+    """The filters that rejected the pod on some node."""
     distinct = dict(zip(map(id, verdict.rejections.values()), verdict.rejections.values(), strict=True))
-    return frozenset(rejection.reason for rejection in distinct.values())  # thousands of nodes share few refusals
+    return frozenset(rejection.reason for rejection in distinct.values())  # thousands of nodes share few rejections
 
 
-def wakers(reasons: Iterable[Reason]) -> frozenset[ClusterEvent]:
-    """Every change that may matter to a pod that was refused for these reasons. A new node always does."""
-    return frozenset({ClusterEvent.NODE_ADDED}).union(*(WAKERS[reason] for reason in reasons))
+def wakers_of(reasons: Iterable[Reason]) -> Wakers:
+    """Every event that may help a pod that was rejected for these reasons. A new node always may."""
+    found = frozenset(reasons)
+    here = frozenset({ClusterEvent.NODE_ADDED}).union(*(RESOLVED_BY[reason] for reason in found))
+    return Wakers(here, frozenset[ClusterEvent]().union(*(RESOLVED_BY[reason] for reason in found & ACROSS_NODES)))
 
 
 Arrivals: TypeAlias = Counter[tuple[str, str]]
@@ -64,7 +84,8 @@ EVENTS: Final[Mapping[ClusterEvent, str]] = {
     ClusterEvent.POD_GONE: "AssignedPodDelete",
     ClusterEvent.NAMESPACE_CHANGED: "NamespaceUpdate",
     ClusterEvent.VOLUME_CHANGED: "VolumeUpdate",
-    ClusterEvent.UNLOCKED: "NodeUnlocked",
-    ClusterEvent.COOLED_DOWN: "NodeCooledDown",
+    ClusterEvent.NODE_UNLOCKED: "NodeUnlocked",
+    ClusterEvent.BACKOFF_ENDED: "NodeBackoffEnded",
+    ClusterEvent.BINDS_DONE: "NodeBindsDone",
 }
 """Where kube-scheduler knows the event, its name for it."""

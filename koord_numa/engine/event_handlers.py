@@ -1,81 +1,162 @@
 """
-The pods that want a node: who comes in and is queued, and what has to be forgotten about those who leave. It places nobody.
+Where facts come in: one ``ports.EventHandler`` a kind of object, as kube-scheduler's ``eventhandlers.go``. They place nothing.
 
-What it is told is level-based: pods may be shown again, late, or after they have got a node.
+Facts are level-based: they may come late, repeated or merged, and in any order between kinds. What is broken about one object is contained
+(``containment``): its node takes no pods until the object is read well or gone.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
+from koord_numa.core.budgets import DisruptionBudget
+from koord_numa.core.namespaces import Namespace
+from koord_numa.core.node import Node, NodeResourceTopology
 from koord_numa.core.request import Pod
+from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koord_numa.engine.cache.cache import DELETED
-from koord_numa.engine.handle import Handle
-from koord_numa.engine.metrics import Wait
+from koord_numa.engine.handle import Handle, subject_of
+from koord_numa.engine.object_handlers import ListerHandler, ObjectHandler
 from koord_numa.engine.preemption.executor import Executor
+from koord_numa.engine.queue.pending_pod import PendingPod
 
 
-class EventHandlers:
-    """Keeps ``handle.waiting`` and what hangs on it. ``kick`` is called when there is somebody to try."""
+class PendingPodHandler:
+    """The pods that want a node: who is queued, and who is forgotten. ``kick`` is called when there is a pod to try."""
 
-    def __init__(self, handle: Handle, preemption: Executor, kick: Callable[[], None]) -> None:
+    def __init__(
+        self, handle: Handle, preemption: Executor, kick: Callable[[], None], on_synced: Callable[[], None]
+    ) -> None:
         self._handle = handle
         self._preemption = preemption
         self._kick = kick
+        self._on_synced = on_synced
         self._epoch = 0
 
-    def observe(self, event: str | None, pod: Pod) -> None:
+    def replace(self, objects: Iterable[Pod]) -> None:
+        """These pods have no node and no others. New ones are queued oldest first, then by name."""
+        found = {pod.key.uid: pod for pod in objects}
+        for pending in self._handle.pending:
+            if pending.uid not in found:
+                self._handle.forget(pending.uid)
+        for pod in sorted(found.values(), key=lambda pod: (pod.created, str(pod.key))):
+            self.observe(None, pod)
+
+    def observe(self, event: str | None, obj: Pod) -> None:
         """
         A pod that has no node yet. ``DELETED`` only says that it waits no longer: the server's field selector reports a bound pod
         that way too, so what a pod holds is for others to say.
         """
-        handle, uid = self._handle, pod.key.uid
-        if event == DELETED or not _wants_node(pod):
-            self.leave(uid)
+        if event == DELETED or not _wants_node(obj):
+            self._handle.forget(obj.key.uid)
             return
-        if uid in handle.cache.node_of and uid not in handle.in_flight:
-            return  # bound already; what this source shows is older
-        klass = handle.classes.of(pod)
-        if klass is None:
-            return
-        handle.waiting[uid] = pod
-        if uid not in handle.waits:
-            handle.waits[uid] = Wait(handle.dependencies.clock())
-            if pod.nominated and handle.settings.preemption.enabled:
-                handle.nominator.observe(event, pod)
-        if pod.problem:
-            handle.queue.remove(uid)
-            handle.conditions.waits(pod.key, f"the pod cannot be understood: {pod.problem}")
-            return
-        if uid in handle.in_flight:
-            return
-        is_new = uid not in handle.queue
-        verdict = handle.queue.add(pod, klass)
-        if verdict is not None:
-            handle.conditions.waits(pod.key, handle.messages.last(klass, verdict))
-            if is_new:
-                self._preemption.consider(pod, klass, verdict)
-        self._kick()
+        with self._handle.quarantine.contained(subject_of(obj)):
+            self._observe(obj)
 
-    def replace(self, pods: Iterable[Pod]) -> None:
-        """These pods have no node and no others."""
-        found = {pod.key.uid: pod for pod in pods}
-        for uid in [uid for uid in self._handle.waiting if uid not in found]:
-            self.leave(uid)
-        for pod in found.values():
-            self.observe(None, pod)
+    def synced(self) -> None:
+        """Every pod without a node has been told."""
+        self._on_synced()
 
-    def leave(self, uid: str) -> None:
-        """The pod wants no node any more, or has got one; one that never waited is no error."""
-        self._handle.forget(uid)
-        self._preemption.forget(uid)
-
-    def mind_terms(self) -> None:
-        """If terms of placed pods have changed, or what they pick: waiting pods may belong to other classes now."""
+    def reclassify(self) -> None:
+        """If terms of placed pods have changed, or what they select: waiting pods may belong to other classes now."""
         epoch = self._handle.cache.index.epoch
         if self._epoch == epoch:
             return
         self._epoch = epoch
-        for pod in list(self._handle.waiting.values()):
-            self.observe(None, pod)
+        for pending in self._handle.pending:
+            self.observe(None, pending.pod)
+
+    def _observe(self, pod: Pod) -> None:
+        handle, uid = self._handle, pod.key.uid
+        known = handle.pending.get(uid)
+        if uid in handle.cache.node_of and not (known is not None and known.binding):
+            return  # bound already; what this source shows is older
+        klass = handle.classes.of(pod)
+        if klass is None:
+            return
+        has_changed = known is not None and known.pod.resource_version != pod.resource_version
+        pending = handle.pending.observe(pod, klass, handle.dependencies.clock())
+        if known is None and pod.nominated and handle.settings.preemption.enabled:
+            handle.nominator.observe_own(pod)
+        if pod.problem:
+            handle.queue.remove(pending)
+            handle.conditions.waits(pending, f"the pod cannot be understood: {pod.problem}")
+        elif not pending.binding:
+            self._enqueue(pending, is_new=known is None or has_changed)
+            self._kick()
+
+    def _enqueue(self, pending: PendingPod, *, is_new: bool) -> None:
+        handle = self._handle
+        if is_new and pending.backoff_until is not None and not pending.failed_binds:
+            handle.queue.remove(pending)  # quarantined for what it was
+        was_queued = pending.queued_in is not None
+        verdict = handle.queue.add(pending)
+        if verdict is not None and not was_queued:
+            handle.conditions.waits(pending, handle.messages.current(pending.klass, verdict))
+            self._preemption.consider(pending.pod, pending.klass, verdict)
+
+
+class BoundPodHandler:
+    """Pods that have a node, whoever put them there: counted the moment they are seen, and no longer once they are gone."""
+
+    def __init__(self, handle: Handle, pods: ObjectHandler[Pod], after: Callable[[], None]) -> None:
+        self._handle = handle
+        self._pods = pods
+        self._after = after
+
+    def replace(self, objects: Iterable[Pod]) -> None:
+        """All pods with a node. Pods whose bind was just confirmed stay: the list may be older."""
+        found = list(objects)
+        self._pods.replace(found)
+        for pod in found:
+            if pod.node:
+                self._handle.forget(pod.key.uid)
+        self._after()
+
+    def observe(self, event: str | None, obj: Pod) -> None:
+        """One pod with a node."""
+        self._pods.observe(event, obj)
+        self._after()
+        if event == DELETED or obj.node:
+            self._handle.forget(obj.key.uid)
+
+    def synced(self) -> None:
+        """Every pod with a node has been told."""
+        self._pods.synced()
+
+
+class NominatedPodHandler:
+    """Pods of other schedulers without a node, for which a node may be being freed."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    def replace(self, objects: Iterable[Pod]) -> None:
+        """All such pods."""
+        self._handle.nominator.replace(objects, self._handle.pending)
+
+    def observe(self, event: str | None, obj: Pod) -> None:
+        """One such pod."""
+        with self._handle.quarantine.contained(subject_of(obj)):
+            self._handle.nominator.observe(event, obj)
+
+    def synced(self) -> None:
+        """No decision waits for these."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventHandlers:
+    """One handler a kind."""
+
+    pending_pods: PendingPodHandler
+    bound_pods: BoundPodHandler
+    nominated_pods: NominatedPodHandler
+    nodes: ObjectHandler[Node]
+    topologies: ObjectHandler[NodeResourceTopology]
+    namespaces: ListerHandler[Namespace]
+    budgets: ListerHandler[DisruptionBudget]
+    claims: ListerHandler[PersistentVolumeClaim]
+    volumes: ListerHandler[PersistentVolume]
+    storage_classes: ListerHandler[StorageClass]
 
 
 def _wants_node(pod: Pod) -> bool:

@@ -9,10 +9,12 @@ from cachetools import LRUCache
 
 from koord_numa.core.request import Pod
 from koord_numa.engine.cache.cache import Cache
-from koord_numa.engine.metrics import SchedulerMetrics, Wait
+from koord_numa.engine.containment import Quarantine, Subject
+from koord_numa.engine.metrics import Result, SchedulerMetrics
 from koord_numa.engine.pod_status.conditions import PodConditions
 from koord_numa.engine.pod_status.messages import Messages
 from koord_numa.engine.queue.nominator import Nominator
+from koord_numa.engine.queue.pending_pod import PendingPods
 from koord_numa.engine.queue.request_class import RequestClass, RequestClasses
 from koord_numa.engine.queue.scheduling_queue import SchedulingQueue
 from koord_numa.engine.ranking.selector import NodeSelection
@@ -25,7 +27,7 @@ REMEMBERED_PLACED: Final = 20_000
 
 @dataclass(slots=True)
 class Handle:
-    """What the lanes share. ``waiting`` are the pods that want a node, by uid, as last seen; ``in_flight`` those a lane works on."""
+    """Components only. ``pending`` has the one record of each pod that waits, until ``forget``."""
 
     settings: Settings
     dependencies: Dependencies
@@ -36,19 +38,27 @@ class Handle:
     conditions: PodConditions
     nominator: Nominator
     metrics: SchedulerMetrics
+    quarantine: Quarantine
     messages: Messages = field(default_factory=Messages)
-    waiting: dict[str, Pod] = field(default_factory=dict)
-    waits: dict[str, Wait] = field(default_factory=dict)  # of the same pods
-    in_flight: set[str] = field(default_factory=set)
-    attempts: dict[str, int] = field(default_factory=dict)  # failed binds in a row, by uid
+    pending: PendingPods = field(default_factory=PendingPods)
     # The class in which a pod waited, by uid: binding changes what the pod shows of itself.
     placed: LRUCache[str, RequestClass] = field(default_factory=lambda: LRUCache(maxsize=REMEMBERED_PLACED))
 
     def forget(self, uid: str) -> None:
-        """The pod wants no node any more; one that never waited is no error."""
-        self.waiting.pop(uid, None)
-        self.attempts.pop(uid, None)
-        self.waits.pop(uid, None)
-        self.queue.remove(uid)
+        """The pod waits no more: the one place that forgets it. One that never waited is no error."""
+        pending = self.pending.pop(uid)
         self.nominator.end(uid)
+        if pending is None:
+            return
+        self.queue.remove(pending)
         self.conditions.forget(uid)
+        self.quarantine.release(subject_of(pending.pod))
+
+    def attempted(self, result: Result, klass: RequestClass, began: float) -> None:
+        """An attempt to place a pod of this class that began then (monotonic seconds) has ended so."""
+        self.metrics.attempts[result, klass.profile.scheduler_name].add(self.dependencies.clock() - began)
+
+
+def subject_of(pod: Pod) -> Subject:
+    """A pod, as quarantine knows it."""
+    return Subject("pod", str(pod.key), pod.key.uid, pod.resource_version)

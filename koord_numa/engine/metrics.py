@@ -50,14 +50,6 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class Wait:
-    """How long a pod waits: since when it has been known (monotonic seconds), and how often it was tried."""
-
-    since: float
-    attempts: int = 0
-
-
-@dataclass(slots=True)
 class SchedulerMetrics:
     """
     ``attempts`` has the durations of attempts by result and scheduler name, ``placements`` counts bound pods by alignment,
@@ -80,10 +72,10 @@ class SchedulerMetrics:
     waited: dict[str, Histogram] = field(default_factory=dict)
     tries: Histogram = field(default_factory=lambda: Histogram(ATTEMPT_BUCKETS))
 
-    def bound(self, wait: Wait, now: float) -> None:
-        """A pod that has waited so is bound."""
-        label = str(wait.attempts) if wait.attempts < MANY_ATTEMPTS else f"{MANY_ATTEMPTS}+"
+    def bound(self, attempts: int, seconds: float) -> None:
+        """A pod is bound that was tried so often and has waited for so long."""
+        label = str(attempts) if attempts < MANY_ATTEMPTS else f"{MANY_ATTEMPTS}+"
         if label not in self.waited:
             self.waited[label] = Histogram(WAIT_BUCKETS)
-        self.waited[label].add(now - wait.since)
-        self.tries.add(wait.attempts)
+        self.waited[label].add(seconds)
+        self.tries.add(attempts)

@@ -1,17 +1,15 @@
 """
-The engine as others see it: facts come in through ``observe_*`` and ``replace_*``, ``run`` decides and binds, views tell why.
+The engine as others see it: facts come in through ``handlers``, ``run`` decides and binds, views tell why.
 
 Facts are level-based: they may come in any order, merged or repeated. Nothing is decided before every source is synced.
 """
 
 import asyncio
-from collections.abc import Iterable
 from enum import StrEnum
+from functools import partial
 from logging import getLogger
 from typing import Final
 
-from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.node import Node, NodeResourceTopology
 from koord_numa.core.request import Pod
 from koord_numa.engine.assumed_pods import AssumedPods
 from koord_numa.engine.cache.cache import DELETED, Cache
@@ -19,17 +17,31 @@ from koord_numa.engine.cache.namespace_lister import NamespaceLister
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.cluster_events import ClusterEvent
+from koord_numa.engine.containment import Quarantine, Subject
 from koord_numa.engine.dry_run import DryRun, dry_run
-from koord_numa.engine.event_handlers import EventHandlers
+from koord_numa.engine.event_handlers import (
+    BoundPodHandler,
+    EventHandlers,
+    NominatedPodHandler,
+    PendingPodHandler,
+)
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.kubelet_rejections import NodeBackoff, is_refusal
 from koord_numa.engine.metrics import SchedulerMetrics
+from koord_numa.engine.object_handlers import (
+    BoundPodObjects,
+    ListerHandler,
+    node_handler,
+    storage_handlers,
+    topology_handler,
+)
 from koord_numa.engine.pod_status.conditions import PodConditions
-from koord_numa.engine.pod_status.messages import why_everywhere
+from koord_numa.engine.pod_status.messages import why_everywhere, with_remark
 from koord_numa.engine.preemption.executor import Executor
 from koord_numa.engine.queue.nominator import Nominator
 from koord_numa.engine.queue.request_class import RequestClasses
 from koord_numa.engine.queue.scheduling_queue import QueueNumbers, SchedulingQueue
+from koord_numa.engine.queueing_hints import node_may_help, pod_may_help
 from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.engine.ranking.selector import Limits, NodeSelection
 from koord_numa.engine.schedule_one import SchedulingLoop
@@ -66,7 +78,7 @@ class Scheduler:
         self._node_table = NodeTable()
         self._node_backoff = NodeBackoff(settings.cool_down)
         self.classes = RequestClasses(settings, self.cache.index)
-        self.queue = SchedulingQueue(settings.wake_pause, settings.parked_retry_seconds, dependencies.random)
+        self.queue = SchedulingQueue(settings, dependencies.random)
         self._conditions = PodConditions(dependencies)
         self.handle = Handle(
             settings=settings,
@@ -84,95 +96,46 @@ class Scheduler:
             conditions=self._conditions,
             nominator=Nominator(self.cache, dependencies.clock),
             metrics=self.metrics,
+            quarantine=Quarantine(dependencies.clock, self._tell_quarantine),
         )
         self.preemption = Executor(self.handle)
         self.loop = SchedulingLoop(self.handle, self.preemption.consider)
         self.assumed_pods = AssumedPods(
-            self.handle, self._node_table, self._node_backoff, lambda pod: self.observe_bound(None, pod)
+            self.handle, self._node_table, self._node_backoff, lambda pod: self.handlers.bound_pods.observe(None, pod)
         )
-        self._pods = EventHandlers(self.handle, self.preemption, self.loop.kick)
+        self.handlers = self._event_handlers()
         self._missing = set(Source)
         self._begin = asyncio.Event()
 
-    # Facts in: cheap, synchronous, idempotent.
+    def _event_handlers(self) -> EventHandlers:
+        """Where facts come in, kind by kind."""
+        handle, cache, quarantine = self.handle, self.cache, self.handle.quarantine
+        synced = {source: partial(self.synced, source) for source in Source}
+        bound = BoundPodObjects(cache, quarantine, self._apply_bound_pod, synced[Source.BOUND])
+        storage = storage_handlers(self.volumes)
+        return EventHandlers(
+            pending_pods=PendingPodHandler(handle, self.preemption, self.loop.kick, synced[Source.WAITING]),
+            bound_pods=BoundPodHandler(handle, bound, self._after_pods),
+            nominated_pods=NominatedPodHandler(handle),
+            nodes=node_handler(cache, quarantine, synced[Source.NODES]),
+            topologies=topology_handler(cache, quarantine, synced[Source.TOPOLOGIES]),
+            namespaces=ListerHandler(self.namespaces.replace, self.namespaces.observe, synced[Source.NAMESPACES]),
+            budgets=ListerHandler(self.preemption.replace_budgets, self.preemption.planner.observe_budget),
+            claims=storage.claims,
+            volumes=storage.volumes,
+            storage_classes=storage.classes,
+        )
 
     def known(self, uid: str) -> Pod | None:
         """A pod as the API server showed it last, if it waits here or is counted."""
-        waiting = self.handle.waiting.get(uid)
-        return waiting if waiting is not None or uid in self.cache.assumed else self.cache.pod(uid)
+        pending = self.handle.pending.get(uid)
+        if pending is not None:
+            return pending.pod
+        return None if uid in self.cache.assumed else self.cache.pod(uid)
 
     def waits(self, uid: str) -> bool:
         """Is this a pod that still waits for a node here, or whose bind is not settled?"""
-        return uid in self.handle.waiting
-
-    def observe_waiting(self, event: str | None, pod: Pod) -> None:
-        """
-        A pod that has no node yet. ``DELETED`` only says that it waits no longer: the server's field selector reports a bound pod
-        that way too, so what a pod holds is settled by ``observe_bound`` and by the answer to the bind.
-        """
-        self._pods.observe(event, pod)
-
-    def observe_bound(self, event: str | None, pod: Pod) -> None:
-        """A pod that has a node, whoever put it there: it is counted the moment it is seen, and no longer once it is gone."""
-        self._note(event, pod)
-        self.cache.observe_pod(event, pod)
-        self.cache.look_again()
-        self._pods.mind_terms()
-        if event == DELETED or pod.node:
-            self._pods.leave(pod.key.uid)
-
-    def observe_node(self, event: str | None, node: Node) -> None:
-        """A Node object."""
-        self.cache.observe_node(event, node)
-
-    def observe_topology(self, event: str | None, topology: NodeResourceTopology) -> None:
-        """A NodeResourceTopology; it may come before its node, after it, or never."""
-        self.cache.observe_topology(event, topology)
-
-    def observe_budget(self, event: str | None, budget: DisruptionBudget) -> None:
-        """A PodDisruptionBudget, which nobody is preempted against."""
-        self.preemption.planner.observe_budget(event, budget)
-
-    def observe_nominated(self, event: str | None, pod: Pod) -> None:
-        """A pod of another scheduler without a node, for which a node may be being freed."""
-        self.handle.nominator.observe(event, pod)
-
-    # A list is the whole truth about its kind: what it does not show is gone.
-
-    def replace_waiting(self, pods: Iterable[Pod]) -> None:
-        """All pods without a node."""
-        self._pods.replace(pods)
-
-    def replace_bound(self, pods: Iterable[Pod]) -> None:
-        """All pods with a node. Pods whose bind was just confirmed stay: the list may be older."""
-        found = list(pods)
-        for pod in found:
-            self._note(None, pod)
-        self.cache.replace_pods(found)
-        self._pods.mind_terms()
-        for pod in found:
-            if pod.node:
-                self._pods.leave(pod.key.uid)
-
-    def replace_nodes(self, nodes: Iterable[Node]) -> None:
-        """All nodes."""
-        self.cache.replace_nodes(nodes)
-
-    def replace_topologies(self, topologies: Iterable[NodeResourceTopology]) -> None:
-        """All NodeResourceTopologies; none at all when their CRD is not installed."""
-        self.cache.replace_topologies(topologies)
-
-    def replace_budgets(self, budgets: Iterable[DisruptionBudget]) -> None:
-        """All PodDisruptionBudgets. Nobody is preempted before they are known; decisions do not wait for them."""
-        self.preemption.replace_budgets(budgets)
-
-    def replace_nominated(self, pods: Iterable[Pod]) -> None:
-        """All pods of other schedulers for which nodes are being freed."""
-        self.handle.nominator.replace(pods, self.handle.waiting)
-
-    def _note(self, event: str | None, pod: Pod) -> None:
-        if event != DELETED and is_refusal(pod):
-            self.assumed_pods.note_refusal(pod, counts=self.ready)
+        return uid in self.handle.pending
 
     def synced(self, source: Source) -> None:
         """This source has told everything that exists."""
@@ -237,8 +200,9 @@ class Scheduler:
 
     def explain(self, uid: str) -> str:
         """Why a pod waits, as last decided; empty when it was not tried yet or does not wait."""
-        verdict = self.queue.verdict(uid)
-        return "" if verdict is None else self._conditions.with_remark(uid, why_everywhere(verdict))
+        pending = self.handle.pending.get(uid)
+        verdict = self.queue.verdict(pending)
+        return "" if verdict is None or pending is None else with_remark(why_everywhere(verdict), pending.remark)
 
     def dry_run(self, pod: Pod) -> DryRun | None:
         """What would be decided about a pod now, node by node; ``None`` when its scheduler name is none of ours."""
@@ -246,39 +210,65 @@ class Scheduler:
 
     def waiting(self) -> list[Pod]:
         """Pods that want a node, in no particular order."""
-        return list(self.handle.waiting.values())
+        return [pending.pod for pending in self.handle.pending]
 
     # Reactions.
 
-    def _on_change(self, cause: ClusterEvent, record: NodeInfo) -> None:
-        """Results about this node are out of date, and those who wait for such a change are tried again."""
-        self._node_table.changed(record)
-        self.handle.nominator.node_changed(record)
-        if cause is ClusterEvent.CAPACITY_FREED:
-            self.preemption.node_freed(record.name)
-        if self.queue.parked:
-            now = self.dependencies.clock()
-            self.queue.wake(cause, now, record.room)
-            if cause is ClusterEvent.CAPACITY_FREED:
-                self.queue.wake(ClusterEvent.POD_GONE, now)
-        if record.topology is not None and record.topology.kubelet_pods:
-            self.assumed_pods.mind_trust(record)
+    def _apply_bound_pod(self, event: str | None, pod: Pod) -> None:
+        if event != DELETED and is_refusal(pod):
+            self.assumed_pods.note_refusal(pod, counts=self.ready)
+        self.cache.observe_pod(event, pod)
+
+    def _after_pods(self) -> None:
+        self.cache.look_again()
+        self.handlers.pending_pods.reclassify()
+
+    def _on_change(self, event: ClusterEvent | None, info: NodeInfo, pod: Pod | None) -> None:
+        """Results about this node are out of date, and classes that such a change may help are tried again."""
+        self._node_table.changed(info)
+        self.handle.nominator.node_changed(info)
+        if event is ClusterEvent.CAPACITY_FREED or (pod is not None and pod.deleting):
+            self.preemption.node_freed(info.name)
+        if event is not None and self.queue.parked:
+            self._wake(event, info, pod)
+        if info.topology is not None and info.topology.kubelet_pods:
+            self.assumed_pods.say_cpu_conflict(info)
         self.loop.kick()
+
+    def _wake(self, event: ClusterEvent, info: NodeInfo, pod: Pod | None) -> None:
+        now, node = self.dependencies.clock(), info.node
+        if node is None:
+            self.queue.wake(event, now, {})  # only what other nodes may do for a class that depends on other pods
+        elif event is not ClusterEvent.POD_BOUND:
+            self.queue.wake(event, now, info.free, node_may_help(node))
+        if pod is not None:
+            gone = event is ClusterEvent.CAPACITY_FREED
+            about_pod = ClusterEvent.POD_GONE if gone else ClusterEvent.POD_BOUND
+            self.queue.wake(about_pod, now, helps=pod_may_help(pod, self.cache.index.namespaces))
+
+    def _tell_quarantine(self, subject: Subject, why: str) -> None:
+        """Say it where people look: on the pod, or on the node that the object is about."""
+        message = f"the {subject.kind} {subject.name} is left alone until it changes: {why}"
+        pending = self.handle.pending.get(subject.uid)
+        if pending is not None:
+            self._conditions.waits(pending, message)
+        elif subject.kind != "pod":
+            self.dependencies.recorder.node_event(subject.uid, warning=True, reason="Quarantined", message=message)
 
     def _on_volumes(self) -> None:
         self.queue.wake(ClusterEvent.VOLUME_CHANGED, self.dependencies.clock())
         self.loop.kick()
 
     def _on_namespaces(self) -> None:
-        self._pods.mind_terms()
+        self.handlers.pending_pods.reclassify()
         self.queue.wake(ClusterEvent.NAMESPACE_CHANGED, self.dependencies.clock())
         self.loop.kick()
 
     async def _keep_house(self) -> None:
-        """Things that only time brings: rests end, and binds that nobody has shown are read back."""
+        """Things that only time brings: backoffs of nodes end, and binds that no watch has shown are read back."""
         while True:
             await self.dependencies.sleep(HOUSEKEEPING_SECONDS)
-            self.assumed_pods.end_rests()
+            self.assumed_pods.end_node_backoffs()
             self.cache.look_again()
             self.preemption.look_again()
             self.loop.kick()

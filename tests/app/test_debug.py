@@ -19,9 +19,9 @@ CPUS = CpuSet.parse("0-1")
 
 async def test_a_node_with_its_ledger() -> None:
     world = make_world(make_node("n"))
-    world.engine.observe_topology(None, make_topology("n"))
+    world.engine.handlers.topologies.observe(None, make_topology("n"))
     given = Assignment(cpus=CPUS, numa=((0, {"cpu": 2000, "memory": GIB}),))
-    world.engine.observe_bound(None, bound(make_pod("a", 2000), "n", assignment=given))
+    world.engine.handlers.bound_pods.observe(None, bound(make_pod("a", 2000), "n", assignment=given))
     sheet = node_dump(world.engine, "n")
     assert sheet is not None
     revision = sheet.pop("revision")
@@ -61,7 +61,7 @@ async def test_why_a_node_takes_no_pods() -> None:
         make_node("cordoned", unschedulable=True), make_node("locked"), make_node("bad", problem="is odd")
     )
     world.engine.lock_node("locked", "rebind r works on it")
-    world.engine.observe_bound(None, make_pod("early", node="unknown"))
+    world.engine.handlers.bound_pods.observe(None, make_pod("early", node="unknown"))
     reasons = {}
     for name in ("cordoned", "locked", "bad", "unknown"):
         sheet = node_dump(world.engine, name)

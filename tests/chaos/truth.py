@@ -41,12 +41,12 @@ def rebuilt(store: DirectStore, settings: Settings) -> Scheduler:
     silent: Any = SimpleNamespace(fresh=lambda: False, event=lambda *_, **__: None, node_event=lambda *_, **__: None)
     engine = Scheduler(settings, Dependencies(silent, silent, silent, lambda *_: {}))
     for raw in store.list("nodes"):
-        engine.observe_node(None, parse_node(raw))
+        engine.handlers.nodes.observe(None, parse_node(raw))
     for raw in store.list(TOPOLOGIES):
-        engine.observe_topology(None, parse_topology(raw))
+        engine.handlers.topologies.observe(None, parse_topology(raw))
     for raw in store.list("pods"):
         if raw["spec"].get("nodeName"):
-            engine.observe_bound(None, parse_pod(raw))
+            engine.handlers.bound_pods.observe(None, parse_pod(raw))
     return engine
 
 

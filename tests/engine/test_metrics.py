@@ -3,7 +3,7 @@
 import pytest
 
 from koord_numa.core.verdicts import Reason
-from koord_numa.engine.metrics import ATTEMPT_BUCKETS, WAIT_BUCKETS, Histogram, Result, SchedulerMetrics, Wait
+from koord_numa.engine.metrics import ATTEMPT_BUCKETS, WAIT_BUCKETS, Histogram, Result, SchedulerMetrics
 from koord_numa.ports import Unavailable
 from tests.engine.world import make_node, make_pod, make_world
 
@@ -22,7 +22,7 @@ def histogram(bounds: tuple[float, ...], *values: float) -> Histogram:
 )
 def test_waits_are_told_apart_by_attempts_up_to_a_limit(attempts: int, label: str) -> None:
     meter = SchedulerMetrics()
-    meter.bound(Wait(since=3.0, attempts=attempts), now=5.0)
+    meter.bound(attempts, 2.0)
     assert meter.waited == {label: histogram(WAIT_BUCKETS, 2.0)}
     assert meter.tries == histogram(ATTEMPT_BUCKETS, attempts)
 
@@ -38,7 +38,7 @@ async def test_a_wait_lasts_from_the_first_sight_to_the_bind_and_knows_its_attem
     assert dict(world.engine.queue.refused()) == {(Reason.RESOURCES, "koord-numa"): 1}
     assert world.engine.metrics.rejections == {"resources": 1}
     world.clock.now += 100
-    world.engine.observe_node("MODIFIED", make_node("n", cpu=8))
+    world.engine.handlers.nodes.observe("MODIFIED", make_node("n", cpu=8))
     await world.settle()
     meter = world.engine.metrics
     assert world.nodes_of() == {"big": "n"}
@@ -46,7 +46,7 @@ async def test_a_wait_lasts_from_the_first_sight_to_the_bind_and_knows_its_attem
     assert meter.tries == histogram(ATTEMPT_BUCKETS, 2)
     counts = {result: durations.count for (result, _), durations in meter.attempts.items()}
     assert counts == {Result.UNSCHEDULABLE: 1, Result.SCHEDULED: 1}
-    assert (world.engine.handle.waits, dict(world.engine.queue.refused())) == ({}, {})
+    assert (len(world.engine.handle.pending), dict(world.engine.queue.refused())) == (0, {})
 
 
 async def test_a_bind_that_fails_is_an_error_and_the_wait_goes_on() -> None:
@@ -70,7 +70,7 @@ async def test_nothing_is_remembered_of_pods_that_are_gone() -> None:
     world = make_world()
     world.waits(make_pod("a"), make_pod("b"))
     await world.settle()
-    assert set(world.engine.handle.waits) == {"uid-a", "uid-b"}
-    world.engine.observe_waiting("DELETED", make_pod("a"))
-    world.engine.replace_waiting([])
-    assert world.engine.handle.waits == {}
+    assert {pending.uid for pending in world.engine.handle.pending} == {"uid-a", "uid-b"}
+    world.engine.handlers.pending_pods.observe("DELETED", make_pod("a"))
+    world.engine.handlers.pending_pods.replace([])
+    assert len(world.engine.handle.pending) == 0

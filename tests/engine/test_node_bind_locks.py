@@ -1,10 +1,11 @@
 """Where a kubelet chooses, pods are bound in the order in which they were decided on; elsewhere nobody waits for anybody."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from koord_numa.core.node import KubeletConfig, NodeResourceTopology
-from koord_numa.core.request import Pod
+from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, QosClass
 from koord_numa.engine.binding import NodeBindLocks
 from koord_numa.ports import Unavailable
@@ -18,20 +19,20 @@ class SlowServer(Server):
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     came: int = 0
 
-    async def node_takes_pods(self, node: str) -> bool:
+    async def bind(self, pod: PodKey, node: str, annotations: Mapping[str, str]) -> None:
         self.came += 1
         if self.came == 1:
             await self.gate.wait()
-        return await super().node_takes_pods(node)
+        await super().bind(pod, node, annotations)
 
 
 def slow_world(topology: NodeResourceTopology) -> tuple[World, SlowServer]:
     """One node, and a server that keeps the first pod waiting."""
     world, server = make_world(make_node("node")), SlowServer()
-    world.engine.observe_topology("ADDED", topology)
+    world.engine.handlers.topologies.observe("ADDED", topology)
     world.server = server
-    binding = world.engine.loop._binding
-    world.engine.loop._binding = replace(binding, outside=replace(binding.outside, binder=server))
+    cycle = world.engine.loop.binding
+    cycle.binding = replace(cycle.binding, dependencies=replace(cycle.binding.dependencies, binder=server))
     return world, server
 
 
@@ -46,7 +47,7 @@ async def begin(world: World, *pods: Pod) -> list[asyncio.Task[None]]:
     world.waits(*pods)
     tasks = []
     for pod in pods:
-        tasks.append(asyncio.create_task(world.engine.loop.schedule_one(pod)))
+        tasks.append(asyncio.create_task(world.engine.loop.schedule_one(world.pending(pod))))
         await asyncio.sleep(0)
     for _ in range(10):
         await asyncio.sleep(0)
@@ -99,8 +100,10 @@ async def test_where_we_choose_nobody_waits_for_anybody() -> None:
 
 
 async def test_a_line_lasts_as_long_as_somebody_stands_in_it() -> None:
-    turns = NodeBindLocks()
-    async with turns.at("a") as _:
-        assert turns.at("a").locked()
-        assert not turns.at("b").locked()
-    assert not turns._locks
+    locks = NodeBindLocks(lambda node, is_long: None)
+    async with locks.at("a"):
+        assert len(locks) == 1
+        async with asyncio.timeout(1):
+            async with locks.at("b"):
+                assert len(locks) == 2
+    assert (len(locks), len(locks._locks)) == (0, 0)

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from koord_numa.core.constraints import Constraints, Toleration
 from koord_numa.core.verdicts import Reason
+from koord_numa.engine.binding_cycle import OUTAGE
 from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, Unavailable, UnknownOutcome
+from tests.engine.test_pre_bind import Step
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 
 
@@ -27,8 +30,8 @@ async def test_a_pod_that_fits_nowhere_waits_with_numbers_and_is_told_once() -> 
     world = make_world(make_node("node", cpu=2))
     world.waits(make_pod("pod", cpu=4000))
     await world.settle()
-    world.engine.observe_node("MODIFIED", make_node("node", cpu=3))
-    world.clock.now += 60
+    world.engine.handlers.nodes.observe("MODIFIED", make_node("node", cpu=3))
+    world.clock.now += 300
     await world.settle()
     assert world.diary.reasons("pod") == ["FailedScheduling", "FailedScheduling"]
     sentence = "0/1 nodes are available: 1 Insufficient cpu."
@@ -43,7 +46,7 @@ async def test_room_that_comes_free_wakes_the_pod_that_waits_for_it() -> None:
     world.waits(first, second)
     await world.settle()
     assert world.nodes_of() == {"first": "node", "second": ""}
-    world.engine.observe_bound("DELETED", bound(first, "node"))
+    world.engine.handlers.bound_pods.observe("DELETED", bound(first, "node"))
     world.clock.now += 60
     await world.settle()
     assert world.nodes_of() == {"first": "node", "second": "node"}
@@ -71,7 +74,7 @@ async def test_a_gate_that_is_lifted_lets_the_pod_go() -> None:
     world = make_world(make_node("node"))
     world.waits(make_pod("pod", gated=True))
     await world.settle()
-    world.engine.observe_waiting("MODIFIED", make_pod("pod"))
+    world.engine.handlers.pending_pods.observe("MODIFIED", make_pod("pod"))
     world.server.pods["uid-pod"] = make_pod("pod")
     await world.settle()
     assert world.nodes_of() == {"pod": "node"}
@@ -101,8 +104,8 @@ def raise_once(*failures: ClusterError, at: str = "bind before") -> Callable[[st
         (Unavailable("overload"), 0.1),
         (Unavailable("overload", retry_after=7.0), 7.0),
         (Conflict("changed"), 0.1),
-        (Forbidden("no", "create pods/binding"), 300.0),
-        (Invalid("bad"), 300.0),
+        (Forbidden("no", "create pods/binding"), 1.0),
+        (Invalid("bad"), 1.0),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
@@ -212,12 +215,27 @@ async def test_nothing_is_decided_or_written_without_the_lease() -> None:
 
 async def test_a_node_that_left_meanwhile_is_not_bound_to() -> None:
     world = make_world(make_node("node"))
-    world.server.refuse.add("node")
+
+    def cordon() -> None:
+        world.engine.handlers.nodes.observe("MODIFIED", make_node("node", unschedulable=True))
+
+    world.engine.loop.binding.steps = (Step("cordon", on_do=cordon),)
     world.waits(make_pod("pod"))
     await world.step()
     assert (world.server.calls, world.ledgers()) == ([], {"node": {}})
-    world.server.refuse.clear()
+    world.engine.loop.binding.steps = ()
+    world.engine.handlers.nodes.observe("MODIFIED", make_node("node"))
     world.clock.now += 1
+    await world.settle()
+    assert world.nodes_of() == {"pod": "node"}
+
+
+async def test_a_pod_that_tolerates_the_cordon_is_bound() -> None:
+    """Every pod of a DaemonSet does."""
+    world = make_world(make_node("node", unschedulable=True))
+    pod = make_pod("pod")
+    tolerant = Constraints(tolerations=(Toleration(key="node.kubernetes.io/unschedulable", exists=True),))
+    world.waits(replace(pod, request=replace(pod.request, constraints=tolerant)))
     await world.settle()
     assert world.nodes_of() == {"pod": "node"}
 
@@ -228,17 +246,18 @@ async def test_a_pod_that_is_created_anew_is_another_pod() -> None:
     new = replace(old, key=replace(old.key, uid="uid-new"))
     world.waits(old)
     popped = world.engine.loop.next_pod()
-    assert popped == old
-    world.engine.observe_waiting("DELETED", old)
+    assert popped is not None
+    assert popped.pod == old
+    world.engine.handlers.pending_pods.observe("DELETED", old)
     world.server.pods.clear()
     world.waits(new)
-    await world.engine.loop.schedule_one(old)
+    await world.engine.loop.schedule_one(popped)
     await world.settle()
     assert {uid: pod.node for uid, pod in world.server.pods.items()} == {"uid-new": "node"}
     assert set(world.ledgers()["node"]) == {"uid-new"}
 
 
-AWAITS = ["node", "bind before", "bind after", "read"]
+AWAITS = ["bind before", "bind after", "read"]
 
 
 @pytest.mark.parametrize("point", AWAITS)
@@ -260,7 +279,7 @@ async def test_whatever_breaks_at_any_await_the_ledger_is_as_before(point: str, 
     try:
         await world.engine.loop.schedule_one(pod)
     except blow:
-        assert "uid-pod" in world.engine.queue
+        assert pod.queued_in is not None
     assert world.ledgers() == before
     assert world.engine.cache.assumed == {}
 
@@ -279,15 +298,17 @@ async def test_confirmed_pods_that_nobody_shows_are_read_back() -> None:
 async def test_a_kubelet_that_refuses_rests_for_that_class_only() -> None:
     world = make_world(make_node("node"))
     refused = make_pod("refused", cpu=2000)
-    world.engine.observe_bound("ADDED", bound(refused, "node"))
-    world.engine.observe_bound("MODIFIED", bound(refused, "node", phase="Failed", reason="TopologyAffinityError"))
+    world.engine.handlers.bound_pods.observe("ADDED", bound(refused, "node"))
+    world.engine.handlers.bound_pods.observe(
+        "MODIFIED", bound(refused, "node", phase="Failed", reason="TopologyAffinityError")
+    )
     world.waits(make_pod("twin", cpu=2000), make_pod("other", cpu=1000))
     await world.settle()
     assert world.nodes_of() == {"twin": "", "other": "node"}
     assert "1 node(s) had a kubelet that just refused such a pod" in world.engine.explain("uid-twin")
     assert world.diary.reasons("node") == ["KubeletRefusal"]
     world.clock.now += 31
-    world.engine.assumed_pods.end_rests()
+    world.engine.assumed_pods.end_node_backoffs()
     await world.settle()
     assert world.nodes_of()["twin"] == "node"
 
@@ -295,7 +316,7 @@ async def test_a_kubelet_that_refuses_rests_for_that_class_only() -> None:
 async def test_old_refusals_found_at_the_start_say_nothing() -> None:
     world = make_world(make_node("node"), synced=False)
     old = make_pod("old", node="node", phase="Failed", reason="TopologyAffinityError")
-    world.engine.observe_bound(None, old)
+    world.engine.handlers.bound_pods.observe(None, old)
     world.waits(make_pod("twin"))
     await world.settle()
     assert world.nodes_of()["twin"] == "node"
@@ -307,7 +328,7 @@ async def test_a_locked_node_waits_for_its_rebind() -> None:
     world.waits(make_pod("pod"))
     await world.settle()
     assert world.nodes_of() == {"pod": ""}
-    verdict = world.engine.queue.verdict("uid-pod")
+    verdict = world.engine.queue.verdict(world.engine.handle.pending.get("uid-pod"))
     assert verdict is not None
     assert [rejection.reason for rejection in verdict.rejections.values()] == [Reason.LOCKED]
     world.engine.unlock_node("node")
@@ -318,13 +339,28 @@ async def test_a_locked_node_waits_for_its_rebind() -> None:
 
 async def test_an_outage_pauses_everyone_for_as_long_as_the_server_asks() -> None:
     world = make_world(make_node("node"))
-    world.server.fail = raise_once(Unavailable("overload", retry_after=7.0))
-    world.waits(make_pod("first"), make_pod("second", created=1.0))
-    assert await world.step() is not None
+    world.server.fail = raise_once(*(Unavailable("overload", retry_after=7.0) for _ in range(OUTAGE)))
+    world.waits(*(make_pod(f"pod-{number}", created=float(number)) for number in range(OUTAGE + 1)))
+    for _ in range(OUTAGE):
+        assert await world.step() is not None
     assert await world.step() is None
     world.clock.now += 7.0
     await world.settle()
-    assert world.nodes_of() == {"first": "node", "second": "node"}
+    assert set(world.nodes_of().values()) == {"node"}
+
+
+async def test_one_pod_that_the_server_turns_away_delays_no_other() -> None:
+    """A webhook may answer 429 or 503 to one pod for ever."""
+    world = make_world(make_node("node", cpu=16))
+
+    def fail(call: str) -> None:
+        if call == "bind before" and world.server.calls[-1] == "bind bad node":
+            raise Unavailable("overload", retry_after=3600.0)
+
+    world.server.fail = fail
+    world.waits(make_pod("bad"), *(make_pod(f"good-{number}") for number in range(9)))
+    await world.settle()
+    assert [name for name, node in world.nodes_of().items() if not node] == ["bad"]
 
 
 async def run_until(world: World, done: Callable[[], bool]) -> None:

@@ -1,7 +1,7 @@
 """A small world for the engine: objects in few words, and ports that answer as a test tells them to."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from koord_numa.core.cpu_topology import regular_topology
@@ -10,6 +10,10 @@ from koord_numa.core.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.verdicts import Placement
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner
 from koord_numa.engine import Dependencies, Scheduler, Source
+from koord_numa.engine.cache.cache import Cache
+from koord_numa.engine.containment import Quarantine
+from koord_numa.engine.object_handlers import BoundPodObjects, node_handler, topology_handler
+from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.ports import ClusterError, Conflict, Gone
 from koord_numa.settings import Settings, load_settings
 
@@ -163,14 +167,22 @@ class World:
         """These pods are created."""
         for pod in pods:
             self.server.pods[pod.key.uid] = pod
-            self.engine.observe_waiting("ADDED", pod)
+            self.engine.handlers.pending_pods.observe("ADDED", pod)
 
     async def step(self) -> Pod | None:
-        """Try the pod whose turn it is."""
-        pod = self.engine.loop.next_pod()
-        if pod is not None:
-            await self.engine.loop.schedule_one(pod)
-        return pod
+        """Try the pod that is next."""
+        pending = self.engine.loop.next_pod()
+        if pending is None:
+            return None
+        await self.engine.loop.schedule_one(pending)
+        return pending.pod
+
+    def pending(self, pod: Pod) -> PendingPod:
+        """The record of a pod that waits."""
+        found = self.engine.handle.pending.get(pod.key.uid)
+        if found is None:
+            raise AssertionError(f"{pod.key} does not wait")
+        return found
 
     async def settle(self, limit: int = 1000) -> None:
         """Try pods until nobody may be tried."""
@@ -195,10 +207,28 @@ def make_world(*nodes: Node, settings: str | Settings = "", synced: bool = True)
     chosen = load_settings(settings) if isinstance(settings, str) else settings
     world = World(Scheduler(chosen, outside), server, diary, lease, clock)
     for node in nodes:
-        world.engine.observe_node("ADDED", node)
+        world.engine.handlers.nodes.observe("ADDED", node)
     for source in Source if synced else ():
         world.engine.synced(source)
     return world
+
+
+def list_into(
+    cache: Cache,
+    nodes: Iterable[Node] | None = None,
+    topologies: Iterable[NodeResourceTopology] | None = None,
+    pods: Iterable[Pod] | None = None,
+) -> None:
+    """Complete lists of these kinds, as the scheduler's handlers hand them to its cache."""
+    quarantine = Quarantine(lambda: 0.0, lambda subject, why: None)
+    if nodes is not None:
+        node_handler(cache, quarantine, lambda: None).replace(nodes)
+    if topologies is not None:
+        topology_handler(cache, quarantine, lambda: None).replace(topologies)
+    if pods is not None:
+        BoundPodObjects(cache, quarantine, cache.observe_pod).replace(pods)
+    if quarantine:
+        raise AssertionError(f"{quarantine.counts} could not be taken in")
 
 
 Failure = type[ClusterError] | Callable[[], ClusterError]

@@ -37,10 +37,12 @@ def guaranteed(name: str, cpu: int) -> Pod:
 
 async def test_what_is_on_its_way_counts_although_the_topology_is_old() -> None:
     world = make_world(make_node("node"))
-    world.engine.observe_topology("ADDED", kubelet_topology("node"))
+    world.engine.handlers.topologies.observe("ADDED", kubelet_topology("node"))
     world.waits(*(guaranteed(f"pod-{number}", 3000) for number in range(4)))
     await world.settle()
-    world.engine.observe_topology("MODIFIED", kubelet_topology("node"))  # published again, before any of them started
+    world.engine.handlers.topologies.observe(
+        "MODIFIED", kubelet_topology("node")
+    )  # published again, before any of them started
     world.waits(guaranteed("late", 3000))
     await world.settle()
     assert sorted(world.nodes_of().values()) == ["", "", "", "node", "node"]
@@ -50,10 +52,10 @@ async def test_a_topology_that_comes_late_needs_no_restart() -> None:
     world = make_world(make_node("node"))
     world.waits(aligned("pod"))
     await world.settle()
-    verdict = world.engine.queue.verdict("uid-pod")
+    verdict = world.engine.queue.verdict(world.engine.handle.pending.get("uid-pod"))
     assert verdict is not None
     assert verdict.rejections["node"].reason is Reason.NO_TOPOLOGY
-    world.engine.observe_topology("ADDED", make_topology("node"))
+    world.engine.handlers.topologies.observe("ADDED", make_topology("node"))
     world.clock.now += 5
     await world.settle()
     assert world.nodes_of() == {"pod": "node"}
@@ -61,15 +63,15 @@ async def test_a_topology_that_comes_late_needs_no_restart() -> None:
 
 async def test_a_topology_that_vanishes_leaves_pods_and_books_as_they_are() -> None:
     world = make_world(make_node("node"))
-    world.engine.observe_topology("ADDED", make_topology("node"))
+    world.engine.handlers.topologies.observe("ADDED", make_topology("node"))
     world.waits(aligned("first"))
     await world.settle()
     before = world.ledgers()
-    world.engine.observe_topology("DELETED", make_topology("node"))
+    world.engine.handlers.topologies.observe("DELETED", make_topology("node"))
     world.waits(aligned("second"))
     await world.settle()
     assert (world.ledgers(), world.nodes_of()) == (before, {"first": "node", "second": ""})
-    world.engine.observe_topology("ADDED", make_topology("node"))
+    world.engine.handlers.topologies.observe("ADDED", make_topology("node"))
     world.clock.now += 5
     await world.settle()
     assert world.nodes_of() == {"first": "node", "second": "node"}
@@ -85,8 +87,8 @@ async def test_a_malformed_topology_costs_one_node_and_is_named() -> None:
         "metadata": {"name": "bad", "annotations": {"node.koordinator.sh/cpu-topology": '{"detail": [{"id": "x"'}},
         "zones": [],
     }
-    world.engine.observe_topology("ADDED", parse_topology(raw))
-    world.engine.observe_topology("ADDED", make_topology("good", cores=1))
+    world.engine.handlers.topologies.observe("ADDED", parse_topology(raw))
+    world.engine.handlers.topologies.observe("ADDED", make_topology("good", cores=1))
     world.waits(aligned("one", 2000), aligned("two", 2000))
     await world.settle()
     assert sorted(world.nodes_of().values()) == ["", "good"]
@@ -96,20 +98,20 @@ async def test_a_malformed_topology_costs_one_node_and_is_named() -> None:
 
 async def test_a_policy_that_changes_after_the_start_holds_for_the_next_pod_only() -> None:
     world = make_world(make_node("node"))
-    world.engine.observe_topology("ADDED", make_topology("node"))
+    world.engine.handlers.topologies.observe("ADDED", make_topology("node"))
     wide = make_pod("wide", 6000)
     wide = replace(wide, request=replace(wide.request, qos=QosClass.LSR))
     world.waits(wide)
     await world.settle()
     held = world.ledgers()
-    world.engine.observe_node("MODIFIED", make_node("node", numa_policy=NumaPolicy.SINGLE_NUMA_NODE))
+    world.engine.handlers.nodes.observe("MODIFIED", make_node("node", numa_policy=NumaPolicy.SINGLE_NUMA_NODE))
     assert (world.nodes_of(), world.ledgers()) == ({"wide": "node"}, held)
-    world.engine.observe_bound("DELETED", bound(wide, "node"))
+    world.engine.handlers.bound_pods.observe("DELETED", bound(wide, "node"))
     world.waits(replace(wide, key=replace(wide.key, name="next", uid="uid-next")))
     world.server.pods.pop("uid-wide")
     await world.settle()
     assert world.nodes_of() == {"next": ""}
-    verdict = world.engine.queue.verdict("uid-next")
+    verdict = world.engine.queue.verdict(world.engine.handle.pending.get("uid-next"))
     assert verdict is not None
     assert {rejection.reason for rejection in verdict.rejections.values()} <= {Reason.NUMA_POLICY, Reason.NUMA_AFFINITY}
 
@@ -126,12 +128,12 @@ async def test_nodes_without_topology_are_a_matter_of_configuration(rule: str, n
 async def test_a_terminating_pod_keeps_what_it_has_until_it_is_gone() -> None:
     world = make_world(make_node("node", cpu=2))
     old = bound(make_pod("old", 2000), "node")
-    world.engine.observe_bound("ADDED", old)
-    world.engine.observe_bound("MODIFIED", replace(old, deleting=True))
+    world.engine.handlers.bound_pods.observe("ADDED", old)
+    world.engine.handlers.bound_pods.observe("MODIFIED", replace(old, deleting=True))
     world.waits(make_pod("new", 2000))
     await world.settle()
     assert world.nodes_of() == {"new": ""}
-    world.engine.observe_bound("DELETED", replace(old, deleting=True))
+    world.engine.handlers.bound_pods.observe("DELETED", replace(old, deleting=True))
     world.clock.now += 5
     await world.settle()
     assert world.nodes_of() == {"new": "node"}
@@ -140,8 +142,8 @@ async def test_a_terminating_pod_keeps_what_it_has_until_it_is_gone() -> None:
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 async def test_a_finished_pod_that_nobody_collects_holds_nothing(phase: str) -> None:
     world = make_world(make_node("node", cpu=2))
-    world.engine.observe_bound("ADDED", bound(make_pod("old", 2000), "node"))
-    world.engine.observe_bound("MODIFIED", bound(make_pod("old", 2000), "node", phase=phase))
+    world.engine.handlers.bound_pods.observe("ADDED", bound(make_pod("old", 2000), "node"))
+    world.engine.handlers.bound_pods.observe("MODIFIED", bound(make_pod("old", 2000), "node", phase=phase))
     world.waits(make_pod("new", 2000))
     await world.settle()
     assert world.nodes_of() == {"new": "node"}
@@ -149,7 +151,9 @@ async def test_a_finished_pod_that_nobody_collects_holds_nothing(phase: str) -> 
 
 async def test_a_static_pod_is_counted_and_never_scheduled() -> None:
     world = make_world(make_node("node", cpu=2))
-    world.engine.observe_bound("ADDED", bound(make_pod("static", 1500, mirror=True, scheduler=""), "node"))
+    world.engine.handlers.bound_pods.observe(
+        "ADDED", bound(make_pod("static", 1500, mirror=True, scheduler=""), "node")
+    )
     world.waits(make_pod("new", 1000), make_pod("mirror", 100, mirror=True))
     await world.settle()
     assert world.nodes_of() == {"new": "", "mirror": ""}
@@ -159,17 +163,19 @@ async def test_a_foreign_scheduler_that_overcommits_is_counted_and_not_fought() 
     world = make_world(make_node("node", cpu=4))
     world.waits(make_pod("ours", 3000))
     await world.settle()
-    world.engine.observe_bound("ADDED", bound(make_pod("foreign", 3000, scheduler="default-scheduler"), "node"))
+    world.engine.handlers.bound_pods.observe(
+        "ADDED", bound(make_pod("foreign", 3000, scheduler="default-scheduler"), "node")
+    )
     world.waits(make_pod("next", 500))
     await world.settle()
     assert world.nodes_of() == {"ours": "node", "next": ""}
     assert not [call for call in world.server.calls if call.startswith("evict")]
-    assert world.engine.cache.nodes["node"].room == -2000
+    assert world.engine.cache.nodes["node"].free["cpu"] == -2000
 
 
 async def test_an_old_status_on_a_pod_without_a_node_is_ignored_and_overwritten() -> None:
     world = make_world(make_node("node"))
-    world.engine.observe_topology("ADDED", make_topology("node"))
+    world.engine.handlers.topologies.observe("ADDED", make_topology("node"))
     taken = aligned("taken", assignment=Assignment(cpus=CpuSet.parse("0-1")))
     world.waits(replace(taken, assignment=Assignment(cpus=CpuSet.parse("6-7"))), aligned("other"))
     assert world.ledgers() == {"node": {}}
@@ -183,27 +189,27 @@ async def test_an_old_status_on_a_pod_without_a_node_is_ignored_and_overwritten(
 
 async def test_pods_on_a_node_that_does_not_exist_stop_nobody() -> None:
     world = make_world(make_node("node"))
-    world.engine.observe_bound("ADDED", bound(make_pod("lost", 1000), "missing"))
+    world.engine.handlers.bound_pods.observe("ADDED", bound(make_pod("lost", 1000), "missing"))
     world.waits(make_pod("pod"))
     await world.settle()
     assert world.nodes_of() == {"pod": "node"}
-    world.engine.observe_bound("DELETED", bound(make_pod("lost", 1000), "missing"))
+    world.engine.handlers.bound_pods.observe("DELETED", bound(make_pod("lost", 1000), "missing"))
     assert "missing" not in world.engine.cache.nodes
 
 
 async def test_two_owners_of_cpus_are_said_on_the_node_once() -> None:
     world = make_world(make_node("node"))
     given = KubeletAllocation("default", "static", "uid-static", CpuSet.parse("0-1"), managed_by_kubelet=True)
-    world.engine.observe_topology("ADDED", replace(make_topology("node"), kubelet_pods=(given,)))
+    world.engine.handlers.topologies.observe("ADDED", replace(make_topology("node"), kubelet_pods=(given,)))
     ours = bound(make_pod("ours"), "node", assignment=Assignment(cpus=CpuSet.parse("1-2")))
-    world.engine.observe_bound("ADDED", ours)
-    world.engine.observe_bound("MODIFIED", replace(ours, labels=(("a", "b"),)))
+    world.engine.handlers.bound_pods.observe("ADDED", ours)
+    world.engine.handlers.bound_pods.observe("MODIFIED", replace(ours, labels=(("a", "b"),)))
     world.waits(make_pod("next"))
     await world.settle()
     assert world.diary.reasons("node") == ["TwoCPUOwners"]
     assert "CPUs 1 belong to default/ours" in world.diary.events[0][2]
     assert "1 node(s) had CPUs with two owners" in world.engine.explain("uid-next")
-    world.engine.observe_bound("DELETED", ours)
+    world.engine.handlers.bound_pods.observe("DELETED", ours)
     world.clock.now += 5
     await world.settle()
     assert world.nodes_of() == {"next": "node"}
@@ -219,7 +225,7 @@ async def test_any_mixture_of_old_and_new_facts_overcommits_nothing(seed: int) -
         world.waits(aligned(f"pod-{number}", dice.choice((1000, 2000))))
         await world.settle()
         shown = [pod for pod in world.server.pods.values() if pod.node]
-        world.engine.observe_topology("MODIFIED", dice.choice(topologies))
+        world.engine.handlers.topologies.observe("MODIFIED", dice.choice(topologies))
         for pod in dice.sample(shown, min(3, len(shown))):
             _show(world, pod)
     ledger = world.engine.cache.nodes["node"].ledger
@@ -229,4 +235,6 @@ async def test_any_mixture_of_old_and_new_facts_overcommits_nothing(seed: int) -
 def _show(world: World, pod: Pod) -> None:
     cpus = CpuSet.parse(world.server.annotations[pod.key.uid]["cpus"])
     assignment = world.engine.cache.nodes["node"].ledger.holdings[pod.key.uid]
-    world.engine.observe_bound("MODIFIED", replace(pod, assignment=Assignment(cpus=cpus, numa=assignment.numa)))
+    world.engine.handlers.bound_pods.observe(
+        "MODIFIED", replace(pod, assignment=Assignment(cpus=cpus, numa=assignment.numa))
+    )

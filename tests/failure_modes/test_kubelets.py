@@ -37,16 +37,16 @@ async def hot_loop(world: World, refusing: set[str], seconds: int) -> tuple[int,
         node = world.nodes_of()[pod.key.name]
         if node:
             places.append(node)
-            world.engine.observe_bound("ADDED", as_shown(bound(pod, node)))
+            world.engine.handlers.bound_pods.observe("ADDED", as_shown(bound(pod, node)))
             if node not in refusing:
                 return made, places
             failed = as_shown(bound(pod, node, phase="Failed", reason="UnexpectedAdmissionError"))
-            world.engine.observe_bound("MODIFIED", failed)
+            world.engine.handlers.bound_pods.observe("MODIFIED", failed)
             world.server.pods.pop(pod.key.uid)
             pod = None
         else:
             world.clock.now += 1
-            world.engine.assumed_pods.end_rests()
+            world.engine.assumed_pods.end_node_backoffs()
     return made, places
 
 
@@ -71,7 +71,7 @@ async def test_every_refusal_is_counted_once_and_said_on_the_node(reason: str) -
     world = make_world(make_node("node"))
     refused = bound(make_pod("pod"), "node", phase="Failed", reason=reason)
     for _ in range(3):
-        world.engine.observe_bound("MODIFIED", refused)
+        world.engine.handlers.bound_pods.observe("MODIFIED", refused)
     assert world.engine.metrics.refusals == {reason: 1}
     assert world.diary.reasons("node") == ["KubeletRefusal"]
     assert reason in world.diary.events[0][2]
@@ -80,5 +80,5 @@ async def test_every_refusal_is_counted_once_and_said_on_the_node(reason: str) -
 @pytest.mark.parametrize("reason", ["Evicted", "", "NodeAffinity"], ids=["evicted", "crashed", "other"])
 async def test_other_failures_are_no_refusals(reason: str) -> None:
     world = make_world(make_node("node"))
-    world.engine.observe_bound("MODIFIED", bound(make_pod("pod"), "node", phase="Failed", reason=reason))
+    world.engine.handlers.bound_pods.observe("MODIFIED", bound(make_pod("pod"), "node", phase="Failed", reason=reason))
     assert not world.engine.metrics.refusals

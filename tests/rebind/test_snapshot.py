@@ -32,9 +32,9 @@ def seated(name: str, cpus: str, spec: NumaSpec = NumaSpec(), **changes: object)
 def world_of(*pods: Pod, settings: str = "") -> World:
     """One node with these pods."""
     world = make_world(NODE, settings=settings)
-    world.engine.observe_topology("ADDED", make_topology(NODE.name, cores=4))
+    world.engine.handlers.topologies.observe("ADDED", make_topology(NODE.name, cores=4))
     for pod in pods:
-        world.engine.observe_bound("ADDED", pod)
+        world.engine.handlers.bound_pods.observe("ADDED", pod)
     return world
 
 

@@ -117,10 +117,10 @@ def snapshot_of(settings: Settings, objects: ClusterObjects) -> Snapshot:
     read_only = ReadOnlyPorts()
     scheduler = Scheduler(settings, Dependencies(read_only, read_only, read_only, resource_status))
     scheduler.namespaces.replace(objects.namespaces)
-    scheduler.replace_nodes(objects.nodes)
+    scheduler.handlers.nodes.replace(objects.nodes)
     topologies = {topology.node: topology for topology in objects.topologies}
-    scheduler.replace_topologies(topologies.values())
-    scheduler.replace_bound(pod for pod in objects.pods if pod.node)
+    scheduler.handlers.topologies.replace(topologies.values())
+    scheduler.handlers.bound_pods.replace(pod for pod in objects.pods if pod.node)
     scheduler.cache.look_again(
         patience=0
     )  # nothing comes later: pods that no fingerprint explains are taken as published
@@ -130,11 +130,11 @@ def snapshot_of(settings: Settings, objects: ClusterObjects) -> Snapshot:
     if objects.unread.keys().isdisjoint((CLAIMS, VOLUMES, STORAGE_CLASSES)):
         scheduler.volumes.synced()
     if BUDGETS not in objects.unread:
-        scheduler.replace_budgets(objects.budgets)
+        scheduler.handlers.budgets.replace(objects.budgets)
     for pod in objects.pods:
         is_ours = settings.profile(pod.scheduler) is not None
         if not pod.node and pod.nominated and (settings.preemption.enabled or not is_ours):
-            scheduler.observe_nominated(None, pod)
+            scheduler.handlers.nominated_pods.observe(None, pod)
     return Snapshot(scheduler, objects.pods, topologies)
 
 

@@ -15,8 +15,9 @@ class ClusterEvent(Enum):
     POD_GONE = "pod gone"
     NAMESPACE_CHANGED = "namespace changed"  # its labels, which affinity terms may select
     VOLUME_CHANGED = "volume changed"
-    UNLOCKED = "node unlocked"
-    COOLED_DOWN = "node cooled down"
+    NODE_UNLOCKED = "node unlocked"
+    BACKOFF_ENDED = "node backoff ended"  # after a kubelet's rejection
+    BINDS_DONE = "binds done"  # the line of binds to a node is short again
 
 
 Events = frozenset[ClusterEvent]

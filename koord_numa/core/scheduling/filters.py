@@ -167,7 +167,7 @@ FILTERS: Final = (
     Filter(
         "NodeResourceTopology",
         {
-            Reason.LOCKED: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.UNLOCKED}),
+            Reason.LOCKED: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_UNLOCKED}),
             Reason.UNTRUSTED: ON_CAPACITY,
             Reason.BAD_TOPOLOGY: ON_TOPOLOGY,
         },
@@ -205,7 +205,8 @@ NUMA_RESERVE: Final = Reserve(
         Reason.NO_TOPOLOGY: ON_TOPOLOGY,
         Reason.BAD_POD: ON_NODE,
         Reason.KUBELET_ALIGNMENT: ON_CAPACITY,
-        Reason.KUBELET_SMT: ON_TOPOLOGY,
+        # Whether whole cores have to be kept is inferred from the pods that are there: one that leaves may change it.
+        Reason.KUBELET_SMT: ON_CAPACITY,
         Reason.KUBELET_ALLOCATION: ON_CAPACITY,
     },
     place,

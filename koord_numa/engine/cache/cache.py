@@ -11,7 +11,7 @@ a pod is *assumed*: it is counted as if it were bound. An assumption ends in exa
 Nothing here decides or talks to anyone.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -28,7 +28,11 @@ from koord_numa.engine.cluster_events import ClusterEvent
 DELETED = "DELETED"
 """The event type that says an object is gone; every other type, ``None`` among them, says that it exists as shown."""
 
-OnChange = Callable[[ClusterEvent, NodeInfo], None]
+OnChange = Callable[[ClusterEvent | None, NodeInfo, Pod | None], None]
+"""
+Called with the event that may help waiting pods (``None`` when the change helps none), the node, and the pod that came or went if it is
+about one.
+"""
 
 
 @dataclass(slots=True)
@@ -69,32 +73,32 @@ class Cache:
 
     def observe_node(self, event: str | None, node: Node) -> None:
         """A Node came, changed or went."""
-        record = self._record(node.name)
+        info = self._info(node.name)
         new = None if event == DELETED else node
-        if record.node != new:
-            cause = ClusterEvent.NODE_ADDED if record.node is None else ClusterEvent.NODE_CHANGED
-            record.set_objects(new, record.published)
-            self.on_change(cause, record)
-            if record.undated:
-                self._unseen.add(record.name)
-        self._forget_if_empty(record)
+        if info.node != new:
+            event_kind = ClusterEvent.NODE_ADDED if info.node is None else ClusterEvent.NODE_CHANGED
+            info.set_objects(new, info.published)
+            self.on_change(event_kind, info, None)
+            if info.undated:
+                self._unseen.add(info.name)
+        self._forget_if_empty(info)
 
     def observe_topology(self, event: str | None, topology: NodeResourceTopology) -> None:
         """A NodeResourceTopology came, changed or went."""
-        record = self._record(topology.node)
+        info = self._info(topology.node)
         new = None if event == DELETED else topology
-        if record.published != new:
-            is_first = record.published is None
-            if new is not None and new.resource_version != record.version:
-                record.topology_seen = self.clock()
-            record.set_objects(record.node, new)
-            if is_first and record.undated:
-                record.unpublished = hidden_from_the_first(record)
+        if info.published != new:
+            is_first = info.published is None
+            if new is not None and new.resource_version != info.version:
+                info.topology_seen = self.clock()
+            info.set_objects(info.node, new)
+            if is_first and info.undated:
+                info.unpublished = hidden_from_the_first(info)
             else:
-                record.unpublished = still_hidden(record)
-                record.undated.clear()
-            self.on_change(ClusterEvent.TOPOLOGY_CHANGED, record)
-        self._forget_if_empty(record)
+                info.unpublished = still_hidden(info)
+                info.undated.clear()
+            self.on_change(ClusterEvent.TOPOLOGY_CHANGED, info, None)
+        self._forget_if_empty(info)
 
     def observe_pod(self, event: str | None, pod: Pod) -> None:
         """A pod with a node: counted until it has finished or is gone, by what its own object says."""
@@ -105,41 +109,13 @@ class Cache:
         assumption = self.assumed.pop(uid, None)
         if self.node_of.get(uid, pod.node) != pod.node:
             self.release(uid)
-        record = self._record(pod.node)
-        known = record.pods.get(uid)
+        info = self._info(pod.node)
+        known = info.pods.get(uid)
         holding = holding_of(pod)
         if known is not None and pod.assignment is None and (assumption is not None or known.assignment is None):
             # Nobody says where a kubelet put the pod, so what was assumed of it stays counted.
-            holding = replace(holding, numa=record.ledger.holdings[uid].numa)
-        self._count(record, pod, holding)
-
-    def replace_nodes(self, nodes: Iterable[Node]) -> None:
-        """These nodes exist and no others."""
-        found = {node.name: node for node in nodes}
-        for record in [r for r in self.nodes.values() if r.node is not None and r.name not in found]:
-            if record.node is not None:
-                self.observe_node(DELETED, record.node)
-        for node in found.values():
-            self.observe_node(None, node)
-
-    def replace_topologies(self, topologies: Iterable[NodeResourceTopology]) -> None:
-        """These NodeResourceTopologies exist and no others."""
-        found = {topology.node: topology for topology in topologies}
-        for record in [r for r in self.nodes.values() if r.published is not None and r.name not in found]:
-            if record.published is not None:
-                self.observe_topology(DELETED, record.published)
-        for topology in found.values():
-            self.observe_topology(None, topology)
-
-    def replace_pods(self, pods: Iterable[Pod]) -> None:
-        """These pods have a node and no others, except those that are assumed: a list may be older than a bind."""
-        found = {pod.key.uid: pod for pod in pods}
-        for uid in [uid for uid in self.node_of if uid not in found and uid not in self.assumed]:
-            self.release(uid)
-        for uid, pod in found.items():
-            if uid in self.assumed or self.pod(uid) is not pod:
-                self.observe_pod(None, pod)
-        self.look_again()
+            holding = replace(holding, numa=info.ledger.holdings[uid].numa)
+        self._count(info, pod, holding)
 
     def look_again(self, patience: float = RECENT) -> None:
         """
@@ -150,20 +126,20 @@ class Cache:
         """
         unseen, self._unseen = self._unseen, set()
         for name in sorted(unseen):
-            record = self.nodes.get(name)
-            if record is not None and record.undated:
+            info = self.nodes.get(name)
+            if info is not None and info.undated:
                 self._undated.add(name)
-                self._set_hidden(record, hidden_from_the_first(record))
+                self._set_hidden(info, hidden_from_the_first(info))
         believed = self.clock() - patience
         for name in sorted(self._undated):
-            record = self.nodes.get(name)
-            if record is None or not record.undated:
+            info = self.nodes.get(name)
+            if info is None or not info.undated:
                 self._undated.discard(name)
                 continue
-            old = {uid for uid, seen in record.undated.items() if seen <= believed}
+            old = {uid for uid, seen in info.undated.items() if seen <= believed}
             for uid in old:
-                del record.undated[uid]
-            self._set_hidden(record, record.unpublished - old)
+                del info.undated[uid]
+            self._set_hidden(info, info.unpublished - old)
 
     @contextmanager
     def assume(self, pod: Pod, placement: Placement) -> Iterator[AssumedPod]:
@@ -182,11 +158,12 @@ class Cache:
         name = self.node_of.pop(uid, None)
         if name is None:
             return
-        record = self.nodes[name]
-        record.discount(uid)
+        info = self.nodes[name]
+        pod = info.pods.get(uid)
+        info.discount(uid)
         self.index.remove(uid)
-        self.on_change(ClusterEvent.CAPACITY_FREED, record)
-        self._forget_if_empty(record)
+        self.on_change(ClusterEvent.CAPACITY_FREED, info, pod)
+        self._forget_if_empty(info)
 
     def overdue(self, before: float) -> list[AssumedPod]:
         """Pods whose bind was confirmed before this time and that nobody has shown since."""
@@ -194,29 +171,50 @@ class Cache:
 
     def lock(self, name: str, why: str) -> None:
         """Place nothing on this node; an empty reason unlocks it."""
-        record = self._record(name)
-        if record.locked == why:
+        info = self._info(name)
+        if info.locked == why:
             return
-        record.locked = why
-        record.touch()
-        self.on_change(ClusterEvent.NODE_CHANGED if why else ClusterEvent.UNLOCKED, record)
-        self._forget_if_empty(record)
+        info.locked = why
+        info.touch()
+        self.on_change(None if why else ClusterEvent.NODE_UNLOCKED, info, None)
+        self._forget_if_empty(info)
 
     def nominate(self, name: str, nominee: Nominee) -> None:
         """Keep room on this node for a pod for which it is being freed, until ``withdraw``."""
-        record = self._record(name)
-        record.nominees[nominee.pod.key.uid] = nominee
-        record.touch()
-        self.on_change(ClusterEvent.POD_BOUND, record)
+        info = self._info(name)
+        info.nominees[nominee.pod.key.uid] = nominee
+        info.touch()
+        self.on_change(None, info, None)
 
     def withdraw(self, name: str, uid: str) -> None:
         """Nothing is kept for this pod any more; one for which nothing was kept is no error."""
-        record = self.nodes.get(name)
-        if record is None or record.nominees.pop(uid, None) is None:
+        info = self.nodes.get(name)
+        if info is None or info.nominees.pop(uid, None) is None:
             return
-        record.touch()
-        self.on_change(ClusterEvent.CAPACITY_FREED, record)
-        self._forget_if_empty(record)
+        info.touch()
+        self.on_change(ClusterEvent.CAPACITY_FREED, info, None)
+        self._forget_if_empty(info)
+
+    def set_bind_line(self, name: str, is_long: bool) -> None:
+        """Many binds to this node wait for their turn, or few again."""
+        info = self._info(name)
+        info.long_bind_line = is_long
+        info.touch()
+        self.on_change(None if is_long else ClusterEvent.BINDS_DONE, info, None)
+        self._forget_if_empty(info)
+
+    def set_broken(self, name: str, uid: str, why: str) -> None:
+        """An object about this node cannot be processed, so nothing may go there; an empty reason takes that back."""
+        info = self._info(name)
+        if info.broken.get(uid, "") == why:
+            return
+        if why:
+            info.broken[uid] = why
+        else:
+            del info.broken[uid]
+        info.touch()
+        self.on_change(None if why else ClusterEvent.TOPOLOGY_CHANGED, info, None)
+        self._forget_if_empty(info)
 
     def hold(self, pod: Pod, placement: Placement) -> AssumedPod:
         """Count a decision until ``release``, or until the pod is seen bound. ``assume`` is the same, undone by failure."""
@@ -224,40 +222,40 @@ class Cache:
             self.release(pod.key.uid)
         self.assumed[pod.key.uid] = assumption = AssumedPod(pod, placement)
         here = pod.placed(placement.node, placement.assignment)
-        self._count(self._record(placement.node), here, holding_of(here))
+        self._count(self._info(placement.node), here, holding_of(here))
         return assumption
 
-    def _count(self, record: NodeInfo, pod: Pod, holding: Holding) -> None:
+    def _count(self, info: NodeInfo, pod: Pod, holding: Holding) -> None:
         uid = pod.key.uid
-        known = record.pods.get(uid)
-        if known is not None and record.ledger.holdings[uid] == holding:
-            record.pods[uid] = pod
-            self.index.add(record, pod)
+        known = info.pods.get(uid)
+        if known is not None and info.ledger.holdings[uid] == holding:
+            info.pods[uid] = pod
+            self.index.add(info, pod)
             if known.labels != pod.labels or known.deleting != pod.deleting:
-                self.on_change(ClusterEvent.POD_BOUND, record)
+                self.on_change(ClusterEvent.POD_BOUND, info, pod)
             return
         if known is None:
-            record.unpublished.add(uid)
+            info.unpublished.add(uid)
             if pod.started:
-                record.undated[uid] = self.clock()
-                self._unseen.add(record.name)
-        self.node_of[uid] = record.name
-        record.count(pod, holding)
-        self.index.add(record, pod)
-        self.on_change(ClusterEvent.POD_BOUND if known is None else ClusterEvent.CAPACITY_FREED, record)
+                info.undated[uid] = self.clock()
+                self._unseen.add(info.name)
+        self.node_of[uid] = info.name
+        info.count(pod, holding)
+        self.index.add(info, pod)
+        self.on_change(ClusterEvent.POD_BOUND if known is None else ClusterEvent.CAPACITY_FREED, info, pod)
 
-    def _set_hidden(self, record: NodeInfo, hidden: set[str]) -> None:
-        if record.unpublished != hidden:
-            record.unpublished = hidden
-            record.touch()
-            self.on_change(ClusterEvent.TOPOLOGY_CHANGED, record)
+    def _set_hidden(self, info: NodeInfo, hidden: set[str]) -> None:
+        if info.unpublished != hidden:
+            info.unpublished = hidden
+            info.touch()
+            self.on_change(ClusterEvent.TOPOLOGY_CHANGED, info, None)
 
-    def _record(self, name: str) -> NodeInfo:
-        record = self.nodes.get(name)
-        if record is None:
-            record = self.nodes[name] = NodeInfo(name)
-        return record
+    def _info(self, name: str) -> NodeInfo:
+        info = self.nodes.get(name)
+        if info is None:
+            info = self.nodes[name] = NodeInfo(name)
+        return info
 
-    def _forget_if_empty(self, record: NodeInfo) -> None:
-        if record.empty:
-            self.nodes.pop(record.name, None)
+    def _forget_if_empty(self, info: NodeInfo) -> None:
+        if info.empty:
+            self.nodes.pop(info.name, None)

@@ -6,6 +6,7 @@ A record exists as soon as anything mentions the name, because facts come in any
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from koord_numa.core.constraints import HostPort
 from koord_numa.core.inventory import Inventory
@@ -15,9 +16,12 @@ from koord_numa.core.node import Node, NodeResourceTopology
 from koord_numa.core.node_snapshot import NodeSnapshot, Offer, allocatable_of, inventory_of
 from koord_numa.core.preempt.node import Nominee, PreemptionNode
 from koord_numa.core.request import Pod
-from koord_numa.core.resources import CPU, ResourceList
+from koord_numa.core.resources import PODS, ResourceList
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.engine.cache.cpu_conflicts import clash
+
+UNLIMITED_PODS: Final = 1 << 40
+"""A node that says nothing about pods takes any number."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +49,10 @@ class NodeInfo:
     undated: dict[str, float] = field(default_factory=dict)  # those first seen when they ran already, and when that was
     nominees: dict[str, Nominee] = field(default_factory=dict)
     locked: str = ""
+    long_bind_line: bool = False
+    broken: dict[str, str] = field(
+        default_factory=dict
+    )  # by uid, objects about the node that cannot be processed, and why
     revision: int = 0
     _ports: dict[str, tuple[HostPort, ...]] = field(default_factory=dict)  # of the pods that have any
     _candidate: NodeSnapshot | None = None
@@ -54,7 +62,15 @@ class NodeInfo:
     @property
     def empty(self) -> bool:
         """Is nothing known any more, so that the record can be forgotten?"""
-        return not (self.node or self.published or self.pods or self.locked or self.nominees)
+        return not (
+            self.node
+            or self.published
+            or self.pods
+            or self.locked
+            or self.nominees
+            or self.long_bind_line
+            or self.broken
+        )
 
     @property
     def version(self) -> str | None:
@@ -76,9 +92,12 @@ class NodeInfo:
         return self._booked
 
     @property
-    def room(self) -> int:
-        """Milli-CPU that nobody has asked for yet."""
-        return self.allocatable.get(CPU, 0) - self.ledger.amounts.get(CPU, 0)
+    def free(self) -> dict[str, int]:
+        """What pods have not asked for yet, by resource, and how many more pods may come. Room kept for nominees counts as free."""
+        held = self.ledger.amounts
+        left = {name: amount - held.get(name, 0) for name, amount in self.allocatable.items()}
+        left[PODS] = self.allocatable.get(PODS, UNLIMITED_PODS) - len(self.ledger)
+        return left
 
     def set_objects(self, node: Node | None, published: NodeResourceTopology | None) -> None:
         """The Node or its topology came, changed or went."""
@@ -152,6 +171,11 @@ class NodeInfo:
         """Why nothing may go here although the node itself is fine."""
         if self.locked:
             return Rejection(Reason.LOCKED, "node(s) were locked by a rebind", self.locked, resolvable=False)
+        if self.long_bind_line:
+            return Rejection(Reason.BIND_QUEUE, "node(s) had many binds under way", resolvable=False)
+        if self.broken:
+            why = next(iter(self.broken.values()))
+            return Rejection(Reason.UNTRUSTED, "node(s) had objects that cannot be processed", why, resolvable=False)
         if self.topology is not None and self.topology.kubelet_pods and (why := self.distrust):
             return Rejection(Reason.UNTRUSTED, "node(s) had CPUs with two owners", why, resolvable=False)
         return None

@@ -1,8 +1,12 @@
 """
-Tells people what became of a pod: events, and the condition that says why it waits. Only on change, and never in a decision's way.
+What people are told about a pod that waits, and about one that was placed: events, and the condition ``PodScheduled``. Only on change.
+
+Nothing here is in a decision's way: conditions are written beside the loop, a few at a time, and one that cannot be written is tried again
+later without delaying those of other pods.
 """
 
 import asyncio
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Final
@@ -10,6 +14,7 @@ from typing import Final
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.verdicts import Placement
 from koord_numa.engine.pod_status.messages import with_remark
+from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.ports import ClusterError, Dependencies, Forbidden, Gone, Invalid
 
 log = getLogger(__name__)
@@ -17,85 +22,94 @@ log = getLogger(__name__)
 SCHEDULED: Final = "Scheduled"
 FAILED: Final = "FailedScheduling"
 RETRY_SECONDS: Final = 2.0
+WRITERS: Final = 4
+"""So many conditions are written at once: a call that hangs holds up none but its own writer."""
 
 
 @dataclass(slots=True)
 class PodConditions:
-    """What every waiting pod was told last, and conditions still to be written, oldest first."""
+    """Conditions still to be written, by uid, oldest first. What a pod was told last is in its record."""
 
-    outside: Dependencies
-    _told: dict[str, str] = field(default_factory=dict)
-    _remarks: dict[str, str] = field(default_factory=dict)
-    _pending: dict[str, tuple[PodKey, str]] = field(default_factory=dict)
+    dependencies: Dependencies
+    _due: OrderedDict[str, tuple[PodKey, str]] = field(default_factory=OrderedDict)
+    _failed: OrderedDict[str, tuple[float, PodKey, str]] = field(default_factory=OrderedDict)  # with when to try again
     _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _failure: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __len__(self) -> int:
         """Conditions not written yet."""
-        return len(self._pending)
+        return len(self._due) + len(self._failed)
 
-    def waits(self, pod: PodKey, why: str) -> None:
-        """The pod waits: an event and the condition, if it was told something else before. A remark goes with it."""
-        why = self.with_remark(pod.uid, why)
-        if self._told.get(pod.uid) == why:
+    def waits(self, pending: PendingPod, why: str) -> None:
+        """The pod waits: an event and the condition, if it was told something else before. Its remark goes with it."""
+        why = with_remark(why, pending.remark)
+        if pending.message == why:
             return
-        self._told[pod.uid] = why
-        self.warn(pod, why)
-        self._pending[pod.uid] = (pod, why)
+        pending.message = why
+        key = pending.pod.key
+        self.warn(key, why)
+        self._failed.pop(key.uid, None)
+        self._due[key.uid] = (key, why)
         self._news.set()
-
-    def remark(self, uid: str, text: str) -> bool:
-        """What is to be said besides why the pod waits, from the next time on; nothing when empty. Is it anything new?"""
-        if self._remarks.get(uid, "") == text:
-            return False
-        if text:
-            self._remarks[uid] = text
-        else:
-            del self._remarks[uid]
-        return True
-
-    def with_remark(self, uid: str, why: str) -> str:
-        """The whole message."""
-        return with_remark(why, self._remarks.get(uid, ""))
 
     def warn(self, pod: PodKey, why: str) -> None:
         """Only an event: something went wrong that does not mean that the pod fits nowhere."""
-        self.outside.recorder.event(pod, warning=True, reason=FAILED, message=why)
+        self.dependencies.recorder.event(pod, warning=True, reason=FAILED, message=why)
 
     def placed(self, pod: Pod, placement: Placement) -> None:
         """The pod is bound: where, and with what."""
         message = f"Successfully assigned {pod.key} to {placement.node}{describe_placement(placement)}"
-        self.outside.recorder.event(pod.key, warning=False, reason=SCHEDULED, message=message)
-        self.forget(pod.key.uid)
+        self.dependencies.recorder.event(pod.key, warning=False, reason=SCHEDULED, message=message)
 
     def forget(self, uid: str) -> None:
         """The pod waits no longer."""
-        self._told.pop(uid, None)
-        self._remarks.pop(uid, None)
-        self._pending.pop(uid, None)
+        self._due.pop(uid, None)
+        self._failed.pop(uid, None)
 
     async def run(self) -> None:
-        """Write conditions until cancelled. A pod that got news again meanwhile gets only the latest."""
+        """Write conditions until cancelled. Of several about one pod only the latest is written."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._retry())
+            for _ in range(WRITERS):
+                tasks.create_task(self._write_due())
+
+    async def _write_due(self) -> None:
         while True:
-            while self._pending:
-                uid = next(iter(self._pending))
-                await self._write(*self._pending.pop(uid))
+            while self._due:
+                _, (pod, why) = self._due.popitem(last=False)
+                await self._write(pod, why)
             self._news.clear()
             await self._news.wait()
 
+    async def _retry(self) -> None:
+        while True:
+            while self._failed:
+                uid, (until, pod, why) = next(iter(self._failed.items()))
+                wait = until - self.dependencies.clock()
+                if wait > 0:
+                    await self.dependencies.sleep(wait)
+                if self._failed.get(uid) == (until, pod, why):
+                    del self._failed[uid]
+                    self._due.setdefault(uid, (pod, why))
+                    self._news.set()
+            self._failure.clear()
+            await self._failure.wait()
+
     async def _write(self, pod: PodKey, why: str) -> None:
-        if not self.outside.lease.fresh():
-            self._pending.setdefault(pod.uid, (pod, why))
-            await self.outside.sleep(RETRY_SECONDS)
-            return
         try:
-            await self.outside.binder.set_unschedulable(pod, why)
+            if self.dependencies.lease.fresh():
+                await self.dependencies.binder.set_unschedulable(pod, why)
+                return
         except (Gone, Invalid):
             return
         except Forbidden as error:
             log.warning("conditions cannot be written: the right to %s is missing", error.rule)
-        except ClusterError:
-            self._pending.setdefault(pod.uid, (pod, why))
-            await self.outside.sleep(RETRY_SECONDS)
+            return
+        except ClusterError as error:
+            log.debug("the condition of pod %s cannot be written now: %s", pod, error)
+        if pod.uid not in self._due:  # otherwise there is news of it already
+            self._failed[pod.uid] = (self.dependencies.clock() + RETRY_SECONDS, pod, why)
+            self._failure.set()
 
 
 def describe_placement(placement: Placement) -> str:

@@ -36,6 +36,7 @@ class Messages:
     """The last sentence of every waiting class. Times are monotonic seconds."""
 
     _last: WeakKeyDictionary[RequestClass, Message] = field(default_factory=WeakKeyDictionary)
+    _current: WeakKeyDictionary[RequestClass, tuple[Unschedulable, str]] = field(default_factory=WeakKeyDictionary)
 
     def say(self, klass: RequestClass, verdict: Unschedulable, now: float) -> tuple[str, bool]:
         """What a pod of this class is to be told now, and whether that is news for the others."""
@@ -47,10 +48,12 @@ class Messages:
         self._last[klass] = Message(text, counts, now)
         return text, last is None or last.text != text
 
-    def last(self, klass: RequestClass, verdict: Unschedulable) -> str:
-        """What pods of this class were told last."""
-        found = self._last.get(klass)
-        return why_everywhere(verdict) if found is None else found.text
+    def current(self, klass: RequestClass, verdict: Unschedulable) -> str:
+        """What a pod is told that has just come to wait in this class: numbers of the class's last verdict, however old its message is."""
+        found = self._current.get(klass)
+        if found is None or found[0] is not verdict:
+            found = self._current[klass] = (verdict, why_everywhere(verdict))
+        return found[1]
 
 
 def why_everywhere(verdict: Unschedulable) -> str:

@@ -22,9 +22,10 @@ from koord_numa.core.verdicts import Unschedulable
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.pod_status.messages import why_everywhere
 from koord_numa.engine.preemption.evaluator import Evaluator
+from koord_numa.engine.queue.backoff import pause
 from koord_numa.engine.queue.nominator import Nomination
+from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass
-from koord_numa.engine.queue.scheduling_queue import pause, turn_of
 from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, NotLeader
 
 log = getLogger(__name__)
@@ -47,8 +48,7 @@ class Executor:
         self._agenda: dict[RequestClass, frozenset[str] | None] = {}  # with the nodes to look at; None: all
         self._hopeless: dict[RequestClass, None] = {}  # nothing helped them when all nodes were looked at
         self._freed: set[str] = set()  # nodes that somebody has left since the last look
-        self._failures: dict[str, int] = {}  # by uid, in a row
-        self._pauses: dict[str, tuple[float, RequestClass]] = {}  # by uid: not before this time
+        self._paused: dict[str, PendingPod] = {}  # by uid: pods for which the next attempt has to wait
         self._news = asyncio.Event()
 
     def replace_budgets(self, budgets: Iterable[DisruptionBudget]) -> None:
@@ -67,18 +67,15 @@ class Executor:
         if self._hopeless:
             self._freed.add(node)
 
-    def forget(self, uid: str) -> None:
-        """The pod waits no longer."""
-        self._failures.pop(uid, None)
-        self._pauses.pop(uid, None)
-
     def look_again(self) -> None:
         """Time has passed: pauses may be over, pods have left, and a node that was freed may still be too small."""
         now, patience = self._handle.dependencies.clock(), self._handle.settings.preemption.topology_patience_seconds
-        for uid, (until, klass) in list(self._pauses.items()):
-            if until <= now:
-                del self._pauses[uid]
-                self._agenda[klass] = None
+        for uid, pending in list(self._paused.items()):
+            if self._handle.pending.get(uid) is not pending:
+                del self._paused[uid]
+            elif pending.preemption_from <= now:
+                del self._paused[uid]
+                self._agenda[pending.klass] = None
         for nomination in self._handle.nominator:
             if not self._handle.nominator.may_still_fit(nomination, patience):
                 self._agenda[nomination.klass] = None
@@ -117,17 +114,17 @@ class Executor:
         while self._agenda and self.planner.budgets is not None:
             klass = min(self._agenda, key=lambda klass: (-klass.priority, klass.number))
             only = self._agenda.pop(klass)
-            for pod in sorted(self._handle.queue.pods_of(klass), key=turn_of):
-                if not await self._serve(pod, klass, only):
+            for pending in self._handle.queue.pods_of(klass):
+                if not await self._serve(pending, only):
                     break
 
-    async def _serve(self, pod: Pod, klass: RequestClass, only: frozenset[str] | None) -> bool:
+    async def _serve(self, pending: PendingPod, only: frozenset[str] | None) -> bool:
         """See to one pod that waits; may another one of its class have more luck?"""
-        handle, uid = self._handle, pod.key.uid
-        verdict = handle.queue.verdict(uid)
+        handle, uid, pod, klass = self._handle, pending.uid, pending.pod, pending.klass
+        verdict = handle.queue.verdict(pending)
         if verdict is None:
             return False  # the class is being tried again
-        if uid not in handle.waiting or uid in handle.in_flight:
+        if handle.pending.get(uid) is not pending or pending.binding:
             return True
         nomination = handle.nominator.of(uid)
         if nomination is not None:
@@ -136,9 +133,9 @@ class Executor:
             self._mind_what_is_published(nomination)
             await self._take_back(nomination)
         if not pod.preempts:
-            self._say(pod.key, NEVER, verdict)
+            self._say(pod.key, NEVER)
             return True
-        if uid in self._pauses:
+        if uid in self._paused:
             return False
         return await self._make_room(pod, klass, verdict, only)
 
@@ -163,36 +160,34 @@ class Executor:
         for _ in range(PLANS):
             clearance = await self.planner.plan(pod, klass, verdict, only)
             if clearance is None or clearance.violations:
-                self._nothing_helps(pod, klass, verdict, clearance)
+                self._nothing_helps(pod, klass, clearance)
                 return False
             self._hopeless.pop(klass, None)
             if self._is_free_to_act(pod) and self.planner.repeats(pod, klass, clearance):
-                return await self._carry_out(Nomination(pod, klass, clearance), verdict)
-        self._pause(pod.key.uid, klass, self._handle.settings.backoff.initial)
+                return await self._carry_out(Nomination(pod, klass, clearance))
+        self._pause(pod.key.uid, self._handle.settings.backoff.initial)
         return False
 
-    def _nothing_helps(
-        self, pod: Pod, klass: RequestClass, verdict: Unschedulable, clearance: PreemptionCandidate | None
-    ) -> None:
+    def _nothing_helps(self, pod: Pod, klass: RequestClass, clearance: PreemptionCandidate | None) -> None:
         """Say so, and wait for somebody to leave, or for budgets to allow more."""
         self._hopeless[klass] = None
         self._handle.nominator.end(pod.key.uid)  # what its status claims since before a restart
         if clearance is None:
             self._handle.metrics.preemptions["nothing helps"] += 1
-            self._say(pod.key, "", verdict)
+            self._say(pod.key, "")
             return
         self._handle.metrics.preemptions["protected"] += 1
-        self._say(pod.key, PROTECTED, verdict)
-        self._pause(pod.key.uid, klass, self._next_pause(pod.key.uid))
+        self._say(pod.key, PROTECTED)
+        self._pause(pod.key.uid, self._next_pause(pod.key.uid))
 
-    async def _carry_out(self, nomination: Nomination, verdict: Unschedulable) -> bool:
+    async def _carry_out(self, nomination: Nomination) -> bool:
         handle, pod, clearance = self._handle, nomination.pod, nomination.clearance
         displaced = [ended for key in clearance.displaced if (ended := handle.nominator.end(key.uid))]
         handle.nominator.begin(nomination)
-        self._say(pod.key, _being_freed(clearance), verdict)
+        self._say(pod.key, _being_freed(clearance))
         for ended in displaced:
             self._agenda[ended.klass] = None
-            self._say(ended.pod.key, "", handle.queue.verdict(ended.pod.key.uid))
+            self._say(ended.pod.key, "")
             await self._nominate_quietly(ended.pod.key, "")
         try:
             self._check(nomination)
@@ -204,7 +199,7 @@ class Executor:
             return isinstance(error, Gone)
         handle.metrics.preemptions["nominated"] += 1
         handle.metrics.victims_each.add(len(clearance.victims))
-        self._failures.pop(pod.key.uid, None)
+        self._reset(pod.key.uid)
         return True
 
     async def _check_pod(self, pod: Pod) -> None:
@@ -237,27 +232,37 @@ class Executor:
             raise Conflict(f"node {nomination.node} has changed: to evict these pods is not right any more")
 
     def _is_free_to_act(self, pod: Pod) -> bool:
-        return pod.key.uid in self._handle.waiting and pod.key.uid not in self._handle.in_flight
+        pending = self._handle.pending.get(pod.key.uid)
+        return pending is not None and not pending.binding
 
     async def _give_up(self, nomination: Nomination, error: ClusterError) -> None:
         handle, key = self._handle, nomination.pod.key
         handle.metrics.preemptions[type(error).__name__] += 1
         log.info("no room is made for pod %s on node %s: %s", key, nomination.node, error)
         await self._take_back(nomination)
-        if isinstance(error, Gone) or key.uid not in handle.waiting:
+        if isinstance(error, Gone) or key.uid not in handle.pending:
             return
         delay = self._next_pause(key.uid)
         if isinstance(error, Forbidden):
             delay = handle.settings.parked_retry_seconds
             handle.conditions.warn(key, f"koord-numa lacks the right to {error.rule}")
-        self._pause(key.uid, nomination.klass, delay)
+        self._pause(key.uid, delay)
 
     def _next_pause(self, uid: str) -> float:
-        times = self._failures[uid] = self._failures.get(uid, 0) + 1
+        pending = self._handle.pending.get(uid)
+        times = 1 if pending is None else pending.preemption_failures + 1
+        if pending is not None:
+            pending.preemption_failures = times
         return pause(self._handle.settings.backoff, times, self._handle.dependencies.random())
 
-    def _pause(self, uid: str, klass: RequestClass, seconds: float) -> None:
-        self._pauses[uid] = (self._handle.dependencies.clock() + seconds, klass)
+    def _reset(self, uid: str) -> None:
+        if (pending := self._handle.pending.get(uid)) is not None:
+            pending.preemption_failures = 0
+
+    def _pause(self, uid: str, seconds: float) -> None:
+        if (pending := self._handle.pending.get(uid)) is not None:
+            pending.preemption_from = self._handle.dependencies.clock() + seconds
+            self._paused[uid] = pending
 
     async def _take_back(self, nomination: Nomination) -> None:
         """Nothing is kept for the pod any more, and its status says so."""
@@ -265,7 +270,7 @@ class Executor:
         if self._handle.nominator.of(key.uid) is not nomination:
             return
         self._handle.nominator.end(key.uid)
-        self._say(key, "", self._handle.queue.verdict(key.uid))
+        self._say(key, "")
         await self._nominate_quietly(key, "")
 
     async def _nominate_quietly(self, pod: PodKey, node: str) -> None:
@@ -277,10 +282,15 @@ class Executor:
         except ClusterError as error:
             log.info("the nomination of pod %s cannot be taken back now: %s", pod, error)
 
-    def _say(self, pod: PodKey, remark: str, verdict: Unschedulable | None) -> None:
+    def _say(self, pod: PodKey, remark: str) -> None:
         """Tell the pod what becomes of its wait besides why it waits."""
-        if self._handle.conditions.remark(pod.uid, remark) and verdict is not None:
-            self._handle.conditions.waits(pod, why_everywhere(verdict))
+        pending = self._handle.pending.get(pod.uid)
+        if pending is None or pending.remark == remark:
+            return
+        pending.remark = remark
+        verdict = self._handle.queue.verdict(pending)
+        if verdict is not None:
+            self._handle.conditions.waits(pending, why_everywhere(verdict))
 
 
 def _being_freed(clearance: PreemptionCandidate) -> str:

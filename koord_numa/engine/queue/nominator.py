@@ -19,7 +19,6 @@ from koord_numa.core.request import Pod
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.queue.request_class import RequestClass
-from koord_numa.engine.queue.scheduling_queue import turn_of
 from koord_numa.ports import Clock
 
 
@@ -46,12 +45,13 @@ class Nomination:
 class Nominator:
     """All nominations by the uid of their pod."""
 
-    state: Cache
+    cache: Cache
     clock: Clock
     _by_uid: dict[str, Nomination] = field(default_factory=dict)
     _on: dict[str, dict[str, None]] = field(default_factory=dict)  # uids by node
     _due: dict[str, None] = field(default_factory=dict)
     _claims: dict[str, str] = field(default_factory=dict)  # nodes by uid
+    _own_claims: dict[str, Pod] = field(default_factory=dict)  # those of pods that we place
 
     def __len__(self) -> int:
         return len(self._by_uid)
@@ -78,10 +78,23 @@ class Nominator:
         if event == DELETED or pod.node or pod.deleting or pod.finished:
             node = ""
         if (old := self._claims.pop(uid, "")) and old != node:
-            self.state.withdraw(old, uid)
+            self.cache.withdraw(old, uid)
         if node:
             self._claims[uid] = node
-            self.state.nominate(node, Nominee(pod, holding_of(pod)))
+            self.cache.nominate(node, Nominee(pod, holding_of(pod)))
+
+    def observe_own(self, pod: Pod) -> None:
+        """
+        A pod of ours whose status names a node from before a restart: room is kept for it there, so only it can take that room.
+
+        Others of its class may be queued before it and fit nowhere; so it is due by itself, as if its node had just been freed.
+        """
+        self.observe(None, pod)
+        uid = pod.key.uid
+        if node := self._claims.get(uid):
+            self._own_claims[uid] = pod
+            self._on.setdefault(node, {})[uid] = None
+            self._due[uid] = None
 
     def replace(self, pods: Iterable[Pod], ours: Container[str]) -> None:
         """These pods have claims and no others, apart from ``ours`` by uid."""
@@ -97,26 +110,28 @@ class Nominator:
         self.end(pod.key.uid)
         self._by_uid[pod.key.uid] = nomination
         self._on.setdefault(nomination.node, {})[pod.key.uid] = None
-        self.state.nominate(nomination.node, Nominee(pod, holding_of(pod, placement.assignment)))
+        self.cache.nominate(nomination.node, Nominee(pod, holding_of(pod, placement.assignment)))
 
     def end(self, uid: str) -> Nomination | None:
         """The pod waits for no node any more; what was kept for it is free. Returns what ended, if anything did."""
         nomination = self._by_uid.pop(uid, None)
         self._due.pop(uid, None)
+        if self._own_claims.pop(uid, None) is not None:
+            self._leave_node(self._claims[uid], uid)
         if claimed := self._claims.pop(uid, ""):
-            self.state.withdraw(claimed, uid)
+            self.cache.withdraw(claimed, uid)
         if nomination is not None:
-            uids = self._on[nomination.node]
-            del uids[uid]
-            if not uids:
-                del self._on[nomination.node]
-            self.state.withdraw(nomination.node, uid)
+            self._leave_node(nomination.node, uid)
+            self.cache.withdraw(nomination.node, uid)
         return nomination
 
     def node_changed(self, record: NodeInfo) -> None:
         """Something about this node changed: perhaps the last one awaited has left."""
         for uid in self._on.get(record.name, ()):
-            nomination = self._by_uid[uid]
+            nomination = self._by_uid.get(uid)
+            if nomination is None:
+                self._due[uid] = None
+                continue
             if not nomination.clearance.awaited.isdisjoint(record.pods):
                 continue
             if nomination.cleared is None:
@@ -128,7 +143,8 @@ class Nominator:
         """The pod whose node has been freed and whose turn it is; each is returned once per change."""
         if not self._due:
             return None
-        pod = min((self._by_uid[uid].pod for uid in self._due), key=turn_of)
+        waiting = (self._by_uid[uid].pod if uid in self._by_uid else self._own_claims[uid] for uid in self._due)
+        pod = min(waiting, key=_turn)
         del self._due[pod.key.uid]
         return pod
 
@@ -140,7 +156,18 @@ class Nominator:
         """
         if nomination.cleared is None:
             return True
-        record = self.state.nodes.get(nomination.node)
+        record = self.cache.nodes.get(nomination.node)
         if record is None or record.published is None or record.inventory is not None:
             return False
         return record.version == nomination.shown and self.clock() - nomination.cleared < patience
+
+    def _leave_node(self, node: str, uid: str) -> None:
+        uids = self._on[node]
+        del uids[uid]
+        if not uids:
+            del self._on[node]
+
+
+def _turn(pod: Pod) -> tuple[int, float, str, str]:
+    """Of several whose nodes have been freed: higher priority first, then older, then by name."""
+    return (-pod.request.priority, pod.created, str(pod.key), pod.key.uid)

@@ -1,77 +1,39 @@
 """
-Pods that wait for a node: who is tried next, who waits for what. It knows neither nodes nor the API server.
+The scheduling queue: which pending pod is tried next, and which events it waits for. It knows neither nodes nor the API server.
 
-Theory: pods wait in buckets, one a request class. Every node treats the pods of a class alike, so when one does not fit, none does,
-and the whole bucket parks at once; when something relevant changes, the bucket wakes, and only its first pod is tried. So an event costs
-what it wakes, and ten thousand parked pods of a few classes cost nothing. A bucket is in one stage:
+Theory: pods wait by request class. Every node treats the pods of a class alike, so when one fits nowhere none does, and the whole class
+becomes unschedulable at once; when an event may help, the class is woken, and only its first pod is tried.
 
-    ACTIVE ──park──▶ PARKED ──wake──▶ ACTIVE, or WOKEN until its pause (exponential, capped) is over ──▶ ACTIVE
+    ACTIVE ──park──▶ UNSCHEDULABLE ──wake──▶ BACKOFF ──pause over, or nothing better to try──▶ ACTIVE
 
-A single pod whose bind failed leaves its bucket and waits out its own pause (``back_off``).
+Which class is tried next: ``class_order``. A single pod whose bind failed leaves its class and waits out its own pause (``back_off``).
 """
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import Enum
-from heapq import heapify, heappop, heappush
+from dataclasses import dataclass
+from math import inf
+from typing import Final
 from weakref import WeakKeyDictionary
 
-from koord_numa.core.request import Pod
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.verdicts import Reason, Unschedulable
 from koord_numa.engine import cluster_events
-from koord_numa.engine.cluster_events import ClusterEvent, reasons_of, wakers
+from koord_numa.engine.cluster_events import ANY_EVENT, ClusterEvent, reasons_of, wakers_of
+from koord_numa.engine.queue.backoff import pause
+from koord_numa.engine.queue.class_order import ClassOrder
+from koord_numa.engine.queue.class_queue import ClassQueue, Stage
+from koord_numa.engine.queue.keyed_heap import KeyedHeap
+from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass
-from koord_numa.engine.queue.unschedulable import UnschedulablePods
-from koord_numa.settings import BackoffSettings
+from koord_numa.engine.queue.unschedulable import UnschedulableClasses
+from koord_numa.settings import Settings
 
+Help = Callable[[RequestClass], bool]
+"""Can the change help pods of this class? True when in doubt."""
 
-class Stage(Enum):
-    """Where a bucket stands, in the words of kube-scheduler's metrics."""
-
-    ACTIVE = "active"
-    WOKEN = "backoff"
-    PARKED = "unschedulable"
-
-
-Turn = tuple[int, float, str, str]
-"""Sort key of a pod: higher priority first, then older, then by namespace/name and uid."""
-
-
-@dataclass(slots=True, eq=False)
-class ClassQueue:
-    klass: RequestClass
-    pods: dict[str, Pod] = field(default_factory=dict)
-    turns: list[Turn] = field(default_factory=list)  # heap; a turn without its pod is stale
-    stage: Stage = Stage.ACTIVE
-    verdict: Unschedulable | None = None
-    reasons: frozenset[Reason] = frozenset()  # of the verdict
-    not_before: float = 0.0
-    offered: Turn | None = None  # its one valid entry among the active buckets
-
-    def add(self, pod: Pod) -> None:
-        turn, known = turn_of(pod), self.pods.get(pod.key.uid)
-        self.pods[pod.key.uid] = pod
-        if known is None or turn_of(known) != turn:
-            heappush(self.turns, turn)
-
-    def head(self) -> Turn | None:
-        """The next pod's turn, after dropping stale ones."""
-        while self.turns and self.turns[0][3] not in self.pods:
-            heappop(self.turns)
-        return self.turns[0] if self.turns else None
-
-    def discard(self, uid: str) -> None:
-        """Forget a pod; the heap is swept when most of it is stale."""
-        self.pods.pop(uid, None)
-        if len(self.turns) > 2 * len(self.pods) + 16:
-            self.turns = [turn for turn in self.turns if turn[3] in self.pods]
-            heapify(self.turns)
-
-
-def turn_of(pod: Pod) -> Turn:
-    """When a pod's turn is: priority, then age, then name, so that equal input gives equal order."""
-    return (-pod.request.priority, pod.created, str(pod.key), pod.key.uid)
+TESTED: Final = 256
+"""A change is tested against so many classes one by one; when it may help more of them, all are woken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,212 +46,248 @@ class QueueNumbers:
 
 
 class SchedulingQueue:
-    """Waiting pods. Times are monotonic seconds, given by the caller."""
+    """Pods that wait. Times are monotonic seconds, given by the caller."""
 
-    def __init__(self, wake_pause: BackoffSettings, parked_retry: float, random: Callable[[], float]) -> None:
+    def __init__(self, settings: Settings, random: Callable[[], float]) -> None:
         self.arrivals = cluster_events.Arrivals()
-        self._wake_pause = wake_pause
-        self._parked_retry = parked_retry
+        self._settings = settings
         self._random = random
-        self._buckets: dict[RequestClass, ClassQueue] = {}
-        self._class_of: dict[str, RequestClass] = {}  # queued pods, backing off or not
-        self._ready: list[tuple[Turn, int, RequestClass]] = []  # heap of active buckets by their head; may be stale
-        self._paused: list[tuple[float, int, RequestClass]] = []  # heap of woken or parked buckets by time
-        self._failures: WeakKeyDictionary[RequestClass, int] = WeakKeyDictionary()  # parked so often in a row
-        self._backing_off: dict[str, Pod] = {}
-        self._due: list[tuple[float, str]] = []  # heap of pods that back off
-        self._parking = UnschedulablePods()
-
-    def __contains__(self, uid: object) -> bool:
-        return uid in self._class_of
+        self._classes: dict[RequestClass, ClassQueue] = {}
+        self._failures: WeakKeyDictionary[RequestClass, int] = WeakKeyDictionary()  # in a row; outlives an empty queue
+        self._order = ClassOrder()
+        self._timers: KeyedHeap[ClassQueue] = KeyedHeap()  # classes that are not active, by the next time that matters
+        self._alone: KeyedHeap[PendingPod] = KeyedHeap()  # pods that back off, by when that ends
+        self._unschedulable = UnschedulableClasses()
+        self._queued = 0  # how often a pod was queued
+        self._retried: RequestClass | None = None  # the class of the last attempt, if it was a retry
 
     def __len__(self) -> int:
-        return len(self._class_of)
+        """How many pods are queued, those that back off among them."""
+        return sum(len(each.pods) for each in self._classes.values()) + len(self._alone)
 
     @property
     def ready(self) -> bool:
-        """May somebody be tried at once, as far as is known without looking closely?"""
-        return bool(self._ready)
+        """May a pod be tried at once, as far as is known without looking closely?"""
+        return self._order.any_active
 
     @property
     def parked(self) -> int:
-        """How many classes wait for a change."""
-        return len(self._parking)
+        """How many classes wait for an event."""
+        return len(self._unschedulable)
 
-    def add(self, pod: Pod, klass: RequestClass) -> Unschedulable | None:
-        """
-        Queue a pod, or take note that it changed. When its class waits already, the verdict it waits with: the pod
-        waits for the same reasons and need not be tried.
-        """
-        uid = pod.key.uid
-        known = self._class_of.get(uid)
-        if uid in self._backing_off and known is klass:
-            self._backing_off[uid] = pod
-            return None
-        if known is not klass:
-            self.remove(uid)
-        bucket = self._buckets.get(klass)
-        if bucket is None:
-            bucket = self._buckets[klass] = ClassQueue(klass)
-        if uid not in bucket.pods:
-            again = cluster_events.BACKOFF_COMPLETE if known is klass else cluster_events.POD_UPDATE
-            self.arrivals[bucket.stage.value, cluster_events.POD_ADD if known is None else again] += 1
-        self._class_of[uid] = klass
-        bucket.add(pod)
-        if bucket.stage is Stage.ACTIVE:
-            self._offer(bucket)
-            return None
-        return bucket.verdict
+    def sizes(self) -> dict[str, int]:
+        """Entries of every container, to be held against the number of pods that wait."""
+        return {
+            "classes": len(self._classes),
+            "heap entries": self._order.entries + self._timers.entries + self._alone.entries,
+            "unschedulable rows": self._unschedulable.rows,
+            "failures": len(self._failures),
+        }
 
-    def remove(self, uid: str) -> None:
-        """The pod waits no longer; one that is not queued is no error."""
-        klass = self._class_of.pop(uid, None)
+    def add(self, pending: PendingPod) -> Unschedulable | None:
+        """
+        Queue a pod, or take note that it changed. Returns, when its class is unschedulable, the verdict on it: the pod waits for the same
+        reasons and need not be tried.
+        """
+        former, klass = pending.queued_in, pending.klass
+        if pending.backoff_until is not None and former is klass:
+            return None
+        if former is not klass:
+            self.remove(pending)
+        chosen = self._class(klass)
+        if pending.uid not in chosen.pods:
+            again = cluster_events.BACKOFF_COMPLETE if former is klass else cluster_events.POD_UPDATE
+            self.arrivals[chosen.stage.value, cluster_events.POD_ADD if former is None else again] += 1
+            self._enter(chosen, pending)
+        self._offer(chosen)
+        return None if chosen.stage is Stage.ACTIVE else chosen.verdict
+
+    def remove(self, pending: PendingPod) -> None:
+        """The pod is not to be tried; one that is not queued is no error."""
+        klass, pending.queued_in = pending.queued_in, None
         if klass is None:
             return
-        self._backing_off.pop(uid, None)
-        bucket = self._buckets.get(klass)
-        if bucket is None:
-            return
-        bucket.discard(uid)
-        self._drop_if_empty(bucket)
+        if pending.backoff_until is not None:
+            pending.backoff_until = None
+            self._alone.discard(pending)
+        chosen = self._classes.get(klass)
+        if chosen is not None and chosen.pods.pop(pending.uid, None) is not None:
+            self._offer(chosen)
 
-    def pop(self, now: float) -> Pod | None:
-        """Take out the pod whose turn it is; ``None`` when nobody may be tried now."""
+    def pop(self, now: float) -> PendingPod | None:
+        """Take out the pod that is tried next, ``None`` when none may be tried now."""
         self._advance(now)
-        while self._ready:
-            turn, _, klass = heappop(self._ready)
-            bucket = self._buckets.get(klass)
-            if bucket is None or bucket.offered != turn:
-                continue
-            bucket.offered = None
-            if bucket.stage is not Stage.ACTIVE:
-                continue
-            if bucket.head() == turn:
-                pod = bucket.pods[turn[3]]
-                self.remove(turn[3])
-                self._offer(bucket)
-                return pod
-            self._offer(bucket)
-        return None
+        chosen = self._order.next()
+        if chosen is None:
+            return None
+        pending = chosen.head()
+        if pending is None:
+            raise AssertionError(f"class {chosen.klass.number} is offered and has no pods")
+        self._retried = chosen.klass if chosen.failures else None
+        self._order.in_vain = False
+        if chosen.stage is not Stage.ACTIVE:
+            self._activate(chosen, cluster_events.BACKOFF_COMPLETE)
+        self.remove(pending)
+        return pending
 
-    def park(self, pod: Pod, klass: RequestClass, verdict: Unschedulable, now: float) -> frozenset[Reason]:
+    def park(self, pending: PendingPod, verdict: Unschedulable, now: float, *, known: bool = True) -> frozenset[Reason]:
         """
-        No node takes this pod, so none takes its class: all of them wait until something changes that matters to ``verdict``. Returns
-        the reasons in it.
-        """
-        bucket = self._buckets.get(klass)
-        if bucket is None:
-            bucket = self._buckets[klass] = ClassQueue(klass)
-        self._class_of[pod.key.uid] = klass
-        bucket.add(pod)
-        moved = 1 if bucket.stage is Stage.PARKED else len(bucket.pods)
-        self.arrivals[Stage.PARKED.value, cluster_events.FAILURE] += moved
-        bucket.stage, bucket.verdict, bucket.reasons = Stage.PARKED, verdict, reasons_of(verdict)
-        attempts = self._failures[klass] = self._failures.get(klass, 0) + 1
-        bucket.not_before = now + pause(self._wake_pause, attempts, self._random())
-        self._parking.park(klass, wakers(bucket.reasons))
-        heappush(self._paused, (now + self._parked_retry, klass.number, klass))
-        return bucket.reasons
+        No node takes this pod, so none takes its class: it waits until something changes that may help it. Returns the reasons.
 
-    def back_off(self, pod: Pod, klass: RequestClass, until: float) -> None:
+        With ``known`` false the verdict does not hold every node's rejection yet, and any change may help until ``explained``.
+        """
+        klass = pending.klass
+        chosen = self._class(klass)
+        self._enter(chosen, pending, first=True)
+        moved = 1 if chosen.stage is Stage.UNSCHEDULABLE else len(chosen.pods)
+        self.arrivals[Stage.UNSCHEDULABLE.value, cluster_events.FAILURE] += moved
+        self._withdraw(chosen)
+        chosen.stage = Stage.UNSCHEDULABLE
+        chosen.rested = chosen.not_before = now
+        if Reason.BIND_QUEUE not in reasons_of(verdict):  # that passes in milliseconds and is no failure of the class
+            self._order.in_vain = self._retried is klass
+            dice = self._random()
+            chosen.failures = self._failures[klass] = self._failures.get(klass, 0) + 1
+            chosen.rested = now + pause(self._settings.wake_pause, chosen.failures, dice)
+            chosen.not_before = now + pause(self._settings.backoff, chosen.failures, dice)
+        self._timers.set(chosen, (now + self._settings.parked_retry_seconds, klass.number))
+        self._set_verdict(chosen, verdict, known=known)
+        return chosen.reasons
+
+    def explained(self, klass: RequestClass, verdict: Unschedulable) -> frozenset[Reason]:
+        """Now every node's rejection is known; from now on only what may lift one of them wakes the class."""
+        chosen = self._classes.get(klass)
+        if chosen is None or chosen.stage is Stage.ACTIVE:
+            return frozenset()
+        self._set_verdict(chosen, verdict, known=True)
+        return chosen.reasons
+
+    def back_off(self, pending: PendingPod, until: float) -> None:
         """Try this pod again at ``until`` at the earliest; its class is not concerned."""
-        self.remove(pod.key.uid)
-        self._class_of[pod.key.uid] = klass
-        self._backing_off[pod.key.uid] = pod
-        self.arrivals[Stage.WOKEN.value, cluster_events.FAILURE] += 1
-        heappush(self._due, (until, pod.key.uid))
+        self.remove(pending)
+        pending.queued_in, pending.backoff_until = pending.klass, until
+        self._queued += 1
+        self.arrivals[Stage.BACKOFF.value, cluster_events.FAILURE] += 1
+        self._alone.set(pending, (until, self._queued))
 
     def placed(self, klass: RequestClass) -> None:
-        """A pod of this class found a node: the next pause starts small again."""
+        """A pod of this class found a node: its next pause starts small again."""
         self._failures.pop(klass, None)
+        chosen = self._classes.get(klass)
+        if chosen is None:
+            return
+        chosen.failures = 0
+        if chosen.stage is Stage.ACTIVE:
+            self._order.withdraw(chosen)
+            self._offer(chosen)
 
-    def wake(self, cause: ClusterEvent, now: float, room: int | None = None) -> None:
+    def wake(
+        self, event: ClusterEvent, now: float, free: ResourceList | None = None, helps: Help | None = None
+    ) -> None:
         """
-        Something changed. ``room`` is the milli-CPU now free on the one node concerned: classes that ask for more stay parked.
+        Something changed. ``free`` is what is left of each resource on the node concerned: classes that need more stay where they are,
+        as do those that ``helps`` denies.
         """
-        for klass in self._parking.wake(cause, room):
-            self._wake(klass, now, cluster_events.EVENTS[cause])
+        found = self._unschedulable.helped_by(event, free)
+        if helps is not None and len(found) <= TESTED:
+            found = [klass for klass in found if helps(klass)]
+        for klass in found:
+            self._wake(self._classes[klass], now, cluster_events.EVENTS[event])
 
-    def pods_of(self, klass: RequestClass) -> tuple[Pod, ...]:
-        """The queued pods of a class that do not back off."""
-        bucket = self._buckets.get(klass)
-        return tuple(bucket.pods.values()) if bucket else ()
+    def pods_of(self, klass: RequestClass) -> tuple[PendingPod, ...]:
+        """The queued pods of a class that do not back off alone, first queued first."""
+        chosen = self._classes.get(klass)
+        return tuple(chosen.pods.values()) if chosen else ()
 
-    def verdict(self, uid: str) -> Unschedulable | None:
-        """Why a pod waits, as last decided."""
-        klass = self._class_of.get(uid)
-        bucket = None if klass is None else self._buckets.get(klass)
-        return None if bucket is None else bucket.verdict
+    def verdict(self, pending: PendingPod | None) -> Unschedulable | None:
+        """Why a pod waits, as last decided; ``None`` when it does not wait or was not tried yet."""
+        klass = None if pending is None else pending.queued_in
+        chosen = None if klass is None else self._classes.get(klass)
+        return None if chosen is None else chosen.verdict
 
     def next_due(self, now: float) -> float | None:
-        """When time alone makes somebody ready: a monotonic time, ``now`` when somebody is ready, ``None`` when never."""
+        """When time alone makes a pod ready: a monotonic time, ``now`` when one is ready, ``None`` when never."""
         self._advance(now)
-        if self._ready:
+        if self._order.any_active or self._order.any_rested:
             return now
-        times = [heap[0][0] for heap in (self._due, self._paused) if heap]
-        return min(times, default=None)
+        firsts = [found[0][0] for found in (self._timers.first(), self._alone.first()) if found is not None]
+        return min(firsts, default=None)
 
     def numbers(self) -> QueueNumbers:
-        """How many pods are active, backing off (alone or with their class), and parked."""
+        """How many pods are active, backing off (alone or with their class), and unschedulable."""
         count = dict.fromkeys(Stage, 0)
-        for bucket in self._buckets.values():
-            count[bucket.stage] += len(bucket.pods)
-        return QueueNumbers(count[Stage.ACTIVE], count[Stage.WOKEN] + len(self._backing_off), count[Stage.PARKED])
+        for each in self._classes.values():
+            count[each.stage] += len(each.pods)
+        backing_off = count[Stage.BACKOFF] + len(self._alone)
+        return QueueNumbers(count[Stage.ACTIVE], backing_off, count[Stage.UNSCHEDULABLE])
 
     def refused(self) -> Counter[tuple[Reason, str]]:
-        """Parked pods by reason and scheduler name; a pod counts for every reason that some node gave."""
+        """Unschedulable pods by reason and scheduler name; a pod counts for every reason that some node gave."""
         found: Counter[tuple[Reason, str]] = Counter()
-        for bucket in self._buckets.values():
-            if bucket.stage is Stage.PARKED:
-                for reason in bucket.reasons:
-                    found[reason, bucket.klass.profile.scheduler_name] += len(bucket.pods)
+        for each in self._classes.values():
+            if each.stage is Stage.UNSCHEDULABLE:
+                for reason in each.reasons:
+                    found[reason, each.klass.profile.scheduler_name] += len(each.pods)
         return found
 
-    def _wake(self, klass: RequestClass, now: float, event: str) -> None:
-        bucket = self._buckets.get(klass)
-        if bucket is None or bucket.stage is not Stage.PARKED:
-            return
-        if now >= bucket.not_before:
-            self._activate(bucket, event)
-        else:
-            bucket.stage = Stage.WOKEN
-            self.arrivals[Stage.WOKEN.value, event] += len(bucket.pods)
-            heappush(self._paused, (bucket.not_before, klass.number, klass))
+    def _class(self, klass: RequestClass) -> ClassQueue:
+        found = self._classes.get(klass)
+        if found is None:
+            found = self._classes[klass] = ClassQueue(klass, failures=self._failures.get(klass, 0))
+        return found
 
-    def _activate(self, bucket: ClassQueue, event: str) -> None:
-        bucket.stage = Stage.ACTIVE
-        self.arrivals[Stage.ACTIVE.value, event] += len(bucket.pods)
-        self._offer(bucket)
+    def _enter(self, chosen: ClassQueue, pending: PendingPod, *, first: bool = False) -> None:
+        if pending.uid not in chosen.pods:
+            self._queued += 1
+            pending.order = self._queued
+            chosen.pods[pending.uid] = pending
+        pending.queued_in = chosen.klass
+        if first:
+            chosen.pods.move_to_end(pending.uid, last=False)
+
+    def _set_verdict(self, chosen: ClassQueue, verdict: Unschedulable, *, known: bool) -> None:
+        chosen.verdict, chosen.reasons = verdict, reasons_of(verdict)
+        if chosen.stage is Stage.UNSCHEDULABLE:
+            self._unschedulable.park(chosen.klass, wakers_of(chosen.reasons) if known else ANY_EVENT)
+
+    def _wake(self, chosen: ClassQueue, now: float, event: str) -> None:
+        self._unschedulable.forget(chosen.klass)
+        if now >= chosen.not_before:
+            self._activate(chosen, event)
+            return
+        chosen.stage = Stage.BACKOFF
+        self.arrivals[Stage.BACKOFF.value, event] += len(chosen.pods)
+        self._order.offer(chosen)
+        self._timers.set(chosen, (min(chosen.rested, chosen.not_before), chosen.klass.number))
+
+    def _activate(self, chosen: ClassQueue, event: str) -> None:
+        self._withdraw(chosen)
+        chosen.stage = Stage.ACTIVE
+        self.arrivals[Stage.ACTIVE.value, event] += len(chosen.pods)
+        self._offer(chosen)
 
     def _advance(self, now: float) -> None:
         """Let time pass: pauses that are over end."""
-        while self._paused and self._paused[0][0] <= now:
-            _, _, klass = heappop(self._paused)
-            bucket = self._buckets.get(klass)
-            if bucket is None or bucket.stage is Stage.ACTIVE or bucket.not_before > now:
+        while (chosen := self._timers.pop_until((now, inf))) is not None:
+            if chosen.stage is Stage.BACKOFF and chosen.not_before > now:
+                self._order.rest_over(chosen)
+                self._timers.set(chosen, (chosen.not_before, chosen.klass.number))
                 continue
-            self._parking.forget(klass)
-            self._activate(
-                bucket, cluster_events.TIMEOUT if bucket.stage is Stage.PARKED else cluster_events.BACKOFF_COMPLETE
-            )
-        while self._due and self._due[0][0] <= now:
-            _, uid = heappop(self._due)
-            pod = self._backing_off.pop(uid, None)
-            if pod is not None:
-                self.add(pod, self._class_of[uid])
+            was_woken = chosen.stage is Stage.BACKOFF
+            self._activate(chosen, cluster_events.BACKOFF_COMPLETE if was_woken else cluster_events.TIMEOUT)
+        while (pending := self._alone.pop_until((now, inf))) is not None:
+            pending.backoff_until = None
+            self.add(pending)
 
-    def _offer(self, bucket: ClassQueue) -> None:
-        head = bucket.head()
-        if head is not None and (bucket.offered is None or head < bucket.offered):
-            bucket.offered = head
-            heappush(self._ready, (head, bucket.klass.number, bucket.klass))
+    def _offer(self, chosen: ClassQueue) -> None:
+        """Let the class stand where its first pod puts it; an empty one is forgotten."""
+        if chosen.pods:
+            self._order.offer(chosen)
+        else:
+            self._withdraw(chosen)
+            self._classes.pop(chosen.klass, None)
 
-    def _drop_if_empty(self, bucket: ClassQueue) -> None:
-        if not bucket.pods:
-            self._parking.forget(bucket.klass)
-            del self._buckets[bucket.klass]
-
-
-def pause(backoff: BackoffSettings, attempts: int, dice: float) -> float:
-    """Seconds to wait after so many attempts in a row: doubling, capped, and spread by ``dice`` in [0, 1)."""
-    return backoff.pause(attempts, dice)
+    def _withdraw(self, chosen: ClassQueue) -> None:
+        self._order.withdraw(chosen)
+        self._timers.discard(chosen)
+        self._unschedulable.forget(chosen.klass)

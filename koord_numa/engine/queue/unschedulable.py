@@ -1,63 +1,107 @@
 """
-An index of parked request classes by what may wake them. Waking costs what wakes, not what is parked.
+The request classes that fit nowhere, indexed by what may help them (kube-scheduler's unschedulable pods with their queueing hints).
 
-Classes that wait for freed capacity are kept in order of the CPU they ask for: an event on a node wakes only those small enough for
-what is free there now.
+Theory: an event names its kind and mostly a node. A class can profit from a change of one node only if the node has room for it by
+whole-node amounts, whatever else refused it there; so the amounts of all classes are rows of one array, and one comparison tells for
+thousands of classes which of them a node could take at all. A class that other nodes' changes may help too (affinity, spread, volumes) is
+exempt for the kinds of event that do so.
 """
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
-from koord_numa.engine.cluster_events import ClusterEvent
+import numpy as np
+from numpy.typing import NDArray
+
+from koord_numa.core.resources import PODS, ResourceList
+from koord_numa.engine.cluster_events import ClusterEvent, Wakers
 from koord_numa.engine.queue.request_class import RequestClass
+
+FIRST_ROWS: Final = 64
+_BIT: Final = {event: 1 << number for number, event in enumerate(ClusterEvent)}
+
+
+def _bits(events: frozenset[ClusterEvent]) -> int:
+    return sum(_BIT[event] for event in events)
 
 
 @dataclass(slots=True)
-class UnschedulablePods:
-    """Parked classes. A class is parked once; ``wake`` and ``forget`` take it out of every index."""
+class UnschedulableClasses:
+    """
+    Parked classes. Arrays have a row a class, reused when it leaves: ``_needs[resource, row]`` in our units, ``_here[row]`` and
+    ``_anywhere[row]`` the events that may help the class on the node concerned, or wherever it happens, as bits.
+    """
 
-    _causes: dict[RequestClass, frozenset[ClusterEvent]] = field(default_factory=dict)
-    _waiting: dict[ClusterEvent, dict[RequestClass, None]] = field(
-        default_factory=lambda: {cause: {} for cause in ClusterEvent}
-    )
-    _for_room: list[tuple[int, int, RequestClass]] = field(default_factory=list)  # ascending by (CPU, class number)
+    _rows: dict[RequestClass, int] = field(default_factory=dict)
+    _classes: list[RequestClass | None] = field(default_factory=list)
+    _vacant: list[int] = field(default_factory=list)
+    _lines: dict[str, int] = field(default_factory=lambda: {PODS: 0})
+    _needs: NDArray[np.int64] = field(default_factory=lambda: np.zeros((1, FIRST_ROWS), dtype=np.int64))
+    _here: NDArray[np.int64] = field(default_factory=lambda: np.zeros(FIRST_ROWS, dtype=np.int64))
+    _anywhere: NDArray[np.int64] = field(default_factory=lambda: np.zeros(FIRST_ROWS, dtype=np.int64))
 
     def __len__(self) -> int:
-        return len(self._causes)
+        return len(self._rows)
 
-    def park(self, klass: RequestClass, causes: Iterable[ClusterEvent]) -> None:
-        """Let a class wait for any of these changes."""
-        self.forget(klass)
-        self._causes[klass] = frozenset(causes)
-        for cause in self._causes[klass]:
-            if cause is ClusterEvent.CAPACITY_FREED:
-                insort(self._for_room, (klass.cpu, klass.number, klass), key=lambda entry: entry[:2])
-            else:
-                self._waiting[cause][klass] = None
+    def __iter__(self) -> Iterator[RequestClass]:
+        return iter(self._rows)
+
+    @property
+    def rows(self) -> int:
+        """How many rows the arrays have."""
+        return len(self._here)
+
+    def park(self, klass: RequestClass, wakers: Wakers) -> None:
+        """Let a class wait for any of these events."""
+        row = self._rows.get(klass)
+        if row is None:
+            row = self._rows[klass] = self._take_row(klass)
+            self._write_needs(row, klass.amounts)
+        self._here[row], self._anywhere[row] = _bits(wakers.here), _bits(wakers.anywhere)
 
     def forget(self, klass: RequestClass) -> None:
         """The class waits no longer; one that is not parked is no error."""
-        for cause in self._causes.pop(klass, ()):
-            if cause is ClusterEvent.CAPACITY_FREED:
-                place = bisect_left(self._for_room, (klass.cpu, klass.number), key=lambda entry: entry[:2])
-                del self._for_room[place]
-            else:
-                del self._waiting[cause][klass]
+        row = self._rows.pop(klass, None)
+        if row is None:
+            return
+        self._classes[row] = None
+        self._here[row] = self._anywhere[row] = 0
+        self._needs[:, row] = 0
+        self._vacant.append(row)
 
-    def wake(self, cause: ClusterEvent, room: int | None = None) -> tuple[RequestClass, ...]:
+    def helped_by(self, event: ClusterEvent, free: ResourceList | None) -> list[RequestClass]:
         """
-        Take out and return the classes that wait for this change, oldest class first.
+        The classes that wait for this event, oldest class first. ``free`` is what the node concerned has left of each resource;
+        classes that need more of any are left out, unless it does not matter to them where it happened.
+        """
+        used = len(self._classes)
+        here = (self._here[:used] & _BIT[event]) != 0
+        if free is not None and here.any():
+            limits = np.array([[max(0, free.get(name, 0))] for name in self._lines], dtype=np.int64)
+            here &= (self._needs[:, :used] <= limits).all(axis=0)
+        chosen = np.flatnonzero(here | ((self._anywhere[:used] & _BIT[event]) != 0))
+        found = [self._classes[row] for row in chosen.tolist()]
+        return sorted((klass for klass in found if klass is not None), key=lambda klass: klass.number)
 
-        ``room`` (milli-CPU free on the node where capacity came free) leaves the larger ones parked.
-        """
-        if cause is ClusterEvent.CAPACITY_FREED:
-            end = (
-                len(self._for_room) if room is None else bisect_right(self._for_room, room, key=lambda entry: entry[0])
-            )
-            woken = sorted((klass for _, _, klass in self._for_room[:end]), key=lambda klass: klass.number)
-        else:
-            woken = sorted(self._waiting[cause], key=lambda klass: klass.number)
-        for klass in woken:
-            self.forget(klass)
-        return tuple(woken)
+    def _take_row(self, klass: RequestClass) -> int:
+        if self._vacant:
+            row = self._vacant.pop()
+            self._classes[row] = klass
+            return row
+        self._classes.append(klass)
+        row = len(self._classes) - 1
+        if row >= len(self._here):
+            self._here, self._anywhere = (np.append(old, np.zeros_like(old)) for old in (self._here, self._anywhere))
+            self._needs = np.hstack([self._needs, np.zeros_like(self._needs)])
+        return row
+
+    def _write_needs(self, row: int, amounts: ResourceList) -> None:
+        for name in amounts:
+            if name not in self._lines:
+                self._lines[name] = len(self._lines)
+                self._needs = np.vstack([self._needs, np.zeros((1, self._needs.shape[1]), dtype=np.int64)])
+        self._needs[:, row] = 0
+        for name, amount in amounts.items():
+            self._needs[self._lines[name], row] = amount
+        self._needs[0, row] = 1

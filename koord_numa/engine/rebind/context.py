@@ -9,7 +9,7 @@ from time import time
 from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind_request import RebindAnswer, RebindRequest
 from koord_numa.engine.cache.cache import Cache
-from koord_numa.engine.queue.scheduling_queue import pause
+from koord_numa.engine.queue.backoff import pause
 from koord_numa.engine.rebind.snapshot import layout_of_node
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.ports import (

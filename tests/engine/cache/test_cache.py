@@ -16,20 +16,20 @@ from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cluster_events import ClusterEvent
 from tests.engine.clusters import placed_anyhow, random_node, random_pod, random_topology
-from tests.engine.world import bound, make_node, make_pod, make_topology
+from tests.engine.world import bound, list_into, make_node, make_pod, make_topology
 
 
 class Heard:
     """Remembers what a state reported."""
 
     def __init__(self) -> None:
-        self.changes: list[tuple[ClusterEvent, str]] = []
+        self.changes: list[tuple[ClusterEvent | None, str]] = []
 
-    def __call__(self, cause: ClusterEvent, record: NodeInfo) -> None:
-        self.changes.append((cause, record.name))
+    def __call__(self, event: ClusterEvent | None, info: NodeInfo, pod: Pod | None) -> None:
+        self.changes.append((event, info.name))
 
 
-def new_state() -> tuple[Cache, list[tuple[ClusterEvent, str]]]:
+def new_state() -> tuple[Cache, list[tuple[ClusterEvent | None, str]]]:
     heard = Heard()
     return Cache(heard), heard.changes
 
@@ -71,15 +71,15 @@ def play(seed: int, events: int) -> tuple[Cache, Cache]:
         elif dice.random() < 0.1:
             dice.choice(
                 (
-                    lambda: state.replace_nodes(nodes.values()),
-                    lambda: state.replace_topologies(topologies.values()),
-                    lambda: state.replace_pods(pods.values()),
+                    lambda: list_into(state, nodes=nodes.values()),
+                    lambda: list_into(state, topologies=topologies.values()),
+                    lambda: list_into(state, pods=pods.values()),
                 )
             )()
     built, _ = new_state()
-    built.replace_pods(pods.values())
-    built.replace_topologies(topologies.values())
-    built.replace_nodes(nodes.values())
+    list_into(built, pods=pods.values())
+    list_into(built, topologies=topologies.values())
+    list_into(built, nodes=nodes.values())
     return state, built
 
 
@@ -99,12 +99,12 @@ def test_any_events_end_where_the_final_objects_begin(seed: int, events: int) ->
 
 def test_a_missed_deletion_is_made_good_by_the_next_list() -> None:
     state, _ = new_state()
-    state.replace_nodes([make_node("stays"), make_node("goes")])
-    state.replace_pods([make_pod("stays", node="stays"), make_pod("goes", node="stays")])
-    state.replace_topologies([make_topology("stays"), make_topology("goes")])
-    state.replace_nodes([make_node("stays")])
-    state.replace_pods([make_pod("stays", node="stays")])
-    state.replace_topologies([make_topology("stays")])
+    list_into(state, nodes=[make_node("stays"), make_node("goes")])
+    list_into(state, pods=[make_pod("stays", node="stays"), make_pod("goes", node="stays")])
+    list_into(state, topologies=[make_topology("stays"), make_topology("goes")])
+    list_into(state, nodes=[make_node("stays")])
+    list_into(state, pods=[make_pod("stays", node="stays")])
+    list_into(state, topologies=[make_topology("stays")])
     expected, _ = new_state()
     expected.observe_node(None, make_node("stays"))
     expected.observe_topology(None, make_topology("stays"))
@@ -119,7 +119,7 @@ def test_a_list_that_is_older_than_a_bind_does_not_take_the_pod_away() -> None:
     state, _ = new_state()
     state.observe_node(None, make_node("node"))
     state.hold(make_pod("pod"), PLACEMENT)
-    state.replace_pods([])
+    list_into(state, pods=[])
     assert state.nodes["node"].ledger.cpus == CpuSet.parse("0-1")
 
 

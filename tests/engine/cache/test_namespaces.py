@@ -41,8 +41,8 @@ def two_zones() -> World:
 )
 async def test_affinity_follows_pods_of_selected_namespaces(labels: dict[str, str], node: str) -> None:
     world = two_zones()
-    world.engine.namespaces.replace([Namespace("friends", labels)])
-    world.engine.observe_bound(None, bound(pod("friend", "friends"), "b"))
+    world.engine.handlers.namespaces.replace([Namespace("friends", labels)])
+    world.engine.handlers.bound_pods.observe(None, bound(pod("friend", "friends"), "b"))
     world.waits(pod("here", "default", affinity=(TERM,)))
     await world.settle()
     assert world.nodes_of() == {"here": node}
@@ -50,23 +50,23 @@ async def test_affinity_follows_pods_of_selected_namespaces(labels: dict[str, st
 
 async def test_affinity_waits_until_the_namespace_is_labelled() -> None:
     world = two_zones()
-    world.engine.namespaces.replace([Namespace("friends")])
-    world.engine.observe_bound(None, bound(pod("friend", "friends"), "b"))
+    world.engine.handlers.namespaces.replace([Namespace("friends")])
+    world.engine.handlers.bound_pods.observe(None, bound(pod("friend", "friends"), "b"))
     world.waits(pod("here", "default", affinity=(TERM,)))
     await world.settle()
-    verdict = world.engine.queue.verdict("uid-here")
+    verdict = world.engine.queue.verdict(world.engine.handle.pending.get("uid-here"))
     assert verdict is not None
     assert {refusal.reason for refusal in verdict.rejections.values()} == {Reason.POD_AFFINITY}
     world.clock.now += 60
-    world.engine.namespaces.observe("MODIFIED", Namespace("friends", {"team": "a"}))
+    world.engine.handlers.namespaces.observe("MODIFIED", Namespace("friends", {"team": "a"}))
     await world.settle()
     assert world.nodes_of() == {"here": "b"}
 
 
 async def test_anti_affinity_of_placed_pods_holds_for_the_namespaces_they_select() -> None:
     world = two_zones()
-    world.engine.namespaces.replace([Namespace("rivals", {"team": "a"}), Namespace("others")])
-    world.engine.observe_bound(None, bound(pod("lonely", "default", anti_affinity=(TERM,)), "a"))
+    world.engine.handlers.namespaces.replace([Namespace("rivals", {"team": "a"}), Namespace("others")])
+    world.engine.handlers.bound_pods.observe(None, bound(pod("lonely", "default", anti_affinity=(TERM,)), "a"))
     world.waits(pod("rival", "rivals"), pod("other", "others"))
     await world.settle()
     assert world.nodes_of() == {"rival": "b", "other": "a"}
@@ -74,12 +74,12 @@ async def test_anti_affinity_of_placed_pods_holds_for_the_namespaces_they_select
 
 async def test_a_waiting_pod_is_judged_anew_when_its_namespace_is_labelled_or_no_longer() -> None:
     world = make_world(make_node("a", labels={"zone": "a"}))
-    world.engine.namespaces.replace([Namespace("rivals", {"team": "a"})])
-    world.engine.observe_bound(None, bound(pod("lonely", "default", anti_affinity=(TERM,)), "a"))
+    world.engine.handlers.namespaces.replace([Namespace("rivals", {"team": "a"})])
+    world.engine.handlers.bound_pods.observe(None, bound(pod("lonely", "default", anti_affinity=(TERM,)), "a"))
     world.waits(pod("rival", "rivals"))
     await world.settle()
     assert world.nodes_of() == {"rival": ""}
-    world.engine.namespaces.observe("MODIFIED", Namespace("rivals", {"team": "b"}))
+    world.engine.handlers.namespaces.observe("MODIFIED", Namespace("rivals", {"team": "b"}))
     await world.settle()
     assert world.nodes_of() == {"rival": "a"}
 

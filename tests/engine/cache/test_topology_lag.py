@@ -12,7 +12,7 @@ from koord_numa.core.vocabulary import CpuOwner
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.topology_lag import RECENT
 from koord_numa.wire.fingerprint import fingerprint
-from tests.engine.world import GIB, make_node, make_pod
+from tests.engine.world import GIB, list_into, make_node, make_pod
 
 HALF = {"cpu": 4000, "memory": 16 * GIB}
 NAMES = ("a", "b", "c")
@@ -33,7 +33,7 @@ def shows(*names: str, version: str = "2", method: str = "all") -> NodeResourceT
 
 def state_with(*started: str) -> Cache:
     """Three pods that the first topology did not show, created one second after the other; some have started."""
-    state = Cache(lambda cause, record: None)
+    state = Cache(lambda event, info, pod: None)
     state.observe_node(None, make_node("n"))
     state.observe_topology(None, shows(version="1"))
     for created, name in enumerate(NAMES):
@@ -81,11 +81,11 @@ def test_a_topology_that_always_speaks_of_others_is_believed_the_second_time() -
 
 def at_restart(starts: dict[str, float], published: NodeResourceTopology | None, clock: list[float]) -> Cache:
     """What a process that has just started learns from lists: the pods run since these times."""
-    state = Cache(lambda cause, record: None, clock=lambda: clock[0])
-    state.replace_nodes([make_node("n")])
+    state = Cache(lambda event, info, pod: None, clock=lambda: clock[0])
+    list_into(state, nodes=[make_node("n")])
     if published is not None:
-        state.replace_topologies([published])
-    state.replace_pods([replace(on_node(name, 0.0), started_at=start) for name, start in starts.items()])
+        list_into(state, topologies=[published])
+    list_into(state, pods=[replace(on_node(name, 0.0), started_at=start) for name, start in starts.items()])
     return state
 
 
@@ -110,17 +110,17 @@ def test_after_a_restart_what_is_published_may_be_older_than_pods(
 ) -> None:
     state = at_restart(RAN, None if late else shown, [0.0])
     if late:
-        state.replace_topologies([shown])
+        list_into(state, topologies=[shown])
     assert hidden(state) == expected
 
 
 @pytest.mark.parametrize("node_first", [False, True])
 def test_lists_in_any_order_hide_the_same(*, node_first: bool) -> None:
-    state = Cache(lambda cause, record: None)
+    state = Cache(lambda event, info, pod: None)
     steps: list[Callable[[], None]] = [
-        lambda: state.replace_nodes([make_node("n")]),
-        lambda: state.replace_pods([replace(on_node(name, 0.0), started_at=at) for name, at in RAN.items()]),
-        lambda: state.replace_topologies([shows("a", "b")]),
+        lambda: list_into(state, nodes=[make_node("n")]),
+        lambda: list_into(state, pods=[replace(on_node(name, 0.0), started_at=at) for name, at in RAN.items()]),
+        lambda: list_into(state, topologies=[shows("a", "b")]),
     ]
     for step in steps if node_first else reversed(steps):
         step()

@@ -23,7 +23,7 @@ def test_numbers_alone_are_no_news_for_a_while() -> None:
     first, news = sentences.say(klass, short(1, 2), now=0)
     assert (first.splitlines()[0], news) == ("0/2 nodes are available: 2 Insufficient cpu.", True)
     assert sentences.say(klass, short(3, 4), now=1) == (first, False)
-    assert sentences.last(klass, short(5, 6)) == first
+    assert "5 CPUs free" in sentences.current(klass, short(5, 6))
     later, news = sentences.say(klass, short(3, 4), now=NEWS_SECONDS)
     assert (later != first, news) == (True, True)
     assert sentences.say(klass, short(3, 4), now=2 * NEWS_SECONDS) == (later, False)
@@ -40,4 +40,4 @@ def test_another_count_is_news_at_once() -> None:
 def test_a_cluster_without_nodes_is_said() -> None:
     klass = CLASSES.of(make_pod("pod"))
     assert klass is not None
-    assert Messages().last(klass, Unschedulable({})) == "0/0 nodes are available: no node is known."
+    assert Messages().current(klass, Unschedulable({})) == "0/0 nodes are available: no node is known."

@@ -42,12 +42,12 @@ def crowded(*pods: Pod, nodes: tuple[str, ...] = ("node",), settings: str = "", 
     """Nodes of two NUMA nodes with four CPUs each, and these pods on them."""
     world = make_world(*(make_node(name) for name in nodes), settings=settings)
     for name in nodes:
-        world.engine.observe_topology("ADDED", make_topology(name))
+        world.engine.handlers.topologies.observe("ADDED", make_topology(name))
     for pod in pods:
         world.server.pods[pod.key.uid] = pod
-        world.engine.observe_bound("ADDED", pod)
+        world.engine.handlers.bound_pods.observe("ADDED", pod)
     if budgets:
-        world.engine.replace_budgets([])
+        world.engine.handlers.budgets.replace([])
     return world
 
 
@@ -62,7 +62,7 @@ def leaves(world: World, *names: str) -> None:
     """These pods are gone for good."""
     for name in names:
         gone = world.server.pods.pop(f"uid-{name}")
-        world.engine.observe_bound("DELETED", gone)
+        world.engine.handlers.bound_pods.observe("DELETED", gone)
 
 
 def wrote(world: World) -> list[str]:
@@ -104,10 +104,12 @@ async def test_a_pod_gets_the_numa_node_whose_pods_matter_least() -> None:
 
 async def test_on_a_node_without_topology_amounts_decide() -> None:
     world = make_world(make_node("plain", cpu=4), make_node("full", cpu=4))
-    world.engine.replace_budgets([])
+    world.engine.handlers.budgets.replace([])
     for name, node, cpu, priority in (("a", "plain", 1, 1), ("b", "plain", 3, 2), ("c", "full", 4, 3)):
         pod = make_pod(name, cpu=1000 * cpu)
-        world.engine.observe_bound("ADDED", bound(replace(pod, request=replace(pod.request, priority=priority)), node))
+        world.engine.handlers.bound_pods.observe(
+            "ADDED", bound(replace(pod, request=replace(pod.request, priority=priority)), node)
+        )
     pod = make_pod("pod", cpu=3000)
     world.waits(replace(pod, request=replace(pod.request, priority=10)))
     await make_room(world)
@@ -119,7 +121,7 @@ async def test_who_waits_for_its_victims_evicts_nobody_else() -> None:
     world.waits(important("pod"))
     await make_room(world)
     before = wrote(world)
-    world.engine.observe_node("MODIFIED", make_node("other", labels={"changed": "yes"}))
+    world.engine.handlers.nodes.observe("MODIFIED", make_node("other", labels={"changed": "yes"}))
     world.clock.now += 60
     world.engine.preemption.look_again()
     await make_room(world)
@@ -193,19 +195,19 @@ async def test_nobody_is_evicted_before_budgets_are_known() -> None:
     world.waits(important("pod"))
     await make_room(world)
     assert wrote(world) == []
-    world.engine.replace_budgets([])
+    world.engine.handlers.budgets.replace([])
     await make_room(world)
     assert "evict c" in wrote(world)
 
 
 async def test_budgets_are_never_violated() -> None:
     world = crowded(*FULL)
-    world.engine.observe_budget("ADDED", DisruptionBudget("default", "all", LabelSelector(), allowed=1))
+    world.engine.handlers.budgets.observe("ADDED", DisruptionBudget("default", "all", LabelSelector(), allowed=1))
     world.waits(important("pod"))
     await make_room(world)
     assert wrote(world) == []
     assert "preemption: every choice of victims would violate a PodDisruptionBudget." in said(world, "pod")
-    world.engine.observe_budget("DELETED", DisruptionBudget("default", "all", LabelSelector()))
+    world.engine.handlers.budgets.observe("DELETED", DisruptionBudget("default", "all", LabelSelector()))
     world.clock.now += 1
     world.engine.preemption.look_again()
     await make_room(world)
@@ -230,7 +232,7 @@ async def test_a_node_that_changes_before_the_eviction_is_looked_at_again() -> N
 
     def meanwhile() -> None:
         leaves(world, "d")
-        world.engine.observe_bound("ADDED", newcomer)
+        world.engine.handlers.bound_pods.observe("ADDED", newcomer)
 
     world.server.fail = once("nominate pod", meanwhile)
     world.waits(important("pod"))
@@ -256,7 +258,7 @@ async def test_for_a_pod_that_is_gone_nobody_is_evicted() -> None:
     pod = important("pod")
     world.waits(pod)
     await world.settle()
-    world.server.fail = once("nominate pod", lambda: world.engine.observe_waiting("DELETED", pod))
+    world.server.fail = once("nominate pod", lambda: world.engine.handlers.pending_pods.observe("DELETED", pod))
     await world.engine.preemption.work()
     assert wrote(world) == ["read pod", "nominate pod node"]
     assert not world.engine.cache.nodes["node"].nominees
@@ -295,7 +297,7 @@ def raising(at: str, *errors: ClusterError) -> Callable[[str], None]:
 async def test_who_is_protected_is_asked_for_first_and_a_refusal_spares_the_others() -> None:
     world = crowded(*FULL)
     selector = LabelSelector()
-    world.engine.observe_budget("ADDED", DisruptionBudget("default", "all", selector, allowed=2))
+    world.engine.handlers.budgets.observe("ADDED", DisruptionBudget("default", "all", selector, allowed=2))
     world.server.fail = raising("evict c", Unavailable("a budget forbids it now"))
     world.waits(important("pod"))
     await world.settle()
@@ -347,8 +349,10 @@ async def test_a_node_that_is_locked_while_the_plan_is_made_is_left_alone() -> N
 async def test_a_node_that_cools_down_is_left_alone() -> None:
     world = crowded(*FULL[:3])
     twin = important("twin")
-    world.engine.observe_bound("ADDED", bound(twin, "node"))
-    world.engine.observe_bound("MODIFIED", bound(twin, "node", phase="Failed", reason="TopologyAffinityError"))
+    world.engine.handlers.bound_pods.observe("ADDED", bound(twin, "node"))
+    world.engine.handlers.bound_pods.observe(
+        "MODIFIED", bound(twin, "node", phase="Failed", reason="TopologyAffinityError")
+    )
     world.waits(important("pod"))
     await make_room(world)
     assert wrote(world) == []
@@ -357,7 +361,7 @@ async def test_a_node_that_cools_down_is_left_alone() -> None:
 async def test_a_topology_that_speaks_of_other_pods_is_not_trusted() -> None:
     world = crowded(*FULL)
     published = replace(make_topology("node"), fingerprint="pfp0v0010123456789abcdef", fingerprint_method="all")
-    world.engine.observe_topology("MODIFIED", published)
+    world.engine.handlers.topologies.observe("MODIFIED", published)
     world.waits(important("pod"))
     await make_room(world)
     assert wrote(world) == []
@@ -413,7 +417,7 @@ async def test_room_is_given_back_when_its_pod_goes() -> None:
         {"uid-pod"},
         {"uid-pod"},
     )
-    world.engine.observe_waiting("DELETED", pod)
+    world.engine.handlers.pending_pods.observe("DELETED", pod)
     assert record.nominees == {}
     assert record.booked is record.ledger
     assert world.ledgers() == before
@@ -460,7 +464,7 @@ async def test_where_looking_was_in_vain_nobody_looks_again_until_something_chan
     world.waits(important("pod"))
     await make_room(world)
     world.clock.now += 60
-    world.engine.observe_waiting("ADDED", important("other", created=1.0))
+    world.engine.handlers.pending_pods.observe("ADDED", important("other", created=1.0))
     await make_room(world)
     assert looked == ["node"]
     leaves(world, "a")

@@ -44,11 +44,11 @@ def running(name: str, numa: int, priority: int) -> Pod:
 def kubelet_node(published: NodeResourceTopology) -> World:
     """One full node: ``low`` is on NUMA node 0 and counts less than ``mid`` on the other."""
     world = make_world(make_node("node"))
-    world.engine.observe_topology("ADDED", published)
+    world.engine.handlers.topologies.observe("ADDED", published)
     for pod in (running("low", 0, 1), running("mid", 1, 2)):
         world.server.pods[pod.key.uid] = pod
-        world.engine.observe_bound("ADDED", pod)
-    world.engine.replace_budgets([])
+        world.engine.handlers.bound_pods.observe("ADDED", pod)
+    world.engine.handlers.budgets.replace([])
     return world
 
 
@@ -62,7 +62,7 @@ async def make_room(world: World) -> list[str]:
 
 def leaves(world: World, name: str) -> None:
     """The pod is gone for good."""
-    world.engine.observe_bound("DELETED", world.server.pods.pop(f"uid-{name}"))
+    world.engine.handlers.bound_pods.observe("DELETED", world.server.pods.pop(f"uid-{name}"))
 
 
 EVICTED = ["read pod", "nominate pod node", "evict low"]
@@ -76,7 +76,7 @@ async def test_the_pod_waits_until_the_topology_shows_what_has_become_free() -> 
     world.clock.now += 60
     world.engine.preemption.look_again()
     assert await make_room(world) == EVICTED
-    world.engine.observe_topology("MODIFIED", topology(0, 4, version="2"))
+    world.engine.handlers.topologies.observe("MODIFIED", topology(0, 4, version="2"))
     assert await make_room(world) == [*EVICTED, "bind pod node"]
 
 
@@ -92,7 +92,7 @@ async def test_a_topology_that_is_never_published_again_is_not_waited_for_for_ev
     assert "uid-pod" not in world.engine.cache.nodes["node"].nominees
     world.clock.now += 400
     assert await make_room(world) == [*EVICTED, "nominate pod "]  # what is published is no ground for evicting others
-    world.engine.observe_topology("MODIFIED", topology(0, 4, version="2"))
+    world.engine.handlers.topologies.observe("MODIFIED", topology(0, 4, version="2"))
     world.clock.now += 10
     assert (await make_room(world))[-1] == "bind pod node"
 
@@ -102,7 +102,7 @@ async def test_a_topology_that_still_shows_too_little_ends_the_wait() -> None:
     world.waits(ranked("pod", 10))
     await make_room(world)
     leaves(world, "low")
-    world.engine.observe_topology("MODIFIED", topology(3, 4, version="2"))
+    world.engine.handlers.topologies.observe("MODIFIED", topology(3, 4, version="2"))
     world.clock.now += 10
     calls = await make_room(world)
     assert calls[len(EVICTED)] == "nominate pod "
@@ -126,8 +126,8 @@ async def test_nobody_is_evicted_by_a_topology_of_other_pods(pods: tuple[str, ..
 async def test_a_pod_that_the_topology_does_not_show_yet_may_be_missing_from_it() -> None:
     world = kubelet_node(topology(4, 0, pods=("low",)))
     fresh = replace(running("mid", 1, 2), started=False)
-    world.engine.observe_bound("DELETED", fresh)
-    world.engine.observe_bound("ADDED", fresh)
+    world.engine.handlers.bound_pods.observe("DELETED", fresh)
+    world.engine.handlers.bound_pods.observe("ADDED", fresh)
     world.waits(ranked("pod", 10))
     assert await make_room(world) == EVICTED
 
@@ -136,7 +136,7 @@ async def test_when_nobody_knows_where_pods_are_nobody_is_evicted() -> None:
     world = kubelet_node(topology(4, 4))
     for name, priority in (("low", 1), ("mid", 2)):
         lost = replace(running(name, 0, priority), assignment=None)
-        world.engine.observe_bound("DELETED", lost)
-        world.engine.observe_bound("ADDED", lost)
+        world.engine.handlers.bound_pods.observe("DELETED", lost)
+        world.engine.handlers.bound_pods.observe("ADDED", lost)
     world.waits(ranked("pod", 10))
     assert await make_room(world) == []

@@ -34,7 +34,7 @@ class History:
         for uid, assumption in list(world.engine.cache.assumed.items()):
             pod = replace(world.server.pods[uid], assignment=assumption.placement.assignment, started=True)
             world.server.pods[uid] = pod
-            world.engine.observe_bound("MODIFIED", pod)
+            world.engine.handlers.bound_pods.observe("MODIFIED", pod)
         self.check_cpus()
 
     def check_evictions(self) -> None:
@@ -59,7 +59,7 @@ class History:
     async def one_leaves(self) -> None:
         """The victim that was evicted first is gone."""
         uid = f"uid-{self.leaving.pop(0)}"
-        self.world.engine.observe_bound("DELETED", self.world.server.pods.pop(uid))
+        self.world.engine.handlers.bound_pods.observe("DELETED", self.world.server.pods.pop(uid))
         self.world.clock.now += 3
         self.world.engine.preemption.look_again()
         await self.settle()
@@ -80,8 +80,8 @@ async def lived(events: list[tuple[int, int, bool]]) -> History:
     """The history to its end: until nobody is leaving and nothing more happens."""
     world = make_world(*(make_node(name) for name in NODES))
     for name in NODES:
-        world.engine.observe_topology("ADDED", make_topology(name))
-    world.engine.replace_budgets([])
+        world.engine.handlers.topologies.observe("ADDED", make_topology(name))
+    world.engine.handlers.budgets.replace([])
     history = History(world)
     for number, (cpu, priority, leaves) in enumerate(events):
         world.waits(wanted(number, cpu, priority))

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from koord_numa.core.verdicts import Reason
 from koord_numa.engine.cluster_events import EVENTS, ClusterEvent
-from koord_numa.engine.queue.scheduling_queue import SchedulingQueue, Stage
-from tests.engine.queue.test_scheduling_queue import add, class_of, drain, new_queue, park, pod
+from koord_numa.engine.queue.class_queue import Stage
+from koord_numa.engine.queue.scheduling_queue import SchedulingQueue
+from tests.engine.queue.test_scheduling_queue import add, drain, new_queue, park, pod
 
 
 def came(queue: SchedulingQueue) -> dict[str, int]:
@@ -40,13 +41,17 @@ def test_newcomers_join_their_class_wherever_it_stands() -> None:
 
 def test_a_pod_that_is_only_told_again_does_not_come_again() -> None:
     queue = new_queue()
-    add(queue, pod("a"), pod("a"))
+    waiting = pod("a")
+    add(queue, waiting, waiting)
     assert came(queue) == {"active/PodAdd": 1}
 
 
 def test_a_pod_that_has_become_another_comes_by_an_update() -> None:
     queue = new_queue()
-    add(queue, pod("a"), pod("a", cpu=2000))
+    waiting = pod("a")
+    add(queue, waiting)
+    waiting.klass = pod("a", cpu=2000).klass
+    add(queue, waiting)
     assert came(queue) == {"active/PodAdd": 1, "active/PodUpdate": 1}
 
 
@@ -73,8 +78,8 @@ def test_a_pod_whose_bind_failed_comes_back_alone() -> None:
     add(queue, pod("a"), pod("b"))
     first = queue.pop(0)
     assert first is not None
-    queue.back_off(first, class_of(first), until=5)
-    assert drain(queue, 5) == ["a", "b"]
+    queue.back_off(first, until=5)
+    assert drain(queue, 5) == ["b", "a"]
     assert came(queue) == {"active/BackoffComplete": 1, "active/PodAdd": 2, "backoff/ScheduleAttemptFailure": 1}
 
 
@@ -93,7 +98,7 @@ def test_who_has_come_to_a_part_has_left_it_or_is_there(steps: list[str]) -> Non
             if step == "pop and park":
                 park(queue, found, Reason.RESOURCES, now=now)
             elif step == "pop and fail":
-                queue.back_off(found, class_of(found), now + 2)
+                queue.back_off(found, now + 2)
             else:
                 popped += 1
         there = queue.numbers()

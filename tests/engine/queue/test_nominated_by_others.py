@@ -26,7 +26,7 @@ def half_free() -> World:
 )
 async def test_only_what_matters_more_takes_the_room(priority: int, placed: str) -> None:
     world = half_free()
-    world.engine.observe_nominated("ADDED", foreign())
+    world.engine.handlers.nominated_pods.observe("ADDED", foreign())
     world.waits(important("pod", priority=priority))
     await make_room(world)
     assert world.nodes_of()["pod"] == placed
@@ -34,36 +34,36 @@ async def test_only_what_matters_more_takes_the_room(priority: int, placed: str)
 
 async def test_who_may_not_preempt_waits_for_the_room() -> None:
     world = half_free()
-    world.engine.observe_nominated("ADDED", foreign())
+    world.engine.handlers.nominated_pods.observe("ADDED", foreign())
     world.waits(important("pod", priority=6, preempts=False))
     await make_room(world)
     assert world.nodes_of()["pod"] == ""
 
 
 def gone(world: World) -> None:
-    world.engine.observe_nominated("DELETED", foreign())
+    world.engine.handlers.nominated_pods.observe("DELETED", foreign())
 
 
 def no_longer_nominated(world: World) -> None:
-    world.engine.observe_nominated("MODIFIED", foreign(node=""))
+    world.engine.handlers.nominated_pods.observe("MODIFIED", foreign(node=""))
 
 
 def elsewhere(world: World) -> None:
-    world.engine.observe_nominated("MODIFIED", foreign(node="other"))
+    world.engine.handlers.nominated_pods.observe("MODIFIED", foreign(node="other"))
 
 
 def not_listed(world: World) -> None:
-    world.engine.replace_nominated([])
+    world.engine.handlers.nominated_pods.replace([])
 
 
 def being_deleted(world: World) -> None:
-    world.engine.observe_nominated("MODIFIED", replace(foreign(), deleting=True))
+    world.engine.handlers.nominated_pods.observe("MODIFIED", replace(foreign(), deleting=True))
 
 
 @pytest.mark.parametrize("change", [gone, no_longer_nominated, elsewhere, not_listed, being_deleted])
 async def test_the_room_is_free_again(change: Callable[[World], None]) -> None:
     world = half_free()
-    world.engine.replace_nominated([foreign()])
+    world.engine.handlers.nominated_pods.replace([foreign()])
     world.waits(important("pod", priority=5))
     await make_room(world)
     assert world.nodes_of()["pod"] == ""
@@ -75,11 +75,11 @@ async def test_the_room_is_free_again(change: Callable[[World], None]) -> None:
 
 async def test_a_pod_that_is_there_is_counted_once() -> None:
     world = half_free()
-    world.engine.observe_nominated("ADDED", foreign())
-    world.engine.observe_bound("ADDED", bound(foreign(), "node"))
+    world.engine.handlers.nominated_pods.observe("ADDED", foreign())
+    world.engine.handlers.bound_pods.observe("ADDED", bound(foreign(), "node"))
     record = world.engine.cache.nodes["node"]
     assert record.booked is record.ledger
-    world.engine.observe_nominated("DELETED", foreign())
+    world.engine.handlers.nominated_pods.observe("DELETED", foreign())
     assert (record.nominees, set(record.pods)) == ({}, {"uid-c", "uid-d", "uid-foreign"})
 
 

@@ -11,40 +11,40 @@ from koord_numa.core.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.verdicts import Reason, Rejection, Unschedulable
 from koord_numa.core.vocabulary import ContainerKind
 from koord_numa.engine.cache.pod_index import PodIndex
-from koord_numa.engine.cluster_events import WAKERS, ClusterEvent
-from koord_numa.engine.queue.request_class import RequestClass, RequestClasses
-from koord_numa.engine.queue.scheduling_queue import QueueNumbers, SchedulingQueue, pause
+from koord_numa.engine.cluster_events import RESOLVED_BY, ClusterEvent
+from koord_numa.engine.queue.backoff import pause
+from koord_numa.engine.queue.pending_pod import PendingPod
+from koord_numa.engine.queue.request_class import RequestClasses
+from koord_numa.engine.queue.scheduling_queue import QueueNumbers, SchedulingQueue
 from koord_numa.settings import BackoffSettings, Settings
 
 CLASSES = RequestClasses(Settings(), PodIndex())
 PAUSE = BackoffSettings(initial=1, max=8, jitter=0)
 
 
-def pod(name: str, cpu: int = 1000, priority: int = 0, created: float = 0.0) -> Pod:
+def pod(name: str, cpu: int = 1000, priority: int = 0) -> PendingPod:
     container = Container("app", ContainerKind.APP, {"cpu": cpu})
     request = PodRequest(containers=(container,), priority=priority)
-    return Pod(PodKey("default", name, f"uid-{name}"), request, scheduler="koord-numa", created=created)
-
-
-def class_of(waiting: Pod) -> RequestClass:
+    waiting = Pod(PodKey("default", name, f"uid-{name}"), request, scheduler="koord-numa")
     klass = CLASSES.of(waiting)
     assert klass is not None
-    return klass
+    return PendingPod(waiting, klass, since=0.0)
 
 
 def new_queue(retry: float = 1000.0) -> SchedulingQueue:
-    return SchedulingQueue(PAUSE, retry, lambda: 0.0)
+    settings = Settings(backoff=PAUSE, wake_pause=PAUSE, parked_retry_seconds=retry)
+    return SchedulingQueue(settings, lambda: 0.0)
 
 
-def add(queue: SchedulingQueue, *pods: Pod) -> None:
+def add(queue: SchedulingQueue, *pods: PendingPod) -> None:
     for waiting in pods:
-        queue.add(waiting, class_of(waiting))
+        queue.add(waiting)
 
 
 def drain(queue: SchedulingQueue, now: float = 0.0) -> list[str]:
     names = []
     while (waiting := queue.pop(now)) is not None:
-        names.append(waiting.key.name)
+        names.append(waiting.pod.key.name)
     return names
 
 
@@ -52,34 +52,27 @@ def refusal(*reasons: Reason) -> Unschedulable:
     return Unschedulable({f"node-{i}": Rejection(reason, reason.value) for i, reason in enumerate(reasons)})
 
 
-def park(queue: SchedulingQueue, waiting: Pod, *reasons: Reason, now: float = 0.0) -> None:
-    queue.park(waiting, class_of(waiting), refusal(*reasons), now)
+def park(queue: SchedulingQueue, waiting: PendingPod, *reasons: Reason, now: float = 0.0) -> None:
+    queue.park(waiting, refusal(*reasons), now)
 
 
-def test_higher_priority_first_then_older_then_by_name_across_classes() -> None:
+def test_higher_priority_first_then_in_the_order_of_queueing_across_classes() -> None:
     queue = new_queue()
-    add(
-        queue,
-        pod("young", created=9),
-        pod("b", created=5),
-        pod("a", cpu=2000, created=5),
-        pod("old", cpu=3000, created=1),
-        pod("urgent", priority=10, created=99),
-    )
-    assert drain(queue) == ["urgent", "old", "a", "b", "young"]
+    add(queue, pod("a"), pod("b", cpu=2000), pod("c"), pod("d", cpu=3000), pod("urgent", priority=10))
+    assert drain(queue) == ["urgent", "a", "b", "c", "d"]
 
 
 def test_a_class_that_fits_nowhere_parks_as_a_whole_and_newcomers_learn_why() -> None:
     queue = new_queue()
-    first, second, late = pod("first"), pod("second", created=1), pod("late", created=2)
+    first, second, late = pod("first"), pod("second"), pod("late")
     add(queue, first, second)
     assert queue.pop(0) == first
     park(queue, first, Reason.RESOURCES)
     assert queue.pop(0) is None
-    assert queue.add(late, class_of(late)) == refusal(Reason.RESOURCES)
-    assert queue.verdict("uid-second") == refusal(Reason.RESOURCES)
+    assert queue.add(late) == refusal(Reason.RESOURCES)
+    assert queue.verdict(second) == refusal(Reason.RESOURCES)
     assert queue.numbers() == QueueNumbers(active=0, backoff=0, unschedulable=3)
-    queue.wake(ClusterEvent.CAPACITY_FREED, now=1, room=1000)
+    queue.wake(ClusterEvent.CAPACITY_FREED, now=1, free={"cpu": 1000, "pods": 9})
     assert drain(queue, now=1) == ["first", "second", "late"]
 
 
@@ -90,7 +83,7 @@ def test_only_what_matters_to_the_refusal_wakes(reason: Reason, cause: ClusterEv
     waiting = pod("waiting")
     park(queue, waiting, reason)
     queue.wake(cause, now=1)
-    expected = ["waiting"] if cause in WAKERS[reason] | {ClusterEvent.NODE_ADDED} else []
+    expected = ["waiting"] if cause in RESOLVED_BY[reason] | {ClusterEvent.NODE_ADDED} else []
     assert drain(queue, now=1) == expected
 
 
@@ -98,15 +91,15 @@ def test_freed_capacity_wakes_only_those_small_enough_for_it() -> None:
     queue = new_queue()
     for cpu in (1000, 2000, 4000, 8000):
         park(queue, pod(f"cpu-{cpu}", cpu=cpu), Reason.RESOURCES)
-    queue.wake(ClusterEvent.CAPACITY_FREED, now=1, room=3999)
+    queue.wake(ClusterEvent.CAPACITY_FREED, now=1, free={"cpu": 3999, "pods": 9})
     assert drain(queue, now=1) == ["cpu-1000", "cpu-2000"]
-    queue.wake(ClusterEvent.CAPACITY_FREED, now=1, room=4000)
+    queue.wake(ClusterEvent.CAPACITY_FREED, now=1, free={"cpu": 4000, "pods": 9})
     assert drain(queue, now=1) == ["cpu-4000"]
 
 
 def test_ten_thousand_parked_pods_of_one_class_cost_one_try_an_event() -> None:
     queue = new_queue()
-    pods = [pod(f"pod-{i:05}", created=i) for i in range(10_000)]
+    pods = [pod(f"pod-{i:05}") for i in range(10_000)]
     add(queue, *pods)
     for event in range(3):
         queue.wake(ClusterEvent.CAPACITY_FREED, now=event * 10.0)
@@ -128,7 +121,7 @@ def test_a_class_that_keeps_failing_pauses_longer_and_starts_anew_once_placed() 
     queue.wake(ClusterEvent.CAPACITY_FREED, now=1.1)
     assert queue.next_due(1.1) == 3.0
     assert queue.pop(3.0) == waiting
-    queue.placed(class_of(waiting))
+    queue.placed(waiting.klass)
     park(queue, waiting, Reason.RESOURCES, now=3.0)
     queue.wake(ClusterEvent.CAPACITY_FREED, now=3.0)
     assert queue.next_due(3.0) == 4.0
@@ -143,39 +136,42 @@ def test_parked_pods_are_tried_again_after_a_while_whatever_happened() -> None:
 
 def test_one_pod_backs_off_without_its_class() -> None:
     queue = new_queue()
-    failed, other = pod("failed"), pod("other", created=1)
+    failed, other = pod("failed"), pod("other")
     add(queue, failed, other)
     assert queue.pop(0) == failed
-    queue.back_off(failed, class_of(failed), until=5)
+    queue.back_off(failed, until=5)
     assert drain(queue, now=1) == ["other"]
     assert (queue.next_due(1), drain(queue, now=5)) == (5, ["failed"])
 
 
 def test_a_removed_pod_is_never_tried() -> None:
     queue = new_queue()
-    add(queue, pod("active"))
-    park(queue, pod("parked", cpu=2000), Reason.RESOURCES)
+    active, parked = pod("active"), pod("parked", cpu=2000)
+    add(queue, active)
+    park(queue, parked, Reason.RESOURCES)
     paused = pod("paused", cpu=3000)
-    queue.back_off(paused, class_of(paused), until=1)
-    for name in ("active", "parked", "paused", "unknown"):
-        queue.remove(f"uid-{name}")
+    queue.back_off(paused, until=1)
+    for waiting in (active, parked, paused, pod("unknown")):
+        queue.remove(waiting)
     queue.wake(ClusterEvent.NODE_ADDED, now=9)
     assert (drain(queue, now=9), len(queue)) == ([], 0)
 
 
 def test_a_pod_whose_request_changes_leaves_its_parked_class() -> None:
     queue = new_queue()
-    big, small = pod("same", cpu=8000), pod("same", cpu=1000)
-    park(queue, big, Reason.RESOURCES)
-    add(queue, small)
+    same = pod("same", cpu=8000)
+    park(queue, same, Reason.RESOURCES)
+    same.klass = pod("same", cpu=1000).klass
+    add(queue, same)
     assert drain(queue) == ["same"]
     assert len(queue) == 0
 
 
 def test_a_removed_pod_does_not_hide_its_class() -> None:
     queue = new_queue()
-    add(queue, pod("first", created=1), pod("second", created=2))
-    queue.remove("uid-first")
+    first = pod("first")
+    add(queue, first, pod("second"))
+    queue.remove(first)
     assert drain(queue) == ["second"]
 
 
@@ -203,29 +199,28 @@ def test_nobody_starves(seed: int, asks: list[tuple[int, int]]) -> None:
     """Whatever else happens, once there is room for every pod, every pod is popped after as many tries as there are pods."""
     dice = random.Random(seed)
     queue, cluster, now = new_queue(), Cluster(0, set()), 0.0
-    pods = [pod(f"p{i}", cpu * 1000, priority, created=i) for i, (cpu, priority) in enumerate(asks)]
+    pods = [pod(f"p{i}", cpu * 1000, priority) for i, (cpu, priority) in enumerate(asks)]
     add(queue, *pods)
     for _ in range(40):
         now += dice.random() * 3
         cluster.room = dice.randint(0, 20_000)
-        queue.wake(dice.choice(list(ClusterEvent)), now, room=cluster.room)
+        queue.wake(dice.choice(list(ClusterEvent)), now, free={"cpu": cluster.room, "pods": 99})
         for _ in range(3):
             _try_one(queue, cluster, now)
     cluster.room = 20_000
-    queue.wake(ClusterEvent.CAPACITY_FREED, now, room=cluster.room)
+    queue.wake(ClusterEvent.CAPACITY_FREED, now, free={"cpu": cluster.room, "pods": 99})
     now += PAUSE.max
     for _ in pods:
         _try_one(queue, cluster, now)
-    assert cluster.placed == {waiting.key.name for waiting in pods}
+    assert cluster.placed == {waiting.pod.key.name for waiting in pods}
 
 
 def _try_one(queue: SchedulingQueue, cluster: Cluster, now: float) -> None:
     waiting = queue.pop(now)
     if waiting is None:
         return
-    klass = class_of(waiting)
-    if klass.cpu <= cluster.room:
-        queue.placed(klass)
-        cluster.placed.add(waiting.key.name)
+    if waiting.klass.cpu <= cluster.room:
+        queue.placed(waiting.klass)
+        cluster.placed.add(waiting.pod.key.name)
     else:
-        queue.park(waiting, klass, refusal(Reason.RESOURCES), now)
+        queue.park(waiting, refusal(Reason.RESOURCES), now)

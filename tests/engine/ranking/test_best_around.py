@@ -55,7 +55,7 @@ def zones(*names: str) -> World:
 
 async def test_a_placed_pods_anti_affinity_keeps_others_away_though_they_ask_for_nothing() -> None:
     world = zones("a", "b")
-    world.engine.observe_bound(None, bound(demanding("lonely", anti_affinity=(near("web"),)), "node-a"))
+    world.engine.handlers.bound_pods.observe(None, bound(demanding("lonely", anti_affinity=(near("web"),)), "node-a"))
     world.waits(demanding("web", "web"), demanding("other", "db"))
     await world.settle()
     assert world.nodes_of() == {"web": "node-b", "other": "node-a"}
@@ -66,11 +66,13 @@ async def test_waiting_pods_change_class_when_a_term_that_picks_them_comes() -> 
     world.lease.held = False
     world.waits(demanding("web", "web"))
     await world.settle()
-    world.engine.observe_bound(None, bound(demanding("lonely", anti_affinity=(near("web"),)), "node-a"))
+    world.engine.handlers.bound_pods.observe(None, bound(demanding("lonely", anti_affinity=(near("web"),)), "node-a"))
     world.lease.held = True
     await world.settle()
     assert world.nodes_of() == {"web": ""}
-    world.engine.observe_bound("DELETED", bound(demanding("lonely", anti_affinity=(near("web"),)), "node-a"))
+    world.engine.handlers.bound_pods.observe(
+        "DELETED", bound(demanding("lonely", anti_affinity=(near("web"),)), "node-a")
+    )
     world.clock.now += 60
     await world.settle()
     assert world.nodes_of() == {"web": "node-a"}
@@ -78,7 +80,7 @@ async def test_waiting_pods_change_class_when_a_term_that_picks_them_comes() -> 
 
 async def test_affinity_goes_where_its_friends_are() -> None:
     world = zones("a", "b", "c")
-    world.engine.observe_bound(None, bound(demanding("friend", "db"), "node-c"))
+    world.engine.handlers.bound_pods.observe(None, bound(demanding("friend", "db"), "node-c"))
     world.waits(demanding("web", affinity=(near("db"),)))
     await world.settle()
     assert world.nodes_of() == {"web": "node-c"}
@@ -86,7 +88,7 @@ async def test_affinity_goes_where_its_friends_are() -> None:
 
 async def test_preferences_pull_and_push() -> None:
     world = zones("a", "b", "c")
-    world.engine.observe_bound(None, bound(demanding("friend", "db"), "node-b"))
+    world.engine.handlers.bound_pods.observe(None, bound(demanding("friend", "db"), "node-b"))
     world.waits(
         demanding("to", preferred_affinity=(PreferredPodTerm(100, near("db")),)),
     )
@@ -122,7 +124,7 @@ async def test_what_is_not_supported_is_refused_with_its_name() -> None:
     world = zones("a")
     world.waits(demanding("pod", unsupported=("resourceClaims",)))
     await world.settle()
-    verdict = world.engine.queue.verdict("uid-pod")
+    verdict = world.engine.queue.verdict(world.engine.handle.pending.get("uid-pod"))
     assert verdict is not None
     assert [no.reason for no in verdict.rejections.values()] == [Reason.UNSUPPORTED]
     assert "koord-numa does not support: resourceClaims" in world.engine.explain("uid-pod")
@@ -161,7 +163,7 @@ def random_demands(dice: Random) -> Constraints:
 @given(seed=st.integers(0, 2**32))
 def test_the_answer_is_that_of_asking_every_node(seed: int) -> None:
     dice, columns = Random(seed), NodeTable()
-    state = Cache(lambda _cause, record: columns.changed(record))
+    state = Cache(lambda _event, info, _pod: columns.changed(info))
     configured = Settings()
     decider = NodeSelection(
         state,
@@ -198,7 +200,7 @@ def test_the_answer_is_that_of_asking_every_node(seed: int) -> None:
 
 
 def test_the_index_of_placed_pods_forgets_everything() -> None:
-    index, record = PodIndex(), Cache(lambda _cause, _record: None)
+    index, record = PodIndex(), Cache(lambda _event, _info, _pod: None)
     record.observe_node(None, make_node("node"))
     pods = [demanding(f"pod-{i}", anti_affinity=(near("web"),), claims=("data",)) for i in range(3)]
     for pod in pods:

@@ -36,7 +36,7 @@ class Lab:
     def __init__(self, seed: int, strategy: ScoringType, method: NodeScoring = FEWEST, nodes: int = 12) -> None:
         self.dice = Random(seed)
         self.columns = NodeTable()
-        self.state = Cache(lambda _cause, record: self.columns.changed(record))
+        self.state = Cache(lambda _event, record, _pod: self.columns.changed(record))
         self.rules: Profile = rules_of(
             ProfileSettings(scoring_strategy=ScoringStrategy(type=strategy), node_scoring=method)
         )
@@ -135,7 +135,7 @@ def test_most_nodes_are_never_asked(strategy: ScoringType, monkeypatch: pytest.M
     assert asked == 0
 
 
-def _changed(columns: NodeTable, _cause: ClusterEvent, record: NodeInfo) -> None:
+def _changed(columns: NodeTable, _event: ClusterEvent | None, record: NodeInfo, _pod: Pod | None) -> None:
     columns.changed(record)
 
 

@@ -1,0 +1,188 @@
+"""
+``ports.EventHandler`` for kinds of object that the cache or a lister keeps: generic, and contained.
+
+What is broken about one object costs only that object (``containment``): its node takes no pods until the object is read well, or gone.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from koord_numa.core.node import Node, NodeResourceTopology
+from koord_numa.core.request import Pod
+from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from koord_numa.engine.cache.cache import DELETED, Cache
+from koord_numa.engine.cache.listers import VolumeLister
+from koord_numa.engine.containment import Quarantine, Subject
+from koord_numa.engine.handle import subject_of
+
+T = TypeVar("T")
+Observe = Callable[[str | None, T], None]
+
+
+@dataclass(frozen=True, slots=True)
+class KindOf(Generic[T]):
+    """What is needed to handle one kind: its subject in quarantine, and the objects known now by the uid of that subject."""
+
+    subject: Callable[[T], Subject]
+    known: Callable[[], Mapping[str, T]]
+
+
+class ObjectHandler(Generic[T]):
+    """
+    An ``EventHandler``: ``apply`` takes one object. ``on_broken`` hears what is wrong with one that raised, and an empty text when it
+    is well again or gone.
+    """
+
+    def __init__(
+        self,
+        kind: KindOf[T],
+        apply: Observe[T],
+        quarantine: Quarantine,
+        on_synced: Callable[[], None] = lambda: None,
+        on_broken: Callable[[T, str], None] = lambda _object, _why: None,
+    ) -> None:
+        self._kind = kind
+        self._apply = apply
+        self._quarantine = quarantine
+        self._on_synced = on_synced
+        self._on_broken = on_broken
+
+    def replace(self, objects: Iterable[T]) -> None:
+        """These objects exist and no others."""
+        found = list(objects)
+        names = {self._kind.subject(each).uid for each in found}
+        for uid, former in list(self._kind.known().items()):
+            if uid not in names:
+                self.observe(DELETED, former)
+        for each in found:
+            self.observe(None, each)
+
+    def observe(self, event: str | None, obj: T) -> None:
+        """One object came, changed or went."""
+        try:
+            self._apply(event, obj)
+        except Exception as error:  # noqa: BLE001 - contained: it costs this object only
+            self._quarantine.put(self._kind.subject(obj), error)
+            self._on_broken(obj, f"{type(error).__name__}: {error}")
+            return
+        if self._quarantine and self._quarantine.release(self._kind.subject(obj)):
+            self._on_broken(obj, "")
+
+    def synced(self) -> None:
+        """Everything that exists has been told."""
+        self._on_synced()
+
+
+class ListerHandler(Generic[T]):
+    """An ``EventHandler`` in front of a lister that keeps objects as they are."""
+
+    def __init__(
+        self, replace: Callable[[Iterable[T]], None], observe: Observe[T], on_synced: Callable[[], None] = lambda: None
+    ) -> None:
+        self._replace = replace
+        self._observe = observe
+        self._on_synced = on_synced
+
+    def replace(self, objects: Iterable[T]) -> None:
+        """These objects exist and no others."""
+        self._replace(objects)
+
+    def observe(self, event: str | None, obj: T) -> None:
+        """One object came, changed or went."""
+        self._observe(event, obj)
+
+    def synced(self) -> None:
+        """Everything that exists has been told."""
+        self._on_synced()
+
+
+def node_subject(node: Node) -> Subject:
+    """A node, as quarantine knows it: by name, since facts about it may come from several objects."""
+    return Subject("node", node.name, node.name)
+
+
+def topology_subject(topology: NodeResourceTopology) -> Subject:
+    """A NodeResourceTopology, likewise by its node's name."""
+    return Subject("topology", topology.node, topology.node, topology.resource_version)
+
+
+class BoundPodObjects(ObjectHandler[Pod]):
+    """
+    Pods with a node in front of the cache. One that cannot be counted closes its node, because what it holds is not known.
+
+    A list may be older than a bind: pods that are assumed stay, and what is known already is not read again.
+    """
+
+    def __init__(
+        self, cache: Cache, quarantine: Quarantine, apply: Observe[Pod], on_synced: Callable[[], None] = lambda: None
+    ) -> None:
+        kind: KindOf[Pod] = KindOf(subject_of, dict)
+        super().__init__(
+            kind, apply, quarantine, on_synced, lambda pod, why: cache.set_broken(pod.node, pod.key.uid, why)
+        )
+        self._cache = cache
+
+    def replace(self, objects: Iterable[Pod]) -> None:
+        """These pods have a node and no others, apart from those that are assumed."""
+        cache, found = self._cache, {pod.key.uid: pod for pod in objects}
+        for uid in [uid for uid in cache.node_of if uid not in found and uid not in cache.assumed]:
+            former = cache.pod(uid)
+            if former is not None:
+                self.observe(DELETED, former)
+        for uid, pod in found.items():
+            if uid in cache.assumed or cache.pod(uid) is not pod:
+                self.observe(None, pod)
+        cache.look_again()
+
+
+def node_handler(cache: Cache, quarantine: Quarantine, on_synced: Callable[[], None]) -> ObjectHandler[Node]:
+    """Nodes."""
+    kind = KindOf(node_subject, lambda: {it.name: it.node for it in cache.nodes.values() if it.node is not None})
+    return ObjectHandler(
+        kind, cache.observe_node, quarantine, on_synced, lambda node, why: cache.set_broken(node.name, "node", why)
+    )
+
+
+def topology_handler(
+    cache: Cache, quarantine: Quarantine, on_synced: Callable[[], None]
+) -> ObjectHandler[NodeResourceTopology]:
+    """NodeResourceTopologies, which may come before their nodes, after them, or never."""
+    kind = KindOf(
+        topology_subject, lambda: {it.name: it.published for it in cache.nodes.values() if it.published is not None}
+    )
+    return ObjectHandler(
+        kind,
+        cache.observe_topology,
+        quarantine,
+        on_synced,
+        lambda topology, why: cache.set_broken(topology.node, "topology", why),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StorageHandlers:
+    """The three kinds that pods with claims depend on; such pods wait until all of them are synced."""
+
+    claims: ListerHandler[PersistentVolumeClaim]
+    volumes: ListerHandler[PersistentVolume]
+    classes: ListerHandler[StorageClass]
+
+
+def storage_handlers(lister: VolumeLister) -> StorageHandlers:
+    """Handlers in front of one lister."""
+    missing = {"claims", "volumes", "classes"}
+
+    def synced(kind: str) -> Callable[[], None]:
+        def known() -> None:
+            missing.discard(kind)
+            if not missing:
+                lister.synced()
+
+        return known
+
+    return StorageHandlers(
+        ListerHandler(lister.replace_claims, lister.observe_claim, synced("claims")),
+        ListerHandler(lister.replace_volumes, lister.observe_volume, synced("volumes")),
+        ListerHandler(lister.replace_classes, lister.observe_class, synced("classes")),
+    )

@@ -1,0 +1,75 @@
+"""
+One record for a pod that waits (kube-scheduler's ``QueuedPodInfo``), and the one place that knows all of them.
+
+Everything that is remembered about a pod because it waits is a field of its record, so that it is forgotten with it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from koord_numa.core.request import Pod
+from koord_numa.engine.queue.request_class import RequestClass
+
+
+@dataclass(slots=True, eq=False)
+class PendingPod:
+    """
+    A pod without a node, as last seen. Times are monotonic seconds.
+
+    ``since`` is when it was first seen and ``attempts`` how often it was tried. ``binding`` is true from a decision until the outcome of
+    its bind is known, ``failed_binds`` counts failures in a row. ``order`` grows with each time the pod is queued (again): of equal
+    priorities the smaller goes first. ``queued_in`` is the class that holds it in the queue, ``None`` while it is not queued, and
+    ``backoff_until`` is set while it backs off alone. ``message`` and ``remark`` are what was said last about why it waits.
+    """
+
+    pod: Pod
+    klass: RequestClass
+    since: float
+    attempts: int = 0
+    failed_binds: int = 0
+    binding: bool = False
+    order: int = 0
+    queued_in: RequestClass | None = None
+    backoff_until: float | None = None
+    message: str = ""
+    remark: str = ""
+    preemption_failures: int = 0  # in a row
+    preemption_from: float = 0.0  # no attempt to make room before this time
+
+    @property
+    def uid(self) -> str:
+        """The pod's uid."""
+        return self.pod.key.uid
+
+
+class PendingPods:
+    """All pods that wait, by uid."""
+
+    def __init__(self) -> None:
+        self._by_uid: dict[str, PendingPod] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
+    def __iter__(self) -> Iterator[PendingPod]:
+        """Records as they are now, also when the loop's body forgets some."""
+        return iter(list(self._by_uid.values()))
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._by_uid
+
+    def get(self, uid: str) -> PendingPod | None:
+        """The record of a pod, ``None`` when it does not wait."""
+        return self._by_uid.get(uid)
+
+    def observe(self, pod: Pod, klass: RequestClass, now: float) -> PendingPod:
+        """The pod as it is now; its record is made when it is new."""
+        known = self._by_uid.get(pod.key.uid)
+        if known is None:
+            known = self._by_uid[pod.key.uid] = PendingPod(pod, klass, now)
+        known.pod, known.klass = pod, klass
+        return known
+
+    def pop(self, uid: str) -> PendingPod | None:
+        """Forget a pod; returns its record."""
+        return self._by_uid.pop(uid, None)
