@@ -60,8 +60,8 @@ def pod_dump(engine: Scheduler, namespace: str, name: str) -> Sheet | None:
 
 def waited_seconds(engine: Scheduler, uid: str) -> float:
     """Seconds since a pod was first seen without a node; 0 for one that does not wait."""
-    wait = engine.handle.waits.get(uid)
-    return 0.0 if wait is None else engine.dependencies.clock() - wait.since
+    pending = engine.handle.pending.get(uid)
+    return 0.0 if pending is None else engine.dependencies.clock() - pending.since
 
 
 def _waiting(engine: Scheduler, pod: Pod) -> Sheet:

@@ -24,6 +24,7 @@ from koord_numa.core.fit.taints import fits_unschedulable
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
 from koord_numa.engine.cache.cache import Cache
+from koord_numa.engine.handle import Handle
 from koord_numa.engine.pre_bind import PreBindStep
 from koord_numa.engine.queue.backoff import pause
 from koord_numa.ports import ClusterError, Conflict, Dependencies, Gone, NotLeader
@@ -40,7 +41,7 @@ SHORT_LINE: Final = 4
 """Binds to one node that wait for their turn: from the one number on the node takes no more pods, from the other on it does again."""
 
 
-def pre_bind_steps(_dependencies: Dependencies, _cache: Cache) -> tuple[PreBindStep, ...]:
+def pre_bind_steps(_handle: Handle) -> tuple[PreBindStep, ...]:
     """The rows of the PreBind stage, in the order in which they run. A new step is a line here."""
     return ()
 

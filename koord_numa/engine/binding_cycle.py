@@ -42,7 +42,7 @@ class BindingCycle:
         self._handle = handle
         self.binding = Binding(handle.dependencies, handle.settings, handle.cache)
         self.locks = NodeBindLocks(handle.cache.set_bind_line)
-        self.steps = pre_bind_steps(handle.dependencies, handle.cache)
+        self.steps = pre_bind_steps(handle)
         self._on_free = on_free
         self._workers = Semaphore(handle.settings.bind_concurrency)
         self._busy = 0  # pods that have a worker or wait for one
@@ -134,11 +134,13 @@ class BindingCycle:
         if isinstance(error, Gone):
             handle.forget(pending.uid)
             return
-        at_once = isinstance(error, NotLeader) or (isinstance(error, PreBindFailed) and error.at_once)
-        if at_once:
+        if isinstance(error, NotLeader):
             self._again(pending, 0.0)
             return
         pending.failed_binds += 1
+        if isinstance(error, PreBindFailed) and error.at_once and pending.failed_binds < TOLD_FROM:
+            self._again(pending, 0.0)
+            return
         self._say(pending, error)
         self._again(pending, self._delay(pending, error))
 

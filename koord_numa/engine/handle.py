@@ -9,6 +9,7 @@ from cachetools import LRUCache
 
 from koord_numa.core.request import Pod
 from koord_numa.engine.cache.cache import Cache
+from koord_numa.engine.cache.listers import VolumeLister
 from koord_numa.engine.containment import Quarantine, Subject
 from koord_numa.engine.metrics import Result, SchedulerMetrics
 from koord_numa.engine.pod_status.conditions import PodConditions
@@ -38,6 +39,7 @@ class Handle:
     conditions: PodConditions
     nominator: Nominator
     metrics: SchedulerMetrics
+    volumes: VolumeLister
     quarantine: Quarantine
     messages: Messages = field(default_factory=Messages)
     pending: PendingPods = field(default_factory=PendingPods)

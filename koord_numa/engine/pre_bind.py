@@ -70,11 +70,19 @@ class PreBindStep(Protocol):
         ...
 
     def reserve(self, pod: Pod, placement: Placement) -> None:
-        """Count what the pod is going to use (a volume, a device), so that no later decision uses it too. Synchronous, no I/O."""
+        """
+        Count what the pod is going to use (a volume, a device), so that no later decision uses it too. Synchronous, no I/O.
+
+        Raises ``Conflict`` when that is not possible any more: the pod is scheduled again.
+        """
         ...
 
     def unreserve(self, pod: Pod, placement: Placement) -> None:
         """Count it no more. Called once for each ``reserve`` unless the pod was bound."""
+        ...
+
+    def post_bind(self, pod: Pod, placement: Placement) -> None:
+        """The pod is bound (kube-scheduler's PostBind): called once instead of ``unreserve``. Synchronous, no I/O."""
         ...
 
     async def do(self, pod: Pod, placement: Placement) -> None:
@@ -92,16 +100,25 @@ class PreBindStep(Protocol):
 
 @contextmanager
 def reserved(steps: Sequence[PreBindStep], pod: Pod, placement: Placement) -> Iterator[tuple[PreBindStep, ...]]:
-    """Reserve by the rows that apply, and yield these; if the body raises, unreserve in reverse order."""
+    """
+    Reserve by the rows that apply, and yield these; if the body raises, unreserve in reverse order, otherwise tell them of the bind.
+
+    Raises ``PreBindFailed`` when a row cannot reserve.
+    """
     with ExitStack() as undo:
         chosen = []
         for step in steps:
             if step.applies(pod, placement):
-                step.reserve(pod, placement)
+                try:
+                    step.reserve(pod, placement)
+                except Conflict as error:
+                    raise PreBindFailed(step.name, str(error), at_once=True) from error
                 undo.callback(step.unreserve, pod, placement)
                 chosen.append(step)
         yield tuple(chosen)
         undo.pop_all()
+        for step in chosen:
+            step.post_bind(pod, placement)
 
 
 @asynccontextmanager

@@ -5,14 +5,20 @@ A yes may be wrong and costs an attempt; a no is certain.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from koord_numa.core.constraints import PodTerm
-from koord_numa.core.decide import depends_on_other_pods, fits_objects
+from koord_numa.core.fit.node_affinity import fits_node_affinity
+from koord_numa.core.fit.node_name import fits_node_name
+from koord_numa.core.fit.taints import fits_taints, fits_unschedulable
 from koord_numa.core.node import Node
 from koord_numa.core.request import Pod, PodRequest
+from koord_numa.core.scheduling.request import depends_on_other_pods
 from koord_numa.core.selectors import Labels, selects
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.queue.scheduling_queue import Help
+
+_OF_NODE_OBJECT: Final = (fits_node_name, fits_unschedulable, fits_taints, fits_node_affinity)
 
 
 def node_may_help(node: Node) -> Help:
@@ -23,8 +29,8 @@ def node_may_help(node: Node) -> Help:
     """
 
     def helps(klass: RequestClass) -> bool:
-        elsewhere = klass.picked or depends_on_other_pods(klass.request)
-        return elsewhere or fits_objects(klass.request, node) is None
+        elsewhere = bool(klass.pickers) or depends_on_other_pods(klass.request)
+        return elsewhere or not any(filter_(klass.request, node) for filter_ in _OF_NODE_OBJECT)
 
     return helps
 

@@ -96,6 +96,7 @@ class Scheduler:
             conditions=self._conditions,
             nominator=Nominator(self.cache, dependencies.clock),
             metrics=self.metrics,
+            volumes=self.volumes,
             quarantine=Quarantine(dependencies.clock, self._tell_quarantine),
         )
         self.preemption = Executor(self.handle)

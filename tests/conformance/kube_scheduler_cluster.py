@@ -34,11 +34,15 @@ def load(case: Case) -> Cluster:
     engine = world.engine
     for namespace in given.get("namespaces") or ():
         engine.namespaces.observe(None, parse_namespace(namespace))
-    engine.replace_nodes([parse_node(_with_uid(node)) for node in given.get("nodes") or ()])
+    engine.handlers.nodes.replace([parse_node(_with_uid(node)) for node in given.get("nodes") or ()])
     _volumes(engine.volumes, given)
-    engine.replace_bound([_pod(pod, f"existing-{number}") for number, pod in enumerate(given.get("pods") or ())])
-    engine.replace_budgets([parse_budget(budget) for budget in given.get("pdbs") or ()])
-    engine.replace_nominated([_pod(pod, f"nominated-{i}") for i, pod in enumerate(given.get("nominated") or ())])
+    engine.handlers.bound_pods.replace(
+        [_pod(pod, f"existing-{number}") for number, pod in enumerate(given.get("pods") or ())]
+    )
+    engine.handlers.budgets.replace([parse_budget(budget) for budget in given.get("pdbs") or ()])
+    engine.handlers.nominated_pods.replace(
+        [_pod(pod, f"nominated-{i}") for i, pod in enumerate(given.get("nominated") or ())]
+    )
     return Cluster(world, replace(_pod(given["pod"], "incoming"), scheduler="koord-numa"))
 
 

@@ -34,6 +34,9 @@ class Step:
     def unreserve(self, pod: Pod, placement: Placement) -> None:
         self.calls.append(f"unreserve {self.name}")
 
+    def post_bind(self, pod: Pod, placement: Placement) -> None:
+        self.calls.append(f"post {self.name}")
+
     async def do(self, pod: Pod, placement: Placement) -> None:
         self.calls.append(f"do {self.name}")
         self.on_do()
@@ -71,7 +74,7 @@ async def test_steps_run_in_order_before_the_bind_and_stay_done() -> None:
     world, calls = world_with(Step("a"), Step("b"))
     world.waits(make_pod("pod"))
     await world.settle()
-    assert (calls, world.nodes_of()) == (FORTH, {"pod": "node"})
+    assert (calls, world.nodes_of()) == ([*FORTH, "post a", "post b"], {"pod": "node"})
 
 
 async def test_a_bind_that_fails_undoes_all_steps_in_reverse_order() -> None:
@@ -92,7 +95,7 @@ async def test_a_step_that_fails_undoes_itself_and_those_before_it() -> None:
     world.waits(make_pod("pod"))
     await world.step()
     assert calls == ["reserve a", "reserve b", "do a", "undo a", "unreserve b", "unreserve a"]
-    assert [message for who, _, message in world.diary.events if who == "pod"] == ["a: no"]
+    assert [message for who, _, message in world.diary.events if who == "pod"] == ["a: no; missing rule: patch pods"]
     world.clock.now += 1.0
     await world.settle()
     assert world.nodes_of() == {"pod": "node"}
@@ -113,7 +116,7 @@ async def test_a_step_of_unknown_outcome_runs_again(monkeypatch: pytest.MonkeyPa
     world, calls = world_with(Step("a", on_do=raising(UnknownOutcome("timeout"), times=2)))
     world.waits(make_pod("pod"))
     await world.settle()
-    assert (calls, world.nodes_of()) == (["reserve a", "do a", "do a", "do a"], {"pod": "node"})
+    assert (calls, world.nodes_of()) == (["reserve a", "do a", "do a", "do a", "post a"], {"pod": "node"})
 
 
 async def test_a_step_that_hangs_ends_with_its_timeout_and_delays_no_other_pod() -> None:
@@ -143,4 +146,21 @@ async def test_nothing_is_undone_while_the_outcome_of_the_bind_is_unknown() -> N
     world.waits(make_pod("pod"))
     await world.step()
     assert seen == [["reserve a", "do a"]] * len(seen)
-    assert (calls, world.nodes_of()) == (["reserve a", "do a"], {"pod": "node"})
+    assert (calls, world.nodes_of()) == (["reserve a", "do a", "post a"], {"pod": "node"})
+
+
+async def test_a_step_that_cannot_reserve_sends_the_pod_back_for_a_new_decision() -> None:
+    @dataclass
+    class Contended(Step):
+        left: int = 1
+
+        def reserve(self, pod: Pod, placement: Placement) -> None:
+            super().reserve(pod, placement)
+            if self.left:
+                self.left -= 1
+                raise Conflict("taken")
+
+    world, calls = world_with(Contended("a"))
+    world.waits(make_pod("pod"))
+    await world.settle()
+    assert (calls, world.nodes_of()) == (["reserve a", "reserve a", "do a", "post a"], {"pod": "node"})

@@ -55,7 +55,7 @@ class WaitingShapes:
     async def _shape(self, pods: list[Pod], advised: bool) -> WaitingShape:
         pods.sort(key=lambda pod: (pod.created, str(pod.key)))
         uid = pods[0].key.uid
-        verdict = self._scheduler.queue.verdict(uid)
+        verdict = self._scheduler.queue.verdict(self._scheduler.handle.pending.get(uid))
         rejections = {} if verdict is None else verdict.rejections
         await asyncio.sleep(0)
         return WaitingShape(
