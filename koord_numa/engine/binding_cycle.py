@@ -17,13 +17,13 @@ from typing import Final
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
 from koord_numa.core.vocabulary import CpuOwner
-from koord_numa.engine.binding import Binding, NodeBindLocks, NotBound, NotLeader, pre_bind_steps
+from koord_numa.engine.binding import Binding, NodeBindLocks, NotBound, pre_bind_steps
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.metrics import Result
 from koord_numa.engine.pre_bind import PreBindFailed, pre_bound, reserved
 from koord_numa.engine.queue.backoff import pause
 from koord_numa.engine.queue.pending_pod import PendingPod
-from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, Unavailable, UnknownOutcome
+from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, NotLeader, Unavailable, UnknownOutcome
 
 TOLD_FROM: Final = 3
 """From so many failed requests in a row on the pod says what is wrong with its bind."""
