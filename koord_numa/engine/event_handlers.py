@@ -12,7 +12,6 @@ from koord_numa.core.budgets import DisruptionBudget
 from koord_numa.core.namespaces import Namespace
 from koord_numa.core.node import Node, NodeResourceTopology
 from koord_numa.core.request import Pod
-from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.object_handlers import ListerHandler, ObjectHandler
@@ -154,9 +153,6 @@ class EventHandlers:
     topologies: ObjectHandler[NodeResourceTopology]
     namespaces: ListerHandler[Namespace]
     budgets: ListerHandler[DisruptionBudget]
-    claims: ListerHandler[PersistentVolumeClaim]
-    volumes: ListerHandler[PersistentVolume]
-    storage_classes: ListerHandler[StorageClass]
 
 
 def _wants_node(pod: Pod) -> bool:

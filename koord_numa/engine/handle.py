@@ -9,7 +9,7 @@ from cachetools import LRUCache
 
 from koord_numa.core.request import Pod
 from koord_numa.engine.cache.cache import Cache
-from koord_numa.engine.cache.listers import VolumeLister
+from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.containment import Quarantine, Subject
 from koord_numa.engine.metrics import Result, SchedulerMetrics
 from koord_numa.engine.pod_status.conditions import PodConditions

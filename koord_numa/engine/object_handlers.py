@@ -10,9 +10,7 @@ from typing import Generic, TypeVar
 
 from koord_numa.core.node import Node, NodeResourceTopology
 from koord_numa.core.request import Pod
-from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koord_numa.engine.cache.cache import DELETED, Cache
-from koord_numa.engine.cache.listers import VolumeLister
 from koord_numa.engine.containment import Quarantine, Subject
 from koord_numa.engine.handle import subject_of
 
@@ -157,32 +155,4 @@ def topology_handler(
         quarantine,
         on_synced,
         lambda topology, why: cache.set_broken(topology.node, "topology", why),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class StorageHandlers:
-    """The three kinds that pods with claims depend on; such pods wait until all of them are synced."""
-
-    claims: ListerHandler[PersistentVolumeClaim]
-    volumes: ListerHandler[PersistentVolume]
-    classes: ListerHandler[StorageClass]
-
-
-def storage_handlers(lister: VolumeLister) -> StorageHandlers:
-    """Handlers in front of one lister."""
-    missing = {"claims", "volumes", "classes"}
-
-    def synced(kind: str) -> Callable[[], None]:
-        def known() -> None:
-            missing.discard(kind)
-            if not missing:
-                lister.synced()
-
-        return known
-
-    return StorageHandlers(
-        ListerHandler(lister.replace_claims, lister.observe_claim, synced("claims")),
-        ListerHandler(lister.replace_volumes, lister.observe_volume, synced("volumes")),
-        ListerHandler(lister.replace_classes, lister.observe_class, synced("classes")),
     )

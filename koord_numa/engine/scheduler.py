@@ -32,7 +32,6 @@ from koord_numa.engine.object_handlers import (
     BoundPodObjects,
     ListerHandler,
     node_handler,
-    storage_handlers,
     topology_handler,
 )
 from koord_numa.engine.pod_status.conditions import PodConditions
@@ -113,7 +112,6 @@ class Scheduler:
         handle, cache, quarantine = self.handle, self.cache, self.handle.quarantine
         synced = {source: partial(self.synced, source) for source in Source}
         bound = BoundPodObjects(cache, quarantine, self._apply_bound_pod, synced[Source.BOUND])
-        storage = storage_handlers(self.volumes)
         return EventHandlers(
             pending_pods=PendingPodHandler(handle, self.preemption, self.loop.kick, synced[Source.WAITING]),
             bound_pods=BoundPodHandler(handle, bound, self._after_pods),
@@ -122,9 +120,6 @@ class Scheduler:
             topologies=topology_handler(cache, quarantine, synced[Source.TOPOLOGIES]),
             namespaces=ListerHandler(self.namespaces.replace, self.namespaces.observe, synced[Source.NAMESPACES]),
             budgets=ListerHandler(self.preemption.replace_budgets, self.preemption.planner.observe_budget),
-            claims=storage.claims,
-            volumes=storage.volumes,
-            storage_classes=storage.classes,
         )
 
     def known(self, uid: str) -> Pod | None:

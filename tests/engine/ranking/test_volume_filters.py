@@ -79,7 +79,7 @@ def _claim(dice: Random, name: str) -> PersistentVolumeClaim:
 
 def _state(dice: Random) -> tuple[Cache, NodeTable, VolumeLister]:
     table = NodeTable()
-    cache = Cache(lambda _event, info: table.changed(info))
+    cache = Cache(lambda _event, info, _pod: table.changed(info))
     lister = VolumeLister(lambda: None, cache.index, cache.node_exists, lambda: 0.0)
     for number in range(5):
         labels = {"disk": "ssd"} if dice.random() < 0.5 else {}
