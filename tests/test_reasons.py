@@ -181,6 +181,7 @@ SITUATIONS: dict[Reason, Situation] = {
     Reason.NODE_NAME: demands(node_name="another"),
     Reason.UNSCHEDULABLE: asks(PLAIN, with_node(ours(), unschedulable=True)),
     Reason.NODE_AFFINITY: demands(node_terms=(ELSEWHERE,)),
+    Reason.NODE_FEATURE: demands(features=("UserNamespacesHostNetworkSupport",)),
     Reason.TAINT: asks(PLAIN, with_node(ours(), taints=(Taint("dedicated", TaintEffect.NO_SCHEDULE, "x"),))),
     Reason.HOST_PORT: demands(replace(ours(), ports=(HostPort(80),)), host_ports=(HostPort(80),)),
     Reason.VOLUME: lambda: everywhere(claims=("missing",)),

@@ -56,6 +56,7 @@ class Toleration:
     exists: bool = False  # operator Exists; otherwise Equal
     value: str = ""
     effect: str = ""
+    compares: Operator | None = None  # GT or LT: the taint's value is compared with ``value``, both integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,4 +145,5 @@ class Constraints:
         tuple[str, str], ...
     ] = ()  # those of them made from ephemeral volumes, with the uid that must own them
     disks: tuple[InlineDisk, ...] = ()
+    features: tuple[str, ...] = ()  # node features that the pod needs (status.declaredFeatures)
     unsupported: tuple[str, ...] = ()

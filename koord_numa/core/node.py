@@ -59,6 +59,7 @@ class Node:
     strategy: NumaAllocateStrategy | None = None
     amplification: Mapping[str, float] = field(default_factory=dict)
     reservation: NodeReservation = NodeReservation()
+    features: frozenset[str] | None = None  # status.declaredFeatures; None where the node declares none at all
     problem: str = ""
 
 

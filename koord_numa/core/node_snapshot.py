@@ -7,6 +7,7 @@ from koord_numa.core.inventory import Inventory, inventory, reserve
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.node import Node, NodeResourceTopology
+from koord_numa.core.request import Pod
 from koord_numa.core.resources import CPU, ResourceList
 from koord_numa.core.verdicts import Rejection
 from koord_numa.core.vocabulary import CpuOwner
@@ -19,7 +20,8 @@ Offer = Inventory | KubeletView | Rejection
 class NodeSnapshot:
     """
     A node in the state of one moment. ``allocatable`` is without the node's own reservation. ``barred`` says why nothing may go
-    there although the node itself is fine: locked by a rebind, not trusted.
+    there although the node itself is fine: locked by a rebind, not trusted. ``pods`` are those counted there; ``nominated`` are those for
+    which room is kept there.
     """
 
     node: Node
@@ -28,6 +30,7 @@ class NodeSnapshot:
     allocatable: ResourceList = field(default_factory=dict)
     ports: tuple[HostPort, ...] = ()
     barred: Rejection | None = None
+    nominated: tuple[Pod, ...] = ()
 
     @property
     def room(self) -> int:

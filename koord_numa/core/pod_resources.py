@@ -24,6 +24,8 @@ def effective_requests(request: PodRequest) -> ResourceList:
     container runs beside the sidecars started before it; pod-level amounts replace that for cpu, memory and huge pages;
     overhead comes on top. As ``PodRequests`` of Kubernetes' component helpers.
     """
+    if request.counted is not None:
+        return request.counted
     needed = _over_time((container.kind, container.requests) for container in request.containers)
     return without_zeros(add(_with_pod_level(needed, request.pod_requests), request.overhead))
 

@@ -65,7 +65,8 @@ class PodRequest:
     Everything about a pod that may change where it can go. ``class_key`` is equal for pods that every node treats alike.
 
     ``containers`` come in the kubelet's order: init containers (sidecars among them) as listed, then app containers.
-    ``pod_requests`` / ``pod_limits`` are pod-level resources (``spec.resources``), ``None`` when the pod has none.
+    ``pod_requests`` / ``pod_limits`` are pod-level resources (``spec.resources``), ``None`` when the pod has none. ``counted`` replaces the
+    effective request of a running pod whose containers have not, or not yet, what the spec asks for (in-place resize).
     """
 
     containers: tuple[Container, ...] = ()
@@ -80,6 +81,7 @@ class PodRequest:
     constraints: Constraints = Constraints()
     namespace: str = "default"
     labels: tuple[tuple[str, str], ...] = ()  # only those that matter to spread and affinity: sorted pairs
+    counted: ResourceList | None = None  # what the pod counts for while a resize of it is under way
     derived: dict[Callable[["PodRequest"], Any], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )  # what others worked out of it, by the function that did

@@ -9,9 +9,18 @@ Labels = Mapping[str, str]
 _Test = Callable[[str | None, tuple[str, ...]], bool]
 
 
+_INT64_DIGITS: Final = 19
+
+
 def _number(text: str) -> int | None:
     digits = text[1:] if text[:1] in ("-", "+") else text
-    return int(text) if 0 < len(digits) < 20 and digits.isascii() and digits.isdigit() else None
+    if not digits.isascii() or not digits.isdigit():
+        return None
+    digits = digits.lstrip("0") or "0"
+    if len(digits) > _INT64_DIGITS:
+        return None
+    number = -int(digits) if text[0] == "-" else int(digits)
+    return number if -(1 << 63) <= number < 1 << 63 else None  # as strconv.ParseInt(text, 10, 64)
 
 
 def _greater(value: str | None, values: tuple[str, ...]) -> bool:

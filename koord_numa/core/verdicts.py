@@ -45,6 +45,7 @@ class Reason(Enum):
     VOLUME_ZONE = "volume-zone"
     DISK_CONFLICT = "disk-conflict"  # another pod of the node uses the same disk
     VOLUME_LIMIT = "volume-limit"  # the node attaches no more volumes of the driver
+    NODE_FEATURE = "node-feature"
     POD_AFFINITY = "pod-affinity"
     SPREAD = "spread"
     UNSUPPORTED = "unsupported"

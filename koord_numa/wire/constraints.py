@@ -1,7 +1,7 @@
 """What a pod's spec demands of nodes besides resources. What we cannot honour is listed in words, never dropped in silence."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
@@ -9,6 +9,7 @@ from koord_numa.core.constraints import (
     Constraints,
     HostPort,
     NodeTerm,
+    Operator,
     PreferredNodeTerm,
     SpreadConstraint,
     TaintEffect,
@@ -108,17 +109,20 @@ class ConstraintsModel(Strict):
     volumes: list[VolumeModel] | None = None
     resource_claims: list[ClaimModel] | None = None
     host_network: bool | None = None
+    host_users: bool | None = None
+    scheduling_group: dict[str, Any] | None = None
 
 
-def constraints(top: Head, demands: ConstraintsModel, ports: Iterable[PortModel]) -> Constraints:
-    """Every demand of one pod. ``ports`` are those of its long-running containers."""
+def constraints(top: Head, demands: ConstraintsModel, ports: Iterable[PortModel], restarts_all: bool) -> Constraints:
+    """
+    Every demand of one pod. ``ports`` are those of its long-running containers; ``restarts_all``: some container restarts all of them.
+    """
     path = top.path.at("spec")
     pod = OwnPod(top.namespace or "default", top.labels)
     affinity = demands.affinity or _NO_AFFINITY
     near, far = affinity.pod_affinity or _NO_TERMS, affinity.pod_anti_affinity or _NO_TERMS
     node = affinity.node_affinity or _NO_NODE_AFFINITY
     mounted = volumes(top, demands.volumes or ())
-    tolerations, untolerated = _tolerations(demands.tolerations or (), path.at("tolerations"))
     claims = tuple(
         f"resource claim {claim.name} (dynamic resource allocation)" for claim in demands.resource_claims or ()
     )
@@ -127,7 +131,7 @@ def constraints(top: Head, demands: ConstraintsModel, ports: Iterable[PortModel]
         node_selector=label_pairs(demands.node_selector),
         node_terms=None if node.required is None else node_terms(node.required, path.at("nodeAffinity")),
         preferred_nodes=_preferred_nodes(node.preferred or (), path.at("nodeAffinity")),
-        tolerations=tolerations,
+        tolerations=_tolerations(demands.tolerations or (), path.at("tolerations")),
         affinity=pod_terms(near.required or (), pod, path.at("podAffinity")),
         anti_affinity=pod_terms(far.required or (), pod, path.at("podAntiAffinity")),
         preferred_affinity=preferred_pod_terms(near.preferred or (), pod, path.at("podAffinity")),
@@ -137,7 +141,11 @@ def constraints(top: Head, demands: ConstraintsModel, ports: Iterable[PortModel]
         claims=mounted.claims,
         ephemeral=mounted.ephemeral,
         disks=mounted.disks,
-        unsupported=mounted.unsupported + untolerated + claims + _unsupported_annotations(top.annotations),
+        features=_features(demands, restarts_all),
+        unsupported=mounted.unsupported
+        + _unsupported_group(demands)
+        + claims
+        + _unsupported_annotations(top.annotations),
     )
 
 
@@ -149,23 +157,33 @@ def _preferred_nodes(models: Iterable[PreferredNodeModel], path: FieldPath) -> t
     )
 
 
-def _tolerations(models: Iterable[TolerationModel], path: FieldPath) -> tuple[tuple[Toleration, ...], tuple[str, ...]]:
-    known: list[Toleration] = []
-    unsupported: list[str] = []
-    for model in models:
-        operator = TOLERATES.read(model.operator or "", path.at("operator"))
-        if operator in ("Gt", "Lt"):
-            unsupported.append(f"toleration of {model.key or 'every taint'} with operator {operator}")
-            continue
-        known.append(
-            Toleration(
-                key=model.key or "",
-                exists=operator == "Exists",
-                value=model.value or "",
-                effect=EFFECTS.read(model.effect or "", path.at("effect")),
-            )
-        )
-    return tuple(known), tuple(unsupported)
+def _tolerations(models: Iterable[TolerationModel], path: FieldPath) -> tuple[Toleration, ...]:
+    return tuple(_toleration(model, path) for model in models)
+
+
+def _toleration(model: TolerationModel, path: FieldPath) -> Toleration:
+    operator = TOLERATES.read(model.operator or "", path.at("operator"))
+    return Toleration(
+        key=model.key or "",
+        exists=operator == "Exists",
+        value=model.value or "",
+        effect=EFFECTS.read(model.effect or "", path.at("effect")),
+        compares=Operator(operator) if operator in ("Gt", "Lt") else None,
+    )
+
+
+def _features(demands: ConstraintsModel, restarts_all: bool) -> tuple[str, ...]:
+    """Node features that kubelets without them refuse the pod for (``component-helpers/nodedeclaredfeatures``)."""
+    needed = []
+    if restarts_all:
+        needed.append("RestartAllContainersOnContainerExits")
+    if demands.host_network and demands.host_users is False:
+        needed.append("UserNamespacesHostNetworkSupport")
+    return tuple(needed)
+
+
+def _unsupported_group(demands: ConstraintsModel) -> tuple[str, ...]:
+    return ("schedulingGroup (pods that are placed together or not at all)",) if demands.scheduling_group else ()
 
 
 def _spread(model: SpreadModel, pod: OwnPod, path: FieldPath) -> SpreadConstraint:

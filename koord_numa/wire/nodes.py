@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from koord_numa.core.constraints import TaintEffect
 from koord_numa.core.node import Node, NodeReservation, Taint
+from koord_numa.core.resources import PODS
 from koord_numa.core.vocabulary import NodeBindPolicy, NumaAllocateStrategy, NumaPolicy
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
@@ -42,6 +43,7 @@ class NodeStatus(Strict):
     """What the node offers."""
 
     allocatable: dict[str, Quantity] | None = None
+    declared_features: list[str] | None = None
 
 
 def parse_node(obj: Mapping[str, Any]) -> Node:
@@ -56,6 +58,9 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
     status = problems.collect(
         lambda: read(NodeStatus, top.body.get("status") or {}, top.path.at("status")), NodeStatus()
     )
+    path = top.path.at("status.allocatable")
+    nothing: dict[str, int] = {}
+    allocatable = problems.collect(lambda: supplied(status.allocatable, path), nothing)
     ratios = problems.collect(lambda: amplification(top.annotations, top.path), None)
     return Node(
         name=top.name,
@@ -63,13 +68,15 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
         labels=top.labels,
         taints=problems.collect(lambda: _taints(spec.taints or [], top.path.at("spec.taints")), ()),
         unschedulable=bool(spec.unschedulable),
-        allocatable=problems.collect(lambda: supplied(status.allocatable, top.path.at("status.allocatable")), {}),
+        # A node that lists no pods takes none (kube-scheduler's NodeResourcesFit).
+        allocatable={PODS: 0, **allocatable},
         numa_policy=_labelled(top, (names.NODE_NUMA_POLICY, names.NODE_NUMA_POLICY_PROPOSED), NUMA_POLICIES, problems)
         or NumaPolicy.NONE,
         bind_policy=_labelled(top, (names.NODE_BIND_POLICY,), BIND_POLICIES, problems) or NodeBindPolicy.NONE,
         strategy=_labelled(top, (names.NODE_NUMA_STRATEGY, names.NODE_NUMA_STRATEGY_PROPOSED), STRATEGIES, problems),
         amplification=ratios or {},
         reservation=problems.collect(lambda: reservation(top.annotations, top.path), NodeReservation()),
+        features=None if status.declared_features is None else frozenset(status.declared_features),
         problem=problems.problem,
     )
 

@@ -1,6 +1,7 @@
 """Pods: from the API object to identity, scheduling and request. A malformed pod is still a pod; its problem is named."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from koord_numa.core.request import Assignment, Pod, PodKey
@@ -10,6 +11,7 @@ from koord_numa.wire.metadata import Head, head, version
 from koord_numa.wire.parsing import Int64, Problems, Strict, read, read_time
 from koord_numa.wire.pod_annotations import assignment
 from koord_numa.wire.request_cache import cached_request
+from koord_numa.wire.resize import counted_request
 
 
 class SchedulingSpec(Strict):
@@ -47,6 +49,10 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
     status = problems.collect(lambda: read(Status, raw_status, top.path.at("status")), _NO_STATUS)
     start = status.start_time or ""
     request = cached_request(top, raw_spec, scheduling.priority or 0, problems)
+    if request.constraints.node_name:
+        request = problems.collect(
+            partial(counted_request, request, raw_spec, raw_status, top.path.at("status")), request
+        )
     node = request.constraints.node_name
     held = top.annotations.get(names.RESOURCE_STATUS)
     return Pod(

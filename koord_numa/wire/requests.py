@@ -32,6 +32,7 @@ class ContainerModel(Strict):
     resources: Resources | None = None
     ports: list[PortModel] | None = None
     restart_policy: str | None = None  # Always makes an init container a sidecar
+    restart_policy_rules: list[dict[str, Any]] | None = None
 
 
 class Workload(Strict):
@@ -57,7 +58,7 @@ def pod_request(top: Head, spec: dict[str, Any], priority: int, problems: Proble
         priority=priority,
         bind=bind,
         numa=numa,
-        constraints=_constraints(top, spec, work.ports, problems),
+        constraints=_constraints(top, spec, work, problems),
         namespace=top.namespace or "default",
         labels=label_pairs(top.labels),
     )
@@ -70,6 +71,7 @@ class _Work:
     pod_requests: ResourceList | None
     pod_limits: ResourceList | None
     ports: tuple[PortModel, ...]
+    restarts_all: bool = False  # some container, when it ends in certain ways, restarts all containers of the pod
 
 
 def _workload(top: Head, spec: dict[str, Any], problems: Problems) -> _Work:
@@ -82,14 +84,19 @@ def _read_workload(spec: dict[str, Any], path: FieldPath) -> _Work:
     containers = tuple(_containers(work, path))
     pod_requests, pod_limits = _pod_level(work.resources, containers, path.at("resources"))
     ports = tuple(port for model in _long_running(work) for port in model.ports or ())
-    return _Work(containers, requested(work.overhead, path.at("overhead")), pod_requests, pod_limits, ports)
+    models = [*(work.init_containers or ()), *(work.containers or ())]
+    rules = [rule for model in models for rule in model.restart_policy_rules or ()]
+    restarts_all = any(rule.get("action") == "RestartAllContainers" for rule in rules)
+    overhead = requested(work.overhead, path.at("overhead"))
+    return _Work(containers, overhead, pod_requests, pod_limits, ports, restarts_all)
 
 
-def _constraints(top: Head, spec: dict[str, Any], ports: Iterable[PortModel], problems: Problems) -> Constraints:
+def _constraints(top: Head, spec: dict[str, Any], work: _Work, problems: Problems) -> Constraints:
     node = spec.get("nodeName")
     known = Constraints(node_name=node if isinstance(node, str) else "")
+    path = top.path.at("spec")
     return problems.collect(
-        lambda: _shared(constraints(top, read(ConstraintsModel, spec, top.path.at("spec")), ports)), known
+        lambda: _shared(constraints(top, read(ConstraintsModel, spec, path), work.ports, work.restarts_all)), known
     )
 
 

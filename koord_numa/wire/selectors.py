@@ -1,12 +1,16 @@
 """Label selectors and node selectors, as they stand in affinity, spread constraints, budgets and volumes."""
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Final
 
 from koord_numa.core.constraints import LabelSelector, NodeTerm, Operator, Requirement
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.parsing import EnumReader, Strict
 
+LABEL_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_LISTED: Final = (Operator.IN, Operator.NOT_IN)
 OPERATORS = EnumReader({operator.value: operator for operator in Operator})
 
 
@@ -64,9 +68,16 @@ def node_terms(model: NodeSelectorModel, path: FieldPath) -> tuple[NodeTerm, ...
 
 
 def node_term(model: NodeTermModel, path: FieldPath) -> NodeTerm:
-    """One node term."""
+    """
+    One node term. A value that no label can have makes the whole term match nothing, as in kube-scheduler
+    (``component-helpers/nodeaffinity``).
+    """
+    labels = requirements(model.match_expressions, path.at("matchExpressions"))
+    invalid = [
+        it for it in labels for value in it.values if it.operator in _LISTED and not LABEL_VALUE.fullmatch(value)
+    ]
     return NodeTerm(
-        labels=requirements(model.match_expressions, path.at("matchExpressions")),
+        labels=(Requirement(invalid[0].key, Operator.IN),) if invalid else labels,
         fields=requirements(model.match_fields, path.at("matchFields")),
     )
 

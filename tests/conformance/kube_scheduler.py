@@ -72,6 +72,19 @@ def _sign(number: int) -> int:
     return (number > 0) - (number < 0)
 
 
-DEVIATIONS: tuple[Deviation[Answer], ...] = ()
+def _spreads_everything(case: Case, _ours: Answer) -> bool:
+    constraints = case["in"]["pod"]["spec"].get("topologySpreadConstraints") or ()
+    return any(it.get("labelSelector") is not None and not any(it["labelSelector"].values()) for it in constraints)
+
+
+def _compares(case: Case, _ours: Answer) -> bool:
+    tolerations = case["in"]["pod"]["spec"].get("tolerations") or ()
+    return any(it.get("operator") in ("Gt", "Lt") for it in tolerations)
+
+
+DEVIATIONS: tuple[Deviation[Answer], ...] = (
+    Deviation("empty-spread-selector", _spreads_everything),
+    Deviation("comparing-tolerations", _compares),
+)
 
 ORACLE = Oracle("kube-scheduler", load, answer, agrees, DEVIATIONS)

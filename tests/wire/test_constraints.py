@@ -194,9 +194,9 @@ UNSUPPORTED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"resourceClaims": [{"name": "gpu", "resourceClaimName": "x"}]},
         ("resource claim gpu (dynamic resource allocation)",),
     ),
-    "numeric toleration": (
-        {"tolerations": [{"key": "speed", "operator": "Gt", "value": "5"}]},
-        ("toleration of speed with operator Gt",),
+    "pods that are placed together": (
+        {"schedulingGroup": {"podGroupName": "gang"}},
+        ("schedulingGroup (pods that are placed together or not at all)",),
     ),
 }
 

@@ -31,7 +31,7 @@ def test_a_whole_node() -> None:
 
 
 def test_a_bare_node() -> None:
-    assert parse_node({"metadata": {"name": "n"}}) == Node(name="n")
+    assert parse_node({"metadata": {"name": "n"}}) == Node(name="n", allocatable={"pods": 0})
 
 
 SPELLINGS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
@@ -154,6 +154,7 @@ def test_less_than_nothing_is_nothing() -> None:
     assert parse_node(changed(NODE, "status allocatable", {"cpu": "-1", "memory": "1.9"})).allocatable == {
         "cpu": 0,
         "memory": 1,
+        "pods": 0,  # a node that lists no pods takes none
     }
 
 

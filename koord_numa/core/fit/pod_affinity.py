@@ -6,7 +6,7 @@ look-ups. Anti-affinity works both ways: a placed pod can forbid its neighbourho
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -41,14 +41,15 @@ class PodAffinityCounts:
     repelled: Counter[tuple[int, Domain]] = field(default_factory=Counter)  # by anti-affinity term
     forbidden: Counter[Domain] = field(default_factory=Counter)  # by anti-affinity of placed pods
     pulls: Counter[Domain] = field(default_factory=Counter)  # weights of preferred terms, both directions
-    first: bool = False  # nobody matches its affinity yet, and it matches its own
+    first: bool = False  # no placed pod matches its affinity yet, and it matches its own
+    namespaces: Namespaces = field(default_factory=dict)
 
 
 def pod_affinity_counts(
     request: PodRequest, placed: Iterable[tuple[Node, Pod]], namespaces: Namespaces
 ) -> PodAffinityCounts:
     """Count the placed pods that matter to this one."""
-    view = PodAffinityCounts(first=is_first(request, namespaces))
+    view = PodAffinityCounts(first=is_first(request, namespaces), namespaces=namespaces)
     for node, pod in placed:
         _count_what_we_ask(view, request, (node, pod), namespaces)
         _count_what_they_ask(view, request, (node, pod), namespaces)
@@ -97,8 +98,15 @@ def _pull(view: PodAffinityCounts, weight: int, wish: PodTerm, node: Node) -> No
         view.pulls[domain] += weight
 
 
-def fits_pod_affinity(request: PodRequest, node: Node, view: PodAffinityCounts) -> Rejection | None:
-    """Required affinity, then the pod's own anti-affinity, then that of the pods already placed."""
+def fits_pod_affinity(
+    request: PodRequest, node: Node, view: PodAffinityCounts, nominated: Sequence[Pod] = ()
+) -> Rejection | None:
+    """
+    Required affinity, then the pod's own anti-affinity, then that of the pods already placed.
+
+    The pod must fit with and without the pods for which room is kept on the node: what ``nominated`` pods forbid counts, that they would be
+    near does not (``RunFilterPluginsWithNominatedPods``).
+    """
     demands = request.constraints
     if not _near(request, node, view):
         return AFFINITY_RULES
@@ -107,7 +115,26 @@ def fits_pod_affinity(request: PodRequest, node: Node, view: PodAffinityCounts) 
             return ANTI_AFFINITY_RULES
     if view.forbidden and any(view.forbidden[key, value] for key, value in node.labels.items()):
         return EXISTING_ANTI_AFFINITY
+    return refused_beside(request, node, nominated, view.namespaces) if nominated else None
+
+
+def refused_beside(
+    request: PodRequest, node: Node, nominated: Sequence[Pod], namespaces: Namespaces
+) -> Rejection | None:
+    """What required anti-affinity between the pod and those for which room is kept on the node forbids."""
+    own = dict(request.labels)
+    for pod in nominated:
+        for term in _labelled(request.constraints.anti_affinity, node):
+            if _picks(term, pod.key.namespace, dict(pod.labels), namespaces):
+                return ANTI_AFFINITY_RULES
+        for term in _labelled(pod.request.constraints.anti_affinity, node):
+            if _picks(term, request.namespace, own, namespaces):
+                return EXISTING_ANTI_AFFINITY
     return None
+
+
+def _labelled(terms: Iterable[PodTerm], node: Node) -> list[PodTerm]:
+    return [term for term in terms if term.topology_key in node.labels]
 
 
 def pod_preference(node: Node, view: PodAffinityCounts) -> int:

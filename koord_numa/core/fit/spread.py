@@ -5,7 +5,7 @@ As with affinity, pods are counted once per decision and nodes are checked by lo
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import floor, log
 from typing import Final
@@ -33,12 +33,18 @@ class SpreadCounts:
 
     counts: Mapping[int, Counter[str]] = field(default_factory=dict)
 
-    def lowest(self, index: int, constraint: SpreadConstraint) -> int:
-        """The fewest matching pods of any domain; 0 while there are fewer domains than ``minDomains``."""
+    def skew(self, index: int, constraint: SpreadConstraint, value: str, more: int = 0) -> int:
+        """
+        By how many matching pods a domain is above the one with the fewest, with ``more`` pods in it.
+
+        The fewest are taken to be none while there are fewer domains than ``minDomains``.
+        """
         domains = self.counts[index]
+        here = domains[value] + more
         if len(domains) < constraint.min_domains:
-            return 0
-        return min(domains.values(), default=0)
+            return here
+        others = min((count for domain, count in domains.items() if domain != value), default=here)
+        return here - (min(here, others) if value in domains else others)
 
 
 def spread_counts(request: PodRequest, nodes: Iterable[Node], placed: Iterable[tuple[Node, Pod]]) -> SpreadCounts:
@@ -63,8 +69,12 @@ def spread_counts(request: PodRequest, nodes: Iterable[Node], placed: Iterable[t
     return SpreadCounts(counts)
 
 
-def fits_spread(request: PodRequest, node: Node, view: SpreadCounts) -> Rejection | None:
-    """Would the pod keep every hard constraint's skew?"""
+def fits_spread(request: PodRequest, node: Node, view: SpreadCounts, nominated: Sequence[Pod] = ()) -> Rejection | None:
+    """
+    Would the pod keep every hard constraint's skew?
+
+    It must do so with and without the pods for which room is kept on the node (``RunFilterPluginsWithNominatedPods``).
+    """
     for index, constraint in enumerate(request.constraints.spread):
         if not constraint.hard:
             continue
@@ -72,10 +82,19 @@ def fits_spread(request: PodRequest, node: Node, view: SpreadCounts) -> Rejectio
         if value is None:
             return MISSING_LABEL
         own = selects(constraint.selector, dict(request.labels))
-        skew = view.counts[index][value] + own - view.lowest(index, constraint)
-        if skew > constraint.max_skew:
-            return SPREAD_RULES
+        beside = matching(request.namespace, constraint, nominated) if _counts_here(request, node, constraint) else 0
+        for more in {0, beside}:
+            if view.skew(index, constraint, value, more) + own > constraint.max_skew:
+                return SPREAD_RULES
     return None
+
+
+def matching(namespace: str, constraint: SpreadConstraint, pods: Iterable[Pod]) -> int:
+    """How many of these pods the constraint of a pod in this namespace counts."""
+    return sum(
+        pod.key.namespace == namespace and not pod.deleting and selects(constraint.selector, dict(pod.labels))
+        for pod in pods
+    )
 
 
 def crowding(request: PodRequest, node: Node, view: SpreadCounts) -> int:

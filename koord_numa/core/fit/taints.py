@@ -2,9 +2,10 @@
 
 from typing import Final
 
-from koord_numa.core.constraints import Constraints, TaintEffect, Toleration
+from koord_numa.core.constraints import Constraints, Requirement, TaintEffect, Toleration
 from koord_numa.core.node import Node, Taint
 from koord_numa.core.request import PodRequest
+from koord_numa.core.selectors import meets
 from koord_numa.core.verdicts import Reason, Rejection
 
 _HARD: Final = (TaintEffect.NO_SCHEDULE, TaintEffect.NO_EXECUTE)
@@ -42,6 +43,8 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
         return False
     if toleration.key and toleration.key != taint.key:
         return False
+    if toleration.compares is not None:
+        return meets({taint.key: taint.value}, (Requirement(taint.key, toleration.compares, (toleration.value,)),))
     return toleration.exists or (bool(toleration.key) and toleration.value == taint.value)
 
 

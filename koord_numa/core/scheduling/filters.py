@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from koord_numa.core.fit.features import fits_features
 from koord_numa.core.fit.node_affinity import fits_node_affinity
 from koord_numa.core.fit.node_name import fits_node_name
 from koord_numa.core.fit.pod_affinity import fits_pod_affinity
@@ -126,11 +127,15 @@ def _volume_zone(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None
 
 
 def _spread(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
-    return None if ask.spread is None else fits_spread(ask.request, seen.node, ask.spread)
+    if ask.spread is None:
+        return None
+    return fits_spread(ask.request, seen.node, ask.spread, seen.nominated)
 
 
 def _pod_affinity(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
-    return None if ask.neighbours is None else fits_pod_affinity(ask.request, seen.node, ask.neighbours)
+    if ask.neighbours is None:
+        return None
+    return fits_pod_affinity(ask.request, seen.node, ask.neighbours, seen.nominated)
 
 
 PRE_FILTERS: Final = (
@@ -163,6 +168,12 @@ FILTERS: Final = (
         {Reason.NODE_AFFINITY: ON_NODE},
         Scope.NODE_OBJECT,
         lambda ask, seen: fits_node_affinity(ask.request, seen.node),
+    ),
+    Filter(
+        "NodeDeclaredFeatures",
+        {Reason.NODE_FEATURE: ON_NODE},
+        Scope.NODE_OBJECT,
+        lambda ask, seen: fits_features(ask.request, seen.node),
     ),
     Filter(
         "NodeResourceTopology",

@@ -113,6 +113,7 @@ class NodeInfo:
     def count(self, pod: Pod, holding: Holding) -> None:
         """Count a pod, replacing what was counted for it before."""
         self.pods[pod.key.uid] = pod
+        self._ports.pop(pod.key.uid, None)
         if pod.request.constraints.host_ports:
             self._ports[pod.key.uid] = pod.request.constraints.host_ports
         self.ledger.hold(holding)
@@ -188,7 +189,15 @@ class NodeInfo:
             self._view = offer = kubelet_view(node, topology, booked, unpublished, self._view)
         if offer is None:
             raise AssertionError(f"node {node.name} has neither an inventory nor a kubelet-owned topology")
-        return NodeSnapshot(node, offer, booked, self.allocatable, self._ports_with(nominees), self.barred())
+        return NodeSnapshot(
+            node=node,
+            offer=offer,
+            ledger=booked,
+            allocatable=self.allocatable,
+            ports=self._ports_with(nominees),
+            barred=self.barred(),
+            nominated=tuple(it.pod for uid, it in nominees.items() if uid not in self.pods),
+        )
 
     def _ports_with(self, nominees: Mapping[str, Nominee]) -> tuple[HostPort, ...]:
         if not self._ports and not nominees:

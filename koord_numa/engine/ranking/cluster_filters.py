@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from koord_numa.core.constraints import PodTerm, SpreadConstraint
+from koord_numa.core.fit.pod_affinity import refused_beside
+from koord_numa.core.fit.spread import fits_spread
 from koord_numa.core.fit.taints import fits_taints
 from koord_numa.core.fit.volumes import uses_volumes
+from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.request import PodRequest
-from koord_numa.core.verdicts import Rejection
+from koord_numa.core.verdicts import Placement, Rejection
 from koord_numa.core.volumes import Storage
 from koord_numa.engine.ranking.domain_sums import DomainSums
 from koord_numa.engine.ranking.inter_pod_affinity import InterPodAffinity
@@ -51,6 +54,15 @@ class ClusterFilters:
         for refused, _ in self.refusals():
             blocked = refused if blocked is None else blocked | refused
         return blocked
+
+    def settle(self, seen: NodeSnapshot, placement: Placement) -> Placement | Rejection:
+        """The last look at the best row, by rules that are asked of few nodes only: what pods for which room is kept there forbid."""
+        return (self._refused_beside(seen) if seen.nominated else None) or placement
+
+    def _refused_beside(self, seen: NodeSnapshot) -> Rejection | None:
+        counts = self.spread.counts()
+        refused = None if counts is None else fits_spread(self._request, seen.node, counts, seen.nominated)
+        return refused or refused_beside(self._request, seen.node, seen.nominated, self._columns.pods.namespaces)
 
     def _eligible(self, constraint: SpreadConstraint) -> Bools:
         """The rows that a spread constraint counts, by its node inclusion policies (``podtopologyspread/common.go``)."""

@@ -75,13 +75,15 @@ class NodeRanking:
         self._told_rows: dict[int, str] = {}  # whose refusal was told of a row
         self._told_at: int | None = None  # the position of the journal then
         self._untold: set[int] = set()
+        self._late: dict[str, Rejection] = {}  # of the last decision, by rules that are asked last
 
     def choose(self) -> Placement | None:
         """The placement on the best node as things are now; ``None`` when no node takes the pod (``explain`` tells why)."""
         self._catch_up()
         blocked = None if self._cluster is None else self._cluster.blocked()
         raws = self._preferences.raws()
-        if blocked is None and not raws:
+        self._late.clear()
+        if self._cluster is None and not raws:
             return self._best(self._keys)
         keys = self._keys.copy()
         if blocked is not None:
@@ -97,13 +99,29 @@ class NodeRanking:
         """The placement at the largest of the keys, which are changed where rows have to be evaluated first."""
         while keys[row := int(keys.argmax())] >= 0:
             known = self._fits.get(row)
+            if known is not None and (settled := self._settle(row, known)) is not None:
+                return settled
             if known is not None:
-                return known
+                keys[row] = NO
+                continue
             bound = self._keys[row]
             self._evaluate(row)
             if keys is not self._keys:
                 keys[row] = NO if self._keys[row] < 0 else keys[row] - bound + self._keys[row]
         return None
+
+    def _settle(self, row: int, placement: Placement) -> Placement | None:
+        """The placement, complete, unless a rule that is asked last refuses it."""
+        if self._cluster is None:
+            return placement
+        seen = self._columns.candidate(row)
+        if seen is None:
+            return None
+        settled = self._cluster.settle(seen, placement)
+        if isinstance(settled, Rejection):
+            self._late[seen.node.name] = settled
+            return None
+        return settled
 
     def _find_witnesses(self, keys: Ints, raw: Ints) -> None:
         """Evaluate rows until one that fits is known at the lowest and at the highest raw score. Rows that do not fit lose their key."""
@@ -136,7 +154,7 @@ class NodeRanking:
                 record = self._columns.records[row]
                 if record is not None and record.node is not None:
                     told.setdefault(record.name, rejection)
-        return Unschedulable(told)
+        return Unschedulable(self._late | told)
 
     def _catch_up(self) -> None:
         columns = self._columns

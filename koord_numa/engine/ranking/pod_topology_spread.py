@@ -4,6 +4,7 @@ Topology spread constraints of one request class over all rows of the node table
 The scalar rules in ``core.fit.spread`` are the specification. Arrays have one element per row of the table unless said otherwise.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from math import log
 from typing import Final
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord_numa.core.constraints import SpreadConstraint
-from koord_numa.core.fit.spread import MISSING_LABEL, SPREAD_RULES
+from koord_numa.core.fit.spread import MISSING_LABEL, SPREAD_RULES, SpreadCounts
 from koord_numa.core.request import PodRequest
 from koord_numa.core.selectors import selects
 from koord_numa.core.verdicts import Rejection
@@ -30,6 +31,7 @@ class PodTopologySpread:
     def __init__(self, request: PodRequest, sums: DomainSums, eligible: Eligible) -> None:
         constraints = request.constraints.spread
         labels = dict(request.labels)
+        self._constraints = constraints
         self._namespace = request.namespace
         self._sums = sums
         self._eligible = eligible
@@ -44,6 +46,21 @@ class PodTopologySpread:
         yield ~labelled, MISSING_LABEL
         for constraint, own in self._hard:
             yield self._too_skewed(constraint, own, labelled), SPREAD_RULES
+
+    def counts(self) -> SpreadCounts | None:
+        """The counts by domain of every hard constraint, as the scalar rule sees them; ``None`` without any."""
+        if not self._hard:
+            return None
+        labelled = self._sums.present({it.topology_key for it, _ in self._hard})
+        found: dict[int, Counter[str]] = {}
+        for index, constraint in enumerate(self._constraints):
+            if constraint.hard:
+                column = self._sums.labels.column(constraint.topology_key)
+                where = labelled & self._eligible(constraint)
+                here = self._sums.per_domain(self._selection(constraint), column, where)
+                ids = np.unique(column.ids[where]).tolist()
+                found[index] = Counter({str(column.values[number]): int(here[number]) for number in ids})
+        return SpreadCounts(found)
 
     def raw_scores(self) -> tuple[Ints, Bools] | None:
         """

@@ -74,3 +74,22 @@ def test_crowding_weighs_a_constraint_by_its_domains() -> None:
     assert len(few.counts[0]) < len(many.counts[0])
     assert crowding(soft, NODES[0], few) <= crowding(soft, NODES[0], many)
     assert crowding(soft, replace(NODES[0], labels={}), many) == MISSING
+
+
+def test_an_empty_selector_counts_every_pod() -> None:
+    request = asks(Constraints(spread=(replace(EVEN, selector=LabelSelector()),)), app="web")
+    counts = spread_counts(request, NODES, THERE)
+    assert dict(counts.counts[0]) == {"a": 2, "b": 1, "c": 1}
+    assert fits_spread(request, A1, counts) is not None
+    assert fits_spread(request, B1, counts) is None
+
+
+@pytest.mark.parametrize(("name", "app", "fits"), [("c1", "web", False), ("c1", "db", True), ("b1", "web", False)])
+def test_room_that_is_kept_for_others_counts(name: str, app: str, fits: bool) -> None:
+    request = asks(Constraints(spread=(EVEN,)), app="web")
+    there = THERE if name == "c1" else [*THERE, placed("5", C1, app="web")]
+    where = next(each for each in NODES if each.name == name)
+    counts = spread_counts(request, NODES, there)
+    assert fits_spread(request, where, counts) is None
+    kept = [placed(f"kept-{i}", where, app=app)[1] for i in range(2)]
+    assert (fits_spread(request, where, counts, kept) is None) is fits

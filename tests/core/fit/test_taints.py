@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.constraints import Constraints, TaintEffect, Toleration
+from koord_numa.core.constraints import Constraints, Operator, TaintEffect, Toleration
 from koord_numa.core.fit.taints import fits_taints, fits_unschedulable, soft_taints
 from koord_numa.core.node import Node, Taint
 from tests.core.fit.builders import asks
@@ -48,3 +48,19 @@ def test_a_cordoned_node_takes_only_pods_that_tolerate_it() -> None:
     assert refusal.message == "node(s) were unschedulable"
     daemon = Constraints(tolerations=(Toleration("node.kubernetes.io/unschedulable", exists=True),))
     assert fits_unschedulable(asks(daemon), cordoned) is None
+
+
+@pytest.mark.parametrize(
+    ("operator", "value", "fits"),
+    [
+        (Operator.GT, "950", True),
+        (Operator.GT, "990", False),
+        (Operator.LT, "999", True),
+        (Operator.LT, "990", False),
+        (Operator.GT, "many", False),
+    ],
+)
+def test_numbers_are_compared(operator: Operator, value: str, fits: bool) -> None:
+    reliable = Taint("sla", TaintEffect.NO_SCHEDULE, "990")
+    request = asks(Constraints(tolerations=(Toleration("sla", value=value, compares=operator),)))
+    assert (fits_taints(request, Node("worker", taints=(reliable,))) is None) is fits
