@@ -61,19 +61,22 @@ class Body:
     remaining: Callable[[], float] | None = None
 
 
-async def load_configuration(kubeconfig: Path | None = None) -> Configuration:
+async def load_configuration(kubeconfig: Path | None = None, context: str | None = None) -> Configuration:
     """
     The named kubeconfig; else the service account of the pod we run in; else what ``KUBECONFIG`` or ``~/.kube/config`` say.
+
+    ``context`` names one of the kubeconfig, and is then looked for there also inside a pod.
 
     Raises ``NoCredentials``.
     """
     configuration = Configuration()
     try:
-        if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
+        if kubeconfig is None and context is None and _in_cluster():
             credentials.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # theirs
         else:
             files = _kubeconfigs(kubeconfig)
-            await credentials.load_kube_config(config_file=files, client_configuration=configuration)
+            _check_shape(files)
+            await credentials.load_kube_config(config_file=files, context=context, client_configuration=configuration)
     except (credentials.ConfigException, OSError) as error:
         raise NoCredentials(f"no credentials for a cluster: {error}") from error
     except (
@@ -85,6 +88,45 @@ async def load_configuration(kubeconfig: Path | None = None) -> Configuration:
     ) as error:  # what theirs makes of other files
         raise NoCredentials(f"no credentials for a cluster: {files} is no kubeconfig: {error}") from error
     return configuration
+
+
+def current_namespace(kubeconfig: Path | None = None, context: str | None = None) -> str:
+    """The namespace that a context names, ``default`` where it names none. Raises ``NoCredentials``."""
+    if kubeconfig is None and context is None and _in_cluster():
+        return "default"
+    files = _kubeconfigs(kubeconfig)
+    try:
+        _check_shape(files)
+        contexts, active = credentials.list_kube_config_contexts(config_file=files)
+    except (
+        credentials.ConfigException,
+        OSError,
+        yaml.YAMLError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise NoCredentials(f"no credentials for a cluster: {files} is no kubeconfig: {error}") from error
+    chosen = next((each for each in contexts if each["name"] == context), None) if context else active
+    if chosen is None:
+        names = ", ".join(sorted(each["name"] for each in contexts))
+        raise NoCredentials(f"no credentials for a cluster: {files} has no context {context}, only {names or 'none'}")
+    return str((chosen.get("context") or {}).get("namespace") or "default")
+
+
+def _in_cluster() -> bool:
+    return "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
+
+
+def _check_shape(files: str) -> None:
+    """An empty or foreign file gets a sentence of its own; the library stumbles over it. Raises ``ConfigException``."""
+    for name in files.split(os.pathsep):
+        found = yaml.safe_load(Path(name).expanduser().read_text(encoding="utf-8"))
+        if not isinstance(found, dict) or not any(key in found for key in ("clusters", "contexts", "users")):
+            raise credentials.ConfigException(
+                f"{name} is no kubeconfig: it has neither clusters nor contexts nor users"
+            )
 
 
 def _kubeconfigs(named: Path | None) -> str:
@@ -148,9 +190,9 @@ class Api:
         )
 
     @classmethod
-    async def connect(cls, kubeconfig: Path | None = None, agent: str = AGENT) -> Self:
+    async def connect(cls, kubeconfig: Path | None = None, agent: str = AGENT, *, context: str | None = None) -> Self:
         """Load credentials; nothing is sent yet. ``agent`` is who the server's audit log says it was. Raises ``NoCredentials``."""
-        return cls(await load_configuration(kubeconfig), agent)
+        return cls(await load_configuration(kubeconfig, context), agent)
 
     async def close(self) -> None:
         """Give every connection back."""

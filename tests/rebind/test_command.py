@@ -86,7 +86,17 @@ async def test_a_rebind_that_fails_is_a_failure_of_the_command(tmp_path: Path) -
     async with fragmented(tmp_path) as world, world.scheduler():
         result = await run(world, "nowhere", "--wait")
     assert result.exit_code == 1
-    assert "Failed: there is no node nowhere" in result.output
+    assert result.output.splitlines()[-1] == "Error: there is no node nowhere"
+
+
+async def test_a_dry_run_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world:
+        result = await run(world, NODE, "--dry-run")
+        left = world.server.store.list(RESOURCE)
+    assert result.exit_code == 0, result.output
+    assert "after, if it were done" in result.output
+    assert "would move in" in result.output
+    assert left == []
 
 
 async def test_nobody_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

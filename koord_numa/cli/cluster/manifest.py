@@ -1,13 +1,16 @@
 """What a manifest would put into the cluster: its pods, those that its workloads make, and the objects that decide where they go."""
 
+import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from koord_numa.cli.cluster.objects import PARSERS, ClusterObjects, Document
+from koord_numa.cli.cluster.objects import PARSERS, ClusterObjects, Document, documents
 from koord_numa.cluster.resources import PRIORITY_CLASSES
 from koord_numa.core.request import Pod
 from koord_numa.wire.errors import WireError
@@ -24,6 +27,33 @@ class Manifest:
 
     makers: list[Document] = field(default_factory=list)
     passed: Counter[str] = field(default_factory=Counter)
+
+
+SUFFIXES: Final = (".yaml", ".yml", ".json")
+
+
+def read_manifests(sources: Iterable[Path]) -> list[Document]:
+    """The objects of files, of the files in folders by name, and of stdin for ``-``. Raises ``click.ClickException``."""
+    found: list[Document] = []
+    for source in sources:
+        if source == Path("-"):
+            found.extend(documents(_text(sys.stdin.read, "the manifest"), "the manifest"))
+            continue
+        files = sorted(each for each in source.iterdir() if each.suffix in SUFFIXES) if source.is_dir() else [source]
+        if not files:
+            raise click.ClickException(f"{source} has no {', '.join(SUFFIXES)} files")
+        for file in files:
+            found.extend(documents(_text(partial(file.read_text, encoding="utf-8"), str(file)), str(file)))
+    return found
+
+
+def _text(read: Callable[[], str], name: str) -> str:
+    try:
+        return read()
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{name} is not text: {error}") from None
+    except OSError as error:
+        raise click.ClickException(f"{name} cannot be read: {error.strerror}") from None
 
 
 def take(found: Iterable[Document], objects: ClusterObjects) -> Manifest:
@@ -46,13 +76,17 @@ def take(found: Iterable[Document], objects: ClusterObjects) -> Manifest:
     return manifest
 
 
-def pods(manifest: Manifest, objects: ClusterObjects) -> Iterator[Pod]:
-    """The pods as the API server would show them, in the order of the manifest. Raises ``click.ClickException``."""
+def pods(manifest: Manifest, objects: ClusterObjects, namespace: str = "default") -> Iterator[Pod]:
+    """
+    The pods as the API server would show them, in the order of the manifest; those without a namespace in the given one.
+
+    Raises ``click.ClickException``.
+    """
     number = 0
     for maker in manifest.makers:
-        for obj in _instances(maker):
+        for obj in _instances(maker, namespace):
             number += 1
-            metadata = {"namespace": "default", **(obj.get("metadata") or {}), "uid": f"simulated-{number}"}
+            metadata = {"namespace": namespace, **(obj.get("metadata") or {}), "uid": f"simulated-{number}"}
             try:
                 admitted = with_priority(
                     {**obj, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}, objects.priority_classes
@@ -77,7 +111,7 @@ def _template(document: Document) -> Mapping[str, Any] | None:
     return template if isinstance(template, dict) else None
 
 
-def _instances(document: Document) -> Iterator[Document]:
+def _instances(document: Document, namespace: str) -> Iterator[Document]:
     """A Pod is itself; a workload is its template, as often as it says."""
     template = _template(document)
     if template is None:
@@ -93,7 +127,7 @@ def _instances(document: Document) -> Iterator[Document]:
         raise click.ClickException(f"replicas must be a number up to {_MANY}, found {replicas!r}")
     first = 0 if kind == "StatefulSet" else 1
     for number in range(first, first + replicas):
-        made = {"name": f"{owner.get('name')}-{number}", "namespace": owner.get("namespace") or "default"}
+        made = {"name": f"{owner.get('name')}-{number}", "namespace": owner.get("namespace") or namespace}
         yield {
             **template,
             "metadata": {**(template.get("metadata") or {}), **made},

@@ -116,6 +116,35 @@ async def list_objects(api: Api) -> ClusterObjects:
     return objects
 
 
+async def list_raw(api: Api) -> tuple[list[Document], list[str]]:
+    """The same objects unparsed, with ``kind`` and ``apiVersion``, and why some kinds are missing. Raises ``ClusterError``."""
+    found: list[Document] = []
+    unread: list[str] = []
+    for kind, resource in _LISTED.items():
+        try:
+            found.extend(await _raw(api, kind, resource))
+        except Forbidden as error:
+            if resource in _USUAL_RIGHTS:
+                raise
+            unread.append(str(error))
+    for resource in TOPOLOGIES:
+        topologies = await _raw(api, TOPOLOGY_KIND, resource, optional=True)
+        if topologies:
+            found.extend(topologies)
+            break
+    return found, unread
+
+
+async def _raw(api: Api, kind: str, resource: Resource, *, optional: bool = False) -> list[Document]:
+    version = f"{resource.group}/{resource.version}" if resource.group else resource.version
+
+    def typed(obj: Document) -> Document:
+        return {"apiVersion": version, "kind": kind, **obj}
+
+    listed = await list_all(api, ListedKind(resource, typed, optional=optional))
+    return [{"apiVersion": version, "kind": kind, **obj} for obj in listed.objects]
+
+
 def read_files(files: Sequence[Path]) -> ClusterObjects:
     """What files hold, such as ``kubectl get -o yaml`` prints it. Raises ``click.ClickException``."""
     objects = ClusterObjects()

@@ -5,17 +5,13 @@ The scheduler that holds it is never run: it only counts, and answers what it wo
 not know: which nodes cool down, and which one a rebind works on.
 """
 
-import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
-import click
-
-from koord_numa.cli.cluster.objects import ClusterObjects, list_objects, read_files
+from koord_numa.cli.cluster.objects import ClusterObjects, list_objects
 from koord_numa.cli.cluster.read_only import ReadOnlyPorts
-from koord_numa.cluster.client import Api, NoCredentials
+from koord_numa.cluster.client import Api
 from koord_numa.cluster.resources import BUDGETS, CLAIMS, STORAGE_CLASSES, VOLUMES
 from koord_numa.core.node import NodeResourceTopology
 from koord_numa.core.node_snapshot import NodeSnapshot
@@ -25,8 +21,8 @@ from koord_numa.core.verdicts import Placement, Rejection
 from koord_numa.engine.pod_status.messages import why_everywhere, with_remark
 from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.engine.scheduler import Scheduler
-from koord_numa.ports import ClusterError, Dependencies
-from koord_numa.settings import Settings, SettingsError, load_settings
+from koord_numa.ports import Dependencies
+from koord_numa.settings import Settings
 from koord_numa.wire.resource_status import resource_status
 
 T = TypeVar("T")
@@ -71,19 +67,17 @@ class Snapshot:
         verdict = freed if isinstance(freed, Placement) else handle.selector.decide(klass)
         if isinstance(verdict, Placement):
             return verdict
-        remark, clearance = _at_once(self.scheduler.preemption.foresee(pod, klass, verdict))
+        remark, clearance = run_inline(self.scheduler.preemption.foresee(pod, klass, verdict))
         return WouldWait(with_remark(why_everywhere(verdict), remark), clearance)
 
     def answers(self, pod: Pod) -> dict[str, Placement | Rejection]:
         """What each node answers to the pod, by name; nothing for a pod that is not ours or not tried."""
-        klass = self.scheduler.classes.of(pod)
-        if klass is None or _untried(pod):
-            return {}
-        found = {
-            name: self.scheduler.handle.selector.try_node(klass, node=name, pod=pod)
-            for name in sorted(self.scheduler.cache.nodes)
+        run = None if _untried(pod) else self.scheduler.dry_run(pod)
+        nodes = {} if run is None else run.nodes
+        return {
+            name: answer if isinstance(answer, Rejection) else answer.placement
+            for name, answer in sorted(nodes.items())
         }
-        return {name: answer for name, answer in found.items() if answer is not None}
 
     def hold(self, pod: Pod, placement: Placement) -> None:
         """Count the pod as if it were there, for those that are asked about next. Only here, not in the cluster."""
@@ -138,7 +132,7 @@ def snapshot_of(settings: Settings, objects: ClusterObjects) -> Snapshot:
     return Snapshot(scheduler, objects.pods, topologies)
 
 
-def _at_once(work: Coroutine[Any, Any, T]) -> T:
+def run_inline(work: Coroutine[Any, Any, T]) -> T:
     """The result of work that only gives way to others now and then; here there are none."""
     try:
         while True:
@@ -150,60 +144,3 @@ def _at_once(work: Coroutine[Any, Any, T]) -> T:
 async def read_snapshot(api: Api, settings: Settings) -> Snapshot:
     """List what a decision needs. Raises ``ClusterError``."""
     return snapshot_of(settings, await list_objects(api))
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How the cluster is reached and which rules hold, from the command line. With ``files`` there is no cluster."""
-
-    kubeconfig: Path | None
-    config: Path | None
-    files: tuple[Path, ...] = ()
-
-    @property
-    def settings(self) -> Settings:
-        """The configuration. Raises ``click.ClickException``."""
-        try:
-            return load_settings(self.config) if self.config else Settings()
-        except SettingsError as error:
-            raise click.ClickException(str(error)) from error
-
-    def objects(self) -> ClusterObjects:
-        """Everything that decides. Raises ``click.ClickException`` with a sentence for the user."""
-        if self.files:
-            return read_files(self.files)
-        try:
-            objects = asyncio.run(self._read())
-        except (NoCredentials, ClusterError) as error:
-            raise click.ClickException(str(error)) from error
-        for why in objects.unread.values():
-            click.echo(f"Not counted: {why}", err=True)
-        return objects
-
-    def snapshot(self) -> Snapshot:
-        """The cluster of this moment. Raises ``click.ClickException`` with a sentence for the user."""
-        return snapshot_of(self.settings, self.objects())
-
-    async def _read(self) -> ClusterObjects:
-        async with await Api.connect(self.kubeconfig) as api:
-            return await list_objects(api)
-
-
-KUBECONFIG = click.option(
-    "--kubeconfig",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Default: service account, $KUBECONFIG, ~/.kube/config.",
-)
-CONFIG = click.option(
-    "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    envvar="KOORD_NUMA_CONFIG",
-    help="The scheduler's KoordNumaConfiguration; default: its defaults.",
-)
-FILES = click.option(
-    "--from",
-    "files",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    multiple=True,
-    help="Objects as kubectl get -o yaml prints them, instead of a cluster; may be given several times.",
-)

@@ -1,94 +1,126 @@
-"""``koord-numa rebind NODE``: ask the scheduler to repack a node, and show the node before and after as pictures."""
+"""``koord-numa rebind NODE``: repack a node, or only show what a rebind would do, with the node before and after."""
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
 from rich.text import Text
 
+from koord_numa.cli.cluster.access import Access, with_access
 from koord_numa.cli.cluster.rebinds import NotTakenUp, RebindOrder, create_rebind, follow_rebind
-from koord_numa.cli.cluster.snapshot import CONFIG, KUBECONFIG, Snapshot, read_snapshot
+from koord_numa.cli.cluster.snapshot import Snapshot, read_snapshot
 from koord_numa.cli.render.console import open_console
-from koord_numa.cluster.client import Api, NoCredentials
+from koord_numa.cluster.client import Api
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
-from koord_numa.ports import ClusterError
-from koord_numa.settings import Settings, SettingsError, load_settings
+from koord_numa.core.rebind.plan import NodeFigures, RebindPlan, plan_rebind
+from koord_numa.engine.rebind.snapshot import layout_of_node
 from koord_numa.view import terminal
 from koord_numa.view.drawing import CpuHolder, Drawing
+from koord_numa.view.text import count
 
-WIDEST = 160
+WIDEST: Final = 160
 
 
 @click.command(short_help="Repack the CPUs of the pods on a node.")
 @click.argument("node")
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done; nothing is created.")
 @click.option("--wait", is_flag=True, help="Wait for the end and show the node as it is then.")
 @click.option(
     "--deadline", type=click.IntRange(min=1), help="Seconds after which no further step is begun; usually 600."
 )
-@KUBECONFIG
-@CONFIG
-def command(
-    node: str, dry_run: bool, wait: bool, deadline: int | None, kubeconfig: Path | None, config: Path | None
-) -> None:
+@with_access
+def command(node: str, dry_run: bool, wait: bool, deadline: int | None, access: Access) -> None:
     """Repack the CPUs of the pods on NODE. No pod is ever worse off; see docs/rebind.md for the risks."""
-    try:
-        settings = load_settings(config) if config else Settings()
-        ended_well = asyncio.run(_rebind(RebindOrder(node, dry_run, deadline), wait, kubeconfig, settings))
-    except (SettingsError, NoCredentials, ClusterError, NotTakenUp) as error:
-        raise click.ClickException(str(error)) from error
-    if not ended_well:
-        raise SystemExit(1)
-
-
-async def _rebind(order: RebindOrder, wait: bool, kubeconfig: Path | None, settings: Settings) -> bool:
     console = open_console()
-    async with await Api.connect(kubeconfig) as api:
+    if dry_run:
+        _show_plan(console, access.snapshot(), node)
+        return
+    if access.files:
+        raise click.UsageError("--from serves --dry-run only: a rebind needs a cluster")
+    settings = access.settings
+
+    async def rebind(api: Api) -> bool:
         before = await read_snapshot(api, settings)
-        _show(console, "before", _picture(before, order.node, {}))
-        name = await create_rebind(api, order)
+        if node not in {seen.node.name for seen in before.candidates()}:
+            raise click.ClickException(f"there is no node {node}")
+        _show(console, "before", _drawing(before, node, {}))
+        name = await create_rebind(api, RebindOrder(node, deadline=deadline))
         console.print(f"RebindResource {name} created", style="bold")
-        if not (wait or order.dry_run):
+        if not wait:
             console.print(f"follow it with: kubectl get rebindresource {name} --watch")
             return True
         status = await follow_rebind(api, name, console.print)
         if status["phase"] != "Succeed" and not status.get("result"):
             return False
-        if order.dry_run and status.get("plan"):
-            _show(console, "after, if it were done", _picture(before, order.node, _planned(status)))
-        elif not order.dry_run:
-            _show(console, "after", _picture(await read_snapshot(api, settings), order.node, {}))
-        for line in _moves(status.get("plan" if order.dry_run else "result") or ()):
+        _show(console, "after", _drawing(await read_snapshot(api, settings), node, {}))
+        for line in _moves(status.get("result") or ()):
             console.print(line)
         return bool(status["phase"] == "Succeed")
 
+    try:
+        if not access.run(rebind):
+            raise SystemExit(1)
+    except NotTakenUp as error:
+        raise click.ClickException(str(error)) from error
 
-def _picture(snapshot: Snapshot, node: str, moved: Mapping[str, CpuSet]) -> Drawing | None:
-    """The node with some pods elsewhere; nothing for a node whose CPUs are unknown, which the rebind will say in words."""
+
+def _show_plan(console: Console, snapshot: Snapshot, node: str) -> None:
+    """Plan by the planner that the scheduler runs, on the objects of this moment; nothing is asked of the scheduler."""
+    layout = layout_of_node(snapshot.scheduler.cache, node, snapshot.scheduler.settings)
+    if isinstance(layout, str):
+        raise click.ClickException(layout)
+    plan = plan_rebind(layout)
+    _show(console, "before", _drawing(snapshot, node, {}))
+    if not plan:
+        console.print(
+            "nothing to improve" if not plan.dropped else "nothing that could be reached with the spare CPUs there are"
+        )
+        return
+    ends = {str(move.pod): move.after for move in plan.moves}
+    _show(console, "after, if it were done", _drawing(snapshot, node, ends))
+    for line in _summary(plan, ends):
+        console.print(line)
+
+
+def _summary(plan: RebindPlan, ends: Mapping[str, CpuSet]) -> Iterator[Text]:
+    starts = {str(move.pod): move.before for move in reversed(plan.moves)}
+    yield Text(
+        f"{count(len(ends), 'pod')} would move in {count(len(plan.moves), 'step')}; {_figures(plan.before, plan.after)}"
+    )
+    for pod, cpus in ends.items():
+        yield Text(f"  {pod}: {starts[pod]} → {cpus}")
+    for key in plan.dropped:
+        yield Text(f"  {key} could not be moved for want of spare CPUs")
+
+
+def _figures(before: NodeFigures, after: NodeFigures) -> str:
+    parts = [
+        ("NUMA crossings", before.crossings, after.crossings),
+        ("split cores", before.split_cores, after.split_cores),
+    ]
+    return ", ".join(f"{name} {old} → {new}" for name, old, new in parts)
+
+
+def _drawing(snapshot: Snapshot, node: str, moved: Mapping[str, CpuSet]) -> Drawing | None:
+    """The node with some pods elsewhere; ``None`` for a node whose CPUs are unknown, which the rebind says in words."""
     seen = next((seen for seen in snapshot.candidates() if seen.node.name == node), None)
     if seen is None or not isinstance(seen.offer, Inventory) or seen.offer.machine is None:
         return None
     held = sorted((held for held in seen.ledger if held.cpus), key=lambda held: str(held.pod))
-    owners = [CpuHolder(str(one.pod), moved.get(str(one.pod), one.cpus)) for one in held]
-    return Drawing(seen.offer.machine, owners, seen.offer.reserved)
+    holders = [CpuHolder(str(one.pod), moved.get(str(one.pod), one.cpus)) for one in held]
+    return Drawing(seen.offer.machine, holders, seen.offer.reserved)
 
 
-def _planned(status: Mapping[str, Any]) -> dict[str, CpuSet]:
-    return {f"{move['namespace']}/{move['name']}": CpuSet.parse(move["to"]) for move in status.get("plan") or ()}
-
-
-def _show(console: Console, title: str, picture: Drawing | None) -> None:
-    if picture is not None:
+def _show(console: Console, title: str, drawing: Drawing | None) -> None:
+    if drawing is not None:
         console.rule(title)
-        for line in terminal.lines(picture, min(console.width, WIDEST)):
+        for line in terminal.lines(drawing, min(console.width, WIDEST)):
             console.print(line)
         console.print()
 
 
-def _moves(moves: Iterable[Mapping[str, str]]) -> Iterator[Text]:
+def _moves(moves: Iterable[Mapping[str, Any]]) -> Iterator[Text]:
     for move in moves:
         yield Text(f"  {move['namespace']}/{move['name']}: {move['from']} → {move['to']}")

@@ -20,17 +20,13 @@ from koord_numa.view.drawing import CpuHolder, Drawing
 from koord_numa.view.text import NONE, asked, count, numa_text, policies, short_amounts
 
 HEADINGS = ("NODE", "CPUS OF", "POLICY", "SCOPE", "NUMA", "FREE-CPU", "LARGEST", "TRUST")
+WIDE = ("PODS", "HELD", "TOPOLOGY-VERSION")
 _SHOWN_NUMA = 8
-
-
-def nodes_table(snapshot: Snapshot) -> Iterator[Text]:
-    """One line a node: FREE-CPU per NUMA node as ``free/total``, LARGEST as what one NUMA node could still give a pod."""
-    return Columns(HEADINGS, [_row(seen, snapshot) for seen in snapshot.candidates()]).lines()
 
 
 def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[Text]:
     """One node: its line, every NUMA node with its amounts, its CPUs as a picture where they are known, and its pods."""
-    yield from Columns(HEADINGS, [_row(seen, snapshot)]).lines()
+    yield from Columns(HEADINGS, [node_row(seen, snapshot)]).lines()
     found = rooms(seen)
     if found:
         yield Text()
@@ -69,13 +65,20 @@ def _shared(seen: NodeSnapshot) -> dict[int, str]:
     return {numa: f"{count(number, 'pod')} on shared CPUs" for numa, number in counts.items()}
 
 
-def _row(seen: NodeSnapshot, snapshot: Snapshot) -> list[str]:
+def node_row(seen: NodeSnapshot, snapshot: Snapshot, *, wide: bool = False) -> list[str]:
+    """One line: FREE-CPU per NUMA node as ``free/total``, LARGEST as what one NUMA node could still give a pod."""
     owner, policy, scope = _rule(seen)
     found = rooms(seen)
     numa = [_cpus(room) for room in found]
     if len(numa) > _SHOWN_NUMA:
         numa = [*numa[:_SHOWN_NUMA], f"… {len(numa) - _SHOWN_NUMA} more"]
     largest = largest_aligned(seen)
+    topology = snapshot.topologies.get(seen.node.name)
+    more = [
+        str(len(seen.ledger)),
+        short_amounts(seen.ledger.amounts),
+        NONE if topology is None else topology.resource_version,
+    ]
     return [
         seen.node.name,
         owner,
@@ -85,6 +88,7 @@ def _row(seen: NodeSnapshot, snapshot: Snapshot) -> list[str]:
         ",".join(numa) or NONE,
         short_amounts({name: amount for name, amount in largest.items() if name in (CPU, MEMORY) or "/" in name}),
         trust(seen, snapshot),
+        *(more if wide else ()),
     ]
 
 

@@ -1,0 +1,126 @@
+"""How a command reaches its cluster, as kubectl does: kubeconfig, context and namespace; or files instead of a cluster."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from koord_numa.cli.cluster.objects import ClusterObjects, list_objects, read_files
+from koord_numa.cli.cluster.snapshot import Snapshot, snapshot_of
+from koord_numa.cluster.client import Api, NoCredentials, current_namespace
+from koord_numa.ports import ClusterError, Unavailable
+from koord_numa.settings import Settings, SettingsError, load_settings
+
+EVERYWHERE: Final = ""
+"""Stands for all namespaces."""
+
+Command = Callable[..., Any]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The cluster and the rules of one command. With ``files`` there is no cluster."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    config: Path | None = None
+    files: tuple[Path, ...] = ()
+
+    @property
+    def settings(self) -> Settings:
+        """The configuration. Raises ``click.ClickException``."""
+        try:
+            return load_settings(self.config) if self.config else Settings()
+        except SettingsError as error:
+            raise click.ClickException(str(error)) from error
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the context, ``default`` where it names none. Raises ``click.ClickException``."""
+        try:
+            return "default" if self.files else current_namespace(self.kubeconfig, self.context)
+        except NoCredentials as error:
+            raise failure(error) from error
+
+    def objects(self) -> ClusterObjects:
+        """Everything that decides. Raises ``click.ClickException`` with one line for the user."""
+        if self.files:
+            return read_files(self.files)
+        found = self.run(list_objects)
+        for why in found.unread.values():
+            click.echo(f"Not counted: {why}", err=True)
+        return found
+
+    def snapshot(self) -> Snapshot:
+        """The cluster of this moment. Raises ``click.ClickException`` with one line for the user."""
+        return snapshot_of(self.settings, self.objects())
+
+    async def connect(self) -> Api:
+        """A connection; nothing is sent yet. Raises ``NoCredentials``."""
+        return await Api.connect(self.kubeconfig, context=self.context)
+
+    def run(self, work: Callable[[Api], Awaitable[T]]) -> T:
+        """The result of a coroutine that uses a connection. Raises ``click.ClickException`` with one line for the user."""
+
+        async def connected() -> T:
+            async with await self.connect() as api:
+                return await work(api)
+
+        try:
+            return asyncio.run(connected())
+        except (NoCredentials, ClusterError) as error:
+            raise failure(error) from error
+
+
+def failure(error: Exception) -> click.ClickException:
+    """An error in one line, with the way out where there is one."""
+    text = " ".join(str(error).split())
+    if isinstance(error, Unavailable):
+        text += "; is the context right? (--context, --kubeconfig; --from FILE needs no cluster)"
+    return click.ClickException(text)
+
+
+KUBECONFIG: Final = click.option(
+    "--kubeconfig",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Default: service account, $KUBECONFIG, ~/.kube/config.",
+)
+CONTEXT: Final = click.option("--context", help="A context of the kubeconfig; default: its current one.")
+CONFIG: Final = click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="KOORD_NUMA_CONFIG",
+    help="The scheduler's KoordNumaConfiguration; default: its defaults.",
+)
+FILES: Final = click.option(
+    "--from",
+    "files",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="Objects as kubectl get -o yaml or snapshot print them, instead of a cluster; may be given several times.",
+)
+
+
+def with_access(command: Command) -> Command:
+    """Options for a command that reads a cluster or files; it gets them as ``access``."""
+    return FILES(with_cluster(command))
+
+
+def with_cluster(command: Command) -> Command:
+    """Options for a command that needs a cluster; it gets them as ``access``."""
+
+    def run(kubeconfig: Path | None, context: str | None, config: Path | None, **rest: Any) -> Any:
+        return command(access=Access(kubeconfig, context, config, rest.pop("files", ())), **rest)
+
+    return KUBECONFIG(CONTEXT(CONFIG(update_wrapper(run, command))))
+
+
+def with_namespace(command: Command) -> Command:
+    """``-n`` for a command; it gets ``namespace``, ``None`` for that of the context."""
+    return click.option("-n", "--namespace", help="Default: that of the context, else default.")(command)

@@ -1,0 +1,110 @@
+"""The documents of the JSON API, from a snapshot instead of a running scheduler."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+from koord_numa.cli.cluster.snapshot import Snapshot, WouldWait, run_inline
+from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Placement, Rejection
+from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.view.advice import Remedy, advise
+from koord_numa.view.documents import Document, document
+from koord_numa.view.documents.cluster import cluster_document, node_entry
+from koord_numa.view.documents.node import node_document
+from koord_numa.view.documents.waiting import WaitingShape, shape_entry, waiting_document
+from koord_numa.view.text import asked, policies
+
+
+def now() -> str:
+    """The time as RFC 3339, whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def node_entries(snapshot: Snapshot, selects: Callable[[dict[str, str]], bool] = lambda _: True) -> list[Document]:
+    """An entry for each node whose labels are selected, by name."""
+    infos = sorted(snapshot.scheduler.cache.nodes.items())
+    found = [entry for _, info in infos if (entry := node_entry(info)) is not None]
+    return [entry for entry in found if selects(entry["labels"])]
+
+
+def cluster_view(snapshot: Snapshot) -> Document:
+    """``/api/v1/cluster``."""
+    return cluster_document(node_entries(snapshot), len(pending_pods(snapshot)), now())
+
+
+def node_view(snapshot: Snapshot, name: str) -> Document | None:
+    """``/api/v1/nodes/NAME``; ``None`` for a node that is not there."""
+    info = snapshot.scheduler.cache.nodes.get(name)
+    return None if info is None else node_document(info, now())
+
+
+def waiting_view(snapshot: Snapshot) -> Document:
+    """``/api/v1/waiting``: pods without a node that would wait now, by shape, with advice."""
+    shapes = [shape for pods in _by_class(snapshot) if (shape := _shape(snapshot, pods)) is not None]
+    return waiting_document(shapes, now())
+
+
+def pod_view(snapshot: Snapshot, pod: Pod) -> Document:
+    """What ``explain -o json`` prints: where the pod is, would go, or why it would wait, with every node's answer."""
+    common = {
+        "pod": str(pod.key), "uid": pod.key.uid, "phase": pod.phase, "node": pod.node, "asks": asked(pod), "policies": policies(pod),
+    }  # fmt: skip
+    if pod.node:
+        held = pod.assignment
+        numa = [] if held is None else [numa for numa, _ in held.numa]
+        return document(
+            "PodView",
+            generatedAt=now(),
+            **common,
+            state="bound",
+            cpus="" if held is None else str(held.cpus),
+            numa=numa,
+        )
+    verdict = snapshot.decide(pod)
+    if isinstance(verdict, Placement):
+        chosen = {
+            "node": verdict.node,
+            "numa": [numa for numa, _ in verdict.numa],
+            "cpus": str(verdict.cpus),
+            "note": verdict.note,
+        }
+        return document("PodView", generatedAt=now(), **common, state="fits", wouldGoTo=chosen, shape=None)
+    shape = _shape(snapshot, [pod])
+    entry = None if shape is None else shape_entry(shape)
+    return document("PodView", generatedAt=now(), **common, state="waits", why=verdict.why, shape=entry)
+
+
+def remedies_for(snapshot: Snapshot, pod: Pod) -> list[Remedy]:
+    """What would make a waiting pod fit."""
+    rejections = rejections_of(snapshot, pod)
+    return [*run_inline(advise(snapshot.scheduler, pod, rejections))] if rejections else []
+
+
+def rejections_of(snapshot: Snapshot, pod: Pod) -> dict[str, Rejection]:
+    """Every node's refusal; empty when some node takes the pod or the pod is not tried at all."""
+    answers = snapshot.answers(pod)
+    refused = {name: answer for name, answer in answers.items() if isinstance(answer, Rejection)}
+    return refused if len(refused) == len(answers) else {}
+
+
+def pending_pods(snapshot: Snapshot) -> list[Pod]:
+    """Pods of our scheduler names without a node, by age."""
+    ours = snapshot.scheduler.settings.scheduler_names
+    found = [pod for pod in snapshot.pods if not pod.node and not pod.finished and pod.scheduler in ours]
+    return sorted(found, key=lambda pod: (pod.created, str(pod.key)))
+
+
+def _by_class(snapshot: Snapshot) -> Iterator[list[Pod]]:
+    groups: dict[RequestClass, list[Pod]] = {}
+    for pod in pending_pods(snapshot):
+        klass = snapshot.scheduler.classes.of(pod)
+        if klass is not None:
+            groups.setdefault(klass, []).append(pod)
+    yield from groups.values()
+
+
+def _shape(snapshot: Snapshot, pods: list[Pod]) -> WaitingShape | None:
+    verdict = snapshot.decide(pods[0])
+    if not isinstance(verdict, WouldWait):
+        return None
+    return WaitingShape(pods, verdict.why, rejections_of(snapshot, pods[0]), 0.0, remedies_for(snapshot, pods[0]))

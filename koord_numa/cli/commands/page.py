@@ -1,0 +1,35 @@
+"""``koord-numa page``: the page of the scheduler as one self-contained HTML file, for a bug report or a look without a scheduler."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+import click
+
+from koord_numa.cli.cluster.access import Access, with_access
+from koord_numa.cli.cluster.views import cluster_view, node_view, now, waiting_view
+from koord_numa.view.documents.decisions import decisions_document
+from koord_numa.view.page import written_page
+
+
+@click.command(short_help="Write the page as one HTML file.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file to write."
+)
+@with_access
+def command(output: Path, access: Access) -> None:
+    """Write one HTML file with the cluster, every node and every pod that waits; it needs no network and no scheduler."""
+    snapshot = access.snapshot()
+    documents = {
+        "/api/v1/cluster": cluster_view(snapshot),
+        "/api/v1/waiting": waiting_view(snapshot),
+        "/api/v1/decisions": decisions_document((), now()),
+    }
+    for name in sorted(snapshot.scheduler.cache.nodes):
+        found = node_view(snapshot, name)
+        if found is not None:
+            documents[f"/api/v1/nodes/{quote(name, safe='')}"] = found
+    try:
+        output.write_text(written_page(documents), encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{output} cannot be written: {error.strerror}") from error
+    click.echo(f"{output}: {len(documents)} documents")

@@ -1,0 +1,75 @@
+"""``koord-numa snapshot``: every object that decides where pods go, in one file that all commands read back by ``--from``."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import yaml
+
+from koord_numa.cli.cluster.access import Access, with_cluster
+from koord_numa.cli.cluster.objects import list_raw
+
+NAMES: Final = re.compile(r"^(name|namespace|nodeName|nominatedNodeName|volumeName|claimName|generateName)$")
+DROPPED: Final = ("managedFields", "env", "envFrom", "command", "args", "image", "imageID", "selfLink")
+"""Fields that decide nothing, and often say more than somebody wants to share."""
+
+
+@click.command(short_help="Write the objects that decide to a file.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file to write."
+)
+@click.option("--hash-names", is_flag=True, help="Replace names of namespaces, pods, nodes and volumes by hashes.")
+@with_cluster
+def command(output: Path, hash_names: bool, access: Access) -> None:
+    """
+    Write nodes, topologies, pods, namespaces, volumes, claims, storage classes, budgets and priority classes to one file.
+
+    Images, commands and environments are left out. explain, node, nodes, simulate, top and page read it by --from.
+    """
+    objects, unread = access.run(list_raw)
+    for why in unread:
+        click.echo(f"Not written: {why}", err=True)
+    kept = [trimmed(each) for each in objects]
+    if hash_names:
+        kept = [hashed(each) for each in kept]
+    try:
+        with output.open("w", encoding="utf-8") as file:
+            yaml.dump_all(kept, file, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=False)
+    except OSError as error:
+        raise click.ClickException(f"{output} cannot be written: {error.strerror}") from error
+    click.echo(f"{output}: {len(kept)} objects")
+
+
+def trimmed(value: Any) -> Any:
+    """The object without fields that decide nothing."""
+    if isinstance(value, Mapping):
+        return {key: trimmed(item) for key, item in value.items() if key not in DROPPED}
+    return [trimmed(item) for item in value] if isinstance(value, list) else value
+
+
+def hashed(value: Any, key: str = "", path: tuple[str, ...] = ()) -> Any:
+    """The object with names replaced by hashes, the same name by the same hash, so that references still lead somewhere."""
+    if isinstance(value, Mapping):
+        return {name: hashed(item, name, (*path, key)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [hashed(item, key, path) for item in value]
+    return short_hash(value) if isinstance(value, str) and _is_name(key, path) else value
+
+
+def _is_name(key: str, path: Iterable[str]) -> bool:
+    """Names of objects and hostnames; not names of containers, ports, zones, resources or attributes, which mean something."""
+    if key == "kubernetes.io/hostname":
+        return True
+    own = [part for part in path if part]
+    inside = own[-1] if own else ""
+    return bool(NAMES.match(key)) and (
+        inside in ("metadata", "claimRef", "persistentVolumeClaim") or key in ("nodeName", "volumeName")
+    )
+
+
+def short_hash(name: str) -> str:
+    """Eight hexadecimal digits behind a letter, a valid name of any object."""
+    return "h" + hashlib.sha256(name.encode()).hexdigest()[:8]

@@ -1,0 +1,153 @@
+"""
+``-o`` as kubectl has it: ``wide``, ``json``, ``yaml``, ``name`` and ``jsonpath=TEMPLATE``.
+
+Documents are those of the JSON API (``docs/api.md``). Tables are for people and may change; documents are versioned.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+import orjson
+import yaml
+from rich.console import Console
+
+from koord_numa.cli.render.columns import Columns
+from koord_numa.sandbox.apiserver.jsonpath import find
+from koord_numa.view.documents import Document
+
+FORMATS: Final = ("wide", "json", "yaml", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What ``-o`` and ``--no-headers`` say; ``form`` is empty for the usual table."""
+
+    form: str = ""
+    headers: bool = True
+
+    @property
+    def is_table(self) -> bool:
+        """Are people the readers?"""
+        return self.form in ("", "wide")
+
+    def print_document(self, document: Document, names: Iterable[str] = ()) -> None:
+        """A document in the chosen form; ``names`` are the lines of ``-o name``. Raises ``click.ClickException``."""
+        if self.form == "json":
+            click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+        elif self.form == "yaml":
+            click.echo(
+                yaml.safe_dump(orjson.loads(orjson.dumps(document)), sort_keys=False, allow_unicode=True), nl=False
+            )
+        elif self.form == "name":
+            for name in names:
+                click.echo(name)
+        else:
+            click.echo(render_jsonpath(self.form.partition("=")[2], document), nl=False)
+
+    def print_table(self, console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table, without its heading under ``--no-headers``."""
+        lines = list(Columns(headings, rows).lines())
+        for line in lines if self.headers else lines[1:]:
+            console.print(line)
+
+
+def output_type(text: str) -> str:
+    """A value of ``-o``. Raises ``click.BadParameter``."""
+    if text in FORMATS or text == "svg" or text.startswith("jsonpath="):
+        return text
+    raise click.BadParameter(f"{text!r} is none of {', '.join(FORMATS)}, jsonpath=TEMPLATE")
+
+
+def with_output(command: Any) -> Any:
+    """``-o`` and ``--no-headers`` for a command; it gets them as ``output``."""
+
+    def convert(context: click.Context, _: click.Parameter, form: str) -> Output:
+        return Output(output_type(form) if form else "", not context.params.pop("no_headers", False))
+
+    headers = click.option(
+        "--no-headers", is_flag=True, is_eager=True, expose_value=True, help="Tables without headings."
+    )
+    form = click.option(
+        "-o",
+        "--output",
+        "output",
+        default="",
+        metavar="FORMAT",
+        callback=convert,
+        help="wide, json, yaml, name, jsonpath=TEMPLATE.",
+    )
+    return headers(form(command))
+
+
+_TOKEN: Final = re.compile(r"\{([^{}]*)\}")
+
+
+def render_jsonpath(template: str, document: Any) -> str:
+    """
+    A template as ``kubectl -o jsonpath`` has it: text, ``{.path}``, ``{"text"}``, and ``{range .path}...{end}``.
+
+    A path that finds nothing is empty, several values are joined by spaces. Raises ``click.ClickException`` for a malformed template.
+    """
+    text = template if "{" in template else "{" + template + "}"
+    parts = _TOKEN.split(text)
+    output, rest = _block(parts, 0, document)
+    if rest < len(parts):
+        raise click.ClickException("jsonpath: {end} without {range}")
+    return output
+
+
+def _block(parts: Sequence[str], at: int, value: Any) -> tuple[str, int]:
+    """Render until the end of the template or the ``{end}`` of this block; returns the position after it."""
+    made: list[str] = []
+    while at < len(parts):
+        if at % 2 == 0:
+            made.append(parts[at])
+            at += 1
+            continue
+        expression = parts[at].strip()
+        if expression == "end":
+            return "".join(made), at + 1
+        if expression.startswith("range"):
+            text, at = _range(parts, at, value, expression.removeprefix("range").strip())
+            made.append(text)
+            continue
+        made.append(_expression(expression, value))
+        at += 1
+    return "".join(made), at
+
+
+def _range(parts: Sequence[str], at: int, value: Any, path: str) -> tuple[str, int]:
+    items = [*_flattened(find(value, path))]
+    made = []
+    _, after = _block(parts, at + 1, None)
+    if after > len(parts) or parts[after - 1].strip() != "end":
+        raise click.ClickException("jsonpath: {range} without {end}")
+    for item in items:
+        text, _ = _block(parts, at + 1, item)
+        made.append(text)
+    return "".join(made), after
+
+
+def _expression(expression: str, value: Any) -> str:
+    if len(expression) >= 2 and expression[0] == expression[-1] and expression[0] in "\"'":
+        return expression[1:-1].encode().decode("unicode_escape")
+    if not expression.startswith((".", "$", "@", "[")):
+        raise click.ClickException(f"jsonpath: {{{expression}}} is neither a path nor a text")
+    return " ".join(_plain(found) for found in find(value, expression.removeprefix("@")))
+
+
+def _flattened(found: Iterable[Any]) -> Iterator[Any]:
+    for value in found:
+        if isinstance(value, list):
+            yield from value
+        else:
+            yield value
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return orjson.dumps(value).decode()
