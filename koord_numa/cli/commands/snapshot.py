@@ -13,7 +13,25 @@ from koord_numa.cli.cluster.access import Access, with_cluster
 from koord_numa.cli.cluster.objects import list_raw
 
 NAMES: Final = re.compile(r"^(name|namespace|nodeName|nominatedNodeName|volumeName|claimName|generateName)$")
-DROPPED: Final = ("managedFields", "env", "envFrom", "command", "args", "image", "imageID", "selfLink")
+DROPPED: Final = frozenset(
+    [
+        "managedFields",
+        "kubectl.kubernetes.io/last-applied-configuration",
+        "env",
+        "envFrom",
+        "command",
+        "args",
+        "image",
+        "imageID",
+        "images",
+        "selfLink",
+        "addresses",
+        "podIP",
+        "podIPs",
+        "hostIP",
+        "hostIPs",
+    ]
+)
 """Fields that decide nothing, and often say more than somebody wants to share."""
 
 
@@ -61,12 +79,13 @@ def hashed(value: Any, key: str = "", path: tuple[str, ...] = ()) -> Any:
 
 def _is_name(key: str, path: Iterable[str]) -> bool:
     """Names of objects and hostnames; not names of containers, ports, zones, resources or attributes, which mean something."""
-    if key == "kubernetes.io/hostname":
+    if key in ("kubernetes.io/hostname", "statefulset.kubernetes.io/pod-name"):
         return True
     own = [part for part in path if part]
     inside = own[-1] if own else ""
     return bool(NAMES.match(key)) and (
-        inside in ("metadata", "claimRef", "persistentVolumeClaim") or key in ("nodeName", "volumeName")
+        inside in ("metadata", "ownerReferences", "claimRef", "persistentVolumeClaim")
+        or key in ("nodeName", "volumeName")
     )
 
 
