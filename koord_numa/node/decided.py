@@ -17,6 +17,8 @@ from koord_numa.wire import names
 
 _FINAL: Final = frozenset({"Succeeded", "Failed"})
 _MOST_NUMA_NODES: Final = 1024
+_KOORDLET: Final = "koordlet"
+_KOORDLET_LABEL: Final = "koord-app"  # as Koordinator's chart labels it
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,17 @@ class DecidedPod:
     kube_qos: str = ""
     containers: tuple[DecidedContainer, ...] = ()
     problem: str = ""
-    observed: str = ""
+    is_koordlet: bool = False
 
     @property
     def exclusive_to_best_effort(self) -> bool:
         """Must best-effort pods keep away from its CPUs? So for LSE alone, as koordlet's BE shared pools."""
         return self.koordinator_qos == "LSE"
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
 
     @property
     def numa(self) -> frozenset[int]:
@@ -63,7 +70,7 @@ def decided_pod(pod: Mapping[str, Any]) -> DecidedPod | None:
     status = pod.get("status") or {}
     if status.get("phase") in _FINAL:
         return None
-    annotations = metadata.get("annotations") or {}
+    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     cpus, problem = EMPTY, ""
     amounts: dict[int, dict[str, int]] = {}
     text = annotations.get(names.RESOURCE_STATUS)
@@ -78,11 +85,11 @@ def decided_pod(pod: Mapping[str, Any]) -> DecidedPod | None:
         uid=str(metadata.get("uid", "")),
         cpus=cpus,
         amounts=amounts,
-        koordinator_qos=(metadata.get("labels") or {}).get(names.QOS_CLASS, ""),
+        koordinator_qos=labels.get(names.QOS_CLASS, ""),
         kube_qos=str(status.get("qosClass", "")),
         containers=tuple(_containers(status)),
         problem=problem,
-        observed=annotations.get(names.CPUSET_OBSERVED, ""),
+        is_koordlet=labels.get(_KOORDLET_LABEL) == _KOORDLET or metadata.get("name", "").startswith(f"{_KOORDLET}-"),
     )
 
 

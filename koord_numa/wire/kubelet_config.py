@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.node import DEFAULT_MAX_NUMA_NODES, KubeletConfig
 from koord_numa.core.vocabulary import KubeletPolicy, KubeletScope, NumaPolicy
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, quoted
-from koord_numa.wire.parsing import EnumReader, GoJson, read_json
+from koord_numa.wire.parsing import EnumReader, GoJson, load_json, read_as, read_json
 from koord_numa.wire.pod_annotations import cpu_list
 from koord_numa.wire.zones import AttributeModel
 
@@ -30,6 +30,7 @@ CPU_POLICIES: Final = EnumReader({"none": "none", "static": "static"})
 MEMORY_POLICIES: Final = EnumReader({"None": "None", "Static": "Static"})
 BOOLEANS: Final = EnumReader({"true": True, "false": False}, also={"1": True, "t": True, "0": False, "f": False})
 
+_OPTIONS: Final = TypeAdapter(dict[str, str] | None)
 _KUBELET_OF: Final = {
     "None": KubeletPolicy.NONE,
     "BestEffort": KubeletPolicy.BEST_EFFORT,
@@ -85,6 +86,7 @@ def kubelet_config(
         known.policy, scope = TOPOLOGY_POLICIES.read(policies[0], path.at("topologyPolicies"))
         known.scope = scope or known.scope
     _apply_annotation(known, annotations, path)
+    _apply_agent_options(known, annotations, path)
     for attribute in attributes:
         _apply_attribute(known, attribute.name, attribute.value, path.at("attributes").at(attribute.name))
     return KubeletConfig(
@@ -112,6 +114,16 @@ def _apply_annotation(known: _Known, annotations: Mapping[str, str], path: Field
         known.reserved = cpu_list(found.reserved_cpus, path.at("reservedCPUs"))
     for name, value in found.options.items():
         known.cpu_options[name] = value if isinstance(value, bool) else BOOLEANS.read(value, path.at(name))
+
+
+def _apply_agent_options(known: _Known, annotations: Mapping[str, str], path: FieldPath) -> None:
+    """The node agent writes the attributes here where somebody else owns the list of attributes, and would undo additions to it."""
+    text = annotations.get(names.KUBELET_OPTIONS)
+    if text is None:
+        return
+    path = path.annotation(names.KUBELET_OPTIONS)
+    for name, value in (read_as(_OPTIONS, load_json(text, path), path) or {}).items():
+        _apply_attribute(known, name, value, path.at(name))
 
 
 def _apply_attribute(known: _Known, name: str, value: str, path: FieldPath) -> None:

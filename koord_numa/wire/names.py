@@ -26,8 +26,6 @@ GPU_PARTITION_SPEC: Final = "scheduling.koordinator.sh/gpu-partition-spec"
 # Pods: our own and Kubernetes'
 NUMA_NODES: Final = "koord-numa/numa-nodes"
 """The chosen NUMA nodes as a list such as ``0`` or ``0-1``: for people, and for kubectl's custom columns."""
-CPUSET_OBSERVED: Final = "koord-numa/cpuset-observed"
-"""How the CPUs that containers run on differ from the decided ones; absent where they agree. Written by the node agent."""
 MIRROR: Final = "kubernetes.io/config.mirror"
 
 # Nodes
@@ -52,6 +50,10 @@ FINGERPRINT_ANNOTATION: Final = "topology.node.k8s.io/fingerprint"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY_KOORDINATOR: Final = "Koordinator"
 MANAGED_BY_KOORD_NUMA: Final = "koord-numa"  # the node agent's, where nobody else publishes
+KUBELET_OPTIONS: Final = "koord-numa/kubelet-options"
+"""JSON object with the attributes below by name, where another publisher owns the attributes; they win where both say something."""
+CPUSET_DIFFERENCES: Final = "koord-numa/cpuset-differences"
+"""JSON object: how the CPUs that a pod runs on differ from the decided ones, by ``namespace/name``; absent without differences."""
 PCI_DEVICES: Final = "koord-numa/pci-devices"
 """JSON list of PCI devices: ``address``, ``class``, ``node`` (NUMA) and ``root`` (host bridge), the last two where known."""
 

@@ -3,45 +3,131 @@
 import os
 import socket
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+if TYPE_CHECKING:
+    from koord_numa.node.agent import AgentConfig
+
 OWNERS: Final = ("auto", "scheduler", "kubelet")
+PUBLISH: Final = ("auto", "all", "options")
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+_path = click.Path(path_type=Path)
 
 
-@click.command(short_help="Publish this node's topology (and more); --print only shows it.")
-@click.option("--sysfs", type=click.Path(path_type=Path), default=Path("/sys"), show_default=True)
+@click.command(short_help="Publish this node's topology and compare or apply cpusets; --print only shows it.")
+@click.option("--sysfs", type=_path, default=Path("/sys"), show_default=True, help="Where sysfs is mounted.")
 @click.option(
     "--print", "print_only", is_flag=True, help="Print the NodeResourceTopology as YAML and end. Needs no cluster."
 )
 @click.option("--node-name", envvar="NODE_NAME", help="Name of the Node; the host's name without it.")
-@click.option(
-    "--kubelet-config", type=click.Path(path_type=Path), help="The kubelet's configuration file, instead of /configz."
-)
 @click.option("--owner", type=click.Choice(OWNERS), default="auto", show_default=True, help="Who decides on CPUs.")
-def command(sysfs: Path, print_only: bool, node_name: str | None, kubelet_config: Path | None, owner: str) -> None:
+@click.option(
+    "--publish", type=click.Choice(PUBLISH), default="auto", show_default=True, help="auto: what others lack."
+)
+@click.option("--kubelet-config", type=_path, help="The kubelet's configuration file, instead of /configz.")
+@click.option(
+    "--no-configz", is_flag=True, help="Do not ask the API server's node proxy for the kubelet's configuration."
+)
+@click.option("--podresources-socket", type=_path, help="The kubelet's podresources socket.")
+@click.option(
+    "--cgroups", type=_path, default=Path("/sys/fs/cgroup"), show_default=True, help="Where cgroups are mounted."
+)
+@click.option("--apply", "apply_", is_flag=True, help="Apply decided cpusets; refused where somebody else owns CPUs.")
+@click.option("--apply-memory", is_flag=True, help="With --apply: cpuset.mems as well.")
+@click.option("--cri-socket", type=_path, help="The container runtime's socket, for --apply.")
+@click.option(
+    "--direct-writes", is_flag=True, help="With --apply: write cgroups instead of asking the runtime (a fallback)."
+)
+@click.option("--release", is_flag=True, help="Hand all CPUs back to all containers and end; needs --cri-socket.")
+@click.option(
+    "--daemon-set",
+    envvar="DAEMON_SET",
+    default="",
+    help="namespace/name of the agent's DaemonSet: CPUs are handed back when it is gone.",
+)
+@click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Serve Prometheus metrics; 0: do not.")
+@click.option("--kubeconfig", type=_path, help="For trying things out; else the service account.")
+def command(**options: Any) -> None:
     """
-    Publish the NodeResourceTopology of this node.
+    Publish the NodeResourceTopology of this node, and compare (--apply: make equal) the CPUs that containers have with the decided ones.
 
-    With --print it is printed as YAML, without any cluster; exits with 1 and says why when the machine cannot be described.
+    With --print the object is printed as YAML, without any cluster; exits with 1 and says why when the machine cannot be described.
     """
+    import logging  # noqa: PLC0415
+
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    options["node_name"] = options["node_name"] or socket.gethostname()
+    if options["print_only"]:
+        click.echo(_printed(options), nl=False)
+    else:
+        _run(options)
+
+
+def _printed(options: dict[str, Any]) -> str:
+    import yaml  # noqa: PLC0415
+
     from koord_numa.node.kubelet_config import KubeletConfigError, read_kubelet_config  # noqa: PLC0415
     from koord_numa.node.sysfs import SysfsError, read_host  # noqa: PLC0415
+    from koord_numa.node.topology_object import NodeFacts, cpu_owner, topology_object  # noqa: PLC0415
 
-    name = node_name or os.environ.get("HOSTNAME") or socket.gethostname()
     try:
-        host = read_host(sysfs)
-        kubelet = read_kubelet_config(kubelet_config) if kubelet_config else None
+        host = read_host(options["sysfs"])
+        kubelet = read_kubelet_config(options["kubelet_config"]) if options["kubelet_config"] else None
     except (SysfsError, KubeletConfigError) as error:
         raise click.ClickException(str(error)) from None
     for warning in host.warnings:
         click.echo(f"Warning: {warning}", err=True)
-    if not print_only:
-        raise click.ClickException("only --print so far")
-    import yaml  # noqa: PLC0415
+    owner = cpu_owner(options["owner"], kubelet)
+    facts = NodeFacts(name=options["node_name"], host=host, owner=owner, kubelet=kubelet)
+    return str(yaml.safe_dump(topology_object(facts), sort_keys=False, width=1 << 20))
 
-    from koord_numa.node.topology_object import NodeFacts, cpu_owner, topology_object  # noqa: PLC0415
 
-    facts = NodeFacts(name=name, host=host, owner=cpu_owner(owner, kubelet), kubelet=kubelet)
-    click.echo(yaml.safe_dump(topology_object(facts), sort_keys=False, width=1 << 20), nl=False)
+def _run(options: dict[str, Any]) -> None:
+    import asyncio  # noqa: PLC0415
+
+    from koord_numa.node.agent import AgentConfig, Refused  # noqa: PLC0415
+    from koord_numa.node.api_client import ApiError  # noqa: PLC0415
+    from koord_numa.node.publisher import Publish  # noqa: PLC0415
+
+    config = AgentConfig(
+        node=options["node_name"],
+        sysfs=options["sysfs"],
+        cgroups=options["cgroups"],
+        kubelet_config=options["kubelet_config"],
+        configz=not options["no_configz"],
+        podresources=options["podresources_socket"],
+        cri_socket=options["cri_socket"],
+        publish=Publish(options["publish"]),
+        owner=options["owner"],
+        apply=options["apply_"],
+        apply_memory=options["apply_memory"],
+        direct_writes=options["direct_writes"],
+        daemon_set=options["daemon_set"],
+        metrics_port=options["metrics_port"],
+    )
+    try:
+        asyncio.run(_main(config, options["kubeconfig"], release=options["release"]))
+    except (ApiError, Refused) as error:
+        raise click.ClickException(str(error)) from None
+
+
+async def _main(config: "AgentConfig", kubeconfig: Path | None, *, release: bool) -> None:
+    import asyncio  # noqa: PLC0415
+    import signal  # noqa: PLC0415
+
+    from koord_numa.node.agent import Agent  # noqa: PLC0415
+    from koord_numa.node.api_client import NodeApi, from_kubeconfig, in_cluster  # noqa: PLC0415
+
+    access = await from_kubeconfig(kubeconfig) if kubeconfig else in_cluster(os.environ)
+    async with NodeApi(access) as api:
+        agent = Agent(config, api)
+        if release:
+            click.echo(f"handed all CPUs back to {await agent.release_only()} containers")
+            return
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await agent.run(stop)

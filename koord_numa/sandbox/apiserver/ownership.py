@@ -75,12 +75,43 @@ class Ownership:
         gone = (path for path in self._leaves.get(manager, {}) if path not in wanted and path not in others)
         return sorted(gone, key=len)
 
+    def copy(self) -> "Ownership":
+        """Ownership that can be changed without changing this one."""
+        copied = Ownership()
+        copied._leaves = {manager: dict(leaves) for manager, leaves in self._leaves.items()}
+        return copied
+
+    def managed_fields(self, api_version: str) -> list[JsonObject]:
+        """``metadata.managedFields``: an entry for every applier, its fields down to the first list."""
+        return [
+            {
+                "manager": manager,
+                "operation": "Apply",
+                "apiVersion": api_version,
+                "fieldsType": "FieldsV1",
+                "fieldsV1": _fields(leaves),
+            }
+            for manager, leaves in sorted(self._leaves.items())
+            if leaves
+        ]
+
     def take(self, manager: str, wanted: Leaves) -> None:
         """``manager`` now owns exactly this; where others disagreed they lose the field."""
         for other, paths in self.conflicts(manager, wanted).items():
             for path in paths:
                 del self._leaves[other][path]
         self._leaves[manager] = wanted
+
+
+def _fields(leaves: Leaves) -> JsonObject:
+    found: JsonObject = {}
+    for path in leaves:
+        here = found
+        for step in path:
+            if not isinstance(step, str):
+                break  # which items are owned is not told: no client of ours asks
+            here = here.setdefault(f"f:{step}", {})
+    return found
 
 
 def conflict_error(conflicts: dict[str, list[Path]]) -> ApiError:

@@ -8,6 +8,7 @@ from koord_numa.sandbox.apiserver.pods import containers_of
 from koord_numa.sandbox.apiserver.registry import Target
 
 _SYSTEM_METADATA: Final = (
+    "managedFields",
     "uid",
     "creationTimestamp",
     "deletionTimestamp",
@@ -32,7 +33,6 @@ def settle(target: Target, old: JsonObject, proposed: JsonObject) -> JsonObject:
         return _resized(old, proposed)
     settled = dict(proposed)
     settled["metadata"] = dict(proposed["metadata"])
-    settled["metadata"].pop("managedFields", None)
     for field in (*_SYSTEM_METADATA, "name", "namespace", "resourceVersion"):
         _carry(old["metadata"], settled["metadata"], field)
     if target.kind.has_status:

@@ -3,7 +3,7 @@
 The order of the steps is that of kube-apiserver: decode, lock, shape by schema, default, admit, validate, store.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import uuid4
 
@@ -59,8 +59,16 @@ class Writer:
         self._owners: dict[str, Ownership] = {}  # by uid
         backend.storage.indexers.append(self._forget)
 
-    def create(self, target: Target, document: JsonObject, options: WriteOptions = _DEFAULTS) -> Written:
-        """Store a new object, which is taken over. Raises 400, 403, 404, 409 and 422 as the real server does."""
+    def create(
+        self,
+        target: Target,
+        document: JsonObject,
+        options: WriteOptions = _DEFAULTS,
+        managed: Sequence[JsonObject] = (),
+    ) -> Written:
+        """
+        Store a new object, which is taken over, with these ``managedFields``. Raises 400, 403, 404, 409 and 422 as the real server.
+        """
         kind = target.kind
         self._check_identity(target, document)
         metadata = section(document, "metadata")
@@ -74,6 +82,8 @@ class Writer:
             metadata["namespace"] = target.namespace
         for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "generation", "managedFields", "selfLink"):
             metadata.pop(field, None)
+        if managed:
+            metadata["managedFields"] = list(managed)
         metadata["uid"] = str(uuid4())
         metadata["creationTimestamp"] = timestamp()
         document, warnings = self._shape(target, document, options)
@@ -140,19 +150,21 @@ class Writer:
             if target.subresource:
                 raise not_found(target.kind, target.name)
             section(applied, "metadata")["name"] = target.name
-            written = self.create(target, clone(applied), options)
             ownership = Ownership()
+            ownership.take(options.manager, wanted)
+            written = self.create(target, clone(applied), options, ownership.managed_fields(target.api_version))
         else:
-            ownership = self._owners.get(current.uid, Ownership())
+            ownership = self._owners.get(current.uid, Ownership()).copy()
             conflicts = ownership.conflicts(options.manager, wanted)
             if conflicts and options.conflicts is Conflicts.REFUSE:
                 raise conflict_error(conflicts)
             merged = merge_applied(current.load_as(target.api_version), applied, rules)
             for path in ownership.abandoned(options.manager, wanted):
                 remove(merged, path, rules)
-            written = self._replace(target, current, merged, options)
-        if options.dry_run is DryRun.NO:
             ownership.take(options.manager, wanted)
+            managed = ownership.managed_fields(target.api_version)
+            written = self._replace(target, current, merged, options, managed)
+        if options.dry_run is DryRun.NO:
             self._owners[written.record.uid] = ownership
         return written
 
@@ -166,7 +178,14 @@ class Writer:
             return builtin_apply_rules
         return schema_rules(self._backend.custom[target.kind.qualified][target.version].schema)
 
-    def _replace(self, target: Target, current: Record, document: JsonObject, options: WriteOptions) -> Written:
+    def _replace(
+        self,
+        target: Target,
+        current: Record,
+        document: JsonObject,
+        options: WriteOptions,
+        managed: Sequence[JsonObject] = (),
+    ) -> Written:
         kind = target.kind
         asked = metadata_of(document).get("resourceVersion")
         if asked and asked != str(current.revision):
@@ -174,6 +193,8 @@ class Writer:
         document, warnings = self._shape(target, document, options)
         old = current.load()
         new = settle(target, old, document)
+        if managed:
+            metadata_of(new)["managedFields"] = list(managed)
         rules = rules_of(kind.qualified)
         if not target.subresource:
             rules.default(new)

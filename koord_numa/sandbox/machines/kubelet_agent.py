@@ -6,6 +6,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admit import NotAdmitted, admit
 from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.manager_state import KubeletState
+from koord_numa.core.kubelet.results import ContainerGrant
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.vocabulary import ContainerKind
@@ -48,6 +49,10 @@ class KubeletAgent:
         """What an exporter publishes now."""
         pods = [(key.namespace, key.name) for key in self._pods.values()]
         return exported_topology(self._node, self.kubelet, self._state, pods)
+
+    def grants(self) -> dict[str, tuple[ContainerGrant, ...]]:
+        """What the kubelet gave to the containers of every pod, by the pod's uid."""
+        return {uid: admitted.grant.containers for uid, admitted in self._state.pods.items()}
 
     def _possession(self, uid: str) -> Allocation:
         """All that its containers were given; an init container gives its memory back, though neither CPUs nor devices."""

@@ -1,6 +1,7 @@
 """Pod statuses as a kubelet writes them: running, refused, ended."""
 
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from typing import Any, Final
 
 from koord_numa.sandbox.machines.node_objects import Json
@@ -20,10 +21,10 @@ def running(pod: Mapping[str, Any], host: str, address: str, now: str) -> Json:
         "podIPs": [{"ip": address}],
         "startTime": now,
         "initContainerStatuses": [
-            _container(item, now, runs=item.get("restartPolicy") == "Always")
+            _container(pod, item, now, runs=item.get("restartPolicy") == "Always")
             for item in spec.get("initContainers") or ()
         ],
-        "containerStatuses": [_container(item, now, runs=True) for item in spec.get("containers") or ()],
+        "containerStatuses": [_container(pod, item, now, runs=True) for item in spec.get("containers") or ()],
     }
 
 
@@ -40,7 +41,7 @@ def ended(pod: Mapping[str, Any], phase: str, now: str) -> Json:
         "phase": phase,
         "conditions": [*_others(pod), *_conditions("False", now)],
         "containerStatuses": [
-            _container(item, now, runs=False, code=0 if phase == "Succeeded" else 1)
+            _container(pod, item, now, runs=False, code=0 if phase == "Succeeded" else 1)
             for item in spec.get("containers") or ()
         ],
     }
@@ -59,23 +60,29 @@ def _conditions(ready: str, now: str) -> Iterable[Json]:
         yield {"type": kind, "status": status, "lastTransitionTime": now}
 
 
-def _container(container: Mapping[str, Any], now: str, *, runs: bool, code: int = 0) -> Json:
+def container_id(pod_uid: str, name: str) -> str:
+    """The runtime's id of a container: 64 hexadecimal digits, as containerd's and CRI-O's."""
+    return sha256(f"{pod_uid}/{name}".encode()).hexdigest()
+
+
+def _container(pod: Mapping[str, Any], container: Mapping[str, Any], now: str, *, runs: bool, code: int = 0) -> Json:
     image = container.get("image") or "image"
     name = container.get("name") or ""
+    full_id = f"containerd://{container_id(str(pod['metadata'].get('uid', '')), name)}"
     ended_state = {
         "terminated": {
             "exitCode": code,
             "reason": "Error" if code else "Completed",
             "startedAt": now,
             "finishedAt": now,
-            "containerID": f"simulated://{name}",
+            "containerID": full_id,
         }
     }
     return {
         "name": name,
         "image": image,
         "imageID": image,
-        "containerID": f"simulated://{name}",
+        "containerID": full_id,
         "ready": runs,
         "started": runs,
         "restartCount": 0,

@@ -8,6 +8,8 @@ refuses the next pod, or crashes and comes back.
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from koord_numa.core.kubelet.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.results import ContainerGrant
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.sandbox.apiserver import ApiError, DeleteOptions, DirectStore
 from koord_numa.sandbox.machines.agent import WRONG_PLACEMENT, Complaint, NodeAgent, Refused
@@ -54,6 +56,8 @@ class SimulatedNode:
         self._over: set[str] = set()  # uids of pods that were refused or have ended: old news must not bring them back
         self._lagging = False
         self._down = False
+        self.listeners: list[Callable[[], None]] = []  # called when pods have started, ended or moved
+        self.publishes = True  # False: a node agent publishes the topology
         self._inbox: deque[tuple[str, Json]] = deque()
         self._refuse_next: deque[Refused] = deque()
 
@@ -67,6 +71,16 @@ class SimulatedNode:
         """The pods that run here, by uid."""
         return self._pods
 
+    @property
+    def kubelet(self) -> KubeletNode | None:
+        """The kubelet's own facts, where it chooses."""
+        return self._keeper.kubelet if isinstance(self._keeper, KubeletAgent) else None
+
+    @property
+    def grants(self) -> Mapping[str, tuple[ContainerGrant, ...]]:
+        """What the kubelet gave to containers, by pod uid; nothing where the scheduler chooses."""
+        return self._keeper.grants() if isinstance(self._keeper, KubeletAgent) else {}
+
     def register(self) -> None:
         """Create or update the Node and its topology."""
         node = node_object(self.description, self._clock())
@@ -78,6 +92,8 @@ class SimulatedNode:
 
     def publish(self) -> None:
         """Bring the published topology up to date."""
+        if not self.publishes:
+            return
         topology = self._keeper.topology()
         topology["metadata"]["ownerReferences"] = [
             {"apiVersion": "v1", "kind": "Node", "name": self.name, "uid": self._uid, "controller": True}
@@ -154,7 +170,7 @@ class SimulatedNode:
             return
         self._pods[pod.key.uid] = pod
         self._history.hold(self.name, pod.key, answer.held)
-        self.dirty = True
+        self._changed()
         if pod.phase != "Running":
             self._started += 1
             address = f"10.{128 + self._started // 65536 % 128}.{self._started // 256 % 256}.{self._started % 256}"
@@ -169,14 +185,19 @@ class SimulatedNode:
             return
         self._pods[pod.key.uid] = pod
         self._history.hold(self.name, pod.key, answer.held)
-        self.dirty = True
+        self._changed()
 
     def _let_go(self, uid: str) -> None:
         pod = self._pods.pop(uid, None)
         if pod is not None:
             self._keeper.drop(uid)
             self._history.release(self.name, pod.key)
-            self.dirty = True
+            self._changed()
+
+    def _changed(self) -> None:
+        self.dirty = True
+        for listener in self.listeners:
+            listener()
 
     def _turn_away(self, pod: Pod, answer: Refused) -> None:
         complaint = Complaint(self.name, pod.key, answer.reason, answer.message)

@@ -1,0 +1,303 @@
+"""
+The agent's life: publish every second, compare every few seconds, apply on every change and now and then.
+
+Each part is a loop of its own; an error in one round is counted and logged, and the next round starts from what is true then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from koord_numa.node import applier
+from koord_numa.node.api_client import ApiError, NodeApi
+from koord_numa.node.cgroups import CgroupError, Cgroups
+from koord_numa.node.events import mismatch_event
+from koord_numa.node.metrics import AgentMetrics
+from koord_numa.node.node_object import NodeReservation, read_reservation
+from koord_numa.node.observer import Observer, told
+from koord_numa.node.pods import NodePods
+from koord_numa.node.publisher import Publish, Publisher
+from koord_numa.node.rpc import PodResourcesClient, RpcError, RuntimeClient
+from koord_numa.node.sources import HostSource, KubeletSource, ResourcesSource
+from koord_numa.node.topology_object import NodeFacts, cpu_owner
+
+logger = logging.getLogger(__name__)
+
+PUBLISH_INTERVAL: Final = 1.0
+OBSERVE_INTERVAL: Final = 5.0
+APPLY_INTERVAL: Final = 10.0
+"""Seconds between two rounds without any event: systemd's daemon-reload and others who write cpusets cause none."""
+NODE_INTERVAL: Final = 30.0
+"""Seconds between two readings of the Node."""
+
+
+class Refused(Exception):
+    """The agent may not do what it was asked to on this node; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """
+    How the agent runs. Paths are as the agent sees them, inside its container. ``cri_socket`` may be ``None`` with ``direct_writes``;
+    ``daemon_set`` (``namespace/name``) is the workload whose removal hands all CPUs back.
+    """
+
+    node: str
+    sysfs: Path = Path("/sys")
+    cgroups: Path = Path("/sys/fs/cgroup")
+    kubelet_config: Path | None = None
+    configz: bool = True
+    podresources: Path | None = None
+    cri_socket: Path | None = None
+    publish: Publish = Publish.AUTO
+    owner: str = "auto"
+    apply: bool = False
+    apply_memory: bool = False
+    direct_writes: bool = False
+    daemon_set: str = ""
+    metrics_port: int = 0
+
+
+class Agent:
+    """One node's agent. ``run`` returns when ``stop`` is set."""
+
+    def __init__(self, config: AgentConfig, api: NodeApi, clock: Callable[[], float] = monotonic) -> None:
+        self._config = config
+        self._api = api
+        self._clock = clock
+        self.metrics = AgentMetrics()
+        self.host = HostSource(config.sysfs, clock)
+        self.kubelet = KubeletSource(config.node, config.kubelet_config, api if config.configz else None, clock)
+        self.resources: ResourcesSource | None = None
+        self.pods = NodePods(api, config.node)
+        self.publisher = Publisher(api, config.node, config.publish, clock)
+        self._cgroups = Cgroups(config.cgroups)
+        self._observer = Observer(self._cgroups, mems=config.apply_memory, clock=clock)
+        self._runtime: applier.Runtime | None = None
+        self._cri: RuntimeClient | None = None
+        self._differences: dict[str, str] = {}
+        self._node = NodeReservation()
+        self._node_read = float("-inf")
+        self._applied = asyncio.Event()
+        self._running_since: dict[str, float] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until ``stop`` is set. Raises ``Refused`` when cpusets are to be applied that somebody else owns."""
+        async with AsyncExitStack() as stack:
+            await self._open(stack)
+            watching = asyncio.create_task(self.pods.run())
+            tasks = [watching]
+            try:
+                if self._config.apply:
+                    await self._may_apply()
+                tasks += [asyncio.create_task(loop) for loop in self._loops()]
+                ended, _ = await asyncio.wait(
+                    [asyncio.create_task(stop.wait()), *tasks], return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in ended:
+                    task.result()  # a bug ends the agent loudly
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            if self._config.apply and await self._removed():
+                await self.release()
+
+    async def release(self) -> int:
+        """Hand every container all CPUs back; returns how many were changed. For nodes that the agent leaves."""
+        host = self.host.read()
+        if host is None or self._runtime is None or self._cri is None:
+            return 0
+        result = await applier.apply(applier.unpinned(host, await self._cri.containers()), self._cgroups, self._runtime)
+        logger.info("handed all CPUs back to %d containers", result.updated)
+        return result.updated
+
+    async def release_only(self) -> int:
+        """Connect, hand everything back, and end."""
+        async with AsyncExitStack() as stack:
+            await self._open(stack)
+            return await self.release()
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        if self._config.metrics_port:
+            self.metrics.serve(self._config.metrics_port)
+        if self._config.podresources is not None:
+            client = await stack.enter_async_context(PodResourcesClient(self._config.podresources))
+            self.resources = ResourcesSource(client, self._clock)
+        if self._config.cri_socket is not None:
+            self._cri = await stack.enter_async_context(RuntimeClient(self._config.cri_socket))
+            self._runtime = self._cri
+        if self._config.direct_writes:
+            self._runtime = applier.CgroupRuntime(self._cgroups)
+
+    def _loops(self) -> list[Coroutine[Any, Any, None]]:
+        loops = [self._every(PUBLISH_INTERVAL, self.publish), self._every(OBSERVE_INTERVAL, self.observe)]
+        if self._config.apply:
+            loops.append(self._applying())
+            if self._cri is not None:
+                loops.append(self._container_events(self._cri))
+        return loops
+
+    async def _every(self, interval: float, round_: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            started = self._clock()
+            await round_()
+            await asyncio.sleep(max(0.0, interval - (self._clock() - started)))
+
+    async def facts(self) -> NodeFacts | None:
+        """Everything that is known of the node now; ``None`` while the machine could never be read."""
+        host = self.host.read()
+        if host is None:
+            return None
+        kubelet = await self.kubelet.read()
+        resources = None if self.resources is None else await self.resources.read()
+        await self._read_node()
+        return NodeFacts(
+            name=self._config.node,
+            host=host,
+            owner=cpu_owner(self._config.owner, kubelet),
+            kubelet=kubelet,
+            resources=resources,
+            decided=self.pods.all(),
+            reservation=self._node.text,
+            reserved=self._node.cpus,
+            node_uid=self._node.uid,
+        )
+
+    async def publish(self) -> None:
+        """One round of the publisher."""
+        facts = await self.facts()
+        self._count_errors()
+        # Without the kubelet's books, amounts that are "available" would be wrong; the last object stays until they are known.
+        unknown = self.resources is not None and facts is not None and facts.resources is None
+        if facts is None or unknown or not self.pods.synced.is_set():
+            return
+        if await self.publisher.write(facts, self._differences):
+            self.metrics.writes.inc()
+
+    async def observe(self) -> None:
+        """One round of the observer: metrics, the annotation's contents, and an event for each pod that newly differs."""
+        try:
+            seen = self._observer.look(self.pods.all())
+        except CgroupError as error:
+            self.metrics.errors.labels("cgroups").inc()
+            logger.warning("cpusets cannot be compared: %s", error)
+            return
+        self.metrics.differences.set(len(seen.differences))
+        self.metrics.compared.set(seen.checked)
+        why = self._why()
+        self._differences = told(seen.differences, why)
+        events = [mismatch_event(one.pod, f"{one}: {why}", self._config.node) for one in seen.appeared[:10]]
+        events += [mismatch_event(pod, "", self._config.node) for pod in seen.resolved[:10]]
+        for event in events:
+            with suppress(ApiError):
+                namespace = event["metadata"]["namespace"]
+                await self._api.post(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", event)
+
+    async def apply(self) -> None:
+        """One round of the applier."""
+        host, kubelet = self.host.read(), await self.kubelet.read()
+        pods = self.pods.all()
+        why_not = applier.refusal(kubelet, koordlet=self._koordlet(), mems=self._config.apply_memory)
+        if host is None or self._runtime is None or why_not:
+            if why_not:
+                self.metrics.errors.labels("apply").inc()
+                logger.error("no cpuset is applied: %s", why_not)
+            return
+        reserved = self._node.cpus
+        targets = applier.wanted(host, pods, reserved=reserved, mems=self._config.apply_memory)
+        result = await applier.apply(targets, self._cgroups, self._runtime)
+        self.metrics.updates.inc(result.updated)
+        for text in result.errors:
+            self.metrics.errors.labels("apply").inc()
+            logger.warning("a cpuset is not applied: %s", text)
+        if not result.errors:
+            self._measure(targets)
+
+    def _measure(self, targets: list[applier.Target]) -> None:
+        """How long pinned containers have run elsewhere."""
+        pinned = {target.container for target in targets if target.pinned}
+        for container in pinned - self._running_since.keys():
+            self._running_since[container] = self._clock()
+        now = self._clock()
+        for container in [one for one in self._running_since if one in pinned]:
+            since = self._running_since[container]
+            if since >= 0:
+                self.metrics.pinned.observe(now - since)
+                self._running_since[container] = -1.0
+        for container in self._running_since.keys() - pinned:
+            del self._running_since[container]
+
+    async def _applying(self) -> None:
+        while True:
+            self._applied.clear()
+            self.pods.changed.clear()
+            await self.apply()
+            waits = [asyncio.create_task(event.wait()) for event in (self.pods.changed, self._applied)]
+            await asyncio.wait(waits, timeout=APPLY_INTERVAL, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+
+    async def _container_events(self, runtime: RuntimeClient) -> None:
+        """A container that starts is pinned before the kubelet has reported it; runtimes without events wait for the pod's status."""
+        while True:
+            try:
+                async for container in runtime.started():
+                    self._running_since.setdefault(container, self._clock())
+                    self.pods.started(container, await runtime.containers())
+                    self._applied.set()
+            except RpcError as error:
+                if error.unimplemented:
+                    await asyncio.Event().wait()
+                logger.warning("container events are not seen: %s", error)
+            await asyncio.sleep(APPLY_INTERVAL)
+
+    async def _may_apply(self) -> None:
+        if self._runtime is None:
+            raise Refused("--apply needs --cri-socket or --direct-writes")
+        await self.pods.synced.wait()
+        why_not = applier.refusal(await self.kubelet.read(), koordlet=self._koordlet(), mems=self._config.apply_memory)
+        if why_not:
+            raise Refused(f"--apply: {why_not}")
+
+    def _koordlet(self) -> bool:
+        return any(pod.is_koordlet for pod in self.pods.all()) or self.publisher.is_koordinator
+
+    def _why(self) -> str:
+        kubelet = self.kubelet.value
+        if kubelet is not None and kubelet.cpu_policy != "none":
+            return "the kubelet's static CPU manager chooses CPUs on this node"
+        if self._config.apply:
+            return "the node agent has not been able to apply it"
+        if self._koordlet():
+            return "koordlet has not applied it"
+        return "no agent applies cpusets on this node"
+
+    async def _read_node(self) -> None:
+        if self._clock() - self._node_read >= NODE_INTERVAL:
+            with suppress(ApiError):
+                self._node = read_reservation(await self._api.get(f"/api/v1/nodes/{self._config.node}"))
+                self._node_read = self._clock()
+
+    async def _removed(self) -> bool:
+        """Is the DaemonSet gone, or going? Then this is no restart."""
+        namespace, _, name = self._config.daemon_set.partition("/")
+        if not name:
+            return False
+        try:
+            found = await self._api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}")
+        except ApiError as error:
+            logger.warning("whether the agent is removed is not known, cpusets stay: %s", error)
+            return False
+        return found is None or bool((found.get("metadata") or {}).get("deletionTimestamp"))
+
+    def _count_errors(self) -> None:
+        if self.host.failed:
+            self.metrics.errors.labels("sysfs").inc()
+        if self.resources is not None and self.resources.failed:
+            self.metrics.errors.labels("podresources").inc()

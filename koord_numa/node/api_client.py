@@ -1,0 +1,166 @@
+"""
+The agent's few requests to the API server, over aiohttp alone: a full client would double the agent's memory.
+
+Inside a cluster the service account's token and certificate are used, and the token is read again as it is rotated. A kubeconfig,
+for trying things out, is read by kubernetes-asyncio, which is imported for that only.
+"""
+
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final, Self
+
+import aiohttp
+import orjson
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+TOKEN_LIFE: Final = 60.0
+"""Seconds after which the token file is read again; the kubelet renews it long before it ends."""
+
+TIMEOUT: Final = aiohttp.ClientTimeout(total=15)
+WATCH_TIMEOUT: Final = 300
+"""Seconds after which a watch ends and begins again with a list: what was missed is found."""
+
+APPLY: Final = "application/apply-patch+yaml"
+MERGE: Final = "application/merge-patch+json"
+JSON: Final = "application/json"
+
+
+class ApiError(Exception):
+    """A request failed. ``status`` is 0 when there was no answer."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class ApiAccess:
+    """Where the API server is and how to be let in; ``token_file`` wins over ``token``."""
+
+    server: str
+    token: str = ""
+    token_file: Path | None = None
+    tls: ssl.SSLContext | None = None
+
+
+def in_cluster(environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> ApiAccess:
+    """The access of the pod that the agent runs in. Raises ``ApiError`` outside of one."""
+    host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host or not (folder / "token").exists():
+        raise ApiError(0, "no service account: run inside a cluster, or name a kubeconfig")
+    address = f"[{host}]" if ":" in host else host
+    tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    return ApiAccess(f"https://{address}:{port}", token_file=folder / "token", tls=tls)
+
+
+async def from_kubeconfig(path: Path) -> ApiAccess:
+    """The access that a kubeconfig gives. Raises ``ApiError`` when it gives none."""
+    from kubernetes_asyncio import client, config  # noqa: PLC0415  (40 MB, for kubeconfigs only)
+
+    found = client.Configuration()
+    try:
+        await config.load_kube_config(config_file=str(path), client_configuration=found)
+    except (config.ConfigException, OSError, KeyError, TypeError, ValueError) as error:
+        raise ApiError(0, f"{path}: {error}") from None
+    tls = None
+    host = found.host or ""
+    if host.startswith("https"):
+        tls = ssl.create_default_context(cafile=found.ssl_ca_cert)
+        if found.cert_file:
+            tls.load_cert_chain(found.cert_file, found.key_file)
+        if not found.verify_ssl:
+            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    token = found.api_key.get("BearerToken") or found.api_key.get("authorization") or ""
+    return ApiAccess(host.rstrip("/"), token=token.removeprefix("Bearer "), tls=tls)
+
+
+class NodeApi:
+    """Requests of one agent. Tasks may share it."""
+
+    def __init__(self, access: ApiAccess, agent: str = "koord-numa-node-agent") -> None:
+        self._access = access
+        self._token, self._read_at = access.token, -TOKEN_LIFE
+        connector = aiohttp.TCPConnector(ssl=access.tls) if access.tls else aiohttp.TCPConnector()
+        self._session = aiohttp.ClientSession(
+            access.server,
+            connector=connector,
+            timeout=TIMEOUT,
+            headers={"User-Agent": agent, "Accept": JSON},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            read_bufsize=1 << 18,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
+        """The object at a path, ``None`` when there is none. Raises ``ApiError``."""
+        try:
+            return await self._send("GET", path, params=params)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def apply(self, path: str, obj: Any, manager: str) -> Any:
+        """Server-side apply without force. Raises ``ApiError``; 409 means that somebody else owns one of the fields."""
+        return await self._send("PATCH", path, params={"fieldManager": manager}, body=obj, kind=APPLY)
+
+    async def post(self, path: str, obj: Any) -> Any:
+        """Create an object. Raises ``ApiError``."""
+        return await self._send("POST", path, body=obj)
+
+    async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[tuple[str, Any]]:
+        """
+        First ``("LIST", objects)``, then events as ``(type, object)`` until the server ends the watch.
+
+        Raises ``ApiError`` when the list or the watch fails.
+        """
+        listed = await self._send("GET", path, params=params)
+        yield "LIST", listed.get("items") or []
+        version = (listed.get("metadata") or {}).get("resourceVersion", "")
+        query = {**params, "watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_TIMEOUT)}
+        endless = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=WATCH_TIMEOUT + 30)
+        try:
+            async with self._session.get(path, params=query, headers=self._headers(), timeout=endless) as answer:
+                if answer.status != 200:
+                    raise ApiError(answer.status, f"watch {path}: {(await answer.text())[:300]}")
+                async for line in answer.content:
+                    event = orjson.loads(line)
+                    if event.get("type") == "ERROR":
+                        return
+                    yield str(event.get("type")), event.get("object") or {}
+        except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
+            raise ApiError(0, f"watch {path}: {error!r}") from None
+
+    async def _send(
+        self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: Any = None, kind: str = JSON
+    ) -> Any:
+        data = None if body is None else orjson.dumps(body)
+        headers = self._headers() | ({} if data is None else {"Content-Type": kind})
+        try:
+            async with self._session.request(method, path, params=params, data=data, headers=headers) as answer:
+                text = await answer.read()
+                if answer.status >= 300:
+                    raise ApiError(answer.status, f"{method} {path}: {answer.status}: {_message(text)}")
+                return orjson.loads(text) if text else None
+        except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
+            raise ApiError(0, f"{method} {path}: {error!r}") from None
+
+    def _headers(self) -> dict[str, str]:
+        if self._access.token_file is not None and monotonic() - self._read_at > TOKEN_LIFE:
+            self._token, self._read_at = self._access.token_file.read_text().strip(), monotonic()
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+
+def _message(text: bytes) -> str:
+    try:
+        return str(orjson.loads(text)["message"])[:500]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return text[:300].decode(errors="replace")

@@ -1,0 +1,129 @@
+"""
+Applying decided cpusets, for nodes where neither a static kubelet nor koordlet does.
+
+Theory: level-based. ``wanted`` says which CPUs every running container is to have; whatever differs from that is changed, pinned
+containers first. Nothing is remembered that could be wrong after a restart of the agent, of a container, of the kubelet or of the
+runtime: what a container has is read from its cgroup. So a crash at any point leaves containers running where they were, and the next
+round completes the work.
+
+Rules, as koordlet's cpuset rule (``pkg/koordlet/runtimehooks/hooks/cpuset/rule.go``): a decided cpuset is applied as it is; pods that
+share get the shared pool, on the NUMA nodes that were chosen for them if some were; best-effort pods stay away from LSE pods only.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.resources import CPU
+from koord_numa.node.cgroups import CgroupError, Cgroups
+from koord_numa.node.decided import DecidedPod
+from koord_numa.node.kubelet_config import KubeletOptions
+from koord_numa.node.rpc import RpcError, RunningContainer
+from koord_numa.node.sysfs import Host
+
+BEST_EFFORT: Final = ("BE", "BestEffort")
+
+
+class Runtime(Protocol):
+    """Who sets a container's cpuset: the container runtime, or the cgroup tree itself."""
+
+    async def update(self, container: str, cpus: CpuSet, mems: str = "") -> None:
+        """Give a running container these CPUs. Raises ``RpcError`` or ``CgroupError``."""
+
+
+class CgroupRuntime:
+    """Direct writes, for runtimes without CRI. A runtime that updates the container for another reason undoes them until the next round."""
+
+    def __init__(self, cgroups: Cgroups) -> None:
+        self._cgroups = cgroups
+
+    async def update(self, container: str, cpus: CpuSet, mems: str = "") -> None:
+        """Write the cgroup's files."""
+        self._cgroups.write(container, cpus, mems)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What one container is to have; ``mems`` empty leaves its memory alone. ``pinned`` containers come first."""
+
+    container: str
+    cpus: CpuSet
+    mems: str = ""
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round has done: containers updated, and what went wrong by container."""
+
+    updated: int = 0
+    errors: tuple[str, ...] = ()
+
+
+def refusal(kubelet: KubeletOptions | None, *, koordlet: bool, mems: bool) -> str:
+    """Why this node's cpusets are not ours to apply; empty when they are."""
+    if kubelet is None:
+        return "the kubelet's configuration is not known, so its CPU manager may be static"
+    if kubelet.cpu_policy != "none":
+        return f"the kubelet's CPU manager policy is {kubelet.cpu_policy}: it owns the CPUs"
+    if koordlet:
+        return "koordlet runs on this node and applies cpusets itself"
+    if mems and kubelet.memory_policy != "None":
+        return f"the kubelet's memory manager policy is {kubelet.memory_policy}: it owns the memory"
+    return ""
+
+
+def wanted(host: Host, pods: Sequence[DecidedPod], *, reserved: CpuSet = EMPTY, mems: bool = False) -> list[Target]:
+    """The targets of all running containers of these pods, pinned ones first."""
+    every = host.cpu_set
+    held = CpuSet.of(cpu for pod in pods for cpu in pod.cpus)
+    closed = CpuSet.of(cpu for pod in pods if pod.exclusive_to_best_effort for cpu in pod.cpus)
+    # A pool that is empty would stop its containers: where everything is pinned, the rest shares the reserved CPUs, or all.
+    shared = (every - held - reserved) or (every - held) or (every & reserved) or every
+    open_to_all = (every - closed - reserved) or shared
+    everything = str(CpuSet.of(numa.id for numa in host.numa if numa.memory))
+    targets = []
+    for pod in pods:
+        pool = open_to_all if pod.koordinator_qos in BEST_EFFORT or pod.kube_qos in BEST_EFFORT else shared
+        cpus = pod.cpus & every if pod.cpus else _near(host, pod, pool)
+        memory = (str(CpuSet.of(pod.numa)) if pod.cpus and pod.numa else everything) if mems else ""
+        if cpus and not pod.problem:
+            targets += [
+                Target(container.id, cpus, memory, pinned=bool(pod.cpus))
+                for container in pod.containers
+                if container.running and container.id
+            ]
+    return sorted(targets, key=lambda target: (not target.pinned, target.container))
+
+
+def unpinned(host: Host, running: Iterable[RunningContainer]) -> list[Target]:
+    """The targets that hand everything back: all CPUs and all memory for every container of Kubernetes."""
+    everything = str(CpuSet.of(numa.id for numa in host.numa if numa.memory))
+    return [Target(one.id, host.cpu_set, everything) for one in running if one.pod_uid]
+
+
+async def apply(targets: Iterable[Target], cgroups: Cgroups, runtime: Runtime) -> Round:
+    """Change every container whose effective CPUs (or memory) are not the wanted ones. One that fails does not stop the others."""
+    cgroups.find()
+    updated, errors = 0, []
+    for target in targets:
+        try:
+            effective = cgroups.effective(target.container)
+            if effective is None or (
+                effective.cpus == target.cpus and (not target.mems or str(effective.mems) == target.mems)
+            ):
+                continue
+            await runtime.update(target.container, target.cpus, target.mems)
+            updated += 1
+        except (RpcError, CgroupError) as error:
+            errors.append(f"container {target.container[:12]}: {error}")
+    return Round(updated, tuple(errors))
+
+
+def _near(host: Host, pod: DecidedPod, pool: CpuSet) -> CpuSet:
+    """The part of a pool on the NUMA nodes where CPU was allocated to a pod, all of it when none was or nothing is left there."""
+    chosen = [numa for numa, amounts in pod.amounts.items() if amounts.get(CPU)]
+    if not chosen:
+        return pool
+    return CpuSet.of(cpu for numa in chosen for cpu in host.cpus_of(numa)) & pool or pool

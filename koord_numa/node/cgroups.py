@@ -1,0 +1,113 @@
+"""
+Which CPUs and whose memory containers may really use: the cpuset controller, cgroup v2 or v1.
+
+Containers are found by their id in the tree below ``kubepods``, whatever the cgroup driver and the runtime call the directory:
+``cri-containerd-<id>.scope``, ``crio-<id>.scope`` (systemd), ``<id>`` (cgroupfs).
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from koord_numa.core.cpuset import CpuSet
+
+ROOT: Final = Path("/sys/fs/cgroup")
+_CONTAINER: Final = re.compile(r"(?:[a-z][a-z0-9]*-)*([0-9a-f]{32,64})(?:\.scope)?", re.ASCII)
+_POD: Final = re.compile(r"kubepods|besteffort|burstable|guaranteed|pod[0-9a-f]", re.ASCII)
+_CPUS: Final = ("cpuset.cpus.effective", "cpuset.effective_cpus")  # v2, v1
+_MEMS: Final = ("cpuset.mems.effective", "cpuset.effective_mems")
+_DEEPEST: Final = 8
+
+
+class CgroupError(Exception):
+    """A cgroup could not be read or written; the text names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """What one cgroup's processes may use: CPUs, and NUMA nodes whose memory they may allocate."""
+
+    cpus: CpuSet
+    mems: CpuSet
+
+
+class Cgroups:
+    """The cpuset hierarchy below one mount. ``find`` walks it again; the reading methods use what the last walk found."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        v1 = root / "cpuset"  # cgroup v1 mounts one hierarchy a controller
+        self.root = v1 if v1.is_dir() and not (root / "cgroup.controllers").exists() else root
+        self._paths: dict[str, str] = {}
+
+    def find(self) -> dict[str, str]:
+        """The directory of every container by its id."""
+        self._paths = {}
+        for folder in self._tops():
+            self._walk(folder, 0)
+        return self._paths
+
+    def effective(self, container: str) -> Effective | None:
+        """What a container may use now; ``None`` when it has no cgroup (any more). Raises ``CgroupError``."""
+        path = self._path(container)
+        if path is None:
+            return None
+        cpus, mems = _first(path, _CPUS), _first(path, _MEMS)
+        return None if cpus is None or mems is None else Effective(cpus, mems)
+
+    def write(self, container: str, cpus: CpuSet, mems: str = "") -> None:
+        """Set a container's cpuset behind the runtime's back. Raises ``CgroupError``; nothing happens to a container that is gone."""
+        path = self._path(container)
+        if path is None:
+            return
+        if not path.is_dir():
+            return
+        try:
+            if mems:
+                (path / "cpuset.mems").write_text(mems)
+            (path / "cpuset.cpus").write_text(str(cpus))
+        except OSError as error:
+            raise CgroupError(f"{path}/cpuset.cpus: {error.strerror}") from None
+
+    def _path(self, container: str) -> Path | None:
+        path = self._paths.get(container)
+        return None if path is None else Path(path)
+
+    def _tops(self) -> Iterator[str]:
+        try:
+            with os.scandir(self.root) as entries:
+                yield from (entry.path for entry in entries if entry.is_dir() and entry.name.startswith("kubepods"))
+        except OSError:
+            return
+
+    def _walk(self, folder: str, depth: int) -> None:
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if not entry.is_dir(follow_symlinks=False):
+                        continue
+                    if match := _CONTAINER.fullmatch(entry.name):
+                        self._paths[match.group(1)] = entry.path
+                    elif depth < _DEEPEST and _POD.search(entry.name):
+                        self._walk(entry.path, depth + 1)
+        except OSError:
+            return  # it ended while we looked
+
+
+def _first(path: Path, names: tuple[str, ...]) -> CpuSet | None:
+    for name in names:
+        try:
+            text = (path / name).read_text(encoding="ascii").strip()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if not path.is_dir():
+                return None
+            raise CgroupError(f"{path / name}: {error.strerror}") from None
+        try:
+            return CpuSet.parse(text)
+        except ValueError as error:
+            raise CgroupError(f"{path / name}: {error}") from None
+    return None

@@ -1,0 +1,35 @@
+"""Events on pods that run on other CPUs than decided, and on those that do no longer."""
+
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import uuid4
+
+from koord_numa.node.decided import DecidedPod
+
+CONTROLLER: Final = "koord-numa-node-agent"
+MISMATCH: Final = "CpusetMismatch"
+MATCH: Final = "CpusetMatch"
+_LONGEST_NOTE: Final = 1000
+
+
+def mismatch_event(pod: DecidedPod, text: str, node: str) -> dict[str, Any]:
+    """An ``events.k8s.io/v1`` event: a warning with the text, or without one the news that the pod runs where it was decided."""
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": f"{pod.name[:200]}.{uuid4().hex[:16]}", "namespace": pod.namespace},
+        "eventTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "type": "Warning" if text else "Normal",
+        "reason": MISMATCH if text else MATCH,
+        "note": text[:_LONGEST_NOTE] or f"runs on the decided CPUs {pod.cpus}",
+        "action": "Observing",
+        "reportingController": CONTROLLER,
+        "reportingInstance": f"{CONTROLLER}-{node}"[:128],
+        "regarding": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+        },
+    }

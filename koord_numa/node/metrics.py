@@ -1,0 +1,34 @@
+"""The agent's metrics; served by prometheus_client's own small server where a port is given."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+_PREFIX = "koord_numa_node_agent_"
+
+
+class AgentMetrics:
+    """One set of metrics an agent."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.writes = self._counter("topology_writes_total", "Server-side applies of the NodeResourceTopology.")
+        self.errors = Counter(
+            f"{_PREFIX}errors_total", "What could not be read or done, by source.", ["source"], registry=self.registry
+        )
+        self.differences = Gauge(
+            f"{_PREFIX}cpuset_differences", "Pods that run on other CPUs than decided.", registry=self.registry
+        )
+        self.compared = Gauge(f"{_PREFIX}cpuset_compared", "Pods with a decided cpuset.", registry=self.registry)
+        self.updates = self._counter("cpuset_updates_total", "Containers whose cpuset was changed.")
+        self.pinned = Histogram(
+            f"{_PREFIX}pinned_seconds",
+            "From the moment a container was seen running until it ran on its decided CPUs.",
+            buckets=(0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60),
+            registry=self.registry,
+        )
+
+    def serve(self, port: int) -> None:
+        """Serve ``/metrics`` on every address of the pod, in a thread of its own."""
+        start_http_server(port, registry=self.registry)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(_PREFIX + name, text, registry=self.registry)

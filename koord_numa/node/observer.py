@@ -1,0 +1,101 @@
+"""
+Decided against effective: which pods run on other CPUs than a scheduler decided for them, since when, and why that may be.
+
+A difference counts once it has been there for ``GRACE`` seconds: between the start of a container and the update of its cpuset lies a
+moment in which it is normal.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.node.cgroups import Cgroups
+from koord_numa.node.decided import DecidedPod
+
+GRACE: Final = 5.0
+"""Seconds."""
+
+MOST_TOLD: Final = 50
+"""Differences in the annotation; where more pods are wrong, the first ones by name say what is the matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One pod that runs elsewhere. ``mems`` is empty where only CPUs differ."""
+
+    pod: DecidedPod
+    cpus: CpuSet
+    mems: CpuSet = EMPTY
+
+    def __str__(self) -> str:
+        """``decided 1-4,49-52, runs on 0-95``."""
+        text = f"decided {self.pod.cpus}, runs on {self.cpus}" if self.cpus != self.pod.cpus else f"runs on {self.cpus}"
+        if self.mems:
+            wanted = CpuSet.of(self.pod.numa)
+            text += f", memory decided on NUMA nodes {wanted} comes from {self.mems}"
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one look has shown: all differences that count, and those that are new or over since the look before."""
+
+    differences: tuple[Difference, ...] = ()
+    appeared: tuple[Difference, ...] = ()
+    resolved: tuple[DecidedPod, ...] = ()
+    checked: int = 0
+
+
+class Observer:
+    """Compares pods with their cgroups. ``mems`` asks for memory too, where somebody is to apply ``cpuset.mems``."""
+
+    def __init__(self, cgroups: Cgroups, *, mems: bool = False, clock: Callable[[], float] = monotonic) -> None:
+        self._cgroups = cgroups
+        self._mems = mems
+        self._clock = clock
+        self._since: dict[str, float] = {}
+        self._told: dict[str, DecidedPod] = {}
+
+    def look(self, pods: Iterable[DecidedPod]) -> Observation:
+        """Compare every pod that has a decided cpuset. Raises ``CgroupError`` when a cgroup cannot be read."""
+        now = self._clock()
+        found: dict[str, Difference] = {}
+        present: dict[str, DecidedPod] = {}
+        checked = 0
+        self._cgroups.find()
+        for pod in pods:
+            present[pod.uid] = pod
+            if pod.cpus:
+                checked += 1
+                difference = self._difference(pod)
+                if difference is not None:
+                    found[pod.uid] = difference
+        self._since = {uid: self._since.get(uid, now) for uid in found}
+        counted = {uid: one for uid, one in found.items() if now - self._since[uid] >= GRACE}
+        appeared = tuple(one for uid, one in counted.items() if uid not in self._told)
+        resolved = tuple(present[uid] for uid in self._told if uid not in found and uid in present)
+        self._told = {uid: one.pod for uid, one in counted.items()}
+        return Observation(tuple(counted.values()), appeared, resolved, checked)
+
+    def _difference(self, pod: DecidedPod) -> Difference | None:
+        """All containers together: one that strays is enough, and what it may use says most."""
+        cpus, mems = EMPTY, EMPTY
+        for container in pod.containers:
+            effective = self._cgroups.effective(container.id) if container.running and container.id else None
+            if effective is None:
+                continue
+            if effective.cpus != pod.cpus:
+                cpus |= effective.cpus
+            if self._mems and pod.numa and not effective.mems <= CpuSet.of(pod.numa):
+                mems |= effective.mems
+        if not cpus and not mems:
+            return None
+        return Difference(pod, cpus or pod.cpus, mems)
+
+
+def told(differences: Iterable[Difference], why: str) -> dict[str, str]:
+    """The annotation's contents: one sentence a pod, by ``namespace/name``, in their order."""
+    ordered = sorted(differences, key=lambda one: one.pod.key)[:MOST_TOLD]
+    return {one.pod.key: f"{one}: {why}" for one in ordered}

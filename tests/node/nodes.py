@@ -1,0 +1,96 @@
+"""A simulated node with its services and the agent on it, over real sockets; rounds of the agent are called one by one."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from koord_numa.node.agent import Agent, AgentConfig
+from koord_numa.node.api_client import ApiAccess, NodeApi
+from koord_numa.node.applier import CgroupRuntime
+from koord_numa.node.rpc import PodResourcesClient, RuntimeClient
+from koord_numa.node.sources import ResourcesSource
+from koord_numa.sandbox.apiserver import ApiServer
+from koord_numa.sandbox.machines.description import NodeDescription
+from koord_numa.sandbox.machines.fleet import Fleet
+from koord_numa.sandbox.machines.node_services import NodeServices
+from koord_numa.sandbox.machines.simulated_node import SimulatedNode
+from tests.node.trees import ROOT
+
+CRDS = sorted((ROOT / "crds").glob("*.yaml"))
+TOPOLOGIES = "noderesourcetopologies.topology.node.k8s.io"
+NODE = "n0"
+
+
+@dataclass
+class Clock:
+    """Time that passes when told."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class World:
+    """Everything around one agent."""
+
+    server: ApiServer
+    fleet: Fleet
+    services: NodeServices
+    api: NodeApi
+    folder: Path
+    clock: Clock = field(default_factory=Clock)
+
+    @property
+    def node(self) -> SimulatedNode:
+        """The node that the agent runs on."""
+        return self.fleet.nodes[NODE]
+
+    def topology(self) -> dict[str, Any] | None:
+        """The published object."""
+        return self.server.store.find(TOPOLOGIES, NODE)
+
+    @asynccontextmanager
+    async def agent(self, **config: Any) -> AsyncIterator[Agent]:
+        """An agent that is connected and has seen the pods; its loops do not run."""
+        settings = {
+            "node": NODE,
+            "sysfs": self.services.sysfs,
+            "cgroups": self.services.cgroups.root,
+            "kubelet_config": self.services.kubelet_config,
+            "podresources": self.services.podresources,
+            "cri_socket": self.services.cri,
+        }
+        agent = Agent(AgentConfig(**(settings | config)), self.api, self.clock)
+        async with PodResourcesClient(self.services.podresources) as kubelet, RuntimeClient(self.services.cri) as cri:
+            agent.resources = ResourcesSource(kubelet, self.clock)
+            agent._cri = cri
+            agent._runtime = CgroupRuntime(agent._cgroups) if config.get("direct_writes") else cri
+            self.see_pods(agent)
+            yield agent
+
+    def see_pods(self, agent: Agent) -> None:
+        """The agent's watch has caught up."""
+        agent.pods.observe("LIST", self.server.store.list("pods", fields=f"spec.nodeName={NODE}"))
+
+    async def publish(self, agent: Agent) -> int:
+        """One round a second later; returns how many writes there have been."""
+        self.see_pods(agent)
+        self.clock.now += 1
+        await agent.publish()
+        return agent.publisher.writes
+
+
+@asynccontextmanager
+async def world(folder: Path, description: NodeDescription, *, exported: bool = False) -> AsyncIterator[World]:
+    """A cluster of one node whose topology nobody publishes, unless an exporter does."""
+    async with ApiServer(crds=CRDS) as server:
+        fleet = Fleet(server.store, [description])
+        fleet.nodes[NODE].publishes = exported
+        fleet.start()
+        async with NodeServices(folder, fleet.nodes[NODE]) as services, NodeApi(ApiAccess(server.url)) as api:
+            yield World(server, fleet, services, api, folder)
+        fleet.stop()
