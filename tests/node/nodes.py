@@ -56,7 +56,7 @@ class World:
     @asynccontextmanager
     async def agent(self, **config: Any) -> AsyncIterator[Agent]:
         """An agent that is connected and has seen the pods; its loops do not run."""
-        settings = {
+        settings: dict[str, Any] = {
             "node": NODE,
             "sysfs": self.services.sysfs,
             "cgroups": self.services.cgroups.root,
