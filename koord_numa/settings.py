@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from koord_numa.core.resources import CPU, MEMORY
@@ -31,6 +31,14 @@ class PodSource(StrEnum):
 
     KOPF = "Kopf"
     INFORMER = "Informer"
+
+
+class RepairDoubleHolds(StrEnum):
+    """What becomes of the younger of two pods that hold the same CPUs: it is reported, gets other CPUs, or is evicted."""
+
+    OFF = "Off"
+    REBIND = "Rebind"
+    EVICT = "Evict"
 
 
 class NodesWithoutTopology(StrEnum):
@@ -176,6 +184,11 @@ class PreemptionSettings(_Section):
     topology_patience_seconds: Annotated[float, Field(ge=0)] = 180.0
 
 
+def _off_is_a_word(value: object) -> object:
+    """YAML 1.1 reads an unquoted ``Off`` as false."""
+    return RepairDoubleHolds.OFF if value is False else value
+
+
 class Settings(_Section):
     """Everything that can be configured, with the defaults that hold without a configuration."""
 
@@ -183,6 +196,7 @@ class Settings(_Section):
     kind: Literal["KoordNumaConfiguration"] = KIND
     profiles: Annotated[tuple[ProfileSettings, ...], Field(min_length=1)] = (ProfileSettings(),)
     pod_source: PodSource = PodSource.KOPF
+    repair_double_holds: Annotated[RepairDoubleHolds, BeforeValidator(_off_is_a_word)] = RepairDoubleHolds.OFF
     backoff: BackoffSettings = BackoffSettings()
     api_backoff: Annotated[BackoffSettings, Field(alias="apiBackoff")] = BackoffSettings(initial=0.1, max=5.0)
     wake_pause: BackoffSettings = BackoffSettings(initial=0.05, max=2.0)

@@ -142,3 +142,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_settings_cannot_be_changed_later() -> None:
     with pytest.raises(ValueError, match="frozen"):
         load_settings("").bind_concurrency = 1  # type: ignore[misc]  # that is the point
+
+
+@pytest.mark.parametrize(("text", "how"), [("Off", "Off"), ('"Off"', "Off"), ("Rebind", "Rebind"), ("Evict", "Evict")])
+def test_an_unquoted_off_is_a_word(text: str, how: str) -> None:
+    assert load_settings(f"repairDoubleHolds: {text}").repair_double_holds == how

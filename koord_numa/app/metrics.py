@@ -166,6 +166,14 @@ class SchedulerCollector(Collector):
         )
         ages = self._sources.topology_ages().values()
         yield _gauge("koord_numa_topology_age_seconds_max", "Oldest topology data.", max(ages, default=0.0))
+        held = sum(len(found) for found in self._sources.scheduler.writers.double_holds.values())
+        yield _gauge("koord_numa_double_holds", "Pairs of pods that hold the same CPUs.", held)
+        yield _counts(
+            "koord_numa_foreign_writes",
+            "Binds and resource-status of our pods that another writer made.",
+            "kind",
+            self._sources.scheduler.writers.foreign,
+        )
         untrusted = sum(1 for record in nodes.values() if record.distrust)
         yield _gauge("koord_numa_untrusted_nodes", "Nodes whose CPU owners clash.", untrusted)
 

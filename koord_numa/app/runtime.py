@@ -34,6 +34,7 @@ from koord_numa.cluster.rebind_writer import ApiRebindWriter
 from koord_numa.cluster.schedulable_nodes import SchedulableNodes
 from koord_numa.engine.rebind.context import RebindPorts
 from koord_numa.engine.rebind.controller import RebindController
+from koord_numa.engine.rebind.double_hold_repair import DoubleHoldRepair
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.ports import Dependencies
 from koord_numa.settings import LeaseSettings, Settings
@@ -93,6 +94,9 @@ class Runtime:
         self.rebinds = RebindController(
             self.scheduler, RebindPorts(ApiRebindWriter(api, self.lease.remaining), self.recorder)
         )
+        self.double_hold_repair = DoubleHoldRepair(
+            self.scheduler, RebindPorts(ApiRebindWriter(api, self.lease.remaining), self.recorder)
+        )
         stores = kopf_stores(self.scheduler, self.rebinds)
         self.dispatcher = stores.dispatcher(self.scheduler)
         self.informers = informers_of(api, self.scheduler, self.roster, stores, self.dispatcher)
@@ -136,6 +140,7 @@ class Runtime:
             self.tasks.start(f"resync of {resync.name}", resync.run())
         self.tasks.start("scheduler", self.scheduler.run())
         self.tasks.start("rebinds", self.rebinds.run())
+        self.tasks.start("double hold repair", self.double_hold_repair.run())
 
     async def stop(self) -> None:
         """
@@ -202,6 +207,7 @@ class Runtime:
             node_metrics,
             partial(node_dump, self.scheduler),
             partial(pod_dump, self.scheduler),
+            self.scheduler.writers.warnings,
             self.view_api.routes(),
         )
 

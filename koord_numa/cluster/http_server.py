@@ -26,7 +26,10 @@ Sheet = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StatusProviders:
-    """Who answers what."""
+    """
+    What the pages are made of. ``unhealthy`` fails the liveness probe, ``not_ready`` the readiness probe; ``warnings`` are only shown on
+    ``/readyz``, after ``ok``.
+    """
 
     unhealthy: Complaints
     not_ready: Complaints
@@ -34,16 +37,17 @@ class StatusProviders:
     nodes: CollectorRegistry
     node: Callable[[str], Sheet | None] = lambda _: None
     pod: Callable[[str, str], Sheet | None] = lambda *_: None
+    warnings: Complaints = tuple
     routes: Sequence[web.RouteDef] = ()
 
 
 class HttpServer:
     """Serves on one port of every interface until stopped: probes and scrapers come from outside the pod."""
 
-    def __init__(self, questions: StatusProviders, port: int, host: str | None = None) -> None:
+    def __init__(self, providers: StatusProviders, port: int, host: str | None = None) -> None:
         self.port = port
         self._host = host
-        self._questions = questions
+        self._providers = providers
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -56,7 +60,7 @@ class HttpServer:
         app.router.add_get("/metrics/nodes", self._node_metrics)
         app.router.add_get("/nodes/{name}", self._node)
         app.router.add_get("/pods/{namespace}/{name}", self._pod)
-        app.add_routes(self._questions.routes)
+        app.add_routes(self._providers.routes)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -77,24 +81,24 @@ class HttpServer:
             self._runner = None
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        return _verdict(self._questions.unhealthy())
+        return _verdict(self._providers.unhealthy())
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        return _verdict(self._questions.not_ready())
+        return _verdict(self._providers.not_ready(), self._providers.warnings())
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        return _page(self._questions.metrics)
+        return _page(self._providers.metrics)
 
     async def _node_metrics(self, _: web.Request) -> web.Response:
-        return _page(self._questions.nodes)
+        return _page(self._providers.nodes)
 
     async def _node(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        return _sheet(self._questions.node(name), f"nothing is known of node {name}")
+        return _sheet(self._providers.node(name), f"nothing is known of node {name}")
 
     async def _pod(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
-        return _sheet(self._questions.pod(namespace, name), f"nothing is known of pod {namespace}/{name}")
+        return _sheet(self._providers.pod(namespace, name), f"nothing is known of pod {namespace}/{name}")
 
 
 def _page(registry: CollectorRegistry) -> web.Response:
@@ -107,7 +111,8 @@ def _sheet(sheet: Sheet | None, missing: str) -> web.Response:
     return web.Response(status=404 if sheet is None else 200, body=body + b"\n", content_type="application/json")
 
 
-def _verdict(complaints: Iterable[str]) -> web.Response:
+def _verdict(complaints: Iterable[str], warnings: Iterable[str] = ()) -> web.Response:
     found = list(complaints)
     text = "".join(f"{line}\n" for line in found) or "ok\n"
+    text += "".join(f"warning: {line}\n" for line in warnings)
     return web.Response(status=503 if found else 200, text=text)

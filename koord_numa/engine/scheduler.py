@@ -17,6 +17,7 @@ from koord_numa.engine.cache.namespace_lister import NamespaceLister
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.cluster_events import ClusterEvent
+from koord_numa.engine.conflicting_writers import ConflictingWriters
 from koord_numa.engine.containment import Quarantine, Subject
 from koord_numa.engine.dry_run import DryRun, dry_run
 from koord_numa.engine.event_handlers import (
@@ -98,6 +99,7 @@ class Scheduler:
             volumes=self.volumes,
             quarantine=Quarantine(dependencies.clock, self._tell_quarantine),
         )
+        self.writers = ConflictingWriters(self.handle)
         self.preemption = Executor(self.handle)
         self.loop = SchedulingLoop(self.handle, self.preemption.consider)
         self.assumed_pods = AssumedPods(
@@ -213,6 +215,7 @@ class Scheduler:
     def _apply_bound_pod(self, event: str | None, pod: Pod) -> None:
         if event != DELETED and is_refusal(pod):
             self.assumed_pods.note_refusal(pod, counts=self.ready)
+        self.writers.pod_observed(event, pod)
         self.cache.observe_pod(event, pod)
 
     def _after_pods(self) -> None:
@@ -222,6 +225,7 @@ class Scheduler:
     def _on_change(self, event: ClusterEvent | None, info: NodeInfo, pod: Pod | None) -> None:
         """Results about this node are out of date, and classes that such a change may help are tried again."""
         self._node_table.changed(info)
+        self.writers.node_changed(info)
         self.handle.nominator.node_changed(info)
         if event is ClusterEvent.CAPACITY_FREED or (pod is not None and pod.deleting):
             self.preemption.node_freed(info.name)
@@ -264,6 +268,7 @@ class Scheduler:
         """Things that only time brings: backoffs of nodes end, and binds that no watch has shown are read back."""
         while True:
             await self.dependencies.sleep(HOUSEKEEPING_SECONDS)
+            self.writers.tick()
             self.assumed_pods.end_node_backoffs()
             self.cache.look_again()
             self.preemption.look_again()

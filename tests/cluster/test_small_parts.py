@@ -70,6 +70,7 @@ class Office:
     def __init__(self) -> None:
         self.unhealthy: list[str] = []
         self.not_ready: list[str] = []
+        self.warnings: list[str] = []
         self.registry = CollectorRegistry()
         self.nodes = CollectorRegistry()
 
@@ -77,7 +78,13 @@ class Office:
 @pytest.fixture
 async def office() -> AsyncIterator[tuple[Office, str]]:
     office = Office()
-    questions = StatusProviders(lambda: office.unhealthy, lambda: office.not_ready, office.registry, office.nodes)
+    questions = StatusProviders(
+        lambda: office.unhealthy,
+        lambda: office.not_ready,
+        office.registry,
+        office.nodes,
+        warnings=lambda: office.warnings,
+    )
     server = HttpServer(questions, 0, "127.0.0.1")
     await server.start()
     yield office, f"http://127.0.0.1:{server.port}"
@@ -95,6 +102,8 @@ async def test_health_and_readiness_are_two_things(office: tuple[Office, str]) -
     answers.not_ready = ["pods are not known yet", "nodes are not known yet"]
     assert await ask(f"{url}/healthz") == (200, "ok\n")
     assert await ask(f"{url}/readyz") == (503, "pods are not known yet\nnodes are not known yet\n")
+    answers.not_ready, answers.warnings = [], ["pod a/b: bound by another writer"]
+    assert await ask(f"{url}/readyz") == (200, "ok\nwarning: pod a/b: bound by another writer\n")
     answers.unhealthy = ["a task has died"]
     assert await ask(f"{url}/healthz") == (503, "a task has died\n")
 
