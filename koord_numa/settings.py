@@ -13,7 +13,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.alias_generators import to_camel
 
 from koord_numa.core.resources import CPU, MEMORY
-from koord_numa.core.vocabulary import CpuBindPolicy, NodeScoring, NumaExclusive, NumaPolicy, ScoringType
+from koord_numa.core.vocabulary import (
+    CpuBindPolicy,
+    NodeScoring,
+    NumaExclusive,
+    NumaPolicy,
+    RestrictedRule,
+    ScoringType,
+)
 
 API_VERSION: Final = "koord-numa.io/v1alpha1"
 KIND: Final = "KoordNumaConfiguration"
@@ -86,6 +93,7 @@ class ScoreWeightSettings(_Section):
     resources: Weight = 1
     devices: Weight = 5
     numa: Weight = 1
+    exclusivity: Weight = 40
     node_affinity: Weight = 20
     taints: Weight = 30
     pod_affinity: Weight = 20
@@ -106,6 +114,7 @@ class ProfileSettings(_Section):
     single_numa_node_exclusive: Annotated[NumaExclusive, Field(alias="singleNUMANodeExclusive")] = (
         NumaExclusive.REQUIRED
     )
+    restricted_policy: RestrictedRule = RestrictedRule.EMPTY_NODE
     nodes_without_topology: NodesWithoutTopology = NodesWithoutTopology.REFUSE
     score_weights: ScoreWeightSettings = ScoreWeightSettings()
 

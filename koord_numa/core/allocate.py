@@ -8,7 +8,9 @@ Pure and repeatable: same request, inventory, ledger and options, same answer. T
 from dataclasses import replace
 from typing import Any, Final
 
+from koord_numa.core.allocation.cpu_exclusivity import PCPU_LEVEL_BROKEN, outcome
 from koord_numa.core.allocation.demand import AllocationDemand, CpuUse, demand_of
+from koord_numa.core.allocation.empty_node import fewest_if_empty
 from koord_numa.core.allocation.grant import CpuGrant, Shortage, place
 from koord_numa.core.allocation.node_rules import NodeRules, node_rules
 from koord_numa.core.allocation.numa_offers import NumaOffers, NumaRequest, offers
@@ -27,15 +29,17 @@ from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
 from koord_numa.core.cpuset import EMPTY
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Ledger
-from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
+from koord_numa.core.numa.exclusive import UNCONSTRAINED
+from koord_numa.core.numa.exclusive import Exclusivity as NumaExclusivity
 from koord_numa.core.numa.hints import numa_ids
+from koord_numa.core.numa.policies import Decision
 from koord_numa.core.numa_free import EVERY_POD, Accounting, NumaAccounting, NumaFree, accounts
 from koord_numa.core.request import PodRequest, SharedPool
 from koord_numa.core.resources import MILLI
 from koord_numa.core.score.numa_scores import Strategy as NumaScoring
 from koord_numa.core.shared_pools import shared_pools, socket_of
-from koord_numa.core.verdicts import Alignment, Placement, Rejection
-from koord_numa.core.vocabulary import CpuExclusivePolicy, NumaExclusive, NumaPolicy
+from koord_numa.core.verdicts import Alignment, Exclusivity, Placement, Rejection
+from koord_numa.core.vocabulary import CpuExclusivePolicy, NumaExclusive, NumaPolicy, RestrictedRule
 
 __all__ = [
     "Accounting",
@@ -50,6 +54,8 @@ __all__ = [
 _NOTHING_TO_ALIGN: Final = (
     "no NUMA alignment was attempted: the pod requests nothing that the node's NUMA nodes publish"
 )
+
+_DISTURBS: Final = "it shares a NUMA node with pods of the other kind (singleNUMANodeExclusive: Preferred)"
 
 _POOLED: Final = frozenset({NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE})
 """Under these a pod without own CPUs is told which shared pools are its (fine-grained CPU orchestration, "Resource status")."""
@@ -69,64 +75,92 @@ def allocate_demand(demand: AllocationDemand, inventory: Inventory, ledger: Ledg
     if isinstance(rules, Rejection):
         return rules
     need = rules.need
-    books = accounts(
+    free = accounts(
         inventory, ledger, EVERY_POD if need.accounting is Accounting.EVERY_POD else NumaAccounting(need.accounting)
     )
     refusal = (
         amplified_shortage(need, inventory, ledger)
-        or overcommitted(need, books)
-        or kubelet_cores_shortage(demand.pinned, inventory, books)
+        or overcommitted(need, free)
+        or kubelet_cores_shortage(demand.pinned, inventory, free)
     )
     if refusal is not None:
         return refusal
-    room = _room(need, books, ledger)
+    offered = _numa_offers(need, free, ledger)
     if demand.use is CpuUse.POOL_OF_ONE_NUMA:
-        return _into_one_pool(demand, rules, inventory, room, ledger)
-    if need.policy is NumaPolicy.NONE or not room.given:
-        return _unaligned(rules, inventory, room)
-    exclusivity = _exclusivity(rules.exclusive, inventory, ledger)
-    decision = select_numa_nodes(
-        need, room, exclusivity, inventory.machine.distances if inventory.machine else NO_DISTANCES
-    )
+        return _into_one_pool(demand, rules, inventory, offered, ledger)
+    if need.policy is NumaPolicy.NONE or not offered.given:
+        return _unaligned(rules, inventory, offered)
+    return _aligned(demand, rules, inventory, offered, ledger)
+
+
+def _numa_offers(need: NumaRequest, free: NumaFree, ledger: Ledger) -> NumaOffers:
+    exclusive = need.binding is not None and need.binding.exclusive is not CpuExclusivePolicy.NONE
+    return offers(need, free, cpu_occupancy(ledger) if exclusive else UNOCCUPIED)
+
+
+def _numa_exclusivity(rules: NodeRules, inventory: Inventory, ledger: Ledger) -> NumaExclusivity:
+    """
+    Which NUMA nodes the pod keeps away from (pod-level NUMA policy, "SingleNUMANodeExclusive").
+
+    Pods over several NUMA nodes keep away from SingleNUMANode pods, whatever policy they have themselves; the other way round
+    only a pod that is aligned by SingleNUMANode is protected.
+    """
+    if rules.exclusive is NumaExclusive.NONE:
+        return UNCONSTRAINED
+    occupancy = numa_occupancy(ledger, inventory.machine)
+    if rules.need.policy is not NumaPolicy.SINGLE_NUMA_NODE:
+        occupancy = replace(occupancy, shared=0)
+    return NumaExclusivity(rules.exclusive, occupancy)
+
+
+def _aligned(
+    demand: AllocationDemand, rules: NodeRules, inventory: Inventory, offered: NumaOffers, ledger: Ledger
+) -> Placement | Rejection:
+    need = rules.need
+    exclusivity = _numa_exclusivity(rules, inventory, ledger)
+    distances = inventory.machine.distances if inventory.machine else NO_DISTANCES
+    decision = select_numa_nodes(need, offered, exclusivity, distances)
     if not decision.admitted:
-        return not_aligned(need, room, exclusivity)
-    given = place(need, room, decision.hint.mask)
-    if isinstance(given, Shortage):
-        return cannot_be_placed(need, room, given)
+        return not_aligned(need, offered, exclusivity)
     mask = decision.hint.mask
+    granted = place(need, offered, mask)
+    if isinstance(granted, Shortage):
+        return cannot_be_placed(need, offered, granted)
     pooled = need.binding is None and not demand.best_effort and need.policy in _POOLED and mask is not None
-    return _placement(
+    placement = _placement(
         need,
         inventory,
-        given,
+        offered,
+        granted,
         mask=mask,
         shared_pools=_pools(inventory, mask) if pooled and mask is not None else (),
-        alignment=Alignment.ALIGNED if decision.hint.preferred else Alignment.UNALIGNED,
-        note="; ".join(given.notes),
+        alignment=_alignment(need, offered, decision),
     )
+    if exclusivity.wish is NumaExclusive.PREFERRED and mask is not None and exclusivity.occupancy.disturbs(mask):
+        note = "; ".join(filter(None, (placement.note, _DISTURBS)))
+        return replace(placement, exclusivity=Exclusivity.BROKEN, note=note)
+    return placement
 
 
-def _room(need: NumaRequest, books: NumaFree, ledger: Ledger) -> NumaOffers:
-    exclusive = need.binding is not None and need.binding.exclusive is not CpuExclusivePolicy.NONE
-    return offers(need, books, cpu_occupancy(ledger) if exclusive else UNOCCUPIED)
+def _alignment(need: NumaRequest, offered: NumaOffers, decision: Decision) -> Alignment:
+    """Aligned is a pod on as few NUMA nodes as it would need if the node were empty (KEP-693, "Topology Hints")."""
+    mask = decision.hint.mask
+    if not decision.hint.preferred:
+        return Alignment.UNALIGNED
+    if mask is None or not mask & (mask - 1) or need.restricted is RestrictedRule.KOORDINATOR:
+        return Alignment.ALIGNED
+    return Alignment.ALIGNED if mask.bit_count() == fewest_if_empty(need, offered) else Alignment.UNALIGNED
 
 
-def _exclusivity(wish: NumaExclusive, inventory: Inventory, ledger: Ledger) -> Exclusivity:
-    if wish is NumaExclusive.NONE:
-        return UNCONSTRAINED
-    return Exclusivity(wish, numa_occupancy(ledger, inventory.machine))
-
-
-def _unaligned(rules: NodeRules, inventory: Inventory, room: NumaOffers) -> Placement | Rejection:
-    given = place(rules.need, room, None)
-    if isinstance(given, Shortage):
-        return cannot_be_placed(rules.need, room, given)
-    notes = (rules.note or _NOTHING_TO_ALIGN, *given.notes)
-    return _placement(rules.need, inventory, given, note="; ".join(notes))
+def _unaligned(rules: NodeRules, inventory: Inventory, offered: NumaOffers) -> Placement | Rejection:
+    granted = place(rules.need, offered, None)
+    if isinstance(granted, Shortage):
+        return cannot_be_placed(rules.need, offered, granted)
+    return _placement(rules.need, inventory, offered, granted, note=rules.note or _NOTHING_TO_ALIGN)
 
 
 def _into_one_pool(
-    demand: AllocationDemand, rules: NodeRules, inventory: Inventory, room: NumaOffers, ledger: Ledger
+    demand: AllocationDemand, rules: NodeRules, inventory: Inventory, offered: NumaOffers, ledger: Ledger
 ) -> Placement | Rejection:
     """
     ConstrainedBurst: one NUMA node whose shared pool is as large as the pod's limit and that has room for its requests.
@@ -136,25 +170,34 @@ def _into_one_pool(
     need = replace(rules.need, policy=NumaPolicy.SINGLE_NUMA_NODE)
     sizes = {pool.numa: MILLI * len(pool.cpus) for pool in shared_pools(inventory, ledger)}
     large = sum(1 << numa for numa, size in sizes.items() if size >= demand.burst)
-    best = preferred(need, room, _exclusivity(rules.exclusive, inventory, ledger), lambda mask: not mask & ~large)
-    given = None if best is None else place(need, room, best.mask)
-    if best is None or given is None or isinstance(given, Shortage):
-        return no_pool(room, sizes, demand.burst)
+    exclusivity = _numa_exclusivity(rules, inventory, ledger)
+    best = preferred(need, offered, exclusivity, lambda mask: not mask & ~large)
+    granted = None if best is None else place(need, offered, best.mask)
+    if best is None or granted is None or isinstance(granted, Shortage):
+        return no_pool(need, offered, sizes, demand.burst)
     pools = _pools(inventory, best.mask or 0)
-    return _placement(need, inventory, given, mask=best.mask, shared_pools=pools, alignment=Alignment.ALIGNED)
+    return _placement(
+        need, inventory, offered, granted, mask=best.mask, shared_pools=pools, alignment=Alignment.ALIGNED
+    )
 
 
-def _placement(need: NumaRequest, inventory: Inventory, given: CpuGrant, **more: Any) -> Placement:
+def _placement(
+    need: NumaRequest, inventory: Inventory, offered: NumaOffers, granted: CpuGrant, note: str = "", **more: Any
+) -> Placement:
     binding = need.binding
     if binding is None:
-        return Placement(inventory.node, numa=given.numa, **more)
+        return Placement(inventory.node, numa=granted.numa, note=note, **more)
+    exclusivity = outcome(binding, granted.cpus, offered.occupancy, inventory.machine)
+    broken = exclusivity is Exclusivity.BROKEN and binding.exclusive is CpuExclusivePolicy.PCPU_LEVEL
     return Placement(
         inventory.node,
-        cpus=given.cpus,
-        numa=given.numa,
+        cpus=granted.cpus,
+        numa=granted.numa,
         bind=binding.policy,
         bind_required=binding.required,
         exclusive=binding.exclusive,
+        exclusivity=exclusivity,
+        note="; ".join(filter(None, (note, *granted.notes, PCPU_LEVEL_BROKEN if broken else ""))),
         **more,
     )
 

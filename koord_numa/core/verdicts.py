@@ -18,6 +18,14 @@ class Alignment(Enum):
     NOT_ATTEMPTED = "not attempted"
 
 
+class Exclusivity(Enum):
+    """What became of a pod's exclusivity: its CPU exclusive policy and ``singleNUMANodeExclusive: Preferred``."""
+
+    HONOURED = "honoured"  # also where nothing was asked for
+    DOWNGRADED = "downgraded"  # NUMANodeLevel became PCPULevel
+    BROKEN = "broken"
+
+
 class Reason(Enum):
     """Which rule said no. The value is the short name used in metrics and logs; sentences live in the rejection."""
 
@@ -100,6 +108,7 @@ class Placement:
     bind: CpuBindPolicy = CpuBindPolicy.NONE
     bind_required: bool = False
     exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
+    exclusivity: Exclusivity = Exclusivity.HONOURED
     note: str = ""
 
     @property

@@ -75,6 +75,13 @@ class NumaExclusive(StrEnum):
     REQUIRED = "Required"
 
 
+class RestrictedRule(StrEnum):
+    """Which sets of NUMA nodes Restricted prefers on a node whose CPUs the scheduler owns."""
+
+    EMPTY_NODE = "EmptyNode"  # as many NUMA nodes as the pod would need if the node were empty (KEP-693)
+    KOORDINATOR = "Koordinator"  # every set that holds the pod
+
+
 class NumaAllocateStrategy(StrEnum):
     """Which NUMA node is filled first."""
 
@@ -99,6 +106,7 @@ class NodeScoring(StrEnum):
     CPU_ORCHESTRATION = "CPUOrchestration"  # A + B of the fine-grained CPU orchestration proposal
     KOORDINATOR = "Koordinator"
     POD_LEVEL_POLICY = "PodLevelPolicy"
+    LEAST_NUMA_NODES = "LeastNUMANodes"
 
 
 class CpuOwner(Enum):

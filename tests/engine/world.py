@@ -14,7 +14,7 @@ from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.containment import Quarantine
 from koord_numa.engine.object_handlers import BoundPodObjects, node_handler, topology_handler
 from koord_numa.engine.queue.pending_pod import PendingPod
-from koord_numa.ports import ClusterError, Conflict, Gone
+from koord_numa.ports import AnnotationWriter, ClusterError, Conflict, Gone
 from koord_numa.settings import Settings, load_settings
 
 GIB = 1 << 30
@@ -200,7 +200,9 @@ class World:
         return {name: dict(record.ledger.holdings) for name, record in self.engine.cache.nodes.items()}
 
 
-def make_world(*nodes: Node, settings: str | Settings = "", synced: bool = True) -> World:
+def make_world(
+    *nodes: Node, settings: str | Settings = "", synced: bool = True, annotate: AnnotationWriter = annotate
+) -> World:
     """An engine that knows these nodes."""
     server, diary, lease, clock = Server(), Diary(), Crown(), Clock()
     outside = Dependencies(server, diary, lease, annotate, clock, clock.sleep, lambda: 0.0)

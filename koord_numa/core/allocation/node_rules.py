@@ -69,6 +69,7 @@ def node_rules(demand: AllocationDemand, inventory: Inventory) -> NodeRules | Re
         scoring=_scoring(inventory, demand.options.scoring),
         accounting=demand.options.accounting,
         ratio=max(1, inventory.ratios.get(CPU, 1)),
+        restricted=demand.options.restricted,
     )
     return NodeRules(
         need, demand.numa_exclusive, _note(demand, inventory, binding) if policy is NumaPolicy.NONE else ""

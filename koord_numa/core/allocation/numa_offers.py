@@ -11,7 +11,13 @@ from koord_numa.core.numa_free import Accounting, NumaFree
 from koord_numa.core.pod_resources import amplify
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.score.numa_scores import Strategy
-from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaPolicy
+from koord_numa.core.vocabulary import (
+    CpuBindPolicy,
+    CpuExclusivePolicy,
+    NumaAllocateStrategy,
+    NumaPolicy,
+    RestrictedRule,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class NumaRequest:
     Amounts and rules of one allocation.
 
     ``amounts`` is what is put on NUMA nodes. ``ratio`` is the node's CPU amplification: CPUs of one's own are recorded as they
-    are but weigh ``ratio`` as much. ``scoring`` ranks equally wide sets of NUMA nodes.
+    are but weigh ``ratio`` as much. ``scoring`` ranks equally wide sets of NUMA nodes. ``restricted`` says what Restricted prefers.
     """
 
     amounts: ResourceList
@@ -49,6 +55,7 @@ class NumaRequest:
     scoring: Strategy | None = None
     accounting: Accounting = Accounting.EVERY_POD
     ratio: float = 1
+    restricted: RestrictedRule = RestrictedRule.EMPTY_NODE
 
     @property
     def cpus(self) -> int:

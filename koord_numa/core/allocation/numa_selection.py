@@ -14,6 +14,8 @@ from itertools import chain
 from math import comb
 from typing import Final
 
+from koord_numa.core.allocation.cpu_exclusivity import honouring_first
+from koord_numa.core.allocation.empty_node import fewest_if_empty
 from koord_numa.core.allocation.numa_offers import NumaOffers, NumaRequest
 from koord_numa.core.allocation.split import split
 from koord_numa.core.inventory import PerNuma
@@ -26,7 +28,7 @@ from koord_numa.core.numa.policies import KOORDINATOR, Decision, decide_koordina
 from koord_numa.core.numa_free import Accounting
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.score.node_resources import counts, score_parts
-from koord_numa.core.vocabulary import NumaExclusive, NumaPolicy
+from koord_numa.core.vocabulary import NumaExclusive, NumaPolicy, RestrictedRule
 
 WIDEST_LIST: Final = 8
 """Up to so many NUMA nodes all sets are listed when hint lists are needed: 255 of them. Upstream knows no larger machines."""
@@ -151,25 +153,47 @@ def all_masks(offers: NumaOffers) -> Iterator[int]:
     return chain.from_iterable(masks_of_size(offers.mask, size) for size in range(1, len(offers.numa_ids) + 1))
 
 
-def hints(need: NumaRequest, offers: NumaOffers, exclusivity: Exclusivity = UNCONSTRAINED) -> dict[str, list[Hint]]:
+def hints(
+    need: NumaRequest, offers: NumaOffers, exclusivity: Exclusivity = UNCONSTRAINED, closed: int = 0
+) -> dict[str, list[Hint]]:
     """
     The hints of every resource, as Koordinator's resource_manager.go generates them: one per set that could hold the whole pod.
 
-    Preferred are those of the smallest size, and all of them under Restricted. A resource without hints has an empty list.
+    Preferred are those of the smallest size; under Restricted those of the size that an empty node would need, or all of them by
+    Koordinator's rule. A resource without hints has an empty list. Sets of several NUMA nodes of ``closed`` are left out.
     """
     if not offers.given:
         return {}
     sets = NumaSets(need, offers)
-    fitting = [(mask, exclusivity.score(mask, sets.score(mask))) for mask in all_masks(offers) if sets.holds(mask)]
+    masks = (mask for mask in all_masks(offers) if not (mask & closed and mask & (mask - 1)))
+    fitting = [(mask, exclusivity.score(mask, sets.score(mask))) for mask in masks if sets.holds(mask)]
     found: dict[str, list[Hint]] = {}
     for name in offers.given:
         accepted = [(mask, points) for mask, points in fitting if not sets.touches(mask, name)]
-        fewest = min((mask.bit_count() for mask, _ in accepted), default=0)
-        found[name] = [
-            Hint(mask, need.policy is NumaPolicy.RESTRICTED or mask.bit_count() == fewest, score=points)
-            for mask, points in accepted
-        ]
+        sizes = _preferred_sizes(sets, min((mask.bit_count() for mask, _ in accepted), default=1))
+        found[name] = [Hint(mask, mask.bit_count() in sizes, score=points) for mask, points in accepted]
     return found
+
+
+def _preferred_sizes(sets: NumaSets, fewest: int) -> range:
+    """The sizes of the sets that a resource prefers, when ``fewest`` NUMA nodes at least are needed now."""
+    need, widest = sets.need, len(sets.offers.numa_ids)
+    if need.policy is not NumaPolicy.RESTRICTED:
+        return range(fewest, fewest + 1)
+    if need.restricted is RestrictedRule.KOORDINATOR:
+        return range(1, widest + 1)
+    size = fewest_if_empty(need, sets.offers)
+    return range(0) if size is None else range(size, size + 1)
+
+
+def _searched_sizes(sets: NumaSets) -> range:
+    """The sizes at which a set that all resources prefer may be found."""
+    if sets.need.policy is NumaPolicy.SINGLE_NUMA_NODE:
+        return range(sets.fewest, 2)
+    if sets.need.policy is NumaPolicy.RESTRICTED and sets.need.restricted is RestrictedRule.EMPTY_NODE:
+        preferred_sizes = _preferred_sizes(sets, sets.fewest)
+        return range(max(sets.fewest, preferred_sizes.start), preferred_sizes.stop)
+    return range(sets.fewest, len(sets.offers.numa_ids) + 1)
 
 
 def preferred(
@@ -182,19 +206,20 @@ def preferred(
     """
     The merged hint that all resources prefer, or ``None`` when there is none; only sets that ``suits`` are looked at.
 
-    Of equally narrow sets the closest ones come first where distances are published, as the LeastNUMANodes proposal has it. Of
-    these the later one wins if it is a smaller number or scores higher: Koordinator's rule and order.
+    Of equally narrow sets those come first that disturb no pod of the other kind (Preferred) and honour the CPU exclusive policy;
+    then the closest ones where distances are published, as the LeastNUMANodes proposal has it. Of these the later one wins if it
+    is a smaller number or scores higher: Koordinator's rule and order.
     """
     sets = NumaSets(need, offers)
     if not offers.given or not sets.adds_up(sets.unlacking):
         return None
-    widest = 1 if need.policy is NumaPolicy.SINGLE_NUMA_NODE else len(offers.numa_ids)
-    for size in range(sets.fewest, widest + 1):
+    for size in _searched_sizes(sets):
         if size > 1 and not sets.adds_up(sets.unlacking & ~_closed(exclusivity)):
             return None
         fitting = [mask for mask in _of_size(sets, size, exclusivity) if suits is None or suits(mask)]
         denied = sets.lacking | exclusivity.denied(size)
-        allowed = _closest([mask for mask in fitting if not mask & denied], distances)
+        allowed = exclusivity.undisturbed([mask for mask in fitting if not mask & denied])
+        allowed = _closest(honouring_first(allowed, need, offers), distances)
         best = _best(allowed, lambda mask: exclusivity.score(mask, sets.score(mask)))
         if best is not None:
             mask, points = best
@@ -206,7 +231,7 @@ def preferred(
 
 def is_possible(need: NumaRequest, offers: NumaOffers) -> bool:
     """Would the policy find a set if no pod kept anybody off? The widest set that nothing strikes tells, without a search."""
-    if need.policy is NumaPolicy.SINGLE_NUMA_NODE:
+    if need.policy is not NumaPolicy.BEST_EFFORT:
         return preferred(need, offers, UNCONSTRAINED) is not None
     sets = NumaSets(need, offers)
     return sets.adds_up(sets.unlacking)
@@ -262,6 +287,13 @@ def select_numa_nodes(
         return Decision(rule.settles(best, offers.mask), admitted=True)
     if offers.given and need.policy is not NumaPolicy.BEST_EFFORT:
         return Decision(Hint(None, preferred=False), admitted=False)
+    closed = _closed(exclusivity)
     if len(offers.numa_ids) > WIDEST_LIST and offers.given:
-        return Decision(Hint(offers.mask, preferred=False), admitted=True)
-    return decide_koordinator(need.policy, [hints(need, offers, exclusivity)], offers.mask, exclusivity)
+        return Decision(Hint(offers.mask & ~closed, preferred=False), admitted=offers.mask != closed)
+    found = hints(need, offers, exclusivity, closed)
+    decision = decide_koordinator(need.policy, [found], offers.mask, exclusivity)
+    mask = decision.hint.mask
+    if closed and (mask is None or (mask & closed and mask & (mask - 1))):
+        # BestEffort admits anything but a set that Required keeps free of pods over several NUMA nodes.
+        return Decision(Hint(None, preferred=False), admitted=False)
+    return decision

@@ -5,7 +5,7 @@ from enum import Enum
 
 from koord_numa.core.numa_free import Accounting
 from koord_numa.core.score.numa_scores import Strategy
-from koord_numa.core.vocabulary import CpuBindPolicy, NumaAllocateStrategy, NumaExclusive, NumaPolicy
+from koord_numa.core.vocabulary import CpuBindPolicy, NumaAllocateStrategy, NumaExclusive, NumaPolicy, RestrictedRule
 
 
 class WithoutTopology(Enum):
@@ -21,6 +21,7 @@ class AllocateOptions:
     The configured defaults. ``bind`` is for pods with own CPUs that name no policy (``NONE``: they get none of their own);
     ``numa_policy`` for pods with own CPUs where neither pod nor node names one; ``exclusive`` for pods that name a NUMA policy
     but no exclusivity; ``strategy`` for nodes that name none. ``scoring`` ranks equally wide sets of NUMA nodes.
+    ``restricted``: which sets Restricted prefers.
     """
 
     bind: CpuBindPolicy = CpuBindPolicy.FULL_PCPUS
@@ -30,3 +31,4 @@ class AllocateOptions:
     scoring: Strategy | None = field(default_factory=Strategy)
     without_topology: WithoutTopology = WithoutTopology.REFUSE
     accounting: Accounting = Accounting.EVERY_POD
+    restricted: RestrictedRule = RestrictedRule.EMPTY_NODE

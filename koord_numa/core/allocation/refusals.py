@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from koord_numa.core.allocation.empty_node import fewest_if_empty
 from koord_numa.core.allocation.grant import Shortage
 from koord_numa.core.allocation.numa_offers import NumaOffers, NumaRequest
 from koord_numa.core.allocation.numa_selection import is_possible
@@ -13,7 +14,7 @@ from koord_numa.core.numa_free import NumaFree
 from koord_numa.core.pod_resources import amplify
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
-from koord_numa.core.vocabulary import CpuBindPolicy, NodeBindPolicy, NumaExclusive, NumaPolicy
+from koord_numa.core.vocabulary import CpuBindPolicy, NodeBindPolicy, NumaExclusive, NumaPolicy, RestrictedRule
 
 
 def not_aligned(need: NumaRequest, offers: NumaOffers, exclusivity: Exclusivity) -> Rejection:
@@ -21,7 +22,7 @@ def not_aligned(need: NumaRequest, offers: NumaOffers, exclusivity: Exclusivity)
     short = [name for name, given in offers.given.items() if _whole(given, offers.units[name]) < need.amounts[name]]
     if short:
         return insufficient(need, offers, sorted(short))
-    where = "in one NUMA node" if need.policy is NumaPolicy.SINGLE_NUMA_NODE else "on NUMA nodes that have some of each"
+    where = _where(need, offers)
     if exclusivity.wish is NumaExclusive.REQUIRED and is_possible(need, offers):
         return Rejection(
             Reason.NUMA_AFFINITY,
@@ -37,6 +38,16 @@ def not_aligned(need: NumaRequest, offers: NumaOffers, exclusivity: Exclusivity)
         numbers=_numbers(need, offers, _decisive(need, offers)),
         largest=_largest(need, offers),
     )
+
+
+def _where(need: NumaRequest, offers: NumaOffers) -> str:
+    if need.policy is NumaPolicy.SINGLE_NUMA_NODE:
+        return "in one NUMA node"
+    if need.policy is NumaPolicy.RESTRICTED and need.restricted is RestrictedRule.EMPTY_NODE:
+        fewest = fewest_if_empty(need, offers)
+        if fewest is not None:
+            return f"on {fewest} NUMA node{'' if fewest == 1 else 's'}, as many as it would need if the node were empty"
+    return "on NUMA nodes that have some of each"
 
 
 def insufficient(need: NumaRequest, offers: NumaOffers, short: Iterable[str]) -> Rejection:
@@ -132,8 +143,21 @@ def amplified_shortage(need: NumaRequest, inventory: Inventory, ledger: Ledger) 
     return Rejection(Reason.RESOURCES, "Insufficient amplified cpu", detail=text)
 
 
-def no_pool(offers: NumaOffers, pools: Mapping[int, int], burst: int) -> Rejection:
-    """No NUMA node's shared pool is as large as the pod's limit and has room for its requests."""
+def no_pool(need: NumaRequest, offers: NumaOffers, pools: Mapping[int, int], burst: int) -> Rejection:
+    """No NUMA node's shared pool is as large as the pod's limit and has room for its requests; the numbers show which failed."""
+    large = [numa for numa in offers.numa_ids if pools.get(numa, 0) >= burst]
+    if large:
+        at = [offers.numa_ids.index(numa) for numa in large]
+        short = [
+            name for name, given in offers.given.items() if all(given[index] < need.amounts[name] for index in at)
+        ] or list(offers.given)
+        where = ", ".join(map(str, large))
+        return Rejection(
+            Reason.CPUS,
+            "node(s) had no shared CPU pool with room for the pod's requests",
+            detail=f"needs {_wanted(need, offers)} on one NUMA node whose pool fits the limit (NUMA node {where})",
+            numbers=_numbers(need, offers, short),
+        )
     return Rejection(
         Reason.CPUS,
         "node(s) had no shared CPU pool that fits the pod's limit",
@@ -177,6 +201,8 @@ def _cpus_there(accounts: NumaFree) -> PerNuma:
 
 def _could_ever(need: NumaRequest, offers: NumaOffers) -> bool:
     """Would an empty node do?"""
+    if need.policy is NumaPolicy.RESTRICTED and need.restricted is RestrictedRule.EMPTY_NODE:
+        return fewest_if_empty(need, offers) is not None
     totals = [
         [offers.accounts.total[name][at] >= need.amounts[name] for name in offers.given] for at in _positions(offers)
     ]

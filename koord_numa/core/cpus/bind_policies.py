@@ -20,7 +20,9 @@ from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAl
 
 NO_SPREAD_WITHOUT_SMT: Final = "SpreadByPCPUs means nothing without SMT: every CPU is a core of its own"
 NO_PCPU_LEVEL_WITHOUT_SMT: Final = "PCPULevel means nothing without SMT: no core can be shared"
-NUMA_LEVEL_DOWNGRADED: Final = "NUMANodeLevel cannot be honoured: every choice touches an exclusively held NUMA node"
+NUMA_LEVEL_DOWNGRADED: Final = (
+    "NUMANodeLevel is downgraded to PCPULevel: pods with the same policy hold the NUMA nodes where the pod fits best"
+)
 
 
 class Downgrade(Enum):

@@ -3,9 +3,10 @@
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.ask import CpuOccupancy
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.ledger import Ledger
+from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.numa import exclusive
-from koord_numa.core.vocabulary import CpuExclusivePolicy
+from koord_numa.core.numa.hints import mask_of
+from koord_numa.core.vocabulary import CpuExclusivePolicy, NumaPolicy
 
 
 def cpu_occupancy(ledger: Ledger, limit: int = 1) -> CpuOccupancy:
@@ -26,18 +27,22 @@ def cpu_occupancy(ledger: Ledger, limit: int = 1) -> CpuOccupancy:
 
 def numa_occupancy(ledger: Ledger, machine: CpuTopology | None) -> exclusive.NumaOccupancy:
     """
-    Which NUMA nodes are used by pods on a single one only, and which by a pod that spans several.
+    Which NUMA nodes have pods that name SingleNUMANode and sit on one NUMA node, and which have pods over several.
 
-    Only pods with own CPUs count, as in Koordinator's node_allocation.go.
+    Pods with CPUs of their own and pods that share a pool count alike, by where their CPUs and amounts are (pod-level NUMA
+    policy, "Goal"). Koordinator's node_allocation.go counts pods with own CPUs only, whatever policy they name.
     """
-    single = shared = 0
-    if machine is not None:
-        for holding in ledger:
-            if not holding.cpus.bits:
-                continue
-            mask = machine.numa_of(holding.cpus)
-            if mask & (mask - 1):
-                shared |= mask
-            else:
-                single |= mask
-    return exclusive.NumaOccupancy(single & ~shared, shared)
+    single = several = 0
+    for holding in ledger:
+        mask = numa_mask(holding, machine)
+        if mask & (mask - 1):
+            several |= mask
+        elif holding.request is not None and holding.request.numa.policy is NumaPolicy.SINGLE_NUMA_NODE:
+            single |= mask
+    return exclusive.NumaOccupancy(single, several)
+
+
+def numa_mask(holding: Holding, machine: CpuTopology | None) -> int:
+    """The NUMA nodes of what the pod holds: of its CPUs, and of its amounts."""
+    mask = mask_of(numa for numa, _ in holding.numa)
+    return mask | machine.numa_of(holding.cpus) if machine is not None and holding.cpus else mask

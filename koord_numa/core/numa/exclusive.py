@@ -69,6 +69,12 @@ class Exclusivity:
         """``Preferred``: a hint on such a set is made with score 0. From the pod-level NUMA policy proposal, "Hint"; inert upstream."""
         return 0 if self.wish is NumaExclusive.PREFERRED and self.occupancy.disturbs(mask) else score
 
+    def undisturbed(self, masks: list[int]) -> list[int]:
+        """``Preferred``: the sets where no pod of the other kind is, if there is any such set; else all of them."""
+        if self.wish is not NumaExclusive.PREFERRED:
+            return masks
+        return [mask for mask in masks if not self.occupancy.disturbs(mask)] or masks
+
     def scored(self, hint: Hint) -> Hint:
         """The hint as it is to be made under this wish."""
         return hint if hint.mask is None else hint._replace(score=self.score(hint.mask, hint.score))

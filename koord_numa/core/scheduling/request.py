@@ -31,6 +31,11 @@ class Profile:
     weights: Mapping[str, int] = field(default_factory=lambda: {CPU: 1, MEMORY: 1})
     score_weights: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def numa_method(self) -> NodeScoring:
+        """The method of the ``numa`` scorer: a LeastNUMANodes strategy is one by itself (KEP-454)."""
+        return NodeScoring.LEAST_NUMA_NODES if self.scoring is ScoringType.LEAST_NUMA_NODES else self.node_scoring
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulingRequest:

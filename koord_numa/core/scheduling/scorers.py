@@ -28,15 +28,17 @@ from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.score.composite import score_fewest, score_node
 from koord_numa.core.score.device_reserve import score_sparing
-from koord_numa.core.score.node_resources import score_filling
+from koord_numa.core.score.node_resources import MAX_SCORE, score_filling
 from koord_numa.core.score.normalize import between_extremes, fewest_first, least_crowded, most_first
 from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.score.placed import Placed
 from koord_numa.core.score.zones import score_zones
-from koord_numa.core.verdicts import Placement
-from koord_numa.core.vocabulary import NodeScoring
+from koord_numa.core.verdicts import Exclusivity, Placement, Rejection
+from koord_numa.core.vocabulary import CpuExclusivePolicy, KubeQos, NodeScoring, NumaExclusive, ScoringType
 
 Ints = NDArray[np.int64]
+
+_EXCLUSIVITY_POINTS: Final = {Exclusivity.HONOURED: 100, Exclusivity.DOWNGRADED: 50, Exclusivity.BROKEN: 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +72,34 @@ def score_numa(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement,
     A kubelet's choice is not known, so under all methods but the default its node is scored by the published zones, as
     NodeResourceTopologyMatch of the scheduler-plugins does.
     """
-    method, offer = profile.node_scoring, seen.offer
+    method, offer = profile.numa_method, seen.offer
     if method is NodeScoring.FEWEST_NUMA_NODES:
         return score_fewest(placement)
     if isinstance(offer, Inventory):
         placed = Placed(placement, ask.amounts, offer, seen.ledger)
+        if (
+            method is NodeScoring.LEAST_NUMA_NODES
+            and not placed.mask
+            and kube_qos(ask.request) is not KubeQos.GUARANTEED
+        ):
+            return MAX_SCORE if placed.numa_total else 0  # as on a kubelet's node: such a pod is tied to no NUMA node
         return score_node(method, placed, Strategy(profile.scoring, profile.weights))
     topology = offer.topology if isinstance(offer, KubeletView) else None
-    return score_zones(ask.request, kube_qos(ask.request), topology, profile.scoring, profile.weights)
+    strategy = ScoringType.LEAST_NUMA_NODES if method is NodeScoring.LEAST_NUMA_NODES else profile.scoring
+    return score_zones(ask.request, kube_qos(ask.request), topology, strategy, profile.weights)
+
+
+def score_exclusivity(ask: SchedulingRequest, _seen: NodeSnapshot, placement: Placement, _profile: Profile) -> int:
+    """100 where the pod's exclusivity is honoured, 50 where NUMANodeLevel became PCPULevel, 0 where it is broken or not asked for."""
+    return _EXCLUSIVITY_POINTS[placement.exclusivity] if wants_exclusivity(ask) else 0
+
+
+def wants_exclusivity(ask: SchedulingRequest) -> bool:
+    """Does the pod ask for exclusivity that a node may honour or not?"""
+    demand = ask.demand
+    if isinstance(demand, Rejection):
+        return False
+    return demand.cpu_exclusive is not CpuExclusivePolicy.NONE or demand.numa_exclusive is NumaExclusive.PREFERRED
 
 
 def _filling(ask: SchedulingRequest, seen: NodeSnapshot, _placement: Placement, profile: Profile) -> int:
@@ -100,6 +122,7 @@ SCORERS: Final = (
     Scorer("resources", "NodeResourcesFit", 1, _filling),
     Scorer("devices", "DeviceReserve", 5, _devices),
     Scorer("numa", "NodeNUMAResource", 1, score_numa),
+    Scorer("exclusivity", "NodeNUMAResource", 40, score_exclusivity),
 )
 
 PREFERENCES: Final = (

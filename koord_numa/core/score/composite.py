@@ -8,6 +8,7 @@ feasible nodes instead; a constant scale puts them into the same order.
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from koord_numa.core.score.least_numa_nodes import score_placed_by_numa_nodes
 from koord_numa.core.score.node_resources import MAX_SCORE, score_filling
 from koord_numa.core.score.numa_scores import Strategy, score_koordinator
 from koord_numa.core.score.placed import Placed
@@ -19,8 +20,8 @@ NUMA_STEP: Final = 10
 
 
 def score_node(method: NodeScoring, placed: Placed, strategy: Strategy) -> int:
-    """The score of a placement by this method, 0 to 100."""
-    return METHODS[method](placed, strategy)
+    """The score of a placement by this method, 0 to 100; 0 where nothing is known of the node's NUMA nodes, by every method."""
+    return METHODS[method](placed, strategy) if placed.numa_total else 0
 
 
 def score_fewest(placement: Placement) -> int:
@@ -34,10 +35,8 @@ def score_orchestration(placed: Placed, strategy: Strategy) -> int:
     """
     Half of A + B: how well the NUMA nodes take the pod, and how many of the node's NUMA nodes its CPUs involve.
 
-    Fine-grained CPU orchestration, "Score phase". 0 where nothing is known of the node's NUMA nodes.
+    Fine-grained CPU orchestration, "Score phase".
     """
-    if not placed.numa_total:
-        return 0
     return (score_numa_topology(placed, strategy) + score_cpu_allocation(placed, strategy)) // 2
 
 
@@ -69,10 +68,12 @@ def score_pod_level(placed: Placed, strategy: Strategy) -> int:
     ``(100 - 10 * NUMA nodes) + 10 * utilisation`` of the place that the pod is put in, the pod included.
 
     Fewer NUMA nodes always win; among equals the fuller place, so that single-NUMA pods gather and others find room
-    (pod-level NUMA topology policy, "Score"). A single NUMA node that the pod fills up scores 90 + 10.
+    (pod-level NUMA topology policy, "Score"). A single NUMA node that the pod fills up scores 90 + 10. Only resources that the
+    pod requests count: a full NUMA node is full whatever memory a pod without a memory request leaves.
     """
     capacity, taken = placed.scope
-    wanted = placed.weighed(placed.amounts)
+    wanted = {name: amount for name, amount in placed.weighed(placed.amounts).items() if amount > 0}
+    capacity = {name: amount for name, amount in capacity.items() if name in wanted}
     full = score_filling(ScoringType.MOST_ALLOCATED, wanted, capacity, taken, strategy.weights)
     return min(MAX_SCORE, max(0, MAX_SCORE - NUMA_STEP * placed.numa_nodes) + NUMA_STEP * full // MAX_SCORE)
 
@@ -82,4 +83,5 @@ METHODS: Final[Mapping[NodeScoring, Callable[[Placed, Strategy], int]]] = {
     NodeScoring.CPU_ORCHESTRATION: score_orchestration,
     NodeScoring.KOORDINATOR: score_koordinator,
     NodeScoring.POD_LEVEL_POLICY: score_pod_level,
+    NodeScoring.LEAST_NUMA_NODES: lambda placed, _strategy: score_placed_by_numa_nodes(placed),
 }

@@ -5,20 +5,23 @@ The smallest number of zones that holds the request decides; among sets of that 
 taken, and a bonus of half a step is due when no set of that size could be closer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from koord_numa.core.cpu_topology import UNKNOWN_DISTANCE
 from koord_numa.core.fit.zones import aligned_request
-from koord_numa.core.node import NodeResourceTopology, Zone
+from koord_numa.core.node import DEFAULT_MAX_NUMA_NODES, NodeResourceTopology
 from koord_numa.core.request import PodRequest
 from koord_numa.core.resources import ResourceList
+from koord_numa.core.score.placed import Placed
 from koord_numa.core.vocabulary import ContainerKind, KubeletScope
 
 _EXHAUSTIVE_ZONES: Final = 16
 """Up to this many zones the closest set is searched exhaustively; beyond, from each zone's nearest neighbours."""
+
+PREFER_CLOSEST: Final = "prefer-closest-numa-nodes"
 
 Matrix = tuple[tuple[int, ...], ...]
 
@@ -46,9 +49,12 @@ def normalized(zones: int, *, optimal: bool, highest: int) -> int:
 
 def _score_pod(request: ResourceList, topology: NodeResourceTopology) -> int:
     free = [dict(zone.available) for zone in topology.zones]
-    if not _concerns(request, free):
+    request = _listed(request, free)
+    if not request:
         return 100
-    choice = _least_zones(request, free, distance_matrix(topology.zones, topology))
+    choice = least_zones(
+        request, free, distance_matrix(_ids(topology), topology.distances), closest=_closest_first(topology)
+    )
     if choice is None:
         return 0
     return normalized(len(choice.zones), optimal=choice.optimal, highest=topology.kubelet.max_numa_nodes)
@@ -57,26 +63,63 @@ def _score_pod(request: ResourceList, topology: NodeResourceTopology) -> int:
 def _score_containers(pod: PodRequest, topology: NodeResourceTopology) -> int:
     """Init then app containers; each consumes what it gets, zone by zone in ascending id."""
     free = [dict(zone.available) for zone in topology.zones]
-    matrix = distance_matrix(topology.zones, topology)
+    matrix = distance_matrix(_ids(topology), topology.distances)
     most, optimal = 0, True
     for container in sorted(pod.containers, key=lambda c: c.kind is ContainerKind.APP):
-        if not _concerns(container.requests, free):
+        request = _listed(container.requests, free)
+        if not request:
             continue
-        choice = _least_zones(container.requests, free, matrix)
+        choice = least_zones(request, free, matrix, closest=_closest_first(topology))
         if choice is None:
             return 0
         most = max(most, len(choice.zones))
         optimal = optimal and choice.optimal
         ascending = sorted(choice.zones, key=lambda index: topology.zones[index].numa)
-        _drain(container.requests, [free[index] for index in ascending])
+        drain(request, [free[index] for index in ascending])
     return normalized(most, optimal=optimal, highest=topology.kubelet.max_numa_nodes) if most else 100
 
 
-def _concerns(request: ResourceList, free: Sequence[ResourceList]) -> bool:
-    return any(name in zone for name in request for zone in free)
+def score_placed_by_numa_nodes(placed: Placed) -> int:
+    """
+    The same score where the scheduler chooses: by the NUMA nodes that the placement is on, and how close they are.
+
+    A pod that is bound to no NUMA node needs as few as could hold what it requests: upstream computes that from what is available.
+    """
+    machine = placed.inventory.machine
+    ids = placed.inventory.numa_ids or (machine.numa_ids if machine else ())
+    matrix = distance_matrix(ids, machine.distances if machine else {})
+    mask = placed.mask
+    if mask:
+        chosen = [index for index, numa in enumerate(ids) if mask >> numa & 1]
+        optimal = _distance(matrix, chosen) == least_distance(matrix, len(chosen)) if chosen else True
+        return normalized(mask.bit_count(), optimal=optimal, highest=DEFAULT_MAX_NUMA_NODES)
+    free = placed.books.free
+    zones = [{name: amounts[at] for name, amounts in free.items()} for at in range(len(placed.inventory.numa_ids))]
+    request = _listed(placed.amounts, zones)
+    if not request:
+        return 100
+    choice = least_zones(request, zones, matrix, closest=True)
+    return (
+        0 if choice is None else normalized(len(choice.zones), optimal=choice.optimal, highest=DEFAULT_MAX_NUMA_NODES)
+    )
 
 
-def _drain(request: ResourceList, zones: Sequence[dict[str, int]]) -> None:
+def _listed(request: ResourceList, free: Sequence[ResourceList]) -> ResourceList:
+    """The part of a request that some zone lists. The rest is no NUMA resource: "it's valid to request only non NUMA resources"."""
+    return {name: amount for name, amount in request.items() if any(name in zone for zone in free)}
+
+
+def _ids(topology: NodeResourceTopology) -> tuple[int, ...]:
+    return tuple(zone.numa for zone in topology.zones)
+
+
+def _closest_first(topology: NodeResourceTopology) -> bool:
+    """Distances count unless the kubelet is known to have prefer-closest-numa-nodes off (KEP-454, "Proposal")."""
+    return topology.kubelet.topology_options.get(PREFER_CLOSEST, True)
+
+
+def drain(request: ResourceList, zones: Sequence[dict[str, int]]) -> None:
+    """Take a request out of these zones, each emptied before the next."""
     for name, quantity in request.items():
         rest = quantity
         for zone in zones:
@@ -86,8 +129,14 @@ def _drain(request: ResourceList, zones: Sequence[dict[str, int]]) -> None:
             rest -= taken
 
 
-def _least_zones(request: ResourceList, free: Sequence[ResourceList], matrix: Matrix) -> _Choice | None:
-    """The smallest, then closest set of zones that list every requested resource and together hold the request."""
+def least_zones(
+    request: ResourceList, free: Sequence[ResourceList], matrix: Matrix, *, closest: bool
+) -> _Choice | None:
+    """
+    The smallest, then closest set of zones that list every requested resource and together hold the request.
+
+    Where distances do not count the first of the smallest sets; a single zone is as close as can be all the same.
+    """
     usable = [index for index, zone in enumerate(free) if all(name in zone for name in request)]
     needs = [(name, quantity) for name, quantity in request.items() if quantity]
     columns = [[free[index][name] for index in usable] for name, _ in needs]
@@ -95,7 +144,12 @@ def _least_zones(request: ResourceList, free: Sequence[ResourceList], matrix: Ma
     for size in range(1, len(usable) + 1):
         if any(sum(sorted(column)[-size:]) < quantity for column, quantity in zip(columns, quantities, strict=True)):
             continue
-        best = _closest(((tuple(usable[i] for i in s)) for s in _fitting(columns, quantities, size)), matrix, size)
+        subsets = (tuple(usable[i] for i in s) for s in _fitting(columns, quantities, size))
+        if closest:
+            best = _closest(subsets, matrix, size)
+        else:
+            first = next(subsets, None)
+            best = None if first is None else _Choice(first, optimal=size == 1)
         if best is not None:
             return best
     return None
@@ -135,10 +189,9 @@ def _fitting(columns: Sequence[Sequence[int]], quantities: Sequence[int], size: 
     return extend((), 0, quantities)
 
 
-def distance_matrix(zones: Sequence[Zone], topology: NodeResourceTopology) -> Matrix:
-    """Published costs between these zones, in their order; what nobody published counts ``UNKNOWN_DISTANCE``."""
-    costs = topology.distances
-    return tuple(tuple(costs.get((a.numa, b.numa), UNKNOWN_DISTANCE) for b in zones) for a in zones)
+def distance_matrix(ids: Sequence[int], costs: Mapping[tuple[int, int], int]) -> Matrix:
+    """Published costs between these NUMA nodes, in their order; what is not published counts ``UNKNOWN_DISTANCE``."""
+    return tuple(tuple(costs.get((a, b), UNKNOWN_DISTANCE) for b in ids) for a in ids)
 
 
 def _distance(matrix: Matrix, subset: Sequence[int]) -> int:

@@ -45,11 +45,14 @@ class Placed:
 
         0 where the node's NUMA nodes are unknown.
         """
+        return self.mask.bit_count() or self.numa_total
+
+    @property
+    def mask(self) -> int:
+        """The NUMA nodes of its CPUs and amounts; 0 when it may run anywhere."""
         machine = self.inventory.machine
         mask = self.placement.mask or 0
-        if self.placement.cpus and machine:
-            mask |= machine.numa_of(self.placement.cpus)
-        return mask.bit_count() or self.numa_total
+        return mask | machine.numa_of(self.placement.cpus) if self.placement.cpus and machine else mask
 
     @property
     def numa_total(self) -> int:

@@ -63,10 +63,14 @@ def _least_allocated(ask: ResourceList, free: ResourceList, weights: Weights) ->
 
 
 def _weighted(ask: ResourceList, free: ResourceList, weights: Weights, term: Callable[[int, int], int]) -> int:
-    """The weighted mean over what fits; whether it fits is decided on exact amounts, the terms on whole units."""
+    """
+    The weighted mean over what fits; whether it fits is decided on exact amounts, the terms on whole units.
+
+    A resource without a weight counts nothing, as on nodes whose CPUs the scheduler owns; upstream gives it the weight 1.
+    """
     score = share = 0
     for name, amount in ask.items():
-        weight = max(1, weights.get(name, 1))
+        weight = weights.get(name, 0)
         share += weight
         have = free.get(name, 0)
         if have > 0 and amount <= have:
@@ -74,11 +78,12 @@ def _weighted(ask: ResourceList, free: ResourceList, weights: Weights, term: Cal
     return score // share if share else 0
 
 
-def _balanced_allocation(ask: ResourceList, free: ResourceList, _weights: Weights) -> int:
+def _balanced_allocation(ask: ResourceList, free: ResourceList, weights: Weights) -> int:
     """High when all resources are used in the same proportion: 1 minus the sample variance of the fractions."""
     fractions = [
         whole_units(name, amount) / whole_units(name, free[name]) if free.get(name, 0) > 0 else 1.0
         for name, amount in ask.items()
+        if weights.get(name, 0)
     ]
     if any(fraction > 1 for fraction in fractions):
         return 0

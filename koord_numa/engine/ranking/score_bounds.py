@@ -17,7 +17,7 @@ from koord_numa.core.node import Node
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.scheduling.evaluate import fits_node_object
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
-from koord_numa.core.scheduling.scorers import SCORERS, weight_of
+from koord_numa.core.scheduling.scorers import SCORERS, wants_exclusivity, weight_of
 from koord_numa.core.score.composite import NUMA_STEP
 from koord_numa.core.score.node_resources import MAX_SCORE
 from koord_numa.core.verdicts import Rejection
@@ -157,12 +157,13 @@ class ScoreBounds:
         if self._alignment.splits_cores_of(kind):
             return [NEVER] * counts
         weight, one = self._weights["numa"], self._alignment.needs_one_on(kind)
+        exclusivity = self._weights["exclusivity"] * MAX_SCORE if wants_exclusivity(self._ask) else 0
         points = []
         for fewest in range(counts):
             score = max(0, MAX_SCORE + NUMA_STEP - NUMA_STEP * fewest) if self._alignment.may_be_on(kind) else 0
-            if self._rules.node_scoring is not NodeScoring.FEWEST_NUMA_NODES:
+            if self._rules.numa_method is not NodeScoring.FEWEST_NUMA_NODES:
                 score = MAX_SCORE
-            points.append(NEVER if one and fewest > 1 else weight * score)
+            points.append(NEVER if one and fewest > 1 else weight * score + exclusivity)
         return points
 
     def _row_by_row(self, rows: Ints) -> Ints:

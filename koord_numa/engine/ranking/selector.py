@@ -174,6 +174,7 @@ def rules_of(profile: ProfileSettings) -> Profile:
             exclusive=profile.single_numa_node_exclusive,
             strategy=_default_strategy(profile.numa_scoring_strategy),
             scoring=NumaScoring(profile.numa_scoring_strategy.type, _weights(profile.numa_scoring_strategy)),
+            restricted=profile.restricted_policy,
             without_topology=_WITHOUT_TOPOLOGY[profile.nodes_without_topology],
         ),
         node_scoring=profile.node_scoring,

@@ -27,6 +27,7 @@ from koord_numa.core.vocabulary import (
     NumaExclusive,
     NumaPolicy,
     QosClass,
+    RestrictedRule,
     ScoringType,
 )
 from tests.core.allocation.nodes import GI, node, pod
@@ -236,13 +237,25 @@ def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
         scoring=Strategy(data.draw(st.sampled_from(SCORED))),
         accounting=accounting,
         ratio=where.ratios["cpu"],
+        restricted=data.draw(st.sampled_from(list(RestrictedRule))),
     )
     room = offers(need, accounts(where, ledger, NumaAccounting(accounting)), cpu_occupancy(ledger))
-    exclusivity = Exclusivity(data.draw(st.sampled_from(list(NumaExclusive))), numa_occupancy(ledger, where.machine))
+    wish = data.draw(st.sampled_from([NumaExclusive.NONE, NumaExclusive.REQUIRED]))
+    exclusivity = Exclusivity(wish, numa_occupancy(ledger, where.machine))
     merged = decide_koordinator(need.policy, [hints(need, room, exclusivity)], room.mask, exclusivity)
     elected = select_numa_nodes(need, room, exclusivity)
+    if need.policy is NumaPolicy.BEST_EFFORT and _touches_protected(merged.hint.mask, exclusivity):
+        # Required is a demand here, also of a pod that would take any set otherwise.
+        assert not (elected.admitted and _touches_protected(elected.hint.mask, exclusivity))
+        return
     assert elected.admitted == merged.admitted
     if merged.admitted:
         assert elected.hint == merged.hint
         if elected.hint.preferred and elected.hint.mask is not None:
             assert isinstance(place(need, room, elected.hint.mask), CpuGrant)
+
+
+def _touches_protected(mask: int | None, exclusivity: Exclusivity) -> bool:
+    """A set of several NUMA nodes with one that SingleNUMANode pods keep for themselves."""
+    several = mask is None or mask & (mask - 1) != 0
+    return several and exclusivity.wish is NumaExclusive.REQUIRED and bool((mask or -1) & exclusivity.occupancy.single)

@@ -18,7 +18,7 @@ from koord_numa.core.ledger import Ledger
 from koord_numa.core.numa.exclusive import UNCONSTRAINED
 from koord_numa.core.numa_free import accounts
 from koord_numa.core.verdicts import Placement, Rejection
-from koord_numa.core.vocabulary import NumaPolicy, QosClass
+from koord_numa.core.vocabulary import NumaPolicy, QosClass, RestrictedRule
 from tests.core.allocation.nodes import GI, held, node, pod
 
 RESTRICTED, SINGLE, BEST_EFFORT = NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.BEST_EFFORT
@@ -38,7 +38,11 @@ def uneven(free: list[tuple[int, int]]) -> Inventory:
 @settings(max_examples=100)
 def test_a_searched_set_is_as_narrow_as_any(free: list[tuple[int, int]], cpus: int, memory: int) -> None:
     """With no lists at all, the search finds a set exactly when going through all of them does, and one as narrow."""
-    need = NumaRequest({"cpu": 1000 * cpus, **({"memory": memory} if memory else {})}, policy=RESTRICTED)
+    need = NumaRequest(
+        {"cpu": 1000 * cpus, **({"memory": memory} if memory else {})},
+        policy=RESTRICTED,
+        restricted=RestrictedRule.KOORDINATOR,
+    )
     room = offers(need, accounts(uneven(free), Ledger()), cpu_occupancy(Ledger()))
     sets = NumaSets(need, room)
     sizes = [

@@ -177,9 +177,9 @@ def wanting_a_volume(users: int, mode: str = "ReadWriteOncePod") -> SchedulingRe
     ("wants", "site", "victims"),
     [
         pytest.param(
-            wanting_a_volume(1), owned_site(running("user", "0", 5, constraints=DATA), running("b", "4", 0)), ("user",), id="here"
+            wanting_a_volume(1), owned_site(running("user", "0", 5, constraints=DATA), running("b", "4", 0, numa=1)), ("user",), id="here"
         ),
-        pytest.param(wanting_a_volume(1), owned_site(running("b", "4", 0)), None, id="elsewhere"),
+        pytest.param(wanting_a_volume(1), owned_site(running("b", "4", 0, numa=1)), None, id="elsewhere"),
         pytest.param(wanting_a_volume(2), owned_site(running("user", "0", 5, constraints=DATA)), None, id="here-and-elsewhere"),
         pytest.param(wanting_a_volume(1), owned_site(running("user", "0", 10, constraints=DATA)), None, id="as-important"),
         pytest.param(
@@ -187,7 +187,7 @@ def wanting_a_volume(users: int, mode: str = "ReadWriteOncePod") -> SchedulingRe
         ),
         pytest.param(
             wanting_a_volume(1),
-            owned_site(running("user", "0", 20, constraints=DATA, deleting=True), running("b", "4", 0)),
+            owned_site(running("user", "0", 20, constraints=DATA, deleting=True), running("b", "4", 0, numa=1)),
             (),
             id="leaving",
         ),

@@ -148,7 +148,9 @@ def test_the_pod_level_score_prefers_fewer_numa_nodes_then_fuller_ones() -> None
     empty = node(memory=64 * GI)
     one = placed(pod(4000, 32 * GI, limit=5000, numa=SINGLE), empty)
     fuller = placed(
-        pod(4000, 32 * GI, limit=5000, numa=SINGLE), empty, (held("a", numa={0: {"cpu": 4000}, 1: {"cpu": 4000}}),)
+        pod(4000, 32 * GI, limit=5000, numa=SINGLE),
+        empty,
+        (held("a", numa={0: {"cpu": 4000}}), held("b", numa={1: {"cpu": 4000}})),
     )
     two = placed(pod(12000, 64 * GI, limit=13000, numa=RESTRICTED), empty)
     assert [score_node(NodeScoring.POD_LEVEL_POLICY, it, LEAST) for it in (one, fuller, two)] == [95, 97, 86]

@@ -51,3 +51,30 @@ def test_sixty_four_zones_are_no_limit() -> None:
 
 def test_a_request_that_fits_nowhere_scores_zero() -> None:
     assert score_least_numa_nodes(_pod(12_000), _node(2, 4000)) == 0
+
+
+GIVEN = {"cpu": 8000}
+
+
+def _containers(*asked: dict[str, int]) -> PodRequest:
+    return PodRequest(tuple(Container(f"c{i}", ContainerKind.APP, one, one) for i, one in enumerate(asked)))
+
+
+def _zones(*free: tuple[int, int]) -> NodeResourceTopology:
+    """Zones in the order in which an NRT lists them: NUMA id and milli-CPU."""
+    zones = tuple(Zone(numa, {"cpu": cpu}, {"cpu": cpu}, {"cpu": cpu}) for numa, cpu in free)
+    near = {(a, b): 10 if a == b else 20 for a, _ in free for b, _ in free}
+    return NodeResourceTopology(node="node", owner=CpuOwner.KUBELET, zones=zones, distances=near)
+
+
+def test_resources_of_the_whole_node_do_not_matter() -> None:
+    topology = _zones((0, 8000), (1, 8000))
+    assert score_least_numa_nodes(_containers({"cpu": 3000, "example.com/license": 1}), topology) == 94
+    assert score_least_numa_nodes(_containers({"example.com/license": 1}), topology) == 100
+
+
+def test_zones_out_of_order() -> None:
+    """The second container finds what the first one left of the zones that it took, however an NRT lists them."""
+    asked = _containers({"cpu": 6000}, {"cpu": 6000})
+    in_order, out_of_order = _zones((0, 4000), (1, 2000), (2, 8000)), _zones((2, 8000), (0, 4000), (1, 2000))
+    assert score_least_numa_nodes(asked, in_order) == score_least_numa_nodes(asked, out_of_order) == 82

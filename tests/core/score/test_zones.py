@@ -1,5 +1,7 @@
 """Scores from published zones where the scheduler-plugins' own code has no answer: gaps between ids, nothing asked, one resource."""
 
+from dataclasses import replace
+
 import pytest
 
 from koord_numa.core.node import KubeletConfig, NodeResourceTopology, Zone
@@ -32,6 +34,7 @@ def pod(*requests: ResourceList) -> PodRequest:
     return PodRequest(tuple(Container(f"c{i}", ContainerKind.APP, one, one) for i, one in enumerate(requests)))
 
 
+WEIGHTS = {"cpu": 1, "memory": 1}
 TWO, CPU_ONLY = {"cpu": 2000, "memory": 16 * GI}, {"cpu": 2000}
 
 
@@ -54,14 +57,31 @@ def test_scores_without_a_crash(
     scope: KubeletScope, ids: tuple[int, ...], asks: tuple[ResourceList, ...], strategy: ScoringType, score: int
 ) -> None:
     topology = published(scope, *ids)
-    assert score_zones(pod(*asks), KubeQos.GUARANTEED, topology, strategy, {}) == score
+    assert score_zones(pod(*asks), KubeQos.GUARANTEED, topology, strategy, WEIGHTS) == score
 
 
 def test_a_pod_without_containers_is_scored_too() -> None:
     topology = published(KubeletScope.CONTAINER, 0, 1)
-    assert {s: score_zones(pod(), KubeQos.GUARANTEED, topology, s, {}) for s in ScoringType} == {
+    assert {s: score_zones(pod(), KubeQos.GUARANTEED, topology, s, WEIGHTS) for s in ScoringType} == {
         MOST: 0,
         LEAST: 0,
         BALANCED: 0,
         FEWEST: 100,
     }
+
+
+@pytest.mark.parametrize("strategy", [MOST, LEAST, BALANCED])
+def test_unlisted_resources_weigh_nothing(strategy: ScoringType) -> None:
+    topology = published(KubeletScope.CONTAINER, 0, 1)
+    listed = {"cpu": 1}
+    with_memory = score_zones(pod(TWO), KubeQos.GUARANTEED, topology, strategy, listed)
+    assert with_memory == score_zones(pod(CPU_ONLY), KubeQos.GUARANTEED, topology, strategy, listed)
+
+
+def test_zones_that_cannot_hold_the_request_do_not_lower_the_score() -> None:
+    """The smallest score of the zones that could be picked: upstream leaves out zones that score 0 (KEP-119 takes all)."""
+    full = {"cpu": 1000, "memory": 0}
+    topology = published(KubeletScope.CONTAINER, 0, 1)
+    crowded = replace(topology, zones=(*topology.zones, Zone(2, full, full, full)))
+    scores = [score_zones(pod(TWO), KubeQos.GUARANTEED, one, MOST, WEIGHTS) for one in (topology, crowded)]
+    assert scores == [25, 25]
