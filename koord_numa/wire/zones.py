@@ -4,12 +4,20 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from koord_numa.core.cpuset import MAX_CPU
 from koord_numa.core.node import Zone
+from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, MILLI, is_hugepages
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.names import ZONE_TYPE_NUMA
 from koord_numa.wire.parsing import Id, Quantity, Strict
 from koord_numa.wire.pod_annotations import numa_id
 from koord_numa.wire.quantities import current_name, supply
+
+MOST_DEVICES: Final = 16_384
+"""Of one resource on one NUMA node that a kubelet aligns: devices are kept one by one. Bytes and CPUs have limits of their own."""
+
+MOST_RESOURCES: Final = 512
+"""Resources that one NUMA node may list."""
 
 # NFD and the exporters write node-0; Koordinator's scheduler also takes x-node-0, and so do we.
 _ZONE_NAME: Final = re.compile(r"(?:.{0,200}[-_])?node-(\d{1,9})", re.ASCII)
@@ -59,6 +67,9 @@ def zones(models: Iterable[ZoneModel], path: FieldPath) -> tuple[Zone, ...]:
         if numa in found:
             raise path.error(f"NUMA node {numa} is listed twice")
         found[numa_id(numa, path)] = _zone(numa, model, path.at(model.name))
+    cpus = sum(zone.capacity.get(CPU, 0) for zone in found.values()) // MILLI
+    if cpus > MAX_CPU + 1:
+        raise path.error(f"{cpus} CPUs are too many, at most {MAX_CPU + 1} are supported")
     return tuple(found[numa] for numa in sorted(found))
 
 
@@ -84,8 +95,13 @@ def _zone(numa: int, model: ZoneModel, path: FieldPath) -> Zone:
     capacity: dict[str, int] = {}
     allocatable: dict[str, int] = {}
     available: dict[str, int] = {}
-    for resource in model.resources or ():
+    resources = model.resources or ()
+    if len(resources) > MOST_RESOURCES:
+        raise path.error(f"{len(resources)} resources are too many, at most {MOST_RESOURCES} are supported")
+    for resource in resources:
         name = current_name(resource.name)
+        if name == EPHEMERAL_STORAGE:
+            continue  # no kubelet aligns it; the Node object says how much there is
         if name in capacity:
             raise path.at(name).error("is listed twice")
         known = [value for value in (resource.capacity, resource.allocatable, resource.available) if value is not None]
@@ -94,7 +110,13 @@ def _zone(numa: int, model: ZoneModel, path: FieldPath) -> Zone:
         capacity[name] = supply(name, known[0], path)
         allocatable[name] = _or(resource.allocatable, capacity[name], name, path)
         available[name] = _or(resource.available, allocatable[name], name, path)
+        if _is_device(name) and max(capacity[name], allocatable[name], available[name]) > MOST_DEVICES:
+            raise path.at(name).error(f"{capacity[name]} devices are too many, at most {MOST_DEVICES} are supported")
     return Zone(numa=numa, capacity=capacity, allocatable=allocatable, available=available)
+
+
+def _is_device(name: str) -> bool:
+    return name not in (CPU, MEMORY) and not is_hugepages(name)
 
 
 def _or(value: Quantity | None, otherwise: int, name: str, path: FieldPath) -> int:

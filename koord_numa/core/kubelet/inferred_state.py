@@ -19,6 +19,9 @@ from koord_numa.core.node import KubeletConfig, Zone
 from koord_numa.core.resources import CPU, MILLI, ResourceList, total, without_zeros
 from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 
+MOST_ELSEWHERE: Final = 16_384
+"""So many devices near no NUMA node are told apart at most; a Node object may count any number."""
+
 _TIED_UP: Final = 1 << MAX_NUMA
 """A member of a group that no mask can equal."""
 
@@ -81,7 +84,7 @@ def _pool(name: str, facts: Published) -> tuple[DevicePool, int]:
             free += [1 << numa] * available
             used += [1 << numa] * (count - available)
         # The rest of what the Node object counts is near no NUMA node.
-        without = max(0, there - listed)
+        without = min(max(0, there - listed), MOST_ELSEWHERE)
         left = there - facts.requested.get(name, 0) - len(free)
         free += [0] * min(max(0, left), without)
         used += [0] * (without - min(max(0, left), without))

@@ -19,6 +19,8 @@ from koord_numa.engine.cluster_events import ClusterEvent, Wakers
 from koord_numa.engine.queue.request_class import RequestClass
 
 FIRST_ROWS: Final = 64
+MOST: Final = 1 << 60
+"""Amounts saturate here, so that they fit 64 bits."""
 _BIT: Final = {event: 1 << number for number, event in enumerate(ClusterEvent)}
 
 
@@ -78,7 +80,7 @@ class UnschedulableClasses:
         used = len(self._classes)
         here = (self._here[:used] & _BIT[event]) != 0
         if free is not None and here.any():
-            limits = np.array([[max(0, free.get(name, 0))] for name in self._lines], dtype=np.int64)
+            limits = np.array([[min(max(0, free.get(name, 0)), MOST)] for name in self._lines], dtype=np.int64)
             here &= (self._needs[:, :used] <= limits).all(axis=0)
         chosen = np.flatnonzero(here | ((self._anywhere[:used] & _BIT[event]) != 0))
         found = [self._classes[row] for row in chosen.tolist()]
@@ -103,5 +105,5 @@ class UnschedulableClasses:
                 self._needs = np.vstack([self._needs, np.zeros((1, self._needs.shape[1]), dtype=np.int64)])
         self._needs[:, row] = 0
         for name, amount in amounts.items():
-            self._needs[self._lines[name], row] = amount
+            self._needs[self._lines[name], row] = min(amount, MOST)
         self._needs[0, row] = 1

@@ -19,6 +19,7 @@ from koord_numa.core.verdicts import Placement, Rejection
 from koord_numa.core.volumes import Storage
 from koord_numa.engine.ranking.domain_sums import DomainSums
 from koord_numa.engine.ranking.inter_pod_affinity import InterPodAffinity
+from koord_numa.engine.ranking.node_class import compares_numbers
 from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.engine.ranking.numa_table import Bools
 from koord_numa.engine.ranking.pod_topology_spread import PodTopologySpread
@@ -72,8 +73,17 @@ class ClusterFilters:
             eligible = np.ones(self._columns.labels.rows, dtype=np.bool_)
         if not constraint.honor_taints:
             return eligible
+        if compares_numbers(self._request):
+            return eligible & self._tolerated_by_row()
         tolerated = [fits_taints(self._request, kind.example) is None for kind in self._columns.known_kinds]
         return eligible & np.array(tolerated, dtype=np.bool_)[self._columns.kinds]
+
+    def _tolerated_by_row(self) -> Bools:
+        tolerated = np.zeros(self._columns.labels.rows, dtype=np.bool_)
+        for row, record in enumerate(self._columns.records):
+            if record is not None and record.node is not None:
+                tolerated[row] = fits_taints(self._request, record.node) is None
+        return tolerated
 
     def _node_affinity(self) -> Bools:
         """The rows that the pod's nodeSelector and required node affinity match; remembered until a label changes."""

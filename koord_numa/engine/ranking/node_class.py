@@ -13,9 +13,24 @@ from koord_numa.core.kubelet.aggregates import pod_demand
 from koord_numa.core.kubelet.cores import ARCHITECTURE, likely_threads, may_be_kept
 from koord_numa.core.kubelet.kubelet_node import STATIC_CPUS
 from koord_numa.core.kubelet.node_config import likely_config
-from koord_numa.core.node import KubeletConfig, Node
+from koord_numa.core.node import KubeletConfig, Node, Taint
+from koord_numa.core.request import PodRequest
 from koord_numa.core.vocabulary import KubeletPolicy, NodeBindPolicy, NumaPolicy
 from koord_numa.engine.cache.node_info import NodeInfo
+
+
+def _is_number(value: str) -> bool:
+    """Time stamps, such as cluster-autoscaler writes into taints: other values of one taint would be as many classes."""
+    return value.isdecimal()
+
+
+def _without_number(taint: Taint) -> Taint:
+    return replace(taint, value="0") if _is_number(taint.value) else taint
+
+
+def compares_numbers(request: PodRequest) -> bool:
+    """Does a toleration name a taint's value that is a number? Then the class of a node does not tell whether it is tolerated."""
+    return any(_is_number(each.value) for each in request.constraints.tolerations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +54,8 @@ class NodeClass:
     def of(cls, record: NodeInfo, node: Node) -> Self:
         """The kind of one node."""
         offer, topology = record.inventory, record.topology
+        if any(_is_number(taint.value) for taint in node.taints):
+            node = replace(node, taints=tuple(_without_number(taint) for taint in node.taints))
         if isinstance(offer, Inventory):
             pins = offer.static_kubelet or offer.bind is not NodeBindPolicy.NONE
             return cls(node, zones=bool(offer.zones), policy=offer.policy, pins=pins)

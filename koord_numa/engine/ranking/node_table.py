@@ -27,6 +27,16 @@ FIRST_RESOURCES: Final = (PODS, CPU, MEMORY)
 NO_NODE: Final = NodeClass(Node(""))
 """The kind of a row that has not been written."""
 
+MOST_HELD: Final = 1 << 50
+MOST_OFFERED: Final = 1 << 52
+"""
+Amounts saturate in the table, so that no sum or product of them leaves 64 bits: a pebibyte held and a pebibyte wanted are within the four
+that are offered, and a hundred times that is within 2**63. What is beyond is for ``evaluate`` to tell, which has no limits.
+"""
+
+MOST_LINES: Final = 256
+"""Resources with a line of their own. Of others, whose names anybody may invent in a pod, only ``evaluate`` knows."""
+
 PODS_LINE: Final = FIRST_RESOURCES.index(PODS)
 
 
@@ -52,7 +62,10 @@ class NodeTable:
         self.ranks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by name: the larger the earlier, less than ``SPACE``
         self.labels = LabelColumns(FIRST_ROWS, self._nodes)
         self.pods = PodCounts(self.row_of.get, FIRST_ROWS)
+        self.kinds_version = 0  # grows when a number of ``known_kinds`` gets another meaning
         self._kind_numbers: dict[Hashable, int] = {NO_NODE.key: 0}
+        self._kind_rows: list[int] = [1]  # how many rows are of each kind; the first is always kept
+        self._free_kinds: list[int] = []
         self._objects: list[
             tuple[Node, NodeResourceTopology | None] | None
         ] = []  # what the columns say of a row is from these
@@ -165,30 +178,52 @@ class NodeTable:
             if written is None or written[0].labels != node.labels:
                 self.labels.write(row, node)
             self._objects[row] = (node, record.published)
-            self.kinds[row] = self._kind(NodeClass.of(record, node))
+            self._set_kind(row, NodeClass.of(record, node))
             self.ranks[row] = SPACE - self.order.number(record.name)
-            self.offered[:, row] = self._line(record.allocatable)
+            self.offered[:, row] = self._line(record.allocatable, MOST_OFFERED)
         kind = self.known_kinds[int(self.kinds[row])]
         if (now := kind.with_pods(record)) is not kind:
-            self.kinds[row] = self._kind(now)
+            self._set_kind(row, now)
         booked = record.booked
         held = self._line(booked.amounts)
         held[PODS_LINE] = len(booked.holdings)
         self.held[:, row] = held
         takes_pods = not isinstance(record.inventory, Rejection) and not node.problem and record.barred() is None
-        self.offered[PODS_LINE, row] = record.allocatable.get(PODS, UNLIMITED) if takes_pods else 0
+        self.offered[PODS_LINE, row] = min(record.allocatable.get(PODS, UNLIMITED), MOST_OFFERED) if takes_pods else 0
         self.zones.write(row, record)
 
-    def _line(self, amounts: ResourceList) -> list[int]:
+    def _line(self, amounts: ResourceList, most: int = MOST_HELD) -> list[int]:
         if not amounts.keys() <= self.resources.keys():
             for resource in amounts:
-                self.place(resource)
-        return [amounts.get(resource, 0) for resource in self.resources]
+                if len(self.resources) < MOST_LINES:
+                    self.place(resource)
+        return [min(amounts.get(resource, 0), most) for resource in self.resources]
 
-    def _kind(self, kind: NodeClass) -> int:
-        key = kind.key
-        number = self._kind_numbers.get(key)
+    def _set_kind(self, row: int, kind: NodeClass) -> None:
+        """A kind that no row is of any more gives its number to the next new one."""
+        former = int(self.kinds[row])
+        number = self._kind_numbers.get(kind.key)
         if number is None:
-            number = self._kind_numbers[key] = len(self.known_kinds)
+            number = self._number_for(kind)
+        if number == former:
+            return
+        self.kinds[row] = number
+        self._kind_rows[number] += 1
+        if not former:
+            return
+        self._kind_rows[former] -= 1
+        if not self._kind_rows[former]:
+            del self._kind_numbers[self.known_kinds[former].key]
+            self._free_kinds.append(former)
+
+    def _number_for(self, kind: NodeClass) -> int:
+        self.kinds_version += 1
+        if self._free_kinds:
+            number = self._free_kinds.pop()
+            self.known_kinds[number] = kind
+        else:
+            number = len(self.known_kinds)
             self.known_kinds.append(kind)
+            self._kind_rows.append(0)
+        self._kind_numbers[kind.key] = number
         return number

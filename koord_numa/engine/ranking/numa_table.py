@@ -98,7 +98,7 @@ def _kubelets_cpus(record: NodeInfo, topology: NodeResourceTopology) -> list[int
 
 
 def _reach(free: list[int], width: int) -> list[int]:
-    free.sort(reverse=True)
+    free = sorted((min(amount, UNLIMITED) for amount in free), reverse=True)
     if free and free[-1] < 0:
         # A NUMA node may owe more than it has (CPUs reserved under pods); it takes nothing from what others have free.
         free = [max(0, amount) for amount in free]

@@ -47,10 +47,10 @@ class PreferenceRows:
     def _soft_taints(self) -> Ints | None:
         columns = self._columns
         known, by_kind = self._taints
-        if known != len(columns.known_kinds):
+        if known != columns.kinds_version:
             counts = [soft_taints(self._request, kind.example) for kind in columns.known_kinds]
             by_kind = np.array(counts, dtype=np.int64) if any(counts) else None
-            self._taints = (len(columns.known_kinds), by_kind)
+            self._taints = (columns.kinds_version, by_kind)
         return None if by_kind is None else by_kind[columns.kinds]
 
     def _node_affinity(self) -> Ints | None:

@@ -16,7 +16,7 @@ from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.score.device_reserve import is_device
 from koord_numa.core.score.node_resources import ALWAYS_SCORED, MAX_SCORE
 from koord_numa.core.vocabulary import ScoringType
-from koord_numa.engine.ranking.node_table import NodeTable
+from koord_numa.engine.ranking.node_table import MOST_HELD, MOST_LINES, NodeTable
 from koord_numa.engine.ranking.numa_table import Bools, Ints
 
 Floats = NDArray[np.float64]
@@ -88,13 +88,14 @@ class ResourceBounds:
 
     def _make_plan(self) -> Plan:
         columns, weights = self._columns, self._rules.weights
-        for name in (*ALWAYS_SCORED, *self._amounts, *weights):
-            columns.place(name)
+        for name in (*ALWAYS_SCORED, *weights, *self._amounts):
+            if len(columns.resources) < MOST_LINES:
+                columns.place(name)
         lines = columns.resources
         wanted = {PODS: 1, **self._amounts}
         scored = {line: weights[name] for name, line in lines.items() if name in weights and self._counts(name)}
         return Plan(
-            wanted=np.array([[wanted.get(name, 0)] for name in lines], dtype=np.int64),
+            wanted=np.array([[min(wanted.get(name, 0), MOST_HELD)] for name in lines], dtype=np.int64),
             needed=_some([line for name, line in lines.items() if wanted.get(name, 0) > 0]),
             scored=_some(list(scored)),
             weights=np.array(list(scored.values()), dtype=np.int64),

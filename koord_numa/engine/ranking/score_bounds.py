@@ -22,9 +22,9 @@ from koord_numa.core.score.composite import NUMA_STEP
 from koord_numa.core.score.node_resources import MAX_SCORE
 from koord_numa.core.verdicts import Rejection
 from koord_numa.core.vocabulary import NodeScoring, NumaPolicy
-from koord_numa.engine.ranking.node_class import NodeClass
+from koord_numa.engine.ranking.node_class import NodeClass, compares_numbers
 from koord_numa.engine.ranking.node_table import NodeTable
-from koord_numa.engine.ranking.numa_table import Ints
+from koord_numa.engine.ranking.numa_table import UNLIMITED, Ints
 from koord_numa.engine.ranking.resource_bounds import ResourceBounds
 
 NO: Final = -1
@@ -100,6 +100,7 @@ class ClassJudgement:
     objects: Ints
     points: Ints
     wanted: Ints
+    version: int  # of the table's kinds
     reach: tuple[int, ...]  # how many resources and NUMA nodes there were
 
 
@@ -111,7 +112,12 @@ class ScoreBounds:
         self._rules = rules
         self._columns = columns
         demands = ask.request.constraints
-        self._by_labels = bool(demands.node_name or demands.node_selector or demands.node_terms is not None)
+        self._by_labels = bool(
+            demands.node_name
+            or demands.node_selector
+            or demands.node_terms is not None
+            or compares_numbers(ask.request)
+        )
         self._weights = {row.name: weight_of(row, rules) for row in SCORERS}
         self._alignment = RequestAlignment.of(ask, rules)
         self._ledger = ResourceBounds(ask, rules, columns)
@@ -132,7 +138,7 @@ class ScoreBounds:
 
     def _up_to_date(self) -> ClassJudgement:
         columns, judged = self._columns, self._judgement
-        if len(judged.objects) != len(columns.known_kinds) or judged.reach != columns.zones.reach.shape[:2]:
+        if judged.version != columns.kinds_version or judged.reach != columns.zones.reach.shape[:2]:
             judged = self._judgement = self._judge()
         return judged
 
@@ -145,8 +151,10 @@ class ScoreBounds:
             objects=np.array([self._of(kind.example) for kind in kinds], dtype=np.int64),
             points=np.array([self._points(kind, width + 2) for kind in kinds], dtype=np.int64),
             wanted=np.array(
-                [[amounts.get(name, 0) for amounts in wanted] for name in columns.zones.places], dtype=np.int64
+                [[min(amounts.get(name, 0), UNLIMITED) for amounts in wanted] for name in columns.zones.places],
+                dtype=np.int64,
             ),
+            version=columns.kinds_version,
             reach=reach,
         )
 
