@@ -7,24 +7,19 @@ at which a pause ends.
 """
 
 import asyncio
-from collections.abc import Callable
 from logging import getLogger
 from typing import Final
 
-from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Placement, Reason, Unschedulable
+from koord_numa.core.verdicts import Placement
 from koord_numa.engine.binding_cycle import BindingCycle
+from koord_numa.engine.explainer import AfterUnschedulable, Explainer
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.metrics import Result
 from koord_numa.engine.queue.pending_pod import PendingPod
-from koord_numa.engine.queue.request_class import RequestClass
 
 log = getLogger(__name__)
 
 LEASE_POLL_SECONDS: Final = 0.2
-
-AfterUnschedulable = Callable[[Pod, RequestClass, Unschedulable], None]
-"""Called when no node takes a pod (kube-scheduler's PostFilter): where preemption begins."""
 
 
 class SchedulingLoop:
@@ -32,7 +27,7 @@ class SchedulingLoop:
 
     def __init__(self, handle: Handle, after_unschedulable: AfterUnschedulable | None = None) -> None:
         self._handle = handle
-        self._after_unschedulable = after_unschedulable
+        self._rejections = Explainer(handle, after_unschedulable)
         self.binding = BindingCycle(handle, self.kick)
         self._idle: asyncio.Future[None] | None = None
         self._stopping = False
@@ -41,6 +36,7 @@ class SchedulingLoop:
     async def run(self) -> None:
         """Decide and bind until ``stop``, once; returns when every bind is settled."""
         async with asyncio.TaskGroup() as cycles:
+            explaining = cycles.create_task(self._rejections.run())
             while not self._stopping:
                 pending = self.next_pod() if self.binding.free else None
                 if pending is None:
@@ -48,6 +44,7 @@ class SchedulingLoop:
                     continue
                 cycles.create_task(self.schedule_one(pending))
                 await asyncio.sleep(0)  # the decision is made now; others may be too before the bind is answered
+            explaining.cancel()
 
     def stop(self) -> None:
         """Decide nothing more; binds under way are finished."""
@@ -79,12 +76,12 @@ class SchedulingLoop:
         pending.attempts += 1
         subject = subject_of(pending.pod)
         with handle.quarantine.contained(subject):
-            verdict = self._decide(pending, began)
-            if isinstance(verdict, Unschedulable):
-                self._reject(pending, verdict)
+            placement = self._decide(pending, began)
+            if placement is None:
+                self._rejections.reject(pending)
                 handle.attempted(Result.UNSCHEDULABLE, pending.klass, began)
             else:
-                await self.binding.run(pending, verdict, began)
+                await self.binding.run(pending, placement, began)
             handle.quarantine.release(subject)
         if (until := handle.quarantine.until(subject)) and handle.pending.get(pending.uid) is pending:
             handle.attempted(Result.ERROR, pending.klass, began)
@@ -100,31 +97,16 @@ class SchedulingLoop:
                 return pending
         return None
 
-    def _decide(self, pending: PendingPod, began: float) -> Placement | Unschedulable:
-        verdict = self._on_nominated_node(pending) or self._handle.selector.decide(pending.klass)
+    def _decide(self, pending: PendingPod, began: float) -> Placement | None:
+        placement = self._on_nominated_node(pending) or self._handle.selector.choose(pending.klass)
         self._handle.metrics.deciding.add(self._handle.dependencies.clock() - began)
-        return verdict
+        return placement
 
     def _on_nominated_node(self, pending: PendingPod) -> Placement | None:
         """The node that is being freed for the pod is tried before all others."""
         node = self._handle.nominator.node_of(pending.pod)
         answer = self._handle.selector.try_node(pending.klass, node, pending.pod) if node else None
         return answer if isinstance(answer, Placement) else None
-
-    def _reject(self, pending: PendingPod, verdict: Unschedulable) -> None:
-        """No node takes the pod, nor others of its class: all of them wait, and each is told once."""
-        handle, klass = self._handle, pending.klass
-        now = handle.dependencies.clock()
-        reasons = handle.queue.park(pending, verdict, now)
-        if Reason.BIND_QUEUE in reasons:
-            return  # a matter of milliseconds, and nothing to evict a pod for
-        for reason in reasons:
-            handle.metrics.rejections[reason.value] += 1
-        why, news = handle.messages.say(klass, verdict, now)
-        for waiting in handle.queue.pods_of(klass) if news else (pending,):
-            handle.conditions.waits(waiting, why)
-        if self._after_unschedulable is not None:
-            self._after_unschedulable(pending.pod, klass, verdict)
 
     async def _idle_until_kicked(self) -> None:
         self._idle = asyncio.get_running_loop().create_future()

@@ -38,9 +38,10 @@ from koord_numa.engine.object_handlers import (
 from koord_numa.engine.pod_status.conditions import PodConditions
 from koord_numa.engine.pod_status.messages import why_everywhere, with_remark
 from koord_numa.engine.preemption.executor import Executor
+from koord_numa.engine.queue.class_queue import QueueNumbers
 from koord_numa.engine.queue.nominator import Nominator
 from koord_numa.engine.queue.request_class import RequestClasses
-from koord_numa.engine.queue.scheduling_queue import QueueNumbers, SchedulingQueue
+from koord_numa.engine.queue.scheduling_queue import SchedulingQueue
 from koord_numa.engine.queueing_hints import node_may_help, pod_may_help
 from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.engine.ranking.selector import Limits, NodeSelection
@@ -100,6 +101,7 @@ class Scheduler:
             quarantine=Quarantine(dependencies.clock, self._tell_quarantine),
         )
         self.writers = ConflictingWriters(self.handle)
+        self._node_table.on_error = self._quarantine_node
         self.preemption = Executor(self.handle)
         self.loop = SchedulingLoop(self.handle, self.preemption.consider)
         self.assumed_pods = AssumedPods(
@@ -254,6 +256,10 @@ class Scheduler:
             self._conditions.waits(pending, message)
         elif subject.kind != "pod":
             self.dependencies.recorder.node_event(subject.uid, warning=True, reason="Quarantined", message=message)
+
+    def _quarantine_node(self, name: str, error: Exception) -> None:
+        """A decision cannot look at this node; other nodes are looked at all the same."""
+        self.handle.quarantine.put(Subject("node", name, name), error)
 
     def _on_volumes(self) -> None:
         self.queue.wake(ClusterEvent.VOLUME_CHANGED, self.dependencies.clock())

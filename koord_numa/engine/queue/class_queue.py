@@ -44,3 +44,12 @@ class ClassQueue:
         """Sort key among classes: higher priority first, then by when the first pod was queued."""
         head = self.head()
         return (-self.klass.priority, head.order if head else 0, self.klass.number)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueNumbers:
+    """How many pods stand where, as kube-scheduler's ``scheduler_pending_pods`` counts them."""
+
+    active: int
+    backoff: int
+    unschedulable: int

@@ -11,7 +11,6 @@ Which class is tried next: ``class_order``. A single pod whose bind failed leave
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -22,7 +21,7 @@ from koord_numa.engine import cluster_events
 from koord_numa.engine.cluster_events import ANY_EVENT, ClusterEvent, reasons_of, wakers_of
 from koord_numa.engine.queue.backoff import pause
 from koord_numa.engine.queue.class_order import ClassOrder
-from koord_numa.engine.queue.class_queue import ClassQueue, Stage
+from koord_numa.engine.queue.class_queue import ClassQueue, QueueNumbers, Stage
 from koord_numa.engine.queue.keyed_heap import KeyedHeap
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass
@@ -34,15 +33,6 @@ Help = Callable[[RequestClass], bool]
 
 TESTED: Final = 256
 """A change is tested against so many classes one by one; when it may help more of them, all are woken."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueNumbers:
-    """How many pods stand where, as kube-scheduler's ``scheduler_pending_pods`` counts them."""
-
-    active: int
-    backoff: int
-    unschedulable: int
 
 
 class SchedulingQueue:
@@ -130,11 +120,11 @@ class SchedulingQueue:
         self.remove(pending)
         return pending
 
-    def park(self, pending: PendingPod, verdict: Unschedulable, now: float, *, known: bool = True) -> frozenset[Reason]:
+    def park(self, pending: PendingPod, verdict: Unschedulable | None, now: float) -> frozenset[Reason]:
         """
         No node takes this pod, so none takes its class: it waits until something changes that may help it. Returns the reasons.
 
-        With ``known`` false the verdict does not hold every node's rejection yet, and any change may help until ``explained``.
+        Without a verdict the reasons are not known yet, and any change may help until they are ``explained``.
         """
         klass = pending.klass
         chosen = self._class(klass)
@@ -144,14 +134,16 @@ class SchedulingQueue:
         self._withdraw(chosen)
         chosen.stage = Stage.UNSCHEDULABLE
         chosen.rested = chosen.not_before = now
-        if Reason.BIND_QUEUE not in reasons_of(verdict):  # that passes in milliseconds and is no failure of the class
+        if verdict is None or Reason.BIND_QUEUE not in reasons_of(
+            verdict
+        ):  # that passes in milliseconds and is no failure of the class
             self._order.in_vain = self._retried is klass
             dice = self._random()
             chosen.failures = self._failures[klass] = self._failures.get(klass, 0) + 1
             chosen.rested = now + pause(self._settings.wake_pause, chosen.failures, dice)
             chosen.not_before = now + pause(self._settings.backoff, chosen.failures, dice)
         self._timers.set(chosen, (now + self._settings.parked_retry_seconds, klass.number))
-        self._set_verdict(chosen, verdict, known=known)
+        self._set_verdict(chosen, verdict)
         return chosen.reasons
 
     def explained(self, klass: RequestClass, verdict: Unschedulable) -> frozenset[Reason]:
@@ -159,8 +151,13 @@ class SchedulingQueue:
         chosen = self._classes.get(klass)
         if chosen is None or chosen.stage is Stage.ACTIVE:
             return frozenset()
-        self._set_verdict(chosen, verdict, known=True)
+        self._set_verdict(chosen, verdict)
         return chosen.reasons
+
+    def is_unexplained(self, klass: RequestClass) -> bool:
+        """Does the class wait without a verdict?"""
+        chosen = self._classes.get(klass)
+        return chosen is not None and chosen.stage is not Stage.ACTIVE and chosen.verdict is None
 
     def back_off(self, pending: PendingPod, until: float) -> None:
         """Try this pod again at ``until`` at the earliest; its class is not concerned."""
@@ -245,10 +242,11 @@ class SchedulingQueue:
         if first:
             chosen.pods.move_to_end(pending.uid, last=False)
 
-    def _set_verdict(self, chosen: ClassQueue, verdict: Unschedulable, *, known: bool) -> None:
-        chosen.verdict, chosen.reasons = verdict, reasons_of(verdict)
+    def _set_verdict(self, chosen: ClassQueue, verdict: Unschedulable | None) -> None:
+        chosen.verdict = verdict
+        chosen.reasons = frozenset() if verdict is None else reasons_of(verdict)
         if chosen.stage is Stage.UNSCHEDULABLE:
-            self._unschedulable.park(chosen.klass, wakers_of(chosen.reasons) if known else ANY_EVENT)
+            self._unschedulable.park(chosen.klass, ANY_EVENT if verdict is None else wakers_of(chosen.reasons))
 
     def _wake(self, chosen: ClassQueue, now: float, event: str) -> None:
         self._unschedulable.forget(chosen.klass)

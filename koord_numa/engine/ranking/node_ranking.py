@@ -21,10 +21,11 @@ from typing import Final
 
 import numpy as np
 
+from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate_alone
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.score.normalize import MISSING
-from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
+from koord_numa.core.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
 from koord_numa.engine.ranking.name_order import SPACE
 from koord_numa.engine.ranking.node_table import NodeTable
@@ -75,6 +76,7 @@ class NodeRanking:
         self._told_rows: dict[int, str] = {}  # whose refusal was told of a row
         self._told_at: int | None = None  # the position of the journal then
         self._untold: set[int] = set()
+        self._reported = False  # has an exception been reported?
         self._late: dict[str, Rejection] = {}  # of the last decision, by rules that are asked last
 
     def choose(self) -> Placement | None:
@@ -202,20 +204,42 @@ class NodeRanking:
             rows
         )  # negative where bounded by NO
 
+    def explain_some(self, limit: int) -> bool:
+        """Find out the refusals of at most so many nodes of which none is known; returns whether all are known then."""
+        unknown = np.flatnonzero((self._keys[: len(self._columns)] < 0) & self._refusals.unknown(len(self._columns)))
+        asked = 0
+        for row in unknown.tolist():
+            record = self._columns.records[row]
+            if record is None or record.node is None:
+                continue
+            if asked == limit:
+                return False
+            self._evaluate(row)
+            asked += 1
+        return True
+
     def _evaluate(self, row: int) -> None:
-        """Replace a row's bound by the truth."""
-        candidate = self._columns.candidate(row)
-        if candidate is None:
+        """Replace a row's bound by the truth. An exception about this node and this pod is a refusal, told once a class."""
+        try:
+            candidate = self._columns.candidate(row)
+            answer = None if candidate is None else self._ask_node(candidate)
+        except Exception as error:  # noqa: BLE001 - contained: the other nodes may take the pod
+            answer = Rejection(Reason.BAD_NODE, "node(s) could not be judged", f"{error!r}"[:200], resolvable=False)
+            if not self._reported:
+                self._reported = True
+                self._columns.report(row, error)
+        if answer is None:
             self._keys[row] = NO
-            return
-        answer = self._bars(candidate.node.name) or evaluate_alone(self._ask, candidate, self._rules)
-        if isinstance(answer, ScoredPlacement):
+        elif isinstance(answer, ScoredPlacement):
             self._fits[row] = answer.placement
             self._exact[row] = True
             self._keys[row] = answer.score * SPACE + int(self._columns.ranks[row])
         else:
             self._refusals.add(row, answer)
             self._keys[row] = NO
+
+    def _ask_node(self, candidate: NodeSnapshot) -> ScoredPlacement | Rejection:
+        return self._bars(candidate.node.name) or evaluate_alone(self._ask, candidate, self._rules)
 
     def _explain(self) -> dict[str, Rejection]:
         """Every node's refusal; only nodes that changed since the last time are asked."""

@@ -4,7 +4,7 @@ The numbers of all nodes in NumPy columns, a row a node, so that thousands of no
 Rows are brought up to date just before they are read. Columns repeat what the records say; they are never the truth themselves.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
 import numpy as np
@@ -40,6 +40,10 @@ MOST_LINES: Final = 256
 PODS_LINE: Final = FIRST_RESOURCES.index(PODS)
 
 
+def _raise(_node: str, error: Exception) -> None:
+    raise error
+
+
 class NodeTable:
     """
     One row a node, reused when the node is gone. ``journal`` lists rows in the order they changed: who remembers results
@@ -62,6 +66,7 @@ class NodeTable:
         self.ranks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by name: the larger the earlier, less than ``SPACE``
         self.labels = LabelColumns(FIRST_ROWS, self._nodes)
         self.pods = PodCounts(self.row_of.get, FIRST_ROWS)
+        self.on_error: Callable[[str, Exception], None] = _raise
         self.kinds_version = 0  # grows when a number of ``known_kinds`` gets another meaning
         self._kind_numbers: dict[Hashable, int] = {NO_NODE.key: 0}
         self._kind_rows: list[int] = [1]  # how many rows are of each kind; the first is always kept
@@ -112,12 +117,22 @@ class NodeTable:
     def refresh(self) -> None:
         """Bring every changed row up to date."""
         for row in sorted(self._stale):
-            self._refresh(row)
+            try:
+                self._refresh(row)
+            except Exception as error:  # noqa: BLE001 - contained: nothing goes to this node until it changes
+                self.offered[PODS_LINE, row] = 0
+                self.report(row, error)
         self._stale.clear()
         if self._epoch != self.order.epoch:
             self._epoch = self.order.epoch
             for name, row in self.row_of.items():
                 self.ranks[row] = SPACE - self.order.number(name)
+
+    def report(self, row: int, error: Exception) -> None:
+        """Something went wrong about the node of this row."""
+        record = self.records[row]
+        if record is not None:
+            self.on_error(record.name, error)
 
     def place(self, resource: str) -> int:
         """Which line of ``offered`` and ``held`` a resource has; made when it is new."""

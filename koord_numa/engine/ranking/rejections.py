@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from koord_numa.core.verdicts import Reason, Rejection
-from koord_numa.engine.ranking.numa_table import Ints
+from koord_numa.engine.ranking.numa_table import Bools, Ints
 
 DETAILED: Final = 64
 """Of so many nodes the numbers are kept too; the others' refusals keep only the sentence that is counted."""
@@ -47,6 +47,11 @@ class RejectionTable:
             return detailed
         code = int(self._codes[row])
         return None if code == UNKNOWN else self._words[code]
+
+    def unknown(self, rows: int) -> Bools:
+        """Of which of the first rows is no refusal known?"""
+        unknown: Bools = self._codes[:rows] == UNKNOWN
+        return unknown
 
     def forget(self, rows: Ints) -> None:
         """These nodes changed: their refusals hold no longer."""

@@ -72,6 +72,10 @@ class NodeSelection:
             return Unschedulable(dict.fromkeys(sorted(self._columns.row_of), refusal))
         return self._ranking(klass).explain()
 
+    def explain_some(self, klass: RequestClass, limit: int) -> bool:
+        """Prepare ``explain`` by asking at most so many nodes; returns whether all have been asked."""
+        return self._refusal(klass) is not None or self._ranking(klass).explain_some(limit)
+
     def answers(self, klass: RequestClass, pod: Pod) -> dict[str, ScoredPlacement | Rejection]:
         """What every node says to one pod, with complete scores. Nothing is remembered; costs what asking every node costs."""
         found = sorted(self._state.nodes.items())

@@ -1,0 +1,83 @@
+"""
+Why a class fits nowhere: found out in slices, so that explaining never delays a decision for long, and told to its pods.
+
+Theory: that no node takes a pod is known from bounds of all nodes at once; which filter rejects it on which node takes asking the nodes one
+by one. The first slice is part of the attempt and is all there is on small clusters. The rest is done beside the loop, a slice at a time;
+until it is done any event may wake the class. What was found is remembered by node, so an unchanged verdict is not explained again.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Reason, Unschedulable
+from koord_numa.engine.handle import Handle, subject_of
+from koord_numa.engine.queue.pending_pod import PendingPod
+from koord_numa.engine.queue.request_class import RequestClass
+
+SLICE: Final = 64
+"""Nodes that are asked before others have their turn: some milliseconds."""
+
+
+AfterUnschedulable = Callable[[Pod, RequestClass, Unschedulable], None]
+"""Called when it is known why no node takes a pod (kube-scheduler's PostFilter): where preemption begins."""
+
+
+class Explainer:
+    """Parks classes that fit nowhere and explains them. ``run`` does what does not fit into an attempt."""
+
+    def __init__(self, handle: Handle, after_unschedulable: AfterUnschedulable | None) -> None:
+        self._handle = handle
+        self._after_unschedulable = after_unschedulable
+        self._agenda: dict[RequestClass, PendingPod] = {}
+        self._news = asyncio.Event()
+
+    def __len__(self) -> int:
+        """How many classes are not explained yet."""
+        return len(self._agenda)
+
+    def reject(self, pending: PendingPod) -> None:
+        """No node takes the pod, nor others of its class: all of them wait, and each is told why."""
+        handle, klass = self._handle, pending.klass
+        now = handle.dependencies.clock()
+        if not handle.selector.explain_some(klass, SLICE):
+            handle.queue.park(pending, None, now)
+            self._agenda[klass] = pending
+            self._news.set()
+            return
+        verdict = handle.selector.explain(klass)
+        self._tell(pending, verdict, handle.queue.park(pending, verdict, now))
+
+    async def run(self) -> None:
+        """Explain until cancelled."""
+        while True:
+            while self._agenda:
+                klass = next(iter(self._agenda))
+                pending = self._agenda[klass]
+                with self._handle.quarantine.contained(subject_of(pending.pod)):
+                    await self._explain(klass, pending)
+                self._agenda.pop(klass, None)
+            self._news.clear()
+            await self._news.wait()
+
+    async def _explain(self, klass: RequestClass, pending: PendingPod) -> None:
+        handle = self._handle
+        while handle.queue.is_unexplained(klass):
+            if handle.selector.explain_some(klass, SLICE):
+                verdict = handle.selector.explain(klass)
+                self._tell(pending, verdict, handle.queue.explained(klass, verdict))
+                return
+            await asyncio.sleep(0)
+
+    def _tell(self, pending: PendingPod, verdict: Unschedulable, reasons: frozenset[Reason]) -> None:
+        if Reason.BIND_QUEUE in reasons:
+            return  # a matter of milliseconds, and nothing to evict a pod for
+        handle, klass = self._handle, pending.klass
+        for reason in reasons:
+            handle.metrics.rejections[reason.value] += 1
+        why, news = handle.messages.say(klass, verdict, handle.dependencies.clock())
+        for waiting in handle.queue.pods_of(klass) if news else (pending,):
+            handle.conditions.waits(waiting, why)
+        if self._after_unschedulable is not None:
+            self._after_unschedulable(pending.pod, klass, verdict)
