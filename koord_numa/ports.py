@@ -198,8 +198,8 @@ class VolumeWriter(Protocol):
         """Take that back, unless the claim is bound by now."""
         ...
 
-    async def select_node(self, claim: PersistentVolumeClaim, node: str) -> None:
-        """Have a volume made for the claim that this node reaches."""
+    async def select_node(self, claim: PersistentVolumeClaim, node: str) -> PersistentVolumeClaim:
+        """Have a volume made for the claim that this node reaches. Returns the claim as it then is."""
         ...
 
     async def clear_selected_node(self, claim: PersistentVolumeClaim, node: str) -> None:
@@ -229,7 +229,11 @@ class AnnotationWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """The ports of one engine. ``random`` gives numbers in [0, 1) and only spreads waiting times, never a decision."""
+    """
+    The ports of one engine. ``random`` gives numbers in [0, 1) and only spreads waiting times, never a decision.
+
+    ``volumes`` is ``None`` where nothing is ever bound, as in a dry run.
+    """
 
     binder: Binder
     recorder: Recorder
@@ -238,3 +242,4 @@ class Dependencies:
     clock: Clock = monotonic
     sleep: Callable[[float], Awaitable[None]] = sleep
     random: Callable[[], float] = SystemRandom().random
+    volumes: VolumeWriter | None = None

@@ -212,6 +212,7 @@ class Settings(_Section):
     bind_concurrency: Annotated[int, Field(ge=1, le=1000)] = 32
     parked_retry_seconds: Annotated[float, Field(gt=0)] = 300.0
     settle_seconds: Annotated[float, Field(gt=0)] = 5.0
+    volume_bind_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
     cool_down: BackoffSettings = BackoffSettings(initial=30.0, max=600.0)
     remembered_classes: Annotated[int, Field(ge=1)] = 256
     preemption: PreemptionSettings = PreemptionSettings()

@@ -32,6 +32,7 @@ from koord_numa.cluster.lease_conflicts import LeaseConflicts, Rival
 from koord_numa.cluster.loop_lag import LoopLag
 from koord_numa.cluster.rebind_writer import ApiRebindWriter
 from koord_numa.cluster.schedulable_nodes import SchedulableNodes
+from koord_numa.cluster.volume_writer import ApiVolumeWriter
 from koord_numa.engine.rebind.context import RebindPorts
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.rebind.double_hold_repair import DoubleHoldRepair
@@ -88,7 +89,11 @@ class Runtime:
         self.scheduler = Scheduler(
             settings,
             Dependencies(
-                ApiBinder(api, self.roster.takes_pods, self.lease.remaining), self.recorder, self.lease, resource_status
+                ApiBinder(api, self.roster.takes_pods, self.lease.remaining),
+                self.recorder,
+                self.lease,
+                resource_status,
+                volumes=ApiVolumeWriter(api, self.lease.remaining),
             ),
         )
         self.rebinds = RebindController(

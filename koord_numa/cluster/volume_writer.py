@@ -4,6 +4,7 @@ Gives claims their volumes (``ports.VolumeWriter``): conditional patches of Pers
 Each call reads the object, changes nothing when it is as wanted, and else patches exactly the version that was read.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from koord_numa.cluster.client import MERGE_PATCH, Api, Body
@@ -19,10 +20,11 @@ _CLAIM: Final = "PersistentVolumeClaim"
 
 
 class ApiVolumeWriter:
-    """``ports.VolumeWriter`` over one API server."""
+    """``ports.VolumeWriter`` over one API server. ``remaining`` is the lease's: nothing is written after it has ended."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, remaining: Callable[[], float] | None = None) -> None:
         self._api = api
+        self._remaining = remaining
 
     async def bind_volume(self, volume: str, claim: PersistentVolumeClaim) -> None:
         """Point the volume's ``claimRef`` at the claim; the volume controller then binds both."""
@@ -52,16 +54,16 @@ class ApiVolumeWriter:
             drop = {"metadata": {"annotations": {names.BOUND_BY_CONTROLLER: None}}, "spec": {"claimRef": None}}
             await self._patch_volume(found, drop)
 
-    async def select_node(self, claim: PersistentVolumeClaim, node: str) -> None:
+    async def select_node(self, claim: PersistentVolumeClaim, node: str) -> PersistentVolumeClaim:
         """Tell the claim's provisioner for which node to make the volume."""
         found = await self._claim(claim)
         if found.volume or found.selected_node == node:
-            return
+            return found
         if found.selected_node != claim.selected_node:
             raise Conflict(
                 f"claim {claim.name} is being provisioned for node {found.selected_node or 'another scheduler'}"
             )
-        await self._patch_claim(found, {names.SELECTED_NODE: node})
+        return await self._patch_claim(found, {names.SELECTED_NODE: node})
 
     async def clear_selected_node(self, claim: PersistentVolumeClaim, node: str) -> None:
         """Take back ``select_node``; a claim that is bound, or selected for another node, is left as it is."""
@@ -81,11 +83,13 @@ class ApiVolumeWriter:
     async def _patch_volume(self, volume: PersistentVolume, patch: _Json) -> None:
         metadata = {**patch.get("metadata", {}), "resourceVersion": volume.resource_version}
         await self._api.send(
-            Call("patch", VOLUMES, "", volume.name), Body({**patch, "metadata": metadata}, MERGE_PATCH)
+            Call("patch", VOLUMES, "", volume.name),
+            Body({**patch, "metadata": metadata}, MERGE_PATCH, remaining=self._remaining),
         )
 
-    async def _patch_claim(self, claim: PersistentVolumeClaim, annotations: _Json) -> None:
+    async def _patch_claim(self, claim: PersistentVolumeClaim, annotations: _Json) -> PersistentVolumeClaim:
         metadata = {"uid": claim.uid, "resourceVersion": claim.resource_version, "annotations": annotations}
-        await self._api.send(
-            Call("patch", CLAIMS, claim.namespace, claim.name), Body({"metadata": metadata}, MERGE_PATCH)
+        call = Call("patch", CLAIMS, claim.namespace, claim.name)
+        return parse_claim(
+            await self._api.send(call, Body({"metadata": metadata}, MERGE_PATCH, remaining=self._remaining))
         )

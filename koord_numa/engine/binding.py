@@ -24,7 +24,6 @@ from koord_numa.core.fit.taints import fits_unschedulable
 from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
 from koord_numa.engine.cache.cache import Cache
-from koord_numa.engine.handle import Handle
 from koord_numa.engine.pre_bind import PreBindStep
 from koord_numa.engine.queue.backoff import pause
 from koord_numa.ports import ClusterError, Conflict, Dependencies, Gone, NotLeader
@@ -41,9 +40,9 @@ SHORT_LINE: Final = 4
 """Binds to one node that wait for their turn: from the one number on the node takes no more pods, from the other on it does again."""
 
 
-def pre_bind_steps(_handle: Handle) -> tuple[PreBindStep, ...]:
-    """The rows of the PreBind stage, in the order in which they run. A new step is a line here."""
-    return ()
+def pre_bind_steps(*steps: PreBindStep | None) -> tuple[PreBindStep, ...]:
+    """The rows of the PreBind stage, in the order in which they run; ``None`` for one that this process does not have."""
+    return tuple(step for step in steps if step is not None)
 
 
 class NodeLeft(ClusterError):

@@ -23,6 +23,7 @@ from koord_numa.engine.metrics import Result
 from koord_numa.engine.pre_bind import PreBindFailed, pre_bound, reserved
 from koord_numa.engine.queue.backoff import pause
 from koord_numa.engine.queue.pending_pod import PendingPod
+from koord_numa.engine.volume_binding import volume_binding
 from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, NotLeader, Unavailable, UnknownOutcome
 
 TOLD_FROM: Final = 3
@@ -42,7 +43,8 @@ class BindingCycle:
         self._handle = handle
         self.binding = Binding(handle.dependencies, handle.settings, handle.cache)
         self.locks = NodeBindLocks(handle.cache.set_bind_line)
-        self.steps = pre_bind_steps(handle)
+        self._volumes = volume_binding(handle)
+        self.steps = pre_bind_steps(self._volumes)
         self._on_free = on_free
         self._workers = Semaphore(handle.settings.bind_concurrency)
         self._busy = 0  # pods that have a worker or wait for one
@@ -54,6 +56,11 @@ class BindingCycle:
     def free(self) -> bool:
         """Is a worker free?"""
         return self._busy < self._handle.settings.bind_concurrency
+
+    async def expire_volumes(self) -> None:
+        """See ``VolumeBinding.expire``."""
+        if self._volumes is not None and self._handle.dependencies.lease.fresh():
+            await self._volumes.expire(each.pod for each in self._handle.pending)
 
     async def run(self, pending: PendingPod, placement: Placement, began: float) -> None:
         """Bind one pod, whatever that takes. When it returns the pod is bound, gone, or queued again, and nothing else is held."""

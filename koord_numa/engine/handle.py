@@ -43,6 +43,7 @@ class Handle:
     quarantine: Quarantine
     messages: Messages = field(default_factory=Messages)
     pending: PendingPods = field(default_factory=PendingPods)
+    stopping: bool = False  # decide nothing more, and wait for nothing that may take long
     # The class in which a pod waited, by uid: binding changes what the pod shows of itself.
     placed: LRUCache[str, RequestClass] = field(default_factory=lambda: LRUCache(maxsize=REMEMBERED_PLACED))
 

@@ -30,14 +30,13 @@ class SchedulingLoop:
         self._rejections = Explainer(handle, after_unschedulable)
         self.binding = BindingCycle(handle, self.kick)
         self._idle: asyncio.Future[None] | None = None
-        self._stopping = False
         self._alarm: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         """Decide and bind until ``stop``, once; returns when every bind is settled."""
         async with asyncio.TaskGroup() as cycles:
             explaining = cycles.create_task(self._rejections.run())
-            while not self._stopping:
+            while not self._handle.stopping:
                 pending = self.next_pod() if self.binding.free else None
                 if pending is None:
                     await self._idle_until_kicked()
@@ -46,9 +45,13 @@ class SchedulingLoop:
                 await asyncio.sleep(0)  # the decision is made now; others may be too before the bind is answered
             explaining.cancel()
 
+    async def expire_volumes(self) -> None:
+        """Give up nodes that an earlier process selected for claims of pods that still wait."""
+        await self.binding.expire_volumes()
+
     def stop(self) -> None:
         """Decide nothing more; binds under way are finished."""
-        self._stopping = True
+        self._handle.stopping = True
         self.kick()
 
     def kick(self) -> None:
@@ -59,7 +62,7 @@ class SchedulingLoop:
     def next_pod(self) -> PendingPod | None:
         """The pod to try now; ``None`` when none may be tried, we do not lead, or the API server has no time."""
         now = self._handle.dependencies.clock()
-        if self._stopping or now < self.binding.pause_until or not self._handle.dependencies.lease.fresh():
+        if self._handle.stopping or now < self.binding.pause_until or not self._handle.dependencies.lease.fresh():
             return None
         return self._next_nominated() or self._handle.queue.pop(now)
 

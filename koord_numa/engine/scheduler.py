@@ -280,3 +280,4 @@ class Scheduler:
             self.preemption.look_again()
             self.loop.kick()
             await self.assumed_pods.read_back_overdue()
+            await self.loop.expire_volumes()

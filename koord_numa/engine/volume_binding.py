@@ -14,7 +14,7 @@ to, which is said on the pod, and the pod can only go there. After a restart the
 the same node, and a node that no longer takes the pod is given up when the annotation has stood for as long as a bind may take.
 """
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Final
@@ -25,28 +25,35 @@ from koord_numa.core.request import Pod
 from koord_numa.core.selectors import matches_term
 from koord_numa.core.verdicts import Placement, Rejection
 from koord_numa.core.volumes import ClaimKey, PersistentVolumeClaim
-from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.volume_lister import VolumeLister
+from koord_numa.engine.handle import Handle
 from koord_numa.engine.pre_bind import OnConflict
-from koord_numa.ports import ClusterError, Conflict, Recorder, VolumeWriter
+from koord_numa.ports import ClusterError, Conflict, Gone, NotLeader, VolumeWriter
 
 log = getLogger(__name__)
 
 PASSED_OVER_SECONDS: Final = 120.0
 """For so long a node on which a claim was not bound is not chosen for it again: others are tried first."""
 
+POLL_SECONDS: Final = 1.0
+"""So often at least a wait looks whether its pod still exists."""
+
 STRANDED: Final = "VolumeBoundElsewhere"
 """Event on a pod whose claim has a volume on a node that the pod did not go to."""
+
+
+def volume_binding(handle: Handle) -> "VolumeBinding | None":
+    """The step of one scheduler; ``None`` where nothing is ever bound."""
+    writer = handle.dependencies.volumes
+    return None if writer is None else VolumeBinding(handle, writer, handle.settings.volume_bind_timeout_seconds)
 
 
 @dataclass(slots=True)
 class VolumeBinding:
     """``PreBindStep`` of volumes. ``timeout`` is how long a claim may take to be bound, in seconds."""
 
-    cache: Cache
-    lister: VolumeLister
+    handle: Handle
     writer: VolumeWriter
-    recorder: Recorder
     timeout: float
     name: str = "VolumeBinding"
     on_conflict: OnConflict = OnConflict.DECIDE_AGAIN
@@ -54,6 +61,11 @@ class VolumeBinding:
     _first_seen: dict[ClaimKey, tuple[str, float]] = field(
         default_factory=dict
     )  # selected node and since when it is known
+
+    @property
+    def lister(self) -> VolumeLister:
+        """What is known of volumes."""
+        return self.handle.volumes
 
     def applies(self, pod: Pod, placement: Placement) -> bool:  # noqa: ARG002  (the protocol of all steps)
         """Is a claim of the pod not bound yet?"""
@@ -79,16 +91,18 @@ class VolumeBinding:
     async def do(self, pod: Pod, placement: Placement) -> None:
         """Write the plan, and return when every claim is bound. Raises ``Conflict`` when that cannot come about any more."""
         plan = self._plans[pod.key.uid]
+        self._check_wanted(pod)
         for key, volume in plan.bindings:
             await self.writer.bind_volume(volume, self._claim(key))
-        for key in plan.provisioned:
-            await self.writer.select_node(self._claim(key), placement.node)
-        shown: set[ClaimKey] = set()
-        while not self._all_bound(plan, placement, shown):
-            await self.lister.change()
+        asked = {key: await self.writer.select_node(self._claim(key), placement.node) for key in plan.provisioned}
+        while not self._all_bound(plan, placement, asked):
+            await self.lister.change(POLL_SECONDS)
+            self._check_wanted(pod)
 
     async def undo(self, pod: Pod, placement: Placement) -> None:
-        """Take back what no claim has been bound by; say what cannot be taken back."""
+        """Take back what no claim has been bound by; say what cannot be taken back. The next leader goes on with what was begun."""
+        if self.handle.stopping or not self.handle.dependencies.lease.fresh():
+            return
         plan = self._plans.get(pod.key.uid, VolumePlan())
         left = [
             key for key in _keys(plan) if (claim := self.lister.claims.items.get(key)) is not None and not claim.bound
@@ -105,7 +119,7 @@ class VolumeBinding:
             if claim is not None and claim.bound:
                 self._say_stranded(pod, claim, placement.node)
 
-    async def expire(self, waiting: Iterator[Pod]) -> None:
+    async def expire(self, waiting: Iterable[Pod]) -> None:
         """
         Give up nodes that were selected for claims of these waiting pods by an earlier process, and never came to anything.
 
@@ -134,17 +148,25 @@ class VolumeBinding:
         except ClusterError as error:
             log.warning("a volume binding cannot be taken back: %r", error)
 
-    def _all_bound(self, plan: VolumePlan, placement: Placement, shown: set[ClaimKey]) -> bool:
-        """``shown`` are claims whose selected node the watch has shown: only then does an absent one mean that it was taken back."""
+    def _check_wanted(self, pod: Pod) -> None:
+        """A claim may take minutes to be bound: is that still of use, and is it still for this process to wait?"""
+        if self.handle.stopping or not self.handle.dependencies.lease.fresh():
+            raise NotLeader("the lease is not held any more")
+        if pod.key.uid not in self.handle.pending:
+            raise Gone(f"pod {pod.key} waits no longer")
+
+    def _all_bound(
+        self, plan: VolumePlan, placement: Placement, asked: Mapping[ClaimKey, PersistentVolumeClaim]
+    ) -> bool:
+        """``asked`` are the claims that are being provisioned, as they were written."""
         node = self._node(placement)
         for key, volume in plan.bindings:
             if not self._is_bound(key, node):
                 self._check_volume(key, volume)
-        for key in plan.provisioned:
+        for key, written in asked.items():
             claim = self._claim(key)
-            if claim.selected_node == node.name:
-                shown.add(key)
-            elif key in shown and not self._is_bound(key, node):
+            taken_back = claim.selected_node != node.name and _is_newer(claim, written)
+            if taken_back and not self._is_bound(key, node):
                 raise Conflict(f"the provisioner gave up claim {claim.name} on node {node.name}")
         return all(self._is_bound(key, node) for key in _keys(plan))
 
@@ -173,7 +195,7 @@ class VolumeBinding:
             f"claim {claim.name} was bound to volume {claim.volume} for node {node}, but the pod was not bound there: "
             "it can only go where that volume is reached; delete the claim to free it"
         )
-        self.recorder.event(pod.key, warning=True, reason=STRANDED, message=text)
+        self.handle.dependencies.recorder.event(pod.key, warning=True, reason=STRANDED, message=text)
 
     def _claims(self, pod: Pod) -> Iterator[PersistentVolumeClaim]:
         for name in pod.request.constraints.claims:
@@ -188,10 +210,16 @@ class VolumeBinding:
         return claim
 
     def _node(self, placement: Placement) -> Node:
-        info = self.cache.nodes.get(placement.node)
+        info = self.handle.cache.nodes.get(placement.node)
         if info is None or info.node is None:
             raise Conflict(f"node {placement.node} was deleted")
         return info.node
+
+
+def _is_newer(claim: PersistentVolumeClaim, written: PersistentVolumeClaim) -> bool:
+    """The watch may lag behind a write. Resource versions of one object are ordered by number (KEP-5504)."""
+    one, other = claim.resource_version, written.resource_version
+    return one.isdigit() and other.isdigit() and int(one) > int(other)
 
 
 def _keys(plan: VolumePlan) -> Iterator[ClaimKey]:

@@ -168,12 +168,12 @@ class VolumeLister:
         for claim in claims:
             self._failed.setdefault(claim, {})[node] = until
 
-    async def change(self) -> None:
-        """Return after the next change of any object."""
+    async def change(self, seconds: float) -> None:
+        """Return after the next change of any object, or after so long."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
-            await waiter
+            await asyncio.wait((waiter,), timeout=seconds)
         finally:
             self._waiters.discard(waiter)
 

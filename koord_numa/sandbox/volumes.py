@@ -1,0 +1,160 @@
+"""
+A simulated volume controller and CSI provisioner: binds claims and volumes to one another, and makes volumes where it is told to.
+
+As the controllers of Kubernetes, in what a scheduler can see of them: a claim whose volume names it is bound; a claim of a class
+with a provisioner gets a new volume, at once or, with WaitForFirstConsumer, when ``volume.kubernetes.io/selected-node`` names a node.
+A provisioner that cannot make a volume for that node takes the annotation back, so that the scheduler chooses another one.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from koord_numa.sandbox.apiserver import DirectStore, Subscription
+from koord_numa.sandbox.apiserver.errors import ApiError
+
+Json = dict[str, Any]
+
+CLAIMS: Final = "persistentvolumeclaims"
+VOLUMES: Final = "persistentvolumes"
+CLASSES: Final = "storageclasses.storage.k8s.io"
+
+SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
+HOSTNAME: Final = "kubernetes.io/hostname"
+
+
+@dataclass(slots=True)
+class VolumeController:
+    """
+    Acts on every claim and volume from ``start`` on. Volumes that it makes are local to their node.
+
+    ``failing`` are nodes for which volumes cannot be made, ``silent`` ones for which the provisioner never answers. Both may be changed at
+    any time; ``look_again`` then acts on what is there.
+    """
+
+    store: DirectStore
+    failing: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
+    made: list[str] = field(default_factory=list)  # names of volumes, in the order in which they were made
+    _subscriptions: list[Subscription] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Act from now on, on what is there already first."""
+        self._subscriptions = [
+            self.store.subscribe(VOLUMES, self._on_volume),
+            self.store.subscribe(CLAIMS, self._on_claim),
+        ]
+
+    def stop(self) -> None:
+        """Act no more."""
+        while self._subscriptions:
+            self._subscriptions.pop().cancel()
+
+    def look_again(self) -> None:
+        """Act on every claim that is not bound yet."""
+        for claim in self.store.list(CLAIMS):
+            self._on_claim("MODIFIED", claim)
+
+    def _on_volume(self, event: str, volume: Json) -> None:
+        if event == "DELETED":
+            return
+        reference = volume["spec"].get("claimRef")
+        if not reference:
+            self._set_phase(VOLUMES, volume, "Available")
+            return
+        claim = self.store.find(CLAIMS, reference["name"], reference["namespace"])
+        if claim is not None:
+            self._on_claim("MODIFIED", claim)
+
+    def _on_claim(self, event: str, claim: Json) -> None:
+        spec, annotations = claim["spec"], claim["metadata"].get("annotations") or {}
+        if event == "DELETED" or BIND_COMPLETED in annotations or claim["metadata"].get("deletionTimestamp"):
+            return
+        volume = self._own_volume(claim)
+        if volume is None:
+            volume = self._provision(claim, annotations.get(SELECTED_NODE, ""))
+        if volume is not None and spec.get("volumeName") in (None, "", volume["metadata"]["name"]):
+            self._bind(claim, volume)
+
+    def _own_volume(self, claim: Json) -> Json | None:
+        """The volume that names this claim."""
+        meta = claim["metadata"]
+        for volume in self.store.list(VOLUMES):
+            reference = volume["spec"].get("claimRef") or {}
+            same = (reference.get("namespace"), reference.get("name")) == (meta["namespace"], meta["name"])
+            if same and reference.get("uid") in (None, "", meta["uid"]):
+                return volume
+        return None
+
+    def _provision(self, claim: Json, node: str) -> Json | None:
+        storage_class = self.store.find(CLASSES, claim["spec"].get("storageClassName") or "-")
+        if storage_class is None or storage_class.get("provisioner") == "kubernetes.io/no-provisioner":
+            return None
+        waits = storage_class.get("volumeBindingMode") == "WaitForFirstConsumer"
+        if (waits and not node) or node in self.silent:
+            return None
+        meta = claim["metadata"]
+        if node in self.failing:
+            self.store.patch(
+                CLAIMS, meta["name"], {"metadata": {"annotations": {SELECTED_NODE: None}}}, meta["namespace"]
+            )
+            return None
+        name = f"pvc-{meta['uid']}"
+        self.made.append(name)
+        return self.store.create(provisioned_volume(name, claim, storage_class, self._hosts(node)))
+
+    def _hosts(self, node: str) -> list[str]:
+        found = self.store.find("nodes", node) if node else None
+        return [] if found is None else [(found["metadata"].get("labels") or {}).get(HOSTNAME, node)]
+
+    def _bind(self, claim: Json, volume: Json) -> None:
+        meta, name = claim["metadata"], volume["metadata"]["name"]
+        reference = {
+            "kind": "PersistentVolumeClaim",
+            "namespace": meta["namespace"],
+            "name": meta["name"],
+            "uid": meta["uid"],
+        }
+        try:
+            self.store.patch(VOLUMES, name, {"spec": {"claimRef": reference}})
+            self._set_phase(VOLUMES, volume, "Bound")
+            patch = {"metadata": {"annotations": {BIND_COMPLETED: "yes"}}, "spec": {"volumeName": name}}
+            self.store.patch(CLAIMS, meta["name"], patch, meta["namespace"])
+            self._set_phase(CLAIMS, claim, "Bound")
+        except ApiError as error:
+            if error.code not in (404, 409):  # deleted or changed meanwhile: its next event brings it here again
+                raise
+
+    def _set_phase(self, resource: str, obj: Json, phase: str) -> None:
+        if (obj.get("status") or {}).get("phase") != phase:
+            meta = obj["metadata"]
+            self.store.patch(resource, meta["name"], {"status": {"phase": phase}}, meta.get("namespace", ""), "status")
+
+
+def provisioned_volume(
+    name: str, claim: Mapping[str, Any], storage_class: Mapping[str, Any], hosts: Iterable[str]
+) -> Json:
+    """The volume that a CSI provisioner makes for a claim; with hosts, it is reached from these only."""
+    spec, meta = claim["spec"], claim["metadata"]
+    terms = [{"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": [host]}]} for host in hosts]
+    volume: Json = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": spec["resources"]["requests"]["storage"]},
+            "accessModes": spec["accessModes"],
+            "storageClassName": spec["storageClassName"],
+            "csi": {"driver": storage_class["provisioner"], "volumeHandle": name},
+            "claimRef": {
+                "kind": "PersistentVolumeClaim",
+                "namespace": meta["namespace"],
+                "name": meta["name"],
+                "uid": meta["uid"],
+            },
+        },
+    }
+    if terms:
+        volume["spec"]["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
+    return volume
