@@ -11,7 +11,7 @@ DEV    := $(VENV)/.installed-dev
 help:  ## Show what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml setup.py $(wildcard koord_numa/wire/proto/*.proto)
 	$(PYTHON) -c 'import sys; sys.exit("koord-numa needs Python 3.11 or newer, found " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
