@@ -109,7 +109,7 @@ async def apply(targets: Iterable[Target], cgroups: Cgroups, runtime: Runtime) -
     updated, errors = 0, []
     for target in targets:
         try:
-            effective = cgroups.effective(target.container)
+            effective = cgroups.effective(target.container, mems=bool(target.mems))
             if effective is None or (
                 effective.cpus == target.cpus and (not target.mems or str(effective.mems) == target.mems)
             ):

@@ -83,7 +83,9 @@ class Observer:
         """All containers together: one that strays is enough, and what it may use says most."""
         cpus, mems = EMPTY, EMPTY
         for container in pod.containers:
-            effective = self._cgroups.effective(container.id) if container.running and container.id else None
+            effective = (
+                self._cgroups.effective(container.id, mems=self._mems) if container.running and container.id else None
+            )
             if effective is None:
                 continue
             if effective.cpus != pod.cpus:

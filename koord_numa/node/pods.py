@@ -22,12 +22,15 @@ class NodePods:
         self._api = api
         self._node = node
         self._pods: dict[str, DecidedPod] = {}
+        self._sorted: tuple[DecidedPod, ...] | None = None
         self.changed = asyncio.Event()
         self.synced = asyncio.Event()
 
     def all(self) -> tuple[DecidedPod, ...]:
         """The pods that have not ended, by namespace and name."""
-        return tuple(sorted(self._pods.values(), key=lambda pod: (pod.namespace, pod.name, pod.uid)))
+        if self._sorted is None:
+            self._sorted = tuple(sorted(self._pods.values(), key=lambda pod: (pod.namespace, pod.name, pod.uid)))
+        return self._sorted
 
     async def run(self) -> None:
         """Watch until cancelled; lists again whenever the watch ends."""
@@ -57,6 +60,7 @@ class NodePods:
         elif kind in ("ADDED", "MODIFIED"):
             self._count(value)
         if self._pods != before:
+            self._sorted = None
             self.changed.set()
 
     def started(self, container: str, running: Iterable[RunningContainer]) -> None:
@@ -67,6 +71,7 @@ class NodePods:
             return
         here = DecidedContainer(found.name, container, running=True)
         self._pods[pod.uid] = replace(pod, containers=(*pod.containers, here))
+        self._sorted = None
 
     def _count(self, pod: Mapping[str, Any]) -> None:
         found = decided_pod(pod)

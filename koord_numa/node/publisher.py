@@ -58,6 +58,7 @@ class Publisher:
         self._publish = publish
         self._clock = clock
         self._sent: Json | None = None
+        self._told: tuple[NodeFacts, Mapping[str, str]] | None = None  # what the object that was sent was made of
         self._seen: Json | None = None
         self._looked = self._not_before = float("-inf")
         self._failures = 0
@@ -79,6 +80,8 @@ class Publisher:
         try:
             if now - self._looked >= LOOK_INTERVAL:
                 await self._look(now)
+            if self._sent is not None and self._told == (facts, differences):
+                return False
             obj = self._wanted(facts, differences)
             if obj is None or obj == self._sent:
                 return False
@@ -87,7 +90,7 @@ class Publisher:
         except ApiError as error:
             self._failed(error, now)
             return False
-        self._sent, self._failures = obj, 0
+        self._sent, self._told, self._failures = obj, (facts, differences), 0
         self.writes += 1
         return True
 

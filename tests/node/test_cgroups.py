@@ -37,7 +37,7 @@ def test_containers_are_found_in_every_layout(tmp_path: Path, path: str) -> None
     (tmp_path / "system.slice" / f"cri-containerd-{ID}.scope").mkdir(parents=True)
     cgroups = Cgroups(tmp_path)
     assert cgroups.find() == {ID: str(folder)}
-    effective = cgroups.effective(ID)
+    effective = cgroups.effective(ID, mems=True)
     assert effective is not None
     assert (str(effective.cpus), str(effective.mems)) == ("0-3", "0")
 
