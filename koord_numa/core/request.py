@@ -13,6 +13,7 @@ from koord_numa.core.vocabulary import (
     ContainerKind,
     CpuBindPolicy,
     CpuExclusivePolicy,
+    NumaAllocateStrategy,
     NumaExclusive,
     NumaPolicy,
     PriorityClass,
@@ -57,6 +58,7 @@ class NumaSpec:
 
     policy: NumaPolicy = NumaPolicy.NONE
     exclusive: NumaExclusive = NumaExclusive.NONE
+    strategy: NumaAllocateStrategy | None = None  # counts on nodes that name none
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from koord_numa.engine.object_handlers import (
 )
 from koord_numa.engine.pod_status.conditions import PodConditions
 from koord_numa.engine.pod_status.messages import why_everywhere, with_remark
+from koord_numa.engine.pod_status.resize import RESIZE_KEEPS_CPUS, resize_message
 from koord_numa.engine.preemption.executor import Executor
 from koord_numa.engine.queue.class_queue import QueueNumbers
 from koord_numa.engine.queue.nominator import Nominator
@@ -218,7 +219,13 @@ class Scheduler:
         if event != DELETED and is_refusal(pod):
             self.assumed_pods.note_refusal(pod, counts=self.ready)
         self.writers.pod_observed(event, pod)
+        if event != DELETED and (said := resize_message(self.cache.pod(pod.key.uid), pod)):
+            self._say_resized(pod, said)
         self.cache.observe_pod(event, pod)
+
+    def _say_resized(self, pod: Pod, message: str) -> None:
+        if self.ready and self.dependencies.lease.fresh():
+            self.dependencies.recorder.event(pod.key, warning=True, reason=RESIZE_KEEPS_CPUS, message=message)
 
     def _after_pods(self) -> None:
         self.cache.look_again()

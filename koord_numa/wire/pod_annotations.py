@@ -12,6 +12,7 @@ from koord_numa.core.request import Assignment, CpuBind, NumaSpec, SharedPool
 from koord_numa.core.vocabulary import (
     CpuBindPolicy,
     CpuExclusivePolicy,
+    NumaAllocateStrategy,
     NumaExclusive,
     NumaPolicy,
     PriorityClass,
@@ -28,17 +29,19 @@ EXCLUSIVE_POLICIES: Final = EnumReader(
     also={"Default": CpuExclusivePolicy.NONE},  # the proposal's word for what the scheduler does by default: nothing
 )
 NUMA_POLICIES: Final = EnumReader({"None": NumaPolicy.NONE} | {policy.value: policy for policy in NumaPolicy})
+STRATEGIES: Final = EnumReader({strategy.value: strategy for strategy in NumaAllocateStrategy})
 NUMA_EXCLUSIVES: Final = EnumReader({exclusive.value: exclusive for exclusive in NumaExclusive})
 
 
 class ResourceSpec(GoJson):
-    """``scheduling.koordinator.sh/resource-spec``; the last two fields are the proposal's path for them."""
+    """``scheduling.koordinator.sh/resource-spec``; the last three fields may stand here too."""
 
     required: str = Field("", alias="requiredCPUBindPolicy")
     preferred: str = Field("", alias="preferredCPUBindPolicy")
     exclusive: str = Field("", alias="preferredCPUExclusivePolicy")
     numa_policy: str = Field("", alias="numaTopologyPolicy")
     numa_exclusive: str = Field("", alias="singleNUMANodeExclusive")
+    numa_strategy: str = Field("", alias="numaAllocateStrategy")
 
 
 class NumaTopologySpec(GoJson):
@@ -46,6 +49,7 @@ class NumaTopologySpec(GoJson):
 
     numa_policy: str = Field("", alias="numaTopologyPolicy")
     numa_exclusive: str = Field("", alias="singleNUMANodeExclusive")
+    numa_strategy: str = Field("", alias="numaAllocateStrategy")
 
 
 class NumaAmounts(GoJson):
@@ -107,6 +111,8 @@ def _policies(spec_text: str, numa_text: str) -> tuple[CpuBind, NumaSpec] | Wire
         )
         policy_place = numa_place if topology_spec.numa_policy else spec_place
         exclusive_place = numa_place if topology_spec.numa_exclusive else spec_place
+        strategy = topology_spec.numa_strategy or spec.numa_strategy
+        strategy_place = numa_place if topology_spec.numa_strategy else spec_place
         numa = NumaSpec(
             policy=NUMA_POLICIES.read(
                 topology_spec.numa_policy or spec.numa_policy, policy_place.at("numaTopologyPolicy")
@@ -114,6 +120,7 @@ def _policies(spec_text: str, numa_text: str) -> tuple[CpuBind, NumaSpec] | Wire
             exclusive=NUMA_EXCLUSIVES.read(
                 topology_spec.numa_exclusive or spec.numa_exclusive, exclusive_place.at("singleNUMANodeExclusive")
             ),
+            strategy=STRATEGIES.read(strategy, strategy_place.at("numaAllocateStrategy")) if strategy else None,
         )
     except WireError as error:
         return error.with_traceback(None)  # remembered too: a malformed template is read once, not once a pod

@@ -17,6 +17,7 @@ from koord_numa.core.vocabulary import (
     CpuBindPolicy,
     CpuExclusivePolicy,
     KubeQos,
+    NumaAllocateStrategy,
     NumaExclusive,
     NumaPolicy,
     QosClass,
@@ -49,6 +50,7 @@ class AllocationDemand:
     cpu_exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
     numa: NumaPolicy = NumaPolicy.NONE
     numa_exclusive: NumaExclusive = NumaExclusive.NONE
+    strategy: NumaAllocateStrategy | None = None
     pinned: tuple[int, ...] = ()
     pinnable: bool = False
     best_effort: bool = False
@@ -92,6 +94,7 @@ def demand_of(request: PodRequest, options: AllocateOptions) -> AllocationDemand
         cpu_exclusive=bind.exclusive if own else CpuExclusivePolicy.NONE,
         numa=request.numa.policy,
         numa_exclusive=_numa_exclusive(request, options),
+        strategy=request.numa.strategy,
         pinned=pinned,
         pinnable=request.qos is QosClass.NONE and cpu % MILLI == 0 and bool(pinned),
         best_effort=request.qos is QosClass.BE or kube_qos(request) is KubeQos.BEST_EFFORT,

@@ -65,8 +65,8 @@ def node_rules(demand: AllocationDemand, inventory: Inventory) -> NodeRules | Re
         amounts=demand.amounts,
         binding=binding,
         policy=policy,
-        strategy=inventory.strategy or demand.options.strategy,
-        scoring=_scoring(inventory, demand.options.scoring),
+        strategy=_strategy(demand, inventory) or demand.options.strategy,
+        scoring=_scoring(_strategy(demand, inventory), demand.options.scoring),
         accounting=demand.options.accounting,
         ratio=max(1, inventory.ratios.get(CPU, 1)),
         restricted=demand.options.restricted,
@@ -150,17 +150,22 @@ def _unstated(demand: AllocationDemand, inventory: Inventory, binding: CpuBindin
     labelled DistributeEvenly wants the opposite. One whose kubelet distributes where one NUMA node is not enough wants
     exactly what BestEffort does.
     """
-    if binding is None or inventory.strategy is NumaAllocateStrategy.DISTRIBUTE_EVENLY:
+    if binding is None or _strategy(demand, inventory) is NumaAllocateStrategy.DISTRIBUTE_EVENLY:
         return NumaPolicy.NONE
     default = demand.options.numa_policy
     return NumaPolicy.BEST_EFFORT if inventory.spans_evenly and default is NumaPolicy.NONE else default
 
 
-def _scoring(inventory: Inventory, configured: Strategy | None) -> Strategy | None:
-    """A node's own strategy decides which NUMA node is filled first, as its name says; upstream it only orders CPUs."""
-    if configured is None or inventory.strategy is None:
+def _strategy(demand: AllocationDemand, inventory: Inventory) -> NumaAllocateStrategy | None:
+    """The node's label, else the pod's annotation; ``None`` where neither names one."""
+    return inventory.strategy or demand.strategy
+
+
+def _scoring(strategy: NumaAllocateStrategy | None, configured: Strategy | None) -> Strategy | None:
+    """The strategy of node or pod decides which NUMA node is filled first, as its name says; upstream it only orders CPUs."""
+    if configured is None or strategy is None:
         return configured
-    return replace(configured, type=_FILLING[inventory.strategy])
+    return replace(configured, type=_FILLING[strategy])
 
 
 def _note(demand: AllocationDemand, inventory: Inventory, binding: CpuBinding | None) -> str:
@@ -168,8 +173,8 @@ def _note(demand: AllocationDemand, inventory: Inventory, binding: CpuBinding | 
         return "no NUMA alignment was attempted: the node publishes no NUMA data"
     if binding is not None:
         why = "the node publishes no NUMA data" if not inventory.zones else "none is configured"
-        if inventory.strategy is NumaAllocateStrategy.DISTRIBUTE_EVENLY:
-            why = "the node distributes CPUs evenly"
+        if _strategy(demand, inventory) is NumaAllocateStrategy.DISTRIBUTE_EVENLY:
+            why = "the CPUs are distributed evenly"
         return f"no NUMA alignment was attempted: neither pod nor node names a NUMA policy, and {why}"
     return f"no NUMA alignment was attempted: neither pod nor node names a NUMA policy, and {demand.why_shared}"
 

@@ -254,7 +254,7 @@ def cpus(text: str, bind: CpuBindPolicy = FULL, **fields: object) -> Placement:
             cpus(
                 "0-3,8-9",
                 note="no NUMA alignment was attempted: neither pod nor node names a NUMA policy, "
-                "and the node distributes CPUs evenly",
+                "and the CPUs are distributed evenly",
             ),
             id="evenly-in-whole-cores",
         ),

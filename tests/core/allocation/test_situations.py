@@ -202,3 +202,21 @@ class TestConstrainedBurst:
         answer = place(pod(1000, limit=8000, preferred=BURST), node("1x1x4x2", reserved="0-1"))
         assert isinstance(answer, Placement)
         assert answer.mask == 1
+
+
+@pytest.mark.parametrize(
+    ("of_node", "of_pod", "numa"),
+    [
+        pytest.param(None, None, 1, id="configured-least"),
+        pytest.param(None, NumaAllocateStrategy.MOST_ALLOCATED, 0, id="the-pods-where-the-node-names-none"),
+        pytest.param(NumaAllocateStrategy.LEAST_ALLOCATED, NumaAllocateStrategy.MOST_ALLOCATED, 1, id="the-nodes-wins"),
+    ],
+)
+def test_a_pod_names_its_strategy(
+    of_node: NumaAllocateStrategy | None, of_pod: NumaAllocateStrategy | None, numa: int
+) -> None:
+    request = pod(2000, GI, qos=LSR, numa=SINGLE)
+    request = replace(request, numa=replace(request.numa, strategy=of_pod))
+    answer = place(request, node(strategy=of_node), held("a", "0-1", {0: {"cpu": 2000}}))
+    assert isinstance(answer, Placement)
+    assert answer.mask == 1 << numa

@@ -1,0 +1,42 @@
+"""``docs/pod-fields.md`` speaks of every field of a pod's spec, and says of each what the parsers make true."""
+
+import re
+from pathlib import Path
+
+import pytest
+from kubernetes_asyncio.client.models.v1_container import V1Container
+from kubernetes_asyncio.client.models.v1_pod_spec import V1PodSpec
+from pydantic import BaseModel
+
+from koord_numa.wire.constraints import ConstraintsModel
+from koord_numa.wire.pods import SchedulingSpec
+from koord_numa.wire.requests import ContainerModel, Workload
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "pod-fields.md"
+ROW = re.compile(r"^\| `(\w+)` \| (honoured|irrelevant|refused) \| (\S.*) \|$", re.MULTILINE)
+
+
+def tables() -> list[dict[str, str]]:
+    """For each table of the document, what its fields are."""
+    parts = DOCUMENT.read_text().split("| --- | --- | --- |\n")[1:]
+    return [{name: verdict for name, verdict, _ in ROW.findall(part)} for part in parts]
+
+
+def known_to(model: object) -> set[str]:
+    """The fields that the client's model of Kubernetes 1.36 has."""
+    return set(vars(model)["attribute_map"].values())
+
+
+def read_by(*models: type[BaseModel]) -> set[str]:
+    """The fields that parsers read, as they are spelled in the API."""
+    return {field.alias or name for model in models for name, field in model.model_fields.items()}
+
+
+OF_SPEC = (tables()[0], known_to(V1PodSpec), read_by(Workload, ConstraintsModel, SchedulingSpec))
+OF_CONTAINER = (tables()[1], known_to(V1Container), read_by(ContainerModel))
+
+
+@pytest.mark.parametrize(("told", "known", "read"), [OF_SPEC, OF_CONTAINER], ids=["spec", "container"])
+def test_every_field_is_told_of(told: dict[str, str], known: set[str], read: set[str]) -> None:
+    assert told.keys() == known
+    assert {name for name, verdict in told.items() if verdict != "irrelevant"} == read
