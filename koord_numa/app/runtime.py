@@ -25,13 +25,15 @@ from koord_numa.app.metrics import MetricSources, NodeCollector, SchedulerCollec
 from koord_numa.app.tasks import TaskSupervisor
 from koord_numa.cluster.binder import ApiBinder
 from koord_numa.cluster.client import Api
+from koord_numa.cluster.delegated_auth import DelegatedAuth
 from koord_numa.cluster.events import EventLimits, EventRecorder
-from koord_numa.cluster.http_server import HttpServer, StatusProviders
+from koord_numa.cluster.http_server import HttpServer, Protection, StatusProviders
 from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, NoElection
 from koord_numa.cluster.lease_conflicts import LeaseConflicts, Rival
 from koord_numa.cluster.loop_lag import LoopLag
 from koord_numa.cluster.rebind_writer import ApiRebindWriter
 from koord_numa.cluster.schedulable_nodes import SchedulableNodes
+from koord_numa.cluster.serving_certificate import server_context
 from koord_numa.cluster.volume_writer import ApiVolumeWriter
 from koord_numa.engine.rebind.context import RebindPorts
 from koord_numa.engine.rebind.controller import RebindController
@@ -43,6 +45,8 @@ from koord_numa.wire.resource_status import resource_status
 
 AGENT: Final = f"koord-numa/{__version__} (scheduler)"
 """The user agent of the scheduler's requests, as opposed to those of the command line."""
+
+LOOPBACK: Final = "127.0.0.1"
 
 DEFAULT_PORT: Final = 10251
 """Where kube-scheduler used to serve the same paths without TLS."""
@@ -63,14 +67,28 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class SecureServing:
+    """The port with TLS and access control, on every interface. Without files the certificate is self-signed."""
+
+    port: int
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
-    """How one process is run, as opposed to what it decides. Port 0 takes any free port, ``None`` serves nothing."""
+    """
+    How one process is run, as opposed to what it decides.
+
+    ``port`` is plain HTTP on loopback; 0 takes any free port, ``None`` serves nothing.
+    """
 
     settings: Settings = field(default_factory=Settings)
     kubeconfig: Path | None = None
     identity: str = ""
     elect: bool = True
     port: int | None = DEFAULT_PORT
+    secure: SecureServing | None = None
 
 
 class Runtime:
@@ -107,7 +125,9 @@ class Runtime:
         self.informers = informers_of(api, self.scheduler, self.roster, stores, self.dispatcher)
         self.loop_lag = LoopLag()
         self.view_api = ViewApi(self.scheduler, partial(pod_dump, self.scheduler))
-        self.http_server = HttpServer(self._status_providers(), options.port or 0)
+        providers = self._status_providers()
+        self.http_server = HttpServer(providers, options.port or 0, LOOPBACK)
+        self.secure_server = None if options.secure is None else self._secure(providers, options.secure)
         self._stopped = False
 
     @classmethod
@@ -133,7 +153,12 @@ class Runtime:
         """Begin to watch, to compete for the lease, and to schedule as soon as everything is known."""
         if self.options.port is not None:
             await self.http_server.start()
-            _log.info("serving /healthz, /readyz and /metrics on port %d", self.http_server.port)
+            _log.info(
+                "serving the page, /healthz, /readyz and /metrics on http://%s:%d", LOOPBACK, self.http_server.port
+            )
+        if self.secure_server is not None:
+            await self.secure_server.start()
+            _log.info("serving the same on port %d with TLS and delegated authorization", self.secure_server.port)
         if isinstance(self.lease, LeaderElection):
             self.tasks.start("lease", self.lease.run())
         self.tasks.start("lease conflicts", self.lease_conflicts.run())
@@ -169,7 +194,15 @@ class Runtime:
                 await self.recorder.flush()
         await self.view_api.live.stop()
         await self.http_server.stop()
+        if self.secure_server is not None:
+            await self.secure_server.stop()
         await self.api.close()
+
+    def _secure(self, providers: StatusProviders, serving: SecureServing) -> HttpServer:
+        """Raises ``OSError`` for a certificate that cannot be used."""
+        guard = DelegatedAuth(self.api).middleware()
+        protection = Protection(server_context(serving.certificate, serving.key), guard)
+        return HttpServer(providers, serving.port, protection=protection)
 
     def _election(self, lease: LeaseSettings) -> LeaderElection:
         config = self._lease_config(lease)

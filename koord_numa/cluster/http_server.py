@@ -7,6 +7,7 @@ come from the event loop that does the work, so that one that is stuck fails the
 Readiness tells, in one line for each, what keeps it from scheduling.
 """
 
+import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,18 +42,30 @@ class StatusProviders:
     routes: Sequence[web.RouteDef] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """TLS, and the middleware that decides who may read."""
+
+    tls: ssl.SSLContext
+    guard: Any
+
+
 class HttpServer:
     """Serves on one port of every interface until stopped: probes and scrapers come from outside the pod."""
 
-    def __init__(self, providers: StatusProviders, port: int, host: str | None = None) -> None:
+    def __init__(
+        self, providers: StatusProviders, port: int, host: str | None = None, protection: Protection | None = None
+    ) -> None:
         self.port = port
         self._host = host
         self._providers = providers
+        self._protection = protection
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
         """Listen. Port 0 takes any free one, and ``port`` then says which. Raises ``OSError`` when the port is taken."""
-        app = web.Application()
+        guards = () if self._protection is None else (self._protection.guard,)
+        app = web.Application(middlewares=guards)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/livez", self._healthz)
         app.router.add_get("/readyz", self._readyz)
@@ -66,7 +79,8 @@ class HttpServer:
         try:
             # Of port 0 each address family would take a free port of its own; only one can be told.
             host = self._host if self._host or self.port else ANY_IPV4
-            site = web.TCPSite(runner, host, self.port)
+            tls = None if self._protection is None else self._protection.tls
+            site = web.TCPSite(runner, host, self.port, ssl_context=tls)
             await site.start()
         except OSError:
             await runner.cleanup()

@@ -59,6 +59,8 @@ ATTACHMENTS: Final = Resource("storage.k8s.io", "v1", "volumeattachments", names
 STORAGE_CLASSES: Final = Resource("storage.k8s.io", "v1", "storageclasses", namespaced=False)
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
 PRIORITY_CLASSES: Final = Resource("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)
+TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", namespaced=False)
+ACCESS_REVIEWS: Final = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False)
 EVENTS: Final = Resource("events.k8s.io", "v1", "events")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
 TOPOLOGIES: Final = tuple(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from koord_numa.app.api.routes import PATHS
 from koord_numa.settings import Settings, load_settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -47,6 +48,7 @@ def pod_spec(deployment: Manifest) -> dict[str, Any]:
 def test_the_chart_carries_everything() -> None:
     kinds = sorted(manifest["kind"] for manifest in rendered())
     assert kinds == [
+        "ClusterRole",
         "ClusterRole",
         "ClusterRole",
         "ClusterRole",
@@ -235,3 +237,17 @@ def test_kustomize_builds_the_base() -> None:
     assert pod_spec(of_kind(manifests, "Deployment"))["containers"][0]["image"] == "ghcr.io/koord-numa/koord-numa:0.1.0"
     bindings = [m for m in manifests if m["kind"].endswith("RoleBinding")]
     assert all(binding["subjects"][0]["namespace"] == "koord-numa" for binding in bindings)
+
+
+def test_everything_that_is_served_can_be_granted() -> None:
+    """The role for monitoring names each path of the secure port, in chart and base alike."""
+    roles = [
+        each for each in (*rendered(), *base("user-roles.yaml")) if each["metadata"]["name"].endswith("-monitoring")
+    ]
+    [chart, kustomize] = [role["rules"] for role in roles]
+    assert chart == kustomize
+    patterns = [pattern.removesuffix("*") for pattern in chart[0]["nonResourceURLs"]]
+    paths = {"/", "/metrics", "/metrics/nodes", "/nodes/n", "/pods/ns/p", "/api/v1", *PATHS}
+    assert [
+        path for path in paths if not any(path == one or (one != "/" and path.startswith(one)) for one in patterns)
+    ] == []

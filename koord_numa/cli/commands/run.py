@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from koord_numa.app.runtime import DEFAULT_PORT, Options
+from koord_numa.app.runtime import DEFAULT_PORT, Options, SecureServing
 from koord_numa.cli.logs import LogFormat, configure_logging
 from koord_numa.cluster.client import NoCredentials
 from koord_numa.operator import serve
@@ -30,8 +30,18 @@ LEVELS: Final = ("debug", "info", "warning", "error")
     default=DEFAULT_PORT,
     show_default=True,
     envvar="KOORD_NUMA_METRICS_PORT",
-    help="For /healthz, /readyz and /metrics; 0 takes a free one.",
+    help="Plain HTTP on loopback, for kubectl port-forward and tests; 0 takes a free port.",
 )
+@click.option(
+    "--secure-port",
+    type=click.IntRange(0, 65535),
+    envvar="KOORD_NUMA_SECURE_PORT",
+    help="HTTPS on every interface, with delegated authentication and authorization; default: none. Deployments use 10259.",
+)
+@click.option(
+    "--tls-cert-file", type=click.Path(path_type=Path), help="Of the secure port; default: a self-signed certificate."
+)
+@click.option("--tls-private-key-file", type=click.Path(path_type=Path), help="Of the secure port.")
 @click.option(
     "--pod-source",
     type=click.Choice([each.value for each in PodSource]),
@@ -49,6 +59,9 @@ def command(
     config: Path | None,
     namespace: str | None,
     metrics_port: int,
+    secure_port: int | None,
+    tls_cert_file: Path | None,
+    tls_private_key_file: Path | None,
     pod_source: str | None,
     log_level: str,
     log_format: str,
@@ -63,7 +76,10 @@ def command(
             settings = settings.model_copy(update={"lease": settings.lease.model_copy(update={"namespace": namespace})})
         if pod_source:
             settings = settings.model_copy(update={"pod_source": PodSource(pod_source)})
-        options = Options(settings, kubeconfig, identity, leader_elect, metrics_port)
+        if (tls_cert_file is None) != (tls_private_key_file is None):
+            raise click.UsageError("--tls-cert-file and --tls-private-key-file go together")
+        secure = None if secure_port is None else SecureServing(secure_port, tls_cert_file, tls_private_key_file)
+        options = Options(settings, kubeconfig, identity, leader_elect, metrics_port, secure)
         with asyncio.Runner(loop_factory=_loop) as runner:
             runner.run(serve(options))
     except (SettingsError, NoCredentials, OSError) as error:

@@ -199,6 +199,7 @@ BUILTIN: Final = (
         "apps", _ONE, "StatefulSet", "statefulsets", Scope.NAMESPACED, ("sts",), _STATUS, _COUNTED, categories=("all",)
     ),
     Kind("authentication.k8s.io", _ONE, "SelfSubjectReview", "selfsubjectreviews", _CLUSTER, verbs=CREATE_ONLY),
+    Kind("authentication.k8s.io", _ONE, "TokenReview", "tokenreviews", _CLUSTER, verbs=CREATE_ONLY),
     Kind("authorization.k8s.io", _ONE, "LocalSubjectAccessReview", "localsubjectaccessreviews", verbs=CREATE_ONLY),
     Kind(
         "authorization.k8s.io", _ONE, "SelfSubjectAccessReview", "selfsubjectaccessreviews", _CLUSTER, verbs=CREATE_ONLY

@@ -1,4 +1,9 @@
-"""Questions about permissions: everything is allowed, except what a fault of status 403 denies."""
+"""
+Questions about tokens and permissions.
+
+A token ``sandbox:NAME`` belongs to the user NAME, any other to nobody. Everything is allowed, except what a fault of status 403 denies;
+the resource of such a fault is a path, such as ``/metrics``, where the question is about one.
+"""
 
 from typing import Any, Final
 
@@ -8,6 +13,7 @@ from koord_numa.sandbox.apiserver.kinds import Kind
 from koord_numa.sandbox.apiserver.request_log import Asked
 
 USER: Final = "sandbox"
+USER_BY_BEARER: Final = "sandbox:"
 GROUPS: Final = ("system:masters", "system:authenticated")
 
 
@@ -21,11 +27,26 @@ def answer(kind: Kind, review: JsonObject, faults: Faults) -> JsonObject:
             "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
             "incomplete": False,
         }
+    elif kind.kind == "TokenReview":
+        status = _token_status(str(dig(review, "spec", "token") or ""))
     else:
-        asked = _asked(dig(review, "spec", "resourceAttributes") or {})
+        asked = _asked(dig(review, "spec", "resourceAttributes") or _path(dig(review, "spec", "nonResourceAttributes")))
         denied = faults.denies(asked)
         status = {"allowed": not denied, "reason": "denied on demand" if denied else "the sandbox allows everything"}
     return {**review, "status": status}
+
+
+def _token_status(token: str) -> JsonObject:
+    name = token.removeprefix(USER_BY_BEARER)
+    if name == token or not name:
+        return {"authenticated": False, "error": "the sandbox does not know this token"}
+    return {"authenticated": True, "user": {"username": name, "uid": f"uid-{name}", "groups": ["system:authenticated"]}}
+
+
+def _path(attributes: Any) -> JsonObject:
+    """A question about a path, as if the path were a resource."""
+    found = attributes if isinstance(attributes, dict) else {}
+    return {"verb": found.get("verb"), "resource": found.get("path")}
 
 
 def _asked(attributes: Any) -> Asked:
