@@ -123,10 +123,6 @@ class Binder(Protocol):
         """The pod as it is now. Raises ``Gone`` also when the name belongs to another uid."""
         ...
 
-    async def node_takes_pods(self, node: str) -> bool:
-        """Does the node exist and is it schedulable right now, as far as our own watch knows?"""
-        ...
-
     async def set_unschedulable(self, pod: PodKey, message: str) -> None:
         """Set the condition PodScheduled=False with reason Unschedulable."""
         ...

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from koord_numa.app.contained_parsing import ContainedParser, bound_to, own_name
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.informer import Informer
 from koord_numa.cluster.lister import ListedKind, list_first_served
@@ -33,13 +34,12 @@ from koord_numa.cluster.resources import (
 )
 from koord_numa.cluster.resync import Resync
 from koord_numa.cluster.resync_store import ResyncStore
-from koord_numa.cluster.schedulable_nodes import SchedulableNodes
 from koord_numa.core.node import Node, NodeResourceTopology
 from koord_numa.core.rebind_request import RebindRequest
 from koord_numa.core.request import Pod
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.scheduler import Scheduler, Source
-from koord_numa.handlers.dispatch import Dispatcher, Stores
+from koord_numa.handlers.dispatch import known_version, meta
 from koord_numa.handlers.settings import waiting_pods
 from koord_numa.settings import PodSource
 from koord_numa.wire.budgets import parse_budget
@@ -48,6 +48,7 @@ from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.nodes import parse_node
 from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.rebinds import parse_rebind
+from koord_numa.wire.topologies import parse_topology
 from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
 
 T = TypeVar("T")
@@ -111,10 +112,33 @@ class KopfStores:
     topologies: ResyncStore[NodeResourceTopology]
     rebinds: ResyncStore[RebindRequest]
 
-    def dispatcher(self, scheduler: Scheduler) -> Dispatcher:
-        """What Kopf's handlers call."""
-        stores = Stores(self.waiting_pods, self.topologies, self.rebinds)
-        return Dispatcher(stores, scheduler.settings.scheduler_names, scheduler.waits)
+
+@dataclass(frozen=True, slots=True)
+class KopfParsers:
+    """``handlers.dispatch.Parsers``, the same for Kopf's events and for resyncs."""
+
+    waiting_pod: ContainedParser[Pod]
+    topology: ContainedParser[NodeResourceTopology]
+    rebind: ContainedParser[RebindRequest]
+
+
+def kopf_parsers(scheduler: Scheduler, stores: KopfStores) -> KopfParsers:
+    """Parsers that leave out pods of other schedulers, and reuse what was parsed from the same version."""
+    names = scheduler.settings.scheduler_names
+
+    def waiting_pod(raw: Mapping[str, Any]) -> Pod | None:
+        if (raw.get("spec") or {}).get("schedulerName") not in names:
+            return None
+        return known_version(stores.waiting_pods, meta(raw, "uid"), raw) or parse_pod(raw)
+
+    def topology(raw: Mapping[str, Any]) -> NodeResourceTopology:
+        return known_version(stores.topologies, meta(raw, "name"), raw) or parse_topology(raw)
+
+    return KopfParsers(
+        ContainedParser("pod", waiting_pod, scheduler),
+        ContainedParser("topology", topology, scheduler, own_name),
+        ContainedParser("rebind", parse_rebind, scheduler),
+    )
 
 
 def kopf_stores(scheduler: Scheduler, rebinds: RebindController) -> KopfStores:
@@ -126,16 +150,14 @@ def kopf_stores(scheduler: Scheduler, rebinds: RebindController) -> KopfStores:
     )
 
 
-def informers_of(
-    api: Api, scheduler: Scheduler, roster: SchedulableNodes, stores: KopfStores, dispatcher: Dispatcher
-) -> Informers:
+def informers_of(api: Api, scheduler: Scheduler, stores: KopfStores, parsers: KopfParsers) -> Informers:
     """Everything that feeds this scheduler, by its ``podSource``."""
-    essential = (_nodes(api, scheduler, roster), _namespaces(api, scheduler))
+    essential = (_nodes(api, scheduler), _namespaces(api, scheduler))
     other = (_budgets(api, scheduler), *_volumes(api, scheduler))
-    resyncs = (_topologies(api, stores, dispatcher), _rebinds(api, stores))
+    resyncs = (_topologies(api, stores, parsers), _rebinds(api, stores, parsers))
     if scheduler.settings.pod_source is PodSource.INFORMER:
         return Informers((all_pods(api, scheduler), *essential), other, resyncs)
-    waiting = _waiting_pods(api, stores, dispatcher)
+    waiting = _waiting_pods(api, stores, parsers, scheduler.settings.scheduler_names)
     return Informers(
         (_bound_pods(api, scheduler), *essential), (_nominated(api, scheduler), *other), (waiting, *resyncs)
     )
@@ -171,68 +193,75 @@ def all_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
         scheduler.synced(Source.BOUND)
         scheduler.synced(Source.WAITING)
 
-    return Informer(api, ListedKind(PODS, parse, ALL_PODS), Callbacks(replace, observe, synced))
+    return Informer(
+        api,
+        ListedKind(PODS, ContainedParser("pod", parse, scheduler, bound_to), ALL_PODS),
+        Callbacks(replace, observe, synced),
+    )
 
 
 def _bound_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
-    return Informer(api, ListedKind(PODS, parse_pod, BOUND_PODS), scheduler.handlers.bound_pods)
+    parser = ContainedParser("pod", parse_pod, scheduler, bound_to)
+    return Informer(api, ListedKind(PODS, parser, BOUND_PODS), scheduler.handlers.bound_pods)
 
 
 def _nominated(api: Api, scheduler: Scheduler) -> Informer[Pod]:
     """Pods of other schedulers for which nodes are being freed."""
     not_ours = "".join(f",spec.schedulerName!={name}" for name in scheduler.settings.scheduler_names)
-    kind = ListedKind(PODS, parse_pod, NOMINATED_PODS + not_ours, title="pods nominated by others")
+    parser = ContainedParser("pod", parse_pod, scheduler)
+    kind = ListedKind(PODS, parser, NOMINATED_PODS + not_ours, title="pods nominated by others")
     return Informer(api, kind, scheduler.handlers.nominated_pods)
 
 
-def _nodes(api: Api, scheduler: Scheduler, roster: SchedulableNodes) -> Informer[Node]:
-    def replace(nodes: Iterable[Node]) -> None:
-        found = list(nodes)
-        roster.replace(found)
-        scheduler.handlers.nodes.replace(found)
-
-    def observe(event: str | None, node: Node) -> None:
-        roster.observe(event, node)
-        scheduler.handlers.nodes.observe(event, node)
-
-    handler = Callbacks(replace, observe, lambda: scheduler.synced(Source.NODES))
-    return Informer(api, ListedKind(NODES, parse_node), handler)
+def _nodes(api: Api, scheduler: Scheduler) -> Informer[Node]:
+    parser = ContainedParser("node", parse_node, scheduler, own_name)
+    return Informer(api, ListedKind(NODES, parser), scheduler.handlers.nodes)
 
 
 def _namespaces(api: Api, scheduler: Scheduler) -> Informer[Any]:
-    return Informer(api, ListedKind(NAMESPACES, parse_namespace), scheduler.handlers.namespaces)
+    return Informer(
+        api,
+        ListedKind(NAMESPACES, ContainedParser("namespace", parse_namespace, scheduler)),
+        scheduler.handlers.namespaces,
+    )
 
 
 def _budgets(api: Api, scheduler: Scheduler) -> Informer[Any]:
-    return Informer(api, ListedKind(BUDGETS, parse_budget), scheduler.handlers.budgets)
+    return Informer(
+        api, ListedKind(BUDGETS, ContainedParser("budget", parse_budget, scheduler)), scheduler.handlers.budgets
+    )
 
 
 def _volumes(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
     """Pods with claims wait until claims, volumes and classes are synced; what CSI drivers tell of nodes may be absent."""
     lister = scheduler.volumes
+
+    def parser(kind: str, parse: Callable[[Mapping[str, Any]], T]) -> ContainedParser[T]:
+        return ContainedParser(kind, parse, scheduler)
+
     return (
-        Informer(api, ListedKind(CLAIMS, parse_claim), lister.claims),
-        Informer(api, ListedKind(VOLUMES, parse_volume), lister.volumes),
-        Informer(api, ListedKind(STORAGE_CLASSES, parse_storage_class), lister.classes),
-        Informer(api, ListedKind(CSI_NODES, parse_csi_node), lister.csi_nodes),
-        Informer(api, ListedKind(CSI_DRIVERS, parse_csi_driver), lister.drivers),
-        Informer(api, ListedKind(STORAGE_CAPACITIES, parse_storage_capacity), lister.capacities),
-        Informer(api, ListedKind(ATTACHMENTS, parse_attachment), lister.attachments),
+        Informer(api, ListedKind(CLAIMS, parser("claim", parse_claim)), lister.claims),
+        Informer(api, ListedKind(VOLUMES, parser("volume", parse_volume)), lister.volumes),
+        Informer(api, ListedKind(STORAGE_CLASSES, parser("storage class", parse_storage_class)), lister.classes),
+        Informer(api, ListedKind(CSI_NODES, parser("CSINode", parse_csi_node)), lister.csi_nodes),
+        Informer(api, ListedKind(CSI_DRIVERS, parser("CSIDriver", parse_csi_driver)), lister.drivers),
+        Informer(api, ListedKind(STORAGE_CAPACITIES, parser("capacity", parse_storage_capacity)), lister.capacities),
+        Informer(api, ListedKind(ATTACHMENTS, parser("attachment", parse_attachment)), lister.attachments),
     )
 
 
-def _waiting_pods(api: Api, stores: KopfStores, dispatcher: Dispatcher) -> Resync[Pod]:
-    kind = ListedKind(PODS, dispatcher.parse_ours, waiting_pods(dispatcher.scheduler_names))
+def _waiting_pods(api: Api, stores: KopfStores, parsers: KopfParsers, scheduler_names: tuple[str, ...]) -> Resync[Pod]:
+    kind = ListedKind(PODS, parsers.waiting_pod, waiting_pods(scheduler_names))
     return Resync("waiting pods", stores.waiting_pods, lambda: list_first_served(api, (kind,)))
 
 
-def _topologies(api: Api, stores: KopfStores, dispatcher: Dispatcher) -> Resync[NodeResourceTopology]:
-    kinds = tuple(ListedKind(resource, dispatcher.parse_topology, optional=True) for resource in TOPOLOGIES)
+def _topologies(api: Api, stores: KopfStores, parsers: KopfParsers) -> Resync[NodeResourceTopology]:
+    kinds = tuple(ListedKind(resource, parsers.topology, optional=True) for resource in TOPOLOGIES)
     return Resync("NodeResourceTopologies", stores.topologies, lambda: list_first_served(api, kinds))
 
 
-def _rebinds(api: Api, stores: KopfStores) -> Resync[RebindRequest]:
-    kind = ListedKind(REBINDS, parse_rebind, optional=True)
+def _rebinds(api: Api, stores: KopfStores, parsers: KopfParsers) -> Resync[RebindRequest]:
+    kind = ListedKind(REBINDS, parsers.rebind, optional=True)
     return Resync("RebindResources", stores.rebinds, lambda: list_first_served(api, (kind,)))
 
 

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from koord_numa import __version__
 from koord_numa.app.api.routes import ViewApi
 from koord_numa.app.debug import node_dump, pod_dump
-from koord_numa.app.informers import informers_of, kopf_stores
+from koord_numa.app.informers import informers_of, kopf_parsers, kopf_stores
 from koord_numa.app.metrics import MetricSources, NodeCollector, SchedulerCollector
 from koord_numa.app.tasks import TaskSupervisor
 from koord_numa.cluster.binder import ApiBinder
@@ -32,13 +32,13 @@ from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, NoEl
 from koord_numa.cluster.lease_conflicts import LeaseConflicts, Rival
 from koord_numa.cluster.loop_lag import LoopLag
 from koord_numa.cluster.rebind_writer import ApiRebindWriter
-from koord_numa.cluster.schedulable_nodes import SchedulableNodes
 from koord_numa.cluster.serving_certificate import server_context
 from koord_numa.cluster.volume_writer import ApiVolumeWriter
 from koord_numa.engine.rebind.context import RebindPorts
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.rebind.double_hold_repair import DoubleHoldRepair
 from koord_numa.engine.scheduler import Scheduler
+from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.ports import Dependencies
 from koord_numa.settings import LeaseSettings, Settings
 from koord_numa.wire.resource_status import resource_status
@@ -103,11 +103,10 @@ class Runtime:
         self.lease = self._election(settings.lease) if options.elect else NoElection()
         self.recorder = EventRecorder(api, self.identity, EventLimits(settings.events))
         self.lease_conflicts = LeaseConflicts(api, self._lease_config(settings.lease), self._rival_found)
-        self.roster = SchedulableNodes()
         self.scheduler = Scheduler(
             settings,
             Dependencies(
-                ApiBinder(api, self.roster.takes_pods, self.lease.remaining),
+                ApiBinder(api, self.lease.remaining),
                 self.recorder,
                 self.lease,
                 resource_status,
@@ -121,8 +120,12 @@ class Runtime:
             self.scheduler, RebindPorts(ApiRebindWriter(api, self.lease.remaining), self.recorder)
         )
         stores = kopf_stores(self.scheduler, self.rebinds)
-        self.dispatcher = stores.dispatcher(self.scheduler)
-        self.informers = informers_of(api, self.scheduler, self.roster, stores, self.dispatcher)
+        parsers = kopf_parsers(self.scheduler, stores)
+        names = settings.scheduler_names
+        self.dispatcher = Dispatcher(
+            Stores(stores.waiting_pods, stores.topologies, stores.rebinds), parsers, names, self.scheduler.waits
+        )
+        self.informers = informers_of(api, self.scheduler, stores, parsers)
         self.loop_lag = LoopLag()
         self.view_api = ViewApi(self.scheduler, partial(pod_dump, self.scheduler))
         providers = self._status_providers()

@@ -27,16 +27,12 @@ REMEMBERED_CONDITIONS: Final = 20_000
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _PREFIX: Final = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
-NodeCheck = Callable[[str], bool]
-"""Does our own watch show this node, schedulable?"""
-
 
 class ApiBinder:
     """``ports.Binder`` over one API server. ``remaining`` is the lease's: no bind is carried out after it has ended."""
 
-    def __init__(self, api: Api, takes_pods: NodeCheck, remaining: Callable[[], float] | None = None) -> None:
+    def __init__(self, api: Api, remaining: Callable[[], float] | None = None) -> None:
         self._api = api
-        self._takes_pods = takes_pods
         self._remaining = remaining
         self._told: LRUCache[str, bool] = LRUCache(maxsize=REMEMBERED_CONDITIONS)
 
@@ -71,10 +67,6 @@ class ApiBinder:
         if found.key.uid != pod.uid:
             raise Gone(f"pod {pod} was re-created: {found.key.uid} instead of {pod.uid}")
         return found
-
-    async def node_takes_pods(self, node: str) -> bool:
-        """As our own watch of nodes knows it."""
-        return self._takes_pods(node)
 
     async def set_unschedulable(self, pod: PodKey, message: str) -> None:
         """The condition that kube-scheduler sets, read by autoscalers and kube-state-metrics."""

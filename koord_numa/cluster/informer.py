@@ -204,6 +204,8 @@ class Informer(Generic[T]):
         version = (raw.get("metadata") or {}).get("resourceVersion")
         if kind in ("ADDED", "MODIFIED", "DELETED"):
             found = self.kind.read(raw)
+            if kind == "DELETED":
+                self.kind.parser.gone(raw)
             if found is not None:
                 self._handler.observe(kind, found)
         if version:

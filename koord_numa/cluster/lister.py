@@ -7,8 +7,9 @@ A long list gives way to the event loop between slices. Objects that cannot even
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.resources import Call, Resource
@@ -16,6 +17,7 @@ from koord_numa.ports import Gone
 from koord_numa.wire.errors import WireError
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 PAGE: Final = 500
 """Objects a page, as kubectl and client-go ask for."""
@@ -24,6 +26,41 @@ SLICE: Final = 100
 """Objects parsed before others get their turn: about ten milliseconds of pods."""
 
 _log = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Parser(Protocol[T_co]):
+    """Turns raw objects of one kind into core types, and remembers those that it could not read."""
+
+    def __call__(self, raw: Mapping[str, Any]) -> T_co | None:
+        """The parsed object; ``None`` for one that is not wanted or broken. Raises ``WireError`` for one without identity."""
+        ...
+
+    def gone(self, raw: Mapping[str, Any]) -> None:
+        """The object was deleted."""
+        ...
+
+    def listing(self) -> AbstractContextManager[None]:
+        """Everything that exists is parsed inside the block."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainParser(Generic[T]):
+    """A ``Parser`` that remembers nothing."""
+
+    parse: Callable[[Mapping[str, Any]], T | None]
+
+    def __call__(self, raw: Mapping[str, Any]) -> T | None:
+        """The parsed object."""
+        return self.parse(raw)
+
+    def gone(self, raw: Mapping[str, Any]) -> None:
+        """Nothing to forget."""
+
+    def listing(self) -> AbstractContextManager[None]:
+        """Nothing to compare."""
+        return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +85,11 @@ class ListedKind(Generic[T]):
     def name(self) -> str:
         """What people read."""
         return self.title or str(self.resource)
+
+    @property
+    def parser(self) -> Parser[T]:
+        """``parse``, with or without a memory of what it could not read."""
+        return self.parse if isinstance(self.parse, Parser) else PlainParser(self.parse)
 
     @property
     def params(self) -> dict[str, str]:
@@ -81,14 +123,15 @@ async def list_all(api: Api, kind: ListedKind[T]) -> Listed[T]:
     call = Call("list", kind.resource)
     params = kind.params | {"limit": str(PAGE)}
     objects: list[T] = []
-    while True:
-        page = await api.send(call, params=params)
-        await _add(objects, page.get("items") or (), kind)
-        about = page.get("metadata") or {}
-        token = about.get("continue")
-        if not token:
-            return Listed(objects, str(about.get("resourceVersion", "")))
-        params["continue"] = token
+    with kind.parser.listing():
+        while True:
+            page = await api.send(call, params=params)
+            await _add(objects, page.get("items") or (), kind)
+            about = page.get("metadata") or {}
+            token = about.get("continue")
+            if not token:
+                return Listed(objects, str(about.get("resourceVersion", "")))
+            params["continue"] = token
 
 
 async def list_first_served(api: Api, kinds: Sequence[ListedKind[T]]) -> list[T]:

@@ -17,11 +17,9 @@ from koord_numa.core.rebind_request import RebindRequest
 from koord_numa.core.request import Pod
 from koord_numa.ports import DELETED
 from koord_numa.wire.errors import WireError
-from koord_numa.wire.pods import parse_pod
-from koord_numa.wire.rebinds import parse_rebind
-from koord_numa.wire.topologies import parse_topology
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +49,37 @@ class Stores:
     rebinds: ObjectStore[RebindRequest]
 
 
+class Parser(Protocol[T_co]):
+    """Turns a raw object into a core type: ``None`` for one that is not wanted or broken, ``WireError`` for one without identity."""
+
+    def __call__(self, raw: Mapping[str, Any]) -> T_co | None:
+        """Parse."""
+        ...
+
+    def gone(self, raw: Mapping[str, Any]) -> None:
+        """The object was deleted."""
+        ...
+
+
+class Parsers(Protocol):
+    """One parser a kind; none of them raises anything but ``WireError``."""
+
+    @property
+    def waiting_pod(self) -> Parser[Pod]:
+        """Pods of our scheduler names."""
+        ...
+
+    @property
+    def topology(self) -> Parser[NodeResourceTopology]:
+        """NodeResourceTopologies."""
+        ...
+
+    @property
+    def rebind(self) -> Parser[RebindRequest]:
+        """RebindResources."""
+        ...
+
+
 class Dispatcher:
     """
     One per process, in every handler's reach as ``memo.dispatcher``.
@@ -59,21 +88,16 @@ class Dispatcher:
     """
 
     def __init__(
-        self, stores: Stores, scheduler_names: tuple[str, ...], is_pending: Callable[[str], bool] = lambda _: True
+        self,
+        stores: Stores,
+        parsers: Parsers,
+        scheduler_names: tuple[str, ...],
+        is_pending: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.stores = stores
+        self.parsers = parsers
         self.scheduler_names = scheduler_names
         self._is_pending = is_pending
-
-    def parse_ours(self, raw: Mapping[str, Any]) -> Pod | None:
-        """The pod, if it asks for one of our scheduler names. Raises ``WireError``."""
-        if (raw.get("spec") or {}).get("schedulerName") not in self.scheduler_names:
-            return None
-        return _known(self.stores.waiting_pods, _meta(raw, "uid"), raw) or parse_pod(raw)
-
-    def parse_topology(self, raw: Mapping[str, Any]) -> NodeResourceTopology:
-        """The NodeResourceTopology. Raises ``WireError``."""
-        return _known(self.stores.topologies, _meta(raw, "name"), raw) or parse_topology(raw)
 
     def is_relevant(self, event: kopf.RawEvent) -> bool:
         """
@@ -84,37 +108,40 @@ class Dispatcher:
         """
         if event["type"] != DELETED:
             return True
-        uid = _meta(event["object"], "uid")
+        uid = meta(event["object"], "uid")
         if self._is_pending(uid):
             return True
         self.stores.waiting_pods.discard(uid)
+        self.parsers.waiting_pod.gone(event["object"])
         return False
 
     def waiting_pod(self, event: kopf.RawEvent) -> None:
         """A pod without a node."""
-        raw = event["object"]
-        try:
-            known = self.stores.waiting_pods.get(_meta(raw, "uid")) if event["type"] == DELETED else None
-            pod = known or self.parse_ours(raw)
-        except WireError as error:
-            _log.warning("a pod is ignored: %s", error)
-            return
-        if pod is not None:
-            self.stores.waiting_pods.observe(event["type"], pod)
+        _hand_over("pod", event, (self.stores.waiting_pods, "uid"), self.parsers.waiting_pod)
 
     def topology(self, event: kopf.RawEvent) -> None:
         """A NodeResourceTopology."""
-        try:
-            self.stores.topologies.observe(event["type"], self.parse_topology(event["object"]))
-        except WireError as error:
-            _log.warning("a NodeResourceTopology is ignored: %s", error)
+        _hand_over("NodeResourceTopology", event, (self.stores.topologies, "name"), self.parsers.topology)
 
     def rebind(self, event: kopf.RawEvent) -> None:
         """A RebindResource."""
-        try:
-            self.stores.rebinds.observe(event["type"], parse_rebind(event["object"]))
-        except WireError as error:
-            _log.warning("a RebindResource is ignored: %s", error)
+        _hand_over("RebindResource", event, (self.stores.rebinds, "uid"), self.parsers.rebind)
+
+
+def _hand_over(kind: str, event: kopf.RawEvent, place: tuple[ObjectStore[T], str], parse: Parser[T]) -> None:
+    """Parse and report one object. A deleted one that is known is not parsed: what it was last is enough."""
+    (store, key), raw = place, event["object"]
+    try:
+        if event["type"] == DELETED:
+            parse.gone(raw)
+            found = store.get(meta(raw, key)) or parse(raw)
+        else:
+            found = parse(raw)
+    except WireError as error:
+        _log.warning("a %s is ignored: %s", kind, error)
+        return
+    if found is not None:
+        store.observe(event["type"], found)
 
 
 class _Versioned(Protocol):
@@ -125,13 +152,14 @@ class _Versioned(Protocol):
 V = TypeVar("V", bound=_Versioned)
 
 
-def _known(store: ObjectStore[V], key: str, raw: Mapping[str, Any]) -> V | None:
+def known_version(store: ObjectStore[V], key: str, raw: Mapping[str, Any]) -> V | None:
     """The object that was parsed from this very version, if there is one."""
     known = store.get(key)
-    version = _meta(raw, "resourceVersion")
+    version = meta(raw, "resourceVersion")
     return known if known is not None and version and known.resource_version == version else None
 
 
-def _meta(raw: Mapping[str, Any], key: str) -> str:
+def meta(raw: Mapping[str, Any], key: str) -> str:
+    """One text of an object's metadata, empty when it is absent."""
     metadata = raw.get("metadata")
     return str(metadata.get(key, "")) if isinstance(metadata, Mapping) else ""

@@ -14,7 +14,7 @@ STATUS = "scheduling.koordinator.sh/resource-status"
 
 @pytest.fixture
 def binder(api: Api) -> ApiBinder:
-    return ApiBinder(api, lambda name: name == "open")
+    return ApiBinder(api)
 
 
 def created(server: ApiServer, document: JsonObject) -> PodKey:
@@ -131,10 +131,6 @@ async def test_an_eviction_that_a_budget_forbids_is_for_later(server: ApiServer,
     with pytest.raises(Unavailable) as refused:
         await binder.evict(key, "makes room")
     assert refused.value.retry_after == 10
-
-
-async def test_the_last_look_at_a_node(binder: ApiBinder) -> None:
-    assert [await binder.node_takes_pods(name) for name in ("open", "closed")] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def left(seconds: float) -> Callable[[], float]:
 async def test_a_bind_that_cannot_end_before_the_lease_is_not_sent(server: ApiServer, api: Api) -> None:
     key = parse_pod(server.store.create(pod("a"))).key
     with pytest.raises(NotLeader, match="the lease ends in 0"):
-        await ApiBinder(api, lambda _: True, left(0.2)).bind(key, "n", {})
+        await ApiBinder(api, left(0.2)).bind(key, "n", {})
     assert not [asked for asked in server.requests if asked.subresource == "binding"]
 
 
@@ -131,8 +131,8 @@ async def test_a_bind_that_is_delayed_until_the_lease_has_ended_is_not_carried_o
     server.faults.add(Fault(effect=Effect.DELAY, subresource="binding", seconds=1.2))
     async with await Api.connect(server.write_kubeconfig(tmp_path / "kubeconfig")) as api:
         with pytest.raises(UnknownOutcome):
-            await ApiBinder(api, lambda _: True, left(0.8)).bind(key, "n", {"x": "1"})
-        read: Any = (await ApiBinder(api, lambda _: True, left(0.8)).read_pod(key)).node
+            await ApiBinder(api, left(0.8)).bind(key, "n", {"x": "1"})
+        read: Any = (await ApiBinder(api, left(0.8)).read_pod(key)).node
         assert read == ""
     (asked,) = [asked for asked in server.requests if asked.subresource == "binding"]
     assert asked.status != 201

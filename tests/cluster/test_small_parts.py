@@ -1,4 +1,4 @@
-"""Pauses, the roster of nodes, loop lag, and the answers over HTTP."""
+"""Pauses, loop lag, and the answers over HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,8 +13,6 @@ from prometheus_client import CollectorRegistry, Counter
 from koord_numa.cluster.backoff import Backoff
 from koord_numa.cluster.http_server import HttpServer, StatusProviders
 from koord_numa.cluster.loop_lag import LoopLag
-from koord_numa.cluster.schedulable_nodes import SchedulableNodes
-from koord_numa.core.node import Node
 from koord_numa.settings import BackoffSettings
 
 
@@ -35,19 +33,6 @@ def test_jitter_only_shortens_and_by_half_at_most(chance: float, times: int) -> 
     for _ in range(times):
         full = plain.pause()
         assert full / 2 <= jittered.pause() <= full
-
-
-def test_the_roster_knows_which_nodes_take_pods() -> None:
-    roster = SchedulableNodes()
-    roster.replace([Node("a"), Node("b", unschedulable=True)])
-    assert [roster.takes_pods(name) for name in "abc"] == [True, False, False]
-    roster.observe("MODIFIED", Node("a", unschedulable=True))
-    roster.observe("MODIFIED", Node("b"))
-    roster.observe("ADDED", Node("c"))
-    assert [roster.takes_pods(name) for name in "abc"] == [False, True, True]
-    roster.observe("DELETED", Node("b"))
-    roster.replace([Node("a")])
-    assert [roster.takes_pods(name) for name in "abc"] == [True, False, False]
 
 
 async def test_a_blocked_loop_is_noticed() -> None:

@@ -97,11 +97,6 @@ class Server:
             raise Gone(f"no pod {pod}")
         return self.pods[pod.uid]
 
-    async def node_takes_pods(self, node: str) -> bool:
-        """Unless a test says otherwise."""
-        self.fail("node")
-        return node not in self.refuse
-
     async def set_unschedulable(self, pod: PodKey, message: str) -> None:
         """Take note."""
         self.calls.append(f"condition {pod.name}: {message}")

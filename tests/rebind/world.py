@@ -161,7 +161,7 @@ class World:
         )
         waiting = Informer(
             runtime.api,
-            ListedKind(PODS, dispatcher.parse_ours, waiting_pods(settings.scheduler_names)),
+            ListedKind(PODS, dispatcher.parsers.waiting_pod, waiting_pods(settings.scheduler_names)),
             Callbacks(_nothing, dispatcher.stores.waiting_pods.observe),
         )
         runtime.tasks.start("watch of rebinds", rebinds.run())

@@ -27,10 +27,6 @@ class ReadOnlyPorts:
         """Must not happen: everything was read before."""
         _refuse("read_pod", pod)
 
-    async def node_takes_pods(self, node: str) -> bool:
-        """Must not happen: only a bind asks."""
-        _refuse("node_takes_pods", node)
-
     async def set_unschedulable(self, pod: PodKey, message: str) -> None:
         """Must not happen."""
         _refuse("set_unschedulable", pod, message)
