@@ -29,7 +29,6 @@ class PendingPodHandler:
         self._preemption = preemption
         self._kick = kick
         self._on_synced = on_synced
-        self._epoch = 0
 
     def replace(self, objects: Iterable[Pod]) -> None:
         """These pods have no node and no others. New ones are queued oldest first, then by name."""
@@ -56,13 +55,13 @@ class PendingPodHandler:
         self._on_synced()
 
     def reclassify(self) -> None:
-        """If terms of placed pods have changed, or what they select: waiting pods may belong to other classes now."""
-        epoch = self._handle.cache.index.epoch
-        if self._epoch == epoch:
+        """Terms of placed pods that came or went put the waiting pods that they select into other classes."""
+        terms = self._handle.cache.index.take_news()
+        if terms == ():
             return
-        self._epoch = epoch
-        for pending in self._handle.pending:
-            self.observe(None, pending.pod)
+        pending = self._handle.pending
+        for each in pending if terms is None else pending.selected_by(terms):
+            self.observe(None, each.pod)
 
     def _observe(self, pod: Pod) -> None:
         handle, uid = self._handle, pod.key.uid

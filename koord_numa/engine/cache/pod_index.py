@@ -15,6 +15,7 @@ from koord_numa.core.request import Pod
 from koord_numa.core.selectors import Labels, selects
 from koord_numa.core.volumes import ClaimKey, NodeVolumes
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.cache.term_index import TermIndex
 
 K = TypeVar("K")
 Place = tuple[NodeInfo, Pod]
@@ -38,16 +39,17 @@ class PodListener(Protocol):
 @dataclass(slots=True)
 class PodIndex:
     """
-    ``epoch`` changes when there is a new term, or one less, or a namespace that one may select is labelled anew, so that the
-    classes of waiting pods may have changed.
+    The classes of waiting pods depend on the terms that select them: ``take_news`` says which terms came or went since it was asked last.
     """
 
     namespaces: dict[str, Labels] = field(default_factory=dict)
-    epoch: int = 0
     _places: dict[str, Place] = field(default_factory=dict)
     _by_namespace: dict[str, dict[str, Place]] = field(default_factory=dict)
     _with_terms: dict[str, Place] = field(default_factory=dict)
     _terms: Counter[PodTerm] = field(default_factory=Counter)
+    _term_index: TermIndex = field(default_factory=TermIndex, compare=False)
+    _news: dict[PodTerm, None] = field(default_factory=dict)  # terms that came or went
+    _namespaces_changed: bool = False
     _claims: Counter[ClaimKey] = field(default_factory=Counter)
     _volumes: dict[str, NodeVolumes] = field(default_factory=dict)  # by node, of nodes with pods that use volumes
     _listener: PodListener | None = field(default=None, compare=False)
@@ -102,17 +104,24 @@ class PodIndex:
         else:
             self.namespaces[name] = labels
         if any(term.namespace_selector is not None for term in self._terms):
-            self.epoch += 1
+            self._namespaces_changed = True
         if self._listener is not None:
             self._listener.namespaces_changed()
         return True
 
     def pickers(self, pod: Pod) -> frozenset[PodTerm]:
         """The terms of counted pods that pick this pod: what they say decides or scores where it may go."""
-        if not self._terms:
+        if not self._term_index:
             return frozenset()
-        labels = dict(pod.labels)
-        return frozenset(term for term in self._terms if self._picks(term, pod.key.namespace, labels))
+        labels, namespace = dict(pod.labels), pod.key.namespace
+        candidates = self._term_index.candidates(namespace, pod.labels)
+        return frozenset(term for term in candidates if self._picks(term, namespace, labels))
+
+    def take_news(self) -> tuple[PodTerm, ...] | None:
+        """Terms that came or went since the last call; ``None`` when any pod may be selected by other terms than before."""
+        news, self._news = tuple(self._news), {}
+        everything, self._namespaces_changed = self._namespaces_changed, False
+        return None if everything else news
 
     def claims(self) -> Mapping[ClaimKey, int]:
         """By how many counted pods claims are used; claims by namespace and name."""
@@ -155,10 +164,13 @@ class PodIndex:
         for term in terms:
             before = self._terms[term]
             self._terms[term] = before + sign
-            if not before or not self._terms[term]:
-                self.epoch += 1
+            if not before:
+                self._term_index.add(term)
+                self._news[term] = None
             if not self._terms[term]:
                 del self._terms[term]
+                self._term_index.remove(term)
+                self._news[term] = None
 
 
 def _add(counts: Counter[K], keys: Iterable[K], sign: int) -> None:

@@ -4,10 +4,12 @@ One record for a pod that waits (kube-scheduler's ``QueuedPodInfo``), and the on
 Everything that is remembered about a pod because it waits is a field of its record, so that it is forgotten with it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from koord_numa.core.constraints import PodTerm
 from koord_numa.core.request import Pod
+from koord_numa.engine.cache.term_index import Anchor, anchors_of_pod, anchors_of_term
 from koord_numa.engine.queue.request_class import RequestClass
 
 
@@ -47,6 +49,7 @@ class PendingPods:
 
     def __init__(self) -> None:
         self._by_uid: dict[str, PendingPod] = {}
+        self._by_anchor: dict[Anchor, dict[str, None]] = {}  # uids
 
     def __len__(self) -> int:
         return len(self._by_uid)
@@ -67,9 +70,35 @@ class PendingPods:
         known = self._by_uid.get(pod.key.uid)
         if known is None:
             known = self._by_uid[pod.key.uid] = PendingPod(pod, klass, now)
+            self._file(pod)
+        elif known.pod.labels != pod.labels:
+            self._take_out(known.pod)
+            self._file(pod)
         known.pod, known.klass = pod, klass
         return known
 
     def pop(self, uid: str) -> PendingPod | None:
         """Forget a pod; returns its record."""
-        return self._by_uid.pop(uid, None)
+        known = self._by_uid.pop(uid, None)
+        if known is not None:
+            self._take_out(known.pod)
+        return known
+
+    def selected_by(self, terms: Iterable[PodTerm]) -> list[PendingPod]:
+        """The pods that one of these terms may select; every one that it does is among them."""
+        found: dict[str, None] = {}
+        for term in terms:
+            for anchor in anchors_of_term(term):
+                found.update(self._by_anchor.get(anchor, {}))
+        return [self._by_uid[uid] for uid in found]
+
+    def _file(self, pod: Pod) -> None:
+        for anchor in anchors_of_pod(pod.key.namespace, pod.labels):
+            self._by_anchor.setdefault(anchor, {})[pod.key.uid] = None
+
+    def _take_out(self, pod: Pod) -> None:
+        for anchor in anchors_of_pod(pod.key.namespace, pod.labels):
+            uids = self._by_anchor[anchor]
+            del uids[pod.key.uid]
+            if not uids:
+                del self._by_anchor[anchor]
