@@ -11,6 +11,7 @@ from koord_numa.core.request import Pod
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.containment import Quarantine, Subject
+from koord_numa.engine.decision_log import DecisionLog
 from koord_numa.engine.metrics import Result, SchedulerMetrics
 from koord_numa.engine.pod_status.conditions import PodConditions
 from koord_numa.engine.pod_status.messages import Messages
@@ -41,6 +42,7 @@ class Handle:
     metrics: SchedulerMetrics
     volumes: VolumeLister
     quarantine: Quarantine
+    decisions: DecisionLog
     messages: Messages = field(default_factory=Messages)
     pending: PendingPods = field(default_factory=PendingPods)
     stopping: bool = False  # decide nothing more, and wait for nothing that may take long

@@ -7,11 +7,13 @@ at which a pause ends.
 """
 
 import asyncio
+from functools import partial
 from logging import getLogger
 from typing import Final
 
 from koord_numa.core.verdicts import Placement
 from koord_numa.engine.binding_cycle import BindingCycle
+from koord_numa.engine.decision_log import RUNNERS_UP
 from koord_numa.engine.explainer import AfterUnschedulable, Explainer
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.metrics import Result
@@ -84,6 +86,7 @@ class SchedulingLoop:
                 self._rejections.reject(pending)
                 handle.attempted(Result.UNSCHEDULABLE, pending.klass, began)
             else:
+                self._record(pending, placement)
                 await self.binding.run(pending, placement, began)
             handle.quarantine.release(subject)
         if (until := handle.quarantine.until(subject)) and handle.pending.get(pending.uid) is pending:
@@ -104,6 +107,11 @@ class SchedulingLoop:
         placement = self._on_nominated_node(pending) or self._handle.selector.choose(pending.klass)
         self._handle.metrics.deciding.add(self._handle.dependencies.clock() - began)
         return placement
+
+    def _record(self, pending: PendingPod, placement: Placement) -> None:
+        selector = self._handle.selector
+        compare = partial(selector.compare, pending.klass, pending.pod, placement.node, RUNNERS_UP)
+        self._handle.decisions.record(pending.pod.key, placement, compare)
 
     def _on_nominated_node(self, pending: PendingPod) -> Placement | None:
         """The node that is being freed for the pod is tried before all others."""

@@ -19,6 +19,7 @@ from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.cluster_events import ClusterEvent
 from koord_numa.engine.conflicting_writers import ConflictingWriters
 from koord_numa.engine.containment import Quarantine, Subject
+from koord_numa.engine.decision_log import DecisionLog
 from koord_numa.engine.dry_run import DryRun, dry_run
 from koord_numa.engine.event_handlers import (
     BoundPodHandler,
@@ -100,6 +101,7 @@ class Scheduler:
             metrics=self.metrics,
             volumes=self.volumes,
             quarantine=Quarantine(dependencies.clock, self._tell_quarantine),
+            decisions=DecisionLog(dependencies.clock),
         )
         self.writers = ConflictingWriters(self.handle)
         self._node_table.on_error = self._quarantine_node

@@ -85,6 +85,9 @@ async def test_every_view_shows_what_the_api_says(tmp_path: Path, monkeypatch: p
 
         await page.goto(f"{url(runtime)}#/decisions")
         await expect(page.get_by_role("heading", name="Recent decisions")).to_be_visible()
+        row = page.get_by_role("row").filter(has_text="default/engine")
+        await expect(row).to_contain_text(bound["spec"]["nodeName"])
+        await expect(row.locator("li").first).to_contain_text("score")
         await accessible(page)
 
 

@@ -105,7 +105,7 @@ class ViewApi:
         return answer(request, found)
 
     async def _decisions(self, request: web.Request) -> web.Response:
-        return answer(request, decisions_document((), now()))
+        return answer(request, decisions_document(self._scheduler.handle.decisions.decisions, now()))
 
 
 def now() -> str:

@@ -97,6 +97,14 @@ class NodeRanking:
             keys[rows] += (weight * preference.normalize(raw[rows])) * STEP
         return self._best(keys)
 
+    def leaders(self, count: int) -> list[str]:
+        """Names of the nodes with the largest keys of the last ``choose``, in no particular order; a key may be a bound still."""
+        rows = np.flatnonzero(self._keys >= 0)
+        if len(rows) > count:
+            rows = rows[np.argpartition(self._keys[rows], len(rows) - count)[-count:]]
+        found = (self._columns.candidate(int(row)) for row in rows)
+        return [seen.node.name for seen in found if seen is not None]
+
     def _best(self, keys: Ints) -> Placement | None:
         """The placement at the largest of the keys, which are changed where rows have to be evaluated first."""
         while keys[row := int(keys.argmax())] >= 0:

@@ -84,6 +84,19 @@ class NodeSelection:
         barred = [replace(it, barred=bar) if (bar := bars(it.node.name)) else it for it in seen]
         return answers(self.ask_now(klass), barred, self.rules_of(klass))
 
+    def compare(self, klass: RequestClass, pod: Pod, node: str, others: int) -> dict[str, ScoredPlacement | Rejection]:
+        """
+        What the chosen node and those that rank next say to the pod, with complete scores among themselves.
+
+        Empty for classes that depend on other pods: counting those anew costs more than the decision did.
+        """
+        if _looks_around(klass):
+            return {}
+        ranking = self._rankings.get(klass)
+        names = {node, *(() if ranking is None else ranking.leaders(others + 1))}
+        found = (self._state.nodes[name].candidate_for(pod) for name in sorted(names) if name in self._state.nodes)
+        return answers(self.ask_now(klass), [seen for seen in found if seen is not None], self.rules_of(klass))
+
     def _refusal(self, klass: RequestClass) -> Rejection | None:
         """What stands against the class on every node."""
         ask = self._ask(klass)

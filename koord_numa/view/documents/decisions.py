@@ -1,43 +1,22 @@
 """Recent decisions: what was chosen, and which nodes came next and why they lost."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from datetime import UTC, datetime
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.request import PodKey
-from koord_numa.core.verdicts import Placement
+from koord_numa.engine.decision_log import Decision, RunnerUp
 from koord_numa.view.documents import Document, document
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerUp:
-    """A node that could have taken the pod, with its score."""
-
-    node: str
-    score: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One placement. ``time`` is RFC 3339."""
-
-    time: str
-    pod: PodKey
-    placement: Placement
-    score: int | None = None
-    runners_up: Sequence[RunnerUp] = ()
-
-
 def decisions_document(decisions: Iterable[Decision], now: str) -> Document:
-    """The newest first."""
-    return document("DecisionsView", generatedAt=now, decisions=[_entry(one) for one in decisions])
+    """The newest first; ``decisions`` come oldest first."""
+    return document("DecisionsView", generatedAt=now, decisions=[_entry(one) for one in reversed([*decisions])])
 
 
 def _entry(one: Decision) -> Document:
     placement = one.placement
     return {
-        "time": one.time,
+        "time": datetime.fromtimestamp(one.seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "pod": str(one.pod),
         "uid": one.pod.uid,
         "node": placement.node,
@@ -45,5 +24,13 @@ def _entry(one: Decision) -> Document:
         "cpus": str(placement.cpus),
         "alignment": placement.alignment.value,
         "score": "" if one.score is None else str(one.score),
-        "runnersUp": [{"node": other.node, "score": other.score, "why": other.why} for other in one.runners_up],
+        "runnersUp": [_runner_up(other, one.score or 0) for other in one.runners_up],
     }
+
+
+def _runner_up(other: RunnerUp, best: int) -> Document:
+    """``why`` names the scorers that made the difference, the largest first."""
+    ranked = sorted(other.differences.items(), key=lambda entry: (-abs(entry[1]), entry[0]))
+    parts = ", ".join(f"{name} {points:+d}" for name, points in ranked)
+    why = f"score {other.score}: {parts}" if other.score != best else f"the same score {other.score}; names decide"
+    return {"node": other.node, "score": other.score, "why": why}
