@@ -261,9 +261,13 @@ def load_settings(source: str | Path) -> Settings:
 
 
 def _sentences(error: ValidationError) -> str:
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    paths = [item["loc"] for item in errors]
     found = [
         f"{_path(item['loc']) or 'the document'}: {item['msg'].removeprefix('Value error, ')}"
-        for item in error.errors(include_url=False, include_context=False, include_input=False)
+        for item in errors
+        # A list without its malformed items seems too short: what is inside it is the mistake.
+        if not any(len(path) > len(item["loc"]) and path[: len(item["loc"])] == item["loc"] for path in paths)
     ]
     rest = len(found) - MAX_MESSAGES
     return "; ".join(found[:MAX_MESSAGES]) + (f"; and {rest} more" if rest > 0 else "")

@@ -35,7 +35,10 @@ class Inventory:
     distributes CPUs over NUMA nodes where one is not enough, and no label says otherwise. ``ratios`` are the amplification
     ratios in force for NUMA nodes, ``node_ratios`` those of the Node object. ``kept_from_pools`` are CPUs that belong to no
     shared pool although no pod in the ledger holds them. ``kubelet_pods`` are pods (by uid) whose CPUs the kubelet chose: they
-    are already missing from ``zones``. ``aligner`` is the node's kubelet where it might refuse pods for their NUMA nodes all the same.
+    are already missing from ``zones``. ``kubelet_whole_cores``: a static kubelet with full-pcpus-only refuses what splits a core,
+    whatever the label says; ``kubelet_unknown``: a kubelet chooses CPUs here, by settings that cannot be read; ``never_aligned``: the
+    label says ``None``.
+    ``aligner`` is the node's kubelet where it might refuse pods for their NUMA nodes all the same.
     """
 
     node: str
@@ -50,6 +53,9 @@ class Inventory:
     strategy: NumaAllocateStrategy | None = None
     spans_evenly: bool = False
     static_kubelet: bool = False
+    kubelet_whole_cores: bool = False
+    kubelet_unknown: bool = False
+    never_aligned: bool = False
     kept_from_pools: CpuSet = EMPTY
     kubelet_pods: frozenset[str] = frozenset()
     aligner: Aligner | None = None
@@ -89,8 +95,10 @@ def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | 
             allocatable=allocatable,
             ratios=node.amplification,
             node_ratios=node.amplification,
-            policy=node.numa_policy,
-            bind=node.bind_policy,
+            policy=node.numa_policy or NumaPolicy.NONE,
+            never_aligned=node.numa_policy is NumaPolicy.NONE,
+            bind=node.bind_policy or NodeBindPolicy.NONE,
+            kubelet_unknown=topology is not None and topology.owner is CpuOwner.KUBELET,
             strategy=node.strategy,
             problem=topology.problem if topology else "",
         )
@@ -107,8 +115,10 @@ def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | 
         allocatable=allocatable,
         ratios=ratios,
         node_ratios=node.amplification,
-        policy=topology.numa_policy if node.numa_policy is NumaPolicy.NONE else node.numa_policy,
+        policy=topology.numa_policy if node.numa_policy is None else node.numa_policy,
+        never_aligned=node.numa_policy is NumaPolicy.NONE,
         bind=_bind_policy(node, topology),
+        kubelet_whole_cores=_kubelet_whole_cores(topology),
         strategy=node.strategy,
         spans_evenly=node.strategy is None and bool(topology.kubelet.cpu_options.get(DISTRIBUTE_ACROSS_NUMA)),
         static_kubelet=static,
@@ -149,11 +159,15 @@ def _offer(zone: Zone, reserved: CpuSet, node: Node, topology: NodeResourceTopol
 
 
 def _bind_policy(node: Node, topology: NodeResourceTopology) -> NodeBindPolicy:
-    """The kubelet's full-pcpus-only wins over the label: the kubelet would refuse whatever else we do."""
+    """The label's policy, ``None`` among them; the kubelet's option where no label says anything (CPU orchestration, "Compatible")."""
+    if node.bind_policy is not None:
+        return node.bind_policy
+    return NodeBindPolicy.FULL_PCPUS_ONLY if _kubelet_whole_cores(topology) else NodeBindPolicy.NONE
+
+
+def _kubelet_whole_cores(topology: NodeResourceTopology) -> bool:
     kubelet = topology.kubelet
-    if kubelet.cpu_policy == STATIC and kubelet.cpu_options.get(FULL_PCPUS_ONLY):
-        return NodeBindPolicy.FULL_PCPUS_ONLY
-    return node.bind_policy
+    return kubelet.cpu_policy == STATIC and bool(kubelet.cpu_options.get(FULL_PCPUS_ONLY))
 
 
 def _kept_from_pools(node: Node, topology: NodeResourceTopology) -> CpuSet:

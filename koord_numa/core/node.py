@@ -7,7 +7,6 @@ from typing import Final
 from koord_numa.core.constraints import TaintEffect
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.request import SharedPool
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.vocabulary import (
     CpuOwner,
@@ -45,7 +44,9 @@ class Node:
     """
     The Node object. ``problem`` names what is malformed about it (object, key, value): such a node takes no pods.
 
-    ``allocatable`` is as published, in our units; the reservation is subtracted by ``core/inventory.py``.
+    ``numa_policy``, ``bind_policy`` and ``strategy`` are what labels say, ``None`` without a label: a label that says ``None`` is a word
+    of its own, which overrides the kubelet's settings and the configured defaults. ``allocatable`` is as published, in our units; the
+    reservation is subtracted by ``core/inventory.py``.
     """
 
     name: str
@@ -54,8 +55,8 @@ class Node:
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
     allocatable: ResourceList = field(default_factory=dict)
-    numa_policy: NumaPolicy = NumaPolicy.NONE
-    bind_policy: NodeBindPolicy = NodeBindPolicy.NONE
+    numa_policy: NumaPolicy | None = None
+    bind_policy: NodeBindPolicy | None = None
     strategy: NumaAllocateStrategy | None = None
     amplification: Mapping[str, float] = field(default_factory=dict)
     reservation: NodeReservation = NodeReservation()
@@ -120,7 +121,6 @@ class NodeResourceTopology:
     numa_policy: NumaPolicy = NumaPolicy.NONE  # of a scheduler-owned node, from topologyPolicies
     reserved: CpuSet = EMPTY
     kubelet_pods: tuple[KubeletAllocation, ...] = ()
-    shared_pools: tuple[SharedPool, ...] = ()  # as the agent last reported them
     amplification: Mapping[str, float] | None = None
     distances: Mapping[tuple[int, int], int] = field(default_factory=dict)
     fingerprint: str = ""

@@ -8,7 +8,7 @@ from typing import Final
 
 from koord_numa.core.pod_resources import effective_requests, is_limited, kube_qos
 from koord_numa.core.request import PodRequest
-from koord_numa.core.resources import CPU, MILLI
+from koord_numa.core.resources import CPU, MEMORY, MILLI
 from koord_numa.core.vocabulary import ContainerKind, KubeQos, NumaPolicy, PriorityClass, QosClass
 
 OWN_CPUS: Final = frozenset({QosClass.LSE, QosClass.LSR})
@@ -71,6 +71,25 @@ def bursts(request: PodRequest) -> bool:
         for container in request.containers
         if container.kind is not ContainerKind.INIT
     )
+
+
+def unequal_limits(request: PodRequest) -> list[str]:
+    """
+    Of CPU and memory those that an LSE or LSR pod limits above what it requests ("MUST BE equal", CPU orchestration principles).
+
+    A limit that is not set is no such limit.
+    """
+    if not may_use_cpuset(request):
+        return []
+    if request.pod_limits:
+        asked = request.pod_requests or {}
+        return [
+            name
+            for name in (CPU, MEMORY)
+            if name in request.pod_limits and request.pod_limits[name] > asked.get(name, 0)
+        ]
+    running = [container for container in request.containers if container.kind is not ContainerKind.INIT]
+    return [name for name in (CPU, MEMORY) if any(c.limits.get(name, 0) > c.requests.get(name, 0) for c in running)]
 
 
 def is_exclusive_by_policy(request: PodRequest) -> bool:

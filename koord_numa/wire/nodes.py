@@ -70,9 +70,10 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
         unschedulable=bool(spec.unschedulable),
         # A node that lists no pods takes none (kube-scheduler's NodeResourcesFit).
         allocatable={PODS: 0, **allocatable},
-        numa_policy=_labelled(top, (names.NODE_NUMA_POLICY, names.NODE_NUMA_POLICY_PROPOSED), NUMA_POLICIES, problems)
-        or NumaPolicy.NONE,
-        bind_policy=_labelled(top, (names.NODE_BIND_POLICY,), BIND_POLICIES, problems) or NodeBindPolicy.NONE,
+        numa_policy=_labelled(
+            top, (names.NODE_NUMA_POLICY, names.NODE_NUMA_POLICY_PROPOSED), NUMA_POLICIES, problems, NumaPolicy.NONE
+        ),
+        bind_policy=_labelled(top, (names.NODE_BIND_POLICY,), BIND_POLICIES, problems, NodeBindPolicy.NONE),
         strategy=_labelled(top, (names.NODE_NUMA_STRATEGY, names.NODE_NUMA_STRATEGY_PROPOSED), STRATEGIES, problems),
         amplification=ratios or {},
         reservation=problems.collect(lambda: reservation(top.annotations, top.path), NodeReservation()),
@@ -81,13 +82,19 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
     )
 
 
-def _labelled(top: Head, keys: tuple[str, ...], words: EnumReader[T], problems: Problems) -> T | None:
-    """The value of the first of these labels that says something; today's name comes before the proposal's."""
+def _labelled(
+    top: Head, keys: tuple[str, ...], words: EnumReader[T], problems: Problems, empty: T | None = None
+) -> T | None:
+    """
+    The value of the first of these labels that says something; today's name comes before the proposal's.
+
+    Without any of these labels ``None``; a label with an empty value says ``empty``.
+    """
     for key in keys:
         word = top.labels.get(key)
         if word:
             return problems.collect(partial(words.read, word, top.path.label(key)), None)
-    return None
+    return empty if any(key in top.labels for key in keys) else None
 
 
 def _taints(models: list[TaintModel], path: FieldPath) -> tuple[Taint, ...]:

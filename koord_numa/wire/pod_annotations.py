@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.cpuset import EMPTY, CpuSet
@@ -28,7 +28,16 @@ EXCLUSIVE_POLICIES: Final = EnumReader(
     {"None": CpuExclusivePolicy.NONE} | {policy.value: policy for policy in CpuExclusivePolicy},
     also={"Default": CpuExclusivePolicy.NONE},  # the proposal's word for what the scheduler does by default: nothing
 )
-NUMA_POLICIES: Final = EnumReader({"None": NumaPolicy.NONE} | {policy.value: policy for policy in NumaPolicy})
+NUMA_POLICIES: Final = EnumReader(
+    {"None": NumaPolicy.NONE} | {policy.value: policy for policy in NumaPolicy},
+    also={  # the kubelet's words (KEP-693), and those of topologyPolicies
+        "best-effort": NumaPolicy.BEST_EFFORT,
+        "single-numa-node": NumaPolicy.SINGLE_NUMA_NODE,
+        "pod-level-single-numa-node": NumaPolicy.SINGLE_NUMA_NODE,
+        "SingleNUMANodePodLevel": NumaPolicy.SINGLE_NUMA_NODE,
+        "SingleNUMANodeContainerLevel": NumaPolicy.SINGLE_NUMA_NODE,
+    },
+)
 STRATEGIES: Final = EnumReader({strategy.value: strategy for strategy in NumaAllocateStrategy})
 NUMA_EXCLUSIVES: Final = EnumReader({exclusive.value: exclusive for exclusive in NumaExclusive})
 
@@ -173,7 +182,6 @@ def numa_id(numa: int, path: FieldPath) -> int:
 _LONGEST_SHARED: Final = 4096  # characters of annotations that are worth remembering
 _LONGEST_CPU_LIST: Final = 32768  # every CPU up to the largest id, each named alone, is shorter
 
-SHARED_POOLS: Final[TypeAdapter[list[Pool] | None]] = TypeAdapter(list[Pool] | None)
 
 _QOS: Final = {qos.value: qos for qos in QosClass}
 _PRIORITY: Final = {priority.value: priority for priority in PriorityClass}

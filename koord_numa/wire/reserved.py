@@ -8,13 +8,12 @@ from pydantic import TypeAdapter
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.node import KubeletAllocation
-from koord_numa.core.request import SharedPool
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.kubelet_config import BOOLEANS
 from koord_numa.wire.node_annotations import reservation
 from koord_numa.wire.parsing import GoJson, load_json, read_as, read_json
-from koord_numa.wire.pod_annotations import SHARED_POOLS, cpu_list, shared_pools
+from koord_numa.wire.pod_annotations import cpu_list
 
 
 class PodCpuAllocation(GoJson):
@@ -54,16 +53,6 @@ def reserved_cpus(annotations: Mapping[str, str], kubelet: CpuSet | None, path: 
         if pod.managed_by_kubelet:
             cpus |= pod.cpus
     return ReservedCpus(cpus, pods)
-
-
-def reported_pools(annotations: Mapping[str, str], path: FieldPath) -> tuple[SharedPool, ...]:
-    """The shared pools as the agent last reported them."""
-    text = annotations.get(names.CPU_SHARED_POOLS)
-    if text is None:
-        return ()
-    path = path.annotation(names.CPU_SHARED_POOLS)
-    pools = read_as(SHARED_POOLS, load_json(text, path), path)
-    return shared_pools(pools or [], path)
 
 
 def _kubelet_pods(annotations: Mapping[str, str], path: FieldPath) -> tuple[KubeletAllocation, ...]:

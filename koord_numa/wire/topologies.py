@@ -12,7 +12,7 @@ from koord_numa.wire.kubelet_config import NUMA_POLICY_OF, TOPOLOGY_POLICIES, ku
 from koord_numa.wire.metadata import Head, head, version
 from koord_numa.wire.node_annotations import amplification
 from koord_numa.wire.parsing import Problems, Strict, read
-from koord_numa.wire.reserved import reported_pools, reserved_cpus
+from koord_numa.wire.reserved import reserved_cpus
 from koord_numa.wire.zones import AttributeModel, ZoneModel, distances, zones
 
 
@@ -74,7 +74,6 @@ def _scheduler_owned(
         numa_policy=_numa_policy(policies, topology.kubelet, top),
         reserved=reserved.cpus,
         kubelet_pods=reserved.kubelet_pods,
-        shared_pools=reported_pools(top.annotations, top.path),
         amplification=amplification(top.annotations, top.path),
     )
 

@@ -80,13 +80,13 @@ def test_reserved_cpus_leave_before_amplification() -> None:
     [
         pytest.param(NodeBindPolicy.NONE, KubeletConfig(), NodeBindPolicy.NONE, id="neither"),
         pytest.param(NodeBindPolicy.SPREAD_BY_PCPUS, KubeletConfig(), NodeBindPolicy.SPREAD_BY_PCPUS, id="label"),
-        pytest.param(NodeBindPolicy.SPREAD_BY_PCPUS, STATIC, NodeBindPolicy.FULL_PCPUS_ONLY, id="kubelet-wins"),
-        pytest.param(
-            NodeBindPolicy.NONE, replace(STATIC, cpu_policy="none"), NodeBindPolicy.NONE, id="options-without-static"
-        ),
+        pytest.param(None, STATIC, NodeBindPolicy.FULL_PCPUS_ONLY, id="kubelet"),
+        pytest.param(NodeBindPolicy.SPREAD_BY_PCPUS, STATIC, NodeBindPolicy.SPREAD_BY_PCPUS, id="label-first"),
+        pytest.param(NodeBindPolicy.NONE, STATIC, NodeBindPolicy.NONE, id="label-none-first"),
+        pytest.param(None, replace(STATIC, cpu_policy="none"), NodeBindPolicy.NONE, id="options-without-static"),
     ],
 )
-def test_bind_policy(label: NodeBindPolicy, kubelet: KubeletConfig, bind: NodeBindPolicy) -> None:
+def test_bind_policy(label: NodeBindPolicy | None, kubelet: KubeletConfig, bind: NodeBindPolicy) -> None:
     assert made(replace(NODE, bind_policy=label), replace(TOPOLOGY, kubelet=kubelet)).bind is bind
 
 

@@ -8,7 +8,6 @@ import pytest
 from koord_numa.core.cpu_topology import cpu_topology_of
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.node import KubeletAllocation, KubeletConfig, NodeResourceTopology, Zone
-from koord_numa.core.request import SharedPool
 from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, KubeletScope, NumaPolicy
 from koord_numa.wire import WireError, parse_topology
 from tests.wire.objects import KOORDINATOR_NRT, KUBELET_NRT, Object, annotated, changed
@@ -39,7 +38,6 @@ def test_koordinators_agent() -> None:
         numa_policy=NumaPolicy.SINGLE_NUMA_NODE,
         reserved=CpuSet.parse("0,2-4,7"),
         kubelet_pods=(KubeletAllocation("a", "b", "c", CpuSet.parse("2-3"), managed_by_kubelet=True),),
-        shared_pools=(SharedPool(0, 0, CpuSet.parse("0-1")), SharedPool(0, 1, CpuSet.parse("5-6"))),
         amplification={"cpu": 2.0},
         node_uid="n1",
         resource_version="9",

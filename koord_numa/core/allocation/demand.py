@@ -9,7 +9,13 @@ from enum import Enum
 
 from koord_numa.core.allocation.options import AllocateOptions
 from koord_numa.core.pod_resources import effective_limits, effective_requests, is_limited, kube_qos
-from koord_numa.core.qos import OWN_CPUS, bursts, is_exclusive_by_policy, may_use_cpuset, pinned_by_static_kubelet
+from koord_numa.core.qos import (
+    OWN_CPUS,
+    is_exclusive_by_policy,
+    may_use_cpuset,
+    pinned_by_static_kubelet,
+    unequal_limits,
+)
 from koord_numa.core.request import CpuBind, PodRequest
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.verdicts import Reason, Rejection
@@ -40,7 +46,8 @@ class AllocationDemand:
     A pod as an allocation sees it. ``burst`` is the CPU (milli) that a ConstrainedBurst pod may use at its limit.
 
     ``pinned`` has the CPUs of each container that a static kubelet would pin; ``pinnable``: on such a node the pod gets CPUs
-    of its own for it. ``why_shared`` says in one clause why its CPUs are not its own.
+    of its own for it. ``may_bind_cores``: nodes that give out full cores only take it; ``prefers_spread``: the pod itself would rather
+    spread. ``why_shared`` says in one clause why its CPUs are not its own.
     """
 
     amounts: ResourceList
@@ -53,6 +60,8 @@ class AllocationDemand:
     strategy: NumaAllocateStrategy | None = None
     pinned: tuple[int, ...] = ()
     pinnable: bool = False
+    may_bind_cores: bool = False
+    prefers_spread: bool = False
     best_effort: bool = False
     burst: int = 0
     why_shared: str = ""
@@ -77,11 +86,11 @@ def demand_of(request: PodRequest, options: AllocateOptions) -> AllocationDemand
     if use is CpuUse.OWN:
         if cpu % MILLI:
             return NOT_WHOLE
-        if bursts(request):
+        if unequal := unequal_limits(request):
             return Rejection(
                 Reason.BAD_POD,
-                "the CPU request and limit of LSE and LSR pods must be equal",
-                detail=f"{request.qos} pod with a CPU limit above its request",
+                "requests and limits of LSE and LSR pods must be equal",
+                detail=f"{request.qos} pod with a {' and '.join(unequal)} limit above its request",
                 resolvable=False,
             )
     own = use is CpuUse.OWN and cpu > 0
@@ -97,6 +106,9 @@ def demand_of(request: PodRequest, options: AllocateOptions) -> AllocationDemand
         strategy=request.numa.strategy,
         pinned=pinned,
         pinnable=request.qos is QosClass.NONE and cpu % MILLI == 0 and bool(pinned),
+        may_bind_cores=request.qos in OWN_CPUS or kube_qos(request) is KubeQos.GUARANTEED,
+        prefers_spread=request.bind.preferred is CpuBindPolicy.SPREAD_BY_PCPUS
+        and request.bind.required is CpuBindPolicy.NONE,
         best_effort=request.qos is QosClass.BE or kube_qos(request) is KubeQos.BEST_EFFORT,
         burst=max(cpu, effective_limits(request).get(CPU, 0)) if is_limited(request, CPU) else cpu,
         why_shared=_why_shared(request, cpu),

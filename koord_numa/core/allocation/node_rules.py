@@ -10,6 +10,7 @@ from typing import Final
 from koord_numa.core.allocation.demand import NOT_WHOLE, AllocationDemand, CpuUse
 from koord_numa.core.allocation.numa_offers import CpuBinding, NumaRequest
 from koord_numa.core.allocation.options import WithoutTopology
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.resources import CPU
 from koord_numa.core.score.numa_scores import Strategy
@@ -27,6 +28,7 @@ POLICY_MISMATCH: Final = "node(s) NUMA Topology policy not match"
 NO_CPU_TOPOLOGY: Final = "node(s) invalid CPU Topology"
 NO_NUMA_DATA: Final = "node(s) missing NUMA resources"
 BIND_CONFLICT: Final = "node(s) cpu bind policy conflicts with pod's required cpu bind policy"
+FULL_CORES_ONLY: Final = "node(s) give out full cores only, to Guaranteed, LSE and LSR pods"
 BROKEN_CORE: Final = "node(s) requested cpus not multiple cpus per core"
 
 _IMPOSED: Final = {
@@ -89,6 +91,8 @@ def _binding(demand: AllocationDemand, inventory: Inventory) -> CpuBinding | Rej
         return NOT_WHOLE
     if inventory.machine is None:
         return _no_machine(inventory)
+    if imposed is CpuBindPolicy.FULL_PCPUS and (refusal := _full_cores_only(demand, inventory.machine)):
+        return refusal
     wanted = demand.required
     if imposed and wanted not in (CpuBindPolicy.NONE, imposed):
         return _refuse(Reason.BIND_POLICY, BIND_CONFLICT, f"the node imposes {imposed}, the pod requires {wanted}")
@@ -100,10 +104,25 @@ def _binding(demand: AllocationDemand, inventory: Inventory) -> CpuBinding | Rej
     return _whole_cores(demand, inventory, binding)
 
 
+def _full_cores_only(demand: AllocationDemand, machine: CpuTopology) -> Rejection | None:
+    """
+    Whom a node takes that gives out full cores only: Guaranteed, LSE and LSR pods, and none that would rather spread.
+
+    Fine-grained CPU orchestration, "Filter phase" and "Resource spec": the scheduler avoids such nodes for other pods.
+    """
+    if not demand.may_bind_cores:
+        return _refuse(Reason.BIND_POLICY, FULL_CORES_ONLY, f"the pod is not among them: {demand.why_shared}")
+    if demand.prefers_spread and machine.threads_per_core > 1:
+        return _refuse(
+            Reason.BIND_POLICY, BIND_CONFLICT, "the node gives out full cores, the pod prefers SpreadByPCPUs"
+        )
+    return None
+
+
 def _smt_refusal(demand: AllocationDemand, inventory: Inventory) -> Rejection | None:
     """A static kubelet with full-pcpus-only refuses (SMTAlignmentError) when any *container* it pins would split a core."""
     threads = inventory.machine.threads_per_core if inventory.machine else 0
-    if not inventory.static_kubelet or inventory.bind is not NodeBindPolicy.FULL_PCPUS_ONLY or not threads:
+    if not inventory.kubelet_whole_cores or not threads:
         return None
     broken = [cpus for cpus in demand.pinned if cpus % threads]
     if not broken:
@@ -150,7 +169,11 @@ def _unstated(demand: AllocationDemand, inventory: Inventory, binding: CpuBindin
     labelled DistributeEvenly wants the opposite. One whose kubelet distributes where one NUMA node is not enough wants
     exactly what BestEffort does.
     """
-    if binding is None or _strategy(demand, inventory) is NumaAllocateStrategy.DISTRIBUTE_EVENLY:
+    if (
+        binding is None
+        or inventory.never_aligned
+        or _strategy(demand, inventory) is NumaAllocateStrategy.DISTRIBUTE_EVENLY
+    ):
         return NumaPolicy.NONE
     default = demand.options.numa_policy
     return NumaPolicy.BEST_EFFORT if inventory.spans_evenly and default is NumaPolicy.NONE else default

@@ -14,7 +14,7 @@ from koord_numa.core.numa_free import NumaFree
 from koord_numa.core.pod_resources import amplify
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
-from koord_numa.core.vocabulary import CpuBindPolicy, NodeBindPolicy, NumaExclusive, NumaPolicy, RestrictedRule
+from koord_numa.core.vocabulary import CpuBindPolicy, NumaExclusive, NumaPolicy, RestrictedRule
 
 
 def not_aligned(need: NumaRequest, offers: NumaOffers, exclusivity: Exclusivity) -> Rejection:
@@ -106,7 +106,7 @@ def kubelet_cores_shortage(pinned: Sequence[int], inventory: Inventory, books: N
     For every container it wants as many CPUs in whole free cores as the container has, and does not count those that init
     containers of the pod leave behind (kubelet policy_static.go): the sum over all containers is always enough.
     """
-    if not inventory.static_kubelet or inventory.bind is not NodeBindPolicy.FULL_PCPUS_ONLY:
+    if not inventory.kubelet_whole_cores:
         return None
     whole = books.takeable(CpuBindPolicy.FULL_PCPUS)
     if sum(pinned) <= sum(whole):

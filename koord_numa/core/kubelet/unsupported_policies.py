@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from koord_numa.core.node import KubeletConfig
+from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.qos import is_pinned_by_static_kubelet, may_use_cpuset
 from koord_numa.core.request import PodRequest
 from koord_numa.core.verdicts import Reason, Rejection
-from koord_numa.core.vocabulary import ContainerKind, CpuBindPolicy, KubeletPolicy, KubeletScope, NumaPolicy
+from koord_numa.core.vocabulary import ContainerKind, CpuBindPolicy, KubeletPolicy, KubeletScope, KubeQos, NumaPolicy
 
 _WHOLE_CORES: Final = "full-pcpus-only"
 _KEEPS: Final[Mapping[NumaPolicy, KubeletPolicy]] = {
@@ -36,6 +37,9 @@ def _refuse_numa_policy(request: PodRequest, config: KubeletConfig) -> Rejection
     if has is not _KEEPS[wanted]:
         detail = f"the pod wants {wanted}, the node's kubelet has {has}"
         return Rejection(Reason.NUMA_POLICY, "node(s) NUMA Topology policy not match", detail, resolvable=False)
+    if wanted is not NumaPolicy.BEST_EFFORT and kube_qos(request) is not KubeQos.GUARANTEED:
+        detail = f"the pod wants {wanted}, a kubelet aligns Guaranteed pods only, and the pod is {kube_qos(request)}"
+        return Rejection(Reason.NUMA_POLICY, "node(s) NUMA Topology policy not match", detail, resolvable=False)
     long_running = sum(container.kind is not ContainerKind.INIT for container in request.containers)
     if long_running > 1 and wanted is not NumaPolicy.BEST_EFFORT and config.topology_scope is KubeletScope.CONTAINER:
         detail = (
@@ -47,6 +51,9 @@ def _refuse_numa_policy(request: PodRequest, config: KubeletConfig) -> Rejection
 
 def _refuse_bind_policy(request: PodRequest, config: KubeletConfig) -> Rejection | None:
     """LSE and LSR pods need CPUs of their own; a required shape only ``full-pcpus-only`` can give, and only whole cores."""
+    if request.bind.required is CpuBindPolicy.CONSTRAINED_BURST:
+        detail = "the pod requires the shared pool of one NUMA node, and kubelets know no such pools"
+        return _unkept("node(s) cpu bind policy conflicts with pod's required cpu bind policy", detail)
     if not may_use_cpuset(request):
         return None
     if config.cpu_policy == "none" or not is_pinned_by_static_kubelet(request):

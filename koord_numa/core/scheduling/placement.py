@@ -1,14 +1,21 @@
 """What a node gives to a pod: CPUs that the scheduler chooses, or a kubelet's admission as far as it can be foreseen."""
 
+from typing import Final
+
 from koord_numa.core.allocate import allocate_demand
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.unsupported_policies import refuse_promises
-from koord_numa.core.kubelet.worst_case_alignment import refuse_unsure
+from koord_numa.core.kubelet.worst_case_alignment import NOT_SURELY_ALIGNED, refuse_unsure
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.pod_resources import kube_qos
+from koord_numa.core.resources import ResourceList, total
 from koord_numa.core.scheduling.request import SchedulingRequest
-from koord_numa.core.verdicts import Alignment, Placement, Rejection
+from koord_numa.core.verdicts import Alignment, Exclusivity, Placement, Reason, Rejection
+from koord_numa.core.vocabulary import CpuExclusivePolicy, KubeQos
+
+_NOT_BY_KUBELETS: Final = "its kubelet chooses the CPUs: no exclusive policy is honoured"
 
 
 def place(ask: SchedulingRequest, seen: NodeSnapshot) -> Placement | Rejection:
@@ -27,15 +34,29 @@ def place(ask: SchedulingRequest, seen: NodeSnapshot) -> Placement | Rejection:
         alignment = Alignment.NOT_ATTEMPTED
     else:
         alignment = Alignment.ALIGNED if admission.mask.bit_count() == 1 else Alignment.UNALIGNED
+    ignored = ask.request.bind.exclusive is not CpuExclusivePolicy.NONE
     return Placement(
-        node=seen.node.name, numa=admission.numa, mask=admission.mask, alignment=alignment, note=admission.note
+        node=seen.node.name,
+        numa=admission.numa if _is_certain(admission.numa, ask.amounts) else (),
+        mask=admission.mask,
+        alignment=alignment,
+        exclusivity=Exclusivity.BROKEN if ignored else Exclusivity.HONOURED,
+        note="; ".join(filter(None, (admission.note, _NOT_BY_KUBELETS if ignored else ""))),
     )
+
+
+def _is_certain(numa: tuple[tuple[int, ResourceList], ...], requested: ResourceList) -> bool:
+    """Amounts that add up to more than was requested name places where the kubelet *may* take them from: no result to write."""
+    held = total(amounts for _, amounts in numa)
+    return all(amount <= requested.get(name, 0) for name, amount in held.items())
 
 
 def _chosen(ask: SchedulingRequest, offer: Inventory, ledger: Ledger) -> Placement | Rejection:
     """The scheduler's choice, unless a strict kubelet beside the agent might align the pod elsewhere or not at all."""
     if isinstance(ask.demand, Rejection):
         return ask.demand
+    if offer.kubelet_unknown and kube_qos(ask.request) is KubeQos.GUARANTEED:
+        return Rejection(Reason.BAD_TOPOLOGY, NOT_SURELY_ALIGNED, offer.problem, resolvable=False)
     granted = allocate_demand(ask.demand, offer, ledger)
     if offer.aligner is None or isinstance(granted, Rejection):
         return granted

@@ -91,11 +91,11 @@ def cpus(text: str, bind: CpuBindPolicy = FULL, **fields: object) -> Placement:
             id="a-node-that-binds-binds-ls-too",
         ),
         pytest.param(
-            pod(4000, qos=LSR, preferred=SPREAD, numa=SINGLE),
+            pod(4000, qos=LSR, preferred=CpuBindPolicy.FULL_PCPUS, numa=SINGLE),
             node(bind=NodeBindPolicy.FULL_PCPUS_ONLY),
             DEFAULTS,
             cpus("0-3", bind_required=True, numa=((0, {"cpu": 4000}),), mask=1, alignment=ALIGNED),
-            id="the-nodes-policy-overrides-a-preference",
+            id="the-nodes-policy-turns-a-preference-into-a-demand",
         ),
         pytest.param(
             pod(4000, qos=LSE, preferred=SPREAD, numa=SINGLE, cpu_exclusive=CpuExclusivePolicy.PCPU_LEVEL),
@@ -288,7 +288,7 @@ def test_placed(request_: PodRequest, where: Inventory, options: AllocateOptions
             pod(1000, limit=2000, qos=LSR),
             node(),
             Reason.BAD_POD,
-            "the CPU request and limit of LSE and LSR pods must be equal",
+            "requests and limits of LSE and LSR pods must be equal",
             False,
             id="limit-above-request",
         ),
@@ -310,7 +310,7 @@ def test_placed(request_: PodRequest, where: Inventory, options: AllocateOptions
         ),
         pytest.param(
             replace(pod(2000, 1), containers=2 * pod(1000, 1).containers),
-            node(bind=NodeBindPolicy.FULL_PCPUS_ONLY, static_kubelet=True),
+            node(bind=NodeBindPolicy.FULL_PCPUS_ONLY, static_kubelet=True, kubelet_whole_cores=True),
             Reason.KUBELET_SMT,
             "node(s) requested cpus not multiple cpus per core",
             False,
