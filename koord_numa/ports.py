@@ -135,6 +135,10 @@ class Binder(Protocol):
         """Evict a preemption victim, respecting disruption budgets. Raises ``Unavailable`` when a budget forbids it now."""
         ...
 
+    async def delete(self, pod: PodKey) -> None:
+        """Delete a preemption victim whatever its disruption budgets say. Raises ``Gone`` for a pod of another uid."""
+        ...
+
 
 class Recorder(Protocol):
     """Tells people. Never blocks and never fails: aggregated, rate-limited, dropped under pressure."""

@@ -182,6 +182,14 @@ class EventSettings(_Section):
     queue: Annotated[int, Field(ge=1, le=100_000)] = 1_000
 
 
+class Budgets(StrEnum):
+    """What preemption may do when nothing helps but evictions that a PodDisruptionBudget forbids."""
+
+    KEEP = "Keep"
+    BREAK_FOR_SYSTEM_CRITICAL = "BreakForSystemCritical"
+    LIKE_KUBE_SCHEDULER = "LikeKubeScheduler"
+
+
 class PreemptionSettings(_Section):
     """
     May pods of lower priority be evicted? ``candidate_nodes`` is how many nodes are tried out for one pod, the emptiest first;
@@ -189,6 +197,7 @@ class PreemptionSettings(_Section):
     """
 
     enabled: bool = True
+    budgets: Budgets = Budgets.BREAK_FOR_SYSTEM_CRITICAL
     candidate_nodes: Annotated[int, Field(ge=1, le=10_000)] = 100
     topology_patience_seconds: Annotated[float, Field(ge=0)] = 180.0
 

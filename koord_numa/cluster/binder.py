@@ -103,6 +103,16 @@ class ApiBinder:
             # Evicting twice does no harm, so here an open outcome is only a reason to ask again.
             raise Unavailable(f"{error} ({message})") from error
 
+    async def delete(self, pod: PodKey) -> None:
+        """A DELETE with the uid as its precondition, which asks no disruption budget."""
+        options = Body({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}})
+        try:
+            await self._api.send(Call("delete", PODS, pod.namespace, pod.name), options)
+        except Conflict as error:
+            raise Gone(f"pod {pod} was replaced by another one of its name") from error
+        except UnknownOutcome as error:
+            raise Unavailable(str(error)) from error
+
     async def _patch_status(self, pod: PodKey, status: Mapping[str, Any], content_type: str) -> None:
         """The uid inside the patch is a precondition: a re-created pod answers 409 or 422 and is ``Gone`` for us."""
         patch = Body({"metadata": {"uid": pod.uid}, "status": status}, content_type)

@@ -185,6 +185,7 @@ class Pod:
     owner: str = ""  # uid of the controlling owner, to recognise a pod's siblings
     assignment: Assignment | None = None
     preempts: bool = True  # preemptionPolicy: PreemptLowerPriority
+    ready: bool = True  # condition Ready
     started: bool = False  # the kubelet has admitted it: phase Running or a container status exists
     started_at: float = (
         0.0  # when its kubelet took note of it, seconds since the epoch by that machine's clock; 0: nobody says

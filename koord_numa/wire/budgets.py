@@ -14,6 +14,7 @@ class BudgetSpec(Strict):
     """Whom a budget protects."""
 
     selector: LabelSelectorModel | None = None
+    unhealthy_pod_eviction_policy: str | None = None
 
 
 class BudgetStatus(Strict):
@@ -21,6 +22,8 @@ class BudgetStatus(Strict):
 
     disruptions_allowed: Int64 | None = None
     disrupted_pods: dict[str, str] | None = None
+    current_healthy: Int64 | None = None
+    desired_healthy: Int64 | None = None
 
 
 def parse_budget(obj: Mapping[str, Any]) -> DisruptionBudget:
@@ -39,5 +42,7 @@ def parse_budget(obj: Mapping[str, Any]) -> DisruptionBudget:
         selector=LabelSelector() if problems.problem else selector,
         allowed=0 if problems.problem else max(0, status.disruptions_allowed or 0),
         disrupted=tuple(sorted(status.disrupted_pods or ())),
+        unhealthy_always=spec.unhealthy_pod_eviction_policy == "AlwaysAllow",
+        healthy=(status.current_healthy or 0) >= (status.desired_healthy or 0) > 0,
         problem=problems.problem,
     )

@@ -1,6 +1,6 @@
 """Pods: from the API object to identity, scheduling and request. A malformed pod is still a pod; its problem is named."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ class Status(Strict):
     start_time: str | None = None
     container_statuses: list[Any] | None = None
     init_container_statuses: list[Any] | None = None
+    conditions: list[Any] | None = None
 
 
 def parse_pod(obj: Mapping[str, Any]) -> Pod:
@@ -71,12 +72,21 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         owner=top.metadata.controller,
         assignment=problems.collect(lambda: _assignment(held, top.path), None) if node and held is not None else None,
         preempts=scheduling.preemption_policy != "Never",
+        ready=_is_ready(status.conditions or ()),
         started=status.phase == "Running" or bool(status.container_statuses or status.init_container_statuses),
         started_at=problems.collect(lambda: read_time(start, top.path.at("status.startTime")) if start else 0.0, 0.0),
         resource_version=version(top),
         spec_text=top.annotations.get(names.RESOURCE_SPEC, ""),
         stale_status=not node and held is not None,
         problem=problems.problem,
+    )
+
+
+def _is_ready(conditions: Iterable[Any]) -> bool:
+    """Does the condition ``Ready`` hold? A pod without it is not ready."""
+    return any(
+        isinstance(each, Mapping) and each.get("type") == "Ready" and each.get("status") == "True"
+        for each in conditions
     )
 
 

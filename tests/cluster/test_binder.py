@@ -1,5 +1,7 @@
 """The binder against a server that behaves as a real one does."""
 
+from dataclasses import replace
+
 import pytest
 
 from koord_numa.cluster.binder import ApiBinder, valid_key
@@ -131,6 +133,15 @@ async def test_an_eviction_that_a_budget_forbids_is_for_later(server: ApiServer,
     with pytest.raises(Unavailable) as refused:
         await binder.evict(key, "makes room")
     assert refused.value.retry_after == 10
+
+
+async def test_a_deletion_asks_no_budget_and_spares_a_pod_that_came_later(server: ApiServer, binder: ApiBinder) -> None:
+    key = created(server, pod("a", terminationGracePeriodSeconds=0))
+    with pytest.raises(Gone):
+        await binder.delete(replace(key, uid="of a former pod"))
+    assert server.store.find("pods", "a", "default") is not None
+    await binder.delete(key)
+    assert server.store.find("pods", "a", "default") is None
 
 
 @pytest.mark.parametrize(

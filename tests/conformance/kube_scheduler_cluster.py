@@ -27,10 +27,10 @@ class Cluster:
     pod: Pod
 
 
-def load(case: Case) -> Cluster:
+def load(case: Case, settings: str = "") -> Cluster:
     """Tell an engine of everything that exists in the case."""
     given = case["in"]
-    world = make_world(synced=False)
+    world = make_world(synced=False, settings=settings)
     engine = world.engine
     for namespace in given.get("namespaces") or ():
         engine.namespaces.observe(None, parse_namespace(namespace))

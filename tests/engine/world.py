@@ -107,6 +107,11 @@ class Server:
         self.calls.append(f"nominate {pod.name} {node}")
         self.fail(f"nominate {pod.name}")
 
+    async def delete(self, pod: PodKey) -> None:
+        """Take note."""
+        self.calls.append(f"delete {pod.name}")
+        self.fail(f"delete {pod.name}")
+
     async def evict(self, pod: PodKey, message: str) -> None:
         """Take note."""
         self.calls.append(f"evict {pod.name}")

@@ -58,6 +58,7 @@ def test_a_whole_pod() -> None:
         labels=labels,
         owner="r1",
         resource_version="7",
+        ready=False,
         spec_text='{"requiredCPUBindPolicy":"FullPCPUs"}',
     )
     assert pod.request.constraints != Constraints()

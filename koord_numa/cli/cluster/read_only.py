@@ -35,6 +35,10 @@ class ReadOnlyPorts:
         """Must not happen."""
         _refuse("nominate", pod, node)
 
+    async def delete(self, pod: PodKey) -> None:
+        """Must not happen."""
+        _refuse("delete", pod)
+
     async def evict(self, pod: PodKey, message: str) -> None:
         """Must not happen."""
         _refuse("evict", pod, message)

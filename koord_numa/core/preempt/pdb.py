@@ -12,21 +12,19 @@ def violating(victims: Iterable[Pod], budgets: Sequence[DisruptionBudget]) -> fr
     The uids of those whose eviction breaks a budget when all of these are evicted in this order.
 
     As kube-scheduler's ``filterPodsWithPDBViolation``: every covered victim uses up one allowed disruption of its budget, unless
-    its eviction is counted already. A pod under two budgets breaks one in any case: the API server refuses to evict it.
+    its eviction is counted already. Beyond that as the API server's ``registry/core/pod/storage/eviction.go``: a pod under two budgets
+    breaks one in any case, one that is still Pending breaks none, and one that is not ready none that lets it go.
     """
     allowed = [budget.allowed for budget in budgets]
     broken = set()
     for pod in victims:
-        labels = dict(pod.labels)
-        covering = [
-            index
-            for index, budget in enumerate(budgets)
-            if budget.namespace == pod.key.namespace and selects(budget.selector, labels)
-        ]
+        covering = [index for index, budget in enumerate(budgets) if covers(budget, pod)]
+        if pod.phase == "Pending":
+            continue
         if len(covering) > 1:
             broken.add(pod.key.uid)
         for index in covering:
-            if pod.key.name in budgets[index].disrupted:
+            if pod.key.name in budgets[index].disrupted or (len(covering) == 1 and lets_go(budgets[index], pod)):
                 continue
             allowed[index] -= 1
             if allowed[index] < 0:
@@ -36,5 +34,14 @@ def violating(victims: Iterable[Pod], budgets: Sequence[DisruptionBudget]) -> fr
 
 def protected(pod: Pod, budgets: Iterable[DisruptionBudget]) -> bool:
     """Does any budget cover this pod?"""
-    labels = dict(pod.labels)
-    return any(budget.namespace == pod.key.namespace and selects(budget.selector, labels) for budget in budgets)
+    return any(covers(budget, pod) for budget in budgets)
+
+
+def covers(budget: DisruptionBudget, pod: Pod) -> bool:
+    """Is the pod one of those that the budget protects?"""
+    return budget.namespace == pod.key.namespace and selects(budget.selector, dict(pod.labels))
+
+
+def lets_go(budget: DisruptionBudget, pod: Pod) -> bool:
+    """May a pod that is not ready be evicted whatever the budget still allows?"""
+    return not pod.ready and (budget.unhealthy_always or budget.healthy)

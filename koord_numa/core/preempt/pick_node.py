@@ -12,10 +12,11 @@ def choose(clearances: Iterable[PreemptionCandidate]) -> PreemptionCandidate | N
     return min(clearances, key=rank, default=None)
 
 
-def rank(clearance: PreemptionCandidate) -> tuple[Price, bool, float, str]:
-    """Sort key of a clearance, the best first; names make it unique."""
+def rank(clearance: PreemptionCandidate) -> tuple[Price, bool, bool, float, str]:
+    """Sort key of a clearance, the best first; names make it unique. A node that is free at once goes before one to be waited for."""
     return (
         price(clearance.victims, clearance.violations),
+        len(clearance.awaited) > len(clearance.victims),
         clearance.placement.alignment is not Alignment.ALIGNED,
         -latest_start(clearance.victims),
         clearance.node,

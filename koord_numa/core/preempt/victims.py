@@ -9,7 +9,7 @@ nobody can come back, because rules about NUMA nodes are not monotonous; and an 
 when it costs nobody more.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from koord_numa.core.fit.volumes import refuse_claims, storage_without
@@ -132,10 +132,29 @@ def _aligned(placement: Placement) -> bool:
 def _clear(
     ask: SchedulingRequest, site: PreemptionNode, terms: EvictionTerms, suits: Suits
 ) -> PreemptionCandidate | None:
+    """
+    Waiting for pods that are leaving anyway comes first, whatever their priority. Where that is not enough, only those of lower priority
+    are counted on beside victims: evictions would be in vain if one that is as important stayed.
+    """
+    found = _clear_with(ask, site, terms, suits)
+    priority = ask.request.priority
+    important = {uid for uid, pod in site.pods.items() if pod.deleting and pod.request.priority >= priority}
+    if found is None or not found.victims or found.awaited.isdisjoint(important):
+        return found
+    return _clear_with(ask, site, terms, suits, staying=important)
+
+
+def _clear_with(
+    ask: SchedulingRequest,
+    site: PreemptionNode,
+    terms: EvictionTerms,
+    suits: Suits,
+    staying: Container[str] = frozenset(),
+) -> PreemptionCandidate | None:
     trial = DryRun(ask, site, terms)
     priority = ask.request.priority
     displaced = _lower_nominees(site, priority)
-    movable = [pod for pod in site.pods.values() if trial.is_movable(pod.key.uid)]
+    movable = [pod for uid, pod in site.pods.items() if uid not in staying and trial.is_movable(uid)]
     leaving = sorted((pod for pod in movable if pod.deleting), key=importance)
     candidates = sorted((pod for pod in movable if not pod.deleting and _may_go(pod, priority, site)), key=importance)
     trial.send_away([*displaced, *_uids(leaving), *_uids(candidates)])

@@ -15,7 +15,7 @@ from logging import getLogger
 from typing import Final
 
 from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.preempt.pdb import protected
+from koord_numa.core.preempt.pdb import protected, violating
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.verdicts import Unschedulable
@@ -27,6 +27,7 @@ from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, NotLeader
+from koord_numa.settings import Budgets
 
 log = getLogger(__name__)
 
@@ -35,6 +36,8 @@ NEVER: Final = "preemption: not eligible due to preemptionPolicy=Never."
 PROTECTED: Final = "preemption: every choice of victims would violate a PodDisruptionBudget."
 SHOWN: Final = 3
 """So many of those awaited are named to the pod that waits."""
+SYSTEM_CRITICAL: Final = 2_000_000_000
+"""The least priority of ``system-cluster-critical`` and ``system-node-critical`` pods (``scheduling.SystemCriticalPriority``)."""
 PLANS: Final = 3
 """So often is a plan made for one pod when the chosen node has changed meanwhile; then it pauses."""
 
@@ -104,7 +107,7 @@ class Executor:
         if not pod.preempts:
             return NEVER, None
         clearance = await self.planner.plan(pod, klass, verdict)
-        if clearance is None or clearance.violations:
+        if clearance is None or not self._may_carry_out(pod, clearance):
             return "" if clearance is None else PROTECTED, None
         return _being_freed(clearance), clearance
 
@@ -159,7 +162,7 @@ class Executor:
     ) -> bool:
         for _ in range(PLANS):
             clearance = await self.planner.plan(pod, klass, verdict, only)
-            if clearance is None or clearance.violations:
+            if clearance is None or not self._may_carry_out(pod, clearance):
                 self._nothing_helps(pod, klass, clearance)
                 return False
             self._hopeless.pop(klass, None)
@@ -167,6 +170,13 @@ class Executor:
                 return await self._carry_out(Nomination(pod, klass, clearance))
         self._pause(pod.key.uid, self._handle.settings.backoff.initial)
         return False
+
+    def _may_carry_out(self, pod: Pod, clearance: PreemptionCandidate) -> bool:
+        """No budget is broken, or the settings let this pod break one as the last resort."""
+        budgets = self._handle.settings.preemption.budgets
+        critical = pod.request.priority >= SYSTEM_CRITICAL
+        breaks = budgets is Budgets.LIKE_KUBE_SCHEDULER or (budgets is Budgets.BREAK_FOR_SYSTEM_CRITICAL and critical)
+        return not clearance.violations or breaks
 
     def _nothing_helps(self, pod: Pod, klass: RequestClass, clearance: PreemptionCandidate | None) -> None:
         """Say so, and wait for somebody to leave, or for budgets to allow more."""
@@ -213,10 +223,15 @@ class Executor:
         handle, pod = self._handle, nomination.pod
         message = f"Preempted by pod {pod.key.uid} on node {nomination.node}"
         budgets = self.planner.terms(nomination.klass).budgets
+        broken = violating(nomination.clearance.victims, budgets) if nomination.clearance.violations else frozenset()
         for victim in sorted(nomination.clearance.victims, key=lambda victim: not protected(victim, budgets)):
             self._check(nomination)
             with suppress(Gone):
-                await handle.dependencies.binder.evict(victim.key, message)
+                if victim.key.uid in broken:
+                    # An eviction would be refused; kube-scheduler deletes all of its victims.
+                    await handle.dependencies.binder.delete(victim.key)
+                else:
+                    await handle.dependencies.binder.evict(victim.key, message)
                 handle.dependencies.recorder.event(victim.key, warning=False, reason=PREEMPTED, message=message)
                 handle.metrics.victims += 1
             self.planner.evicted.add(victim.key.uid)

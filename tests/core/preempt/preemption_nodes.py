@@ -47,6 +47,7 @@ def running(name: str, cpus: str, priority: int = 0, *, gpus: int = 0, numa: int
         created=fields.pop("created", 0.0),
         assignment=None if numa is None else Assignment(owned, ((numa, given),)),
         started=True,
+        phase=fields.pop("phase", "Running"),
         labels=fields.pop("labels", (("app", name),)),
         **fields,
     )

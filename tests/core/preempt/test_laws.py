@@ -107,7 +107,8 @@ def test_if_nothing_helps_then_not_even_everybody_leaving_does(
     if cleared(wants, site) is not None:
         return
     priority = wants.request.priority
-    stay = [pod for pod in pods if not pod.deleting and (pod.mirror or pod.request.priority >= priority)]
+    # Of pods that are leaving only those of lower priority are counted on, unless all that is needed is to wait for them.
+    stay = [pod for pod in pods if pod.request.priority >= priority or (pod.mirror and not pod.deleting)]
     fits_now = isinstance(evaluate(wants, site.seen, terms().rules), ScoredPlacement)
     fits_then = isinstance(evaluate(wants, owned_site(*stay, shape=shape).seen, terms().rules), ScoredPlacement)
     assert fits_now or not fits_then

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from koord_numa.core.budgets import DisruptionBudget
+from koord_numa.core.constraints import LabelSelector
 from koord_numa.core.preempt.eviction_cost import importance
 from koord_numa.core.preempt.pdb import protected, violating
 from koord_numa.core.preempt.pick_node import choose
@@ -77,3 +78,28 @@ def test_nobody_under_two_budgets_can_be_evicted() -> None:
     rules = [budget("x", 5, "a"), budget("y", 5, "a", "b")]
     assert violating([A, B, C], rules) == {"a"}
     assert [protected(pod, rules) for pod in (A, B, C)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("state", "some", "breaks"),
+    [
+        pytest.param({}, {}, True, id="ready"),
+        pytest.param({"phase": "Pending"}, {}, False, id="it-never-ran"),
+        pytest.param({"ready": False}, {}, True, id="not-ready"),
+        pytest.param({"ready": False}, {"unhealthy_always": True}, False, id="not-ready-and-always-allowed"),
+        pytest.param({"ready": False}, {"healthy": True}, False, id="not-ready-beside-enough-that-are"),
+        pytest.param({}, {"unhealthy_always": True, "healthy": True}, True, id="ready-whatever-the-policy"),
+    ],
+)
+def test_budgets_let_broken_pods_go_as_the_eviction_does(
+    state: dict[str, object], some: dict[str, object], breaks: bool
+) -> None:
+    victim = replace(running("a", "0"), **state)  # type: ignore[arg-type]  # state has named fields
+    strict = replace(DisruptionBudget("default", "b", LabelSelector(), allowed=0), **some)  # type: ignore[arg-type]
+    assert violating([victim], [strict]) == (frozenset({"a"}) if breaks else frozenset())
+
+
+def test_a_node_that_is_free_at_once_goes_before_one_to_be_waited_for() -> None:
+    waits = replace(clearance("a", pod(4)), awaited=frozenset({"p4", "leaving"}))
+    at_once = replace(clearance("b", pod(4)), awaited=frozenset({"p4"}))
+    assert choose([waits, at_once]) is at_once

@@ -35,7 +35,7 @@ def running(name: str, cpus: str, node: str = "node", priority: int = 0, **chang
     pod = make_pod(name, cpu=1000 * len(owned))
     given = Assignment(owned, ((min(owned) // 4, {"cpu": 1000 * len(owned), "memory": GIB}),))
     request = replace(pod.request, priority=priority, qos=QosClass.LSR)
-    return bound(replace(pod, request=request, assignment=given, started=True), node, **changes)
+    return bound(replace(pod, request=request, assignment=given, started=True, phase="Running"), node, **changes)
 
 
 def crowded(*pods: Pod, nodes: tuple[str, ...] = ("node",), settings: str = "", budgets: bool = True) -> World:
@@ -198,6 +198,28 @@ async def test_nobody_is_evicted_before_budgets_are_known() -> None:
     world.engine.handlers.budgets.replace([])
     await make_room(world)
     assert "evict c" in wrote(world)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "priority", "broken"),
+    [
+        ("Keep", 2_000_000_000, False),
+        ("BreakForSystemCritical", 2_000_000_000, True),
+        ("BreakForSystemCritical", 1_000_000_000, False),
+        ("LikeKubeScheduler", 1_000, True),
+    ],
+)
+async def test_a_budget_is_broken_as_the_last_resort_where_the_setting_lets_it(
+    budgets: str, priority: int, broken: bool
+) -> None:
+    world = crowded(*FULL, settings=f"preemption: {{budgets: {budgets}}}")
+    world.engine.handlers.budgets.observe("ADDED", DisruptionBudget("default", "all", LabelSelector(), allowed=1))
+    pod = important("pod")
+    world.waits(replace(pod, request=replace(pod.request, priority=priority)))
+    await make_room(world)
+    written = wrote(world)
+    assert any(each.startswith("delete ") for each in written) is broken
+    assert any(each.startswith("evict ") for each in written) is broken  # what the budget allows is evicted
 
 
 async def test_budgets_are_never_violated() -> None:
