@@ -99,24 +99,17 @@ class Dispatcher:
         self.scheduler_names = scheduler_names
         self._is_pending = is_pending
 
-    def is_relevant(self, event: kopf.RawEvent) -> bool:
+    def waiting_pod(self, event: kopf.RawEvent) -> None:
         """
-        Must a handler see this event of a pod?
+        A pod without a node.
 
         The server's field selector reports every pod that gets a node as deleted. Of one that this process has bound, only the store
-        has to know; asking is cheaper than a handler's cycle in Kopf.
+        has to know.
         """
-        if event["type"] != DELETED:
-            return True
-        uid = meta(event["object"], "uid")
-        if self._is_pending(uid):
-            return True
-        self.stores.waiting_pods.discard(uid)
-        self.parsers.waiting_pod.gone(event["object"])
-        return False
-
-    def waiting_pod(self, event: kopf.RawEvent) -> None:
-        """A pod without a node."""
+        if event["type"] == DELETED and not self._is_pending(uid := meta(event["object"], "uid")):
+            self.stores.waiting_pods.discard(uid)
+            self.parsers.waiting_pod.gone(event["object"])
+            return
         _hand_over("pod", event, (self.stores.waiting_pods, "uid"), self.parsers.waiting_pod)
 
     def topology(self, event: kopf.RawEvent) -> None:

@@ -2,7 +2,10 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
+
+from cachetools import LRUCache
 
 from koord_numa.core.cpuset import MAX_CPU
 from koord_numa.core.node import Zone
@@ -15,6 +18,9 @@ from koord_numa.wire.quantities import current_name, supply
 
 MOST_DEVICES: Final = 16_384
 """Of one resource on one NUMA node that a kubelet aligns: devices are kept one by one. Bytes and CPUs have limits of their own."""
+
+REMEMBERED_ZONES: Final = 8192
+"""Zones that are known by their resources; about a kilobyte each."""
 
 MOST_RESOURCES: Final = 512
 """Resources that one NUMA node may list."""
@@ -86,12 +92,26 @@ def distances(models: Iterable[ZoneModel]) -> dict[tuple[int, int], int]:
     return dict(sorted(found.items()))
 
 
+_ZoneKey = tuple[int, tuple[tuple[str, Quantity | None, Quantity | None, Quantity | None], ...]]
+_ZONES: Final[LRUCache[_ZoneKey, Zone]] = LRUCache(maxsize=REMEMBERED_ZONES)
+
+
+@lru_cache(maxsize=1024)
 def _numa_of(name: str) -> int | None:
     match = _ZONE_NAME.fullmatch(name)
     return int(match.group(1)) if match else None
 
 
 def _zone(numa: int, model: ZoneModel, path: FieldPath) -> Zone:
+    """The zone, from the cache when an equal one was parsed before: most updates change one zone, and nodes are alike."""
+    key = (numa, tuple((it.name, it.capacity, it.allocatable, it.available) for it in model.resources or ()))
+    known = _ZONES.get(key)
+    if known is None:
+        known = _ZONES[key] = _parse_zone(numa, model, path)
+    return known
+
+
+def _parse_zone(numa: int, model: ZoneModel, path: FieldPath) -> Zone:
     capacity: dict[str, int] = {}
     allocatable: dict[str, int] = {}
     available: dict[str, int] = {}

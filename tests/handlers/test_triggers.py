@@ -96,25 +96,28 @@ REBIND = {
 
 
 async def test_every_trigger_only_hands_over(recorded: Recorded, memo: kopf.Memo) -> None:
-    await TRIGGERS.waiting_pod(event=event("ADDED", with_uid(pod("a"))), memo=memo)
-    await TRIGGERS.topology(event=event(None, TOPOLOGY), memo=memo)
+    TRIGGERS.hand_over_pod(event=event("ADDED", with_uid(pod("a"))), memo=memo)
+    TRIGGERS.hand_over_topology(event=event(None, TOPOLOGY), memo=memo)
     await TRIGGERS.rebind(event=event("DELETED", REBIND), memo=memo)
     assert recorded.heard == [("pod", "ADDED", "a"), ("topology", None, "n"), ("rebind", "DELETED", "r")]
 
 
 async def test_pods_of_other_schedulers_are_not_handed_over(recorded: Recorded, memo: kopf.Memo) -> None:
-    await TRIGGERS.waiting_pod(event=event("ADDED", with_uid(pod("a", scheduler="default-scheduler"))), memo=memo)
+    TRIGGERS.hand_over_pod(event=event("ADDED", with_uid(pod("a", scheduler="default-scheduler"))), memo=memo)
     assert recorded.heard == []
 
 
 async def test_a_pod_that_this_process_has_bound_leaves_without_a_handler(recorded: Recorded, memo: kopf.Memo) -> None:
-    await TRIGGERS.waiting_pod(event=event("ADDED", with_uid(pod("a"))), memo=memo)
-    gone = event("DELETED", with_uid(pod("a")))
-    assert TRIGGERS.is_relevant(event=gone, memo=memo)
+    TRIGGERS.hand_over_pod(event=event("ADDED", with_uid(pod("a"))), memo=memo)
     recorded.bound.add("u-a")
-    assert not TRIGGERS.is_relevant(event=gone, memo=memo)
-    assert TRIGGERS.is_relevant(event=event("MODIFIED", with_uid(pod("a"))), memo=memo)
+    assert not TRIGGERS.hand_over_pod(event=event("DELETED", with_uid(pod("a"))), memo=memo)
     assert (len(recorded.waiting), recorded.heard) == (0, [("pod", "ADDED", "a")])
+
+
+def test_a_pod_that_still_waits_here_is_reported_as_gone(recorded: Recorded, memo: kopf.Memo) -> None:
+    for kind in ("ADDED", "DELETED"):
+        TRIGGERS.hand_over_pod(event=event(kind, with_uid(pod("a"))), memo=memo)
+    assert (len(recorded.waiting), recorded.heard) == (0, [("pod", "ADDED", "a"), ("pod", "DELETED", "a")])
 
 
 @pytest.mark.parametrize(
@@ -127,8 +130,8 @@ async def test_a_pod_that_this_process_has_bound_leaves_without_a_handler(record
 async def test_what_cannot_be_identified_is_logged_and_left_out(
     recorded: Recorded, memo: kopf.Memo, caplog: pytest.LogCaptureFixture, document: dict[str, Any]
 ) -> None:
-    await TRIGGERS.waiting_pod(event=event("ADDED", document), memo=memo)
-    await TRIGGERS.topology(event=event("ADDED", {"metadata": {}}), memo=memo)
+    TRIGGERS.hand_over_pod(event=event("ADDED", document), memo=memo)
+    TRIGGERS.hand_over_topology(event=event("ADDED", {"metadata": {}}), memo=memo)
     await TRIGGERS.rebind(event=event("ADDED", {"metadata": {}}), memo=memo)
     assert recorded.heard == []
     assert [record.getMessage().split(" is ignored")[0] for record in caplog.records] == [

@@ -1,0 +1,91 @@
+"""What is used of Kopf beyond its documented interface, pinned: a release that changes it fails here and nowhere else."""
+
+import asyncio
+import inspect
+from importlib import import_module
+from typing import Any
+
+import kopf
+import pytest
+
+from koord_numa.handlers.embedding import WATCHER, WATCHERS_OWN
+
+
+def source(module: str) -> str:
+    return inspect.getsource(import_module(module))
+
+
+def test_watchers_are_tasks_with_this_name() -> None:
+    assert f'f"{WATCHER}' in source("kopf._core.reactor.orchestration").replace("'", '"')
+
+
+def test_what_a_watcher_ends_itself_has_these_names() -> None:
+    queueing, tasks = import_module("kopf._core.reactor.queueing"), import_module("kopf._cogs.aiokits.aiotasks")
+    names = [
+        queueing.worker.__qualname__,
+        queueing._wait_for_depletion.__qualname__,
+        tasks.Scheduler._task_spawner.__qualname__,
+    ]
+    assert all(name.startswith(WATCHERS_OWN) for name in names)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "process.ultimate_exiting_timeout",
+        "persistence.diffbase_storage",
+        "persistence.progress_storage",
+        "posting.enabled",
+        "peering.standalone",
+        "queueing.idle_timeout",
+        "networking.error_backoffs",
+        "watching.chunk_size",
+        "watching.field_selectors",
+    ],
+)
+def test_every_setting_that_is_changed_exists(path: str) -> None:
+    found: Any = kopf.OperatorSettings()
+    for step in path.split("."):
+        assert hasattr(found, step)
+        found = getattr(found, step)
+
+
+def test_a_filter_is_asked_once_for_every_event_with_the_event_and_the_memo() -> None:
+    """Pods and topologies are handed over by their filter."""
+    registry = kopf.OperatorRegistry()
+    asked: list[str] = []
+
+    def hand_over(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> bool:
+        asked.append(f"{event['type']} {memo.name}")
+        return False
+
+    @kopf.on.event("v1", "pods", registry=registry, when=hand_over)
+    async def handler(**_: Any) -> None:
+        raise AssertionError("the filter matches nothing")
+
+    references = import_module("kopf._cogs.structs.references")
+    processing = import_module("kopf._core.reactor.processing")
+    resource = references.Resource("", "v1", "pods", kind="Pod", namespaced=True)
+    body = {"metadata": {"name": "a", "uid": "u"}}
+
+    async def process() -> None:
+        for kind in ("ADDED", "DELETED"):
+            await processing.process_resource_event(
+                lifecycle=import_module("kopf._core.actions.lifecycles").all_at_once,
+                indexers=import_module("kopf._core.engines.indexing").OperatorIndexers(),
+                registry=registry,
+                settings=kopf.OperatorSettings(),
+                memories=import_module("kopf._core.reactor.inventory").ResourceMemories(),
+                memobase=kopf.Memo(name="m"),
+                resource=resource,
+                raw_event={"type": kind, "object": body},
+                event_queue=asyncio.Queue(),
+            )
+
+    asyncio.run(process())
+    assert asked == ["ADDED m", "DELETED m"]
+
+
+def test_a_session_of_ours_can_be_lent() -> None:
+    fields = inspect.signature(kopf.AiohttpSession).parameters
+    assert {"server", "aiohttp_session"} <= fields.keys()
