@@ -6,8 +6,8 @@ Each part is a loop of its own; an error in one round is counted and logged, and
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -19,7 +19,7 @@ from koord_numa.node.cgroups import CgroupError, Cgroups
 from koord_numa.node.events import mismatch_event
 from koord_numa.node.metrics import AgentMetrics
 from koord_numa.node.node_object import NodeReservation, read_reservation
-from koord_numa.node.observer import Observer, told
+from koord_numa.node.observer import Observation, Observer, told
 from koord_numa.node.pods import NodePods
 from koord_numa.node.publisher import Publish, Publisher
 from koord_numa.node.rpc import PodResourcesClient, RpcError, RuntimeClient
@@ -81,6 +81,7 @@ class Agent:
         self._runtime: applier.Runtime | None = None
         self._cri: RuntimeClient | None = None
         self._differences: dict[str, str] = {}
+        self.observation = Observation()
         self._node = NodeReservation()
         self._node_read = float("-inf")
         self._applied = asyncio.Event()
@@ -88,19 +89,15 @@ class Agent:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set. Raises ``Refused`` when cpusets are to be applied that somebody else owns."""
-        async with AsyncExitStack() as stack:
-            await self._open(stack)
-            watching = asyncio.create_task(self.pods.run())
-            tasks = [watching]
+        async with self.connected():
+            tasks = [asyncio.create_task(self.pods.run()), asyncio.create_task(stop.wait())]
             try:
                 if self._config.apply:
-                    await self._may_apply()
+                    tasks.append(asyncio.create_task(self._applying()))
                 tasks += [asyncio.create_task(loop) for loop in self._loops()]
-                ended, _ = await asyncio.wait(
-                    [asyncio.create_task(stop.wait()), *tasks], return_when=asyncio.FIRST_COMPLETED
-                )
+                ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in ended:
-                    task.result()  # a bug ends the agent loudly
+                    task.result()  # a bug, or a refusal, ends the agent loudly
             finally:
                 for task in tasks:
                     task.cancel()
@@ -119,28 +116,36 @@ class Agent:
 
     async def release_only(self) -> int:
         """Connect, hand everything back, and end."""
-        async with AsyncExitStack() as stack:
-            await self._open(stack)
+        async with self.connected():
             return await self.release()
 
-    async def _open(self, stack: AsyncExitStack) -> None:
-        if self._config.metrics_port:
-            self.metrics.serve(self._config.metrics_port)
-        if self._config.podresources is not None:
-            client = await stack.enter_async_context(PodResourcesClient(self._config.podresources))
-            self.resources = ResourcesSource(client, self._clock)
-        if self._config.cri_socket is not None:
-            self._cri = await stack.enter_async_context(RuntimeClient(self._config.cri_socket))
-            self._runtime = self._cri
-        if self._config.direct_writes:
-            self._runtime = applier.CgroupRuntime(self._cgroups)
+    async def round(self) -> None:
+        """One round of everything with the pods as they are now, for those who drive the agent step by step."""
+        await self.pods.relist()
+        if self._config.apply:
+            await self.apply()
+        await self.observe()
+        await self.publish()
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        """The sockets are open while the context lasts."""
+        async with AsyncExitStack() as stack:
+            if self._config.metrics_port:
+                self.metrics.serve(self._config.metrics_port)
+            if self._config.podresources is not None:
+                client = await stack.enter_async_context(PodResourcesClient(self._config.podresources))
+                self.resources = ResourcesSource(client, self._clock)
+            if self._config.cri_socket is not None:
+                self._runtime = self._cri = await stack.enter_async_context(RuntimeClient(self._config.cri_socket))
+            if self._config.direct_writes:
+                self._runtime = applier.CgroupRuntime(self._cgroups)
+            yield
 
     def _loops(self) -> list[Coroutine[Any, Any, None]]:
         loops = [self._every(PUBLISH_INTERVAL, self.publish), self._every(OBSERVE_INTERVAL, self.observe)]
-        if self._config.apply:
-            loops.append(self._applying())
-            if self._cri is not None:
-                loops.append(self._container_events(self._cri))
+        if self._config.apply and self._cri is not None:
+            loops.append(self._container_events(self._cri))
         return loops
 
     async def _every(self, interval: float, round_: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -188,6 +193,7 @@ class Agent:
             self.metrics.errors.labels("cgroups").inc()
             logger.warning("cpusets cannot be compared: %s", error)
             return
+        self.observation = seen
         self.metrics.differences.set(len(seen.differences))
         self.metrics.compared.set(seen.checked)
         why = self._why()
@@ -234,6 +240,7 @@ class Agent:
             del self._running_since[container]
 
     async def _applying(self) -> None:
+        await self._may_apply()
         while True:
             self._applied.clear()
             self.pods.changed.clear()

@@ -20,7 +20,7 @@ class NodePods:
 
     def __init__(self, api: NodeApi, node: str) -> None:
         self._api = api
-        self._node = node
+        self._query = {"fieldSelector": f"spec.nodeName={node}"}
         self._pods: dict[str, DecidedPod] = {}
         self._sorted: tuple[DecidedPod, ...] | None = None
         self.changed = asyncio.Event()
@@ -37,15 +37,18 @@ class NodePods:
         pause = 1.0
         while True:
             try:
-                async for kind, value in self._api.watch(
-                    "/api/v1/pods", {"fieldSelector": f"spec.nodeName={self._node}"}
-                ):
+                async for kind, value in self._api.watch("/api/v1/pods", self._query):
                     pause = 1.0
                     self.observe(kind, value)
             except ApiError as error:
                 logger.warning("the pods of this node are not watched: %s", error)
                 await asyncio.sleep(pause)
                 pause = min(LONGEST_PAUSE, pause * 2)
+
+    async def relist(self) -> None:
+        """Read all pods once, instead of watching. Raises ``ApiError``."""
+        listed = await self._api.get("/api/v1/pods", self._query)
+        self.observe("LIST", (listed or {}).get("items") or [])
 
     def observe(self, kind: str, value: Any) -> None:
         """One event of the watch, or its first list."""

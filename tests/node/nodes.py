@@ -2,15 +2,12 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from koord_numa.node.agent import Agent, AgentConfig
 from koord_numa.node.api_client import ApiAccess, NodeApi
-from koord_numa.node.applier import CgroupRuntime
-from koord_numa.node.rpc import PodResourcesClient, RuntimeClient
-from koord_numa.node.sources import ResourcesSource
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines.description import NodeDescription
 from koord_numa.sandbox.machines.fleet import Fleet
@@ -65,10 +62,7 @@ class World:
             "cri_socket": self.services.cri,
         }
         agent = Agent(AgentConfig(**(settings | config)), self.api, self.clock)
-        async with PodResourcesClient(self.services.podresources) as kubelet, RuntimeClient(self.services.cri) as cri:
-            agent.resources = ResourcesSource(kubelet, self.clock)
-            agent._cri = cri
-            agent._runtime = CgroupRuntime(agent._cgroups) if config.get("direct_writes") else cri
+        async with agent.connected():
             self.see_pods(agent)
             yield agent
 
@@ -88,8 +82,7 @@ class World:
 async def world(folder: Path, description: NodeDescription, *, exported: bool = False) -> AsyncIterator[World]:
     """A cluster of one node whose topology nobody publishes, unless an exporter does."""
     async with ApiServer(crds=CRDS) as server:
-        fleet = Fleet(server.store, [description])
-        fleet.nodes[NODE].publishes = exported
+        fleet = Fleet(server.store, [replace(description, agent=not exported)])
         fleet.start()
         async with NodeServices(folder, fleet.nodes[NODE]) as services, NodeApi(ApiAccess(server.url)) as api:
             yield World(server, fleet, services, api, folder)

@@ -91,7 +91,9 @@ async def _run(console: Console, folder: Path, plan: Plan) -> int:
         except OperatorEnded:
             console.print(f"[red]The operator has ended.[/] Its log:\n{log.read_text(errors='replace')}")
             return 1
-        code = _report(console, cluster, monotonic() - begun)
+        seconds = monotonic() - begun
+        await cluster.agents.round()  # the last pods too have been pinned and looked at
+        code = _report(console, cluster, seconds)
         if plan.keep:
             async with agents_publishing(cluster):
                 await _stay(console, kubeconfig)
@@ -149,12 +151,16 @@ def _report(console: Console, cluster: SandboxCluster, seconds: float) -> int:
     console.print(f"\n[bold]{name}[/]\n")
     for line in machine_picture(machine, pods_by_node(pods, name), reserved, shared_on(pods, name), console.width):
         console.print(line)
-    wrong = [*cluster.fleet.violations, *cluster.fleet.refusals, *cluster.fleet.clashes()]
+    fleet = cluster.fleet
+    wrong = [*fleet.violations, *fleet.refusals, *fleet.clashes(), *cluster.agents.differences()]
     placed = sum(is_placed(one.pod) for one in pods)
     waits = sum(not one.pod.node for one in pods)
+    console.print()
+    if cluster.agents.agents:
+        console.print(str(cluster.agents))
     console.print(
-        f"\n{placed} of {len(pods)} pods placed in {seconds:.1f} s, {waits} {'waits' if waits == 1 else 'wait'} with a reason, "
-        f"{len(cluster.fleet.refusals)} refused by a node, {len(cluster.fleet.clashes())} CPUs held twice."
+        f"{placed} of {len(pods)} pods placed in {seconds:.1f} s, {waits} {'waits' if waits == 1 else 'wait'} with a reason, "
+        f"{len(fleet.refusals)} refused by a node, {len(fleet.clashes())} CPUs held twice."
     )
     for complaint in wrong:
         console.print(f"[red]wrong:[/] {complaint}")

@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from koord_numa.cli.demo.node_agents import NodeAgents, node_agents
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.bundled import definitions
 from koord_numa.sandbox.machines import Fleet, NodeDescription
@@ -26,6 +28,14 @@ class SandboxCluster:
     server: ApiServer
     fleet: Fleet
     kubeconfig: Path
+    agents: NodeAgents
+
+    async def publish(self) -> int:
+        """Bring every topology up to date, by simulated agents and exporters or by real ones; returns how many nodes had changed."""
+        changed = self.fleet.publish()
+        if changed:
+            await self.agents.round()
+        return changed
 
 
 @contextlib.asynccontextmanager
@@ -35,14 +45,16 @@ async def sandbox_cluster(
     """
     A cluster of these machines; everything is gone when the block ends. Raises ``OSError`` when the port is taken.
 
-    Node agents publish when ``fleet.publish`` is called, or periodically inside ``agents_publishing``.
+    Node agents publish when ``publish`` is called, or periodically inside ``agents_publishing``.
     """
     async with ApiServer(port, definitions()) as server:
         server.write_kubeconfig(kubeconfig)
         fleet = Fleet(server.store, nodes)
         fleet.start()
         try:
-            yield SandboxCluster(server, fleet, kubeconfig)
+            with tempfile.TemporaryDirectory(prefix="koord-numa-nodes-") as folder:
+                async with node_agents(server, fleet, Path(folder)) as agents:
+                    yield SandboxCluster(server, fleet, kubeconfig, agents)
         finally:
             fleet.stop()
 
@@ -50,12 +62,18 @@ async def sandbox_cluster(
 @contextlib.asynccontextmanager
 async def agents_publishing(cluster: SandboxCluster) -> AsyncIterator[None]:
     """The agents report by themselves while the block runs."""
-    publishing = asyncio.create_task(cluster.fleet.keep_publishing(PUBLISHING), name="simulated agents")
+    publishing = asyncio.create_task(_keep_publishing(cluster), name="node agents")
     try:
         yield
     finally:
         publishing.cancel()
         await asyncio.gather(publishing, return_exceptions=True)
+
+
+async def _keep_publishing(cluster: SandboxCluster) -> None:
+    while True:
+        await asyncio.sleep(PUBLISHING)
+        await cluster.publish()
 
 
 @contextlib.asynccontextmanager

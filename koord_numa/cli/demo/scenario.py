@@ -97,7 +97,7 @@ async def fill(
         show(progress)
         if cluster.server.revision != before:
             before, changed = cluster.server.revision, now
-        if progress.settled and cluster.fleet.publish():
+        if progress.settled and await cluster.publish():
             reported = now
         elif left and progress.settled and now - submitted >= pace.pause and now - reported >= TOPOLOGY_DELAY:
             # In the order in which the scheduling queue pops pods of one age, so that the result does not depend on timing.

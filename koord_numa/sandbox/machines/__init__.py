@@ -6,6 +6,7 @@ from koord_numa.sandbox.machines.descriptions import load_descriptions, read_des
 from koord_numa.sandbox.machines.fleet import Fleet
 from koord_numa.sandbox.machines.hardware import Hardware, Numbering, Shape
 from koord_numa.sandbox.machines.history import Clash, History
+from koord_numa.sandbox.machines.node_services import NodeServices
 from koord_numa.sandbox.machines.simulated_node import SimulatedNode
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Hardware",
     "History",
     "NodeDescription",
+    "NodeServices",
     "Numbering",
     "Shape",
     "SimulatedNode",

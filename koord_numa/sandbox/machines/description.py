@@ -40,7 +40,8 @@ class NodeDescription:
 
     ``labels`` are added to those every node has; Koordinator's node labels are among them. ``reserved`` are CPUs for the
     system: announced by Koordinator's reservation annotation, or reserved in the kubelet's configuration. ``reserved_memory``
-    is bytes per NUMA node. ``hidden`` leaves out of the topology what today's exporters do not publish of a kubelet.
+    is bytes per NUMA node. ``hidden`` leaves out of the topology what today's exporters do not publish of a kubelet. The topology of
+    a node with ``agent`` is published by a node agent that runs on its ``NodeServices``, not by the simulation.
     """
 
     name: str
@@ -55,6 +56,7 @@ class NodeDescription:
     pods: int = 110
     ephemeral_storage: int = 200 * 2**30
     hidden: bool = False
+    agent: bool = False
 
     def __post_init__(self) -> None:
         if not self.reserved <= self.hardware.machine.all:

@@ -78,6 +78,7 @@ class MachineModel(_Part):
     pods: Positive = 110
     kubelet: KubeletModel = KubeletModel()
     hidden: bool = False
+    agent: bool = False
 
 
 class FileModel(_Part):
@@ -150,6 +151,7 @@ def _node(model: MachineModel, folder: Path) -> NodeDescription:
         amplification=model.amplification,
         pods=model.pods,
         hidden=model.hidden,
+        agent=model.agent,
     )
 
 

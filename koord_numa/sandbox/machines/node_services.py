@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
 
 import grpc
@@ -27,6 +28,7 @@ from koord_numa.wire.proto import cri_pb2, podresources_pb2
 
 Handler = Callable[..., Any]
 
+SHORT: Final = Path("/tmp")  # noqa: S108  (a folder of our own is made in it)
 STOP_GRACE: Final = 0.1
 """Seconds that open streams get when the services stop."""
 
@@ -45,14 +47,17 @@ class NodeServices:
         self._node = node
         self._description = node.description
         machine = node.description.hardware.machine
+        folder.mkdir(parents=True, exist_ok=True)
         self.sysfs = folder / "sys"
         if not self.sysfs.exists():
             write_sysfs(folder, node.description.hardware)
         self.cgroups = ContainerCgroups(folder / "cgroup", machine.all, CpuSet.of(machine.numa_ids))
         self.kubelet_config = folder / "kubelet.yaml"
         self.kubelet_config.write_text(yaml.safe_dump(kubelet_configuration(node.description)))
-        self.podresources = folder / "podresources.sock"
-        self.cri = folder / "cri.sock"
+        # The address of a unix socket ends at 107 characters, whatever the length of other paths.
+        self._sockets = TemporaryDirectory(prefix="kn-", dir=SHORT if SHORT.is_dir() else None)
+        self.podresources = Path(self._sockets.name, "podresources.sock")
+        self.cri = Path(self._sockets.name, "cri.sock")
         self._server: aio.Server | None = None
         self._streams: set[asyncio.Queue[str]] = set()
         self.updates: list[tuple[str, str]] = []  # container id and CPUs of every UpdateContainerResources
@@ -66,7 +71,6 @@ class NodeServices:
             )
         )
         for socket in (self.podresources, self.cri):
-            socket.unlink(missing_ok=True)
             self._server.add_insecure_port(f"unix:{socket}")
         await self._server.start()
         self._node.listeners.append(self.follow)
@@ -77,6 +81,7 @@ class NodeServices:
         self._node.listeners.remove(self.follow)
         if self._server is not None:
             await self._server.stop(STOP_GRACE)
+        self._sockets.cleanup()
 
     def follow(self) -> None:
         """Start and end containers as the node's pods do; those of a static kubelet get what it granted."""
@@ -211,6 +216,10 @@ def kubelet_configuration(node: NodeDescription) -> dict[str, Any]:
         found["topologyManagerPolicy"] = config.topology_policy.value
     if config.reserved_cpus:
         found["reservedSystemCPUs"] = str(config.reserved_cpus)
+    if node.reserved_memory:
+        limits = {"memory": str(node.reserved_memory)}
+        numa_ids = node.hardware.machine.numa_ids
+        found["reservedMemory"] = [{"numaNode": numa, "limits": limits} for numa in numa_ids]
     return found
 
 

@@ -57,7 +57,6 @@ class SimulatedNode:
         self._lagging = False
         self._down = False
         self.listeners: list[Callable[[], None]] = []  # called when pods have started, ended or moved
-        self.publishes = True  # False: a node agent publishes the topology
         self._inbox: deque[tuple[str, Json]] = deque()
         self._refuse_next: deque[Refused] = deque()
 
@@ -92,7 +91,8 @@ class SimulatedNode:
 
     def publish(self) -> None:
         """Bring the published topology up to date."""
-        if not self.publishes:
+        if self.description.agent:
+            self.dirty = False
             return
         topology = self._keeper.topology()
         topology["metadata"]["ownerReferences"] = [
