@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -25,8 +25,9 @@ from typing import Any, Final, Self
 
 import uvloop
 
+from bench._shapes import PRIORITIES, WORKLOADS, Workload, node
 from bench.figure import NotMeasurableError
-from koord_numa.sandbox.apiserver import ApiServer, JsonObject
+from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions, JsonObject
 from koord_numa.sandbox.apiserver.kubeconfig import write_kubeconfig
 from koord_numa.sandbox.bundled import definitions
 from koord_numa.sandbox.machines import Fleet, read_descriptions
@@ -76,6 +77,7 @@ class Cluster:
     server: ApiServer
     created: dict[str, float] = field(default_factory=dict)
     bound: dict[str, float] = field(default_factory=dict)
+    idle: set[str] = field(default_factory=set)  # names of pods that nobody is to bind
     count: int = 0
 
     def observe(self, event: str, pod: JsonObject) -> None:
@@ -93,9 +95,62 @@ class Cluster:
     async def nodes(self, count: int) -> int:
         """Register machines with their topologies; nothing acts on pods."""
         rack = Fleet(self.server.store, read_descriptions(machines(count), Path()))
-        for node in rack.nodes.values():
-            node.register()
+        for machine in rack.nodes.values():
+            machine.register()
         return count
+
+    async def workload_nodes(self, name: str, count: int) -> int:
+        """The nodes of a workload."""
+        make = _workload(name).node or node
+        for number in range(count):
+            self.server.store.create(make(number))
+        for priority in PRIORITIES:
+            self.server.store.create(priority)
+        labels = {"team": "devops"}
+        self.server.store.patch("namespaces", "default", {"metadata": {"labels": labels}})
+        return count
+
+    async def workload_before(self, name: str) -> int:
+        """The pods that are there before: those that can be are placed first."""
+        workload = _workload(name)
+        if workload.before is not None:
+            await self._create(workload.before, workload.count_before)
+            await self.all_bound()
+        if workload.idle is not None:
+            for number in range(workload.count_idle):
+                self.server.store.create(workload.idle(number))
+                self.idle.add(workload.idle(number)["metadata"]["name"])
+        return workload.count_before
+
+    async def workload_measured(self, name: str) -> tuple[float, float, int]:
+        """The pods that are measured; returns when the first and the last was bound, and how many there were."""
+        workload = _workload(name)
+        begun = time.perf_counter()
+        churning = asyncio.create_task(self._churn()) if workload.churn else None
+        await self._create(workload.pod, workload.count)
+        await self.all_bound()
+        if churning is not None:
+            churning.cancel()
+        moments = [when for each, when in self.bound.items() if self.created[each] >= begun and each not in self.idle]
+        return min(moments), max(moments), workload.count
+
+    async def _create(self, make: Callable[[int], JsonObject], count: int) -> None:
+        for number in range(count):
+            self.server.store.create(make(number))
+            if not number % 50:
+                await asyncio.sleep(0)
+
+    async def _churn(self) -> None:
+        """A node, a pod that fits nowhere and a Service come and go, five times a second (``churn`` of scheduler_perf)."""
+        for number in range(1_000_000):
+            stranger = pod(0) | {"metadata": {"name": f"churn-{number}"}}
+            stranger["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "9999"}}
+            self.idle.add(f"churn-{number}")
+            self.server.store.create(node(900_000 + number) | {"spec": {"unschedulable": True}})
+            self.server.store.create(stranger)
+            await asyncio.sleep(0.2)
+            self.server.store.delete("nodes", f"node-{900_000 + number:05}", options=DeleteOptions(grace=0))
+            self.server.store.delete("pods", f"churn-{number}", "default", DeleteOptions(grace=0))
 
     async def placed(self, count: int) -> int:
         """Pods that some scheduler has placed already, without CPUs of their own."""
@@ -142,7 +197,7 @@ class Cluster:
     async def all_bound(self) -> tuple[float, float]:
         """Wait until every pod has a node; returns when the first and the last got it."""
         async with asyncio.timeout(PATIENCE):
-            while len(self.bound) < len(self.created):  # noqa: ASYNC110  (the server tells nobody that all is done)
+            while len(self.bound.keys() - self.idle) < len(self.created.keys() - self.idle):  # noqa: ASYNC110  (the server tells nobody that all is done)
                 await asyncio.sleep(0.01)
         return min(self.bound.values()), max(self.bound.values())
 
@@ -160,6 +215,10 @@ class Cluster:
             while not (later := [when for when in self.bound.values() if when > moment]):  # noqa: ASYNC110  (as above)
                 await asyncio.sleep(0.01)
         return min(later)
+
+
+def _workload(name: str) -> Workload:
+    return next(workload for workload in WORKLOADS if workload.name == name)
 
 
 class ClusterProcess:
@@ -226,6 +285,12 @@ class SchedulerProcess:
         """Seconds of CPU that the process has used so far."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
+
+    @property
+    def memory(self) -> float:
+        """Resident memory in MB."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) / 1000
 
     def until_ready(self) -> float:
         """Wait until it says so; returns the seconds since the process was started."""
