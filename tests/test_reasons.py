@@ -194,6 +194,7 @@ SITUATIONS: dict[Reason, Situation] = {
     Reason.SPREAD: beside_another(spread=(SpreadConstraint("zone", 1, hard=True, selector=X),)),
     Reason.UNSUPPORTED: lambda: everywhere(unsupported=("resource claims",)),
     Reason.LOCKED: lambda: barred(locked="by rebind x"),
+    Reason.BIND_QUEUE: lambda: barred(long_bind_line=True),
 }
 
 

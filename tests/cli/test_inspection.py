@@ -81,7 +81,7 @@ async def test_a_waiting_pod_and_what_every_node_says_to_it(tmp_path: Path) -> N
         "",
         "  What would make it fit:",
         "  - container c with 8 CPUs instead of 10 fits on own, NUMA 1",
-        "  - with numaTopologyPolicy BestEffort instead of SingleNUMANode it fits on own, NUMA 0,1",
+        "  - with numaTopologyPolicy Restricted instead of SingleNUMANode it fits on own, NUMA 0,1",
         "  The largest request that one NUMA node could serve now: 8 CPU 16Gi on own",
     ]
 
