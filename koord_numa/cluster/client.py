@@ -16,9 +16,11 @@ import orjson
 import yaml
 from kubernetes_asyncio import config as credentials
 from kubernetes_asyncio.client import ApiClient, Configuration
+from multidict import CIMultiDict
 
 from koord_numa import __version__
 from koord_numa.cluster.errors import broken, refusal
+from koord_numa.cluster.impersonation import Headers, impersonation_headers
 from koord_numa.cluster.resources import Call
 from koord_numa.ports import Invalid, NotLeader
 
@@ -61,7 +63,13 @@ class Body:
     remaining: Callable[[], float] | None = None
 
 
-async def load_configuration(kubeconfig: Path | None = None, context: str | None = None) -> Configuration:
+class ClientConfiguration(Configuration):
+    """The library's configuration, and the headers of whom a kubeconfig impersonates."""
+
+    impersonation: Headers = ()
+
+
+async def load_configuration(kubeconfig: Path | None = None, context: str | None = None) -> ClientConfiguration:
     """
     The named kubeconfig; else the service account of the pod we run in; else what ``KUBECONFIG`` or ``~/.kube/config`` say.
 
@@ -69,7 +77,7 @@ async def load_configuration(kubeconfig: Path | None = None, context: str | None
 
     Raises ``NoCredentials``.
     """
-    configuration = Configuration()
+    configuration = ClientConfiguration()
     try:
         if kubeconfig is None and context is None and _in_cluster():
             credentials.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # theirs
@@ -77,6 +85,7 @@ async def load_configuration(kubeconfig: Path | None = None, context: str | None
             files = _kubeconfigs(kubeconfig)
             _check_shape(files)
             await credentials.load_kube_config(config_file=files, context=context, client_configuration=configuration)
+            configuration.impersonation = impersonation_headers(files, context)
     except (credentials.ConfigException, OSError) as error:
         raise NoCredentials(f"no credentials for a cluster: {error}") from error
     except (
@@ -149,6 +158,7 @@ class Api:
 
     def __init__(self, configuration: Configuration, agent: str = AGENT) -> None:
         self._client = ApiClient(configuration)
+        self._impersonation: Headers = getattr(configuration, "impersonation", ())
         self.configuration = configuration
         rest = self._client.rest_client
         self._session = aiohttp.ClientSession(
@@ -157,7 +167,7 @@ class Api:
             trust_env=False,
             cookie_jar=aiohttp.DummyCookieJar(),  # no cookies are in use, and looking for some has its price
             read_bufsize=READ_BUFFER,
-            headers={"User-Agent": agent, "Accept": JSON},
+            headers=CIMultiDict([("User-Agent", agent), ("Accept", JSON), *self._impersonation]),
         )
         self.server = str(configuration.host).rstrip("/")
         self._options: dict[str, Any] = {
@@ -185,7 +195,7 @@ class Api:
             trust_env=False,
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=READ_BUFFER,
-            headers=headers,
+            headers=CIMultiDict([*headers.items(), *self._impersonation]),
             **options,
         )
 
