@@ -171,6 +171,10 @@ class RebindWriter(Protocol):
         """Write the status. Saying the same twice does no harm. Raises every ``ClusterError``; ``Gone`` as above."""
         ...
 
+    async def delete_rebind(self, rebind: RebindRequest) -> None:
+        """Delete the RebindResource, if it is still this one. Raises ``Conflict``, ``Gone`` and every other ``ClusterError``."""
+        ...
+
     async def read_pod(self, pod: PodKey) -> PodRevision:
         """The pod as it is now and its resource-status. Raises ``Gone`` also when the name belongs to another uid."""
         ...

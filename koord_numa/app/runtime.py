@@ -37,6 +37,7 @@ from koord_numa.cluster.volume_writer import ApiVolumeWriter
 from koord_numa.engine.rebind.context import RebindPorts
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.rebind.double_hold_repair import DoubleHoldRepair
+from koord_numa.engine.rebind.ttl import FinishedRebinds
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.ports import Dependencies
@@ -119,6 +120,9 @@ class Runtime:
         self.double_hold_repair = DoubleHoldRepair(
             self.scheduler, RebindPorts(ApiRebindWriter(api, self.lease.remaining), self.recorder)
         )
+        self.finished_rebinds = FinishedRebinds(
+            self.scheduler, self.rebinds, RebindPorts(ApiRebindWriter(api, self.lease.remaining), self.recorder)
+        )
         stores = kopf_stores(self.scheduler, self.rebinds)
         parsers = kopf_parsers(self.scheduler, stores)
         names = settings.scheduler_names
@@ -173,6 +177,7 @@ class Runtime:
             self.tasks.start(f"resync of {resync.name}", resync.run())
         self.tasks.start("scheduler", self.scheduler.run())
         self.tasks.start("rebinds", self.rebinds.run())
+        self.tasks.start("finished rebinds", self.finished_rebinds.run())
         self.tasks.start("double hold repair", self.double_hold_repair.run())
 
     async def stop(self) -> None:

@@ -49,6 +49,11 @@ class ApiRebindWriter:
             await self._rebind(rebind)
             raise
 
+    async def delete_rebind(self, rebind: RebindRequest) -> None:
+        """One conditional DELETE. Deleting twice does no harm, so a lost answer is only a reason to ask again."""
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": rebind.uid}}
+        await self._api.send(Call("delete", REBINDS, "", rebind.name), Body(options))
+
     async def read_pod(self, pod: PodKey) -> PodRevision:
         """The pod as it is now. Raises ``Gone`` also when the name belongs to another uid."""
         raw = await self._api.send(Call("get", PODS, pod.namespace, pod.name))

@@ -32,7 +32,7 @@ class RebindRequest:
     """
     One RebindResource. Times are seconds since the epoch; ``deadline`` counts from ``started``, which is 0 before any replica began.
 
-    ``problem`` as for pods.
+    ``ttl`` is how many seconds after its end (``updated``) it is to be deleted, ``None`` for never. ``problem`` as for pods.
     """
 
     name: str
@@ -46,6 +46,8 @@ class RebindRequest:
     phase: RebindPhase = RebindPhase.NONE
     observed_generation: int = 0
     started: float = 0.0
+    updated: float = 0.0
+    ttl: int | None = None
     deleting: bool = False
     resource_version: str = ""
     problem: str = ""

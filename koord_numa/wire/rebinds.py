@@ -25,6 +25,7 @@ ACTIONS: Final = EnumReader({action.value: action for action in RebindAction})
 PHASES: Final = EnumReader({phase.value: phase for phase in RebindPhase})
 
 Deadline = Annotated[int, Field(ge=1, le=2**63 - 1)]
+TtlSeconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 CONDITION: Final = "Complete"
 """The type of the one condition: True when the rebind succeeded, False when it failed, Unknown until then."""
@@ -37,6 +38,7 @@ class RebindSpec(Strict):
     rebind_action: str | None = None
     deadline_in_seconds: Deadline | None = None
     dry_run: bool | None = None
+    ttl_seconds_after_finished: TtlSeconds | None = None
 
 
 class RebindStatus(Strict):
@@ -45,6 +47,7 @@ class RebindStatus(Strict):
     phase: str | None = None
     observed_generation: Int64 | None = None
     start_time: str | None = None
+    update_timestamp: str | None = None
 
 
 def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
@@ -59,7 +62,7 @@ def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
     spec = problems.collect(lambda: read(RebindSpec, top.body.get("spec") or {}, path), RebindSpec())
     status_place = top.path.at("status")
     status = problems.collect(lambda: read(RebindStatus, top.body.get("status") or {}, status_place), RebindStatus())
-    started = status.start_time
+    started, updated = status.start_time, status.update_timestamp
     action = spec.rebind_action or RebindAction.REBIND_CPU.value
     if not problems.problem and not spec.node_name:
         problems.problem = str(path.at("nodeName").error("is missing"))
@@ -75,6 +78,10 @@ def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
         phase=problems.collect(lambda: PHASES.read(status.phase or "", status_place.at("phase")), RebindPhase.UNKNOWN),
         observed_generation=status.observed_generation or 0,
         started=problems.collect(lambda: read_time(started, status_place.at("startTime")) if started else 0.0, 0.0),
+        updated=problems.collect(
+            lambda: read_time(updated, status_place.at("updateTimestamp")) if updated else 0.0, 0.0
+        ),
+        ttl=spec.ttl_seconds_after_finished,
         deleting=top.metadata.deletion_timestamp is not None,
         resource_version=version(top),
         problem=problems.problem,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from koord_numa.sandbox.apiserver import DeleteOptions
+from koord_numa.sandbox.apiserver import DeleteOptions, Fault
 from koord_numa.wire import names
 from tests.cluster.objects import until
 from tests.rebind.world import CRDS, FRAGMENTED, MACHINE, NODE, RESOURCE, World, fragmented, pod
@@ -214,3 +214,20 @@ async def test_a_deleted_rebind_ends_between_two_steps(tmp_path: Path) -> None:
         assert world.ledger_is_true(runtime)
         world.ask("other")
         assert (await world.ended("other"))["after"]["crossingPods"] == 0
+
+
+async def test_a_rebind_that_has_ended_is_deleted_after_its_time(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world:
+        world.ask(dryRun=True, ttlSecondsAfterFinished=1)
+        world.ask("stays", dryRun=True)
+        async with world.scheduler():
+            await until(lambda: world.server.store.find(RESOURCE, "tidy", "") is None, 20)
+            assert world.phase("stays") == "Succeed"
+
+
+async def test_a_rebind_that_cannot_be_deleted_is_tried_again(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world:
+        world.server.faults.add(Fault(status=500, verb="delete", resource="rebindresources", count=1))
+        world.ask(dryRun=True, ttlSecondsAfterFinished=0)
+        async with world.scheduler():
+            await until(lambda: world.server.store.find(RESOURCE, "tidy", "") is None, 20)

@@ -41,6 +41,10 @@ class RebindController:
         self._known[request.uid] = request
         self._news.set()
 
+    def known(self) -> list[RebindRequest]:
+        """Every RebindResource, as last seen."""
+        return list(self._known.values())
+
     async def run(self) -> None:
         """Work until ``stop``; returns when the steps under way are settled."""
         async with asyncio.TaskGroup() as jobs:
