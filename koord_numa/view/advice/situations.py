@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.verdicts import Reason
+from koord_numa.core.vocabulary import CpuOwner
 from koord_numa.view.advice.probe import Probe, Remedy
 
 REPAIRS: Final[Mapping[Reason, str]] = {
@@ -15,16 +17,39 @@ REPAIRS: Final[Mapping[Reason, str]] = {
     Reason.COOLING_DOWN: "wait: {node} rests after its kubelet refused such a pod; its events have the reason",
     Reason.UNSCHEDULABLE: "kubectl uncordon {node}",
     Reason.LOCKED: "wait until the RebindResource on {node} has ended",
-    Reason.VOLUME: "{detail}",
+    Reason.VOLUME: "settle the pod's volumes: {detail}",
     Reason.UNSUPPORTED: "remove what is not supported from the pod: {detail}",
 }
 
 
 def situations(probe: Probe) -> Iterator[Remedy]:
-    """One line for each such reason, about the first node in order that has it."""
+    """Topologies that lag behind, then one line for each such reason, about the first node in order that has it."""
+    yield from _lagging(probe)
     told: set[Reason] = set()
     for name, rejection in sorted(probe.rejections.items()):
         row = REPAIRS.get(rejection.reason)
         if row is not None and rejection.reason not in told:
             told.add(rejection.reason)
             yield Remedy("repair", name, row.format(node=name, detail=rejection.detail or rejection.message))
+
+
+def _lagging(probe: Probe) -> Iterator[Remedy]:
+    """
+    A kubelet-owned node whose topology shows more CPUs in use than all pods known there ask for: pods have left, and it does not show it.
+
+    Decisions take the published amounts, as another scheduler's pod may have come that no watch has shown yet.
+    """
+    for name in probe.closest:
+        info = probe.scheduler.cache.nodes.get(name)
+        topology = None if info is None else info.topology
+        if info is None or topology is None or topology.owner is not CpuOwner.KUBELET:
+            continue
+        shown = sum(zone.allocatable.get(CPU, 0) - zone.available.get(CPU, 0) for zone in topology.zones)
+        asked = info.ledger.amounts.get(CPU, 0)
+        if shown - asked >= MILLI:
+            text = (
+                f"the topology of {name} shows {shown / MILLI:g} CPUs in use, and the pods there ask for {asked / MILLI:g}: "
+                "its node agent lags behind or has stopped"
+            )
+            yield Remedy("repair", name, text)
+            return
