@@ -92,7 +92,8 @@ class Snapshot:
         for displaced in clearance.displaced:
             nominations.end(displaced.uid)
         nominations.begin(Nomination(pod, klass, clearance))
-        self.scheduler.preemption.planner.evicted.update(victim.key.uid for victim in clearance.victims)
+        for victim in clearance.victims:
+            self.scheduler.preemption.planner.note_evicted(clearance.node, victim.key.uid)
 
 
 def _untried(pod: Pod) -> str:

@@ -5,8 +5,8 @@ It changes nothing and talks to nobody. What it found may be old as soon as some
 """
 
 import asyncio
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cachetools import LRUCache
@@ -18,20 +18,34 @@ from koord_numa.core.preempt.pick_node import choose
 from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, select_victims_on_node, still_right
 from koord_numa.core.request import Pod
 from koord_numa.core.scheduling.evaluate import refuse_everywhere
+from koord_numa.core.scheduling.request import SchedulingRequest
 from koord_numa.core.verdicts import Unschedulable
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.topology_lag import speaks_of_others
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.settings import Budgets
 
 CHUNK: Final = 64
 """So many nodes are glanced at before others get their turn."""
 REMEMBERED: Final = 64
-"""Of so many classes it is remembered which nodes were tried out in vain."""
+"""Of so many classes it is remembered what trying nodes out has shown."""
 
-State = tuple[int, int, int]
-"""A node's revision, and how many pods are leaving it and assumed there: while all are the same, so is what can be freed."""
+SYSTEM_CRITICAL: Final = 2_000_000_000
+"""The least priority of ``system-cluster-critical`` and ``system-node-critical`` pods (``scheduling.SystemCriticalPriority``)."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """
+    What was found for one class. ``room`` has the nodes on which evictions may help, with their free milli-CPU; ``tried`` what came of
+    trying one out. Both hold as of a ``position`` in the journal of changed nodes.
+    """
+
+    position: int | None = None
+    room: dict[str, int] = field(default_factory=dict)
+    tried: dict[str, PreemptionCandidate | None] = field(default_factory=dict)
 
 
 class Evaluator:
@@ -45,17 +59,23 @@ class Evaluator:
         self.budgets: dict[tuple[str, str], DisruptionBudget] | None = None
         self.evicted: set[str] = set()
         self.outdated: dict[str, str] = {}
-        self._useless: LRUCache[RequestClass, dict[str, State]] = LRUCache(maxsize=REMEMBERED)
+        self._known: LRUCache[RequestClass, _Known] = LRUCache(maxsize=REMEMBERED)
 
     def observe_budget(self, event: str | None, budget: DisruptionBudget) -> None:
         """A PodDisruptionBudget came, changed or went."""
         if self.budgets is None:
             return
+        self._known.clear()
         place = (budget.namespace, budget.name)
         if event == DELETED:
             self.budgets.pop(place, None)
         else:
             self.budgets[place] = budget
+
+    def replace_budgets(self, budgets: Iterable[DisruptionBudget]) -> None:
+        """All PodDisruptionBudgets that exist."""
+        self._known.clear()
+        self.budgets = {(budget.namespace, budget.name): budget for budget in budgets}
 
     def forget_the_gone(self) -> None:
         """Victims that have left need not be remembered."""
@@ -68,36 +88,87 @@ class Evaluator:
         The best of those nodes (or ``only`` of these) that were refused for something that evictions can lift.
 
         No more than ``candidateNodes`` are tried out: of those whose amounts would suffice, the ones with most CPU free, then by name.
+        What was found of a node is remembered until the node changes, so the pods of one class share it.
         """
         ask, terms = self._handle.selector.ask_now(klass), self.terms(klass)
         everywhere = refuse_everywhere(ask)
         if everywhere is not None and not everywhere.resolvable:
             return None
-        useless: dict[str, State] = {} if ask.neighbours or ask.spread else self._useless.setdefault(klass, {})
-        promising = []
-        for number, name in enumerate(verdict.rejections if only is None else sorted(only)):
-            if number % CHUNK == 0:
+        known = self._known_of(klass, ask)
+        await self._look_at_changed(known, pod, klass, ask, verdict)
+        nodes = self._handle.cache.nodes
+        order = sorted(
+            (-room, name)
+            for name, room in known.room.items()
+            if name in nodes and name in verdict.rejections and (only is None or name in only)
+        )
+        found = []
+        for _, name in order[: self._handle.settings.preemption.candidate_nodes]:
+            if name not in known.tried:
                 await asyncio.sleep(0)
+                site = self._site(pod, klass, name)
+                known.tried[name] = None if site is None else select_victims_on_node(ask, site, terms)
+            if (candidate := known.tried[name]) is not None:
+                found.append(candidate)
+        return choose(found)
+
+    async def _look_at_changed(
+        self, known: "_Known", pod: Pod, klass: RequestClass, ask: SchedulingRequest, verdict: Unschedulable
+    ) -> None:
+        """Find out on which of the nodes that have changed evictions may help at all."""
+        changed, position = self._handle.selector.changed_since(known.position)
+        known.position = position
+        if changed is None:
+            known.room.clear()
+            known.tried.clear()
+            changed = list(verdict.rejections)
+        for number, name in enumerate(changed):
+            if number % CHUNK == CHUNK - 1:
+                await asyncio.sleep(0)
+            known.room.pop(name, None)
+            known.tried.pop(name, None)
             rejection = verdict.rejections.get(name)
             site = self._site(pod, klass, name) if rejection is not None and rejection.resolvable else None
-            if site is not None and useless.get(name) != self._state_of(site) and may_help(ask, site):
-                promising.append((-site.seen.room, name))
-        found = []
-        for _, name in sorted(promising)[: self._handle.settings.preemption.candidate_nodes]:
-            await asyncio.sleep(0)
-            site = self._site(pod, klass, name)
-            clearance = None if site is None else select_victims_on_node(ask, site, terms)
-            if clearance is not None:
-                found.append(clearance)
-            elif site is not None:
-                useless[name] = self._state_of(site)
-        return choose(found)
+            if site is not None and may_help(ask, site):
+                known.room[name] = site.seen.room
+
+    def _known_of(self, klass: RequestClass, ask: SchedulingRequest) -> "_Known":
+        """Nothing is remembered for a class whose answers depend on more than the node."""
+        if ask.neighbours or ask.spread or ask.storage:
+            return _Known()
+        return self._known.setdefault(klass, _Known())
 
     def repeats(self, pod: Pod, klass: RequestClass, clearance: PreemptionCandidate) -> bool:
         """Does the same node, in the state of this moment, give the same answer?"""
-        site = self._site(pod, klass, clearance.node)
         ask = self._handle.selector.ask_now(klass)
+        known = self._known_of(klass, ask)
+        changed, _ = self._handle.selector.changed_since(known.position)
+        if changed is not None and clearance.node not in changed and known.tried.get(clearance.node) is clearance:
+            return True
+        site = self._site(pod, klass, clearance.node)
         return site is not None and select_victims_on_node(ask, site, self.terms(klass)) == clearance
+
+    def may_carry_out(self, pod: Pod, clearance: PreemptionCandidate) -> bool:
+        """No budget is broken, or the settings let this pod break one as the last resort."""
+        budgets = self._handle.settings.preemption.budgets
+        critical = pod.request.priority >= SYSTEM_CRITICAL
+        breaks = budgets is Budgets.LIKE_KUBE_SCHEDULER or (budgets is Budgets.BREAK_FOR_SYSTEM_CRITICAL and critical)
+        return not clearance.violations or breaks
+
+    def note_evicted(self, node: str, uid: str) -> None:
+        """This pod of the node is leaving from now on, though the watch may not have shown it yet."""
+        self.evicted.add(uid)
+        self._forget(node)
+
+    def note_outdated(self, node: str, version: str) -> None:
+        """The node's topology did not follow when pods left: as long as it stays at this version, no pod is evicted there."""
+        self.outdated[node] = version
+        self._forget(node)
+
+    def _forget(self, node: str) -> None:
+        for known in self._known.values():
+            known.room.pop(node, None)
+            known.tried.pop(node, None)
 
     def confirms(self, pod: Pod, klass: RequestClass, clearance: PreemptionCandidate) -> bool:
         """Is it still right to evict those victims who have not been evicted yet?"""
@@ -135,7 +206,3 @@ class Evaluator:
         """The rules of the class, and the budgets of this moment."""
         budgets = [budget for _, budget in sorted((self.budgets or {}).items())]
         return EvictionTerms(self._handle.selector.rules_of(klass), budgets, self._handle.cache.index.namespaces)
-
-    def _state_of(self, site: PreemptionNode) -> State:
-        record = self._handle.cache.nodes[site.seen.node.name]
-        return record.revision, sum(pod.deleting for pod in site.pods.values()), len(site.assumed)

@@ -22,22 +22,16 @@ from koord_numa.core.verdicts import Unschedulable
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.pod_status.messages import why_everywhere
 from koord_numa.engine.preemption.evaluator import Evaluator
+from koord_numa.engine.preemption.messages import NEVER, PROTECTED, being_freed
 from koord_numa.engine.queue.backoff import pause
 from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, NotLeader
-from koord_numa.settings import Budgets
 
 log = getLogger(__name__)
 
 PREEMPTED: Final = "Preempted"
-NEVER: Final = "preemption: not eligible due to preemptionPolicy=Never."
-PROTECTED: Final = "preemption: every choice of victims would violate a PodDisruptionBudget."
-SHOWN: Final = 3
-"""So many of those awaited are named to the pod that waits."""
-SYSTEM_CRITICAL: Final = 2_000_000_000
-"""The least priority of ``system-cluster-critical`` and ``system-node-critical`` pods (``scheduling.SystemCriticalPriority``)."""
 PLANS: Final = 3
 """So often is a plan made for one pod when the chosen node has changed meanwhile; then it pauses."""
 
@@ -56,7 +50,7 @@ class Executor:
 
     def replace_budgets(self, budgets: Iterable[DisruptionBudget]) -> None:
         """All budgets that exist. Until they are known nobody is evicted."""
-        self.planner.budgets = {(budget.namespace, budget.name): budget for budget in budgets}
+        self.planner.replace_budgets(budgets)
         self._news.set()
 
     def consider(self, _pod: Pod, klass: RequestClass, _verdict: Unschedulable) -> None:
@@ -107,9 +101,9 @@ class Executor:
         if not pod.preempts:
             return NEVER, None
         clearance = await self.planner.plan(pod, klass, verdict)
-        if clearance is None or not self._may_carry_out(pod, clearance):
+        if clearance is None or not self.planner.may_carry_out(pod, clearance):
             return "" if clearance is None else PROTECTED, None
-        return _being_freed(clearance), clearance
+        return being_freed(clearance), clearance
 
     async def work(self) -> None:
         """Look at every class that is waiting for it, the highest priority first."""
@@ -144,6 +138,8 @@ class Executor:
 
     def _goes_on(self, nomination: Nomination, verdict: Unschedulable) -> bool:
         """Is the node that is being freed still one on which waiting makes sense?"""
+        if self._handle.nominator.is_due(nomination.pod.key.uid):
+            return True  # the node is free: whether the pod fits there is found out next
         rejection = verdict.rejections.get(nomination.node)
         patience = self._handle.settings.preemption.topology_patience_seconds
         resolvable = rejection is not None and rejection.resolvable
@@ -155,14 +151,14 @@ class Executor:
         if record is None or record.inventory is not None or nomination.cleared is None or nomination.shown is None:
             return
         if record.version == nomination.shown:
-            self.planner.outdated[nomination.node] = nomination.shown
+            self.planner.note_outdated(nomination.node, nomination.shown)
 
     async def _make_room(
         self, pod: Pod, klass: RequestClass, verdict: Unschedulable, only: frozenset[str] | None
     ) -> bool:
         for _ in range(PLANS):
             clearance = await self.planner.plan(pod, klass, verdict, only)
-            if clearance is None or not self._may_carry_out(pod, clearance):
+            if clearance is None or not self.planner.may_carry_out(pod, clearance):
                 self._nothing_helps(pod, klass, clearance)
                 return False
             self._hopeless.pop(klass, None)
@@ -170,13 +166,6 @@ class Executor:
                 return await self._carry_out(Nomination(pod, klass, clearance))
         self._pause(pod.key.uid, self._handle.settings.backoff.initial)
         return False
-
-    def _may_carry_out(self, pod: Pod, clearance: PreemptionCandidate) -> bool:
-        """No budget is broken, or the settings let this pod break one as the last resort."""
-        budgets = self._handle.settings.preemption.budgets
-        critical = pod.request.priority >= SYSTEM_CRITICAL
-        breaks = budgets is Budgets.LIKE_KUBE_SCHEDULER or (budgets is Budgets.BREAK_FOR_SYSTEM_CRITICAL and critical)
-        return not clearance.violations or breaks
 
     def _nothing_helps(self, pod: Pod, klass: RequestClass, clearance: PreemptionCandidate | None) -> None:
         """Say so, and wait for somebody to leave, or for budgets to allow more."""
@@ -194,7 +183,7 @@ class Executor:
         handle, pod, clearance = self._handle, nomination.pod, nomination.clearance
         displaced = [ended for key in clearance.displaced if (ended := handle.nominator.end(key.uid))]
         handle.nominator.begin(nomination)
-        self._say(pod.key, _being_freed(clearance))
+        self._say(pod.key, being_freed(clearance))
         for ended in displaced:
             self._agenda[ended.klass] = None
             self._say(ended.pod.key, "")
@@ -234,7 +223,7 @@ class Executor:
                     await handle.dependencies.binder.evict(victim.key, message)
                 handle.dependencies.recorder.event(victim.key, warning=False, reason=PREEMPTED, message=message)
                 handle.metrics.victims += 1
-            self.planner.evicted.add(victim.key.uid)
+            self.planner.note_evicted(nomination.node, victim.key.uid)
 
     def _check(self, nomination: Nomination) -> None:
         """The last look before an eviction. Raises ``NotLeader``, ``Gone`` or ``Conflict`` when it must not happen."""
@@ -306,16 +295,3 @@ class Executor:
         verdict = self._handle.queue.verdict(pending)
         if verdict is not None:
             self._handle.conditions.waits(pending, why_everywhere(verdict))
-
-
-def _being_freed(clearance: PreemptionCandidate) -> str:
-    """``preemption: node n is being freed, 4 pod(s) are evicted: default/a, default/b, default/c, ...``"""
-    names = sorted(str(victim.key) for victim in clearance.victims)
-    others = len(clearance.awaited) - len(names)
-    shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
-    text = f"preemption: node {clearance.node} is being freed"
-    if names:
-        text += f", {len(names)} pod(s) are evicted: {shown}"
-    if others:
-        text += f", {others} pod(s) are leaving anyway"
-    return f"{text}."

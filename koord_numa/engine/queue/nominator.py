@@ -148,6 +148,10 @@ class Nominator:
         del self._due[pod.key.uid]
         return pod
 
+    def is_due(self, uid: str) -> bool:
+        """Is the pod's node free, and the pod about to be tried there?"""
+        return uid in self._due
+
     def may_still_fit(self, nomination: Nomination, patience: float) -> bool:
         """
         Is there something to wait for: somebody awaited is there, or the topology has not been published since they left?

@@ -97,6 +97,17 @@ class NodeSelection:
         found = (self._state.nodes[name].candidate_for(pod) for name in sorted(names) if name in self._state.nodes)
         return answers(self.ask_now(klass), [seen for seen in found if seen is not None], self.rules_of(klass))
 
+    def changed_since(self, position: int | None) -> tuple[list[str] | None, int]:
+        """
+        The names of nodes that have changed since a position in the journal, and the position of now. ``None`` for a position that is too
+        old, or none at all: any node may have changed.
+        """
+        columns = self._columns
+        rows = None if position is None else columns.rows_since(position)
+        if rows is None:
+            return None, columns.position
+        return [record.name for row in rows if (record := columns.records[row]) is not None], columns.position
+
     def _refusal(self, klass: RequestClass) -> Rejection | None:
         """What stands against the class on every node."""
         ask = self._ask(klass)

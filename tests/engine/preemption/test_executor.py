@@ -12,7 +12,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.preempt import victims
 from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.node import PreemptionNode
-from koord_numa.core.preempt.victims import PreemptionCandidate
+from koord_numa.core.preempt.victims import PreemptionCandidate, select_victims_on_node
 from koord_numa.core.request import Assignment, NumaSpec, Pod
 from koord_numa.core.scheduling.request import SchedulingRequest
 from koord_numa.core.vocabulary import NumaPolicy, QosClass
@@ -518,3 +518,49 @@ async def test_a_later_nomination_of_equal_priority_takes_no_room_from_an_earlie
     await make_room(world)
     assert (world.nodes_of()["first"], world.nodes_of()["second"]) == ("node", "")
     assert "nominate first " not in wrote(world)
+
+
+async def test_no_one_else_is_evicted_for_a_pod_whose_node_is_free_and_that_is_tried_next() -> None:
+    there = [
+        running(f"{name}-{node}", cpus, node)
+        for node in ("node", "other")
+        for name, cpus in (("a", "0-3"), ("b", "4-7"))
+    ]
+    world = crowded(*there, nodes=("node", "other"))
+    world.waits(important("pod"))
+    await world.settle()
+    await world.engine.preemption.work()
+    evicted = [call for call in wrote(world) if call.startswith("evict ")]
+    assert evicted
+    for victim in there:
+        if f"evict {victim.key.name}" in evicted:
+            world.engine.handlers.bound_pods.observe("DELETED", victim)
+    world.engine.preemption.look_again()
+    await world.engine.preemption.work()
+    assert [call for call in wrote(world) if call.startswith("evict ")] == evicted
+    await world.settle()
+    assert world.nodes_of()["pod"]
+
+
+async def test_what_trying_a_node_out_has_shown_holds_until_the_node_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = crowded(*FULL, settings="preemption: {budgets: Keep}")
+    everything = DisruptionBudget("default", "all", LabelSelector(), allowed=0)
+    world.engine.handlers.budgets.observe("ADDED", everything)
+    tried = []
+
+    def counting(*arguments: object) -> object:
+        tried.append(arguments)
+        return select_victims_on_node(*arguments)  # type: ignore[arg-type]  # handed on as they come
+
+    monkeypatch.setattr("koord_numa.engine.preemption.evaluator.select_victims_on_node", counting)
+    world.waits(important("one"), important("two"))
+    await make_room(world)
+    world.clock.now += 60
+    world.engine.preemption.look_again()
+    await make_room(world)
+    assert len(tried) == 1
+    world.engine.handlers.bound_pods.observe("MODIFIED", replace(FULL[0], labels=(("new", "label"),)))
+    world.clock.now += 60
+    world.engine.preemption.look_again()
+    await make_room(world)
+    assert len(tried) == 2
