@@ -107,6 +107,9 @@ class PodConditions:
             return
         except ClusterError as error:
             log.debug("the condition of pod %s cannot be written now: %s", pod, error)
+        except Exception:
+            log.exception("the condition of pod %s cannot be written", pod)  # contained: it costs this pod only
+            return
         if pod.uid not in self._due:  # otherwise there is news of it already
             self._failed[pod.uid] = (self.dependencies.clock() + RETRY_SECONDS, pod, why)
             self._failure.set()
