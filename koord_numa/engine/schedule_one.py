@@ -18,10 +18,19 @@ from koord_numa.engine.explainer import AfterUnschedulable, Explainer
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.metrics import Result
 from koord_numa.engine.queue.pending_pod import PendingPod
+from koord_numa.engine.ranking.node_ranking import Undecided
 
 log = getLogger(__name__)
 
+UNDECIDED: Final = Undecided.UNDECIDED
+
 LEASE_POLL_SECONDS: Final = 0.2
+
+DECISIONS: Final = 2
+"""So many decisions may be between two slices: one that has to ask thousands of nodes does not keep all others waiting."""
+
+SLICE: Final = 64
+"""Nodes that one decision asks one by one before others have their turn: some milliseconds."""
 
 
 class SchedulingLoop:
@@ -31,6 +40,7 @@ class SchedulingLoop:
         self._handle = handle
         self._rejections = Explainer(handle, after_unschedulable)
         self.binding = BindingCycle(handle, self.kick)
+        self._deciding = 0
         self._idle: asyncio.Future[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -39,13 +49,18 @@ class SchedulingLoop:
         async with asyncio.TaskGroup() as cycles:
             explaining = cycles.create_task(self._rejections.run())
             while not self._handle.stopping:
-                pending = self.next_pod() if self.binding.free else None
+                pending = self.next_pod() if self._free else None
                 if pending is None:
                     await self._idle_until_kicked()
                     continue
                 cycles.create_task(self.schedule_one(pending))
                 await asyncio.sleep(0)  # the decision is made now; others may be too before the bind is answered
             explaining.cancel()
+
+    @property
+    def _free(self) -> bool:
+        """May another decision begin?"""
+        return self.binding.free and self._deciding < DECISIONS
 
     async def expire_volumes(self) -> None:
         """Give up nodes that an earlier process selected for claims of pods that still wait."""
@@ -63,10 +78,9 @@ class SchedulingLoop:
 
     def next_pod(self) -> PendingPod | None:
         """The pod to try now; ``None`` when none may be tried, we do not lead, or the API server has no time."""
-        now = self._handle.dependencies.clock()
-        if self._handle.stopping or now < self.binding.pause_until or not self._handle.dependencies.lease.fresh():
+        if self._is_paused():
             return None
-        return self._next_nominated() or self._handle.queue.pop(now)
+        return self._next_nominated() or self._handle.queue.pop(self._handle.dependencies.clock())
 
     async def schedule_one(self, pending: PendingPod) -> None:
         """
@@ -81,7 +95,9 @@ class SchedulingLoop:
         pending.attempts += 1
         subject = subject_of(pending.pod)
         with handle.quarantine.contained(subject):
-            placement = self._decide(pending, began)
+            placement = await self._decide(pending, began)
+            if placement is UNDECIDED:
+                return  # it waits no longer, or another one is at it
             if placement is None:
                 self._rejections.reject(pending)
                 handle.attempted(Result.UNSCHEDULABLE, pending.klass, began)
@@ -98,15 +114,48 @@ class SchedulingLoop:
         handle = self._handle
         while (pod := handle.nominator.next_due()) is not None:
             pending = handle.pending.get(pod.key.uid)
-            if pending is not None and not pending.binding and not pending.failed_binds and not pending.pod.problem:
-                handle.queue.remove(pending)
-                return pending
+            if pending is None or pending.binding or pending.deciding or pending.failed_binds or pending.pod.problem:
+                continue
+            handle.queue.remove(pending)
+            return pending
         return None
 
-    def _decide(self, pending: PendingPod, began: float) -> Placement | None:
-        placement = self._on_nominated_node(pending) or self._handle.selector.choose(pending.klass)
-        self._handle.metrics.deciding.add(self._handle.dependencies.clock() - began)
+    async def _decide(self, pending: PendingPod, began: float) -> Placement | Undecided | None:
+        """Decide in slices, each on the state of its moment. ``UNDECIDED`` when the pod is not to be placed any more."""
+        handle = self._handle
+        placement: Placement | Undecided | None = self._on_nominated_node(pending)
+        if placement is None:
+            placement = handle.selector.choose_some(pending.klass, SLICE)
+        while placement is UNDECIDED:
+            await self._give_way(pending)
+            if handle.pending.get(pending.uid) is not pending or pending.queued_in is not None or self._is_paused():
+                self._requeue(pending)
+                return UNDECIDED
+            placement = handle.selector.choose_some(pending.klass, SLICE)
+        handle.metrics.deciding.add(handle.dependencies.clock() - began)
         return placement
+
+    async def _give_way(self, pending: PendingPod) -> None:
+        self._deciding += 1
+        pending.deciding = True
+        try:
+            await asyncio.sleep(0)
+        finally:
+            pending.deciding = False
+            self._deciding -= 1
+            self.kick()
+
+    def _requeue(self, pending: PendingPod) -> None:
+        handle = self._handle
+        if handle.pending.get(pending.uid) is pending and pending.queued_in is None and not pending.pod.problem:
+            handle.queue.add(pending)
+
+    def _is_paused(self) -> bool:
+        """May no pod be tried now: we end, do not lead, or the API server has no time?"""
+        dependencies = self._handle.dependencies
+        return (
+            self._handle.stopping or dependencies.clock() < self.binding.pause_until or not dependencies.lease.fresh()
+        )
 
     def _record(self, pending: PendingPod, placement: Placement) -> None:
         selector = self._handle.selector
@@ -130,7 +179,7 @@ class SchedulingLoop:
         handle = self._handle
         now = handle.dependencies.clock()
         due = handle.queue.next_due(now)
-        if due is None or not self.binding.free:
+        if due is None or not self._free:
             return
         if not handle.dependencies.lease.fresh():
             due = now + LEASE_POLL_SECONDS

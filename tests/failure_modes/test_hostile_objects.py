@@ -10,6 +10,8 @@ from koord_numa.core.request import Container, Pod
 from koord_numa.core.scheduling.evaluate import evaluate_alone
 from koord_numa.core.verdicts import Placement, Reason
 from koord_numa.core.vocabulary import ContainerKind, CpuOwner
+from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.engine.ranking.node_ranking import Undecided
 from koord_numa.engine.ranking.node_table import MOST_LINES
 from koord_numa.wire.topologies import parse_topology
 from koord_numa.wire.zones import MOST_DEVICES
@@ -121,14 +123,14 @@ async def test_node_classes_that_no_node_is_of_are_forgotten() -> None:
 
 async def test_an_exception_about_one_pod_quarantines_it_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     world = make_world(make_node("node"))
-    choose = world.engine.handle.selector.choose
+    choose = world.engine.handle.selector.choose_some
 
-    def explode(klass: object) -> Placement | None:
-        if getattr(klass, "cpu", 0) == 3000:
+    def explode(klass: RequestClass, limit: int) -> Placement | Undecided | None:
+        if klass.cpu == 3000:
             raise OverflowError("too large")
-        return choose(klass)  # type: ignore[arg-type]  # the class is handed on as it came
+        return choose(klass, limit)
 
-    monkeypatch.setattr(world.engine.handle.selector, "choose", explode)
+    monkeypatch.setattr(world.engine.handle.selector, "choose_some", explode)
     bad = make_pod("bad", 3000, resource_version="1")
     world.waits(bad)
     await world.settle()

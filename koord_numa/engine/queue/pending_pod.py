@@ -29,6 +29,7 @@ class PendingPod:
     since: float
     attempts: int = 0
     failed_binds: int = 0
+    deciding: bool = False  # between two slices of a decision
     binding: bool = False
     order: int = 0
     queued_in: RequestClass | None = None

@@ -17,6 +17,7 @@ Array shapes: every array has one element per row of the table (its capacity), i
 """
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Final
 
 import numpy as np
@@ -48,6 +49,16 @@ def no_bars(_node: str) -> Rejection | None:
     return None
 
 
+class Undecided(Enum):
+    """A decision that has to go on later."""
+
+    UNDECIDED = "undecided"
+
+
+class _LimitReached(Exception):
+    """So many nodes were asked that others have their turn."""
+
+
 class NodeRanking:
     """The nodes as one request class sees them."""
 
@@ -76,8 +87,23 @@ class NodeRanking:
         self._told_rows: dict[int, str] = {}  # whose refusal was told of a row
         self._told_at: int | None = None  # the position of the journal then
         self._untold: set[int] = set()
+        self._left: int | None = None  # nodes that this decision may still ask, if that is limited
         self._reported = False  # has an exception been reported?
         self._late: dict[str, Rejection] = {}  # of the last decision, by rules that are asked last
+
+    def choose_some(self, limit: int) -> Placement | Undecided | None:
+        """
+        As ``choose``, asking at most so many nodes one by one; ``UNDECIDED`` when more have to be asked.
+
+        What was found out is kept, so that the next call goes on from there in the state of its moment.
+        """
+        self._left = limit
+        try:
+            return self.choose()
+        except _LimitReached:
+            return Undecided.UNDECIDED
+        finally:
+            self._left = None
 
     def choose(self) -> Placement | None:
         """The placement on the best node as things are now; ``None`` when no node takes the pod (``explain`` tells why)."""
@@ -115,7 +141,7 @@ class NodeRanking:
                 keys[row] = NO
                 continue
             bound = self._keys[row]
-            self._evaluate(row)
+            self._evaluate_within_limit(row)
             if keys is not self._keys:
                 keys[row] = NO if self._keys[row] < 0 else keys[row] - bound + self._keys[row]
         return None
@@ -151,7 +177,7 @@ class NodeRanking:
                 return
             for row in unsure:
                 before = self._keys[row]
-                self._evaluate(row)
+                self._evaluate_within_limit(row)
                 keys[row] = NO if self._keys[row] < 0 else keys[row] - before + self._keys[row]
 
     def explain(self) -> Unschedulable:
@@ -214,7 +240,10 @@ class NodeRanking:
 
     def explain_some(self, limit: int) -> bool:
         """Find out the refusals of at most so many nodes of which none is known; returns whether all are known then."""
-        unknown = np.flatnonzero((self._keys[: len(self._columns)] < 0) & self._refusals.unknown(len(self._columns)))
+        if self._position is None:
+            self._catch_up()
+        count = min(len(self._columns), len(self._keys))
+        unknown = np.flatnonzero(~self._exact[:count] & self._refusals.unknown(count))
         asked = 0
         for row in unknown.tolist():
             record = self._columns.records[row]
@@ -225,6 +254,13 @@ class NodeRanking:
             self._evaluate(row)
             asked += 1
         return True
+
+    def _evaluate_within_limit(self, row: int) -> None:
+        if self._left is not None:
+            if not self._left:
+                raise _LimitReached
+            self._left -= 1
+        self._evaluate(row)
 
     def _evaluate(self, row: int) -> None:
         """Replace a row's bound by the truth. An exception about this node and this pod is a refusal, told once a class."""

@@ -26,7 +26,7 @@ from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
-from koord_numa.engine.ranking.node_ranking import NodeRanking
+from koord_numa.engine.ranking.node_ranking import NodeRanking, Undecided
 from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.ports import Clock
 from koord_numa.settings import NodesWithoutTopology, ProfileSettings, ScoringStrategy
@@ -65,6 +65,10 @@ class NodeSelection:
         if self._refusal(klass) is not None:
             return None
         return self._ranking(klass).choose()
+
+    def choose_some(self, klass: RequestClass, limit: int) -> Placement | Undecided | None:
+        """As ``choose``, asking at most so many nodes one by one; ``UNDECIDED`` when more have to be asked."""
+        return None if self._refusal(klass) is not None else self._ranking(klass).choose_some(limit)
 
     def explain(self, klass: RequestClass) -> Unschedulable:
         """Why no node takes a pod of this class, node by node. Asked after ``choose`` found none, in the same state."""
