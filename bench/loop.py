@@ -160,7 +160,9 @@ def young_pod(classes: int = 400, nodes: int = 1000) -> float:
 
     async def work() -> float:
         for number in range(classes):
-            request = pod_request(33_000 + 10 * number, 1)
+            request = pod_request(
+                33_000 + number % 4 * 1000, 1 + number // 4
+            )  # whole CPUs: on one NUMA node or not at all
             pod = Pod(PodKey("bench", f"large-{number}", f"uid-l{number}"), request, scheduler="koord-numa")
             scheduler.handlers.pending_pods.observe("ADDED", pod)
         for turn in range(300):

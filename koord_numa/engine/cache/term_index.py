@@ -10,10 +10,12 @@ Example: ``app in (web, api)`` in namespace ``shop`` is filed under ``(shop, app
 with ``app=web, tier=1`` looks under these triples: ``(shop, app, web)``, ``(shop, app, None)``, ``(shop, tier, 1)`` ...
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Final, Generic, TypeVar
 
 from koord_numa.core.constraints import LabelSelector, Operator, PodTerm
+
+Item = TypeVar("Item", bound=Hashable)
 
 Anchor = tuple[str | None, str | None, str | None]
 """Namespace, label key, label value; ``None`` where anything will do."""
@@ -55,31 +57,54 @@ def _anchor_labels(selector: LabelSelector) -> tuple[tuple[str | None, str | Non
     return ((None, None),)
 
 
-class TermIndex:
-    """Terms by anchor. A term is added and removed once, however many pods have it."""
+class AnchorIndex(Generic[Item]):
+    """Items by the anchors under which they are filed."""
 
     def __init__(self) -> None:
-        self._by_anchor: dict[Anchor, dict[PodTerm, None]] = {}
+        self._by_anchor: dict[Hashable, dict[Item, None]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_anchor)
 
+    def add(self, item: Item, anchors: Iterable[Hashable]) -> None:
+        """File an item."""
+        for anchor in anchors:
+            self._by_anchor.setdefault(anchor, {})[item] = None
+
+    def remove(self, item: Item, anchors: Iterable[Hashable]) -> None:
+        """Take an item out that was filed under these anchors."""
+        for anchor in anchors:
+            items = self._by_anchor.get(anchor)
+            if items is not None:
+                items.pop(item, None)
+                if not items:
+                    del self._by_anchor[anchor]
+
+    def find(self, anchors: Iterable[Hashable]) -> list[Item]:
+        """Items filed under one of these anchors, each once."""
+        found: dict[Item, None] = {}
+        for anchor in anchors:
+            found.update(self._by_anchor.get(anchor, {}))
+        return list(found)
+
+
+class TermIndex:
+    """Terms by anchor. A term is added and removed once, however many pods have it."""
+
+    def __init__(self) -> None:
+        self._terms: AnchorIndex[PodTerm] = AnchorIndex()
+
+    def __bool__(self) -> bool:
+        return bool(self._terms)
+
     def add(self, term: PodTerm) -> None:
         """File a term."""
-        for anchor in anchors_of_term(term):
-            self._by_anchor.setdefault(anchor, {})[term] = None
+        self._terms.add(term, anchors_of_term(term))
 
     def remove(self, term: PodTerm) -> None:
         """Take a term out."""
-        for anchor in anchors_of_term(term):
-            terms = self._by_anchor[anchor]
-            del terms[term]
-            if not terms:
-                del self._by_anchor[anchor]
+        self._terms.remove(term, anchors_of_term(term))
 
-    def candidates(self, namespace: str, labels: Iterable[tuple[str, str]]) -> Iterator[PodTerm]:
-        """Terms that may select a pod of this namespace with these labels; every one that does is among them, some twice."""
-        if not self._by_anchor:
-            return
-        for anchor in anchors_of_pod(namespace, labels):
-            yield from self._by_anchor.get(anchor, ())
+    def candidates(self, namespace: str, labels: Iterable[tuple[str, str]]) -> list[PodTerm]:
+        """Terms that may select a pod of this namespace with these labels; every one that does is among them."""
+        return self._terms.find(anchors_of_pod(namespace, labels))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from koord_numa.core.constraints import PodTerm
 from koord_numa.core.request import Pod
-from koord_numa.engine.cache.term_index import Anchor, anchors_of_pod, anchors_of_term
+from koord_numa.engine.cache.term_index import AnchorIndex, anchors_of_pod, anchors_of_term
 from koord_numa.engine.queue.request_class import RequestClass
 
 
@@ -50,7 +50,7 @@ class PendingPods:
 
     def __init__(self) -> None:
         self._by_uid: dict[str, PendingPod] = {}
-        self._by_anchor: dict[Anchor, dict[str, None]] = {}  # uids
+        self._by_anchor: AnchorIndex[str] = AnchorIndex()  # uids
 
     def __len__(self) -> int:
         return len(self._by_uid)
@@ -87,19 +87,11 @@ class PendingPods:
 
     def selected_by(self, terms: Iterable[PodTerm]) -> list[PendingPod]:
         """The pods that one of these terms may select; every one that it does is among them."""
-        found: dict[str, None] = {}
-        for term in terms:
-            for anchor in anchors_of_term(term):
-                found.update(self._by_anchor.get(anchor, {}))
+        found = self._by_anchor.find(anchor for term in terms for anchor in anchors_of_term(term))
         return [self._by_uid[uid] for uid in found]
 
     def _file(self, pod: Pod) -> None:
-        for anchor in anchors_of_pod(pod.key.namespace, pod.labels):
-            self._by_anchor.setdefault(anchor, {})[pod.key.uid] = None
+        self._by_anchor.add(pod.key.uid, anchors_of_pod(pod.key.namespace, pod.labels))
 
     def _take_out(self, pod: Pod) -> None:
-        for anchor in anchors_of_pod(pod.key.namespace, pod.labels):
-            uids = self._by_anchor[anchor]
-            del uids[pod.key.uid]
-            if not uids:
-                del self._by_anchor[anchor]
+        self._by_anchor.remove(pod.key.uid, anchors_of_pod(pod.key.namespace, pod.labels))

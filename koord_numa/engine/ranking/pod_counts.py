@@ -22,6 +22,7 @@ from cachetools import LRUCache
 from koord_numa.core.constraints import LabelSelector, PodTerm
 from koord_numa.core.request import Pod, PodRequest, once_per_request
 from koord_numa.core.selectors import Labels, selects
+from koord_numa.engine.cache.term_index import AnchorIndex, anchors_of_pod, anchors_of_term
 from koord_numa.engine.ranking.numa_table import Ints, longer
 
 REMEMBERED_COUNTS: Final = 1024
@@ -65,6 +66,11 @@ class PodKind:
     deleting: bool
     terms: tuple[Term, ...]
 
+    @property
+    def anchors(self) -> tuple[Hashable, ...]:
+        """What a weighing of this kind is found by: its namespace and labels, and its terms."""
+        return (*anchors_of_pod(self.namespace, self.labels), *(each.term for each in self.terms))
+
 
 @dataclass(frozen=True, slots=True)
 class PodSelection:
@@ -80,6 +86,14 @@ class PodSelection:
     def of(cls, terms: Iterable[PodTerm]) -> "PodSelection":
         """The pods that all of these affinity terms pick."""
         return cls(tuple((term.namespaces, term.namespace_selector, term.selector) for term in terms))
+
+    @property
+    def anchors(self) -> tuple[Hashable, ...]:
+        """Every kind that is selected carries one of these (``term_index``)."""
+        if not self.terms:
+            return ((None, None, None),)
+        namespaces, namespace_selector, selector = self.terms[0]
+        return anchors_of_term(PodTerm("", selector, namespaces, namespace_selector))
 
     @property
     def by_namespace_labels(self) -> bool:
@@ -106,6 +120,11 @@ class TermCarriers:
     forbids: bool
 
     by_namespace_labels = False
+
+    @property
+    def anchors(self) -> tuple[Hashable, ...]:
+        """The term itself."""
+        return (self.term,)
 
     def weigh(self, kind: PodKind, _namespaces: Namespaces) -> int:
         """The weights of the term in pods of this kind, summed."""
@@ -151,6 +170,8 @@ class PodCounts:
         self._placed: dict[str, tuple[_Kind, str]] = {}  # by uid: kind and node name
         self._on_node: dict[str, Counter[_Kind]] = {}
         self._counts: LRUCache[Hashable, Count] = LRUCache(maxsize=REMEMBERED_COUNTS)
+        self._kinds_by_anchor: AnchorIndex[_Kind] = AnchorIndex()
+        self._counts_by_anchor: AnchorIndex[Count] = AnchorIndex()
 
     def add(self, node: str, pod: Pod) -> None:
         """A pod is counted on a node, or counted anew."""
@@ -175,6 +196,7 @@ class PodCounts:
         self._move(known, node, -1)
         if not known.nodes:
             del self._kinds[known.kind]
+            self._kinds_by_anchor.remove(known, known.kind.anchors)
 
     def count(self, weighing: Weighing) -> Count:
         """The count of this weighing, kept up to date from now on."""
@@ -204,7 +226,7 @@ class PodCounts:
     def namespaces_changed(self) -> None:
         """Labels of namespaces changed: counts that depend on them are made anew when they are asked for."""
         for weighing in [it for it, count in self._counts.items() if count.weighing.by_namespace_labels]:
-            self._counts.pop(weighing).dropped = True
+            self._drop(self._counts.pop(weighing))
         self._purge()
 
     def _move(self, known: _Kind, node: str, sign: int) -> None:
@@ -219,8 +241,9 @@ class PodCounts:
                 count.add(row, sign * weight)
 
     def _new_kind(self, kind: PodKind) -> _Kind:
-        known = _Kind(kind)
-        for count in self._counts.values():
+        known, anchors = _Kind(kind), kind.anchors
+        self._kinds_by_anchor.add(known, anchors)
+        for count in self._counts_by_anchor.find(anchors):
             weight = count.weighing.weigh(kind, self.namespaces)
             if weight:
                 known.counts.append((count, weight))
@@ -228,7 +251,8 @@ class PodCounts:
 
     def _new_count(self, weighing: Weighing) -> Count:
         count = Count(weighing, np.zeros(self._size, dtype=np.int64))
-        for known in self._kinds.values():
+        self._counts_by_anchor.add(count, weighing.anchors)
+        for known in self._kinds_by_anchor.find(weighing.anchors):
             weight = weighing.weigh(known.kind, self.namespaces)
             if not weight:
                 continue
@@ -243,9 +267,12 @@ class PodCounts:
         if len(self._counts) < self._counts.maxsize:
             return
         for _ in range(len(self._counts) // 8):
-            _, count = self._counts.popitem()
-            count.dropped = True
+            self._drop(self._counts.popitem()[1])
         self._purge()
+
+    def _drop(self, count: Count) -> None:
+        count.dropped = True
+        self._counts_by_anchor.remove(count, count.weighing.anchors)
 
     def _purge(self) -> None:
         for known in self._kinds.values():
