@@ -1,0 +1,164 @@
+"""The stories under ``examples/stories``: applied to an embedded API server with the real operator, and what each README claims."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from koord_numa.core.cpuset import CpuSet
+from tests.cluster.objects import until
+from tests.e2e.world import World, world
+from tests.test_operator import operating
+
+pytestmark = pytest.mark.e2e
+
+STORIES: Final = Path(__file__).parents[2] / "examples" / "stories"
+MACHINES: Final = yaml.safe_load((STORIES / "machines.yaml").read_text())
+Pods = Mapping[str, dict[str, Any]]
+
+
+class Seen:
+    """The pods of a story once nothing changes any more."""
+
+    def __init__(self, cluster: World) -> None:
+        self.pods: Pods = {pod["metadata"]["name"]: pod for pod in cluster.server.store.list("pods")}
+        self.refusals = cluster.rack.refusals
+        self.machine = cluster.rack.nodes["own-0"].description.hardware.machine  # those of all nodes are alike
+
+    def node(self, name: str) -> str:
+        return str(self.pods[name]["spec"].get("nodeName") or "")
+
+    def status(self, name: str) -> dict[str, Any]:
+        text = self.pods[name]["metadata"].get("annotations", {}).get("scheduling.koordinator.sh/resource-status", "{}")
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def cpus(self, name: str) -> CpuSet:
+        return CpuSet.parse(self.status(name).get("cpuset", ""))
+
+    def numa(self, name: str) -> list[int]:
+        return [entry["node"] for entry in self.status(name).get("numaNodeResources", ())]
+
+    def cores(self, name: str) -> set[int]:
+        return {self.machine.core_bits[cpu] for cpu in self.cpus(name)}
+
+    def why(self, name: str) -> str:
+        conditions = self.pods[name]["status"].get("conditions", ())
+        return next((str(one.get("message", "")) for one in conditions if one["type"] == "PodScheduled"), "")
+
+
+def full_cores(seen: Seen) -> None:
+    assert len(seen.cores("engine")) == 2
+    assert len(seen.cpus("engine")) == 4
+    assert seen.node("odd") == ""
+    assert "5" in seen.why("odd")
+
+
+def spread(seen: Seen) -> None:
+    assert len(seen.cpus("batch")) == len(seen.cores("batch")) == 4
+
+
+def exclusive(seen: Seen) -> None:
+    assert len(seen.cores("left") | seen.cores("right")) == 4
+
+
+def single_numa(seen: Seen) -> None:
+    assert len(seen.numa("database")) == 1
+    assert len(seen.cpus("database")) == 12
+    assert seen.node("too-wide") == ""
+    assert "the largest that fits is 16 CPUs" in seen.why("too-wide")
+
+
+def restricted(seen: Seen) -> None:
+    assert len(seen.numa("wide")) == 2
+    assert len(seen.numa("narrow")) == 1
+
+
+def gpu_and_cpu(seen: Seen) -> None:
+    trainers = [f"trainer-{number}" for number in range(4)]
+    assert {seen.node(name) for name in trainers} == {"gpu"}
+    assert sorted(numa for name in trainers for numa in seen.numa(name)) == [0, 0, 1, 1]
+    for name in trainers:
+        [entry] = seen.status(name)["numaNodeResources"]
+        assert entry["resources"]["example.com/gpu"] == "1"
+        assert seen.machine.numa_of(seen.cpus(name)) == 1 << entry["node"]
+
+
+def shared_pool(seen: Seen) -> None:
+    assert len(seen.cpus("pinned")) == 4
+    assert seen.node("web") == "own-0"
+    assert not seen.cpus("web")
+    assert len(seen.numa("web")) == 1
+
+
+def kubelet_owned(seen: Seen) -> None:
+    assert seen.node("guaranteed") == "kubelet"
+    assert seen.node("odd") == ""
+    assert "whole cores" in seen.why("odd")
+
+
+def preemption(seen: Seen) -> None:
+    assert seen.node("urgent") == "own-0"
+    assert len({"filler", "other"} & seen.pods.keys()) == 1
+    assert len(seen.numa("urgent")) == 1
+
+
+def two_schedulers(seen: Seen) -> None:
+    assert sorted(bool(seen.node(name)) for name in ("ours", "too-many")) == [False, True]
+
+
+def statefulset_local_volumes(seen: Seen) -> None:
+    assert [seen.node(f"db-{number}") for number in range(2)] == ["own-0", "own-1"]
+    assert all(len(seen.numa(f"db-{number}")) == 1 for number in range(2))
+
+
+CLAIMS: Final[Mapping[str, Callable[[Seen], None]]] = {
+    "full-cores": full_cores,
+    "spread": spread,
+    "exclusive": exclusive,
+    "single-numa": single_numa,
+    "restricted": restricted,
+    "gpu-and-cpu": gpu_and_cpu,
+    "shared-pool": shared_pool,
+    "kubelet-owned": kubelet_owned,
+    "preemption": preemption,
+    "two-schedulers": two_schedulers,
+    "statefulset-local-volumes": statefulset_local_volumes,
+}
+
+WAITS: Final[Mapping[str, int]] = {"full-cores": 1, "single-numa": 1, "kubelet-owned": 1, "two-schedulers": 1}
+"""Pods that wait in the end, by story."""
+
+
+def test_every_story_is_tested_and_listed() -> None:
+    folders = {path.name for path in STORIES.iterdir() if path.is_dir()}
+    assert folders == CLAIMS.keys()
+    listed = (STORIES / "README.md").read_text()
+    assert [name for name in folders if f"({name}/README.md)" not in listed] == []
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+async def test_a_story_keeps_its_word(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = list(yaml.safe_load_all((STORIES / name / "objects.yaml").read_text()))
+    urgent = [each for each in objects if each["metadata"]["name"] == "urgent"]
+    async with world(tmp_path, MACHINES) as cluster:
+        cluster.create([each for each in objects if each not in urgent])
+        async with operating(cluster.server, tmp_path, monkeypatch) as runtime:
+            await until(lambda: settled(cluster) and runtime.scheduler.ready)
+            if urgent:
+                await until(lambda: cluster.unbound() == [])
+                cluster.create(urgent)
+                await until(lambda: Seen(cluster).node("urgent") == "own-0")
+            await until(lambda: len(cluster.unbound()) == WAITS.get(name, 0))
+            await until(lambda: all(Seen(cluster).why(pod) for pod in cluster.unbound()))
+            seen = Seen(cluster)
+    assert seen.refusals == []
+    CLAIMS[name](seen)
+
+
+def settled(cluster: World) -> bool:
+    """Do the simulated agents' topologies show every node?"""
+    return len(cluster.server.store.list("noderesourcetopologies.topology.node.k8s.io")) == 4
