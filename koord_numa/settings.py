@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
+from koord_numa.core.quantity import supply
 from koord_numa.core.resources import CPU, MEMORY
 from koord_numa.core.vocabulary import (
     CpuBindPolicy,
@@ -202,6 +203,13 @@ class PreemptionSettings(_Section):
     topology_patience_seconds: Annotated[float, Field(ge=0)] = 180.0
 
 
+def _are_amounts(amounts: dict[str, str | int]) -> dict[str, str | int]:
+    for name, text in amounts.items():
+        if supply(name, text) < 0:
+            raise ValueError(f"{name}: {text} is less than nothing")
+    return amounts
+
+
 def _off_is_a_word(value: object) -> object:
     """YAML 1.1 reads an unquoted ``Off`` as false."""
     return RepairDoubleHolds.OFF if value is False else value
@@ -214,6 +222,7 @@ class Settings(_Section):
     kind: Literal["KoordNumaConfiguration"] = KIND
     profiles: Annotated[tuple[ProfileSettings, ...], Field(min_length=1)] = (ProfileSettings(),)
     pod_source: PodSource = PodSource.KOPF
+    headroom: Annotated[dict[str, str | int], AfterValidator(_are_amounts)] = {}
     repair_double_holds: Annotated[RepairDoubleHolds, BeforeValidator(_off_is_a_word)] = RepairDoubleHolds.OFF
     backoff: BackoffSettings = BackoffSettings()
     api_backoff: Annotated[BackoffSettings, Field(alias="apiBackoff")] = BackoffSettings(initial=0.1, max=5.0)
@@ -234,6 +243,11 @@ class Settings(_Section):
         if len(set(names)) != len(names):
             raise ValueError("two profiles have the same schedulerName")
         return self
+
+    @property
+    def headroom_amounts(self) -> dict[str, int]:
+        """What is kept free on every node that is not dedicated: milli-CPU, bytes, pieces."""
+        return {name: supply(name, text) for name, text in self.headroom.items()}
 
     @property
     def scheduler_names(self) -> tuple[str, ...]:

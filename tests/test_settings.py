@@ -147,3 +147,13 @@ def test_settings_cannot_be_changed_later() -> None:
 @pytest.mark.parametrize(("text", "how"), [("Off", "Off"), ('"Off"', "Off"), ("Rebind", "Rebind"), ("Evict", "Evict")])
 def test_an_unquoted_off_is_a_word(text: str, how: str) -> None:
     assert load_settings(f"repairDoubleHolds: {text}").repair_double_holds == how
+
+
+def test_headroom_is_read_as_quantities() -> None:
+    assert load_settings("headroom: {cpu: 1500m, memory: 1Gi}").headroom_amounts == {"cpu": 1500, "memory": 1 << 30}
+
+
+@pytest.mark.parametrize("text", ["headroom: {cpu: x}", "headroom: {cpu: -1}"])
+def test_a_headroom_that_is_no_amount_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="headroom"):
+        load_settings(text)

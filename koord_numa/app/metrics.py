@@ -168,6 +168,17 @@ class SchedulerCollector(Collector):
         yield _gauge("koord_numa_topology_age_seconds_max", "Oldest topology data.", max(ages, default=0.0))
         held = sum(len(found) for found in self._sources.scheduler.writers.double_holds.values())
         yield _gauge("koord_numa_double_holds", "Pairs of pods that hold the same CPUs.", held)
+        overcommitted = len(self._sources.scheduler.writers.overcommitted)
+        yield _gauge(
+            "koord_numa_overcommitted_nodes", "Shared nodes whose requests exceed what they have.", overcommitted
+        )
+        quarantine = self._sources.scheduler.handle.quarantine
+        yield _counts(
+            "koord_numa_quarantined", "Objects left alone after a failure, by kind.", "kind", quarantine.counts
+        )
+        yield _gauge(
+            "koord_numa_quarantined_objects", "Objects that have failed and not worked since.", len(quarantine)
+        )
         yield _counts(
             "koord_numa_foreign_writes",
             "Binds and resource-status of our pods that another writer made.",

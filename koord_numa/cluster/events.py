@@ -30,6 +30,9 @@ from koord_numa.wire.texts import rfc3339_micro, shortened
 LONGEST_NOTE: Final = 1024
 """Bytes of a note that the API server accepts."""
 
+POSTERS: Final = 4
+"""Events posted at a time."""
+
 CONTROLLER: Final = "koord-numa"
 
 _log = logging.getLogger(__name__)
@@ -118,6 +121,7 @@ class EventRecorder:
         self._clock = clock
         self._warnings: OrderedDict[EventKey, None] = OrderedDict()
         self._others: OrderedDict[EventKey, None] = OrderedDict()
+        self._posting: set[EventKey] = set()
         self._wake = asyncio.Event()
         self._series: LRUCache[EventKey, _Series] = LRUCache(maxsize=self._limits.remembered)
         self._budgets: LRUCache[ObjectReference, _Bucket] = LRUCache(maxsize=self._limits.remembered)
@@ -170,28 +174,54 @@ class EventRecorder:
         return not bucket.take(now)
 
     async def run(self) -> None:
-        """Post until cancelled, one at a time and at a limited rate: telling people must never crowd out binding pods."""
+        """
+        Post until cancelled, at a limited rate, as telling people must never crowd out binding pods.
+
+        Some at a time: an event that the server is slow to take, for instance because of a webhook, does not delay those of others.
+        """
         allowed = self._limits.settings
         bucket = _Bucket(allowed.rate, allowed.burst, self._clock())
-        while True:
-            await self._wake.wait()
-            while pause := bucket.take(self._clock()):  # noqa: ASYNC110  (only time fills a bucket)
-                await asyncio.sleep(pause)
-            await self._post_next()
+        slots = asyncio.Semaphore(POSTERS)
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await self._wake.wait()
+                await slots.acquire()
+                while pause := bucket.take(self._clock()):  # noqa: ASYNC110  (only time fills a bucket)
+                    await asyncio.sleep(pause)
+                note = self._take()
+                if note is None:  # what is queued is being posted, and happened again
+                    self._wake.clear()
+                    slots.release()
+                    continue
+                if not (self._warnings or self._others):
+                    self._wake.clear()
+                self._posting.add(note)
+                tasks.create_task(self._post_in_slot(note, slots))
 
     async def flush(self) -> None:
         """Post all that is queued now, at once."""
-        while self._warnings or self._others:
-            await self._post_next()
+        while (note := self._take()) is not None:
+            await self._post_or_drop(note)
 
-    async def _post_next(self) -> None:
-        queue = self._warnings or self._others
-        if not queue:
-            self._wake.clear()
-            return
-        note, _ = queue.popitem(last=False)
-        if not (self._warnings or self._others):
-            self._wake.clear()
+    async def _post_in_slot(self, note: EventKey, slots: asyncio.Semaphore) -> None:
+        try:
+            await self._post_or_drop(note)
+        finally:
+            self._posting.discard(note)
+            slots.release()
+            if self._warnings or self._others:
+                self._wake.set()
+
+    def _take(self) -> EventKey | None:
+        """The next to be posted, warnings first. One that is being posted waits: its series has no name yet."""
+        for queue in (self._warnings, self._others):
+            note = next((each for each in queue if each not in self._posting), None)
+            if note is not None:
+                del queue[note]
+                return note
+        return None
+
+    async def _post_or_drop(self, note: EventKey) -> None:
         try:
             await self._post(note)
         except Unavailable as error:

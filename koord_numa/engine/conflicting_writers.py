@@ -13,8 +13,10 @@ from collections import Counter
 from logging import getLogger
 from typing import Final
 
+from koord_numa.core.quantity import format_amount
 from koord_numa.core.rebind.double_hold import DoubleHold, double_holds
 from koord_numa.core.request import Pod, PodKey
+from koord_numa.core.resources import CPU, MEMORY
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle
 from koord_numa.ports import DELETED
@@ -24,16 +26,21 @@ log = getLogger(__name__)
 HELD_TWICE: Final = "CPUsHeldTwice"
 FOREIGN_BIND: Final = "BoundByAnotherWriter"
 FOREIGN_STATUS: Final = "ResourceStatusChanged"
+OVERCOMMITTED: Final = "Overcommitted"
+
+GUARDED: Final = (CPU, MEMORY)
+"""Resources whose sum of requests is compared with what a node has."""
 
 RECENT: Final = 300.0
 """Seconds for which ``warnings`` repeats the last foreign write."""
 
 
 class ConflictingWriters:
-    """One per scheduler. ``double_holds`` are those that exist, by node; ``foreign`` counts writes by kind."""
+    """One per scheduler. ``double_holds`` and ``overcommitted`` are those that exist, by node; ``foreign`` counts writes by kind."""
 
     def __init__(self, handle: Handle) -> None:
         self.double_holds: dict[str, tuple[DoubleHold, ...]] = {}
+        self.overcommitted: dict[str, str] = {}
         self.foreign: Counter[str] = Counter({FOREIGN_BIND: 0, FOREIGN_STATUS: 0})
         self._handle = handle
         self._leading_since: float | None = None
@@ -47,7 +54,8 @@ class ConflictingWriters:
             self._leading_since = self._handle.dependencies.clock()
 
     def node_changed(self, info: NodeInfo) -> None:
-        """Compare what pods hold on the node. Costs nothing while no CPU has two holders."""
+        """Compare what pods hold on the node, with one another and with what there is."""
+        self._check_overcommit(info)
         known = self.double_holds.get(info.name, ())
         if not (info.ledger.shared or known):
             return
@@ -59,6 +67,34 @@ class ConflictingWriters:
             self.double_holds[info.name] = found
         else:
             del self.double_holds[info.name]
+
+    def _check_overcommit(self, info: NodeInfo) -> None:
+        """More is requested than the node has: another scheduler has placed pods from a view that was a moment older, or newer."""
+        held, node = info.ledger.amounts, info.node
+        over = (
+            ()
+            if node is None
+            else tuple(
+                (name, held.get(name, 0), node.allocatable.get(name, 0))
+                for name in GUARDED
+                if held.get(name, 0) > node.allocatable.get(name, 0)
+            )
+        )
+        if not over:
+            self.overcommitted.pop(info.name, None)
+            return
+        ours = self._handle.settings.scheduler_names
+        foreign = sum(pod.scheduler not in ours for pod in info.pods.values())
+        if info.name in self.overcommitted or not foreign or foreign == len(info.pods):
+            return  # said already, or not by a race of two schedulers
+        parts = ", ".join(
+            f"{name} {format_amount(name, asked)} of {format_amount(name, there)}" for name, asked, there in over
+        )
+        text = f"requests exceed what the node has: {parts}; {foreign} of {len(info.pods)} pods are other schedulers'"
+        self.overcommitted[info.name] = text
+        log.warning("node %s: %s", info.name, text)
+        if self._handle.dependencies.lease.fresh():
+            self._handle.dependencies.recorder.node_event(info.name, warning=True, reason=OVERCOMMITTED, message=text)
 
     def pod_observed(self, event: str | None, pod: Pod) -> None:
         """A pod with a node, before the cache counts it as it is now."""
@@ -83,6 +119,7 @@ class ConflictingWriters:
     def warnings(self) -> list[str]:
         """What people should look at, a sentence each: CPUs held twice now, and the last foreign write of the last minutes."""
         found = [f"node {name}: {conflict}" for name, each in sorted(self.double_holds.items()) for conflict in each]
+        found += [f"node {name}: {text}" for name, text in sorted(self.overcommitted.items())]
         if self._last is not None and self._handle.dependencies.clock() - self._last[0] < RECENT:
             found.append(self._last[1])
         return found

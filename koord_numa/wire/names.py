@@ -76,6 +76,9 @@ ATTRIBUTE_RESERVED_MEMORY: Final = "reservedMemory"  # of a zone, bytes
 ZONE_TYPE_NUMA: Final = "Node"
 ZONE_PREFIX: Final = "node-"
 
+# Nodes that no other scheduler places pods on
+DEDICATED: Final = "koord-numa.io/dedicated"
+
 # Leader election
 LEASE_COMPONENT: Final = ("app.kubernetes.io/component", "koord-numa-scheduler")
 LEASE_SCHEDULERS: Final = "koord-numa.io/scheduler-names"  # comma-separated: whose pods the holder places

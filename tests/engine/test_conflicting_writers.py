@@ -6,7 +6,7 @@ import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.request import Assignment, Pod
-from koord_numa.engine.conflicting_writers import FOREIGN_BIND, FOREIGN_STATUS, HELD_TWICE
+from koord_numa.engine.conflicting_writers import FOREIGN_BIND, FOREIGN_STATUS, HELD_TWICE, OVERCOMMITTED
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
 
 
@@ -103,3 +103,35 @@ def test_a_rebind_is_not_taken_for_anothers_change(world: World) -> None:
     world.engine.lock_node("node", "a rebind")
     world.engine.handlers.bound_pods.observe("MODIFIED", pinned("pod", "2-3"))
     assert not world.engine.writers.foreign[FOREIGN_STATUS]
+
+
+def test_a_node_that_two_schedulers_have_overcommitted_is_said_once(world: World) -> None:
+    observe = world.engine.handlers.bound_pods.observe
+    observe("ADDED", bound(make_pod("ours", 6000), "node"))
+    theirs = bound(make_pod("theirs", 3000, scheduler="other"), "node")
+    observe("ADDED", theirs)
+    observe("MODIFIED", replace(theirs, labels=(("a", "b"),)))
+    assert world.diary.reasons("node") == [OVERCOMMITTED]
+    assert "cpu 9 of 8; 1 of 2 pods are other schedulers'" in world.engine.writers.warnings()[0]
+    observe("DELETED", theirs)
+    assert world.engine.writers.warnings() == []
+
+
+def test_a_node_that_one_scheduler_has_overcommitted_is_no_race(world: World) -> None:
+    for number in range(3):
+        world.engine.handlers.bound_pods.observe("ADDED", bound(make_pod(f"{number}", 3000, scheduler="other"), "node"))
+    assert world.diary.reasons("node") == []
+
+
+async def test_headroom_is_kept_free_on_shared_nodes_only() -> None:
+    made = make_world(make_node("shared"), settings="headroom: {cpu: 2, memory: 1Gi}")
+    made.waits(make_pod("large", 7000))
+    await made.settle()
+    assert made.nodes_of() == {"large": ""}
+    assert "1 Insufficient cpu" in made.engine.explain("uid-large") or "cpu" in made.engine.explain("uid-large")
+    made.engine.handlers.nodes.observe("ADDED", make_node("own", labels={"koord-numa.io/dedicated": "true"}))
+    made.clock.now += 5
+    await made.settle()
+    made.waits(make_pod("small", 6000))
+    await made.settle()
+    assert made.nodes_of() == {"large": "own", "small": "shared"}

@@ -19,6 +19,7 @@ from koord_numa.core.ledger import Holding, holding_of
 from koord_numa.core.node import Node, NodeResourceTopology
 from koord_numa.core.preempt.node import Nominee
 from koord_numa.core.request import Pod
+from koord_numa.core.resources import ResourceList
 from koord_numa.core.verdicts import Placement
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.pod_index import PodIndex
@@ -54,6 +55,7 @@ class Cache:
     assumed: dict[str, AssumedPod] = field(default_factory=dict)
     index: PodIndex = field(default_factory=PodIndex)
     clock: Callable[[], float] = lambda: 0.0  # monotonic seconds
+    headroom: ResourceList = field(default_factory=dict)  # kept free on every node that is not dedicated
     _unseen: set[str] = field(
         default_factory=set
     )  # names of nodes with pods that ran when they were first seen, to be looked at
@@ -253,7 +255,7 @@ class Cache:
     def _info(self, name: str) -> NodeInfo:
         info = self.nodes.get(name)
         if info is None:
-            info = self.nodes[name] = NodeInfo(name)
+            info = self.nodes[name] = NodeInfo(name, headroom=self.headroom)
         return info
 
     def _forget_if_empty(self, info: NodeInfo) -> None:

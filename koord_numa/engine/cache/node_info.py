@@ -19,6 +19,7 @@ from koord_numa.core.request import Pod
 from koord_numa.core.resources import PODS, ResourceList
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.engine.cache.cpu_conflicts import clash
+from koord_numa.wire.names import DEDICATED
 
 UNLIMITED_PODS: Final = 1 << 40
 """A node that says nothing about pods takes any number."""
@@ -41,6 +42,7 @@ class NodeInfo:
     topology: NodeResourceTopology | None = None
     inventory: Inventory | Rejection | None = None
     allocatable: ResourceList = field(default_factory=dict)
+    headroom: ResourceList = field(default_factory=dict)  # kept free, unless the node is dedicated
     ledger: Ledger = field(default_factory=Ledger)
     pods: dict[str, Pod] = field(default_factory=dict)
     unpublished: set[str] = field(default_factory=set)
@@ -107,8 +109,14 @@ class NodeInfo:
             if published is not None and not (published.node_uid and node.uid and published.node_uid != node.uid):
                 self.topology = published
             self.inventory = inventory_of(node, self.topology)
-            self.allocatable = allocatable_of(node, self.inventory)
+            self.allocatable = self._without_headroom(node, allocatable_of(node, self.inventory))
         self.touch()
+
+    def _without_headroom(self, node: Node, allocatable: ResourceList) -> ResourceList:
+        """What other schedulers may take at any moment is not given away; a dedicated node has none."""
+        if not self.headroom or node.labels.get(DEDICATED) == "true":
+            return allocatable
+        return {name: max(0, amount - self.headroom.get(name, 0)) for name, amount in allocatable.items()}
 
     def count(self, pod: Pod, holding: Holding) -> None:
         """Count a pod, replacing what was counted for it before."""
