@@ -50,6 +50,8 @@ _BUILTIN: Final[Mapping[str, ListRule]] = {
     "ownerReferences": _by("uid"),
     "podIPs": _by("ip"),
     "resourceClaims": _by("name"),
+    "reservedFor": _by("uid"),
+    "resourceClaimStatuses": _by("name"),
     "schedulingGates": _by("name"),
     "secrets": _by("name"),
     "topologySpreadConstraints": _by("topologyKey"),

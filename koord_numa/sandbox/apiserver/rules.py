@@ -4,6 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from koord_numa.sandbox.apiserver.claim_rules import (
+    claim_causes,
+    claim_change_causes,
+    default_claim,
+    default_template,
+)
 from koord_numa.sandbox.apiserver.crds import begin_crd, crd_causes, default_crd
 from koord_numa.sandbox.apiserver.documents import JsonObject, dig, metadata_of, section
 from koord_numa.sandbox.apiserver.errors import Cause, forbidden_field, invalid_value, required, unsupported
@@ -162,6 +168,10 @@ _RULES: Final[Mapping[str, Rules]] = {
     "secrets": Rules(default=_default_secret, change_causes=_immutable_causes),
     "persistentvolumeclaims": Rules(begin=_begin_claim),
     "persistentvolumes": Rules(begin=_begin_claim),
+    "resourceclaims.resource.k8s.io": Rules(
+        default=default_claim, begin=_no_status, causes=claim_causes, change_causes=claim_change_causes
+    ),
+    "resourceclaimtemplates.resource.k8s.io": Rules(default=default_template),
     "storageclasses.storage.k8s.io": Rules(default=_default_storage_class),
     "customresourcedefinitions.apiextensions.k8s.io": Rules(
         default_crd, begin_crd, crd_causes, refresh=begin_crd, blind_updates=False

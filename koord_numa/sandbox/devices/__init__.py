@@ -1,0 +1,7 @@
+"""Simulated dynamic resource allocation: drivers that publish slices, the claim controller, and kubelets that prepare claims."""
+
+from koord_numa.sandbox.devices.claim_controller import ClaimController
+from koord_numa.sandbox.devices.drivers import device_classes, slices_of
+from koord_numa.sandbox.devices.kubelets import ClaimKubelets, PrepareError
+
+__all__ = ["ClaimController", "ClaimKubelets", "PrepareError", "device_classes", "slices_of"]
