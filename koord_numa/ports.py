@@ -21,6 +21,8 @@ from random import SystemRandom
 from time import monotonic
 from typing import Final, Protocol, TypeVar
 
+from koord_numa.core.claims.allocation import Allocation
+from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind_request import PodRevision, RebindAnswer, RebindRequest
 from koord_numa.core.request import Pod, PodKey
@@ -211,6 +213,25 @@ class VolumeWriter(Protocol):
         ...
 
 
+class ClaimWriter(Protocol):
+    """
+    Allocates and reserves ResourceClaims. Every call may be repeated, and raises ``Conflict`` when the claim has changed in a way that
+    makes the decision void, ``Gone`` when it does not exist or was re-created, and every other ``ClusterError``.
+    """
+
+    async def reserve(self, claim: ResourceClaim, pod: PodKey, allocation: Allocation | None) -> ResourceClaim:
+        """Write the allocation, unless it is there already, and reserve the claim for the pod. Returns the claim as written."""
+        ...
+
+    async def release(self, claim: ResourceClaim, pod: PodKey) -> None:
+        """Take the pod's reservation back; the allocation stays."""
+        ...
+
+    async def deallocate(self, claim: ResourceClaim, pod: str) -> ResourceClaim:
+        """Take the allocation back, which no pod but this one (by uid) may use. Returns the claim as written."""
+        ...
+
+
 class Lease(Protocol):
     """May this process act? Checked before every write."""
 
@@ -247,3 +268,4 @@ class Dependencies:
     sleep: Callable[[float], Awaitable[None]] = sleep
     random: Callable[[], float] = SystemRandom().random
     volumes: VolumeWriter | None = None
+    claim_writer: ClaimWriter | None = None  # None where resource claims are switched off

@@ -212,7 +212,14 @@ def _are_amounts(amounts: dict[str, str | int]) -> dict[str, str | int]:
 
 def _off_is_a_word(value: object) -> object:
     """YAML 1.1 reads an unquoted ``Off`` as false."""
-    return RepairDoubleHolds.OFF if value is False else value
+    return "Off" if value is False else value
+
+
+class DynamicResources(StrEnum):
+    """Whether pods may use ResourceClaims. ``Auto`` serves them where the cluster does (``resource.k8s.io/v1``)."""
+
+    AUTO = "Auto"
+    OFF = "Off"
 
 
 class Settings(_Section):
@@ -234,6 +241,7 @@ class Settings(_Section):
     cool_down: BackoffSettings = BackoffSettings(initial=30.0, max=600.0)
     remembered_classes: Annotated[int, Field(ge=1)] = 256
     preemption: PreemptionSettings = PreemptionSettings()
+    dynamic_resources: Annotated[DynamicResources, BeforeValidator(_off_is_a_word)] = DynamicResources.AUTO
     lease: LeaseSettings = LeaseSettings()
     events: EventSettings = EventSettings()
 

@@ -25,6 +25,11 @@ TOLD: Final = "rights"
 WITHOUT_MANIFESTS: Final = frozenset({("create", "", "namespaces")})
 """What only a scheduler asks for that finds no namespace for its Lease: the deployment brings one."""
 
+IMPLIED: Final = frozenset(
+    {("update", "resource.k8s.io", "resourceclaims/binding"), ("patch", "resource.k8s.io", "resourceclaims/binding")}
+)
+"""What the API server asks for by itself when an allocation or a reservation changes: no request names it."""
+
 Right: TypeAlias = tuple[str, str, str]
 """Verb, group, resource[/subresource]."""
 
@@ -53,7 +58,7 @@ def judge(used: set[Right], allowed: set[Right], *, all_run: bool) -> list[str]:
     """What is wrong, a line each."""
     found = [f"used and not granted: {say(right)}" for right in sorted(used - allowed - WITHOUT_MANIFESTS)]
     if all_run:
-        found += [f"granted and never used: {say(right)}" for right in sorted(allowed - used)]
+        found += [f"granted and never used: {say(right)}" for right in sorted(allowed - used - IMPLIED)]
     return found
 
 

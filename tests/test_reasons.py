@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from koord_numa.core.allocate import AllocateOptions, WithoutTopology
+from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.constraints import (
     Constraints,
     DiskKind,
@@ -195,6 +196,9 @@ SITUATIONS: dict[Reason, Situation] = {
     Reason.UNSUPPORTED: lambda: everywhere(unsupported=("resource claims",)),
     Reason.LOCKED: lambda: barred(locked="by rebind x"),
     Reason.BIND_QUEUE: lambda: barred(long_bind_line=True),
+    Reason.RESOURCE_CLAIMS: lambda: refuse_everywhere(
+        replace(scheduling_request(PLAIN, Profile()), claims=PodClaims(problem="resourceclaim not found"))
+    ),
 }
 
 

@@ -23,17 +23,22 @@ from koord_numa.cluster.resources import (
     CLAIMS,
     CSI_DRIVERS,
     CSI_NODES,
+    DEVICE_CLASSES,
     NAMESPACES,
     NODES,
     PODS,
     REBINDS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     STORAGE_CAPACITIES,
     STORAGE_CLASSES,
     TOPOLOGIES,
     VOLUMES,
+    Resource,
 )
 from koord_numa.cluster.resync import Resync
 from koord_numa.cluster.resync_store import ResyncStore
+from koord_numa.core.claims.inventory import ResourceSlice
 from koord_numa.core.node import Node, NodeResourceTopology
 from koord_numa.core.rebind_request import RebindRequest
 from koord_numa.core.request import Pod
@@ -41,13 +46,15 @@ from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.scheduler import Scheduler, Source
 from koord_numa.handlers.dispatch import known_version, meta
 from koord_numa.handlers.settings import waiting_pods
-from koord_numa.settings import PodSource
+from koord_numa.settings import DynamicResources, PodSource
 from koord_numa.wire.budgets import parse_budget
 from koord_numa.wire.csi import parse_attachment, parse_csi_driver, parse_csi_node, parse_storage_capacity
 from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.nodes import parse_node
 from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.rebinds import parse_rebind
+from koord_numa.wire.resource_claims import parse_device_class, parse_resource_claim
+from koord_numa.wire.resource_slices import parse_resource_slice
 from koord_numa.wire.topologies import parse_topology
 from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
 
@@ -153,7 +160,7 @@ def kopf_stores(scheduler: Scheduler, rebinds: RebindController) -> KopfStores:
 def informers_of(api: Api, scheduler: Scheduler, stores: KopfStores, parsers: KopfParsers) -> Informers:
     """Everything that feeds this scheduler, by its ``podSource``."""
     essential = (_nodes(api, scheduler), _namespaces(api, scheduler))
-    other = (_budgets(api, scheduler), *_volumes(api, scheduler))
+    other = (_budgets(api, scheduler), *_volumes(api, scheduler), *_resource_claims(api, scheduler))
     resyncs = (_topologies(api, stores, parsers), _rebinds(api, stores, parsers))
     if scheduler.settings.pod_source is PodSource.INFORMER:
         return Informers((all_pods(api, scheduler), *essential), other, resyncs)
@@ -248,6 +255,35 @@ def _volumes(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
         Informer(api, ListedKind(STORAGE_CAPACITIES, parser("capacity", parse_storage_capacity)), lister.capacities),
         Informer(api, ListedKind(ATTACHMENTS, parser("attachment", parse_attachment)), lister.attachments),
     )
+
+
+def _resource_claims(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
+    """Pods with claims wait until all three kinds are synced; a cluster that does not serve them has none."""
+    if scheduler.settings.dynamic_resources is DynamicResources.OFF:
+        return ()
+    lister = scheduler.claims
+    missing = {RESOURCE_CLAIMS, RESOURCE_SLICES, DEVICE_CLASSES}
+
+    def synced(resource: Resource) -> Callable[[], None]:
+        def one_more() -> None:
+            missing.discard(resource)
+            if not missing:
+                lister.synced()
+
+        return one_more
+
+    claims = Callbacks(lister.replace_claims, lister.observe_claim, synced(RESOURCE_CLAIMS))
+    slices = Callbacks(lister.replace_slices, lister.observe_slice, synced(RESOURCE_SLICES))
+    classes = Callbacks(lister.replace_classes, lister.observe_class, synced(DEVICE_CLASSES))
+    return (
+        Informer(api, ListedKind(RESOURCE_CLAIMS, parse_resource_claim, optional=True), claims),
+        Informer(api, ListedKind(RESOURCE_SLICES, _slice, optional=True), slices),
+        Informer(api, ListedKind(DEVICE_CLASSES, parse_device_class, optional=True), classes),
+    )
+
+
+def _slice(raw: Mapping[str, Any]) -> ResourceSlice | None:
+    return parse_resource_slice(raw).parts
 
 
 def _waiting_pods(api: Api, stores: KopfStores, parsers: KopfParsers, scheduler_names: tuple[str, ...]) -> Resync[Pod]:

@@ -24,6 +24,7 @@ from koord_numa.app.informers import informers_of, kopf_parsers, kopf_stores
 from koord_numa.app.metrics import MetricSources, NodeCollector, SchedulerCollector
 from koord_numa.app.tasks import TaskSupervisor
 from koord_numa.cluster.binder import ApiBinder
+from koord_numa.cluster.claim_writer import ApiClaimWriter
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.delegated_auth import DelegatedAuth
 from koord_numa.cluster.events import EventLimits, EventRecorder
@@ -41,7 +42,7 @@ from koord_numa.engine.rebind.ttl import FinishedRebinds
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.ports import Dependencies
-from koord_numa.settings import LeaseSettings, Settings
+from koord_numa.settings import DynamicResources, LeaseSettings, Settings
 from koord_numa.wire.resource_status import resource_status
 
 AGENT: Final = f"koord-numa/{__version__} (scheduler)"
@@ -112,6 +113,7 @@ class Runtime:
                 self.lease,
                 resource_status,
                 volumes=ApiVolumeWriter(api, self.lease.remaining),
+                claim_writer=None if settings.dynamic_resources is DynamicResources.OFF else ApiClaimWriter(api),
             ),
         )
         self.rebinds = RebindController(

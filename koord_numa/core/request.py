@@ -6,6 +6,7 @@ from functools import wraps
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
+from koord_numa.core.claims.pod_claims import PodResourceClaim
 from koord_numa.core.constraints import Constraints
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.resources import NOTHING, ResourceList
@@ -194,6 +195,7 @@ class Pod:
     resource_version: str = ""
     spec_text: str = ""  # the resource-spec annotation as found: writing it back must not lose what others put there
     stale_status: bool = False  # not bound, yet it carries a resource-status: copied from another pod
+    resource_claims: tuple[PodResourceClaim, ...] = ()
 
     @property
     def finished(self) -> bool:

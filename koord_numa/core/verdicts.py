@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from koord_numa.core.claims.allocation import Allocation
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.request import Assignment, SharedPool
 from koord_numa.core.resources import ResourceList
@@ -58,6 +59,7 @@ class Reason(Enum):
     SPREAD = "spread"
     UNSUPPORTED = "unsupported"
     LOCKED = "locked"  # a rebind works on the node
+    RESOURCE_CLAIMS = "resource-claims"  # no devices for the pod's claims
     BIND_QUEUE = "bind-queue"  # many binds to the node wait for their turn; over in milliseconds
 
 
@@ -110,6 +112,7 @@ class Placement:
     exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
     exclusivity: Exclusivity = Exclusivity.HONOURED
     note: str = ""
+    allocations: tuple[Allocation, ...] = ()  # of the pod's claims that have no devices yet, in their order
 
     @property
     def assignment(self) -> Assignment:

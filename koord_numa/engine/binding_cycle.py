@@ -18,6 +18,7 @@ from koord_numa.core.request import Pod
 from koord_numa.core.verdicts import Placement
 from koord_numa.core.vocabulary import CpuOwner
 from koord_numa.engine.binding import Binding, NodeBindLocks, NotBound, pre_bind_steps
+from koord_numa.engine.claims.pre_bind import dynamic_resources
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.metrics import Result
 from koord_numa.engine.pre_bind import PreBindFailed, pre_bound, reserved
@@ -44,7 +45,7 @@ class BindingCycle:
         self.binding = Binding(handle.dependencies, handle.settings, handle.cache)
         self.locks = NodeBindLocks(handle.cache.set_bind_line)
         self._volumes = volume_binding(handle)
-        self.steps = pre_bind_steps(self._volumes)
+        self.steps = pre_bind_steps(self._volumes, dynamic_resources(handle))
         self._on_free = on_free
         self._workers = Semaphore(handle.settings.bind_concurrency)
         self._busy = 0  # pods that have a worker or wait for one

@@ -84,6 +84,7 @@ EVENTS: Final[Mapping[ClusterEvent, str]] = {
     ClusterEvent.POD_GONE: "AssignedPodDelete",
     ClusterEvent.NAMESPACE_CHANGED: "NamespaceUpdate",
     ClusterEvent.VOLUME_CHANGED: "VolumeUpdate",
+    ClusterEvent.CLAIM_CHANGED: "ResourceClaimUpdate",
     ClusterEvent.NODE_UNLOCKED: "NodeUnlocked",
     ClusterEvent.BACKOFF_ENDED: "NodeBackoffEnded",
     ClusterEvent.BINDS_DONE: "NodeBindsDone",

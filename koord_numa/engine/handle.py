@@ -10,6 +10,7 @@ from cachetools import LRUCache
 from koord_numa.core.request import Pod
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.volume_lister import VolumeLister
+from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.containment import Quarantine, Subject
 from koord_numa.engine.decision_log import DecisionLog
 from koord_numa.engine.metrics import Result, SchedulerMetrics
@@ -41,6 +42,7 @@ class Handle:
     nominator: Nominator
     metrics: SchedulerMetrics
     volumes: VolumeLister
+    resource_claims: PodClaimResolver
     quarantine: Quarantine
     decisions: DecisionLog
     messages: Messages = field(default_factory=Messages)
@@ -53,6 +55,7 @@ class Handle:
         """The pod waits no more: the one place that forgets it. One that never waited is no error."""
         pending = self.pending.pop(uid)
         self.nominator.end(uid)
+        self.resource_claims.forget(uid)
         if pending is None:
             return
         self.queue.remove(pending)

@@ -11,11 +11,15 @@ from logging import getLogger
 from typing import Final
 
 from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Unschedulable
 from koord_numa.engine.assumed_pods import AssumedPods
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.namespace_lister import NamespaceLister
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.volume_lister import VolumeLister
+from koord_numa.engine.claims.deallocation import Deallocation
+from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
+from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.cluster_events import ClusterEvent
 from koord_numa.engine.conflicting_writers import ConflictingWriters
 from koord_numa.engine.containment import Quarantine, Subject
@@ -42,14 +46,14 @@ from koord_numa.engine.pod_status.resize import RESIZE_KEEPS_CPUS, resize_messag
 from koord_numa.engine.preemption.executor import Executor
 from koord_numa.engine.queue.class_queue import QueueNumbers
 from koord_numa.engine.queue.nominator import Nominator
-from koord_numa.engine.queue.request_class import RequestClasses
+from koord_numa.engine.queue.request_class import RequestClass, RequestClasses
 from koord_numa.engine.queue.scheduling_queue import SchedulingQueue
 from koord_numa.engine.queueing_hints import node_may_help, pod_may_help
 from koord_numa.engine.ranking.node_table import NodeTable
-from koord_numa.engine.ranking.selector import Limits, NodeSelection
+from koord_numa.engine.ranking.selector import Limits, Listers, NodeSelection
 from koord_numa.engine.schedule_one import SchedulingLoop
 from koord_numa.ports import Dependencies
-from koord_numa.settings import Settings
+from koord_numa.settings import DynamicResources, Settings
 
 __all__ = ["DELETED", "Scheduler", "Source"]
 
@@ -80,7 +84,10 @@ class Scheduler:
         self.namespaces = NamespaceLister(self.cache.index, self._on_namespaces)
         self._node_table = NodeTable()
         self._node_backoff = NodeBackoff(settings.cool_down)
-        self.classes = RequestClasses(settings, self.cache.index)
+        self.claims = ClaimLister(self._on_claims, self._on_claim)
+        self.claims.enabled = settings.dynamic_resources is not DynamicResources.OFF
+        resolver = PodClaimResolver(self.claims)
+        self.classes = RequestClasses(settings, self.cache.index, resolver.of)
         self.queue = SchedulingQueue(settings, dependencies.random)
         self._conditions = PodConditions(dependencies)
         self.handle = Handle(
@@ -93,20 +100,22 @@ class Scheduler:
                 self.cache,
                 self._node_table,
                 self._node_backoff,
-                self.volumes,
+                Listers(self.volumes, self.claims),
                 Limits(dependencies.clock, settings.remembered_classes),
             ),
             conditions=self._conditions,
             nominator=Nominator(self.cache, dependencies.clock),
             metrics=self.metrics,
             volumes=self.volumes,
+            resource_claims=resolver,
             quarantine=Quarantine(dependencies.clock, self._tell_quarantine),
             decisions=DecisionLog(dependencies.clock),
         )
         self.writers = ConflictingWriters(self.handle)
         self._node_table.on_error = self._quarantine_node
         self.preemption = Executor(self.handle)
-        self.loop = SchedulingLoop(self.handle, self.preemption.consider)
+        self._deallocation = _deallocation(self.handle, self.claims)
+        self.loop = SchedulingLoop(self.handle, self._after_unschedulable)
         self.assumed_pods = AssumedPods(
             self.handle, self._node_table, self._node_backoff, lambda pod: self.handlers.bound_pods.observe(None, pod)
         )
@@ -171,7 +180,9 @@ class Scheduler:
     async def run(self) -> None:
         """Decide and bind until ``stop``: returns when every bind in flight has been settled."""
         await self._begin.wait()
-        work = (self._conditions.run(), self._keep_house(), self.preemption.run())
+        work = [self._conditions.run(), self._keep_house(), self.preemption.run()]
+        if self._deallocation is not None:
+            work.append(self._deallocation.run())
         side = [asyncio.create_task(each) for each in work]
         for task in side:
             task.add_done_callback(self._side_ended)
@@ -270,6 +281,23 @@ class Scheduler:
         """A decision cannot look at this node; other nodes are looked at all the same."""
         self.handle.quarantine.put(Subject("node", name, name), error)
 
+    def _after_unschedulable(self, pod: Pod, klass: RequestClass, verdict: Unschedulable) -> None:
+        if self._deallocation is not None:
+            self._deallocation.consider(pod, verdict)
+        self.preemption.consider(pod, klass, verdict)
+
+    def _on_claims(self) -> None:
+        """Devices may have become free, or new ones are there."""
+        self.queue.wake(ClusterEvent.CLAIM_CHANGED, self.dependencies.clock())
+        self.loop.kick()
+
+    def _on_claim(self, key: ClaimKey | None) -> None:
+        """Waiting pods that use the claim may belong to other classes now."""
+        for uid in self.handle.resource_claims.users(key):
+            pending = self.handle.pending.get(uid)
+            if pending is not None:
+                self.handlers.pending_pods.observe(None, pending.pod)
+
     def _on_volumes(self) -> None:
         self.queue.wake(ClusterEvent.VOLUME_CHANGED, self.dependencies.clock())
         self.loop.kick()
@@ -290,3 +318,11 @@ class Scheduler:
             self.loop.kick()
             await self.assumed_pods.read_back_overdue()
             await self.loop.expire_volumes()
+
+
+def _deallocation(handle: Handle, claims: ClaimLister) -> Deallocation | None:
+    """Nothing gives up claims where no claims are written."""
+    dependencies = handle.dependencies
+    if dependencies.claim_writer is None:
+        return None
+    return Deallocation(claims, handle.resource_claims, dependencies.claim_writer, dependencies.lease)

@@ -92,12 +92,6 @@ class PortModel(Strict):
     host_ip: str | None = Field(None, alias="hostIP")
 
 
-class ClaimModel(Strict):
-    """A claim for devices (dynamic resource allocation)."""
-
-    name: str = ""
-
-
 class ConstraintsModel(Strict):
     """The part of a pod's spec that is about where it may run."""
 
@@ -107,7 +101,6 @@ class ConstraintsModel(Strict):
     tolerations: list[TolerationModel] | None = None
     topology_spread_constraints: list[SpreadModel] | None = None
     volumes: list[VolumeModel] | None = None
-    resource_claims: list[ClaimModel] | None = None
     host_network: bool | None = None
     host_users: bool | None = None
     scheduling_group: dict[str, Any] | None = None
@@ -123,9 +116,6 @@ def constraints(top: Head, demands: ConstraintsModel, ports: Iterable[PortModel]
     near, far = affinity.pod_affinity or _NO_TERMS, affinity.pod_anti_affinity or _NO_TERMS
     node = affinity.node_affinity or _NO_NODE_AFFINITY
     mounted = volumes(top, demands.volumes or ())
-    claims = tuple(
-        f"resource claim {claim.name} (dynamic resource allocation)" for claim in demands.resource_claims or ()
-    )
     return Constraints(
         node_name=demands.node_name or "",
         node_selector=label_pairs(demands.node_selector),
@@ -142,10 +132,7 @@ def constraints(top: Head, demands: ConstraintsModel, ports: Iterable[PortModel]
         ephemeral=mounted.ephemeral,
         disks=mounted.disks,
         features=_features(demands, restarts_all),
-        unsupported=mounted.unsupported
-        + _unsupported_group(demands)
-        + claims
-        + _unsupported_annotations(top.annotations),
+        unsupported=mounted.unsupported + _unsupported_group(demands) + _unsupported_annotations(top.annotations),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from koord_numa.core.claims.pod_claims import PodResourceClaim
 from koord_numa.core.request import Assignment, Pod, PodKey
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
@@ -14,6 +15,21 @@ from koord_numa.wire.request_cache import cached_request
 from koord_numa.wire.resize import counted_request
 
 
+class PodClaimModel(Strict):
+    """An entry of ``spec.resourceClaims``: a claim by name, or one made for the pod from a template."""
+
+    name: str
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class PodClaimStatusModel(Strict):
+    """Which claim was made from a template; without a name, none is needed."""
+
+    name: str
+    resource_claim_name: str | None = None
+
+
 class SchedulingSpec(Strict):
     """The part of a pod's spec that is about its path among other pods."""
 
@@ -21,6 +37,7 @@ class SchedulingSpec(Strict):
     priority: Int64 | None = None
     preemption_policy: str | None = None
     scheduling_gates: list[dict[str, Any]] | None = None
+    resource_claims: list[PodClaimModel] | None = None
 
 
 class Status(Strict):
@@ -33,6 +50,7 @@ class Status(Strict):
     container_statuses: list[Any] | None = None
     init_container_statuses: list[Any] | None = None
     conditions: list[Any] | None = None
+    resource_claim_statuses: list[PodClaimStatusModel] | None = None
 
 
 def parse_pod(obj: Mapping[str, Any]) -> Pod:
@@ -78,6 +96,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         resource_version=version(top),
         spec_text=top.annotations.get(names.RESOURCE_SPEC, ""),
         stale_status=not node and held is not None,
+        resource_claims=_resource_claims(scheduling, status),
         problem=problems.problem,
     )
 
@@ -87,6 +106,19 @@ def _is_ready(conditions: Iterable[Any]) -> bool:
     return any(
         isinstance(each, Mapping) and each.get("type") == "Ready" and each.get("status") == "True"
         for each in conditions
+    )
+
+
+def _resource_claims(spec: SchedulingSpec, status: Status) -> tuple[PodResourceClaim, ...]:
+    """As dynamic-resource-allocation/resourceclaim ``Name``."""
+    made = {it.name: it.resource_claim_name for it in status.resource_claim_statuses or ()}
+    return tuple(
+        PodResourceClaim(it.name, it.resource_claim_name)
+        if it.resource_claim_name
+        else PodResourceClaim(
+            it.name, made.get(it.name) or "", from_template=True, needed=it.name not in made or bool(made[it.name])
+        )
+        for it in spec.resource_claims or ()
     )
 
 

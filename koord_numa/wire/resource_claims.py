@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
+from pydantic import Field
 
 from koord_numa.core.claims.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
 from koord_numa.core.claims.claim import (
@@ -125,7 +126,7 @@ class ResultModel(Strict):
     device: str
     admin_access: bool | None = None
     tolerations: list[DeviceTolerationModel] | None = None
-    share_id: str | None = None
+    share_id: str | None = Field(None, alias="shareID")
     consumed_capacity: dict[str, Quantity] | None = None
     binding_conditions: list[str] | None = None
     binding_failure_conditions: list[str] | None = None
@@ -167,7 +168,7 @@ class DeviceStatusModel(Strict):
     driver: str
     pool: str
     device: str
-    share_id: str | None = None
+    share_id: str | None = Field(None, alias="shareID")
     conditions: list[ConditionModel] | None = None
 
 
@@ -277,7 +278,7 @@ def _demand(name: str, model: DemandModel, path: FieldPath) -> DeviceDemand:
         tolerations=_tolerations(model.tolerations),
         capacity=None
         if requests is None
-        else {key: nano(value, path.at(f"capacity.requests.{key}")) for key, value in requests.items()},
+        else tuple(sorted((key, nano(value, path.at(f"capacity.requests.{key}"))) for key, value in requests.items())),
     )
 
 

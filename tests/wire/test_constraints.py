@@ -190,10 +190,6 @@ def test_volumes() -> None:
 
 
 UNSUPPORTED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "devices by claim": (
-        {"resourceClaims": [{"name": "gpu", "resourceClaimName": "x"}]},
-        ("resource claim gpu (dynamic resource allocation)",),
-    ),
     "pods that are placed together": (
         {"schedulingGroup": {"podGroupName": "gang"}},
         ("schedulingGroup (pods that are placed together or not at all)",),

@@ -31,6 +31,7 @@ class NodeDevices:
     labels: Labels = field(default_factory=dict)
     pools: tuple[Pool, ...] = ()
     features: Features = ALL_FEATURES
+    numa_mask: int = 0  # only devices on these NUMA nodes, or of unknown place, are tried; 0 sets no bound
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,14 @@ Consumable capacity: what a request consumes of a device under its request polic
 allocator_incubating.go and resourceslice consumable capacity helpers). All amounts in 10^-9 units.
 """
 
+from koord_numa.core.claims.claim import DeviceDemand
 from koord_numa.core.claims.features import Features
 from koord_numa.core.claims.inventory import Amounts, Capacity, CapacityPolicy, CapacityRange, Device
 from koord_numa.core.claims.usage import DeviceUsage
 
 
 def room_for(
-    device: Device, requests: Amounts | None, usage: DeviceUsage, features: Features, held: Amounts
+    device: Device, demand: DeviceDemand, usage: DeviceUsage, features: Features, held: Amounts
 ) -> dict[str, int] | None:
     """
     What the request consumes of every capacity of the device, beside what allocations and this search (``held``) have of it.
@@ -19,7 +20,7 @@ def room_for(
     """
     if not features.consumable_capacity:
         return {}
-    requests = requests or {}
+    requests = dict(demand.capacity or ())
     if not requests.keys() <= device.capacity.keys():
         return None
     allocated = usage.consumed_of(device.id)

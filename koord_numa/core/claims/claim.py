@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from koord_numa.core.claims.inventory import Amounts, DeviceTaint
+from koord_numa.core.claims.inventory import DeviceTaint
 
 MAX_RESULTS: Final = 32
 """Devices of one claim, as resource/v1 AllocationResultsMaxSize."""
@@ -54,7 +54,7 @@ class DeviceDemand:
     count: int = 1
     admin_access: bool = False
     tolerations: tuple[DeviceToleration, ...] = ()
-    capacity: Amounts | None = None  # capacity.requests in 10^-9 units; None when absent
+    capacity: tuple[tuple[str, int], ...] | None = None  # capacity.requests in 10^-9 units; None when absent
 
 
 @dataclass(frozen=True, slots=True)

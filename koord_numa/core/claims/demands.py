@@ -142,7 +142,7 @@ def _check_gates(claim: ClaimToAllocate, request: DeviceRequest, demand: DeviceD
 
 def _every(where: str, selectors: SelectorRows, setting: Setting) -> tuple[Candidate, ...]:
     """All devices that the request selects. What is missing from a pool could be one of them, so it must be whole."""
-    node, requests = setting.node, selectors.demand.capacity
+    node, demand = setting.node, selectors.demand
     found: list[Candidate] = []
     for pool in node.pools:
         if not concerns(pool, selectors):
@@ -152,9 +152,7 @@ def _every(where: str, selectors: SelectorRows, setting: Setting) -> tuple[Candi
         if pool.invalid:
             raise ClaimError(f"{where}: asks for all devices, but resource pool {pool.id} is currently invalid")
         selected = (it for it in pool.candidates() if selectors.select(it.device) and offered(it, node))
-        found.extend(
-            it for it in selected if room_for(it.device, requests, setting.usage, node.features, {}) is not None
-        )
+        found.extend(it for it in selected if room_for(it.device, demand, setting.usage, node.features, {}) is not None)
     return tuple(found)
 
 

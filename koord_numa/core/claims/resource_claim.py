@@ -30,6 +30,9 @@ class ResourceClaim:
     conditions: frozenset[tuple[DeviceId, str]] = frozenset()
     problem: str = ""  # what is malformed; nothing is allocated for the claim then
 
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
     def to_allocate(self) -> ClaimToAllocate:
         """The claim as the allocator sees it."""
         return ClaimToAllocate(self.namespace, self.name, self.spec)

@@ -15,6 +15,7 @@ from koord_numa.core.claims.counters import CounterAccounts
 from koord_numa.core.claims.demands import Alternative, Prepared, concerns, offered
 from koord_numa.core.claims.inventory import Device, DeviceId
 from koord_numa.core.claims.looks import DeviceLooks
+from koord_numa.core.claims.numa import numa_of
 from koord_numa.core.claims.pools import Candidate
 from koord_numa.core.claims.selection import ClaimError
 from koord_numa.core.claims.usage import DeviceUsage
@@ -159,8 +160,15 @@ class Search:
         found = self._candidates.get(id(alternative))
         if found is None:
             pools = [it for it in self._node.pools if it.usable and concerns(it, alternative.selectors)]
-            found = self._candidates[id(alternative)] = [candidate for pool in pools for candidate in pool.candidates()]
+            found = self._candidates[id(alternative)] = [
+                candidate for pool in pools for candidate in pool.candidates() if self._near(candidate.device)
+            ]
         return found
+
+    def _near(self, device: Device) -> bool:
+        mask = self._node.numa_mask
+        numa = numa_of(device) if mask else None
+        return numa is None or bool(mask >> numa & 1)
 
     def _likeness(self, candidate: Candidate) -> object:
         """
@@ -193,7 +201,7 @@ class Search:
     def _take(self, claim: int, alternative: Alternative, candidate: Candidate, must: bool) -> bool:
         """Pick the device if capacity, counters, taints and constraints allow it."""
         device, demand = candidate.device, alternative.demand
-        consumed = room_for(device, demand.capacity, self._usage, self._node.features, self._held.get(device.id, {}))
+        consumed = room_for(device, demand, self._usage, self._node.features, self._held.get(device.id, {}))
         if consumed is None or not self._tolerated(device, demand):
             return False
         draws = device.consumes and not self._counted(device.id)

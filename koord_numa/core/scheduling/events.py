@@ -15,6 +15,7 @@ class ClusterEvent(Enum):
     POD_GONE = "pod gone"
     NAMESPACE_CHANGED = "namespace changed"  # its labels, which affinity terms may select
     VOLUME_CHANGED = "volume changed"
+    CLAIM_CHANGED = "claim changed"  # devices, their classes, or resource claims
     NODE_UNLOCKED = "node unlocked"
     BACKOFF_ENDED = "node backoff ended"  # after a kubelet's rejection
     BINDS_DONE = "binds done"  # the line of binds to a node is short again
@@ -26,4 +27,5 @@ ON_NODE: Final[Events] = frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_C
 ON_CAPACITY: Final[Events] = ON_NODE | {ClusterEvent.TOPOLOGY_CHANGED, ClusterEvent.CAPACITY_FREED}
 ON_TOPOLOGY: Final[Events] = ON_NODE | {ClusterEvent.TOPOLOGY_CHANGED}
 ON_PODS: Final[Events] = ON_NODE | {ClusterEvent.POD_BOUND, ClusterEvent.POD_GONE}
+ON_CLAIMS: Final[Events] = ON_NODE | {ClusterEvent.CLAIM_CHANGED}
 ON_VOLUMES: Final[Events] = ON_NODE | {ClusterEvent.VOLUME_CHANGED, ClusterEvent.POD_GONE}

@@ -26,6 +26,7 @@ from koord_numa.core.fit.volumes import refuse_claims
 from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.scheduling.events import (
     ON_CAPACITY,
+    ON_CLAIMS,
     ON_NODE,
     ON_PODS,
     ON_TOPOLOGY,
@@ -95,6 +96,12 @@ def _claims_usable(ask: SchedulingRequest) -> Rejection | None:
     return refuse_claims(ask.request, ask.storage or Storage(known=False))
 
 
+def _resource_claims_usable(ask: SchedulingRequest) -> Rejection | None:
+    if ask.claims is None or not ask.claims.problem:
+        return None
+    return Rejection(Reason.RESOURCE_CLAIMS, ask.claims.problem, resolvable=False)
+
+
 def _well_formed(_ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
     if not seen.node.problem:
         return None
@@ -141,6 +148,8 @@ def _pod_affinity(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | Non
 PRE_FILTERS: Final = (
     PreFilter("UnsupportedFields", {Reason.UNSUPPORTED: frozenset({ClusterEvent.NODE_ADDED})}, _supported),
     PreFilter("VolumeBinding", {Reason.VOLUME: ON_VOLUMES}, _claims_usable),
+    # Devices are looked for last, on the nodes that all other rules let through: ``engine/claims/late_check.py``.
+    PreFilter("DynamicResources", {Reason.RESOURCE_CLAIMS: ON_CLAIMS}, _resource_claims_usable),
 )
 
 FILTERS: Final = (

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from koord_numa.core.allocate import demand_of
 from koord_numa.core.allocation.demand import AllocationDemand
 from koord_numa.core.allocation.options import AllocateOptions
+from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.fit.pod_affinity import PodAffinityCounts
 from koord_numa.core.fit.spread import SpreadCounts
 from koord_numa.core.pod_resources import effective_requests
@@ -43,7 +44,7 @@ class SchedulingRequest:
     One pod's request, its effective amounts, and what it demands where the scheduler chooses CPUs.
 
     ``neighbours`` and ``spread`` are counts of placed pods by topology domain, ``storage`` what is known of volumes; each is ``None`` for
-    a pod that does not depend on it.
+    a pod that does not depend on it. ``claims`` is what the pod's resource claims ask for.
     """
 
     request: PodRequest
@@ -52,6 +53,7 @@ class SchedulingRequest:
     neighbours: PodAffinityCounts | None = None
     spread: SpreadCounts | None = None
     storage: Storage | None = None
+    claims: PodClaims | None = None
 
 
 def scheduling_request(request: PodRequest, profile: Profile) -> SchedulingRequest:

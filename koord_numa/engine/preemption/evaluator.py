@@ -19,7 +19,7 @@ from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, selec
 from koord_numa.core.request import Pod
 from koord_numa.core.scheduling.evaluate import refuse_everywhere
 from koord_numa.core.scheduling.request import SchedulingRequest
-from koord_numa.core.verdicts import Unschedulable
+from koord_numa.core.verdicts import Placement, Unschedulable
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.topology_lag import speaks_of_others
@@ -185,7 +185,7 @@ class Evaluator:
         record = self._handle.cache.nodes.get(node)
         if record is None or self._handle.selector.bars_of(klass)(node):
             return None
-        if speaks_of_others(record) or self._is_outdated(record):
+        if speaks_of_others(record) or self._is_outdated(record) or not self._has_devices(klass, record):
             return None
         assumed = self._handle.cache.assumed
         site = record.site_for(pod, frozenset(uid for uid in record.pods if uid in assumed))
@@ -195,6 +195,13 @@ class Evaluator:
             return site
         there = {uid: replace(it, deleting=it.deleting or uid in self.evicted) for uid, it in site.pods.items()}
         return replace(site, pods=there)
+
+    def _has_devices(self, klass: RequestClass, record: NodeInfo) -> bool:
+        """Evictions free no devices of claims: those are given back when the claims are, and only then."""
+        if klass.claims is None or record.node is None:
+            return True
+        answer = self._handle.selector.devices_at(klass, record.node, Placement(record.name))
+        return isinstance(answer, Placement)
 
     def _is_outdated(self, record: NodeInfo) -> bool:
         known = self.outdated.get(record.name)

@@ -4,10 +4,11 @@ Request classes: pods that every node treats alike share one object, so that wha
 Interned while anything refers to them; two pods are of one class exactly when their class objects are identical.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
+from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.constraints import PodTerm
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import Pod, PodRequest
@@ -26,6 +27,7 @@ class RequestClass:
     request: PodRequest
     amounts: ResourceList
     pickers: frozenset[PodTerm] = frozenset()  # terms of placed pods that pick pods of this class
+    claims: PodClaims | None = None  # what resource claims of its pods ask for
 
     @property
     def priority(self) -> int:
@@ -44,6 +46,7 @@ class RequestClasses:
 
     settings: Settings
     placed: PodIndex
+    claims_of: Callable[[Pod], PodClaims | None] = lambda _: None
     _known: WeakValueDictionary[Hashable, RequestClass] = field(default_factory=WeakValueDictionary)
     _count: int = 0
 
@@ -53,11 +56,12 @@ class RequestClasses:
         if profile is None:
             return None
         pickers = self.placed.pickers(pod)
-        key = (pod.scheduler, pod.request.class_key, pickers)
+        claims = self.claims_of(pod) if pod.resource_claims else None
+        key = (pod.scheduler, pod.request.class_key, pickers, claims)
         known = self._known.get(key)
         if known is None:
             self._count += 1
             request = replace(pod.request, labels=pod.labels) if pickers else pod.request
-            known = RequestClass(self._count, key, profile, request, effective_requests(request), pickers)
+            known = RequestClass(self._count, key, profile, request, effective_requests(request), pickers, claims)
             self._known[key] = known
         return known

@@ -13,6 +13,7 @@ from koord_numa.core.fit.pod_affinity import refused_beside
 from koord_numa.core.fit.spread import fits_spread
 from koord_numa.core.fit.taints import fits_taints
 from koord_numa.core.fit.volumes import uses_volumes
+from koord_numa.core.node import Node
 from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.request import PodRequest
 from koord_numa.core.verdicts import Placement, Rejection
@@ -28,6 +29,10 @@ from koord_numa.engine.ranking.volume_filters import volume_refusals
 StorageNow = Callable[[], Storage]
 
 
+DevicesAt = Callable[[Node, Placement], Placement | Rejection]
+"""Completes a placement with devices for the pod's resource claims, or refuses the node."""
+
+
 class ClusterFilters:
     """What keeps one request away from nodes for reasons that lie elsewhere. ``pickers`` are terms of placed pods that pick its pods."""
 
@@ -39,6 +44,7 @@ class ClusterFilters:
         self._columns = columns
         self._storage = storage
         self._matching: tuple[tuple[int, int], Bools] | None = None
+        self.devices: DevicesAt | None = None
         self.affinity = InterPodAffinity(request, pickers, sums)
         self.spread = PodTopologySpread(request, sums, self._eligible)
 
@@ -58,7 +64,10 @@ class ClusterFilters:
 
     def settle(self, seen: NodeSnapshot, placement: Placement) -> Placement | Rejection:
         """The last look at the best row, by rules that are asked of few nodes only: what pods for which room is kept there forbid."""
-        return (self._refused_beside(seen) if seen.nominated else None) or placement
+        refused = self._refused_beside(seen) if seen.nominated else None
+        if refused is not None or self.devices is None:
+            return refused or placement
+        return self.devices(seen.node, placement)
 
     def _refused_beside(self, seen: NodeSnapshot) -> Rejection | None:
         counts = self.spread.counts()

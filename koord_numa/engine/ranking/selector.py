@@ -10,9 +10,12 @@ from dataclasses import dataclass, replace
 from cachetools import LRUCache
 
 from koord_numa.core.allocate import AllocateOptions, NumaScoring, WithoutTopology
+from koord_numa.core.claims.pod_claims import PodClaims
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.fit.pod_affinity import pod_affinity_counts
 from koord_numa.core.fit.spread import spread_counts
 from koord_numa.core.fit.volumes import uses_volumes
+from koord_numa.core.node import Node
 from koord_numa.core.request import Pod
 from koord_numa.core.scheduling.decide import answers
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere
@@ -23,6 +26,8 @@ from koord_numa.core.vocabulary import NumaAllocateStrategy, ScoringType
 from koord_numa.core.volumes import Storage
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.volume_lister import VolumeLister
+from koord_numa.engine.claims.late_check import ClaimCheck, ClaimPolicy
+from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
@@ -40,11 +45,19 @@ class Limits:
     remembered_classes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Listers:
+    """What is known besides nodes and pods."""
+
+    volumes: VolumeLister
+    claims: ClaimLister
+
+
 class NodeSelection:
     """One per engine."""
 
     def __init__(
-        self, state: Cache, columns: NodeTable, cooling: NodeBackoff, storage: VolumeLister, limits: Limits
+        self, state: Cache, columns: NodeTable, cooling: NodeBackoff, listers: Listers, limits: Limits
     ) -> None:
         self._state = state
         self._columns = columns
@@ -52,7 +65,8 @@ class NodeSelection:
         self._clock = limits.clock
         self._rankings: LRUCache[RequestClass, NodeRanking] = LRUCache(maxsize=limits.remembered_classes)
         self._rules: dict[str, Profile] = {}
-        self.storage = storage
+        self.storage = listers.volumes
+        self.claims = listers.claims
         state.index.feed(columns.pods)
 
     def decide(self, klass: RequestClass) -> Placement | Unschedulable:
@@ -86,7 +100,19 @@ class NodeSelection:
         seen = [it for _, record in found if (it := record.candidate_for(pod)) is not None]
         bars = self.bars_of(klass)
         barred = [replace(it, barred=bar) if (bar := bars(it.node.name)) else it for it in seen]
-        return answers(self.ask_now(klass), barred, self.rules_of(klass))
+        found_answers = answers(self.ask_now(klass), barred, self.rules_of(klass))
+        if klass.claims is None:
+            return found_answers
+        nodes = {it.node.name: it.node for it in barred}
+        return {name: self._with_devices(klass, nodes[name], answer) for name, answer in found_answers.items()}
+
+    def _with_devices(
+        self, klass: RequestClass, node: Node, answer: ScoredPlacement | Rejection
+    ) -> ScoredPlacement | Rejection:
+        if isinstance(answer, Rejection):
+            return answer
+        placed = self.devices_at(klass, node, answer.placement)
+        return placed if isinstance(placed, Rejection) else replace(answer, placement=placed)
 
     def compare(self, klass: RequestClass, pod: Pod, node: str, others: int) -> dict[str, ScoredPlacement | Rejection]:
         """
@@ -125,10 +151,23 @@ class NodeSelection:
             cluster = None
             if _looks_around(klass):
                 cluster = ClusterFilters(klass.request, klass.pickers, self._columns, self._storage_now)
+                if klass.claims is not None:
+                    cluster.devices = self._claim_check(klass, klass.claims).check
             ask, bars = self._ask(klass), self.bars_of(klass)
             ranking = NodeRanking(ask, self.rules_of(klass), self._columns, bars, cluster)
             self._rankings[klass] = ranking
         return ranking
+
+    def devices_at(self, klass: RequestClass, node: Node, placement: Placement) -> Placement | Rejection:
+        """The placement with devices for the claims of the class, or why there are none. Without claims it stays as it is."""
+        return placement if klass.claims is None else self._claim_check(klass, klass.claims).check(node, placement)
+
+    def _claim_check(self, klass: RequestClass, claims: PodClaims) -> ClaimCheck:
+        return ClaimCheck(self.claims, claims, ClaimPolicy.of(klass.request), self._machine_of)
+
+    def _machine_of(self, node: str) -> CpuTopology | None:
+        info = self._state.nodes.get(node)
+        return None if info is None or info.topology is None else info.topology.machine
 
     def _storage_now(self) -> Storage:
         return self.storage.storage()
@@ -147,7 +186,7 @@ class NodeSelection:
             return None
         ask = self.ask_now(klass)
         answer = refuse_everywhere(ask) or self.bars_of(klass)(node) or evaluate(ask, seen, self.rules_of(klass))
-        return answer if isinstance(answer, Rejection) else answer.placement
+        return answer if isinstance(answer, Rejection) else self.devices_at(klass, seen.node, answer.placement)
 
     def ask_now(self, klass: RequestClass) -> SchedulingRequest:
         """What a pod of this class asks for at this moment: counts of pods by topology domain change with every placement."""
@@ -168,7 +207,8 @@ class NodeSelection:
         return Bars(self._cooling, self._clock, klass)
 
     def _ask(self, klass: RequestClass) -> SchedulingRequest:
-        return scheduling_request(klass.request, self.rules_of(klass))
+        ask = scheduling_request(klass.request, self.rules_of(klass))
+        return ask if klass.claims is None else replace(ask, claims=klass.claims)
 
     def rules_of(self, klass: RequestClass) -> Profile:
         """The rules of the scheduler name that the class asks for."""
@@ -180,7 +220,7 @@ class NodeSelection:
 
 def _looks_around(klass: RequestClass) -> bool:
     """Does a node's answer depend on more than the node? Then nothing is remembered of it."""
-    return bool(klass.pickers) or depends_on_other_pods(klass.request)
+    return bool(klass.pickers) or klass.claims is not None or depends_on_other_pods(klass.request)
 
 
 class Bars:

@@ -1,0 +1,214 @@
+"""
+The external allocator of dra-driver-cpu: which CPUs a claim gets, written into the allocation as the driver's configuration.
+
+The driver hands out exactly the cpuset that it finds there and refuses what does not fit, without a second try: so the account of CPU
+ids is kept here, from the configurations of all allocated claims. Source: dra-driver-cpu, ``allocator: external``. Both states of the
+driver are served: with ``dra.cpu/cpuIDs`` and ``dra.cpu/smtLayout`` and, before these, with ``numCPUs`` and a topology from elsewhere.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from koord_numa.core.claims.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
+from koord_numa.core.claims.claim import OpaqueConfig
+from koord_numa.core.claims.inventory import Device, DeviceId
+from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
+from koord_numa.core.cpus.ask import NotEnoughCpus
+from koord_numa.core.cpus.bind_policies import CpuPolicies, pick_cpus
+from koord_numa.core.cpuset import EMPTY, CpuSet
+
+DRIVER: Final = "dra.cpu"
+CAPACITY: Final = "dra.cpu/cpu"
+CPU_IDS: Final = "dra.cpu/cpuIDs"
+SMT_LAYOUT: Final = "dra.cpu/smtLayout"
+CPU_COUNT: Final = "dra.cpu/numCPUs"
+MACHINE_DEVICE: Final = "cpudevmachine"
+CONFIG_VERSION: Final = "v1alpha1"
+NANO: Final = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSite:
+    """
+    The CPUs of a node: its topology where a NodeResourceTopology tells it, what claims hold, and on which NUMA nodes to choose first.
+
+    ``masks`` are sets of NUMA nodes in the order in which they are tried; 0 stands for all CPUs.
+    """
+
+    machine: CpuTopology | None = None
+    taken: CpuSet = EMPTY
+    masks: tuple[int, ...] = (0,)
+
+
+class CpuClaimError(Exception):
+    """No cpuset can be given on this node; the message says why."""
+
+
+def cpus_of(allocation: Allocation) -> CpuSet:
+    """The CPUs that an allocation holds by its configuration; malformed ones hold none, as the driver refuses them."""
+    held = EMPTY
+    if not any(result.device.driver == DRIVER for result in allocation.results):
+        return held
+    for config in allocation.configs:
+        if config.source is ConfigSource.CLAIM and config.opaque is not None and config.opaque.driver == DRIVER:
+            held |= _cpuset(config.opaque.parameters)
+    return held
+
+
+def _cpuset(parameters: str) -> CpuSet:
+    try:
+        text = json.loads(parameters)["cpuConfig"]["cpuset"]
+        return CpuSet.parse(text) if isinstance(text, str) else EMPTY
+    except (ValueError, KeyError, TypeError):
+        return EMPTY
+
+
+def assign_cpus(
+    allocations: Sequence[Allocation], devices: Mapping[DeviceId, Device], site: CpuSite, policies: CpuPolicies
+) -> tuple[Allocation, ...]:
+    """The allocations with a cpuset for every request of CPUs. Raises ``CpuClaimError``."""
+    made: list[Allocation] = []
+    for allocation in allocations:
+        configs = list(allocation.configs)
+        for request, results in _cpu_requests(allocation, devices):
+            _check_configs(request, configs)
+            cpus = EMPTY
+            for result in results:
+                picked = _pick(devices[result.device], _count(request, result), site, policies)
+                site = replace(site, taken=site.taken | picked)
+                cpus |= picked
+            parameters = json.dumps(
+                {"apiVersion": CONFIG_VERSION, "cpuConfig": {"cpuset": str(cpus)}}, separators=(",", ":")
+            )
+            configs.append(AllocatedConfig(ConfigSource.CLAIM, (request,), OpaqueConfig(DRIVER, parameters)))
+        made.append(replace(allocation, configs=tuple(configs)))
+    return tuple(made)
+
+
+def takes_cpusets(device: Device) -> bool:
+    """Does the driver expect a cpuset for this device? It publishes CPU ids then; before these, it did so for whole machines only."""
+    return device.id.driver == DRIVER and (device.attribute(CPU_IDS) is not None or device.id.device == MACHINE_DEVICE)
+
+
+def _cpu_requests(
+    allocation: Allocation, devices: Mapping[DeviceId, Device]
+) -> Iterator[tuple[str, list[DeviceResult]]]:
+    grouped: dict[str, list[DeviceResult]] = {}
+    for result in allocation.results:
+        device = devices.get(result.device)
+        if device is not None and takes_cpusets(device):
+            grouped.setdefault(result.request, []).append(result)
+    for request, results in grouped.items():
+        if any(result.admin_access for result in results):
+            raise CpuClaimError(f"request {request}: dra.cpu serves no request with admin access")
+        if len(results) > 1 and any(result.device.device == MACHINE_DEVICE for result in results):
+            raise CpuClaimError(
+                f"request {request}: dra.cpu serves one device a request where CPUs are grouped by machine"
+            )
+        yield request, results
+
+
+def _check_configs(request: str, configs: Iterable[AllocatedConfig]) -> None:
+    """The driver wants exactly one configuration a request: another one of its own would make it refuse the claim."""
+    for config in configs:
+        if config.opaque is not None and config.opaque.driver == DRIVER and request in (config.requests or (request,)):
+            where = "the device class" if config.source is ConfigSource.CLASS else "the claim"
+            raise CpuClaimError(
+                f"request {request}: {where} configures dra.cpu already, which takes one configuration only"
+            )
+
+
+def _count(request: str, result: DeviceResult) -> int:
+    amount = dict(result.consumed).get(CAPACITY, dict(result.consumed).get("cpu", 0))
+    if amount <= 0 or amount % NANO:
+        raise CpuClaimError(
+            f"request {request}: dra.cpu hands out whole CPUs, and the request consumes {amount / NANO:g}"
+        )
+    return amount // NANO
+
+
+def _pick(device: Device, count: int, site: CpuSite, policies: CpuPolicies) -> CpuSet:
+    machine, usable = _cpus(device, site)
+    free = usable - site.taken
+    wish = replace(policies, ask=replace(policies.ask, count=count))
+    answer: NotEnoughCpus | None = None
+    for mask in site.masks:
+        found = pick_cpus(wish, machine, free & _on(machine, mask) if mask else free)
+        if not isinstance(found, NotEnoughCpus):
+            return found.cpus
+        answer = found
+    raise CpuClaimError(
+        f"device {device.id.device}: {answer}" if answer else f"device {device.id.device}: no NUMA node is left"
+    )
+
+
+def _on(machine: CpuTopology, mask: int) -> CpuSet:
+    bits = 0
+    for numa, cpus in machine.numa_bits.items():
+        if mask >> numa & 1:
+            bits |= cpus
+    return CpuSet(bits)
+
+
+def _cpus(device: Device, site: CpuSite) -> tuple[CpuTopology, CpuSet]:
+    """The machine and the CPUs of the device. Raises ``CpuClaimError`` when they cannot be known."""
+    ids = _known_ids(device, site)
+    if site.machine is not None and ids <= site.machine.all:
+        return site.machine, ids
+    layout = _text(device, SMT_LAYOUT)
+    if not layout:
+        raise CpuClaimError(
+            f"device {device.id.device} does not say which CPUs are siblings ({SMT_LAYOUT}), and no NodeResourceTopology does"
+        )
+    try:
+        return layout_topology(layout), ids
+    except ValueError as error:
+        raise CpuClaimError(f"device {device.id.device}: {SMT_LAYOUT} {layout!r}: {error}") from None
+
+
+def _known_ids(device: Device, site: CpuSite) -> CpuSet:
+    text = _text(device, CPU_IDS)
+    if text:
+        try:
+            return CpuSet.parse(text)
+        except ValueError as error:
+            raise CpuClaimError(f"device {device.id.device}: {CPU_IDS} {text!r}: {error}") from None
+    count = device.attribute(CPU_COUNT)
+    machine = site.machine
+    if machine is None or count is None or count.value != len(machine.all):
+        raise CpuClaimError(
+            f"device {device.id.device} does not say which CPUs it has ({CPU_IDS}), and that cannot be told from elsewhere"
+        )
+    return machine.all
+
+
+def _text(device: Device, name: str) -> str:
+    value = device.attribute(name)
+    return value.value if value is not None and isinstance(value.value, str) else ""
+
+
+def layout_topology(layout: str) -> CpuTopology:
+    """
+    The cores that ``dra.cpu/smtLayout`` tells: ``8-23>8;0-7`` are pairs 8 apart among 8-23, and single CPUs. NUMA nodes are not told:
+    all CPUs are on NUMA node 0. Raises ``ValueError``.
+    """
+    rows: list[tuple[int, int, int, int]] = []
+    for entry in layout.split(";"):
+        text, arrow, stride = entry.partition(">")
+        cpus = CpuSet.parse(text)
+        if not arrow:
+            rows.extend((cpu, cpu, 0, 0) for cpu in cpus)
+            continue
+        if not stride.isdigit() or not 0 < int(stride) <= 4096:
+            raise ValueError(f"{stride[:20]!r} is no distance of siblings")
+        left = cpus
+        for cpu in cpus:
+            if cpu in left:
+                sibling = cpu + int(stride)
+                if sibling not in left:
+                    raise ValueError(f"CPU {cpu} has no sibling {sibling}")
+                left -= CpuSet.of((cpu, sibling))
+                rows += [(cpu, cpu, 0, 0), (sibling, cpu, 0, 0)]
+    return cpu_topology_of(rows)

@@ -1,0 +1,50 @@
+"""What a refused claim finds on a node, in numbers: devices that its requests select, and how many of those are free."""
+
+from collections.abc import Iterator, Sequence
+
+from koord_numa.core.claims.allocator import NodeDevices
+from koord_numa.core.claims.claim import ClaimToAllocate, Classes, DeviceDemand
+from koord_numa.core.claims.inventory import Device
+from koord_numa.core.claims.numa import numa_of
+from koord_numa.core.claims.selection import ClaimError, SelectorRows
+from koord_numa.core.claims.usage import DeviceUsage
+
+
+def numbers_of(claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDevices, usage: DeviceUsage) -> str:
+    """``claim gpu, request r: 2 of 8 devices match, 1 free (NUMA 1: 1)`` for each request; empty when nothing can be said."""
+    return "; ".join(_sentences(claims, classes, node, usage))
+
+
+def _sentences(
+    claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDevices, usage: DeviceUsage
+) -> Iterator[str]:
+    for claim in claims:
+        for request in claim.spec.requests:
+            for index, demand in enumerate(request.alternatives):
+                device_class = classes.get(demand.device_class)
+                if device_class is not None:
+                    where = f"claim {claim.name}, request {request.result_name(index)}"
+                    yield f"{where}: {_numbers(SelectorRows(claim, device_class, demand), demand, node, usage)}"
+
+
+def _numbers(selectors: SelectorRows, demand: DeviceDemand, node: NodeDevices, usage: DeviceUsage) -> str:
+    pools = [pool for pool in node.pools if not selectors.excludes_driver(pool.id.driver)]
+    devices = [candidate.device for pool in pools for candidate in pool.candidates()]
+    try:
+        matching = [device for device in devices if selectors.select(device)]
+    except ClaimError as error:
+        return str(error)
+    free = [device for device in matching if not usage.in_use(device.id)]
+    wanted = "all" if demand.mode == "All" else str(demand.count)
+    unusable = sum(not pool.usable for pool in pools)
+    broken = f", {unusable} of {len(pools)} pools incomplete or invalid" if unusable else ""
+    return f"{wanted} wanted, {len(matching)} of {len(devices)} devices match, {len(free)} free{_by_numa(free)}{broken}"
+
+
+def _by_numa(devices: Sequence[Device]) -> str:
+    counts: dict[int, int] = {}
+    for device in devices:
+        numa = numa_of(device)
+        if numa is not None:
+            counts[numa] = counts.get(numa, 0) + 1
+    return f" ({', '.join(f'{count} on NUMA {numa}' for numa, count in sorted(counts.items()))})" if counts else ""

@@ -1,0 +1,33 @@
+"""The claims of one pod: which objects they are, and what they mean for a decision."""
+
+from dataclasses import dataclass
+
+from koord_numa.core.claims.claim import ClaimToAllocate
+from koord_numa.core.constraints import NodeTerm
+
+
+@dataclass(frozen=True, slots=True)
+class PodResourceClaim:
+    """
+    An entry of ``spec.resourceClaims``. ``claim`` is the name of the ResourceClaim, empty while a template's is not made yet.
+
+    ``needed`` is false where the controller has said that the template makes none.
+    """
+
+    name: str
+    claim: str = ""
+    from_template: bool = False
+    needed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaims:
+    """
+    What a pod's claims mean for nodes: equal for pods whose claims ask for the same, whatever their names.
+
+    ``problem`` is why the pod cannot be tried yet. ``allocated`` are the nodes that claims which have devices can be used from.
+    """
+
+    to_allocate: tuple[ClaimToAllocate, ...] = ()
+    allocated: tuple[tuple[NodeTerm, ...], ...] = ()
+    problem: str = ""

@@ -1,0 +1,64 @@
+"""
+Pods that fit nowhere give up allocated claims that stand in the way (kube-scheduler's dynamicresources PostFilter).
+
+A claim is allocated for one node; if the pod cannot go there any more, the claim would keep it from every other node for ever.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from logging import getLogger
+
+from koord_numa.core.claims.resource_claim import ResourceClaim
+from koord_numa.core.request import Pod
+from koord_numa.core.verdicts import Unschedulable
+from koord_numa.engine.claims.late_check import UNAVAILABLE
+from koord_numa.engine.claims.lister import ClaimLister
+from koord_numa.engine.claims.pod_claims import PodClaimResolver
+from koord_numa.ports import ClaimWriter, ClusterError, Lease
+
+log = getLogger(__name__)
+
+
+class Deallocation:
+    """``consider`` notes which claim a pod should give up, ``run`` writes it."""
+
+    def __init__(self, lister: ClaimLister, resolver: PodClaimResolver, writer: ClaimWriter, lease: Lease) -> None:
+        self._lister = lister
+        self._resolver = resolver
+        self._writer = writer
+        self._lease = lease
+        self._noted: dict[str, tuple[ResourceClaim, str]] = {}  # by uid of the claim, with that of the pod
+        self._wake = asyncio.Event()
+
+    def consider(self, pod: Pod, verdict: Unschedulable) -> None:
+        """The first claim, in the pod's order, that keeps the pod from a node and that no other pod uses."""
+        if not pod.resource_claims or not any(it.message == UNAVAILABLE for it in verdict.rejections.values()):
+            return
+        for claim in self._resolver.claims_of(pod):
+            if claim.allocation is not None and claim.allocation.nodes is not None and _is_ours(claim, pod):
+                self._noted[claim.uid] = (claim, pod.key.uid)
+                self._wake.set()
+                return
+
+    async def run(self) -> None:
+        """Write until cancelled. What fails is noted again by the next attempt to place the pod."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._noted:
+                _, (claim, pod) = self._noted.popitem()
+                await self._deallocate(claim, pod)
+
+    async def _deallocate(self, claim: ResourceClaim, pod: str) -> None:
+        current = self._lister.claim((claim.namespace, claim.name))
+        if current is None or current.uid != claim.uid or current.allocation is None or not self._lease.fresh():
+            return
+        try:
+            self._lister.observe_claim(None, await self._writer.deallocate(current, pod))
+        except ClusterError as error:
+            log.warning("claim %s cannot be deallocated: %r", current, error)
+
+
+def _is_ours(claim: ResourceClaim, pod: Pod) -> bool:
+    consumers: Sequence[str] = claim.reserved_for
+    return not claim.other_consumers and all(uid == pod.key.uid for uid in consumers)

@@ -1,0 +1,289 @@
+"""
+What is known of ResourceSlices, DeviceClasses and ResourceClaims, and which devices are in use.
+
+Theory: a claim's devices are counted from the moment of the decision. Until the API server has confirmed the allocation it is *assumed*;
+then the object of the write's answer takes its place, and watch events that are older than this object are ignored (kube-scheduler's
+assume cache). A claim therefore counts exactly once, whatever comes first.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from koord_numa.core.claims.allocation import Allocation
+from koord_numa.core.claims.claim import DeviceClass
+from koord_numa.core.claims.cpus import DRIVER, cpus_of
+from koord_numa.core.claims.inventory import PoolId, ResourceSlice
+from koord_numa.core.claims.pools import Pool, gather_pools
+from koord_numa.core.claims.resource_claim import ResourceClaim
+from koord_numa.core.claims.usage import DeviceUsage
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.node import Node
+from koord_numa.ports import DELETED
+
+ClaimKey = tuple[str, str]
+"""Namespace and name."""
+
+Revision = tuple[int, int]
+_Key = TypeVar("_Key", PoolId, str)
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedClaim:
+    """An allocation that was decided on for a pod and is not written yet."""
+
+    allocation: Allocation
+    pod: str  # uid
+
+
+OnChange = Callable[[], None]
+OnClaim = Callable[[ClaimKey | None], None]
+"""Told which claim changed; None when what every claim means may have changed."""
+
+
+class ClaimLister:
+    """
+    Told by those who watch, level-based as all facts. ``on_change`` hears of what may make devices available, ``on_claim`` of every
+    claim that changed.
+
+    ``known`` is set when all three kinds were listed; ``enabled`` is false where claims are switched off or not served.
+    """
+
+    def __init__(self, on_change: OnChange, on_claim: OnClaim) -> None:
+        self._on_change = on_change
+        self._tell_claim = on_claim
+        self._waiters: set[asyncio.Future[None]] = set()
+        self.enabled = True
+        self.known = False
+        self.classes: dict[str, DeviceClass] = {}
+        self.claims: dict[ClaimKey, ResourceClaim] = {}
+        self.assumed: dict[str, AssumedClaim] = {}  # by uid of the claim
+        self.usage = DeviceUsage()
+        self._cpus: dict[str, list[CpuSet]] = {}  # cpusets of dra.cpu's claims, by pool
+        self._slices: dict[str, ResourceSlice] = {}
+        self._by_pool: dict[PoolId, dict[str, ResourceSlice]] = {}
+        self._by_node: dict[str, dict[str, ResourceSlice]] = {}  # slices that name a node, by that
+        self._wide: dict[str, ResourceSlice] = {}  # all others
+        self._revision = 0
+        self._revisions: dict[str, int] = {}
+        self._pools: dict[str, tuple[Revision, Node, tuple[Pool, ...]]] = {}
+
+    # What a decision reads.
+
+    def revision(self, node: str) -> Revision:
+        """Differs from an earlier value when devices of the node, or what is in use of them, may have changed."""
+        return self._revision, self._revisions.get(node, 0)
+
+    def pools_of(self, node: Node) -> tuple[Pool, ...]:
+        """The pools that the node can draw from. Counters of other nodes' pools are left out: nothing there is for this node."""
+        revision = self.revision(node.name)
+        known = self._pools.get(node.name)
+        if known is not None and known[0] == revision and known[1] is node:
+            return known[2]
+        own = self._by_node.get(node.name, {})
+        reached = {each.pool for each in self._wide.values() if each.reaches(node.name, node.labels)}
+        reached.update(each.pool for each in own.values())
+        slices = [each for pool in sorted(reached) for each in self._by_pool[pool].values()]
+        pools = gather_pools(
+            slices, node.name, node.labels, {pool: list(self._by_pool[pool].values()) for pool in reached}
+        )
+        self._pools[node.name] = (revision, node, pools)
+        return pools
+
+    def cpus_held(self, pool: str) -> CpuSet:
+        """CPUs that claims hold by the driver dra.cpu, whose pools are named after their nodes."""
+        return CpuSet.of(cpu for cpus in self._cpus.get(pool, ()) for cpu in cpus)
+
+    def claim(self, key: ClaimKey) -> ResourceClaim | None:
+        """The claim as last seen or written."""
+        return self.claims.get(key)
+
+    def slices(self) -> Iterator[ResourceSlice]:
+        """Every slice, in no particular order."""
+        return iter(self._slices.values())
+
+    async def change(self) -> None:
+        """Return after the next change of any claim."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+    # What a cycle assumes.
+
+    def assume(self, claim: ResourceClaim, allocation: Allocation, pod: str) -> None:
+        """Count these devices as in use by the claim."""
+        self.assumed[claim.uid] = AssumedClaim(allocation, pod)
+        self._count(allocation, 1)
+        self._on_claim((claim.namespace, claim.name))
+
+    def forget_assumed(self, claim: ResourceClaim) -> None:
+        """The decision comes to nothing; a claim that is not assumed any more is no error."""
+        assumed = self.assumed.pop(claim.uid, None)
+        if assumed is not None:
+            self._count(assumed.allocation, -1)
+            self._on_claim((claim.namespace, claim.name))
+            self._on_change()
+
+    # Facts: claims.
+
+    def observe_claim(self, event: str | None, claim: ResourceClaim) -> None:
+        """A ResourceClaim, from a watch or from the answer to a write."""
+        key = (claim.namespace, claim.name)
+        known = self.claims.get(key)
+        if event == DELETED:
+            if known is not None and known.uid == claim.uid:
+                self._drop(known)
+            return
+        if known is not None and known.uid == claim.uid and _older(claim, known):
+            return
+        freed = self._replace(known, claim)
+        self._on_claim(key)
+        if freed:
+            self._on_change()
+
+    def replace_claims(self, claims: Iterable[ResourceClaim]) -> None:
+        """All ResourceClaims there are."""
+        found = {(claim.namespace, claim.name): claim for claim in claims}
+        for key, known in list(self.claims.items()):
+            if key not in found:
+                self._drop(known)
+        for claim in found.values():
+            self.observe_claim(None, claim)
+
+    def _on_claim(self, key: ClaimKey | None) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._tell_claim(key)
+
+    def _replace(self, known: ResourceClaim | None, claim: ResourceClaim) -> bool:
+        """Take the new object in; True when devices may have become free."""
+        if known is not None and known.uid != claim.uid:
+            self._drop(known)
+            known = None
+        self.claims[claim.namespace, claim.name] = claim
+        former = None if known is None else known.allocation
+        if claim.allocation is not None and (assumed := self.assumed.pop(claim.uid, None)) is not None:
+            self._count(assumed.allocation, -1)
+        if former == claim.allocation:
+            return False
+        if former is not None:
+            self._count(former, -1)
+        if claim.allocation is not None:
+            self._count(claim.allocation, 1)
+        return former is not None
+
+    def _drop(self, claim: ResourceClaim) -> None:
+        key = (claim.namespace, claim.name)
+        self.claims.pop(key, None)
+        assumed = self.assumed.pop(claim.uid, None)
+        for allocation in (claim.allocation, None if assumed is None else assumed.allocation):
+            if allocation is not None:
+                self._count(allocation, -1)
+        self._on_claim(key)
+        self._on_change()
+
+    def _count(self, allocation: Allocation, sign: int) -> None:
+        if sign > 0:
+            self.usage.add(allocation)
+        else:
+            self.usage.remove(allocation)
+        cpus = cpus_of(allocation)
+        if cpus:
+            held = self._cpus.setdefault(
+                next(it.device.pool for it in allocation.results if it.device.driver == DRIVER), []
+            )
+            if sign > 0:
+                held.append(cpus)
+            else:
+                held.remove(cpus)
+        for pool in {PoolId(it.device.driver, it.device.pool) for it in allocation.results}:
+            self._touch(self._by_pool.get(pool, {}).values())
+
+    # Facts: slices and classes.
+
+    def observe_slice(self, event: str | None, each: ResourceSlice) -> None:
+        """A ResourceSlice."""
+        former = self._slices.pop(each.name, None)
+        if former is not None:
+            self._remove_slice(former)
+        if event != DELETED:
+            self._add_slice(each)
+        self._touch([it for it in (former, each) if it is not None])
+        self._touch(self._by_pool.get(each.pool, {}).values())
+        self._on_change()
+
+    def replace_slices(self, slices: Iterable[ResourceSlice]) -> None:
+        """All ResourceSlices there are."""
+        self._slices.clear()
+        self._by_pool.clear()
+        self._by_node.clear()
+        self._wide.clear()
+        for each in slices:
+            self._add_slice(each)
+        self._revision += 1
+        self._on_change()
+
+    def observe_class(self, event: str | None, device_class: DeviceClass) -> None:
+        """A DeviceClass."""
+        self.classes.pop(device_class.name, None)
+        if event != DELETED:
+            self.classes[device_class.name] = device_class
+        self._classes_changed()
+
+    def replace_classes(self, classes: Iterable[DeviceClass]) -> None:
+        """All DeviceClasses there are."""
+        self.classes = {each.name: each for each in classes}
+        self._classes_changed()
+
+    def synced(self) -> None:
+        """All three kinds were listed."""
+        self.known = True
+        self._on_claim(None)
+        self._on_change()
+
+    def _classes_changed(self) -> None:
+        self._revision += 1
+        self._on_claim(None)
+        self._on_change()
+
+    def _add_slice(self, each: ResourceSlice) -> None:
+        self._slices[each.name] = each
+        self._by_pool.setdefault(each.pool, {})[each.name] = each
+        if each.nodes.name and not each.per_device:
+            self._by_node.setdefault(each.nodes.name, {})[each.name] = each
+        else:
+            self._wide[each.name] = each
+
+    def _remove_slice(self, each: ResourceSlice) -> None:
+        self._wide.pop(each.name, None)
+        _discard(self._by_pool, each.pool, each.name)
+        _discard(self._by_node, each.nodes.name, each.name)
+
+    def _touch(self, slices: Iterable[ResourceSlice]) -> None:
+        """What was found for the nodes of these slices is out of date."""
+        for each in slices:
+            if each.nodes.name and not each.per_device:
+                self._revisions[each.nodes.name] = self._revisions.get(each.nodes.name, 0) + 1
+            else:
+                self._revision += 1
+
+
+def _discard(index: dict[_Key, dict[str, ResourceSlice]], key: _Key, name: str) -> None:
+    kept = index.get(key)
+    if kept is not None:
+        kept.pop(name, None)
+        if not kept:
+            del index[key]
+
+
+def _older(claim: ResourceClaim, known: ResourceClaim) -> bool:
+    """Was the object read before the known one? Versions of one object grow; what is no number cannot be compared."""
+    try:
+        return int(claim.version) < int(known.version)
+    except ValueError:
+        return False

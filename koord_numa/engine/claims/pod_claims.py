@@ -1,0 +1,115 @@
+"""
+From a pod's entries to its claims, and what they mean for its request class (kube-scheduler's dynamicresources PreEnqueue and PreFilter).
+"""
+
+from collections.abc import Iterator, Sequence
+
+from koord_numa.core.claims.claim import ClaimToAllocate
+from koord_numa.core.claims.pod_claims import PodClaims, PodResourceClaim
+from koord_numa.core.claims.resource_claim import ResourceClaim
+from koord_numa.core.request import Pod
+from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
+
+MAX_RESERVATIONS = 256
+"""Pods that may use one claim (resource/v1 ResourceClaimReservedForMaxSize)."""
+
+
+class PodClaimResolver:
+    """Finds the claims of pods, and remembers which waiting pods refer to a claim so that its changes reach them."""
+
+    def __init__(self, lister: ClaimLister) -> None:
+        self._lister = lister
+        self._users: dict[ClaimKey, set[str]] = {}
+        self._keys: dict[str, tuple[ClaimKey, ...]] = {}
+
+    def of(self, pod: Pod) -> PodClaims | None:
+        """What the pod's claims mean for a decision; None without claims."""
+        if not pod.resource_claims:
+            return None
+        self._remember(pod)
+        if not self._lister.enabled:
+            return PodClaims(problem="the pod uses resource claims, which are switched off here (dynamicResources)")
+        if not self._lister.known:
+            return PodClaims(problem="waiting for ResourceClaims, ResourceSlices and DeviceClasses to be listed")
+        found: list[ResourceClaim] = []
+        for entry in pod.resource_claims:
+            if entry.needed:
+                claim = self._claim(pod, entry)
+                if isinstance(claim, str):
+                    return PodClaims(problem=claim)
+                found.append(claim)
+        return self._meaning(pod, found)
+
+    def claims_of(self, pod: Pod) -> Iterator[ResourceClaim]:
+        """The claims of a pod that ``of`` found without a problem, in their order."""
+        for entry in pod.resource_claims:
+            claim = self._claim(pod, entry) if entry.needed else ""
+            if isinstance(claim, ResourceClaim):
+                yield claim
+
+    def users(self, key: ClaimKey | None) -> Sequence[str]:
+        """Uids of waiting pods that refer to the claim; of all that refer to any with None."""
+        return tuple(self._keys if key is None else self._users.get(key, ()))
+
+    def forget(self, uid: str) -> None:
+        """The pod waits no more."""
+        for key in self._keys.pop(uid, ()):
+            users = self._users.get(key)
+            if users is not None:
+                users.discard(uid)
+                if not users:
+                    del self._users[key]
+
+    def _remember(self, pod: Pod) -> None:
+        keys = tuple((pod.key.namespace, it.claim) for it in pod.resource_claims if it.claim)
+        if self._keys.get(pod.key.uid) != keys:
+            self.forget(pod.key.uid)
+            self._keys[pod.key.uid] = keys
+            for key in keys:
+                self._users.setdefault(key, set()).add(pod.key.uid)
+
+    def _claim(self, pod: Pod, entry: PodResourceClaim) -> ResourceClaim | str:
+        if not entry.claim:
+            return f'pod "{pod.key}": ResourceClaim not created yet'
+        claim = self._lister.claim((pod.key.namespace, entry.claim))
+        if claim is None:
+            return f'resourceclaim "{entry.claim}" not found'
+        if claim.deleting:
+            return f'resourceclaim "{entry.claim}" is being deleted'
+        if entry.from_template and claim.owner != pod.key.uid:
+            return f"ResourceClaim {claim.namespace}/{claim.name} was not created for Pod {pod.key} (Pod is not owner)"
+        return claim
+
+    def _meaning(self, pod: Pod, claims: Sequence[ResourceClaim]) -> PodClaims:
+        wanted: list[ClaimToAllocate] = []
+        allocated = []
+        names = [entry.name for entry in pod.resource_claims if entry.needed]
+        for name, claim in zip(names, claims, strict=True):
+            problem = self._unusable(pod, claim)
+            if problem:
+                return PodClaims(problem=problem)
+            if claim.allocation is None:
+                wanted.append(ClaimToAllocate("", name, claim.spec))
+            elif claim.allocation.nodes is not None:
+                allocated.append(claim.allocation.nodes)
+        return PodClaims(tuple(wanted), tuple(allocated))
+
+    def _unusable(self, pod: Pod, claim: ResourceClaim) -> str:
+        if claim.problem:
+            return f"the claim cannot be understood: {claim.problem}"
+        assumed = self._lister.assumed.get(claim.uid)
+        if assumed is not None and assumed.pod != pod.key.uid:
+            return f"resource claim {claim.namespace}/{claim.name} is in the process of being allocated"
+        reservations = len(claim.reserved_for) + claim.other_consumers
+        if reservations >= MAX_RESERVATIONS and pod.key.uid not in claim.reserved_for:
+            return (
+                f"resource claim {claim.namespace}/{claim.name} is reserved for {reservations} pods, which is the limit"
+            )
+        if claim.allocation is None:
+            for request in claim.spec.requests:
+                for index, demand in enumerate(request.alternatives):
+                    if demand.device_class not in self._lister.classes:
+                        return (
+                            f"request {request.result_name(index)}: device class {demand.device_class} does not exist"
+                        )
+        return ""
