@@ -26,10 +26,11 @@ from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.cache.volume_lister import VolumeLister
+from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.request_class import RequestClasses
 from koord_numa.engine.ranking.node_table import NodeTable
-from koord_numa.engine.ranking.selector import Limits, NodeSelection
+from koord_numa.engine.ranking.selector import Limits, Listers, NodeSelection
 from koord_numa.settings import BackoffSettings, Settings
 from tests.engine.clusters import random_node, random_pod, random_topology
 from tests.engine.world import World, bound, make_node, make_pod, make_world
@@ -169,7 +170,10 @@ def test_the_answer_is_that_of_asking_every_node(seed: int) -> None:
         state,
         columns,
         NodeBackoff(BackoffSettings()),
-        VolumeLister(lambda: None, state.index, state.node_exists, lambda: 0.0),
+        Listers(
+            VolumeLister(lambda: None, state.index, state.node_exists, lambda: 0.0),
+            ClaimLister(lambda: None, lambda _: None),
+        ),
         Limits(lambda: 0.0, 16),
     )
     classes = RequestClasses(configured, state.index)
