@@ -35,3 +35,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "koord-numa.leaseName" -}}
 {{- dig "lease" "name" "koord-numa" .Values.config }}
 {{- end }}
+
+{{- define "koord-numa.nodeAgentSelector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: node-agent
+{{- end }}
+
+{{- define "koord-numa.nodeAgentLabels" -}}
+{{ include "koord-numa.nodeAgentSelector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}

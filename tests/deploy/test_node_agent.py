@@ -1,0 +1,96 @@
+"""The node agent's DaemonSet: off unless asked for, as little access as it needs, and rights for exactly what it does."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from koord_numa.cli.commands.node_agent import command
+from koord_numa.node.observer import GRACE
+from koord_numa.sandbox.machines.description import NodeDescription
+from koord_numa.sandbox.machines.hardware import Shape
+from tests.deploy.test_manifests import DEPLOY, Manifest, documents, of_kind, pod_spec, rendered
+from tests.node.nodes import NODE, world
+from tests.sandbox.machines.pods import place
+
+COMPONENT = DEPLOY / "kustomize" / "components" / "node-agent"
+AGENT = {"nodeAgent": {"enabled": True}}
+APPLYING = {"nodeAgent": {"enabled": True, "apply": {"enabled": True, "memory": True}}}
+
+
+def ours(manifests: list[Manifest]) -> list[Manifest]:
+    return [manifest for manifest in manifests if manifest["metadata"]["name"].endswith("-node-agent")]
+
+
+def component() -> list[Manifest]:
+    return [
+        manifest for name in ("rbac.yaml", "daemonset.yaml") for manifest in documents((COMPONENT / name).read_text())
+    ]
+
+
+def rules(manifests: list[Manifest]) -> set[tuple[str, str]]:
+    """Verb and resource of everything that the cluster role allows."""
+    role = of_kind(manifests, "ClusterRole")
+    return {(verb, resource) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+
+
+def test_nobody_gets_it_unasked() -> None:
+    assert not ours(rendered())
+
+
+def test_chart_and_component_are_the_same() -> None:
+    chart = ours(rendered(AGENT))
+    assert of_kind(chart, "ClusterRole")["rules"] == of_kind(component(), "ClusterRole")["rules"]
+    ours_, theirs = (pod_spec(of_kind(manifests, "DaemonSet")) for manifests in (chart, component()))
+    for key in ("volumes", "priorityClassName", "tolerations"):
+        assert ours_[key] == theirs[key]
+    for key in ("args", "env", "resources", "securityContext", "volumeMounts", "livenessProbe", "ports"):
+        assert ours_["containers"][0][key] == theirs["containers"][0][key]
+
+
+@pytest.mark.parametrize("values", [AGENT, APPLYING], ids=["observing", "applying"])
+def test_it_has_no_more_access_than_it_needs(values: dict[str, Any]) -> None:
+    spec = pod_spec(of_kind(ours(rendered(values)), "DaemonSet"))
+    assert not any(spec.get(word) for word in ("hostNetwork", "hostPID", "hostIPC"))
+    (container,) = spec["containers"]
+    context = container["securityContext"]
+    assert context["readOnlyRootFilesystem"]
+    assert not context["allowPrivilegeEscalation"]
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert all(mount["readOnly"] for mount in container["volumeMounts"])
+    assert len(spec["volumes"]) == len(container["volumeMounts"])
+
+
+@pytest.mark.parametrize("values", [AGENT, APPLYING], ids=["observing", "applying"])
+def test_the_command_line_is_understood(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = pod_spec(of_kind(ours(rendered(values)), "DaemonSet"))
+    name, *arguments = spec["containers"][0]["args"]
+    assert name == "node-agent"
+    monkeypatch.setenv("NODE_NAME", "n0")
+    with command.make_context(name, list(arguments)) as context:
+        assert isinstance(context, click.Context)
+        assert context.params["node_name"] == "n0"
+        assert context.params["apply_"] is (values is APPLYING)
+
+
+async def test_its_rights_are_those_that_it_uses(tmp_path: Path) -> None:
+    description = NodeDescription(name=NODE, hardware=Shape(cores=2).build())
+    async with world(tmp_path, description) as around, around.agent() as agent:
+        place(around.server.store, NODE, "a", "1")
+        await agent.round()
+        around.clock.now += GRACE
+        await agent.round()
+        used = {
+            (asked.verb, asked.resource.partition(".")[0])
+            for asked in around.server.requests
+            if "node-agent" in asked.user_agent
+        }
+        allowed = rules(component())
+        assert {("patch" if verb == "apply" else verb, resource) for verb, resource in used} <= allowed
+        # An apply that makes the object needs the right to create it too; a list is followed by a watch.
+        assert allowed - used <= {
+            ("create", "noderesourcetopologies"),
+            ("patch", "noderesourcetopologies"),
+            ("watch", "pods"),
+        }
