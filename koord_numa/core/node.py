@@ -104,13 +104,27 @@ class KubeletAllocation:
 
 
 @dataclass(frozen=True, slots=True)
+class CpusetDifference:
+    """A pod that runs on other CPUs than decided, as the node agent observes it; ``why`` is the agent's explanation."""
+
+    decided: CpuSet
+    observed: CpuSet
+    why: str = ""
+
+    def __str__(self) -> str:
+        """``decided 1-2, runs on 0-15: no agent applies cpusets on this node``."""
+        return f"decided {self.decided}, runs on {self.observed}{': ' if self.why else ''}{self.why}"
+
+
+@dataclass(frozen=True, slots=True)
 class NodeResourceTopology:
     """
     One NodeResourceTopology. ``problem`` names what is malformed about it: such a topology is as good as none, visibly.
 
     ``machine`` is present when the NRT carries ``node.koordinator.sh/cpu-topology``, which also makes the CPUs
     scheduler-owned. ``reserved`` unites kubelet-reserved CPUs, reservation CPUs, exclusive system-QoS CPUs and CPUs of
-    kubelet-managed pods. ``amplification`` is ``None`` when the NRT carries no ratios; otherwise zones are amplified already.
+    kubelet-managed pods. ``differences`` are by ``namespace/name`` of the pod.
+    ``amplification`` is ``None`` when the NRT carries no ratios; otherwise zones are amplified already.
     """
 
     node: str
@@ -121,6 +135,7 @@ class NodeResourceTopology:
     numa_policy: NumaPolicy = NumaPolicy.NONE  # of a scheduler-owned node, from topologyPolicies
     reserved: CpuSet = EMPTY
     kubelet_pods: tuple[KubeletAllocation, ...] = ()
+    differences: Mapping[str, CpusetDifference] = field(default_factory=dict)
     amplification: Mapping[str, float] | None = None
     distances: Mapping[tuple[int, int], int] = field(default_factory=dict)
     fingerprint: str = ""

@@ -80,7 +80,7 @@ class Agent:
         self._observer = Observer(self._cgroups, mems=config.apply_memory, clock=clock)
         self._runtime: applier.Runtime | None = None
         self._cri: RuntimeClient | None = None
-        self._differences: dict[str, str] = {}
+        self._differences: dict[str, dict[str, str]] = {}
         self.observation = Observation()
         self._node = NodeReservation()
         self._node_read = float("-inf")

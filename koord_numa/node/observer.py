@@ -97,7 +97,7 @@ class Observer:
         return Difference(pod, cpus or pod.cpus, mems)
 
 
-def told(differences: Iterable[Difference], why: str) -> dict[str, str]:
-    """The annotation's contents: one sentence a pod, by ``namespace/name``, in their order."""
+def told(differences: Iterable[Difference], why: str) -> dict[str, dict[str, str]]:
+    """The annotation's contents by ``namespace/name``, the first ``MOST_TOLD`` of them in order."""
     ordered = sorted(differences, key=lambda one: one.pod.key)[:MOST_TOLD]
-    return {one.pod.key: f"{one}: {why}" for one in ordered}
+    return {one.pod.key: {"decided": str(one.pod.cpus), "observed": str(one.cpus), "why": why} for one in ordered}

@@ -58,7 +58,9 @@ class Publisher:
         self._publish = publish
         self._clock = clock
         self._sent: Json | None = None
-        self._told: tuple[NodeFacts, Mapping[str, str]] | None = None  # what the object that was sent was made of
+        self._told: tuple[NodeFacts, Mapping[str, Mapping[str, str]]] | None = (
+            None  # what the object that was sent was made of
+        )
         self._seen: Json | None = None
         self._looked = self._not_before = float("-inf")
         self._failures = 0
@@ -70,7 +72,7 @@ class Publisher:
         labels = ((self._seen or {}).get("metadata") or {}).get("labels") or {}
         return bool(labels.get(names.MANAGED_BY) == names.MANAGED_BY_KOORDINATOR)
 
-    async def write(self, facts: NodeFacts, differences: Mapping[str, str]) -> bool:
+    async def write(self, facts: NodeFacts, differences: Mapping[str, Mapping[str, str]]) -> bool:
         """
         Apply what changed; returns whether something was sent. An error of the API server is logged and tried again later.
         """
@@ -107,7 +109,7 @@ class Publisher:
         self._not_before = now + min(LONGEST_PAUSE, MIN_INTERVAL * 2 ** min(self._failures, 10))
         logger.warning("the topology is not published: %s", error)
 
-    def _wanted(self, facts: NodeFacts, differences: Mapping[str, str]) -> Json | None:
+    def _wanted(self, facts: NodeFacts, differences: Mapping[str, Mapping[str, str]]) -> Json | None:
         """What to apply; ``None`` while only options are to be published and there is no object to add them to."""
         foreign = self._publish is Publish.OPTIONS or (self._publish is Publish.AUTO and others_publish(self._seen))
         if foreign and self._seen is None:

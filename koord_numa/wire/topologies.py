@@ -8,6 +8,7 @@ from koord_numa.core.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.vocabulary import CpuOwner, NumaPolicy
 from koord_numa.wire import names
 from koord_numa.wire.cpu_topology import machine
+from koord_numa.wire.cpuset_differences import cpuset_differences
 from koord_numa.wire.kubelet_config import NUMA_POLICY_OF, TOPOLOGY_POLICIES, kubelet_config
 from koord_numa.wire.metadata import Head, head, version
 from koord_numa.wire.node_annotations import amplification
@@ -55,6 +56,7 @@ def _read(top: Head, blank: NodeResourceTopology) -> NodeResourceTopology:
         zones=found_zones,
         kubelet=kubelet,
         distances=costs,
+        differences=cpuset_differences(top.annotations, top.path),
         fingerprint=_first(attributes, names.ATTRIBUTE_FINGERPRINT)
         or top.annotations.get(names.FINGERPRINT_ANNOTATION, ""),
         fingerprint_method=_first(attributes, names.ATTRIBUTE_FINGERPRINT_METHOD),

@@ -102,6 +102,20 @@ async def test_a_bound_pod(tmp_path: Path) -> None:
     ]
 
 
+async def test_a_bound_pod_that_runs_elsewhere(tmp_path: Path) -> None:
+    told = (
+        '{"default/runs": {"decided": "0-1,8-9", "observed": "0-15", "why": "no agent applies cpusets on this node"}}'
+    )
+    sentence = "decided 0-1,8-9, runs on 0-15: no agent applies cpusets on this node"
+    async with small_cluster(tmp_path, RUNNING) as cluster:
+        annotations = {"metadata": {"annotations": {"koord-numa/cpuset-differences": told}}}
+        cluster.server.store.patch("noderesourcetopologies.topology.node.k8s.io", "own", annotations)
+        explained = await ask(cluster, "explain", "runs")
+        node = await ask(cluster, "node", "own")
+    assert explained.output.splitlines()[-1] == f"  {sentence}"
+    assert node.output.splitlines()[-1].split(maxsplit=1) == ["default/runs", sentence]
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -167,11 +167,14 @@ async def test_a_pod_that_runs_elsewhere_is_told_once(tmp_path: Path) -> None:
         for _ in range(3):
             around.clock.now += GRACE
             await agent.observe()
-        told = {"default/a": "decided 1-2, runs on 0-15: no agent applies cpusets on this node"}
+        why = "no agent applies cpusets on this node"
+        told = {"default/a": {"decided": "1-2", "observed": "0-15", "why": why}}
         assert agent._differences == told
         await around.publish(agent)
         notes = (around.topology() or {})["metadata"]["annotations"]
         assert orjson.loads(notes[names.CPUSET_DIFFERENCES]) == told
+        (difference,) = parse_topology(around.topology() or {}).differences.values()
+        assert str(difference) == f"decided 1-2, runs on 0-15: {why}"
         events = around.server.store.list("events.events.k8s.io")
         assert [(event["reason"], event["regarding"]["uid"]) for event in events] == [("CpusetMismatch", pod.uid)]
         around.services.cgroups.set(container_id(pod.uid, "c"), CpuSet.parse("1-2"))

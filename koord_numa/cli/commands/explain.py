@@ -60,6 +60,8 @@ def _bound(pod: Pod, snapshot: Snapshot) -> Iterator[str]:
     kubelets = seen is not None and isinstance(seen.offer, KubeletView)
     cpus = str(given.cpus) or ("chosen by the kubelet" if kubelets else "shared")
     yield f"  NUMA {numa_text(numa for numa, _ in given.numa)}, CPUs {cpus}"
+    if info is not None and info.topology is not None and (difference := info.topology.differences.get(str(pod.key))):
+        yield f"  {difference}"
 
 
 def _waiting(pod: Pod, snapshot: Snapshot, width: int) -> Iterator[str]:

@@ -41,6 +41,12 @@ def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[
         yield from terminal.lines(Drawing(seen.offer.machine, owners, seen.offer.reserved, _shared(seen)), width)
     yield Text()
     yield from Columns(("POD", "QOS", "ASKS FOR", "POLICY", "NUMA", "CPUS"), list(_pods(seen, snapshot))).lines()
+    topology = snapshot.topologies.get(seen.node.name)
+    if topology is not None and topology.differences:
+        yield Text()
+        yield from Columns(
+            ("POD", "DIFFERENCE"), [[pod, str(one)] for pod, one in topology.differences.items()]
+        ).lines()
 
 
 def trust(seen: NodeSnapshot, snapshot: Snapshot) -> str:

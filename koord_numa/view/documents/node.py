@@ -60,6 +60,7 @@ def _pod(info: NodeInfo, seen: NodeSnapshot, held: Holding) -> Document:
     if not numa and machine is not None and held.cpus:
         numa = list(CpuSet(machine.numa_of(held.cpus)))
     observed = _observed(info).get(uid)
+    difference = None if info.topology is None else info.topology.differences.get(str(held.pod))
     chosen_by = "by the kubelet" if isinstance(seen.offer, KubeletView) else "shared"
     return {
         "pod": str(held.pod),
@@ -71,7 +72,8 @@ def _pod(info: NodeInfo, seen: NodeSnapshot, held: Holding) -> Document:
         "numa": numa,
         "cpus": (str(held.cpus) or chosen_by) if there is not None else "kept free for it",
         "cpuIds": list(held.cpus),
-        "observed": None if observed is None else str(observed),
+        "observed": str(difference.observed) if difference else None if observed is None else str(observed),
+        "difference": None if difference is None else difference.why,
         "state": "nominated" if there is None else "terminating" if there.deleting else "bound",
         "inTopology": uid not in info.unpublished,
     }
