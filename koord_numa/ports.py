@@ -24,6 +24,7 @@ from typing import Final, Protocol, TypeVar
 from koord_numa.core.claims.allocation import Allocation
 from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.rebind.numa_amounts import NumaAmounts
 from koord_numa.core.rebind_request import PodRevision, RebindAnswer, RebindRequest
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.verdicts import Placement
@@ -181,7 +182,7 @@ class RebindWriter(Protocol):
         """The pod as it is now and its resource-status. Raises ``Gone`` also when the name belongs to another uid."""
         ...
 
-    async def patch_cpus(self, revision: PodRevision, cpus: CpuSet) -> None:
+    async def patch_cpus(self, revision: PodRevision, cpus: CpuSet, numa: NumaAmounts | None = None) -> None:
         """
         Give the pod these CPUs, if it is still exactly as it was read; nothing else about it changes.
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from koord_numa.cluster.client import MERGE_PATCH, Api, Body
 from koord_numa.cluster.resources import PODS, REBINDS, Call
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.rebind.numa_amounts import NumaAmounts
 from koord_numa.core.rebind_request import PodRevision, RebindAnswer, RebindRequest
 from koord_numa.core.request import PodKey
 from koord_numa.ports import Conflict, Gone, Invalid
@@ -63,22 +64,23 @@ class ApiRebindWriter:
         annotations = raw["metadata"].get("annotations") or {}
         return PodRevision(found, str(annotations.get(names.RESOURCE_STATUS, "")))
 
-    async def patch_cpus(self, revision: PodRevision, cpus: CpuSet) -> None:
+    async def patch_cpus(self, revision: PodRevision, cpus: CpuSet, numa: NumaAmounts | None = None) -> None:
         """
-        One merge patch of one annotation, conditional on uid and resourceVersion.
+        One merge patch, conditional on uid and resourceVersion: the cpuset, and the amounts per NUMA node when they change with it.
 
         Raises ``Invalid`` when the resource-status is no JSON object: what is not understood is not rewritten. ``Gone`` when the
         name belongs to another uid, which a server may answer with 409 or 422.
         """
         key = revision.pod.key
         try:
-            text = with_cpus(revision.status_text, cpus)
+            text = with_cpus(revision.status_text, cpus, numa)
         except WireError as error:
             raise Invalid(f"pod {key}: {error}") from None
+        nodes = {} if numa is None else {names.NUMA_NODES: str(CpuSet.of(node for node, _ in numa))}
         about = {
             "uid": key.uid,
             "resourceVersion": revision.pod.resource_version,
-            "annotations": {names.RESOURCE_STATUS: text},
+            "annotations": {names.RESOURCE_STATUS: text} | nodes,
         }
         try:
             patch = Body({"metadata": about}, MERGE_PATCH, self._remaining)

@@ -41,6 +41,7 @@ class RebindRequest:
     action: RebindAction = RebindAction.REBIND_CPU
     deadline: int = DEFAULT_DEADLINE
     dry_run: bool = False
+    move_memory: bool = False
     generation: int = 0
     created: float = 0.0
     phase: RebindPhase = RebindPhase.NONE

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.rebind.numa_amounts import NumaAmounts
 from koord_numa.core.rebind.plan import NodeFigures
 from koord_numa.core.rebind_request import (
     DEFAULT_DEADLINE,
@@ -20,6 +21,7 @@ from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import head, version
 from koord_numa.wire.parsing import EnumReader, Int64, Problems, Strict, read, read_time
+from koord_numa.wire.resource_status import quantities
 
 ACTIONS: Final = EnumReader({action.value: action for action in RebindAction})
 PHASES: Final = EnumReader({phase.value: phase for phase in RebindPhase})
@@ -39,6 +41,7 @@ class RebindSpec(Strict):
     deadline_in_seconds: Deadline | None = None
     dry_run: bool | None = None
     ttl_seconds_after_finished: TtlSeconds | None = None
+    move_memory: bool | None = None
 
 
 class RebindStatus(Strict):
@@ -73,6 +76,7 @@ def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
         action=problems.collect(lambda: ACTIONS.read(action, path.at("rebindAction")), RebindAction.REBIND_CPU),
         deadline=spec.deadline_in_seconds or DEFAULT_DEADLINE,
         dry_run=bool(spec.dry_run),
+        move_memory=bool(spec.move_memory),
         generation=top.metadata.generation or 0,
         created=top.created,
         phase=problems.collect(lambda: PHASES.read(status.phase or "", status_place.at("phase")), RebindPhase.UNKNOWN),
@@ -122,9 +126,10 @@ def rebind_status(answer: RebindAnswer, before: Mapping[str, Any] | None = None)
     }
 
 
-def with_cpus(status_text: str, cpus: CpuSet) -> str:
+def with_cpus(status_text: str, cpus: CpuSet, numa: NumaAmounts | None = None) -> str:
     """
-    The same resource-status with other CPUs: every other member is kept, unknown ones as well.
+    The same resource-status with other CPUs, and other amounts per NUMA node when given: every other member is kept, unknown
+    ones as well.
 
     Raises ``WireError`` when it is no JSON object.
     """
@@ -138,7 +143,11 @@ def with_cpus(status_text: str, cpus: CpuSet) -> str:
     keys = [key for key in status if key.lower() == "cpuset"] or [
         "cpuset"
     ]  # Go's encoding/json matches names without regard to case
-    return json.dumps({**status, **dict.fromkeys(keys, str(cpus))}, separators=(",", ":"), ensure_ascii=False)
+    changed: dict[str, Any] = dict.fromkeys(keys, str(cpus))
+    if numa is not None:
+        spelled = [key for key in status if key.lower() == "numanoderesources"] or ["numaNodeResources"]
+        changed |= {key: [{"node": node, "resources": quantities(held)} for node, held in numa] for key in spelled}
+    return json.dumps({**status, **changed}, separators=(",", ":"), ensure_ascii=False)
 
 
 def _figures(figures: NodeFigures) -> dict[str, Any]:

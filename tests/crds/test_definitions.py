@@ -98,6 +98,7 @@ def test_a_rebind_is_asked_for_as_proposed() -> None:
         "rebindAction": {"type": "string", "enum": ["RebindCPU"], "default": "RebindCPU"},
         "deadlineInSeconds": {"type": "integer", "format": "int64", "minimum": 1, "default": 600},
         "ttlSecondsAfterFinished": {"type": "integer", "format": "int32", "minimum": 0},
+        "moveMemory": {"type": "boolean", "default": False},
         "dryRun": {"type": "boolean", "default": False},
     }
     assert status["properties"]["phase"]["enum"] == ["Pending", "Succeed", "Failed", "Unknown"]

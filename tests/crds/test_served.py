@@ -106,7 +106,13 @@ def test_a_rebind_gets_its_defaults(store: ApiServer) -> None:
             "spec": {"nodeName": "n"},
         }
     )
-    assert created["spec"] == {"nodeName": "n", "rebindAction": "RebindCPU", "deadlineInSeconds": 600, "dryRun": False}
+    assert created["spec"] == {
+        "nodeName": "n",
+        "rebindAction": "RebindCPU",
+        "deadlineInSeconds": 600,
+        "moveMemory": False,
+        "dryRun": False,
+    }
     request = parse_rebind(created)
     assert request == RebindRequest(
         name="r",

@@ -79,7 +79,13 @@ async def test_without_waiting_it_says_how_to_follow(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     name = asked["metadata"]["name"]
     assert f"kubectl get rebindresource {name} --watch" in result.output
-    assert asked["spec"] == {"nodeName": NODE, "rebindAction": "RebindCPU", "dryRun": False, "deadlineInSeconds": 60}
+    assert asked["spec"] == {
+        "nodeName": NODE,
+        "rebindAction": "RebindCPU",
+        "dryRun": False,
+        "moveMemory": False,
+        "deadlineInSeconds": 60,
+    }
 
 
 async def test_a_rebind_that_fails_is_a_failure_of_the_command(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import yaml
 
@@ -231,3 +232,31 @@ async def test_a_rebind_that_cannot_be_deleted_is_tried_again(tmp_path: Path) ->
         world.ask(dryRun=True, ttlSecondsAfterFinished=0)
         async with world.scheduler():
             await until(lambda: world.server.store.find(RESOURCE, "tidy", "") is None, 20)
+
+
+async def test_story_6_a_pod_that_the_scheduler_split_is_gathered_with_its_amounts(tmp_path: Path) -> None:
+    """
+    Fine-grained CPU orchestration, user story 6 and "benefit 1": two pods of 6 CPUs leave 2 on each NUMA node, a pod of 4 is split over
+    them, one of the two leaves, and a rebind gathers the split one: CPUs and amounts in one patch.
+    """
+    async with fragmented(tmp_path, {}) as world, world.scheduler() as runtime:
+        for name, cpus in (("first", 6), ("second", 6), ("split", 4)):
+            world.server.store.create(pod(name, cpus))
+            await until(lambda name=name: name in world.assigned())  # type: ignore[misc]
+        assert placed(world, "split") == {0: "2", 1: "2"}
+        world.server.store.delete("pods", "second", "default", DeleteOptions(grace=0))
+        await until(lambda: "second" not in world.assigned())
+        world.ask()
+        status = await world.ended()
+        assert status["phase"] == "Succeed", status
+        assert (status["before"]["crossings"], status["after"]["crossings"]) == (1, 0), status
+        assert len(placed(world, "split")) == 1
+        assert list(placed(world, "split").values()) == ["4"]
+        assert world.complaints() == []
+        await until(lambda: world.ledger_is_true(runtime))
+
+
+def placed(world: World, name: str) -> dict[int, str]:
+    """CPUs by NUMA node, as resource-status says it."""
+    found = world.server.store.get("pods", name, "default")["metadata"]["annotations"][names.RESOURCE_STATUS]
+    return {entry["node"]: entry["resources"]["cpu"] for entry in orjson.loads(found)["numaNodeResources"]}

@@ -25,11 +25,14 @@ class RebindOrder:
     node: str
     dry_run: bool = False
     deadline: int | None = None
+    move_memory: bool = False
 
     @property
     def document(self) -> dict[str, Any]:
         """As a RebindResource; the server makes a name of its own from the node's."""
         spec: dict[str, Any] = {"nodeName": self.node, "rebindAction": "RebindCPU", "dryRun": self.dry_run}
+        if self.move_memory:
+            spec["moveMemory"] = True
         if self.deadline is not None:
             spec["deadlineInSeconds"] = self.deadline
         return {

@@ -30,12 +30,13 @@ WIDEST: Final = 160
 @click.option(
     "--deadline", type=click.IntRange(min=1), help="Seconds after which no further step is begun; usually 600."
 )
+@click.option("--move-memory", is_flag=True, help="Also move pods with huge pages, or with memory bound to NUMA nodes.")
 @with_access
-def command(node: str, dry_run: bool, wait: bool, deadline: int | None, access: Access) -> None:
+def command(node: str, dry_run: bool, wait: bool, deadline: int | None, move_memory: bool, access: Access) -> None:
     """Repack the CPUs of the pods on NODE. No pod is ever worse off; see docs/rebind.md for the risks."""
     console = open_console()
     if dry_run:
-        _show_plan(console, access.snapshot(), node)
+        _show_plan(console, access.snapshot(), node, move_memory=move_memory)
         return
     if access.files:
         raise click.UsageError("--from serves --dry-run only: a rebind needs a cluster")
@@ -46,7 +47,7 @@ def command(node: str, dry_run: bool, wait: bool, deadline: int | None, access: 
         if node not in {seen.node.name for seen in before.candidates()}:
             raise click.ClickException(f"there is no node {node}")
         _show(console, "before", _drawing(before, node, {}))
-        name = await create_rebind(api, RebindOrder(node, deadline=deadline))
+        name = await create_rebind(api, RebindOrder(node, deadline=deadline, move_memory=move_memory))
         console.print(f"RebindResource {name} created", style="bold")
         if not wait:
             console.print(f"follow it with: kubectl get rebindresource {name} --watch")
@@ -66,9 +67,9 @@ def command(node: str, dry_run: bool, wait: bool, deadline: int | None, access: 
         raise click.ClickException(str(error)) from error
 
 
-def _show_plan(console: Console, snapshot: Snapshot, node: str) -> None:
+def _show_plan(console: Console, snapshot: Snapshot, node: str, *, move_memory: bool) -> None:
     """Plan by the planner that the scheduler runs, on the objects of this moment; nothing is asked of the scheduler."""
-    layout = layout_of_node(snapshot.scheduler.cache, node, snapshot.scheduler.settings)
+    layout = layout_of_node(snapshot.scheduler.cache, node, snapshot.scheduler.settings, move_memory=move_memory)
     if isinstance(layout, str):
         raise click.ClickException(layout)
     plan = plan_rebind(layout)

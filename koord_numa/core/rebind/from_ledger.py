@@ -18,13 +18,14 @@ from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.pinned_pod import PinnedPod
 from koord_numa.core.rebind.plan import layout_of_pods, reallocation_order
 from koord_numa.core.request import PodRequest
-from koord_numa.core.resources import CPU, MILLI, is_hugepages, is_native
+from koord_numa.core.resources import CPU, MEMORY, MILLI, is_hugepages, is_native
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NodeBindPolicy, NumaExclusive, NumaPolicy
 
 _IMPOSED: Final = {
     NodeBindPolicy.FULL_PCPUS_ONLY: CpuBindPolicy.FULL_PCPUS,
     NodeBindPolicy.SPREAD_BY_PCPUS: CpuBindPolicy.SPREAD_BY_PCPUS,
 }
+_BINDING: Final = frozenset({NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE})
 _SHAPES: Final = (CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS)
 _NO_REQUEST: Final = PodRequest()
 
@@ -41,14 +42,20 @@ DEFAULTS: Final = Defaults()
 
 
 def layout_of_ledger(
-    inventory: Inventory, ledger: Ledger, fixed_pods: Collection[str], defaults: Defaults = DEFAULTS
+    inventory: Inventory,
+    ledger: Ledger,
+    fixed_pods: Collection[str],
+    defaults: Defaults = DEFAULTS,
+    *,
+    move_memory: bool = False,
 ) -> NodeLayout:
     """
     The node as a rebind sees it. ``fixed_pods`` are the uids of pods that must stay where they are, whatever the reason.
 
-    So must pods whose CPUs are contested: reserved, not in the machine, or held by two. A pod with NUMA amounts keeps its number
-    of CPUs on each NUMA node, because only its cpuset may change; so does one with huge pages or devices, of which no pod knows
-    the NUMA node. A machine must be known.
+    So must pods whose CPUs are contested: reserved, not in the machine, or held by two. A pod that holds
+    devices keeps its number of CPUs on each NUMA node; so does one with huge pages, or with memory that is bound to NUMA nodes, unless
+    ``move_memory``. Memory is bound by a NUMA policy of the pod or node that demands a place (Restricted, SingleNUMANode), and by a
+    kubelet's memory manager; elsewhere the kernel may allocate it anywhere, and its amounts follow the CPUs. A machine must be known.
     """
     if inventory.machine is None:
         raise ValueError(f"the CPUs of node {inventory.node} are unknown")
@@ -61,12 +68,14 @@ def layout_of_ledger(
             fixed_holdings.append(holding)
             kept |= holding.cpus | _kept_clear(holding, machine)
             continue
-        pinned = _pinned_pod(holding, machine, inventory.bind, defaults)
+        bound = _holds_devices(holding) or (not move_memory and _holds_bound_memory(holding, inventory))
+        pinned = _pinned_pod(holding, inventory, defaults, numa_bound=bound)
         pods.append(pinned)
         if pinned.cpus_per_numa is not None:
             staying.hold(holding)
     layout = layout_of_pods(machine, pods, kept, _cpu_limits(inventory, staying))
-    return replace(layout, fixed_pods=_fixed_pods(fixed_holdings, machine, defaults))
+    limits = _amount_limits(inventory, staying, pods)
+    return replace(layout, fixed_pods=_fixed_pods(fixed_holdings, machine, defaults), amount_limits=limits)
 
 
 def _is_contested(holding: Holding, inventory: Inventory, ledger: Ledger) -> bool:
@@ -111,9 +120,9 @@ def _numa_exclusive_of(request: PodRequest, defaults: Defaults) -> NumaExclusive
     return defaults.numa_exclusive
 
 
-def _pinned_pod(holding: Holding, machine: CpuTopology, imposed: NodeBindPolicy, defaults: Defaults) -> PinnedPod:
+def _pinned_pod(holding: Holding, inventory: Inventory, defaults: Defaults, *, numa_bound: bool) -> PinnedPod:
     request = holding.request or _NO_REQUEST
-    bind, required = _shape(request, imposed, defaults.bind)
+    bind, required = _shape(request, inventory.bind, defaults.bind)
     count = len(holding.cpus)
     return PinnedPod(
         key=holding.pod,
@@ -121,11 +130,12 @@ def _pinned_pod(holding: Holding, machine: CpuTopology, imposed: NodeBindPolicy,
         bind=bind,
         required=required,
         exclusive=holding.exclusive,
-        cpus_per_numa=_counts(machine, holding.cpus) if _is_numa_bound(holding) else None,
+        cpus_per_numa=_counts(inventory.machine, holding.cpus) if numa_bound and inventory.machine else None,
         order=reallocation_order(
             request.qos, required=required, count=count, created=holding.created, uid=holding.pod.uid
         ),
         numa_exclusive=_numa_exclusive_of(request, defaults),
+        numa=holding.numa,
     )
 
 
@@ -140,10 +150,28 @@ def _shape(request: PodRequest, imposed: NodeBindPolicy, default: CpuBindPolicy)
     return (request.bind.preferred if request.bind.preferred in _SHAPES else fallback), False
 
 
-def _is_numa_bound(holding: Holding) -> bool:
-    if holding.numa:
+def _holds_devices(holding: Holding) -> bool:
+    """Devices stay where they are, and resources that are neither CPU nor memory are taken for devices."""
+    of_numa = any(name not in (CPU, MEMORY) and not is_hugepages(name) for _, held in holding.numa for name in held)
+    return of_numa or any(amount and not is_native(name) for name, amount in holding.amounts.items())
+
+
+def _holds_bound_memory(holding: Holding, inventory: Inventory) -> bool:
+    if any(amount and is_hugepages(name) for name, amount in holding.amounts.items()):
         return True
-    return any(amount and (is_hugepages(name) or not is_native(name)) for name, amount in holding.amounts.items())
+    if not any(held.get(MEMORY) for _, held in holding.numa):
+        return False
+    policies = {inventory.policy, (holding.request or _NO_REQUEST).numa.policy}
+    return bool(policies & _BINDING) or (inventory.aligner is not None and inventory.aligner.binds_memory)
+
+
+def _amount_limits(inventory: Inventory, staying: Ledger, pods: Iterable[PinnedPod]) -> dict[str, dict[int, int]]:
+    """What is left on each NUMA node for pods that may move, of the resources beside CPU that they take along."""
+    free = accounts(inventory, staying)
+    names = {name for pinned in pods if pinned.cpus_per_numa is None for _, held in pinned.numa for name in held} - {
+        CPU
+    }
+    return {name: dict(zip(free.numa_ids, free.free[name], strict=True)) for name in sorted(names) if name in free.free}
 
 
 def _counts(machine: CpuTopology, cpus: CpuSet) -> dict[int, int]:

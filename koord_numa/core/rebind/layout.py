@@ -15,10 +15,14 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.cores import Cores, cores_of
 from koord_numa.core.rebind.exclusivity import NO_FIXED_PODS, ExclusivityRules, FixedPods
+from koord_numa.core.rebind.numa_amounts import amounts_after
 from koord_numa.core.rebind.pinned_pod import PinnedPod, Quality
 from koord_numa.core.vocabulary import CpuBindPolicy
 
 Arrangement = tuple[int, ...]
+
+AmountKey = tuple[str, int]
+"""A resource on a NUMA node."""
 
 
 class Figures(NamedTuple):
@@ -53,7 +57,8 @@ class NodeLayout:
     One node to repack. ``fixed`` are CPUs that no pod may be given: reserved, and those of pods that cannot be moved.
 
     ``cpu_limit`` limits, per NUMA node, how many CPUs pods without ``cpus_per_numa`` may hold there; absent means no limit. ``fixed_pods``
-    says where pods are that cannot be moved. Memos make thousands of evaluations cheap; they never change an answer.
+    says where pods are that cannot be moved. ``amount_limits``: per resource beside CPU and per NUMA node, what pods that may move hold
+    there at most. Memos make thousands of evaluations cheap; they never change an answer.
     """
 
     machine: CpuTopology
@@ -61,6 +66,10 @@ class NodeLayout:
     fixed: CpuSet = CpuSet()
     cpu_limit: Mapping[int, int] = field(default_factory=dict)
     fixed_pods: FixedPods = NO_FIXED_PODS
+    amount_limits: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    _draws: dict[tuple[int, int], tuple[tuple[AmountKey, int], ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     _figures: dict[Arrangement, Figures] = field(default_factory=dict, init=False, repr=False, compare=False)
     _conflict_counts: dict[Arrangement, ConflictCount] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -184,18 +193,72 @@ class NodeLayout:
         return block, most
 
     def allows(self, arrangement: Sequence[int]) -> bool:
-        """No pod worse off, counts and required policies kept, room respected, the largest block not smaller."""
+        """No pod worse off, counts and required policies kept, room respected, the largest block not smaller for nothing."""
         if not all(self.tolerates(index, bits) for index, bits in enumerate(arrangement)):
             return False
         qualities = self.qualities(arrangement)
         if not all(new.no_worse_than(old) for new, old in zip(qualities, self.qualities_now, strict=True)):
             return False
-        block, _ = self.largest_block(self.free(arrangement))
-        return block >= self.block_now and self.may_pass(arrangement)
+        figures = self.figures(arrangement)
+        return not self.shrunk(figures.crossings, -figures.minus_block) and self.may_pass(arrangement)
+
+    def shrunk(self, crossings: int, block: int) -> int:
+        """
+        By how many CPUs the largest block would be smaller than today without fewer NUMA crossings to show for it.
+
+        A pod gathered on one NUMA node takes its CPUs from some block: that is what a rebind is for.
+        """
+        return 0 if crossings < self.figures_now.crossings else max(0, self.block_now - block)
 
     def may_pass(self, arrangement: Sequence[int]) -> bool:
         """May a rebind stand like this between steps, so that a stop leaves no pod in conflict and no NUMA node overdrawn?"""
-        return not self.overdrawn(self.free(arrangement)) and not self.conflict_count(arrangement).regression
+        if self.overdrawn(self.free(arrangement)) or self.overloaded(arrangement):
+            return False
+        return not self.conflict_count(arrangement).regression
+
+    @cached_property
+    def amounts_now(self) -> Mapping[AmountKey, int]:
+        """What pods that may change NUMA nodes hold of limited resources today."""
+        return self._amounts(self.now)
+
+    def overloaded(self, arrangement: Sequence[int]) -> int:
+        """On how many NUMA nodes, by resource, pods that may move there would hold more than there is room for, and more than today."""
+        if not self._carriers:
+            return 0
+        now, limits = self.amounts_now, self.amount_limits
+        return sum(
+            held > max(limits[key[0]].get(key[1], 0), now.get(key, 0))
+            for key, held in self._amounts(arrangement).items()
+        )
+
+    def _amounts(self, arrangement: Sequence[int]) -> dict[AmountKey, int]:
+        held: dict[AmountKey, int] = {}
+        for index in self._carriers:
+            for key, amount in self._drawn(index, arrangement[index]):
+                held[key] = held.get(key, 0) + amount
+        return held
+
+    def _drawn(self, index: int, bits: int) -> tuple[tuple[AmountKey, int], ...]:
+        known = self._draws.get((index, bits))
+        if known is None:
+            after = amounts_after(self.pods[index].numa, self.machine, CpuSet(bits))
+            known = self._draws[index, bits] = tuple(
+                ((name, numa), amount)
+                for numa, held in after
+                for name, amount in held.items()
+                if name in self.amount_limits
+            )
+        return known
+
+    @cached_property
+    def _carriers(self) -> tuple[int, ...]:
+        """Pods that take amounts of limited resources along when they change NUMA nodes."""
+        return tuple(
+            index
+            for index, pinned in enumerate(self.pods)
+            if pinned.cpus_per_numa is None
+            and any(name in self.amount_limits for _, held in pinned.numa for name in held)
+        )
 
     def overdrawn(self, free: int) -> int:
         """

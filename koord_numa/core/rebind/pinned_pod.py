@@ -1,10 +1,11 @@
 """A pod whose CPUs a rebind may change, and how well it sits. It knows nothing of its neighbours."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.rebind.numa_amounts import NumaAmounts
 from koord_numa.core.request import PodKey
 from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaExclusive
 
@@ -16,6 +17,7 @@ class PinnedPod:
 
     ``cpus_per_numa`` fixes how many CPUs it has on each NUMA node, because it holds memory or devices there; ``None`` lets it move
     between NUMA nodes. ``numa_exclusive`` is its wish to meet no pod of the other kind: on one NUMA node, or over several.
+    ``numa`` are its amounts per NUMA node today: they follow its CPUs.
     """
 
     key: PodKey
@@ -26,6 +28,7 @@ class PinnedPod:
     cpus_per_numa: Mapping[int, int] | None = None
     order: tuple[int | float | str, ...] = ()
     numa_exclusive: NumaExclusive = NumaExclusive.NONE
+    numa: NumaAmounts = field(default=(), compare=False)
 
     @property
     def spreads(self) -> bool:

@@ -72,8 +72,9 @@ class EvaluatedLayout:
             pod_regression=pod_regression,
             regression=pod_regression
             + conflict_count.regression
-            + max(0, layout.block_now - block)
-            + layout.overdrawn(free),
+            + layout.shrunk(crossings, block)
+            + layout.overdrawn(free)
+            + layout.overloaded(assigned),
             figures=Figures(crossings, splits, conflict_count.total, -block, -most, moves),
             conflict_count=conflict_count,
         )
@@ -84,6 +85,8 @@ def evaluate(layout: NodeLayout, assigned: Arrangement) -> EvaluatedLayout:
     """A whole arrangement counted from nothing. Sizes and CPUs per NUMA node must be as the pods need them."""
     free, figures, conflict_count = layout.free(assigned), layout.figures(assigned), layout.conflict_count(assigned)
     pod_regression = sum(layout.choose_cpus(index, bits).regression for index, bits in enumerate(assigned))
-    shrunk = max(0, layout.block_now + figures.minus_block)
-    regression = pod_regression + conflict_count.regression + shrunk + layout.overdrawn(free)
+    shrunk = layout.shrunk(figures.crossings, -figures.minus_block)
+    regression = (
+        pod_regression + conflict_count.regression + shrunk + layout.overdrawn(free) + layout.overloaded(assigned)
+    )
     return EvaluatedLayout(layout, assigned, free, pod_regression, regression, figures, conflict_count)

@@ -126,6 +126,9 @@ class _Sequencer:
         layout = self._layout
         if layout.overdrawn((self._free | self.assigned[index]) & ~bits):
             return False
+        following = [*self.assigned[:index], bits, *self.assigned[index + 1 :]]
+        if layout.overloaded(following):
+            return False
         if index not in layout.constrained:
             return True
         return not layout.conflict_count([*self.assigned[:index], bits, *self.assigned[index + 1 :]]).regression

@@ -72,7 +72,7 @@ class RebindContext:
 
     def layout(self) -> NodeLayout | str:
         """The node as it is known now, or why it cannot be repacked."""
-        return layout_of_node(self.state, self.request.node, self.engine.settings)
+        return layout_of_node(self.state, self.request.node, self.engine.settings, move_memory=self.request.move_memory)
 
     def must_lead(self) -> None:
         """Raises ``NotLeader``: another replica may be working on the same node, or will be soon."""

@@ -15,6 +15,7 @@ from typing import Final
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.numa_amounts import amounts_after
 from koord_numa.core.rebind.plan import Move
 from koord_numa.core.rebind_request import PodRevision
 from koord_numa.core.request import Pod, PodKey
@@ -84,7 +85,9 @@ class Moves:
         known = self.context.state.pod(move.pod.uid)
         if held != move.before or known is None or not _is_same(revision, known):
             raise Stopped(f"pod {move.pod} was changed by somebody else")
-        await writer.patch_cpus(revision, move.after)
+        before = revision.pod.assignment.numa if revision.pod.assignment else ()
+        after = amounts_after(before, self.planned.machine, move.after)
+        await writer.patch_cpus(revision, move.after, None if after == before else after)
 
 
 async def until_shown(context: RebindContext, pod: PodKey, cpus: CpuSet) -> None:

@@ -86,6 +86,7 @@ class RebindReconciler:
         layout = context.layout()
         if isinstance(layout, str):
             raise Stopped(layout)
+        report.numa_bound = sum(pinned.cpus_per_numa is not None for pinned in layout.pods)
         # A second of arithmetic on large nodes: beside the event loop, on a layout that no pod else sees.
         report.plan = plan = await asyncio.to_thread(plan_rebind, layout)
         context.may_go_on()

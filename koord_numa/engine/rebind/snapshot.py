@@ -16,7 +16,7 @@ from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.settings import Settings
 
 
-def layout_of_node(state: Cache, name: str, settings: Settings) -> NodeLayout | str:
+def layout_of_node(state: Cache, name: str, settings: Settings, *, move_memory: bool = False) -> NodeLayout | str:
     """The layout of a node whose CPUs are ours to give, or a sentence that says why there is none."""
     record = state.nodes.get(name)
     if record is None or record.node is None:
@@ -37,7 +37,8 @@ def layout_of_node(state: Cache, name: str, settings: Settings) -> NodeLayout | 
         return f"node {name} publishes no CPU topology"
     profile = settings.profiles[0]
     defaults = Defaults(profile.default_cpu_bind_policy, profile.single_numa_node_exclusive)
-    return layout_of_ledger(offer, record.booked, _fixed_pods(record, settings.scheduler_names), defaults)
+    staying = _fixed_pods(record, settings.scheduler_names)
+    return layout_of_ledger(offer, record.booked, staying, defaults, move_memory=move_memory)
 
 
 def _fixed_pods(record: NodeInfo, ours: tuple[str, ...]) -> frozenset[str]:
@@ -69,8 +70,10 @@ def obstacle(now: NodeLayout | str, planned: NodeLayout, move: Move) -> str:
     if taken:
         return f"CPUs {taken} were given to somebody else, or are kept for somebody"
     assigned = [*now.now[:index], move.after.bits, *now.now[index + 1 :]]
+    allowed = _with_planned_overdraft(now, planned)
     if (
-        _with_planned_overdraft(now, planned).overdrawn(now.free(assigned))
+        allowed.overdrawn(now.free(assigned))
+        or allowed.overloaded(assigned)
         or _with_planned_cpus(now, planned).conflict_count(assigned).regression
     ):
         return f"pods that came meanwhile leave no room for {move.pod} on CPUs {move.after}"
@@ -80,7 +83,12 @@ def obstacle(now: NodeLayout | str, planned: NodeLayout, move: Move) -> str:
 def _with_planned_overdraft(now: NodeLayout, planned: NodeLayout) -> NodeLayout:
     """The node as it is, where what was overdrawn when the plan was made may be so again: a step may use what others gained."""
     return replace(
-        now, cpu_limit={numa: limit + planned.overdraft.get(numa, 0) for numa, limit in now.cpu_limit.items()}
+        now,
+        cpu_limit={numa: limit + planned.overdraft.get(numa, 0) for numa, limit in now.cpu_limit.items()},
+        amount_limits={
+            name: {numa: max(limit, planned.amounts_now.get((name, numa), 0)) for numa, limit in limits.items()}
+            for name, limits in now.amount_limits.items()
+        },
     )
 
 

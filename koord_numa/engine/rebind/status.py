@@ -13,12 +13,17 @@ from koord_numa.wire.texts import rfc3339
 
 @dataclass(slots=True)
 class RebindStatusReport:
-    """What was planned, what was done, and the node's figures as far as they are known."""
+    """
+    What was planned, what was done, and the node's figures as far as they are known.
+
+    ``numa_bound`` counts pods that hold memory or devices which keep them on their NUMA nodes.
+    """
 
     context: RebindContext
     plan: RebindPlan | None = None
     done: list[Move] = field(default_factory=list)
     after: NodeFigures | None = None
+    numa_bound: int = 0
 
     def answer(self, phase: RebindPhase, reason: str) -> RebindAnswer:
         """The status at this moment."""
@@ -48,13 +53,18 @@ class RebindStatusReport:
         )
         if self.plan is not None and self.plan.dropped:
             text += f"; no spare CPUs to move {_counted(len(self.plan.dropped), 'more pod')}"
-        return text
+        return text + self._kept()
 
     def nothing_to_move(self, plan: RebindPlan) -> str:
         """Why no pod is moved."""
         if not plan.dropped:
-            return "nothing to improve"
-        return f"nothing can be improved without spare CPUs to move {_counted(len(plan.dropped), 'pod')}"
+            return f"nothing to improve{self._kept()}"
+        return f"nothing can be improved without spare CPUs to move {_counted(len(plan.dropped), 'pod')}{self._kept()}"
+
+    def _kept(self) -> str:
+        if not self.numa_bound:
+            return ""
+        return f"; {_counted(self.numa_bound, 'pod')} kept on the NUMA nodes of memory or devices (spec.moveMemory)"
 
     def stopped(self, why: str) -> str:
         """How far it came, and why no further."""

@@ -48,6 +48,7 @@ def pinned(name: str, cpus: str, bind: CpuBindPolicy = FULL, *, required: bool =
 
 
 ON_NUMA_0 = ((0, {"cpu": 2000}),)
+WITH_MEMORY = ((0, {"cpu": 2000, "memory": 1 << 30}),)
 
 TENANTS = {
     "no policy": (holding("a", "2-3"), pinned("a", "2-3")),
@@ -57,7 +58,12 @@ TENANTS = {
         holding("a", "2-3", CpuBind(required=CpuBindPolicy.DEFAULT)),
         pinned("a", "2-3", SPREAD, required=True),
     ),
-    "NUMA amounts": (holding("a", "2-3", numa=ON_NUMA_0), pinned("a", "2-3", cpus_per_numa={0: 2})),
+    "CPU amounts follow the CPUs": (holding("a", "2-3", numa=ON_NUMA_0), pinned("a", "2-3")),
+    "memory that is not bound": (holding("a", "2-3", numa=WITH_MEMORY), pinned("a", "2-3")),
+    "memory that the pod's policy binds": (
+        holding("a", "2-3", numa=WITH_MEMORY, numa_spec=NumaSpec(NumaPolicy.RESTRICTED)),
+        pinned("a", "2-3", cpus_per_numa={0: 2}, numa_exclusive=NumaExclusive.REQUIRED),
+    ),
     "exclusive towards pods over several NUMA nodes": (
         holding("a", "2-3", numa_spec=NumaSpec(exclusive=NumaExclusive.PREFERRED)),
         pinned("a", "2-3", numa_exclusive=NumaExclusive.PREFERRED),
@@ -141,7 +147,12 @@ def test_what_those_who_stay_mind(known: list[Holding], fixed_pods: FixedPods) -
 ROOM = {
     "nobody else": ([], {}, {0: 7, 1: 8}),
     "shared pods": ([holding("s", numa=((1, {"cpu": 2500}),))], {}, {0: 7, 1: 5}),
-    "tied pods": ([holding("t", "2-3", numa=ON_NUMA_0)], {}, {0: 5, 1: 8}),
+    "pods that may change NUMA nodes": ([holding("t", "2-3", numa=ON_NUMA_0)], {}, {0: 7, 1: 8}),
+    "pods with devices": (
+        [holding("t", "2-3", numa=ON_NUMA_0, amounts={"cpu": 2000, "nvidia.com/gpu": 1})],
+        {},
+        {0: 5, 1: 8},
+    ),
     "amplified": ([holding("s", numa=((1, {"cpu": 3000}),))], {"cpu": 2.0}, {0: 7, 1: 6}),
 }
 
@@ -162,3 +173,25 @@ def test_a_node_without_published_amounts_limits_nobody() -> None:
 def test_unknown_cpus_are_a_mistake_of_the_caller() -> None:
     with pytest.raises(ValueError, match="unknown"):
         layout_of_ledger(Inventory("node"), Ledger(), ())
+
+
+BOUND = {
+    "by the pod's policy": (
+        holding("a", "2-3", numa=WITH_MEMORY, numa_spec=NumaSpec(NumaPolicy.SINGLE_NUMA_NODE)),
+        INVENTORY,
+    ),
+    "by the node's policy": (holding("a", "2-3", numa=WITH_MEMORY), replace(INVENTORY, policy=NumaPolicy.RESTRICTED)),
+    "huge pages": (holding("a", "2-3", amounts={"cpu": 2000, "hugepages-1Gi": 1 << 30}), INVENTORY),
+}
+
+
+@pytest.mark.parametrize(("known", "where"), BOUND.values(), ids=BOUND.keys())
+def test_bound_memory_moves_only_when_asked(known: Holding, where: Inventory) -> None:
+    (stays,) = layout_of_ledger(where, Ledger.of([known]), ()).pods
+    (moves,) = layout_of_ledger(where, Ledger.of([known]), (), move_memory=True).pods
+    assert (stays.cpus_per_numa, moves.cpus_per_numa) == ({0: 2}, None)
+
+
+def test_devices_never_move() -> None:
+    known = holding("a", "2-3", amounts={"cpu": 2000, "nvidia.com/gpu": 1})
+    assert layout_of_ledger(INVENTORY, Ledger.of([known]), (), move_memory=True).pods[0].cpus_per_numa == {0: 2}
