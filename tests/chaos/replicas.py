@@ -13,8 +13,8 @@ from threading import Thread
 from typing import TypeVar
 
 from koord_numa.app.runtime import Options, Runtime
-from koord_numa.handlers import triggers
 from koord_numa.handlers.embedding import EmbeddedKopf
+from koord_numa.operator import triggers  # with the handlers of its life cycle
 from koord_numa.settings import Settings
 
 T = TypeVar("T")
