@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 from pydantic import Field
 
@@ -22,6 +22,8 @@ from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError, quoted
 from koord_numa.wire.parsing import EnumReader, GoJson, Id, Quantity, read_json
 from koord_numa.wire.quantities import requested
+
+T = TypeVar("T")
 
 BIND_POLICIES: Final = EnumReader({"": CpuBindPolicy.NONE} | {policy.value: policy for policy in CpuBindPolicy})
 EXCLUSIVE_POLICIES: Final = EnumReader(
@@ -84,14 +86,25 @@ class ResourceStatus(GoJson):
     pools: list[Pool] = Field([], alias="cpuSharedPools")
 
 
-def qos_class(labels: Mapping[str, str]) -> QosClass:
-    """The QoS class by its label; as in Koordinator anything unknown is no class."""
-    return _QOS.get(labels.get(names.QOS_CLASS, ""), QosClass.NONE)
+def qos_class(labels: Mapping[str, str], path: FieldPath) -> QosClass:
+    """
+    The QoS class by its label, spelled exactly: the node agent reads it so, and a pod that it takes for another kind loses its CPUs.
+
+    Raises ``WireError`` for an unknown word, which Koordinator takes for none: a demand is refused rather than ignored.
+    """
+    return _exact(_QOS, labels, names.QOS_CLASS, path)
 
 
-def priority_class(labels: Mapping[str, str]) -> PriorityClass:
-    """The priority class by its label; as in Koordinator anything unknown is no class."""
-    return _PRIORITY.get(labels.get(names.PRIORITY_CLASS, ""), PriorityClass.NONE)
+def priority_class(labels: Mapping[str, str], path: FieldPath) -> PriorityClass:
+    """The priority class by its label, likewise. Raises ``WireError``."""
+    return _exact(_PRIORITY, labels, names.PRIORITY_CLASS, path)
+
+
+def _exact(known: Mapping[str, T], labels: Mapping[str, str], key: str, path: FieldPath) -> T:
+    word = labels.get(key, "")
+    if word not in known:
+        raise path.label(key).error(f"{quoted(word)} is none of {', '.join(sorted(filter(None, known)))}")
+    return known[word]
 
 
 def policies(annotations: Mapping[str, str], path: FieldPath) -> tuple[CpuBind, NumaSpec]:

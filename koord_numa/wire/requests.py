@@ -8,7 +8,7 @@ from typing import Any
 from koord_numa.core.constraints import Constraints
 from koord_numa.core.request import Container, CpuBind, NumaSpec, PodRequest
 from koord_numa.core.resources import ResourceList
-from koord_numa.core.vocabulary import ContainerKind
+from koord_numa.core.vocabulary import ContainerKind, PriorityClass, QosClass
 from koord_numa.wire.constraints import ConstraintsModel, PortModel, constraints
 from koord_numa.wire.errors import FieldPath, WireError
 from koord_numa.wire.metadata import Head
@@ -53,8 +53,8 @@ def pod_request(top: Head, spec: dict[str, Any], priority: int, problems: Proble
         overhead=work.overhead,
         pod_requests=work.pod_requests,
         pod_limits=work.pod_limits,
-        qos=qos_class(top.labels),
-        priority_class=priority_class(top.labels),
+        qos=problems.collect(lambda: qos_class(top.labels, top.path), QosClass.NONE),
+        priority_class=problems.collect(lambda: priority_class(top.labels, top.path), PriorityClass.NONE),
         priority=priority,
         bind=bind,
         numa=numa,

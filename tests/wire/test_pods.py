@@ -261,11 +261,16 @@ def test_overhead() -> None:
     assert parse_pod(bare(overhead={"cpu": "250m"})).request.overhead == {"cpu": 250}
 
 
-@pytest.mark.parametrize("word", ["lsr", "Gold", ""])
-def test_unknown_classes_are_no_class(word: str) -> None:
-    obj = labelled(labelled(POD, "koordinator.sh/qosClass", word), "koordinator.sh/priority-class", word)
-    request = parse_pod(obj).request
-    assert (request.qos, request.priority_class) == (QosClass.NONE, PriorityClass.NONE)
+@pytest.mark.parametrize("word", ["lsr", "LSRX", "Guaranteed"])
+@pytest.mark.parametrize("key", ["koordinator.sh/qosClass", "koordinator.sh/priority-class"])
+def test_an_unknown_class_is_refused_and_not_ignored(key: str, word: str) -> None:
+    assert f'label {key}: "{word}" is none of' in parse_pod(labelled(POD, key, word)).problem
+
+
+def test_empty_classes_are_no_class() -> None:
+    obj = labelled(labelled(POD, "koordinator.sh/qosClass", ""), "koordinator.sh/priority-class", "")
+    pod = parse_pod(obj)
+    assert (pod.problem, pod.request.qos, pod.request.priority_class) == ("", QosClass.NONE, PriorityClass.NONE)
 
 
 def test_equal_requests_are_one_class() -> None:
