@@ -4,12 +4,13 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEV    := $(VENV)/.installed-dev
+IMAGE  ?= koord-numa:dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types imports unit fix bench chaos clean
+.PHONY: help setup demo test check lint types imports unit fix bench chaos docs docs-output dist chart image version clean
 
 help:  ## Show what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(STAMP): pyproject.toml setup.py $(wildcard koord_numa/wire/proto/*.proto)
 	$(PYTHON) -c 'import sys; sys.exit("koord-numa needs Python 3.11 or newer, found " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
@@ -54,5 +55,31 @@ chaos: $(DEV)  ## Long runs of random faults against a churning cluster (some te
 	$(BIN)/python -m pytest tests/chaos -n 2 --dist worksteal --chaos-seeds 8 --chaos-pods 1500 $(ARGS)
 	$(BIN)/python -m pytest tests/chaos -n 2 --dist worksteal --chaos-seeds 4 --chaos-pods 5000 $(ARGS)
 
+docs: $(DEV)  ## Build the documentation site, strictly, into build/site
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(BIN)/mkdocs build --strict --quiet
+
+docs-output: $(DEV)  ## Write anew what commands print, and what the code says, into the documents
+	$(BIN)/python docs/tools/reference.py
+	$(BIN)/python docs/tools/regenerate.py
+
+dist: $(DEV)  ## Source archive, wheel, kubectl plugin archive and a list of what is in them, into build/dist
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[release]'
+	rm -rf build/dist
+	$(BIN)/python -m build --outdir build/dist
+	tar -czf build/dist/kubectl-koord_numa.tar.gz -C deploy/krew kubectl-koord_numa -C ../.. LICENSE
+	$(BIN)/cyclonedx-py environment $(BIN)/python --output-file build/dist/sbom.json
+
+chart:  ## Lint, render and pack the Helm chart (needs helm), into build/chart
+	helm lint --strict deploy/chart/koord-numa
+	helm template koord-numa deploy/chart/koord-numa >/dev/null
+	helm package deploy/chart/koord-numa --destination build/chart
+
+image:  ## Build the image with buildah or docker (IMAGE=name:tag)
+	if command -v buildah >/dev/null; then buildah build -t $(IMAGE) -f deploy/Dockerfile .; else docker build -t $(IMAGE) -f deploy/Dockerfile .; fi
+
+version:  ## Print the version
+	@$(PYTHON) -c 'import re; print(re.search(r"__version__ = \"(.*)\"", open("koord_numa/__init__.py").read())[1])'
+
 clean:  ## Remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

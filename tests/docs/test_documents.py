@@ -10,7 +10,11 @@ from koord_numa.settings import Settings, load_settings
 from koord_numa.wire import names
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#]+)[^)]*\)")
 
 
@@ -22,7 +26,7 @@ def test_the_documented_configuration_is_the_default() -> None:
     assert load_settings(example[1]) == Settings()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_to_files(document: Path) -> None:
     missing = [target for target in LINK.findall(document.read_text()) if not (document.parent / target).exists()]
     assert not missing

@@ -1,0 +1,46 @@
+"""The reference pages are what the code says today; ``make docs-output`` writes them anew."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
+
+def tool(name: str) -> ModuleType:
+    path = ROOT / "docs" / "tools" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"docs_tools_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", ["cli.md", "configuration.md"])
+def test_generated_pages_are_up_to_date(page: str) -> None:
+    assert (ROOT / "docs" / "reference" / page).read_text() == tool("reference").pages()[page]
+
+
+def test_the_navigation_names_pages_that_exist() -> None:
+    listed: set[str] = set()
+
+    def collect(entry: object) -> None:
+        if isinstance(entry, str):
+            listed.add(entry)
+        elif isinstance(entry, list):
+            for each in entry:
+                collect(each)
+        elif isinstance(entry, dict):
+            for each in entry.values():
+                collect(each)
+
+    collect(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    docs = ROOT / "docs"
+    assert sorted(listed - {str(path.relative_to(docs)) for path in docs.rglob("*.md")}) == []
+    assert len(listed) > 25
