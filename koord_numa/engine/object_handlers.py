@@ -131,7 +131,7 @@ class BoundPodObjects(ObjectHandler[Pod]):
         for uid, pod in found.items():
             if uid in cache.assumed or cache.pod(uid) is not pod:
                 self.observe(None, pod)
-        cache.look_again()
+        cache.judge_found_pods()
 
 
 def node_handler(cache: Cache, quarantine: Quarantine, on_synced: Callable[[], None]) -> ObjectHandler[Node]:

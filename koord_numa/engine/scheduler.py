@@ -241,7 +241,7 @@ class Scheduler:
             self.dependencies.recorder.event(pod.key, warning=True, reason=RESIZE_KEEPS_CPUS, message=message)
 
     def _after_pods(self) -> None:
-        self.cache.look_again()
+        self.cache.judge_found_pods()
         self.handlers.pending_pods.reclassify()
 
     def _on_change(self, event: ClusterEvent | None, info: NodeInfo, pod: Pod | None) -> None:
@@ -313,7 +313,7 @@ class Scheduler:
             await self.dependencies.sleep(HOUSEKEEPING_SECONDS)
             self.writers.tick()
             self.assumed_pods.end_node_backoffs()
-            self.cache.look_again()
+            self.cache.expire_unreported()
             self.preemption.look_again()
             self.loop.kick()
             await self.assumed_pods.read_back_overdue()

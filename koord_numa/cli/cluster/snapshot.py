@@ -116,9 +116,8 @@ def snapshot_of(settings: Settings, objects: ClusterObjects) -> Snapshot:
     topologies = {topology.node: topology for topology in objects.topologies}
     scheduler.handlers.topologies.replace(topologies.values())
     scheduler.handlers.bound_pods.replace(pod for pod in objects.pods if pod.node)
-    scheduler.cache.look_again(
-        patience=0
-    )  # nothing comes later: pods that no fingerprint explains are taken as published
+    scheduler.cache.judge_found_pods()
+    scheduler.cache.expire_unreported(patience=0)  # nothing comes later: what no fingerprint explains is taken as shown
     scheduler.volumes.claims.replace(objects.claims)
     scheduler.volumes.volumes.replace(objects.volumes)
     scheduler.volumes.classes.replace(objects.classes)

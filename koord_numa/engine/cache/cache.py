@@ -23,7 +23,7 @@ from koord_numa.core.resources import ResourceList
 from koord_numa.core.verdicts import Placement
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.pod_index import PodIndex
-from koord_numa.engine.cache.topology_lag import RECENT, hidden_from_the_first, still_hidden
+from koord_numa.engine.cache.topology_lag import RECENT
 from koord_numa.engine.cluster_events import ClusterEvent
 
 DELETED = "DELETED"
@@ -56,12 +56,8 @@ class Cache:
     index: PodIndex = field(default_factory=PodIndex)
     clock: Callable[[], float] = lambda: 0.0  # monotonic seconds
     headroom: ResourceList = field(default_factory=dict)  # kept free on every node that is not dedicated
-    _unseen: set[str] = field(
-        default_factory=set
-    )  # names of nodes with pods that ran when they were first seen, to be looked at
-    _undated: set[str] = field(
-        default_factory=set
-    )  # names of nodes that were, and may have pods of which nobody can tell
+    _unjudged: set[str] = field(default_factory=set)  # names of nodes with pods to be held against their topology
+    _lagging: set[str] = field(default_factory=set)  # names of nodes with pods that are reported when time has passed
 
     def pod(self, uid: str) -> Pod | None:
         """A counted pod."""
@@ -81,8 +77,8 @@ class Cache:
             event_kind = ClusterEvent.NODE_ADDED if info.node is None else ClusterEvent.NODE_CHANGED
             info.set_objects(new, info.published)
             self.on_change(event_kind, info, None)
-            if info.undated:
-                self._unseen.add(info.name)
+            if info.unreported.waits_for_time:
+                self._unjudged.add(info.name)
         self._forget_if_empty(info)
 
     def observe_topology(self, event: str | None, topology: NodeResourceTopology) -> None:
@@ -94,11 +90,8 @@ class Cache:
             if new is not None and new.resource_version != info.version:
                 info.topology_seen = self.clock()
             info.set_objects(info.node, new)
-            if is_first and info.undated:
-                info.unpublished = hidden_from_the_first(info)
-            else:
-                info.unpublished = still_hidden(info)
-                info.undated.clear()
+            info.unreported.topology_changed(info.topology, self.clock(), is_first=is_first)
+            self._note_lag(info)
             self.on_change(ClusterEvent.TOPOLOGY_CHANGED, info, None)
         self._forget_if_empty(info)
 
@@ -119,29 +112,31 @@ class Cache:
             holding = replace(holding, numa=info.ledger.holdings[uid].numa)
         self._count(info, pod, holding)
 
-    def look_again(self, patience: float = RECENT) -> None:
+    def judge_found_pods(self) -> None:
         """
         Find out which of the pods that ran already when they were first seen the topologies show. Until then none of them is.
 
-        Once for each node after a list, not for each pod. Those of which nobody can tell are taken to be shown ``patience`` seconds after
-        they were first seen, so that no node waits for an exporter which has nothing new to say.
+        Once for each node after a list, not for each pod.
         """
-        unseen, self._unseen = self._unseen, set()
-        for name in sorted(unseen):
+        names, self._unjudged = self._unjudged, set()
+        for name in sorted(names):
             info = self.nodes.get(name)
-            if info is not None and info.undated:
-                self._undated.add(name)
-                self._set_hidden(info, hidden_from_the_first(info))
-        believed = self.clock() - patience
-        for name in sorted(self._undated):
+            if info is not None and info.unreported.judge(info.topology, self.clock()):
+                self._lag_changed(info)
+
+    def expire_unreported(self, patience: float = RECENT) -> None:
+        """
+        Take pods to be shown of which nobody could tell for ``patience`` seconds.
+
+        So no node waits for an exporter that has nothing new to say.
+        """
+        before = self.clock() - patience
+        for name in sorted(self._lagging):
             info = self.nodes.get(name)
-            if info is None or not info.undated:
-                self._undated.discard(name)
-                continue
-            old = {uid for uid, seen in info.undated.items() if seen <= believed}
-            for uid in old:
-                del info.undated[uid]
-            self._set_hidden(info, info.unpublished - old)
+            if info is not None and info.unreported.expire(before):
+                self._lag_changed(info)
+            if info is None or not info.unreported.waits_for_time:
+                self._lagging.discard(name)
 
     @contextmanager
     def assume(self, pod: Pod, placement: Placement) -> Iterator[AssumedPod]:
@@ -232,25 +227,35 @@ class Cache:
         known = info.pods.get(uid)
         if known is not None and info.ledger.holdings[uid] == holding:
             info.pods[uid] = pod
+            self._note_start(info, pod)
             self.index.add(info, pod)
             if known.labels != pod.labels or known.deleting != pod.deleting:
                 self.on_change(ClusterEvent.POD_BOUND, info, pod)
             return
-        if known is None:
-            info.unpublished.add(uid)
-            if pod.started:
-                info.undated[uid] = self.clock()
-                self._unseen.add(info.name)
         self.node_of[uid] = info.name
         info.count(pod, holding)
+        if known is None:
+            info.unreported.add(pod, self.clock())
+            self._note_lag(info)
+        else:
+            self._note_start(info, pod)
         self.index.add(info, pod)
         self.on_change(ClusterEvent.POD_BOUND if known is None else ClusterEvent.CAPACITY_FREED, info, pod)
 
-    def _set_hidden(self, info: NodeInfo, hidden: set[str]) -> None:
-        if info.unpublished != hidden:
-            info.unpublished = hidden
-            info.touch()
-            self.on_change(ClusterEvent.TOPOLOGY_CHANGED, info, None)
+    def _note_start(self, info: NodeInfo, pod: Pod) -> None:
+        if pod.started and info.unreported.start(pod.key.uid, info.topology, self.clock()):
+            self._lag_changed(info)
+        self._note_lag(info)
+
+    def _note_lag(self, info: NodeInfo) -> None:
+        if info.unreported.unjudged:
+            self._unjudged.add(info.name)
+        if info.unreported.waits_for_time:
+            self._lagging.add(info.name)
+
+    def _lag_changed(self, info: NodeInfo) -> None:
+        info.touch()
+        self.on_change(ClusterEvent.TOPOLOGY_CHANGED, info, None)
 
     def _info(self, name: str) -> NodeInfo:
         info = self.nodes.get(name)

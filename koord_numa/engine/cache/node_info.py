@@ -19,6 +19,7 @@ from koord_numa.core.request import Pod
 from koord_numa.core.resources import PODS, ResourceList
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.engine.cache.cpu_conflicts import clash
+from koord_numa.engine.cache.topology_lag import UnreportedPods
 from koord_numa.wire.names import DEDICATED
 
 UNLIMITED_PODS: Final = 1 << 40
@@ -28,7 +29,7 @@ UNLIMITED_PODS: Final = 1 << 40
 @dataclass(slots=True, eq=False)
 class NodeInfo:
     """
-    One node name. ``unpublished`` are uids of counted pods that the node's topology does not show yet. ``nominees`` are pods, by
+    One node name. ``unreported`` knows which counted pods the node's topology does not show yet. ``nominees`` are pods, by
     uid, for which the node is being freed: decisions count them, ``ledger`` and ``pods`` do not. ``revision`` grows with every
     change that a decision could notice.
 
@@ -45,10 +46,8 @@ class NodeInfo:
     headroom: ResourceList = field(default_factory=dict)  # kept free, unless the node is dedicated
     ledger: Ledger = field(default_factory=Ledger)
     pods: dict[str, Pod] = field(default_factory=dict)
-    unpublished: set[str] = field(default_factory=set)
-    doubted: set[str] = field(default_factory=set)  # those of them that a topology should have shown and did not
+    unreported: UnreportedPods = field(init=False)
     topology_seen: float = 0.0  # monotonic seconds at which this resourceVersion of the topology was first observed
-    undated: dict[str, float] = field(default_factory=dict)  # those first seen when they ran already, and when that was
     nominees: dict[str, Nominee] = field(default_factory=dict)
     locked: str = ""
     long_bind_line: bool = False
@@ -60,6 +59,14 @@ class NodeInfo:
     _candidate: NodeSnapshot | None = None
     _booked: Ledger | None = None  # the ledger with the nominees in it
     _view: KubeletView | None = None  # the last one, which saves work for the next
+
+    def __post_init__(self) -> None:
+        self.unreported = UnreportedPods(self.pods)
+
+    @property
+    def unpublished(self) -> set[str]:
+        """Uids of counted pods that the node's topology does not show yet."""
+        return self.unreported.hidden
 
     @property
     def empty(self) -> bool:
@@ -131,8 +138,7 @@ class NodeInfo:
         """The pod holds nothing here any more."""
         self.pods.pop(uid, None)
         self._ports.pop(uid, None)
-        self.unpublished.discard(uid)
-        self.undated.pop(uid, None)
+        self.unreported.discard(uid)
         self.ledger.release(uid)
         self.touch()
 

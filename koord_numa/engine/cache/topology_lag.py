@@ -1,10 +1,30 @@
-"""Does a node's topology speak of the pods that are known to be there? It compares; what follows from it is for others to say."""
+"""
+Which pods a node's topology does not show yet, and why: one state machine a node, one state a pod.
 
-from collections.abc import Container, Iterator
+Theory. Exporters publish seldom, and what they saw may be older than a pod's start, whatever arrives first. What a topology calls available
+is therefore reduced by pods that it cannot show yet; a pod that it does show must not be subtracted again. Evidence, best first: the
+*fingerprint* (the pods that the exporter saw), then that a topology was published after the pod had started, then time.
+
+    counted ─┬─not started──▶ NOT_STARTED ──its kubelet admits it──▶ STARTED ──fingerprint of other pods──▶ MISSED
+             │                    │  └─(a topology came meanwhile)─▶ MAYBE_SHOWN                             │
+             │                    │                                    │        │                           │
+             │                    └──fingerprint with it──▶ reported ◀─┴────────┴──the next topology────────┘
+             │                                                 ▲  (or, of MAYBE_SHOWN and FOUND_*, after RECENT seconds)
+             └─ran already──▶ FOUND_HIDDEN ◀─judged by age─▶ FOUND_SHOWN
+
+``reported`` pods are not kept. All states but ``FOUND_SHOWN`` are *hidden*: the topology is taken not to show the pod. ``FOUND_*`` are pods
+that ran when they were first seen, after a restart or a missed event: nobody knows whether the topology is older than they are. A pod that
+waits in ``STARTED`` for a topology of a dead exporter stays hidden for ever, which is right: nothing shows it.
+
+Example: pods a and b have started, c has not; a topology comes with the fingerprint of {a}. b and c stay hidden, a is reported.
+"""
+
+from collections.abc import Container, Iterator, Mapping
+from enum import Enum
 from typing import Final
 
+from koord_numa.core.node import NodeResourceTopology
 from koord_numa.core.request import Pod
-from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.wire.fingerprint import comparable, fingerprint
 
 ALL_PODS: Final = ("", "all")
@@ -15,77 +35,185 @@ FEW: Final = 8
 """So many of the newest pods at most are left out in turn to explain a fingerprint, where no more are recent."""
 
 
-def still_hidden(record: NodeInfo) -> set[str]:
-    """
-    Which of the pods that the node's topology did not show yet it still does not show, by uid, now that it has changed.
+class Report(Enum):
+    """What is known of a pod that the topology may not show."""
 
-    A fingerprint tells exactly: exporters publish seldom and what they saw may be older than a pod's start, whatever arrives first. Pods
-    start about in the order of their creation, so the newest are missing first. When the fingerprint speaks of other pods altogether, those
-    that had started before the last topology as well are taken to be shown, or they would count twice forever. Without a fingerprint,
-    so are all that have started.
-    """
-    waiting = {uid for uid in record.unpublished if not record.pods[uid].started}
-    if not _tells(record):
-        return waiting
-    started = sorted(record.unpublished - waiting, key=lambda uid: _age(record.pods[uid]), reverse=True)
-    for hidden in (set[str](), *(waiting.union(started[:newest]) for newest in range(len(started) + 1))):
-        if _shows_all_but(record, hidden):
-            record.doubted = set()
-            return hidden
-    old, record.doubted = record.doubted, set(started)
-    return waiting.union(uid for uid in started if uid not in old)
+    NOT_STARTED = "not started"
+    STARTED = "started"
+    MISSED = "missed"
+    MAYBE_SHOWN = "maybe shown"
+    FOUND_HIDDEN = "found hidden"
+    FOUND_SHOWN = "found shown"
 
 
-def hidden_from_the_first(record: NodeInfo) -> set[str]:
-    """
-    As ``still_hidden``, for a topology that may be older than pods that ran already when they were first seen (``undated``).
+_FOUND: Final = (Report.FOUND_HIDDEN, Report.FOUND_SHOWN)
 
-    So it is after a restart, or when another scheduler's pod was missed. A fingerprint tells exactly, if what is missing are the newest.
-    Otherwise those are taken to be hidden that started less than ``RECENT`` before the last start on the node: what ran for longer an
-    exporter has seen; a kubelet tells the time of the start with its first word about a pod. All times are of one machine's clock.
-    """
-    known = record.unpublished.difference(record.undated)
-    newest = sorted(
-        record.undated, key=lambda uid: (record.pods[uid].started_at, *_age(record.pods[uid])), reverse=True
-    )
-    recent = _recent(record)
-    if _tells(record):
-        most = min(len(newest), max(FEW, len(recent)))
-        for hidden in (set[str](), *(known.union(newest[:count]) for count in range(most + 1))):
-            if _shows_all_but(record, hidden):
-                record.undated.clear()
+
+class UnreportedPods:
+    """One node. ``pods`` are the counted pods of the node by uid, kept by the caller. Times are monotonic seconds."""
+
+    def __init__(self, pods: Mapping[str, Pod]) -> None:
+        self._pods = pods
+        self._reports: dict[str, Report] = {}
+        self._since: dict[str, float] = {}  # of MAYBE_SHOWN and FOUND_*
+        self._met: set[str] = set()  # NOT_STARTED pods that were counted when a topology came
+        self._hidden: set[str] = set()
+        self.unjudged = False  # are there FOUND_* pods that were not held against the topology?
+
+    @property
+    def hidden(self) -> set[str]:
+        """Uids of the pods that the topology is taken not to show. Not to be changed."""
+        return self._hidden
+
+    @property
+    def waits_for_time(self) -> bool:
+        """May a pod become reported because time passes?"""
+        return bool(self._since)
+
+    def report(self, uid: str) -> Report | None:
+        """The state of a pod; ``None`` when the topology shows it, or it is not counted."""
+        return self._reports.get(uid)
+
+    def add(self, pod: Pod, now: float) -> None:
+        """A pod is counted that was not before."""
+        uid = pod.key.uid
+        if pod.started:
+            self._set(uid, Report.FOUND_HIDDEN, now)
+            self.unjudged = True
+        else:
+            self._set(uid, Report.NOT_STARTED)
+
+    def start(self, uid: str, topology: NodeResourceTopology | None, now: float) -> bool:
+        """A pod has started, as its status says now. Returns whether other pods are hidden than before."""
+        if self._reports.get(uid) is not Report.NOT_STARTED:
+            return False
+        if _tells(topology):
+            if self._shows_all_but(topology, self._hidden - {uid}) or self._shows_all_but(topology, ()):
+                self.discard(uid)
+                return True
+            self._set(uid, Report.STARTED)
+        elif uid in self._met:
+            self._set(uid, Report.MAYBE_SHOWN, now)
+        else:
+            self._set(uid, Report.STARTED)
+        return False
+
+    def discard(self, uid: str) -> None:
+        """The pod is reported, or not counted any more."""
+        self._reports.pop(uid, None)
+        self._since.pop(uid, None)
+        self._met.discard(uid)
+        self._hidden.discard(uid)
+
+    def topology_changed(self, topology: NodeResourceTopology | None, now: float, *, is_first: bool) -> None:
+        """Another topology was published; the first one may be older than pods that were found running."""
+        if is_first and any(report in _FOUND for report in self._reports.values()):
+            self.judge(topology, now)
+            return
+        waiting = {uid for uid in self._hidden if not self._pods[uid].started}
+        started = sorted(self._hidden - waiting, key=self._age, reverse=True)
+        hidden = self._explained(topology, waiting, started) if _tells(topology) else waiting
+        if hidden is None:
+            hidden = waiting.union(uid for uid in started if self._reports[uid] is not Report.MISSED)
+            missed = hidden - waiting
+        else:
+            missed = set()
+        for uid in list(self._reports):
+            if uid not in hidden:
+                self.discard(uid)
+            elif uid in missed:
+                self._set(uid, Report.MISSED)
+            elif uid not in waiting:
+                self._set(uid, Report.STARTED)
+            else:
+                self._met.add(uid)
+
+    def judge(self, topology: NodeResourceTopology | None, now: float) -> bool:
+        """
+        Hold pods that were found running against a topology that may be older. Returns whether other pods are hidden than before.
+
+        A fingerprint tells exactly, if what is missing are the newest. Otherwise those are taken to be hidden that started less than
+        ``RECENT`` before the last start on the node: what ran for longer an exporter has seen; a kubelet tells the time of the start with
+        its first word about a pod. All times are of one machine's clock.
+        """
+        self.unjudged = False
+        before = set(self._hidden)
+        found = [uid for uid, report in self._reports.items() if report in _FOUND]
+        recent, others = self._recent(found), self._hidden.difference(found)
+        if _tells(topology):
+            newest = sorted(found, key=lambda uid: (self._pods[uid].started_at, *self._age(uid)), reverse=True)
+            most = min(len(newest), max(FEW, len(recent)))
+            hidden = self._explained(topology, others, newest[:most])
+            if hidden is not None:
+                for uid in list(self._reports):
+                    if uid not in hidden:
+                        self.discard(uid)
+                    elif self._reports[uid] in _FOUND:
+                        self._set(uid, Report.STARTED)
+                return self._hidden != before
+        for uid in found:
+            since = self._since.get(uid, now)
+            self._set(uid, Report.FOUND_HIDDEN if uid in recent else Report.FOUND_SHOWN, since)
+        return self._hidden != before
+
+    def expire(self, before: float) -> bool:
+        """Pods of which nobody could tell since before this time are taken to be shown. Returns whether other pods are hidden now."""
+        old = [uid for uid, since in self._since.items() if since <= before]
+        was_hidden = any(uid in self._hidden for uid in old)
+        for uid in old:
+            self.discard(uid)
+        return was_hidden
+
+    def speaks_of_others(self, topology: NodeResourceTopology | None) -> bool:
+        """
+        Is the fingerprint published with the topology that of other pods than those known to be there?
+
+        Hidden pods may be missing from it. Without a fingerprint that can be compared nothing is held against it.
+        """
+        return (
+            _tells(topology)
+            and not self._shows_all_but(topology, ())
+            and not self._shows_all_but(topology, self._hidden)
+        )
+
+    def _set(self, uid: str, report: Report, since: float | None = None) -> None:
+        self._reports[uid] = report
+        if since is None:
+            self._since.pop(uid, None)
+        else:
+            self._since[uid] = since
+        if report is Report.FOUND_SHOWN:
+            self._hidden.discard(uid)
+        else:
+            self._hidden.add(uid)
+
+    def _explained(self, topology: NodeResourceTopology | None, always: set[str], newest: list[str]) -> set[str] | None:
+        """
+        The hidden pods that explain a fingerprint: none, or ``always`` and some of ``newest``. ``None`` when no choice does.
+
+        Pods start about in the order of their creation, so the newest are missing first.
+        """
+        for hidden in (set[str](), *(always.union(newest[:count]) for count in range(len(newest) + 1))):
+            if self._shows_all_but(topology, hidden):
                 return hidden
-    return known | recent
+        return None
+
+    def _shows_all_but(self, topology: NodeResourceTopology | None, hidden: Container[str]) -> bool:
+        return topology is not None and topology.fingerprint == fingerprint(self._names(hidden))
+
+    def _names(self, hidden: Container[str]) -> Iterator[tuple[str, str]]:
+        return ((pod.key.namespace, pod.key.name) for uid, pod in self._pods.items() if uid not in hidden)
+
+    def _recent(self, found: list[str]) -> set[str]:
+        last = max((pod.started_at for pod in self._pods.values()), default=0.0)
+        starts = {uid: self._pods[uid].started_at for uid in found}
+        return {uid for uid, start in starts.items() if start > last - RECENT and start}
+
+    def _age(self, uid: str) -> tuple[float, str]:
+        pod = self._pods[uid]
+        return pod.created, str(pod.key)
 
 
-def _recent(record: NodeInfo) -> set[str]:
-    last = max((pod.started_at for pod in record.pods.values()), default=0.0)
-    starts = {uid: record.pods[uid].started_at for uid in record.undated}
-    return {uid for uid, start in starts.items() if start > last - RECENT and start}
-
-
-def _age(pod: Pod) -> tuple[float, str]:
-    return pod.created, str(pod.key)
-
-
-def _tells(record: NodeInfo) -> bool:
+def _tells(topology: NodeResourceTopology | None) -> bool:
     """Does the topology carry a fingerprint that can be compared?"""
-    topology = record.topology
     return topology is not None and comparable(topology.fingerprint) and topology.fingerprint_method in ALL_PODS
-
-
-def _shows_all_but(record: NodeInfo, hidden: Container[str]) -> bool:
-    return record.topology is not None and record.topology.fingerprint == fingerprint(_names(record, hidden))
-
-
-def _names(record: NodeInfo, hidden: Container[str]) -> Iterator[tuple[str, str]]:
-    return ((pod.key.namespace, pod.key.name) for uid, pod in record.pods.items() if uid not in hidden)
-
-
-def speaks_of_others(record: NodeInfo) -> bool:
-    """
-    Is the fingerprint published with the topology that of other pods than those known to be there?
-
-    Pods that the topology cannot show yet may be missing from it. Without a fingerprint that can be compared nothing is held against it.
-    """
-    return _tells(record) and not _shows_all_but(record, ()) and not _shows_all_but(record, record.unpublished)

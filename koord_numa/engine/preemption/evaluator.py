@@ -22,7 +22,6 @@ from koord_numa.core.scheduling.request import SchedulingRequest
 from koord_numa.core.verdicts import Placement, Unschedulable
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.cache.topology_lag import speaks_of_others
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.settings import Budgets
@@ -185,7 +184,11 @@ class Evaluator:
         record = self._handle.cache.nodes.get(node)
         if record is None or self._handle.selector.bars_of(klass)(node):
             return None
-        if speaks_of_others(record) or self._is_outdated(record) or not self._has_devices(klass, record):
+        if (
+            record.unreported.speaks_of_others(record.topology)
+            or self._is_outdated(record)
+            or not self._has_devices(klass, record)
+        ):
             return None
         assumed = self._handle.cache.assumed
         site = record.site_for(pod, frozenset(uid for uid in record.pods if uid in assumed))

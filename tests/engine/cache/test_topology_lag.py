@@ -124,7 +124,8 @@ def test_lists_in_any_order_hide_the_same(*, node_first: bool) -> None:
     ]
     for step in steps if node_first else reversed(steps):
         step()
-    state.look_again()
+    state.judge_found_pods()
+    state.expire_unreported()
     assert hidden(state) == {"c"}
 
 
@@ -132,10 +133,12 @@ def test_nobody_waits_for_ever_for_an_exporter_that_has_nothing_new_to_say() -> 
     clock = [100.0]
     state = at_restart(RAN, shows(method=""), clock)
     clock[0] += RECENT - 1
-    state.look_again()
+    state.judge_found_pods()
+    state.expire_unreported()
     assert hidden(state) == {"b", "c"}
     clock[0] += 1
-    state.look_again()
+    state.judge_found_pods()
+    state.expire_unreported()
     assert hidden(state) == set()
 
 
@@ -143,7 +146,8 @@ def test_what_a_fingerprint_proves_to_be_hidden_stays_so_until_it_is_shown() -> 
     clock = [100.0]
     state = at_restart(RAN, shows("a", "b"), clock)
     clock[0] += 10 * RECENT
-    state.look_again()
+    state.judge_found_pods()
+    state.expire_unreported()
     assert hidden(state) == {"c"}
     state.observe_topology(None, shows("a", "b", "c", version="3"))
     assert hidden(state) == set()
