@@ -13,7 +13,7 @@ from koord_numa.engine.handle import Handle
 
 
 @dataclass(frozen=True, slots=True)
-class DryRun:
+class DryRunResult:
     """
     ``verdict`` is where the pod would go, or why nowhere. ``nodes`` has every node's answer by name: its refusal, or what the pod would
     get there with its complete score and the points of each scorer (``ScoredPlacement.parts``).
@@ -23,7 +23,7 @@ class DryRun:
     nodes: Mapping[str, ScoredPlacement | Rejection]
 
 
-def dry_run(handle: Handle, pod: Pod) -> DryRun | None:
+def dry_run(handle: Handle, pod: Pod) -> DryRunResult | None:
     """
     Ask every node about a pod; ``None`` when its scheduler name is none of ours. The node it is nominated for goes first, as in a cycle.
     """
@@ -33,5 +33,5 @@ def dry_run(handle: Handle, pod: Pod) -> DryRun | None:
     nodes = handle.selector.answers(klass, pod)
     nominated = nodes.get(handle.nominator.node_of(pod))
     if isinstance(nominated, ScoredPlacement):
-        return DryRun(nominated.placement, nodes)
-    return DryRun(choose(nodes), nodes)
+        return DryRunResult(nominated.placement, nodes)
+    return DryRunResult(choose(nodes), nodes)

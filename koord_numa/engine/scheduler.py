@@ -24,7 +24,7 @@ from koord_numa.engine.cluster_events import ClusterEvent
 from koord_numa.engine.conflicting_writers import ConflictingWriters
 from koord_numa.engine.containment import Quarantine, Subject
 from koord_numa.engine.decision_log import DecisionLog
-from koord_numa.engine.dry_run import DryRun, dry_run
+from koord_numa.engine.dry_run import DryRunResult, dry_run
 from koord_numa.engine.event_handlers import (
     BoundPodHandler,
     EventHandlers,
@@ -135,7 +135,7 @@ class Scheduler:
             nodes=node_handler(cache, quarantine, synced[Source.NODES]),
             topologies=topology_handler(cache, quarantine, synced[Source.TOPOLOGIES]),
             namespaces=ListerHandler(self.namespaces.replace, self.namespaces.observe, synced[Source.NAMESPACES]),
-            budgets=ListerHandler(self.preemption.replace_budgets, self.preemption.planner.observe_budget),
+            budgets=ListerHandler(self.preemption.replace_budgets, self.preemption.evaluator.observe_budget),
         )
 
     def known(self, uid: str) -> Pod | None:
@@ -218,7 +218,7 @@ class Scheduler:
         verdict = self.queue.verdict(pending)
         return "" if verdict is None or pending is None else with_remark(why_everywhere(verdict), pending.remark)
 
-    def dry_run(self, pod: Pod) -> DryRun | None:
+    def dry_run(self, pod: Pod) -> DryRunResult | None:
         """What would be decided about a pod now, node by node; ``None`` when its scheduler name is none of ours."""
         return dry_run(self.handle, pod)
 

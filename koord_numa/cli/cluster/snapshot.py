@@ -93,7 +93,7 @@ class Snapshot:
             nominations.end(displaced.uid)
         nominations.begin(Nomination(pod, klass, clearance))
         for victim in clearance.victims:
-            self.scheduler.preemption.planner.note_evicted(clearance.node, victim.key.uid)
+            self.scheduler.preemption.evaluator.note_evicted(clearance.node, victim.key.uid)
 
 
 def _untried(pod: Pod) -> str:

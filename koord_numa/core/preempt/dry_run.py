@@ -16,7 +16,7 @@ from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.numa_release import Place, credited, locate
-from koord_numa.core.preempt.without_pods import ask_without
+from koord_numa.core.preempt.without_pods import request_without
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.verdicts import Placement, Rejection
@@ -69,7 +69,7 @@ class DryRun:
         if candidate is None:
             return None
         site, gone = self._site, [self._site.pods[uid] for uid in self.gone if uid in self._site.pods]
-        ask = ask_without(self._ask, site.seen.node, gone, self._terms.namespaces)
+        ask = request_without(self._ask, site.seen.node, gone, self._terms.namespaces)
         verdict = answer_of(ask, candidate, self._terms.rules)
         return None if isinstance(verdict, Rejection) else verdict.placement
 

@@ -12,7 +12,9 @@ from koord_numa.core.request import Pod
 from koord_numa.core.scheduling.request import SchedulingRequest
 
 
-def ask_without(ask: SchedulingRequest, node: Node, gone: Sequence[Pod], namespaces: Namespaces) -> SchedulingRequest:
+def request_without(
+    ask: SchedulingRequest, node: Node, gone: Sequence[Pod], namespaces: Namespaces
+) -> SchedulingRequest:
     """The ask as it will be when these pods have left this node. Preferences stay as they are: only what must hold is recounted."""
     near, even, storage = ask.neighbours, ask.spread, ask.storage
     if not gone or (near is None and even is None and storage is None):

@@ -89,7 +89,7 @@ class Evaluator:
         No more than ``candidateNodes`` are tried out: of those whose amounts would suffice, the ones with most CPU free, then by name.
         What was found of a node is remembered until the node changes, so the pods of one class share it.
         """
-        ask, terms = self._handle.selector.ask_now(klass), self.terms(klass)
+        ask, terms = self._handle.selector.request_now(klass), self.terms(klass)
         everywhere = refuse_everywhere(ask)
         if everywhere is not None and not everywhere.resolvable:
             return None
@@ -139,7 +139,7 @@ class Evaluator:
 
     def repeats(self, pod: Pod, klass: RequestClass, clearance: PreemptionCandidate) -> bool:
         """Does the same node, in the state of this moment, give the same answer?"""
-        ask = self._handle.selector.ask_now(klass)
+        ask = self._handle.selector.request_now(klass)
         known = self._known_of(klass, ask)
         changed, _ = self._handle.selector.changed_since(known.position)
         if changed is not None and clearance.node not in changed and known.tried.get(clearance.node) is clearance:
@@ -172,7 +172,7 @@ class Evaluator:
     def confirms(self, pod: Pod, klass: RequestClass, clearance: PreemptionCandidate) -> bool:
         """Is it still right to evict those victims who have not been evicted yet?"""
         site = self._site(pod, klass, clearance.node)
-        ask = self._handle.selector.ask_now(klass)
+        ask = self._handle.selector.request_now(klass)
         return site is not None and still_right(ask, site, self.terms(klass), clearance)
 
     def _site(self, pod: Pod, klass: RequestClass, node: str) -> PreemptionNode | None:
@@ -215,4 +215,4 @@ class Evaluator:
     def terms(self, klass: RequestClass) -> EvictionTerms:
         """The rules of the class, and the budgets of this moment."""
         budgets = [budget for _, budget in sorted((self.budgets or {}).items())]
-        return EvictionTerms(self._handle.selector.rules_of(klass), budgets, self._handle.cache.index.namespaces)
+        return EvictionTerms(self._handle.selector.profile_of(klass), budgets, self._handle.cache.index.namespaces)

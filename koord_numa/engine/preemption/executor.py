@@ -41,7 +41,7 @@ class Executor:
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self.planner = Evaluator(handle)
+        self.evaluator = Evaluator(handle)
         self._agenda: dict[RequestClass, frozenset[str] | None] = {}  # with the nodes to look at; None: all
         self._hopeless: dict[RequestClass, None] = {}  # nothing helped them when all nodes were looked at
         self._freed: set[str] = set()  # nodes that somebody has left since the last look
@@ -50,7 +50,7 @@ class Executor:
 
     def replace_budgets(self, budgets: Iterable[DisruptionBudget]) -> None:
         """All budgets that exist. Until they are known nobody is evicted."""
-        self.planner.replace_budgets(budgets)
+        self.evaluator.replace_budgets(budgets)
         self._news.set()
 
     def consider(self, _pod: Pod, klass: RequestClass, _verdict: Unschedulable) -> None:
@@ -96,19 +96,19 @@ class Executor:
         self, pod: Pod, klass: RequestClass, verdict: Unschedulable
     ) -> tuple[str, PreemptionCandidate | None]:
         """What would be said to a pod that fits nowhere, and the room that would be made for it. Nothing is done."""
-        if not self._handle.settings.preemption.enabled or self.planner.budgets is None:
+        if not self._handle.settings.preemption.enabled or self.evaluator.budgets is None:
             return "", None
         if not pod.preempts:
             return NEVER, None
-        clearance = await self.planner.plan(pod, klass, verdict)
-        if clearance is None or not self.planner.may_carry_out(pod, clearance):
+        clearance = await self.evaluator.plan(pod, klass, verdict)
+        if clearance is None or not self.evaluator.may_carry_out(pod, clearance):
             return "" if clearance is None else PROTECTED, None
         return being_freed(clearance), clearance
 
     async def work(self) -> None:
         """Look at every class that is waiting for it, the highest priority first."""
-        self.planner.forget_the_gone()
-        while self._agenda and self.planner.budgets is not None:
+        self.evaluator.forget_the_gone()
+        while self._agenda and self.evaluator.budgets is not None:
             klass = min(self._agenda, key=lambda klass: (-klass.priority, klass.number))
             only = self._agenda.pop(klass)
             for pending in self._handle.queue.pods_of(klass):
@@ -151,18 +151,18 @@ class Executor:
         if record is None or record.inventory is not None or nomination.cleared is None or nomination.shown is None:
             return
         if record.version == nomination.shown:
-            self.planner.note_outdated(nomination.node, nomination.shown)
+            self.evaluator.note_outdated(nomination.node, nomination.shown)
 
     async def _make_room(
         self, pod: Pod, klass: RequestClass, verdict: Unschedulable, only: frozenset[str] | None
     ) -> bool:
         for _ in range(PLANS):
-            clearance = await self.planner.plan(pod, klass, verdict, only)
-            if clearance is None or not self.planner.may_carry_out(pod, clearance):
+            clearance = await self.evaluator.plan(pod, klass, verdict, only)
+            if clearance is None or not self.evaluator.may_carry_out(pod, clearance):
                 self._nothing_helps(pod, klass, clearance)
                 return False
             self._hopeless.pop(klass, None)
-            if self._is_free_to_act(pod) and self.planner.repeats(pod, klass, clearance):
+            if self._is_free_to_act(pod) and self.evaluator.repeats(pod, klass, clearance):
                 return await self._carry_out(Nomination(pod, klass, clearance))
         self._pause(pod.key.uid, self._handle.settings.backoff.initial)
         return False
@@ -211,7 +211,7 @@ class Executor:
         """Evict the victims, those under a budget first: if the API server refuses one, the others are spared."""
         handle, pod = self._handle, nomination.pod
         message = f"Preempted by pod {pod.key.uid} on node {nomination.node}"
-        budgets = self.planner.terms(nomination.klass).budgets
+        budgets = self.evaluator.terms(nomination.klass).budgets
         broken = violating(nomination.clearance.victims, budgets) if nomination.clearance.violations else frozenset()
         for victim in sorted(nomination.clearance.victims, key=lambda victim: not protected(victim, budgets)):
             self._check(nomination)
@@ -223,7 +223,7 @@ class Executor:
                     await handle.dependencies.binder.evict(victim.key, message)
                 handle.dependencies.recorder.event(victim.key, warning=False, reason=PREEMPTED, message=message)
                 handle.metrics.victims += 1
-            self.planner.note_evicted(nomination.node, victim.key.uid)
+            self.evaluator.note_evicted(nomination.node, victim.key.uid)
 
     def _check(self, nomination: Nomination) -> None:
         """The last look before an eviction. Raises ``NotLeader``, ``Gone`` or ``Conflict`` when it must not happen."""
@@ -232,7 +232,7 @@ class Executor:
             raise NotLeader("the lease is not held any more")
         if handle.nominator.of(pod.key.uid) is not nomination or not self._is_free_to_act(pod):
             raise Gone(f"pod {pod.key} needs no room any more")
-        if not self.planner.confirms(pod, nomination.klass, nomination.clearance):
+        if not self.evaluator.confirms(pod, nomination.klass, nomination.clearance):
             raise Conflict(f"node {nomination.node} has changed: to evict these pods is not right any more")
 
     def _is_free_to_act(self, pod: Pod) -> bool:

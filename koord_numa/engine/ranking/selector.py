@@ -100,7 +100,7 @@ class NodeSelection:
         seen = [it for _, record in found if (it := record.candidate_for(pod)) is not None]
         bars = self.bars_of(klass)
         barred = [replace(it, barred=bar) if (bar := bars(it.node.name)) else it for it in seen]
-        found_answers = answers(self.ask_now(klass), barred, self.rules_of(klass))
+        found_answers = answers(self.request_now(klass), barred, self.profile_of(klass))
         if klass.claims is None:
             return found_answers
         nodes = {it.node.name: it.node for it in barred}
@@ -125,7 +125,7 @@ class NodeSelection:
         ranking = self._rankings.get(klass)
         names = {node, *(() if ranking is None else ranking.leaders(others + 1))}
         found = (self._state.nodes[name].candidate_for(pod) for name in sorted(names) if name in self._state.nodes)
-        return answers(self.ask_now(klass), [seen for seen in found if seen is not None], self.rules_of(klass))
+        return answers(self.request_now(klass), [seen for seen in found if seen is not None], self.profile_of(klass))
 
     def changed_since(self, position: int | None) -> tuple[list[str] | None, int]:
         """
@@ -154,7 +154,7 @@ class NodeSelection:
                 if klass.claims is not None:
                     cluster.devices = self._claim_check(klass, klass.claims).check
             ask, bars = self._ask(klass), self.bars_of(klass)
-            ranking = NodeRanking(ask, self.rules_of(klass), self._columns, bars, cluster)
+            ranking = NodeRanking(ask, self.profile_of(klass), self._columns, bars, cluster)
             self._rankings[klass] = ranking
         return ranking
 
@@ -184,11 +184,11 @@ class NodeSelection:
         seen = record.candidate() if pod is None else record.candidate_for(pod)
         if seen is None:
             return None
-        ask = self.ask_now(klass)
-        answer = refuse_everywhere(ask) or self.bars_of(klass)(node) or evaluate(ask, seen, self.rules_of(klass))
+        ask = self.request_now(klass)
+        answer = refuse_everywhere(ask) or self.bars_of(klass)(node) or evaluate(ask, seen, self.profile_of(klass))
         return answer if isinstance(answer, Rejection) else self.devices_at(klass, seen.node, answer.placement)
 
-    def ask_now(self, klass: RequestClass) -> SchedulingRequest:
+    def request_now(self, klass: RequestClass) -> SchedulingRequest:
         """What a pod of this class asks for at this moment: counts of pods by topology domain change with every placement."""
         if not _looks_around(klass):
             return self._ask(klass)
@@ -207,14 +207,14 @@ class NodeSelection:
         return Bars(self._cooling, self._clock, klass)
 
     def _ask(self, klass: RequestClass) -> SchedulingRequest:
-        ask = scheduling_request(klass.request, self.rules_of(klass))
+        ask = scheduling_request(klass.request, self.profile_of(klass))
         return ask if klass.claims is None else replace(ask, claims=klass.claims)
 
-    def rules_of(self, klass: RequestClass) -> Profile:
+    def profile_of(self, klass: RequestClass) -> Profile:
         """The rules of the scheduler name that the class asks for."""
         name = klass.profile.scheduler_name
         if name not in self._rules:
-            self._rules[name] = rules_of(klass.profile)
+            self._rules[name] = profile_of(klass.profile)
         return self._rules[name]
 
 
@@ -236,7 +236,7 @@ class Bars:
         return self._cooling.refusal(node, self._klass, self._clock()) if len(self._cooling) else None
 
 
-def rules_of(profile: ProfileSettings) -> Profile:
+def profile_of(profile: ProfileSettings) -> Profile:
     """What a profile says, in the words of the core."""
     weights = profile.score_weights
     return Profile(

@@ -44,8 +44,8 @@ def _without(probe: Probe, site: PreemptionNode, uids: list[str]) -> Placement |
     klass = probe.scheduler.classes.of(probe.pod)
     if klass is None:
         return None
-    selector, planner = probe.scheduler.handle.selector, probe.scheduler.preemption.planner
-    trial = DryRun(selector.ask_now(klass), site, planner.terms(klass))
+    selector, planner = probe.scheduler.handle.selector, probe.scheduler.preemption.evaluator
+    trial = DryRun(selector.request_now(klass), site, planner.terms(klass))
     if not all(trial.is_movable(uid) for uid in uids):
         return None
     trial.send_away(uids)

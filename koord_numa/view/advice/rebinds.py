@@ -41,7 +41,9 @@ def _after(probe: Probe, name: str, plan: RebindPlan) -> Remedy | None:
     ends = {move.pod.uid: move.after for move in plan.moves}
     holdings = [replace(held, cpus=ends.get(held.pod.uid, held.cpus)) for held in seen.ledger]
     selector = probe.scheduler.handle.selector
-    answer = answer_of(selector.ask_now(klass), replace(seen, ledger=Ledger.of(holdings)), selector.rules_of(klass))
+    answer = answer_of(
+        selector.request_now(klass), replace(seen, ledger=Ledger.of(holdings)), selector.profile_of(klass)
+    )
     if isinstance(answer, Rejection):
         return None
     text = f"after `koord-numa rebind {name}` ({len(ends)} pods move) it fits on {where(answer.placement)}"

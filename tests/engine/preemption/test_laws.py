@@ -120,11 +120,11 @@ def test_in_the_end_nothing_is_kept_and_nobody_waits_whom_preemption_could_help(
     for pod in engine.waiting():
         klass = engine.classes.of(pod)
         assert klass is not None
-        terms = EvictionTerms(engine.handle.selector.rules_of(klass))
+        terms = EvictionTerms(engine.handle.selector.profile_of(klass))
         for record in engine.cache.nodes.values():
             site = record.site_for(pod, frozenset())
             assert site is not None
-            assert select_victims_on_node(engine.handle.selector.ask_now(klass), site, terms) is None
+            assert select_victims_on_node(engine.handle.selector.request_now(klass), site, terms) is None
 
 
 @given(arrivals)

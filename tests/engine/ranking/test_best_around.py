@@ -190,7 +190,7 @@ def test_the_answer_is_that_of_asking_every_node(seed: int) -> None:
         assert klass is not None
         found = decider.decide(klass)
         candidates = [seen for record in state.nodes.values() if (seen := record.candidate())]
-        ask, profile = decider.ask_now(klass), decider.rules_of(klass)
+        ask, profile = decider.request_now(klass), decider.profile_of(klass)
         expected = decide(ask, candidates, profile)
         if isinstance(found, Placement):
             assert found == expected

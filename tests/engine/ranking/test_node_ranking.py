@@ -21,7 +21,7 @@ from koord_numa.engine.cluster_events import ClusterEvent
 from koord_numa.engine.ranking.node_ranking import NodeRanking
 from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.engine.ranking.score_bounds import NO, ScoreBounds
-from koord_numa.engine.ranking.selector import rules_of
+from koord_numa.engine.ranking.selector import profile_of
 from koord_numa.settings import ProfileSettings, ScoringStrategy
 from tests.engine.clusters import GIB, placed_anyhow, random_node, random_pod, random_request, random_topology
 
@@ -37,7 +37,7 @@ class Lab:
         self.dice = Random(seed)
         self.columns = NodeTable()
         self.state = Cache(lambda _event, record, _pod: self.columns.changed(record))
-        self.rules: Profile = rules_of(
+        self.rules: Profile = profile_of(
             ProfileSettings(scoring_strategy=ScoringStrategy(type=strategy), node_scoring=method)
         )
         self.requests = [random_request(self.dice) for _ in range(5)]
@@ -150,7 +150,7 @@ def test_equal_nodes_are_taken_in_the_order_of_their_names_whenever_they_came() 
             node = random_node(Random(1), "same", cpus=16)
             state.observe_node(None, type(node)(name=name, allocatable=node.allocatable))
             request = random_pod(Random(2), "pod", [PodRequest()]).request
-            rules = rules_of(ProfileSettings())
+            rules = profile_of(ProfileSettings())
             ranking = ranking or NodeRanking(scheduling_request(request, rules), rules, columns)
             ranking.choose()
         verdict = ranking.choose() if ranking else None
@@ -181,7 +181,7 @@ def test_what_a_kubelet_never_does_needs_no_asking() -> None:
 
     def may(request: PodRequest) -> bool:
         columns.refresh()
-        rules = rules_of(ProfileSettings())
+        rules = profile_of(ProfileSettings())
         return bool(ScoreBounds(scheduling_request(request, rules), rules, columns).bounds(np.array([0])) > NO)
 
     assert may(guaranteed(2))

@@ -3,14 +3,14 @@
 import pytest
 
 from koord_numa.core.vocabulary import NodeScoring, NumaAllocateStrategy, ScoringType
-from koord_numa.engine.ranking.selector import rules_of
+from koord_numa.engine.ranking.selector import profile_of
 from koord_numa.settings import ProfileSettings, ResourceWeight, ScoringStrategy
 
 MEMORY_ONLY = ScoringStrategy(type=ScoringType.LEAST_ALLOCATED, resources=(ResourceWeight(name="memory", weight=3),))
 
 
 def test_nodes_and_numa_nodes_are_weighed_separately() -> None:
-    rules = rules_of(ProfileSettings(numa_scoring_strategy=MEMORY_ONLY))
+    rules = profile_of(ProfileSettings(numa_scoring_strategy=MEMORY_ONLY))
     assert rules.allocate.scoring is not None
     assert dict(rules.allocate.scoring.weights) == {"memory": 3}
     assert dict(rules.weights) == {"cpu": 1, "memory": 1}
@@ -25,10 +25,10 @@ def test_nodes_and_numa_nodes_are_weighed_separately() -> None:
     ],
 )
 def test_the_numa_scoring_orders_cpus_where_no_node_says(strategy: ScoringType, fills: NumaAllocateStrategy) -> None:
-    rules = rules_of(ProfileSettings(numa_scoring_strategy=ScoringStrategy(type=strategy)))
+    rules = profile_of(ProfileSettings(numa_scoring_strategy=ScoringStrategy(type=strategy)))
     assert rules.allocate.strategy is fills
 
 
 @pytest.mark.parametrize("method", list(NodeScoring))
 def test_the_method_of_scoring_is_the_configured_one(method: NodeScoring) -> None:
-    assert rules_of(ProfileSettings(node_scoring=method)).node_scoring is method
+    assert profile_of(ProfileSettings(node_scoring=method)).node_scoring is method
