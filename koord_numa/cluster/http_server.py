@@ -108,18 +108,18 @@ class HttpServer:
 
     async def _node(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        return _sheet(self._providers.node(name), f"nothing is known of node {name}")
+        return _dump(self._providers.node(name), f"nothing is known of node {name}")
 
     async def _pod(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
-        return _sheet(self._providers.pod(namespace, name), f"nothing is known of pod {namespace}/{name}")
+        return _dump(self._providers.pod(namespace, name), f"nothing is known of pod {namespace}/{name}")
 
 
 def _page(registry: CollectorRegistry) -> web.Response:
     return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-def _sheet(sheet: Sheet | None, missing: str) -> web.Response:
+def _dump(sheet: Sheet | None, missing: str) -> web.Response:
     """Indented, with a line feed at the end: it is read by people, with curl."""
     body = orjson.dumps({"error": missing} if sheet is None else sheet, option=orjson.OPT_INDENT_2)
     return web.Response(status=404 if sheet is None else 200, body=body + b"\n", content_type="application/json")

@@ -189,7 +189,7 @@ def test_the_configuration_is_one_that_the_scheduler_reads(source: str) -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) and value else None,
 )
-def test_pods_of_the_chart_can_be_placed_as_operators_wish(
+def test_pods_of_the_chart_can_be_placed_as_operators_choose(
     values: dict[str, Any], path: tuple[str, ...], expected: object
 ) -> None:
     found: Any = pod_spec(of_kind(rendered(values), "Deployment"))

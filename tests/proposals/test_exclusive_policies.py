@@ -52,7 +52,7 @@ async def test_numa_node_level_is_downgraded_when_nothing_else_is_left_and_the_n
     assert there.node_of("p2") == "n"
 
 
-async def test_a_wish_that_is_honoured_leaves_no_note() -> None:
+async def test_a_policy_that_is_honoured_leaves_no_note() -> None:
     there = cluster(node("n", 16), koordlet_nrt("n"))
     first = pod("p0", guaranteed("2"), qos="LSR", spec=NUMA_LEVEL)
     await there.create(first)

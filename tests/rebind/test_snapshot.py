@@ -94,7 +94,7 @@ WISHES = [
 
 
 @pytest.mark.parametrize(("spec", "profile", "wish"), WISHES)
-def test_the_wish_to_be_apart_is_known(spec: NumaSpec, profile: str, wish: NumaExclusive) -> None:
+def test_the_policy_to_be_apart_is_known(spec: NumaSpec, profile: str, wish: NumaExclusive) -> None:
     text = "apiVersion: koord-numa.io/v1alpha1\nkind: KoordNumaConfiguration\n"
     settings = f"{text}profiles: [{{schedulerName: koord-numa, {profile}}}]\n" if profile else ""
     load_settings(settings)

@@ -72,7 +72,9 @@ def _cpus_of(
     notes: list[str] = []
     for node, amounts in numa:
         here = CpuSet(machine.numa_bits.get(node, 0) & offers.accounts.free_cpus.bits)
-        found = pick_cpus(_wish(need, binding, amounts.get(CPU, 0) // MILLI), machine, here, offers.occupancy)
+        found = pick_cpus(
+            _requested_shape(need, binding, amounts.get(CPU, 0) // MILLI), machine, here, offers.occupancy
+        )
         if isinstance(found, NotEnoughCpus):
             return Shortage(found=len(taken) + found.found, why=found.why)
         taken |= found.cpus
@@ -86,7 +88,7 @@ def _cpus_anywhere(need: NumaRequest, offers: NumaOffers) -> CpuGrant | Shortage
     free_cpus = offers.accounts.free_cpus
     if need.accounting is Accounting.EVERY_POD:
         free_cpus = _unclaimed(need, need.binding, offers, free_cpus)
-    found = pick_cpus(_wish(need, need.binding, need.cpus), _machine(offers), free_cpus, offers.occupancy)
+    found = pick_cpus(_requested_shape(need, need.binding, need.cpus), _machine(offers), free_cpus, offers.occupancy)
     if isinstance(found, NotEnoughCpus):
         return Shortage(found=found.found, why=found.why)
     return CpuGrant(cpus=found.cpus, notes=found.notes)
@@ -102,7 +104,7 @@ def _unclaimed(need: NumaRequest, binding: CpuBinding, offers: NumaOffers, free_
         here = free_cpus & CpuSet(machine.numa_bits.get(numa, 0))
         count = amount // offers.units[CPU] * offers.units[CPU] // MILLI
         if count < len(here):
-            kept = pick_cpus(_wish(need, binding, count), machine, here, offers.occupancy)
+            kept = pick_cpus(_requested_shape(need, binding, count), machine, here, offers.occupancy)
             free_cpus -= here if isinstance(kept, NotEnoughCpus) else here - kept.cpus
     return free_cpus
 
@@ -113,6 +115,6 @@ def _machine(offers: NumaOffers) -> CpuTopology:
     return offers.accounts.machine
 
 
-def _wish(need: NumaRequest, binding: CpuBinding, count: int) -> CpuPolicies:
+def _requested_shape(need: NumaRequest, binding: CpuBinding, count: int) -> CpuPolicies:
     ask = CpuAsk(count=count, bind=binding.policy, exclusive=binding.exclusive, strategy=need.strategy)
     return CpuPolicies(ask, required=binding.required, downgrade=binding.downgrade)

@@ -72,7 +72,7 @@ def _count_what_we_ask(
     for index, term in enumerate(demands.anti_affinity):
         if _picks(term, namespace, labels, namespaces):
             view.repelled.update((index, domain) for domain in _domains((term,), node))
-    for weight, wish in _wishes(request):
+    for weight, wish in _preferences(request):
         if _picks(wish, namespace, labels, namespaces):
             _pull(view, weight, wish, node)
 
@@ -88,7 +88,7 @@ def _count_what_they_ask(
     for term in pod.request.constraints.affinity:
         if _picks(term, request.namespace, own, namespaces):
             _pull(view, HARD_WEIGHT, term, node)
-    for weight, wish in _wishes(pod.request):
+    for weight, wish in _preferences(pod.request):
         if _picks(wish, request.namespace, own, namespaces):
             _pull(view, weight, wish, node)
 
@@ -151,7 +151,7 @@ def _near(request: PodRequest, node: Node, view: PodAffinityCounts) -> bool:
     return all(view.affine[domain] for domain in _domains(terms, node))
 
 
-def _wishes(request: PodRequest) -> list[tuple[int, PodTerm]]:
+def _preferences(request: PodRequest) -> list[tuple[int, PodTerm]]:
     demands = request.constraints
     return [(wish.weight, wish.term) for wish in demands.preferred_affinity] + [
         (-wish.weight, wish.term) for wish in demands.preferred_anti_affinity

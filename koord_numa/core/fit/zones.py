@@ -68,13 +68,13 @@ def fits_zones(
         return None
     if topology is None or topology.kubelet.topology_policy is not KubeletPolicy.SINGLE_NUMA_NODE:
         return None
-    handle = _Desk(topology.zones, qos, allocatable)
+    handle = _Zones(topology.zones, qos, allocatable)
     if topology.kubelet.topology_scope is KubeletScope.POD:
         return handle.refuse("cannot align pod", aligned_request(pod))
     return _fit_containers(pod.containers, handle)
 
 
-def _fit_containers(containers: Sequence[Container], handle: "_Desk") -> Rejection | None:
+def _fit_containers(containers: Sequence[Container], handle: "_Zones") -> Rejection | None:
     """Init containers one by one against untouched zones, then app containers that consume what they get."""
     ordered = sorted(containers, key=lambda c: c.kind is ContainerKind.APP)
     for container in ordered:
@@ -91,7 +91,7 @@ def asks_devices(containers: Iterable[Container]) -> bool:
     return any(not is_native(name) for container in containers for name in container.requests)
 
 
-class _Desk:
+class _Zones:
     """The zones of one node while one pod's units are placed on them, each on the lowest NUMA id that fits."""
 
     def __init__(self, zones: Sequence[Zone], qos: KubeQos, allocatable: ResourceList) -> None:

@@ -43,7 +43,7 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     allocation (UnexpectedAdmissionError), and node-wide amounts (OutOf…).
     """
     demand = pod_demand(request)
-    doubt = _doubt(demand, view)
+    doubt = _uncertainty(demand, view)
     if doubt is not None:
         return doubt
     trust = Trust.EXACT if view.knowledge is Knowledge.EXACT else Trust.INFERRED
@@ -67,7 +67,7 @@ def _accepts_only_preferred(view: KubeletView) -> bool:
     return policy in (KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE)
 
 
-def _doubt(demand: PodDemand, view: KubeletView) -> Rejection | None:
+def _uncertainty(demand: PodDemand, view: KubeletView) -> Rejection | None:
     """The refusal that rests on not knowing better."""
     if view.problem and _is_aligned(demand):
         return Rejection(Reason.NO_TOPOLOGY, NOTHING_KNOWN, view.problem, resolvable=False)

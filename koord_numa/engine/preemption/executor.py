@@ -127,7 +127,7 @@ class Executor:
         if nomination is not None:
             if self._goes_on(nomination, verdict):
                 return True
-            self._mind_what_is_published(nomination)
+            self._note_outdated_topology(nomination)
             await self._take_back(nomination)
         if not pod.preempts:
             self._say(pod.key, NEVER)
@@ -145,7 +145,7 @@ class Executor:
         resolvable = rejection is not None and rejection.resolvable
         return resolvable and self._handle.nominator.may_still_fit(nomination, patience)
 
-    def _mind_what_is_published(self, nomination: Nomination) -> None:
+    def _note_outdated_topology(self, nomination: Nomination) -> None:
         """Where a kubelet chooses, a topology that did not follow for so long is no ground for evicting anybody else."""
         record = self._handle.cache.nodes.get(nomination.node)
         if record is None or record.inventory is not None or nomination.cleared is None or nomination.shown is None:

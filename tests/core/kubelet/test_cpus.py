@@ -55,7 +55,7 @@ WISHES: dict[str, tuple[CpuStock, int, list[tuple[int, bool]]]] = {
 
 
 @pytest.mark.parametrize(("given", "needed", "hints"), WISHES.values(), ids=WISHES)
-def test_wishes(given: CpuStock, needed: int, hints: list[tuple[int, bool]]) -> None:
+def test_hints(given: CpuStock, needed: int, hints: list[tuple[int, bool]]) -> None:
     assert [hint[:2] for hint in given.hints(needed).hints()] == hints
     assert list(given.hints(needed).preferred()) == [mask for mask, preferred in hints if preferred]
 

@@ -26,14 +26,14 @@ WISHES: dict[str, tuple[DeviceStock, int, list[tuple[int, bool]]]] = {
 
 
 @pytest.mark.parametrize(("stock", "needed", "hints"), WISHES.values(), ids=WISHES)
-def test_wishes(stock: DeviceStock, needed: int, hints: list[tuple[int, bool]]) -> None:
+def test_hints(stock: DeviceStock, needed: int, hints: list[tuple[int, bool]]) -> None:
     wish = stock.hints(needed)
     assert wish is not None
     assert [hint[:2] for hint in wish.hints()] == hints
     assert list(wish.preferred()) == [mask for mask, preferred in hints if preferred]
 
 
-def test_without_any_topology_there_is_no_wish() -> None:
+def test_without_any_topology_there_is_no_hint() -> None:
     assert DeviceStock("gpu", gpus(None, None)).hints(1) is None
 
 

@@ -38,7 +38,7 @@ def test_occupancy_goes_by_numa_id() -> None:
     assert NumaOccupancy.of([(0, IDLE), (5, SHARED), (63, SINGLE)]) == NumaOccupancy(single=1 << 63, shared=1 << 5)
 
 
-def test_hints_are_scored_by_the_wish() -> None:
+def test_hints_are_scored_by_the_policy() -> None:
     wish = Exclusivity(NumaExclusive.PREFERRED, NumaOccupancy(shared=0b01))
     assert wish.scored(Hint(0b01, True, score=9)) == Hint(0b01, True, score=0)
     assert wish.scored(Hint(0b10, True, score=9)) == Hint(0b10, True, score=9)

@@ -134,7 +134,7 @@ def test_a_clearance_says_everything() -> None:
     assert found.placement.alignment is Alignment.ALIGNED
 
 
-def test_a_wish_to_be_aligned_is_kept_in_mind_when_it_costs_nobody_more() -> None:
+def test_alignment_is_kept_when_it_costs_no_further_victim() -> None:
     site = owned_site(running("a", "0-1", 2), running("b", "4-5", 1, numa=1))
     either = select_victims_on_node(ask(4, 10, "BestEffort"), site, terms())
     assert either is None  # four CPUs are free, if apart, and that is all this pod insists on
@@ -144,7 +144,7 @@ def test_a_wish_to_be_aligned_is_kept_in_mind_when_it_costs_nobody_more() -> Non
     assert ([pod.key.name for pod in found.victims], found.placement.alignment) == (["c", "b"][::-1], Alignment.ALIGNED)
 
 
-def test_a_wish_to_be_aligned_evicts_nobody_more() -> None:
+def test_alignment_evicts_no_further_victim() -> None:
     site = owned_site(
         running("a", "0-2", 20), running("b", "3", 1), running("c", "4", 1, numa=1), running("d", "5-7", 20, numa=1)
     )

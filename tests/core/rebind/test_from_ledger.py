@@ -88,7 +88,7 @@ TENANTS = {
 
 
 @pytest.mark.parametrize(("known", "expected"), TENANTS.values(), ids=TENANTS.keys())
-def test_tenants(known: Holding, expected: PinnedPod) -> None:
+def test_pinned_pods(known: Holding, expected: PinnedPod) -> None:
     default = SPREAD if known.request and known.request.bind.required is CpuBindPolicy.DEFAULT else FULL
     layout = layout_of_ledger(INVENTORY, Ledger.of([known, holding("shared")]), (), Defaults(default))
     assert layout.pods == (expected,)
@@ -140,7 +140,7 @@ SETTLED = {
 
 
 @pytest.mark.parametrize(("known", "fixed_pods"), SETTLED.values(), ids=SETTLED.keys())
-def test_what_those_who_stay_mind(known: list[Holding], fixed_pods: FixedPods) -> None:
+def test_what_pods_that_stay_keep_clear(known: list[Holding], fixed_pods: FixedPods) -> None:
     assert layout_of_ledger(INVENTORY, Ledger.of(known), {"settled"}).fixed_pods == fixed_pods
 
 

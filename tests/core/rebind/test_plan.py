@@ -145,7 +145,7 @@ def test_no_plan_that_spares_every_pod_can_match_sorted_order() -> None:
 
 
 @pytest.mark.parametrize("block", range(5))
-def test_nodes_with_little_room_and_wishes(block: int) -> None:
+def test_nodes_with_little_room_and_policies(block: int) -> None:
     for seed in range(block * 20, block * 20 + 20):
         node = beset(seed)
         plan = plan_rebind(node)

@@ -145,7 +145,7 @@ def random_demands(dice: Random) -> Constraints:
         key = dice.choice(("zone", "kubernetes.io/hostname"))
         return PodTerm(key, app(dice.choice("xyz")), ("default",))
 
-    def wish() -> PreferredPodTerm:
+    def preference() -> PreferredPodTerm:
         return PreferredPodTerm(dice.randint(1, 100), term())
 
     def even() -> SpreadConstraint:
@@ -154,8 +154,8 @@ def random_demands(dice: Random) -> Constraints:
     return Constraints(
         affinity=sometimes(dice, 0.2, term),
         anti_affinity=sometimes(dice, 0.3, term),
-        preferred_affinity=sometimes(dice, 0.3, wish),
-        preferred_anti_affinity=sometimes(dice, 0.3, wish),
+        preferred_affinity=sometimes(dice, 0.3, preference),
+        preferred_anti_affinity=sometimes(dice, 0.3, preference),
         spread=sometimes(dice, 0.4, even),
     )
 
