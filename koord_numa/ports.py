@@ -174,6 +174,10 @@ class RebindWriter(Protocol):
         """Write the status. Saying the same twice does no harm. Raises every ``ClusterError``; ``Gone`` as above."""
         ...
 
+    async def create_rebind(self, node: str, why: str, *, dry_run: bool) -> None:
+        """Create a RebindResource for a node; the server makes its name. ``why`` is kept with it. Raises every ``ClusterError``."""
+        ...
+
     async def delete_rebind(self, rebind: RebindRequest) -> None:
         """Delete the RebindResource, if it is still this one. Raises ``Conflict``, ``Gone`` and every other ``ClusterError``."""
         ...

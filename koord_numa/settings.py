@@ -4,6 +4,7 @@ The scheduler's configuration: one frozen, validated object, read from a ``Koord
 Nothing here decides; a mistake is a ``SettingsError`` whose message names the path inside the document.
 """
 
+from datetime import time
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -26,6 +27,7 @@ from koord_numa.core.vocabulary import (
 API_VERSION: Final = "koord-numa.io/v1alpha1"
 KIND: Final = "KoordNumaConfiguration"
 DEFAULT_SCHEDULER: Final = "koord-numa"
+_SPAN: Final = r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$"
 MAX_MESSAGES: Final = 5
 """So many mistakes are named at once; the rest are counted."""
 
@@ -47,6 +49,14 @@ class RepairDoubleHolds(StrEnum):
     OFF = "Off"
     REBIND = "Rebind"
     EVICT = "Evict"
+
+
+class RebindMode(StrEnum):
+    """What becomes of a node that a rebind would improve: nothing, a dry run with the plan in its status, or a rebind."""
+
+    OFF = "Off"
+    PROPOSE = "Propose"
+    CREATE = "Create"
 
 
 class NodesWithoutTopology(StrEnum):
@@ -222,6 +232,29 @@ class DynamicResources(StrEnum):
     OFF = "Off"
 
 
+class RebindPolicySettings(_Section):
+    """
+    Rebinds without being asked. A node qualifies when a waiting pod would fit afterwards, when it has at least ``min_crossings`` NUMA
+    crossings less, or a largest free block of at least ``min_block`` CPUs more. ``quiet_hours`` are spans of the day in UTC such as
+    ``08:00-18:00``, in which none is begun.
+    """
+
+    mode: Annotated[RebindMode, BeforeValidator(_off_is_a_word)] = RebindMode.OFF
+    interval_seconds: Annotated[float, Field(ge=1, le=86_400)] = 60.0
+    max_per_hour: Annotated[int, Field(ge=1, le=1000)] = 6
+    min_crossings: Annotated[int, Field(ge=1)] = 1
+    min_block: Annotated[int, Field(ge=1)] = 4
+    quiet_hours: tuple[Annotated[str, Field(pattern=_SPAN)], ...] = ()
+
+    def is_quiet(self, now: time) -> bool:
+        """May nothing be begun at this time of day (UTC)? A span may run over midnight."""
+        for span in self.quiet_hours:
+            start, end = (time.fromisoformat(part) for part in span.split("-"))
+            if start <= now < end or (start > end and not end <= now < start):
+                return True
+        return False
+
+
 class Settings(_Section):
     """Everything that can be configured, with the defaults that hold without a configuration."""
 
@@ -231,6 +264,7 @@ class Settings(_Section):
     pod_source: PodSource = PodSource.KOPF
     headroom: Annotated[dict[str, str | int], AfterValidator(_are_amounts)] = {}
     repair_double_holds: Annotated[RepairDoubleHolds, BeforeValidator(_off_is_a_word)] = RepairDoubleHolds.OFF
+    rebind_policy: RebindPolicySettings = RebindPolicySettings()
     backoff: BackoffSettings = BackoffSettings()
     api_backoff: Annotated[BackoffSettings, Field(alias="apiBackoff")] = BackoffSettings(initial=0.1, max=5.0)
     wake_pause: BackoffSettings = BackoffSettings(initial=0.05, max=2.0)

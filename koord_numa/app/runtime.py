@@ -35,6 +35,7 @@ from koord_numa.cluster.loop_lag import LoopLag
 from koord_numa.cluster.rebind_writer import ApiRebindWriter
 from koord_numa.cluster.serving_certificate import server_context
 from koord_numa.cluster.volume_writer import ApiVolumeWriter
+from koord_numa.engine.rebind.automatic import AutomaticRebinds
 from koord_numa.engine.rebind.context import RebindPorts
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.rebind.double_hold_repair import DoubleHoldRepair
@@ -42,7 +43,7 @@ from koord_numa.engine.rebind.ttl import FinishedRebinds
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.ports import Dependencies
-from koord_numa.settings import DynamicResources, LeaseSettings, Settings
+from koord_numa.settings import DynamicResources, LeaseSettings, RebindMode, Settings
 from koord_numa.wire.resource_status import resource_status
 
 AGENT: Final = f"koord-numa/{__version__} (scheduler)"
@@ -122,6 +123,9 @@ class Runtime:
         self.double_hold_repair = DoubleHoldRepair(
             self.scheduler, RebindPorts(ApiRebindWriter(api, self.lease.remaining), self.recorder)
         )
+        self.automatic_rebinds = AutomaticRebinds(
+            self.scheduler, self.rebinds, RebindPorts(ApiRebindWriter(api, self.lease.remaining), self.recorder)
+        )
         self.finished_rebinds = FinishedRebinds(
             self.scheduler, self.rebinds, RebindPorts(ApiRebindWriter(api, self.lease.remaining), self.recorder)
         )
@@ -179,6 +183,8 @@ class Runtime:
             self.tasks.start(f"resync of {resync.name}", resync.run())
         self.tasks.start("scheduler", self.scheduler.run())
         self.tasks.start("rebinds", self.rebinds.run())
+        if self.scheduler.settings.rebind_policy.mode is not RebindMode.OFF:
+            self.tasks.start("automatic rebinds", self.automatic_rebinds.run())
         self.tasks.start("finished rebinds", self.finished_rebinds.run())
         self.tasks.start("double hold repair", self.double_hold_repair.run())
 

@@ -17,7 +17,7 @@ from koord_numa.ports import Conflict, Gone, Invalid
 from koord_numa.wire import names
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.pods import parse_pod
-from koord_numa.wire.rebinds import parse_rebind, rebind_status, with_cpus
+from koord_numa.wire.rebinds import automatic_rebind, parse_rebind, rebind_status, with_cpus
 
 MOVES_SHOWN: Final = 500
 """Pods that a plan or result in a status names; ``moves`` counts them all."""
@@ -49,6 +49,10 @@ class ApiRebindWriter:
         except (Conflict, Invalid):
             await self._rebind(rebind)
             raise
+
+    async def create_rebind(self, node: str, why: str, *, dry_run: bool) -> None:
+        """One create. It is deleted a day after its end, so that proposals do not pile up."""
+        await self._api.send(Call("create", REBINDS), Body(automatic_rebind(node, why, dry_run=dry_run)))
 
     async def delete_rebind(self, rebind: RebindRequest) -> None:
         """One conditional DELETE. Deleting twice does no harm, so a lost answer is only a reason to ask again."""

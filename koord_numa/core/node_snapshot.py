@@ -1,6 +1,6 @@
 """One node as a decision sees it: the Node, what it offers, who holds what, and whether it is barred. Facts only, no rules."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from koord_numa.core.constraints import HostPort
 from koord_numa.core.inventory import Inventory, inventory, reserve
@@ -31,6 +31,10 @@ class NodeSnapshot:
     ports: tuple[HostPort, ...] = ()
     barred: Rejection | None = None
     nominated: tuple[Pod, ...] = ()
+
+    def with_ledger(self, ledger: Ledger) -> "NodeSnapshot":
+        """The same node if these pods held what this ledger says."""
+        return replace(self, ledger=ledger)
 
     @property
     def room(self) -> int:

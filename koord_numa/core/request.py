@@ -194,6 +194,7 @@ class Pod:
     problem: str = ""
     resource_version: str = ""
     spec_text: str = ""  # the resource-spec annotation as found: writing it back must not lose what others put there
+    never_rebound: bool = False  # annotation koord-numa/rebind: "false": no automatic rebind of its node
     stale_status: bool = False  # not bound, yet it carries a resource-status: copied from another pod
     resource_claims: tuple[PodResourceClaim, ...] = ()
 

@@ -24,6 +24,8 @@ DEVICE_JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
 GPU_PARTITION_SPEC: Final = "scheduling.koordinator.sh/gpu-partition-spec"
 
 # Pods: our own and Kubernetes'
+REBIND: Final = "koord-numa/rebind"
+REBIND_REASON: Final = "koord-numa/rebind-reason"
 NUMA_NODES: Final = "koord-numa/numa-nodes"
 """The chosen NUMA nodes as a list such as ``0`` or ``0-1``: for people, and for kubectl's custom columns."""
 MIRROR: Final = "kubernetes.io/config.mirror"

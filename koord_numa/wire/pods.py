@@ -95,6 +95,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         started_at=problems.collect(lambda: read_time(start, top.path.at("status.startTime")) if start else 0.0, 0.0),
         resource_version=version(top),
         spec_text=top.annotations.get(names.RESOURCE_SPEC, ""),
+        never_rebound=top.annotations.get(names.REBIND, "").lower() == "false",
         stale_status=not node and held is not None,
         resource_claims=_resource_claims(scheduling, status),
         problem=problems.problem,

@@ -126,6 +126,16 @@ def rebind_status(answer: RebindAnswer, before: Mapping[str, Any] | None = None)
     }
 
 
+def automatic_rebind(node: str, why: str, *, dry_run: bool) -> dict[str, Any]:
+    """A RebindResource that nobody asked for: the reason is an annotation, and it goes a day after its end."""
+    return {
+        "apiVersion": f"{names.SCHEDULING_GROUP}/{names.REBIND_VERSION}",
+        "kind": names.REBIND_KIND,
+        "metadata": {"generateName": f"auto-{node[:200]}-", "annotations": {names.REBIND_REASON: why}},
+        "spec": {"nodeName": node, "rebindAction": "RebindCPU", "dryRun": dry_run, "ttlSecondsAfterFinished": 86_400},
+    }
+
+
 def with_cpus(status_text: str, cpus: CpuSet, numa: NumaAmounts | None = None) -> str:
     """
     The same resource-status with other CPUs, and other amounts per NUMA node when given: every other member is kept, unknown
