@@ -103,9 +103,9 @@ def unpinned(host: Host, running: Iterable[RunningContainer]) -> list[Target]:
     return [Target(one.id, host.cpu_set, everything) for one in running if one.pod_uid]
 
 
-async def apply(targets: Iterable[Target], cgroups: Cgroups, runtime: Runtime) -> Round:
+async def apply(targets: Sequence[Target], cgroups: Cgroups, runtime: Runtime) -> Round:
     """Change every container whose effective CPUs (or memory) are not the wanted ones. One that fails does not stop the others."""
-    cgroups.find()
+    cgroups.locate(target.container for target in targets)
     updated, errors = 0, []
     for target in targets:
         try:

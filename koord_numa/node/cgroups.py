@@ -8,7 +8,7 @@ Containers are found by their id in the tree below ``kubepods``, whatever the cg
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,7 +36,7 @@ class Effective:
 
 
 class Cgroups:
-    """The cpuset hierarchy below one mount. ``find`` walks it again; the reading methods use what the last walk found."""
+    """The cpuset hierarchy below one mount. ``find`` and ``locate`` walk it; the reading methods use what the last walk found."""
 
     def __init__(self, root: Path = ROOT) -> None:
         v1 = root / "cpuset"  # cgroup v1 mounts one hierarchy a controller
@@ -50,12 +50,20 @@ class Cgroups:
             self._walk(folder, 0)
         return self._paths
 
+    def locate(self, containers: Iterable[str]) -> None:
+        """Walk the tree only if one of these containers is not known, or was not there when it was last read."""
+        if any(container not in self._paths for container in containers):
+            self.find()
+
     def effective(self, container: str, *, mems: bool = False) -> Effective | None:
         """What a container may use now; ``None`` when it has no cgroup (any more). Raises ``CgroupError``."""
         path = self._paths.get(container)
         cpus = None if path is None else _first(path, _CPUS)
         memory = EMPTY if path is None or not mems else _first(path, _MEMS)
-        return None if cpus is None or memory is None else Effective(cpus, memory)
+        if cpus is None or memory is None:
+            self._paths.pop(container, None)
+            return None
+        return Effective(cpus, memory)
 
     def write(self, container: str, cpus: CpuSet, mems: str = "") -> None:
         """Set a container's cpuset behind the runtime's back. Raises ``CgroupError``; nothing happens to a container that is gone."""

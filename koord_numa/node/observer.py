@@ -63,21 +63,19 @@ class Observer:
         now = self._clock()
         found: dict[str, Difference] = {}
         present: dict[str, DecidedPod] = {}
-        checked = 0
-        self._cgroups.find()
-        for pod in pods:
+        bound = [pod for pod in pods if pod.cpus]
+        self._cgroups.locate(one.id for pod in bound for one in pod.containers if one.running and one.id)
+        for pod in bound:
             present[pod.uid] = pod
-            if pod.cpus:
-                checked += 1
-                difference = self._difference(pod)
-                if difference is not None:
-                    found[pod.uid] = difference
+            difference = self._difference(pod)
+            if difference is not None:
+                found[pod.uid] = difference
         self._since = {uid: self._since.get(uid, now) for uid in found}
         counted = {uid: one for uid, one in found.items() if now - self._since[uid] >= GRACE}
         appeared = tuple(one for uid, one in counted.items() if uid not in self._told)
         resolved = tuple(present[uid] for uid in self._told if uid not in found and uid in present)
         self._told = {uid: one.pod for uid, one in counted.items()}
-        return Observation(tuple(counted.values()), appeared, resolved, checked)
+        return Observation(tuple(counted.values()), appeared, resolved, len(bound))
 
     def _difference(self, pod: DecidedPod) -> Difference | None:
         """All containers together: one that strays is enough, and what it may use says most."""
