@@ -13,20 +13,26 @@ import click
 import yaml
 
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.lister import ListedKind, list_all, list_first_served
+from koord_numa.cluster.lister import ListedKind, list_first_served
 from koord_numa.cluster.resources import (
     BUDGETS,
     CLAIMS,
+    DEVICE_CLASSES,
     NAMESPACES,
     NODES,
     PODS,
     PRIORITY_CLASSES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     STORAGE_CLASSES,
     TOPOLOGIES,
     VOLUMES,
     Resource,
 )
 from koord_numa.core.budgets import DisruptionBudget
+from koord_numa.core.claims.claim import DeviceClass
+from koord_numa.core.claims.inventory import ResourceSlice
+from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.namespaces import Namespace
 from koord_numa.core.node import Node, NodeResourceTopology
 from koord_numa.core.request import Pod
@@ -39,6 +45,8 @@ from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.nodes import parse_node
 from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.priorities import PriorityClass, parse_priority_class
+from koord_numa.wire.resource_claims import parse_device_class, parse_resource_claim
+from koord_numa.wire.resource_slices import parse_resource_slice
 from koord_numa.wire.topologies import parse_topology
 from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
 
@@ -56,6 +64,9 @@ class ClusterObjects:
     claims: list[PersistentVolumeClaim] = field(default_factory=list)
     volumes: list[PersistentVolume] = field(default_factory=list)
     classes: list[StorageClass] = field(default_factory=list)
+    resource_claims: list[ResourceClaim] = field(default_factory=list)
+    resource_slices: list[ResourceSlice] = field(default_factory=list)
+    device_classes: list[DeviceClass] = field(default_factory=list)
     budgets: list[DisruptionBudget] = field(default_factory=list)
     priority_classes: list[PriorityClass] = field(default_factory=list)
     unread: dict[Resource, str] = field(default_factory=dict)
@@ -66,7 +77,9 @@ class ClusterObjects:
         if kind not in PARSERS:
             return False
         name, parse = PARSERS[kind]
-        getattr(self, name).append(parse(document))
+        found = parse(document)
+        if found is not None:
+            getattr(self, name).append(found)
         return True
 
 
@@ -78,12 +91,18 @@ PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
     "PersistentVolumeClaim": ("claims", parse_claim),
     "PersistentVolume": ("volumes", parse_volume),
     "StorageClass": ("classes", parse_storage_class),
+    "ResourceClaim": ("resource_claims", parse_resource_claim),
+    "ResourceSlice": ("resource_slices", lambda raw: parse_resource_slice(raw).parts),
+    "DeviceClass": ("device_classes", parse_device_class),
     "PodDisruptionBudget": ("budgets", parse_budget),
     "PriorityClass": ("priority_classes", parse_priority_class),
 }
 """For each kind the field of ``ClusterObjects`` and the parser."""
 
 _USUAL_RIGHTS: Final = (NODES, PODS, NAMESPACES)
+_OPTIONAL: Final = frozenset({RESOURCE_CLAIMS, RESOURCE_SLICES, DEVICE_CLASSES})
+"""Clusters before Kubernetes 1.34 do not serve these; they have none then."""
+
 _LISTED: Final[Mapping[str, Resource]] = {
     "Node": NODES,
     "Pod": PODS,
@@ -91,6 +110,9 @@ _LISTED: Final[Mapping[str, Resource]] = {
     "PersistentVolumeClaim": CLAIMS,
     "PersistentVolume": VOLUMES,
     "StorageClass": STORAGE_CLASSES,
+    "ResourceClaim": RESOURCE_CLAIMS,
+    "ResourceSlice": RESOURCE_SLICES,
+    "DeviceClass": DEVICE_CLASSES,
     "PodDisruptionBudget": BUDGETS,
     "PriorityClass": PRIORITY_CLASSES,
 }
@@ -106,7 +128,8 @@ async def list_objects(api: Api) -> ClusterObjects:
     for kind, resource in _LISTED.items():
         name, parse = PARSERS[kind]
         try:
-            getattr(objects, name).extend((await list_all(api, ListedKind(resource, parse))).objects)
+            listed = ListedKind(resource, parse, optional=resource in _OPTIONAL)
+            getattr(objects, name).extend(await list_first_served(api, (listed,)))
         except Forbidden as error:
             if resource in _USUAL_RIGHTS:
                 raise
@@ -122,7 +145,7 @@ async def list_raw(api: Api) -> tuple[list[Document], list[str]]:
     unread: list[str] = []
     for kind, resource in _LISTED.items():
         try:
-            found.extend(await _raw(api, kind, resource))
+            found.extend(await _raw(api, kind, resource, optional=resource in _OPTIONAL))
         except Forbidden as error:
             if resource in _USUAL_RIGHTS:
                 raise
@@ -141,8 +164,8 @@ async def _raw(api: Api, kind: str, resource: Resource, *, optional: bool = Fals
     def typed(obj: Document) -> Document:
         return {"apiVersion": version, "kind": kind, **obj}
 
-    listed = await list_all(api, ListedKind(resource, typed, optional=optional))
-    return [{"apiVersion": version, "kind": kind, **obj} for obj in listed.objects]
+    listed = await list_first_served(api, (ListedKind(resource, typed, optional=optional),))
+    return [{"apiVersion": version, "kind": kind, **obj} for obj in listed]
 
 
 def read_files(files: Sequence[Path]) -> ClusterObjects:

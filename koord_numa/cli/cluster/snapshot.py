@@ -12,7 +12,15 @@ from typing import Any, TypeVar
 from koord_numa.cli.cluster.objects import ClusterObjects, list_objects
 from koord_numa.cli.cluster.read_only import ReadOnlyPorts
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.resources import BUDGETS, CLAIMS, STORAGE_CLASSES, VOLUMES
+from koord_numa.cluster.resources import (
+    BUDGETS,
+    CLAIMS,
+    DEVICE_CLASSES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    STORAGE_CLASSES,
+    VOLUMES,
+)
 from koord_numa.core.node import NodeResourceTopology
 from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.preempt.victims import PreemptionCandidate
@@ -82,6 +90,9 @@ class Snapshot:
     def hold(self, pod: Pod, placement: Placement) -> None:
         """Count the pod as if it were there, for those that are asked about next. Only here, not in the cluster."""
         self.scheduler.cache.hold(pod, placement)
+        wanted = (it for it in self.scheduler.handle.resource_claims.claims_of(pod) if it.allocation is None)
+        for claim, allocation in zip(wanted, placement.allocations, strict=False):
+            self.scheduler.claims.assume(claim, allocation, pod.key.uid)
 
     def make_room(self, pod: Pod, clearance: PreemptionCandidate) -> None:
         """Keep room for the pod as if its victims were leaving now, for those that are asked about next. Only here."""
@@ -123,6 +134,11 @@ def snapshot_of(settings: Settings, objects: ClusterObjects) -> Snapshot:
     scheduler.volumes.classes.replace(objects.classes)
     if objects.unread.keys().isdisjoint((CLAIMS, VOLUMES, STORAGE_CLASSES)):
         scheduler.volumes.synced()
+    scheduler.claims.replace_slices(objects.resource_slices)
+    scheduler.claims.replace_classes(objects.device_classes)
+    scheduler.claims.replace_claims(objects.resource_claims)
+    if objects.unread.keys().isdisjoint((RESOURCE_CLAIMS, RESOURCE_SLICES, DEVICE_CLASSES)):
+        scheduler.claims.synced()
     if BUDGETS not in objects.unread:
         scheduler.handlers.budgets.replace(objects.budgets)
     for pod in objects.pods:

@@ -1,0 +1,237 @@
+"""What is known of claims, and the Reserve and PreBind steps: a claim counts exactly once, whatever comes first and whatever fails."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from koord_numa.core.claims.allocation import Allocation
+from koord_numa.core.claims.pod_claims import PodResourceClaim
+from koord_numa.core.claims.resource_claim import ResourceClaim
+from koord_numa.core.claims.usage import DeviceUsage
+from koord_numa.core.node import Node
+from koord_numa.core.request import Pod, PodKey, PodRequest
+from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
+from koord_numa.core.vocabulary import NumaPolicy
+from koord_numa.engine.claims.deallocation import Deallocation
+from koord_numa.engine.claims.late_check import UNAVAILABLE, ClaimCheck, ClaimPolicy
+from koord_numa.engine.claims.lister import ClaimLister
+from koord_numa.engine.claims.pod_claims import PodClaimResolver
+from koord_numa.engine.claims.pre_bind import DynamicResources
+from koord_numa.ports import DELETED, Conflict, Unavailable
+from koord_numa.wire.resource_claims import parse_resource_claim
+from tests.core.claims.worlds import claim_object, device, device_class, published, request
+
+NODE = Node("node-1")
+POD = Pod(PodKey("default", "pod", "uid-pod"), PodRequest(), resource_claims=(PodResourceClaim("c", "claim"),))
+
+
+class Server:
+    """``ClaimWriter`` on a lister: it writes as the API server does, and fails when told to."""
+
+    def __init__(self, lister: ClaimLister) -> None:
+        self.lister = lister
+        self.fails: Exception | None = None
+        self.released: list[str] = []
+        self.deallocated: list[str] = []
+
+    async def reserve(self, claim: ResourceClaim, pod: PodKey, allocation: Allocation | None) -> ResourceClaim:
+        if self.fails is not None:
+            raise self.fails
+        current = self.lister.claims[claim.namespace, claim.name]
+        version = str(int(current.version or "0") + 2)
+        given = current.allocation or allocation
+        return replace(current, version=version, allocation=given, reserved_for=(*current.reserved_for, pod.uid))
+
+    async def release(self, claim: ResourceClaim, pod: PodKey) -> None:
+        self.released.append(pod.uid)
+
+    async def deallocate(self, claim: ResourceClaim, pod: str) -> ResourceClaim:
+        self.deallocated.append(claim.name)
+        return replace(claim, version=str(int(claim.version) + 1), allocation=None, reserved_for=())
+
+
+class World:
+    """One node with two GPUs on different NUMA nodes, and one claim."""
+
+    def __init__(self, **claim: Any) -> None:
+        self.changes: list[str] = []
+        self.lister = ClaimLister(lambda: self.changes.append("devices"), lambda key: self.changes.append(str(key)))
+        self.resolver = PodClaimResolver(self.lister)
+        gpus = [
+            device(name, attributes={"resource.kubernetes.io/numaNode": numa}) for name, numa in (("a", 0), ("b", 1))
+        ]
+        self.lister.replace_slices([published("gpu", gpus)])
+        self.lister.replace_classes([device_class("gpu")])
+        self.lister.observe_claim(None, self.claim(**claim))
+        self.lister.synced()
+        self.server = Server(self.lister)
+        self.step = DynamicResources(self.lister, self.resolver, self.server)
+
+    @staticmethod
+    def claim(name: str = "claim", count: int = 1, version: str = "1") -> ResourceClaim:
+        """A claim for GPUs."""
+        return replace(parse_resource_claim(claim_object(request("r", "gpu", count=count), name=name)), version=version)
+
+    def check(
+        self, pod: Pod = POD, policy: NumaPolicy = NumaPolicy.NONE, mask: int | None = None
+    ) -> Placement | Rejection:
+        """The late check of the node."""
+        claims = self.resolver.of(pod)
+        assert claims is not None
+        assert not claims.problem
+        found = ClaimCheck(self.lister, claims, replace(ClaimPolicy.of(pod.request), numa=policy), lambda _: None)
+        return found.check(NODE, Placement("node-1", mask=mask))
+
+    def placed(self, pod: Pod = POD) -> Placement:
+        """A placement with devices."""
+        found = self.check(pod)
+        assert isinstance(found, Placement)
+        return found
+
+    @property
+    def in_use(self) -> list[str]:
+        """Devices that count as in use."""
+        return sorted(it.device for it in self.lister.usage.exclusive)
+
+
+def names(placement: Placement | Rejection) -> list[str]:
+    """The devices of a placement."""
+    assert isinstance(placement, Placement), placement
+    return [it.device.device for allocation in placement.allocations for it in allocation.results]
+
+
+async def test_a_claim_counts_once_from_the_decision_on() -> None:
+    world = World()
+    placement = world.placed()
+    world.step.reserve(POD, placement)
+    assert world.in_use == ["a"]
+    await world.step.do(POD, placement)
+    assert world.in_use == ["a"]
+    assert not world.lister.assumed
+    world.step.post_bind(POD, placement)
+    assert world.in_use == ["a"]
+    assert world.lister.claims["default", "claim"].reserved_for == ("uid-pod",)
+
+
+async def test_an_older_event_does_not_undo_what_was_written() -> None:
+    world = World()
+    placement = world.placed()
+    world.step.reserve(POD, placement)
+    await world.step.do(POD, placement)
+    world.lister.observe_claim("MODIFIED", world.claim(version="2"))
+    assert world.in_use == ["a"]
+
+
+async def test_a_write_that_fails_gives_the_devices_back() -> None:
+    world = World()
+    placement = world.placed()
+    world.server.fails = Unavailable("busy")
+    world.step.reserve(POD, placement)
+    with pytest.raises(Unavailable):
+        await world.step.do(POD, placement)
+    await world.step.undo(POD, placement)
+    world.step.unreserve(POD, placement)
+    assert world.in_use == []
+    assert world.lister.usage == DeviceUsage()
+    assert world.server.released == ["uid-pod"]
+
+
+async def test_a_bind_that_fails_keeps_the_allocation_and_takes_the_reservation_back() -> None:
+    world = World()
+    placement = world.placed()
+    world.step.reserve(POD, placement)
+    await world.step.do(POD, placement)
+    await world.step.undo(POD, placement)
+    world.step.unreserve(POD, placement)
+    assert world.in_use == ["a"]
+    assert world.server.released == ["uid-pod"]
+    assert names(world.check()) == []  # the next decision uses what is allocated
+
+
+def test_a_deleted_claim_frees_its_devices_and_says_so() -> None:
+    world = World()
+    world.step.reserve(POD, world.placed())
+    world.changes.clear()
+    world.lister.observe_claim(DELETED, world.claim())
+    assert world.in_use == []
+    assert "devices" in world.changes
+
+
+def test_a_claim_in_flight_is_waited_for_by_other_pods() -> None:
+    world = World()
+    world.step.reserve(POD, world.placed())
+    other = replace(POD, key=PodKey("default", "other", "uid-other"))
+    claims = world.resolver.of(other)
+    assert claims is not None
+    assert claims.problem == "resource claim default/claim is in the process of being allocated"
+
+
+def test_a_decision_about_claims_that_have_changed_is_void() -> None:
+    world = World()
+    placement = world.placed()
+    world.step.reserve(POD, placement)
+    with pytest.raises(Conflict):
+        world.step.reserve(replace(POD, key=PodKey("default", "other", "uid-other")), placement)
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        (PodResourceClaim("c", from_template=True), 'pod "default/pod": ResourceClaim not created yet'),
+        (PodResourceClaim("c", "nosuch"), 'resourceclaim "nosuch" not found'),
+        (
+            PodResourceClaim("c", "claim", from_template=True),
+            "ResourceClaim default/claim was not created for Pod default/pod (Pod is not owner)",
+        ),
+    ],
+)
+def test_why_a_pod_is_not_tried_yet(entry: PodResourceClaim, problem: str) -> None:
+    claims = World().resolver.of(replace(POD, resource_claims=(entry,)))
+    assert claims is not None
+    assert claims.problem == problem
+
+
+def test_pods_of_one_template_share_what_they_ask_for() -> None:
+    world = World()
+    world.lister.observe_claim(None, world.claim("second"))
+    second = replace(POD, key=PodKey("default", "p2", "uid-2"), resource_claims=(PodResourceClaim("c", "second"),))
+    assert world.resolver.of(POD) == world.resolver.of(second)
+
+
+def test_devices_are_on_the_numa_nodes_of_the_pod() -> None:
+    world = World()
+    assert names(world.check(mask=0b10)) == ["b"]
+    assert names(world.check(policy=NumaPolicy.SINGLE_NUMA_NODE, mask=0b10)) == ["b"]
+    two = World(count=2)
+    assert names(two.check(mask=0b10)) == ["a", "b"]
+    refused = two.check(policy=NumaPolicy.SINGLE_NUMA_NODE, mask=0b10)
+    assert isinstance(refused, Rejection)
+    assert refused.detail == "claim c, request r: 2 wanted, 2 of 2 devices match, 2 free (1 on NUMA 0, 1 on NUMA 1)"
+
+
+async def test_an_allocation_for_another_node_is_given_up_where_no_other_pod_uses_it() -> None:
+    world = World()
+    placement = world.placed()
+    world.step.reserve(POD, placement)
+    await world.step.do(POD, placement)
+    claims = world.resolver.of(POD)
+    assert claims is not None
+    check = ClaimCheck(world.lister, claims, ClaimPolicy.of(POD.request), lambda _: None)
+    refused = check.check(Node("node-2"), Placement("node-2"))
+    assert isinstance(refused, Rejection)
+    assert refused.message == UNAVAILABLE
+    work = Deallocation(world.lister, world.resolver, world.server, _Leader())
+    work.consider(POD, Unschedulable({"node-2": refused}))
+    claim, pod = work._noted.popitem()[1]
+    await work._deallocate(claim, pod)
+    assert world.server.deallocated == ["claim"]
+    assert world.in_use == []
+
+
+class _Leader:
+    def fresh(self) -> bool:
+        return True
+
+    def remaining(self) -> float:
+        return 10.0
