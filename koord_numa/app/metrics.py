@@ -8,6 +8,7 @@ kube-scheduler's ``/metrics/resources``: on a large cluster they are many.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Final
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -24,8 +25,12 @@ from koord_numa.core.inventory import Inventory
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.verdicts import Alignment, Reason
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.kubelet_rejections import REFUSALS
 from koord_numa.engine.metrics import Histogram, Result
 from koord_numa.engine.scheduler import Scheduler
+
+BIND_FAILURES: Final = ("Conflict", "Forbidden", "Gone", "Invalid", "NodeLeft", "Unavailable", "UnknownOutcome")
+"""Series that exist before their first count, so that a rate sees it; others come with theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +117,11 @@ class SchedulerCollector(Collector):
         yield incoming
         refused = GaugeMetricFamily(
             "scheduler_unschedulable_pods",
-            "Parked pods by the rules that refuse them; a pod counts for each of its rules.",
+            "Unschedulable pods by the plugins that refuse them; a pod counts for each.",
             labels=("plugin", "profile"),
         )
-        for (reason, profile), count in sorted(self._sources.scheduler.queue.refused().items(), key=_by_reason):
-            refused.add_metric((reason.value, profile), count)
+        for labels, count in sorted(self._sources.scheduler.queue.refused().items()):
+            refused.add_metric(labels, count)
         yield refused
         state = self._sources.scheduler.cache
         cache = GaugeMetricFamily("scheduler_cache_size", "Objects that decisions see.", labels=("type",))
@@ -132,14 +137,24 @@ class SchedulerCollector(Collector):
             "alignment",
             {each.value.replace(" ", "_"): meter.placements[each.value] for each in Alignment},
         )
-        yield _counts("koord_numa_kubelet_refusals", "Pods that a kubelet refused.", "reason", meter.refusals)
+        yield _counts(
+            "koord_numa_kubelet_refusals",
+            "Pods that a kubelet refused.",
+            "reason",
+            dict.fromkeys(REFUSALS, 0) | meter.refusals,
+        )
         yield _counts(
             "koord_numa_bind_failures",
             "Binds that failed; Conflict is a 409.",
             "error",
-            {"Conflict": 0, "UnknownOutcome": 0} | meter.failures,
+            dict.fromkeys(BIND_FAILURES, 0) | meter.failures,
         )
-        yield _counts("koord_numa_rejections", "Verdicts against pods, by deciding rule.", "reason", meter.rejections)
+        yield _counts(
+            "koord_numa_rejections",
+            "Verdicts against pods, by deciding rule.",
+            "reason",
+            {reason.value: 0 for reason in Reason} | meter.rejections,
+        )
         attempts = CounterMetricFamily("scheduler_preemption_attempts", "Attempts to make room for a pod.")
         attempts.add_metric((), sum(meter.preemptions.values()))
         yield attempts
@@ -311,11 +326,6 @@ def _counts(name: str, about: str, label: str, counts: Mapping[str, int]) -> Met
     for value, count in sorted(counts.items()):
         family.add_metric((value,), count)
     return family
-
-
-def _by_reason(entry: tuple[tuple[Reason, str], int]) -> tuple[str, str]:
-    (reason, profile), _ = entry
-    return reason.value, profile
 
 
 def _histogram(name: str, about: str, labels: tuple[str, ...], found: Mapping[tuple[str, ...], Histogram]) -> Metric:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from koord_numa.core.verdicts import Reason
 from koord_numa.engine.metrics import ATTEMPT_BUCKETS, WAIT_BUCKETS, Histogram, Result, SchedulerMetrics
 from koord_numa.ports import Unavailable
 from tests.engine.world import make_node, make_pod, make_world
@@ -35,7 +34,7 @@ async def test_a_wait_lasts_from_the_first_sight_to_the_bind_and_knows_its_attem
     world = make_world(make_node("n", cpu=1))
     world.waits(make_pod("big", 4000))
     await world.settle()
-    assert dict(world.engine.queue.refused()) == {(Reason.RESOURCES, "koord-numa"): 1}
+    assert dict(world.engine.queue.refused()) == {("NodeResourcesFit", "koord-numa"): 1}
     assert world.engine.metrics.rejections == {"resources": 1}
     world.clock.now += 100
     world.engine.handlers.nodes.observe("MODIFIED", make_node("n", cpu=8))

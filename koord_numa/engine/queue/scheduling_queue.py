@@ -16,6 +16,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from koord_numa.core.resources import ResourceList
+from koord_numa.core.scheduling.filters import PLUGINS
 from koord_numa.core.verdicts import Reason, Unschedulable
 from koord_numa.engine import cluster_events
 from koord_numa.engine.cluster_events import ANY_EVENT, ClusterEvent, reasons_of, wakers_of
@@ -218,13 +219,13 @@ class SchedulingQueue:
         backing_off = count[Stage.BACKOFF] + len(self._alone)
         return QueueNumbers(count[Stage.ACTIVE], backing_off, count[Stage.UNSCHEDULABLE])
 
-    def refused(self) -> Counter[tuple[Reason, str]]:
-        """Unschedulable pods by reason and scheduler name; a pod counts for every reason that some node gave."""
-        found: Counter[tuple[Reason, str]] = Counter()
+    def refused(self) -> Counter[tuple[str, str]]:
+        """Unschedulable pods by kube-scheduler's plugin and scheduler name; a pod counts for every plugin that refused it on some node."""
+        found: Counter[tuple[str, str]] = Counter()
         for each in self._classes.values():
             if each.stage is Stage.UNSCHEDULABLE:
-                for reason in each.reasons:
-                    found[reason, each.klass.profile.scheduler_name] += len(each.pods)
+                for plugin in {PLUGINS.get(reason, reason.value) for reason in each.reasons}:
+                    found[plugin, each.klass.profile.scheduler_name] += len(each.pods)
         return found
 
     def _class(self, klass: RequestClass) -> ClassQueue:
