@@ -22,6 +22,7 @@ from koord_numa.core.vocabulary import (
     NumaPolicy,
     RestrictedRule,
     ScoringType,
+    UnknownKubeletOptions,
 )
 
 API_VERSION: Final = "koord-numa.io/v1alpha1"
@@ -127,6 +128,7 @@ class ProfileSettings(_Section):
     )
     restricted_policy: RestrictedRule = RestrictedRule.EMPTY_NODE
     nodes_without_topology: NodesWithoutTopology = NodesWithoutTopology.REFUSE
+    unknown_kubelet_options: UnknownKubeletOptions = UnknownKubeletOptions.EXPLORE
     score_weights: ScoreWeightSettings = ScoreWeightSettings()
 
     @model_validator(mode="after")

@@ -175,7 +175,7 @@ SITUATIONS: dict[Reason, Situation] = {
     Reason.BAD_NODE: asks(PLAIN, with_node(ours(), problem="label x is odd")),
     Reason.BAD_POD: asks(pod(4000, qos=LSR, limit=5000), ours()),
     Reason.KUBELET_ALIGNMENT: asks(pod(10000, GI), kubelets(cpu_policy="static")),
-    Reason.KUBELET_SMT: asks(pod(3000, GI), kubelets()),
+    Reason.KUBELET_SMT: asks(replace(pod(3000, GI), replaceable=False), kubelets()),
     Reason.KUBELET_ALLOCATION: asks(pod(2000, 40 * GI), kubelets(KubeletPolicy.NONE, cpu_policy="static")),
     Reason.UNTRUSTED: lambda: barred(node=Node("n"), topology=CLASHING, ledger=Ledger.of([held("by-us", "0-3")])),
     Reason.COOLING_DOWN: resting,

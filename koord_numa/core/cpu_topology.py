@@ -11,7 +11,10 @@ from typing import Any, Final
 from koord_numa.core.cpuset import CpuSet
 
 MAX_NUMA: Final = 64
-"""NUMA masks are 64 bits wide, as in the kubelet's and Koordinator's bit masks: ids are 0 to 63."""
+"""So many NUMA nodes a machine may have: masks of the kubelet and of Koordinator are 64 bits wide."""
+
+MAX_NUMA_ID: Final = 1023
+"""The highest NUMA id of a Linux machine (MAX_NUMNODES). Ids may have gaps: GPU memory is often numbered from 64 or so on."""
 
 UNKNOWN_DISTANCE: Final = 255
 """The distance of NUMA nodes whose cost nobody published, as in the LeastNUMANodes scoring proposal."""
@@ -83,8 +86,10 @@ class CpuTopology:
         if len(by_id) != len(cpus):
             raise ValueError("a CPU id is listed twice")
         numa_ids = tuple(sorted({*self.numa_ids, *(cpu.numa for cpu in cpus)}))
-        if numa_ids and not 0 <= numa_ids[0] <= numa_ids[-1] < MAX_NUMA:
-            raise ValueError(f"NUMA ids must be 0 to {MAX_NUMA - 1}, found {numa_ids[0]} to {numa_ids[-1]}")
+        if numa_ids and not 0 <= numa_ids[0] <= numa_ids[-1] <= MAX_NUMA_ID:
+            raise ValueError(f"NUMA ids must be 0 to {MAX_NUMA_ID}, found {numa_ids[0]} to {numa_ids[-1]}")
+        if len(numa_ids) > MAX_NUMA:
+            raise ValueError(f"{len(numa_ids)} NUMA nodes are more than {MAX_NUMA}")
         members: dict[tuple[int, int, int], int] = {}
         uncores: dict[tuple[int, int, int], int] = {}
         numa_bits = dict.fromkeys(numa_ids, 0)

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from koord_numa.core.inventory import Inventory
-from koord_numa.core.kubelet.admission import free_on
-from koord_numa.core.kubelet.manager_state import KubeletState
+from koord_numa.core.kubelet.manager_state import KubeletState, free_on
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.node_snapshot import NodeSnapshot

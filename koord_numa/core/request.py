@@ -84,6 +84,7 @@ class PodRequest:
     constraints: Constraints = Constraints()
     namespace: str = "default"
     labels: tuple[tuple[str, str], ...] = ()  # only those that matter to spread and affinity: sorted pairs
+    replaceable: bool = True  # a controller makes the pod anew when it is lost
     counted: ResourceList | None = None  # what the pod counts for while a resize of it is under way
     derived: dict[Callable[["PodRequest"], Any], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -102,6 +103,7 @@ class PodRequest:
             self.priority,
             self.bind,
             self.numa,
+            self.replaceable,
             self.constraints,
             self.namespace if _cares_for_pods(self.constraints) or self.constraints.claims else "",
             self.labels if _cares_for_pods(self.constraints) else (),

@@ -98,7 +98,8 @@ class Placement:
 
     ``mask`` is the chosen set of NUMA nodes, ``None`` when none was chosen. ``bind`` is the CPU bind policy in force
     (``NONE`` without own CPUs) and ``bind_required`` whether it had to hold. ``note`` says why no alignment was attempted,
-    or which assumption about a kubelet decided.
+    or which assumption about a kubelet decided. ``explores`` names options of the kubelet that are not known and on which its admission
+    depends.
     """
 
     node: str
@@ -113,6 +114,7 @@ class Placement:
     exclusivity: Exclusivity = Exclusivity.HONOURED
     note: str = ""
     allocations: tuple[Allocation, ...] = ()  # of the pod's claims that have no devices yet, in their order
+    explores: tuple[str, ...] = ()
 
     @property
     def assignment(self) -> Assignment:

@@ -138,3 +138,10 @@ class ContainerKind(Enum):
     APP = "app"
     INIT = "init"
     SIDECAR = "sidecar"
+
+
+class UnknownKubeletOptions(StrEnum):
+    """What happens where a pod's admission depends on kubelet options that nobody publishes."""
+
+    EXPLORE = "Explore"  # one pod at a time finds out
+    STRICT = "Strict"  # the pod goes elsewhere or waits

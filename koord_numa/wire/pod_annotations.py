@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from pydantic import Field
 
-from koord_numa.core.cpu_topology import MAX_NUMA
+from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.request import Assignment, CpuBind, NumaSpec, SharedPool
 from koord_numa.core.vocabulary import (
@@ -187,8 +187,8 @@ def cpu_list(text: str, path: FieldPath) -> CpuSet:
 
 def numa_id(numa: int, path: FieldPath) -> int:
     """A NUMA id that fits into a mask."""
-    if not 0 <= numa < MAX_NUMA:
-        raise path.error(f"NUMA node {numa} is not in 0 to {MAX_NUMA - 1}")
+    if not 0 <= numa <= MAX_NUMA_ID:
+        raise path.error(f"NUMA node {numa} is not in 0 to {MAX_NUMA_ID}")
     return numa
 
 

@@ -1,6 +1,7 @@
 """Pods: from the API object to identity, scheduling and request. A malformed pod is still a pod; its problem is named."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -72,6 +73,8 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         request = problems.collect(
             partial(counted_request, request, raw_spec, raw_status, top.path.at("status")), request
         )
+    elif not top.metadata.controller:
+        request = replace(request, replaceable=False)
     node = request.constraints.node_name
     held = top.annotations.get(names.RESOURCE_STATUS)
     return Pod(

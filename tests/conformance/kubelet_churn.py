@@ -36,8 +36,10 @@ class Tally:
     admitted: int = 0
     wrong_yes: Counter[str] = field(default_factory=Counter)  # by the kubelet's reason
     wrong_no: Counter[str] = field(default_factory=Counter)  # by our reason and detail
+    explored: Counter[str] = field(default_factory=Counter)  # refused explorations, by option
     named: list[str] = field(default_factory=list)  # where each wrong yes happened
     named_no: list[str] = field(default_factory=list)
+    most_explored: int = 0  # refused explorations of one option on one node
 
     def __str__(self) -> str:
         yes, no = self.wrong_yes.total(), self.wrong_no.total()
@@ -45,7 +47,8 @@ class Tally:
         share = no / max(1, self.admitted)
         return (
             f"{self.asked} questions: wrong yes {yes} ({per_thousand:.2f} in 1,000), "
-            f"wrong no {no} of {self.admitted} ({share:.1%})"
+            f"wrong no {no} of {self.admitted} ({share:.1%}), "
+            f"explorations refused {self.explored.total()}, of one option on one node {self.most_explored}"
         )
 
 
@@ -190,9 +193,19 @@ class _Replay:
         if admits and isinstance(answer, Rejection):
             tally.wrong_no[f"{answer.reason.value}: {answer.detail.split('; ')[-1]}"] += 1
             tally.named_no.append(f"{self.case['id']} event {number}: {answer.message}; {answer.detail}")
-        if not admits and isinstance(answer, ScoredPlacement):
+        if not admits and isinstance(answer, ScoredPlacement) and answer.placement.explores:
+            tally.explored.update(answer.placement.explores)
+            self._explore(obj, event["reason"])
+        elif not admits and isinstance(answer, ScoredPlacement):
             tally.wrong_yes[event["reason"]] += 1
             tally.named.append(f"{self.case['id']} event {number}: {event['reason']}; {answer.placement}")
+
+    def _explore(self, obj: dict[str, Any], reason: str) -> None:
+        """The pod would have been bound and refused; it leaves nothing behind but its object."""
+        obj["spec"]["nodeName"] = NODE
+        self.cache.observe_pod("MODIFIED", parse_pod(obj))
+        obj["status"] = {"phase": "Failed", "startTime": _time(self.now), "reason": reason}
+        self.cache.observe_pod("MODIFIED", parse_pod(obj))
 
     def _answer(self, pod: Pod) -> ScoredPlacement | Rejection:
         candidate = self.cache.nodes[NODE].candidate()
@@ -218,6 +231,8 @@ def by_class(cases: Iterator[Case]) -> dict[str, Tally]:
         total.admitted += one.admitted
         total.wrong_yes += one.wrong_yes
         total.wrong_no += one.wrong_no
+        total.explored += one.explored
+        total.most_explored = max(total.most_explored, *one.explored.values(), 0)
         total.named += one.named
         total.named_no += one.named_no
     return found

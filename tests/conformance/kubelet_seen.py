@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.hypothesis import Hypothesis
 from koord_numa.core.kubelet.manager_state import KubeletState
 from koord_numa.core.kubelet.results import Charge, KubeletAdmission
-from koord_numa.core.kubelet.view import KubeletView, after_admission, after_removal, exact_view, kubelet_view
+from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.ledger import Holding
 from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.pod_resources import effective_requests
@@ -56,6 +57,21 @@ class _Seen:
     state: KubeletState
     pods: dict[str, Holding] = field(default_factory=dict)
     view: KubeletView | None = None
+
+
+def exact_view(node: str, state: KubeletState) -> KubeletView:
+    """A node whose kubelet is followed step by step: its whole configuration is known, and so was every pod."""
+    return KubeletView(node=node, hypotheses=(Hypothesis(state),))
+
+
+def after_admission(view: KubeletView, uid: str, request: PodRequest) -> KubeletView:
+    """An exact view after the kubelet was given this pod, whether it took it or not."""
+    return exact_view(view.node, admit(view.state, uid, request).state)
+
+
+def after_removal(view: KubeletView, uid: str) -> KubeletView:
+    """An exact view after the pod is gone."""
+    return exact_view(view.node, view.state.without(uid))
 
 
 def with_full_configuration(seen: _Seen) -> KubeletView:
@@ -111,7 +127,7 @@ def judge(
                 seen.view = after_removal(seen.view, step.uid)
             continue
         seen.view = look(seen)
-        ours = would_admit(step.request, seen.view)
+        ours = _strictly(would_admit(step.request, seen.view))
         if asked is not None:
             asked.append((step.request, seen.view))
         _note_answer(f"{sequence.id} step {number}", step, ours, seen, score)
@@ -124,6 +140,13 @@ def judge(
             seen.pods[step.uid] = _holding(step.uid, step.request)
         if look is with_full_configuration:
             seen.view = after_admission(seen.view, step.uid, step.request)
+
+
+def _strictly(answer: KubeletAdmission | Rejection) -> KubeletAdmission | Rejection:
+    """Nothing is explored: what depends on options that are not known is a no."""
+    if isinstance(answer, KubeletAdmission) and answer.explores:
+        return Rejection(Reason.KUBELET_SMT, "", f"{', '.join(answer.explores)} is not known")
+    return answer
 
 
 def _note_answer(where: str, step: Step, ours: KubeletAdmission | Rejection, seen: _Seen, score: Score) -> None:

@@ -71,8 +71,8 @@ def test_unknown_distances_and_uncores() -> None:
     ("rows", "message"),
     [
         pytest.param([(0, 0, 0, 0), (0, 1, 0, 0)], "a CPU id is listed twice", id="twice"),
-        pytest.param([(0, 0, 0, 64)], "NUMA ids must be 0 to 63, found 64 to 64", id="numa-too-large"),
-        pytest.param([(0, 0, 0, -1)], "NUMA ids must be 0 to 63, found -1 to -1", id="numa-negative"),
+        pytest.param([(0, 0, 0, 1024)], "NUMA ids must be 0 to 1023, found 1024 to 1024", id="numa-too-large"),
+        pytest.param([(0, 0, 0, -1)], "NUMA ids must be 0 to 1023, found -1 to -1", id="numa-negative"),
     ],
 )
 def test_what_is_no_machine(rows: list[tuple[int, ...]], message: str) -> None:
@@ -104,3 +104,11 @@ def test_machines_differ_by_what_they_are() -> None:
         CpuTopology(cpus=(cpu,), declared=TopologyCounts(1, 1, 1, 1, 1)),
     ]
     assert [[a == b for b in kinds] for a in kinds] == [[i == j for j in range(4)] for i in range(4)]
+
+
+def test_ids_of_gpu_memory_are_far_above_those_of_cpus() -> None:
+    cpus = [(cpu, cpu, cpu // 2, cpu // 2) for cpu in range(4)]
+    machine = cpu_topology_of(cpus, numa_ids=[0, 1, 72, 73])
+    assert machine.numa_ids == (0, 1, 72, 73)
+    assert machine.numa_bits[73] == 0
+    assert machine.numa_mask == 0b11 | 0b11 << 72

@@ -171,8 +171,8 @@ PROBLEMS: dict[str, tuple[Object, str]] = {
         f"Pod shop/web: annotation {STATUS}.cpuset: CPU id in '0-5000' is above 4096",
     ),
     "NUMA node out of range": (
-        annotated(changed(POD, "spec nodeName", "n"), STATUS, '{"numaNodeResources":[{"node":64}]}'),
-        f"Pod shop/web: annotation {STATUS}.numaNodeResources: NUMA node 64 is not in 0 to 63",
+        annotated(changed(POD, "spec nodeName", "n"), STATUS, '{"numaNodeResources":[{"node":1024}]}'),
+        f"Pod shop/web: annotation {STATUS}.numaNodeResources: NUMA node 1024 is not in 0 to 1023",
     ),
     "spec is a list": (changed(POD, "spec", []), "Pod shop/web: spec: is not an object"),
 }

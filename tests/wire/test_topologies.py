@@ -236,11 +236,11 @@ PROBLEMS: dict[str, tuple[Object, str]] = {
         f"annotation {CPU_TOPOLOGY}.detail[0].id: -1: input should be greater than or equal to 0",
     ),
     "NUMA id too large": (
-        annotated(KOORDINATOR_NRT, CPU_TOPOLOGY, detail({"id": 1, "node": 64})),
-        f"annotation {CPU_TOPOLOGY}: NUMA node 64 is not in 0 to 63",
+        annotated(KOORDINATOR_NRT, CPU_TOPOLOGY, detail({"id": 1, "node": 1024})),
+        f"annotation {CPU_TOPOLOGY}: NUMA node 1024 is not in 0 to 1023",
     ),
     "zone name": (changed(KUBELET_NRT, "zones 0 name", "numa0"), 'zones: "numa0" is no name of a NUMA node'),
-    "zone id": (changed(KUBELET_NRT, "zones 0 name", "node-64"), "zones: NUMA node 64 is not in 0 to 63"),
+    "zone id": (changed(KUBELET_NRT, "zones 0 name", "node-1024"), "zones: NUMA node 1024 is not in 0 to 1023"),
     "zone twice": (changed(KUBELET_NRT, "zones 0 name", "node-1"), "zones: NUMA node 1 is listed twice"),
     "resource twice": (
         changed(KUBELET_NRT, "zones 0 resources", [{"name": "cpu", "capacity": 1}, {"name": "cpu", "capacity": 1}]),

@@ -5,16 +5,19 @@ Asks the kubelet's own procedure on the state that a view supposes, after the ca
 hold; a "no" may be wrong, and says which assumption decided.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.explain import amounts_text
-from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
+from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, dry_run
 from koord_numa.core.kubelet.aggregates import ContainerDemand, PodDemand, pod_demand
-from koord_numa.core.kubelet.cpus import CpuReuse
+from koord_numa.core.kubelet.cores import THREADS
+from koord_numa.core.kubelet.hypothesis import pins_init_cpus
 from koord_numa.core.kubelet.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.manager_state import KubeletState, ManagerState
+from koord_numa.core.kubelet.manager_state import KubeletState, ManagerState, free_on
+from koord_numa.core.kubelet.probes import is_confined, probes
 from koord_numa.core.kubelet.results import (
     OUT_OF,
     SMT_ALIGNMENT,
@@ -23,7 +26,7 @@ from koord_numa.core.kubelet.results import (
     Grant,
     KubeletAdmission,
 )
-from koord_numa.core.kubelet.view import Knowledge, KubeletView
+from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.request import PodRequest
 from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, ResourceList, total
 from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
@@ -39,44 +42,38 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     """
     Whether the kubelet of this node would admit the pod, as far as a scheduler can tell.
 
-    The reasons are those of the kubelet's ``status.reason``: alignment (TopologyAffinityError), whole cores (SMTAlignmentError),
-    allocation (UnexpectedAdmissionError), and node-wide amounts (OutOf…).
+    A yes holds in every state that the view says is possible (``probes``). The reasons are those of the kubelet's ``status.reason``:
+    alignment (TopologyAffinityError), whole cores (SMTAlignmentError), allocation (UnexpectedAdmissionError), and node-wide amounts
+    (OutOf…). Where only an option that is unlikely, or that nobody published, speaks against the pod, the admission names it in
+    ``explores``: its answer would tell.
     """
     demand = pod_demand(request)
-    doubt = _uncertainty(demand, view)
-    if doubt is not None:
-        return doubt
-    trust = Trust.EXACT if view.knowledge is Knowledge.EXACT else Trust.INFERRED
-    verdict = dry_run(view.state, request, trust)
-    if isinstance(verdict, DryRunAdmitted) and _order_matters(demand, view):
-        worst = dry_run(view.state, request, Trust.INFERRED, CpuReuse.LEAST)
-        if isinstance(worst, DryRunAdmitted) or _accepts_only_preferred(view):
-            verdict = worst
-    if isinstance(verdict, NotAdmitted):
-        return _rejection(request, verdict, view)
-    return _admission(demand, verdict, view)
-
-
-def _order_matters(demand: PodDemand, view: KubeletView) -> bool:
-    """Is it open which of its init containers' CPUs a later container gets? Then the worst order is taken."""
-    return bool(demand.counts) and view.knowledge is Knowledge.PUBLISHED and _has_pinned_init(demand)
-
-
-def _accepts_only_preferred(view: KubeletView) -> bool:
-    policy = view.state.node.config.topology_policy
-    return policy in (KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE)
-
-
-def _uncertainty(demand: PodDemand, view: KubeletView) -> Rejection | None:
-    """The refusal that rests on not knowing better."""
     if view.problem and _is_aligned(demand):
         return Rejection(Reason.NO_TOPOLOGY, NOTHING_KNOWN, view.problem, resolvable=False)
+    explores: list[str] = []
     if (spoiled := _split_cores(demand, view)) is not None:
-        return spoiled
+        if not view.cores.option or (view.cores.option == THREADS and spoiled.resolvable):
+            return spoiled
+        explores.append(view.cores.option)
     if demand.pod.memory and view.state.managers.memory is not None and not view.groups_known:
         detail = "the pods known to be there do not explain where memory is in use"
         return Rejection(Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE, detail)
-    return None
+    if (unclear := _shared_init_devices(demand, view)) is not None:
+        return unclear
+    first: DryRunAdmitted | None = None
+    places: list[int] = []
+    for probe in probes(demand, view):
+        verdict = dry_run(probe.state, request, probe.trust, probe.reuse)
+        if isinstance(verdict, NotAdmitted):
+            if not probe.options or first is None:
+                return _rejection(request, verdict, view, probe.state)
+            explores += [option for option in probe.options if option not in explores]
+            continue
+        first = first or verdict
+        places.append(_mask(verdict.grant, probe.state.node))
+    if first is None:
+        raise AssertionError("a view has at least one state")
+    return _admission(demand, first, view, _Places(places), tuple(explores))
 
 
 def _split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
@@ -88,14 +85,29 @@ def _split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
         detail = f"{odd[0]} CPUs are not a multiple of {rule.threads}; {rule.why}"
         return Rejection(Reason.KUBELET_SMT, NO_WHOLE_CORES, detail, resolvable=False)
     # Without threads to spoil, the sum says more than the count of free CPUs only where CPUs are used twice.
-    if sum(counts) > rule.free and (rule.threads > 1 or _has_pinned_init(demand)):
+    if sum(counts) > rule.free and (rule.threads > 1 or pins_init_cpus(demand, view.state.node)):
         detail = f"{sum(counts)} CPUs needed, {rule.free} surely free on whole cores; {rule.why}"
         return Rejection(Reason.KUBELET_SMT, NO_WHOLE_CORES, detail)
     return None
 
 
-def _has_pinned_init(demand: PodDemand) -> bool:
-    return any(part.cpus and container.kind is ContainerKind.INIT for container, part in demand.containers)
+def _shared_init_devices(demand: PodDemand, view: KubeletView) -> Rejection | None:
+    """
+    An init container gets a device near several NUMA nodes, and later containers must stay near it: nobody says which device that is, nor
+    which NUMA nodes it is near (generateDeviceTopologyHints in the kubelet's devicemanager/topology_hints.go).
+    """
+    node = view.state.node
+    if node.ids_are_real or not is_confined(demand, node):
+        return None
+    for container, part in demand.containers:
+        if container.kind is not ContainerKind.INIT:
+            continue
+        for name, count in part.devices.items():
+            pool = node.devices.get(name)
+            if count and pool is not None and any(device.near.bit_count() > 1 for device in pool.devices):
+                detail = f"container {container.name}: which {name} it gets, and near which NUMA nodes that is, nobody publishes"
+                return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail)
+    return None
 
 
 def _is_aligned(demand: PodDemand) -> bool:
@@ -103,9 +115,9 @@ def _is_aligned(demand: PodDemand) -> bool:
     return any(part.cpus or part.memory or part.devices for part in parts)
 
 
-def _rejection(request: PodRequest, refused: NotAdmitted, view: KubeletView) -> Rejection:
+def _rejection(request: PodRequest, refused: NotAdmitted, view: KubeletView, state: KubeletState) -> Rejection:
     reason, detail = refused.refusal.reason, refused.refusal.detail
-    empty = KubeletState.empty(view.state.node)
+    empty = KubeletState.empty(state.node)
     resolvable = isinstance(dry_run(empty, request), DryRunAdmitted)
     if reason.startswith(OUT_OF):
         resource = reason.removeprefix(OUT_OF)
@@ -115,15 +127,13 @@ def _rejection(request: PodRequest, refused: NotAdmitted, view: KubeletView) -> 
         TOPOLOGY_AFFINITY: (Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN),
         SMT_ALIGNMENT: (Reason.KUBELET_SMT, NO_WHOLE_CORES),
     }.get(reason, (Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE))
-    wanted = _wanted(refused.unit, view.state.node)
-    numbers = tuple(_numbers(wanted, view.state))
+    wanted = _wanted(refused.unit, state.node)
+    numbers = tuple(_numbers(wanted, state))
     if kind is Reason.KUBELET_ALIGNMENT and _needs_one(view):
         numbers = _decisive(numbers)
         unit, colon, _ = detail.rpartition(": ")  # in the container scope, which container it is
         detail = f"{unit}{colon}needs {amounts_text(wanted)} in one NUMA node"
-    return Rejection(
-        kind, message, detail, resolvable=resolvable, numbers=numbers, largest=_largest(wanted, view.state)
-    )
+    return Rejection(kind, message, detail, resolvable=resolvable, numbers=numbers, largest=_largest(wanted, state))
 
 
 def _needs_one(view: KubeletView) -> bool:
@@ -166,27 +176,36 @@ def _largest(wanted: ResourceList, state: KubeletState) -> dict[str, int]:
     return {resource: min(amount, best.get(resource, 0)) for resource, amount in wanted.items()}
 
 
-def free_on(node: KubeletNode, managers: ManagerState, numa: int) -> dict[str, int]:
-    """What is free on one NUMA node, in our units: exclusive CPUs (milli), memory by type, devices near it."""
-    free = {
-        name: (pool.near(1 << numa) & pool.healthy & ~managers.devices[name]).bit_count()
-        for name, pool in node.devices.items()
-    }
-    if node.pins_cpus:
-        free[CPU] = (managers.cpus & node.machine.numa_bits[numa]).bit_count() * MILLI
-    if managers.memory is not None:
-        free.update(managers.memory.free[numa])
-    return free
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The masks that a pod has in all states that are possible."""
+
+    masks: Sequence[int]
+
+    @property
+    def union(self) -> int:
+        """Every NUMA node on which it may be."""
+        found = 0
+        for mask in self.masks:
+            found |= mask
+        return found
 
 
-def _admission(demand: PodDemand, verdict: DryRunAdmitted, view: KubeletView) -> KubeletAdmission:
-    node, exact = view.state.node, view.knowledge is Knowledge.EXACT
-    taken = {numa: _taken(node, view.state.managers, verdict.managers, numa) for numa in node.machine.numa_ids}
-    mask, certain = 0, True
-    for place in _places(verdict.grant, node):
+def _mask(grant: Grant, node: KubeletNode) -> int:
+    mask = 0
+    for place in _places(grant, node):
         mask |= place
-        # What is on one NUMA node only, the kubelet's order of preference fixes.
-        certain = certain and place.bit_count() == 1
+    return mask
+
+
+def _admission(
+    demand: PodDemand, verdict: DryRunAdmitted, view: KubeletView, places: _Places, explores: tuple[str, ...]
+) -> KubeletAdmission:
+    node, exact = view.state.node, view.state.node.ids_are_real
+    taken = {numa: _taken(node, view.state.managers, verdict.managers, numa) for numa in node.machine.numa_ids}
+    # What is on one NUMA node only, the kubelet's order of preference fixes.
+    certain = all(place.bit_count() == 1 for place in _places(verdict.grant, node)) and len(set(places.masks)) == 1
+    mask = places.union
     if not certain and not exact:
         whole = total(taken.values())
         taken = {numa: whole if mask >> numa & 1 else {} for numa in taken}
@@ -197,6 +216,7 @@ def _admission(demand: PodDemand, verdict: DryRunAdmitted, view: KubeletView) ->
         mask=mask if holds else None,
         cpus=_cpus(verdict.grant) if exact else EMPTY,
         note="" if exact else _note(demand, view, certain=certain),
+        explores=explores,
     )
 
 

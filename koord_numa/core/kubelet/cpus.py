@@ -13,6 +13,7 @@ from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.results import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
+from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hint_rule import HintRule, fewest
 from koord_numa.core.numa.hints import numa_ids
 
@@ -62,7 +63,8 @@ class CpuStock:
             def also(mask: int) -> bool:
                 return self._sockets(mask).bit_count() == sockets
 
-        return HintRule(nodes=sum(1 << numa for numa in totals), size=size, fits=fits, also=also)
+        nodes = sum(1 << numa for numa in totals)
+        return HintRule(nodes=nodes, size=size, fits=fits, also=also, counted=Counted(free, missing, size, pinned))
 
     def take(self, needed: int, mask: int | None, reuse: CpuReuse = CpuReuse.BY_ID) -> int | AdmitRejection:
         """

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from koord_numa.core.cpu_topology import MAX_NUMA
+from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.kubelet.aggregates import PodDemand
 from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.manager_state import KubeletState, ManagerState
@@ -22,7 +22,7 @@ from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScop
 MOST_ELSEWHERE: Final = 16_384
 """So many devices near no NUMA node are told apart at most; a Node object may count any number."""
 
-_TIED_UP: Final = 1 << MAX_NUMA
+_TIED_UP: Final = 1 << MAX_NUMA_ID + 1
 """A member of a group that no mask can equal."""
 
 

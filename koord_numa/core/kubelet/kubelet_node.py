@@ -93,6 +93,7 @@ class KubeletNode:
     memory: Mapping[int, ResourceList] = field(default_factory=dict)
     devices: Mapping[str, DevicePool] = field(default_factory=dict)
     ids_are_real: bool = True  # else CPU ids are made up, and the options that look at cores and sockets say nothing
+    aligns_by_socket: bool = False  # the option, where ids are made up and sockets are assumed
     whole_cores: WholeCoreRule | None = None  # from the options where ids are real
     reserved: int = field(init=False, repr=False)  # CPU bits that are never exclusive
     static_options: StaticOptions = field(init=False, repr=False)
@@ -101,7 +102,9 @@ class KubeletNode:
     def __post_init__(self) -> None:
         reserved = self.config.reserved_cpus.bits if self.config.reserved_cpus is not None else 0
         object.__setattr__(self, "reserved", reserved)
-        options = StaticOptions.of(self.config.cpu_options) if self.ids_are_real else StaticOptions()
+        options = StaticOptions.of(self.config.cpu_options)
+        if not self.ids_are_real:
+            options = StaticOptions(align_by_socket=self.aligns_by_socket)
         object.__setattr__(self, "static_options", options)
         object.__setattr__(self, "prefers_closest", self.config.topology_options.get(CLOSEST_NUMA, False))
         if self.whole_cores is None and options.full_pcpus_only:

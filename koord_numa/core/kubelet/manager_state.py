@@ -13,7 +13,7 @@ from koord_numa.core.kubelet.memory import MemoryTable
 from koord_numa.core.kubelet.results import Grant
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import PodRequest
-from koord_numa.core.resources import PODS, ResourceList, add, subtract, without_zeros
+from koord_numa.core.resources import CPU, MILLI, PODS, ResourceList, add, subtract, without_zeros
 from koord_numa.core.vocabulary import ContainerKind
 
 
@@ -100,3 +100,16 @@ class KubeletState:
             pods={other: pod for other, pod in self.pods.items() if other != uid},
             requested=without_zeros(subtract(self.requested, resident.requests)),
         )
+
+
+def free_on(node: KubeletNode, managers: ManagerState, numa: int) -> dict[str, int]:
+    """What is free on one NUMA node, in our units: exclusive CPUs (milli), memory by type, devices near it."""
+    free = {
+        name: (pool.near(1 << numa) & pool.healthy & ~managers.devices[name]).bit_count()
+        for name, pool in node.devices.items()
+    }
+    if node.pins_cpus:
+        free[CPU] = (managers.cpus & node.machine.numa_bits[numa]).bit_count() * MILLI
+    if managers.memory is not None:
+        free.update(managers.memory.free[numa])
+    return free

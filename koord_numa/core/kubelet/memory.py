@@ -8,6 +8,7 @@ table follows the manager to the byte, also where releases are credited to anoth
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.results import UNEXPECTED_ADMISSION, AdmitRejection, ContainerAffinity, MemoryBlock
 from koord_numa.core.numa.hint_rule import IMPOSSIBLE, HintRule, fewest
 from koord_numa.core.numa.hints import masks_of_size, numa_ids
@@ -81,7 +82,23 @@ class MemoryTable:
                     return False
             return True
 
-        return HintRule(nodes=self.nodes, size=self._smallest(demand), fits=fits, grows=False)
+        return HintRule(
+            nodes=self.nodes, size=self._smallest(demand), fits=fits, grows=False, candidates=self._candidates()
+        )
+
+    def _candidates(self) -> list[int] | None:
+        """
+        The masks that the groups allow, by size: one NUMA node that is in no group, a group, or several NUMA nodes without blocks.
+
+        ``None`` where that is nearly every mask.
+        """
+        empty = sum(1 << numa for numa, blocks in self.blocks.items() if not blocks)
+        if empty.bit_count() > len(self.blocks) - 2:
+            return None
+        found = [1 << numa for numa, group in self.groups.items() if group.bit_count() == 1]
+        found += [mask for size in range(2, empty.bit_count() + 1) for mask in masks_of_size(empty, size)]
+        found += sorted({group for group in self.groups.values() if group.bit_count() > 1 and not group & ~self.nodes})
+        return sorted(set(found), key=lambda mask: (mask.bit_count(), members(mask)))
 
     def choose(self, demand: ResourceList, hint: ContainerAffinity, reusable: Reusable) -> int | AdmitRejection:
         """

@@ -69,9 +69,9 @@ class NodeConfig:
         """Do these objects differ at most in what is available?"""
         old = self.topology
         return (
-            allocatable is self.allocatable
-            and topology.kubelet is old.kubelet
-            and topology.distances is old.distances
+            _same(allocatable, self.allocatable)
+            and _same(topology.kubelet, old.kubelet)
+            and _same(topology.distances, old.distances)
             and (topology.zones is old.zones or _have_the_same(topology.zones, old.zones))
         )
 
@@ -95,9 +95,14 @@ def first_cpus(machine: CpuTopology, amounts: Sequence[tuple[int, ResourceList]]
     return chosen
 
 
+def _same(one: object, other: object) -> bool:
+    """Equal, most often because it is the same object."""
+    return one is other or one == other
+
+
 def _have_the_same(zones: Sequence[Zone], others: Sequence[Zone]) -> bool:
     return len(zones) == len(others) and all(
-        zone.numa == other.numa and zone.capacity is other.capacity and zone.allocatable is other.allocatable
+        zone.numa == other.numa and _same(zone.capacity, other.capacity) and _same(zone.allocatable, other.allocatable)
         for zone, other in zip(zones, others, strict=True)
     )
 

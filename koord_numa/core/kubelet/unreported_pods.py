@@ -10,7 +10,7 @@ somebody may have left by then, or never come, and the pod is below. It is never
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from koord_numa.core.cpu_topology import MAX_NUMA
+from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.kubelet_node import CLOSEST_NUMA
 from koord_numa.core.ledger import Holding
@@ -98,7 +98,9 @@ def _here_and_below(
 def _on_several(
     holding: Holding, zones: Sequence[Zone], topology: NodeResourceTopology
 ) -> Iterator[tuple[int, ResourceList]]:
-    highest = MAX_NUMA if topology.kubelet.topology_options.get(CLOSEST_NUMA) else max(numa for numa, _ in holding.numa)
+    highest = (
+        MAX_NUMA_ID if topology.kubelet.topology_options.get(CLOSEST_NUMA) else max(numa for numa, _ in holding.numa)
+    )
     return ((zone.numa, amounts) for amounts in _anywhere(holding) for zone in zones if zone.numa <= highest)
 
 

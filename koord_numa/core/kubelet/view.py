@@ -6,51 +6,52 @@ Gathers facts once per change of the node; ``admission.py`` decides on them. Wha
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Final
 
-from koord_numa.core.kubelet.admit import admit
+from koord_numa.core.kubelet.admit import Trust
 from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.cores import ARCHITECTURE, NO_RULE, WholeCores, whole_cores
+from koord_numa.core.kubelet.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inferred_state import Published, infer_state
 from koord_numa.core.kubelet.init_reuse import without_leftovers
-from koord_numa.core.kubelet.manager_state import KubeletState
+from koord_numa.core.kubelet.manager_state import KubeletState, free_on
 from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.kubelet.unreported_pods import without_hidden
 from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.node import Node, NodeResourceTopology, Zone
-from koord_numa.core.request import PodRequest
 from koord_numa.core.resources import PODS, total
 
 MOST_NUMA: Final = 16
 """A kubelet looks at every set of NUMA nodes; nobody runs one that has 131,072 sets to look at."""
 
 
-class Knowledge(Enum):
-    """How much of the kubelet's state is known."""
-
-    EXACT = "exact"  # the whole configuration, and every pod in the order of its admission
-    PUBLISHED = "published"  # what exporters publish: amounts per NUMA node
-
-
 @dataclass(frozen=True, slots=True)
 class KubeletView:
     """
-    One node, ready for decisions. ``state`` is what the kubelet's books are, or may be.
+    One node, ready for decisions: the states that its kubelet may be in, and what is known of whole cores.
 
-    ``cores`` is the rule about whole cores to be kept in addition. ``groups_known`` is false when the pods known to be there do not explain
-    where memory is in use. ``problem`` is non-empty when nothing may be placed that the kubelet would align. ``frame`` is what the
-    objects say, ``None`` where nobody publishes any, and ``zones`` what is published less what is known to be gone from it.
+    A yes must hold in every state of ``hypotheses``; the first is the likeliest. ``upper`` is a state with all the room that there may be,
+    where ``hypotheses`` show the least. ``cores`` says which rule about whole cores the kubelet keeps or may keep. ``problem`` is
+    non-empty when nothing may be placed that the kubelet would align. ``frame`` is what the objects say, and ``zones`` what is
+    published less what is known to be gone from it. ``followed``: the hypotheses were replayed, not derived from amounts.
+    ``explored``: a pod is on its way whose fate will tell about an option that is not known.
     """
 
     node: str
-    state: KubeletState
-    knowledge: Knowledge
+    hypotheses: tuple[Hypothesis, ...]
     cores: WholeCores = NO_RULE
     groups_known: bool = True
     problem: str = ""
     frame: NodeConfig | None = None
     zones: tuple[Zone, ...] = ()
+    upper: Hypothesis | None = None
+    followed: bool = False
+    explored: bool = False
+
+    @property
+    def state(self) -> KubeletState:
+        """The likeliest state."""
+        return self.hypotheses[0].state
 
     @property
     def topology(self) -> NodeResourceTopology | None:
@@ -84,41 +85,51 @@ def kubelet_view(
             hidden.append(held)
         elif demand is not None:
             shown.append(demand)
-    frame = _frame(node, topology, previous)
+    frame = frame_of(node, topology, previous)
     zones = without_hidden(without_leftovers(topology.zones, shown), hidden, topology, frame.places)
-    guess = infer_state(
-        Published(
-            frame=frame,
-            zones=zones,
-            requested=_requested(there),
-            pods=known,
-        )
-    )
+    requested = _requested(there)
+    guess = infer_state(Published(frame=frame, zones=zones, requested=requested, pods=known))
+    upper = None
+    if zones != topology.zones:
+        most = infer_state(Published(frame=frame, zones=topology.zones, requested=requested, pods=known))
+        upper = Hypothesis(most.state, trust=Trust.INFERRED)
     return KubeletView(
         node=node.name,
-        state=guess.state,
-        knowledge=Knowledge.PUBLISHED,
-        cores=_cores(node, topology, zones, shown) if guess.state.node.pins_cpus else NO_RULE,
+        hypotheses=(Hypothesis(guess.state, trust=Trust.INFERRED),),
+        cores=cores_of(node, topology, zones, shown) if guess.state.node.pins_cpus else NO_RULE,
         groups_known=guess.groups_known,
-        problem=_problem(topology),
+        problem=problem_of(topology),
         frame=frame,
         zones=zones,
+        upper=upper,
     )
 
 
-def exact_view(node: str, state: KubeletState) -> KubeletView:
-    """A node whose kubelet we can follow step by step: its whole configuration is known, and so was every pod."""
-    return KubeletView(node=node, state=state, knowledge=Knowledge.EXACT)
+def followed_view(
+    node: Node,
+    frame: NodeConfig,
+    hypotheses: Sequence[Hypothesis],
+    ledger: Ledger,
+    cores: WholeCores,
+) -> KubeletView:
+    """The view of a node whose kubelet is followed pod by pod."""
+    requested = _requested(ledger)
+    seen = tuple(replace(one, state=replace(one.state, requested=requested)) for one in hypotheses)
+    return KubeletView(
+        node=node.name,
+        hypotheses=seen,
+        cores=cores if seen[0].state.node.pins_cpus else NO_RULE,
+        problem=problem_of(frame.topology),
+        frame=frame,
+        zones=tuple(_left(zone, seen[0].state) for zone in frame.topology.zones),
+        followed=True,
+    )
 
 
-def after_admission(view: KubeletView, uid: str, request: PodRequest) -> KubeletView:
-    """An exact view after the kubelet was given this pod, whether it took it or not."""
-    return replace(view, state=admit(view.state, uid, request).state)
-
-
-def after_removal(view: KubeletView, uid: str) -> KubeletView:
-    """An exact view after the pod is gone."""
-    return replace(view, state=view.state.without(uid))
+def _left(zone: Zone, state: KubeletState) -> Zone:
+    free = free_on(state.node, state.managers, zone.numa)
+    available = {name: free.get(name, amount) for name, amount in zone.available.items()}
+    return Zone(zone.numa, zone.capacity, zone.allocatable, available)
 
 
 def _requested(holdings: Ledger | list[Holding]) -> dict[str, int]:
@@ -126,19 +137,24 @@ def _requested(holdings: Ledger | list[Holding]) -> dict[str, int]:
     return {**amounts, PODS: len(holdings)}
 
 
-def _frame(node: Node, topology: NodeResourceTopology, previous: KubeletView | None) -> NodeConfig:
+def frame_of(node: Node, topology: NodeResourceTopology, previous: KubeletView | None) -> NodeConfig:
+    """What the objects say of the node, from the last view where they say the same."""
     known = None if previous is None else previous.frame
     if known is None or not known.holds_for(topology, node.allocatable):
         return NodeConfig.of(topology, node.allocatable)
     return known if known.topology is topology else replace(known, topology=topology)
 
 
-def _cores(node: Node, topology: NodeResourceTopology, zones: Sequence[Zone], shown: Iterable[PodDemand]) -> WholeCores:
+def cores_of(
+    node: Node, topology: NodeResourceTopology, zones: Sequence[Zone], shown: Iterable[PodDemand], *, kept: bool = False
+) -> WholeCores:
+    """The rule about whole cores, by what the pods that are shown prove."""
     seen = {count for demand in shown for count in demand.counts}
-    return whole_cores(topology.kubelet, zones, node.labels.get(ARCHITECTURE, ""), seen)
+    return whole_cores(topology.kubelet, zones, node.labels.get(ARCHITECTURE, ""), seen, kept=kept)
 
 
-def _problem(topology: NodeResourceTopology) -> str:
+def problem_of(topology: NodeResourceTopology) -> str:
+    """Why nothing may be placed that this kubelet would align; empty when there is no reason."""
     if topology.problem:
         return topology.problem
     if not topology.zones:

@@ -5,10 +5,11 @@ The kubelet's managers enumerate every mask into a list of hints. A ``HintRule``
 that a merge looks only at the few masks that can win.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hints import Hint, masks_of_size
 
 EVERY_MASK: Final = 64
@@ -22,7 +23,8 @@ class HintRule:
 
     ``fits`` tells whether a mask could serve the request now. ``size`` is the smallest number of NUMA nodes that could serve it on an
     empty machine: fitting masks of exactly that size are preferred, and those that ``also`` names (``align-by-socket``). ``grows``:
-    whatever contains a fitting mask fits too. A rule without any fitting mask is false, like the kubelet's empty list of hints.
+    whatever contains a fitting mask fits too. ``candidates`` are the only masks that may fit, by size, where there are few of them;
+    ``counted`` says the same as ``fits`` by arithmetic. A rule without any fitting mask is false, like the kubelet's empty list of hints.
     """
 
     nodes: int
@@ -30,6 +32,8 @@ class HintRule:
     fits: Callable[[int], bool]
     also: Callable[[int], bool] | None = None
     grows: bool = True
+    candidates: Sequence[int] | None = None
+    counted: Counted | None = None
 
     def __bool__(self) -> bool:
         if self.grows:
@@ -46,18 +50,25 @@ class HintRule:
         """All preferred masks, narrow ones first."""
         if self.also is not None:
             return (hint[0] for hint in self.hints() if hint[1] and hint[0])
-        return (mask for mask in masks_of_size(self.nodes, self.size) if self.fits(mask))
+        return (mask for mask in self._of_size(self.size) if self.fits(mask))
 
     def hints(self, widest: int = EVERY_MASK) -> Iterator[Hint]:
         """The list that this stands for, up to sets of ``widest`` NUMA nodes: by size, then lexicographic in the ids."""
         for size in range(1, min(widest, self.nodes.bit_count()) + 1):
-            for mask in masks_of_size(self.nodes, size):
+            for mask in self._of_size(size):
                 if self.fits(mask):
                     yield Hint(mask, size == self.size or (self.also is not None and self.also(mask)))
+
+    def _of_size(self, size: int) -> Iterable[int]:
+        if self.candidates is None:
+            return masks_of_size(self.nodes, size)
+        return [mask for mask in self.candidates if mask.bit_count() == size]
 
     @property
     def narrowest(self) -> int:
         """The size of the smallest mask that could serve the request now; 0 when none can."""
+        if self.counted is not None:
+            return self.counted.narrowest
         return next((mask.bit_count() for mask, *_ in self.hints() if mask), 0)
 
 

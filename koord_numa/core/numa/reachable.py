@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from koord_numa.core.numa.common_masks import WIDEST_TABLE, common_masks
 from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hint_providers import Takes, hints_of
+from koord_numa.core.numa.hint_rule import HintRule
 from koord_numa.core.numa.hints import Hint, mask_of, numa_ids
 
 Counts = NDArray[np.int64]
@@ -73,8 +74,9 @@ def _by_table(takes: Sequence[Takes], ids: tuple[int, ...]) -> list[int]:
 
 
 def _table(dimension: Takes, ids: tuple[int, ...]) -> Counts:
-    if isinstance(dimension, Counted):
-        return dimension.table(ids).astype(np.int64)
+    counted = dimension.counted if isinstance(dimension, HintRule) else dimension
+    if isinstance(counted, Counted):
+        return counted.table(ids).astype(np.int64)
     masks = listed_masks(hints_of(dimension), mask_of(ids))
     sets = np.zeros(2 ** len(ids), dtype=np.int64)
     if ids != tuple(range(len(ids))):

@@ -5,6 +5,7 @@ from typing import Final
 from koord_numa.core.allocate import allocate_demand
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.admission import would_admit
+from koord_numa.core.kubelet.exploration import refuse_exploration
 from koord_numa.core.kubelet.unsupported_policies import refuse_promises
 from koord_numa.core.kubelet.worst_case_alignment import NOT_SURELY_ALIGNED, refuse_unsure
 from koord_numa.core.ledger import Ledger
@@ -30,6 +31,8 @@ def place(ask: SchedulingRequest, seen: NodeSnapshot) -> Placement | Rejection:
     admission = would_admit(ask.request, offer)
     if isinstance(admission, Rejection):
         return admission
+    if refusal := refuse_exploration(ask.request, offer, admission, ask.kubelet_options):
+        return refusal
     if admission.mask is None:
         alignment = Alignment.NOT_ATTEMPTED
     else:
@@ -42,6 +45,7 @@ def place(ask: SchedulingRequest, seen: NodeSnapshot) -> Placement | Rejection:
         alignment=alignment,
         exclusivity=Exclusivity.BROKEN if ignored else Exclusivity.HONOURED,
         note="; ".join(filter(None, (admission.note, _NOT_BY_KUBELETS if ignored else ""))),
+        explores=admission.explores,
     )
 
 

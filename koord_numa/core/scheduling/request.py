@@ -13,7 +13,7 @@ from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import PodRequest
 from koord_numa.core.resources import CPU, MEMORY, ResourceList
 from koord_numa.core.verdicts import Rejection
-from koord_numa.core.vocabulary import NodeScoring, ScoringType
+from koord_numa.core.vocabulary import NodeScoring, ScoringType, UnknownKubeletOptions
 from koord_numa.core.volumes import Storage
 
 
@@ -31,6 +31,7 @@ class Profile:
     scoring: ScoringType = ScoringType.MOST_ALLOCATED
     weights: Mapping[str, int] = field(default_factory=lambda: {CPU: 1, MEMORY: 1})
     score_weights: Mapping[str, int] = field(default_factory=dict)
+    kubelet_options: UnknownKubeletOptions = UnknownKubeletOptions.EXPLORE
 
     @property
     def numa_method(self) -> NodeScoring:
@@ -54,11 +55,17 @@ class SchedulingRequest:
     spread: SpreadCounts | None = None
     storage: Storage | None = None
     claims: PodClaims | None = None
+    kubelet_options: UnknownKubeletOptions = UnknownKubeletOptions.EXPLORE
 
 
 def scheduling_request(request: PodRequest, profile: Profile) -> SchedulingRequest:
     """What a pod asks for, apart from what depends on other pods and on volumes."""
-    return SchedulingRequest(request, effective_requests(request), demand_of(request, profile.allocate))
+    return SchedulingRequest(
+        request,
+        effective_requests(request),
+        demand_of(request, profile.allocate),
+        kubelet_options=profile.kubelet_options,
+    )
 
 
 def depends_on_other_pods(request: PodRequest) -> bool:

@@ -21,6 +21,7 @@ from koord_numa.core.preempt.node import Nominee
 from koord_numa.core.request import Pod
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.verdicts import Placement
+from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.cache.topology_lag import RECENT
@@ -98,6 +99,8 @@ class Cache:
     def observe_pod(self, event: str | None, pod: Pod) -> None:
         """A pod with a node: counted until it has finished or is gone, by what its own object says."""
         if event == DELETED or pod.finished or not pod.node:
+            if is_kubelet_rejection(pod) and pod.key.uid in self.node_of:
+                self.nodes[self.node_of[pod.key.uid]].history.reject(pod.key.uid, pod.reason)
             self.release(pod.key.uid)
             return
         uid = pod.key.uid
@@ -157,6 +160,7 @@ class Cache:
             return
         info = self.nodes[name]
         pod = info.pods.get(uid)
+        info.history.leave(uid, self.clock())
         info.discount(uid)
         self.index.remove(uid)
         self.on_change(ClusterEvent.CAPACITY_FREED, info, pod)
@@ -219,11 +223,16 @@ class Cache:
             self.release(pod.key.uid)
         self.assumed[pod.key.uid] = assumption = AssumedPod(pod, placement)
         here = pod.placed(placement.node, placement.assignment)
-        self._count(self._info(placement.node), here, holding_of(here))
+        info = self._info(placement.node)
+        if placement.explores:
+            info.history.explore(pod.key.uid)
+        self._count(info, here, holding_of(here))
         return assumption
 
     def _count(self, info: NodeInfo, pod: Pod, holding: Holding) -> None:
         uid = pod.key.uid
+        if info.inventory is None:
+            info.history.observe(pod, self.clock())
         known = info.pods.get(uid)
         if known is not None and info.ledger.holdings[uid] == holding:
             info.pods[uid] = pod

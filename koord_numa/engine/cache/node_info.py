@@ -5,12 +5,14 @@ A record exists as soon as anything mentions the name, because facts come in any
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from koord_numa.core.constraints import HostPort
 from koord_numa.core.inventory import Inventory
-from koord_numa.core.kubelet.view import KubeletView, kubelet_view
+from koord_numa.core.kubelet.aggregates import pod_demand
+from koord_numa.core.kubelet.hypothesis import arrive
+from koord_numa.core.kubelet.view import KubeletView, cores_of, followed_view, frame_of, kubelet_view
 from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.node import Node, NodeResourceTopology
 from koord_numa.core.node_snapshot import NodeSnapshot, Offer, allocatable_of, inventory_of
@@ -19,6 +21,7 @@ from koord_numa.core.request import Pod
 from koord_numa.core.resources import PODS, ResourceList
 from koord_numa.core.verdicts import Reason, Rejection
 from koord_numa.engine.cache.cpu_conflicts import clash
+from koord_numa.engine.cache.kubelet_history import KubeletHistory
 from koord_numa.engine.cache.topology_lag import UnreportedPods
 from koord_numa.wire.names import DEDICATED
 
@@ -49,6 +52,7 @@ class NodeInfo:
     unreported: UnreportedPods = field(init=False)
     topology_seen: float = 0.0  # monotonic seconds at which this resourceVersion of the topology was first observed
     nominees: dict[str, Nominee] = field(default_factory=dict)
+    history: KubeletHistory = field(default_factory=KubeletHistory)  # where a kubelet chooses
     locked: str = ""
     long_bind_line: bool = False
     broken: dict[str, str] = field(
@@ -116,6 +120,10 @@ class NodeInfo:
             if published is not None and not (published.node_uid and node.uid and published.node_uid != node.uid):
                 self.topology = published
             self.inventory = inventory_of(node, self.topology)
+            if self.inventory is None and self.topology is not None and not self.topology.problem:
+                self.history.publish(self.topology, frame_of(node, self.topology, self._view))
+            else:
+                self.history.reset()
             self.allocatable = self._without_headroom(node, allocatable_of(node, self.inventory))
         self.touch()
 
@@ -199,8 +207,10 @@ class NodeInfo:
         topology = self.topology
         offer: Offer | None = self.inventory
         if offer is None and topology is not None:
-            unpublished = self.unpublished.union(nominees) if nominees else self.unpublished
-            self._view = offer = kubelet_view(node, topology, booked, unpublished, self._view)
+            offer = self._kubelet_view(node, topology, booked, nominees)
+            if self.history.exploring:
+                offer = replace(offer, explored=True)
+            self._view = offer
         if offer is None:
             raise AssertionError(f"node {node.name} has neither an inventory nor a kubelet-owned topology")
         return NodeSnapshot(
@@ -212,6 +222,32 @@ class NodeInfo:
             barred=self.barred(),
             nominated=tuple(it.pod for uid, it in nominees.items() if uid not in self.pods),
         )
+
+    def _kubelet_view(
+        self, node: Node, topology: NodeResourceTopology, booked: Ledger, nominees: Mapping[str, Nominee]
+    ) -> KubeletView:
+        """The states that the kubelet is followed into; where it cannot be followed, what the published amounts allow."""
+        self.history.sync(self.pods.values())
+        frame = frame_of(node, topology, self._view)
+        hypotheses = self.history.hypotheses(frame, self.unpublished)
+        for uid, nominee in nominees.items():
+            hypotheses = [
+                after
+                for one in hypotheses
+                for after in arrive(one, uid, nominee.pod.request, 0.0)[:2]
+                if after.has(uid)
+            ]
+        if hypotheses:
+            zones = topology.zones
+            started = [pod_demand(pod.request) for pod in self.pods.values() if pod.started]
+            cores = cores_of(node, topology, zones, started, kept=self.history.keeps_cores)
+            return followed_view(node, frame, hypotheses, booked, cores)
+        unpublished = self.unpublished.union(nominees) if nominees else self.unpublished
+        view = kubelet_view(node, topology, booked, unpublished, self._view)
+        if not self.history.keeps_cores:
+            return view
+        started = [pod_demand(pod.request) for pod in self.pods.values() if pod.started]
+        return replace(view, cores=cores_of(node, topology, view.zones, started, kept=True))
 
     def _ports_with(self, nominees: Mapping[str, Nominee]) -> tuple[HostPort, ...]:
         if not self._ports and not nominees:

@@ -10,7 +10,7 @@ from typing import Self
 
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.aggregates import pod_demand
-from koord_numa.core.kubelet.cores import ARCHITECTURE, likely_threads, may_be_kept
+from koord_numa.core.kubelet.cores import ARCHITECTURE, likely_threads
 from koord_numa.core.kubelet.kubelet_node import STATIC_CPUS
 from koord_numa.core.kubelet.node_config import likely_config
 from koord_numa.core.node import KubeletConfig, Node, Taint
@@ -78,14 +78,9 @@ class NodeClass:
         node, topology = record.node, record.topology
         if self.config is None or self.config.cpu_policy != STATIC_CPUS or node is None or topology is None:
             return self
-        if not may_be_kept(topology.kubelet):
-            return self
-        seen = {
-            count
-            for uid, held in record.booked.holdings.items()
-            if uid not in record.unpublished and uid not in record.nominees and held.request is not None
-            for count in pod_demand(held.request).counts
-        }
+        if not record.history.keeps_cores:
+            return self  # a pod may go there to find out
+        seen = {count for pod in record.pods.values() if pod.started for count in pod_demand(pod.request).counts}
         threads = likely_threads(topology.zones, node.labels.get(ARCHITECTURE, ""), seen)
         return self if threads == self.threads else replace(self, threads=threads)
 

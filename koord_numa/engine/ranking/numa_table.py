@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from koord_numa.core.inventory import STATIC, Inventory
 from koord_numa.core.node import NodeResourceTopology
-from koord_numa.core.resources import CPU, MEMORY, NOTHING
+from koord_numa.core.resources import CPU, MEMORY, MILLI, NOTHING
 from koord_numa.engine.cache.node_info import NodeInfo
 
 Ints = NDArray[np.int64]
@@ -90,6 +90,9 @@ def _hands_out_cpus(topology: NodeResourceTopology) -> bool:
 
 
 def _kubelets_cpus(record: NodeInfo, topology: NodeResourceTopology) -> list[int]:
+    followed = record.history.most_cpus()
+    if followed is not None:
+        return [MILLI * followed.get(zone.numa, 0) for zone in topology.zones]
     held: dict[int, int] = {}
     for uid in record.unpublished:
         for numa, amounts in record.ledger.holdings[uid].numa:

@@ -252,6 +252,7 @@ def profile_of(profile: ProfileSettings) -> Profile:
         node_scoring=profile.node_scoring,
         scoring=profile.scoring_strategy.type,
         weights=_weights(profile.scoring_strategy),
+        kubelet_options=profile.unknown_kubelet_options,
         score_weights={row.name: getattr(weights, row.name) for row in (*SCORERS, *PREFERENCES)},
     )
 

@@ -1,5 +1,6 @@
 """What a scheduler concludes: yes with what to charge, no with reason and numbers, and the assumption that decided."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,18 +10,21 @@ from hypothesis import strategies as st
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admission import CANNOT_ALIGN, CANNOT_ALLOCATE, NO_WHOLE_CORES, NOTHING_KNOWN, would_admit
 from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.cores import whole_cores
+from koord_numa.core.kubelet.exploration import refuse_exploration
 from koord_numa.core.kubelet.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.manager_state import KubeletState
 from koord_numa.core.kubelet.results import Charge, KubeletAdmission
-from koord_numa.core.kubelet.view import KubeletView, after_admission, after_removal, exact_view, kubelet_view
+from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.ledger import Holding
 from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.request import Container, PodKey, PodRequest
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
-from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope
+from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope, UnknownKubeletOptions
 from tests.conformance.kubelet_admission import exported
+from tests.conformance.kubelet_seen import after_admission, after_removal, exact_view
 from tests.core.kubelet.nodes import GI, ROOMY, app, init, node, pod
 from tests.core.kubelet.test_admit import nodes, pods
 
@@ -110,6 +114,25 @@ def test_yes(seen: KubeletView, request_: PodRequest, expected: KubeletAdmission
     assert would_admit(request_, seen) == expected
 
 
+def test_a_pod_that_splits_a_core_finds_out_about_an_option_that_nobody_published() -> None:
+    seen, three = view(zones(8, 8), cpu_policy=None), pod(app(3))
+    answer = would_admit(three, seen)
+    assert isinstance(answer, KubeletAdmission)
+    assert answer.explores == ("full-pcpus-only",)
+    assert refuse_exploration(three, seen, answer, UnknownKubeletOptions.EXPLORE) is None
+    for request, where, rule in (
+        (three, seen, UnknownKubeletOptions.STRICT),
+        (replace(three, replaceable=False), seen, UnknownKubeletOptions.EXPLORE),
+        (three, replace(seen, explored=True), UnknownKubeletOptions.EXPLORE),
+    ):
+        refusal = refuse_exploration(request, where, answer, rule)
+        assert refusal is not None
+        assert refusal.reason is Reason.KUBELET_SMT
+        assert "full-pcpus-only" in refusal.detail
+
+
+KEPT = whole_cores(KubeletConfig(), zones(8, 8), "", (), kept=True)
+
 NO: dict[str, tuple[KubeletView, PodRequest, Rejection]] = {
     "no NUMA node has enough": (
         view(zones(3, 6)),
@@ -155,13 +178,13 @@ NO: dict[str, tuple[KubeletView, PodRequest, Rejection]] = {
         pod(app(2)),
         Rejection(Reason.RESOURCES, "Too many pods", "pods: needed 1, free 0"),
     ),
-    "half a core, perhaps": (
-        view(zones(8, 8), cpu_policy=None),
+    "half a core, as it has refused before": (
+        replace(view(zones(8, 8), cpu_policy=None), cores=KEPT),
         pod(app(3)),
         Rejection(
             Reason.KUBELET_SMT,
             NO_WHOLE_CORES,
-            "3 CPUs are not a multiple of 8; CPU manager options are not published: CPUs are taken to be whole cores of 8 threads",
+            "3 CPUs are not a multiple of 8; its kubelet refused a pod for its whole cores: CPUs are taken to be whole cores of 8 threads",
             resolvable=False,
         ),
     ),
@@ -252,6 +275,7 @@ def test_no_yes_that_the_kubelet_refuses(real: KubeletNode, arriving: list[PodRe
         zones=exported(real, state, {numa: amounts["memory"] for numa, amounts in real.memory.items()}),
         kubelet=KubeletConfig(topology_policy=real.config.topology_policy, topology_scope=real.config.topology_scope),
     )
-    if isinstance(would_admit(one, kubelet_view(Node("n", allocatable=real.allocatable), topology, there)), Rejection):
+    answer = would_admit(one, kubelet_view(Node("n", allocatable=real.allocatable), topology, there))
+    if isinstance(answer, Rejection) or answer.explores:
         return
     assert isinstance(admit(state, "new", one), Admitted)

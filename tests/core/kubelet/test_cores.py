@@ -38,5 +38,5 @@ def test_rules(
 
 def test_the_assumption_is_said() -> None:
     assert whole_cores(UNKNOWN, TWO, "amd64", []) == WholeCores(
-        2, 9, "CPU manager options are not published: CPUs are taken to be whole cores of 2 threads"
+        2, 9, "CPU manager options are not published: CPUs are taken to be whole cores of 2 threads", "full-pcpus-only"
     )

@@ -1,5 +1,6 @@
 """Remembered rankings and sweeps answer exactly as asking every node does, whatever changes in between."""
 
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -186,8 +187,10 @@ def test_what_a_kubelet_never_does_needs_no_asking() -> None:
 
     assert may(guaranteed(2))
     assert not may(guaranteed(2, NumaPolicy.RESTRICTED))  # this kubelet has another policy
-    assert not may(guaranteed(3))  # half a core
+    assert may(guaranteed(3))  # half a core: a pod may find out whether the kubelet minds
+    refused = Pod(PodKey("ns", "r", "r"), guaranteed(3), node="n")
+    state.observe_pod(None, refused)
+    state.observe_pod(None, replace(refused, phase="Failed", reason="SMTAlignmentError"))
+    assert not may(guaranteed(3))  # it does
     state.observe_pod(None, Pod(PodKey("ns", "a", "a"), guaranteed(1), node="n", started=True))
-    assert not may(guaranteed(3))  # the topology is older than the pod
-    state.observe_topology(None, kubelets_node("2"))
-    assert may(guaranteed(3))  # it has been seen to split cores
+    assert may(guaranteed(3))  # cores have one thread, for it has been seen to give out one CPU

@@ -91,7 +91,8 @@ def play(store: DirectStore, rack: Fleet, dice: random.Random) -> int:
         pod = random_pod(store, f"p{number}", dice)
         topology = parse_topology(store.get(TOPOLOGIES, "k"))
         view = kubelet_view(parse_node(store.get("nodes", "k")), topology, holdings(store), unpublished)
-        if isinstance(would_admit(pod.request, view), KubeletAdmission):
+        verdict = would_admit(pod.request, view)
+        if isinstance(verdict, KubeletAdmission) and not verdict.explores:
             bind(store, pod.key, "k")
             bound.append(pod.key)
             unpublished.add(pod.key.uid)
@@ -150,7 +151,7 @@ class Blind:
         topology = parse_topology(self.store.get(TOPOLOGIES, "k"))
         view = kubelet_view(parse_node(self.store.get("nodes", "k")), topology, known, self.unpublished)
         verdict = would_admit(pod.request, view)
-        if isinstance(verdict, KubeletAdmission):
+        if isinstance(verdict, KubeletAdmission) and not verdict.explores:
             self.assumed.append((pod, verdict))
             self.unpublished.add(pod.key.uid)
 

@@ -1,0 +1,36 @@
+"""
+A pod whose admission depends on kubelet options that are not known: may it go there to find out?
+
+One pod at a time on a node, and only one that a controller makes anew: the kubelet's answer is evidence either way, and a pod that it
+refuses is lost. Evidence is in the objects: pods that run, and pods that failed with the kubelet's reason.
+"""
+
+from typing import Final
+
+from koord_numa.core.kubelet.results import KubeletAdmission
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.request import PodRequest
+from koord_numa.core.verdicts import Reason, Rejection
+from koord_numa.core.vocabulary import UnknownKubeletOptions
+
+UNKNOWN_OPTIONS: Final = "node(s) whose kubelet options are not known"
+
+
+def refuse_exploration(
+    request: PodRequest, view: KubeletView, admission: KubeletAdmission, rule: UnknownKubeletOptions
+) -> Rejection | None:
+    """Why the pod may not explore these options on this node; ``None`` when it explores nothing, or may."""
+    if not admission.explores:
+        return None
+    options = ", ".join(admission.explores)
+    if rule is UnknownKubeletOptions.STRICT:
+        detail = f"{options} is not known, and the pod might be refused for it"
+        return Rejection(Reason.KUBELET_SMT, UNKNOWN_OPTIONS, detail, resolvable=False)
+    if not request.replaceable:
+        detail = f"{options} is not known; only pods that a controller makes anew find out, as a refused pod is lost"
+        return Rejection(Reason.KUBELET_SMT, UNKNOWN_OPTIONS, detail, resolvable=False)
+    if view.explored:
+        return Rejection(
+            Reason.KUBELET_SMT, UNKNOWN_OPTIONS, f"another pod finds out about {options}", resolvable=False
+        )
+    return None

@@ -1,0 +1,194 @@
+"""
+Does a published topology agree with a hypothesis about the pods that it shows? And what does it say about pods spread over NUMA nodes?
+
+An exporter counts what running app containers and sidecars use (the pod resources API leaves regular init containers out), per NUMA node.
+Memory blocks over several NUMA nodes count in full on each of them (resource-topology-exporter), or fill them up in ascending order (NFD).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from koord_numa.core.bit_sets import lowest, members
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.aggregates import is_memory
+from koord_numa.core.kubelet.hypothesis import Hypothesis
+from koord_numa.core.kubelet.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.manager_state import ManagerState
+from koord_numa.core.kubelet.results import ContainerGrant, Grant
+from koord_numa.core.node import Zone
+from koord_numa.core.resources import CPU, MILLI
+from koord_numa.core.vocabulary import ContainerKind
+
+
+@dataclass(slots=True)
+class Use:
+    """What the shown pods use by a hypothesis, per NUMA node. ``loose`` parts are known in sum only."""
+
+    cpus: dict[int, int]
+    spread: int = 0
+    memory: dict[tuple[int, str], int] = field(default_factory=dict)  # blocks on one NUMA node, in bytes
+    blocks: list[tuple[str, int, int]] = field(default_factory=list)  # (type, mask, bytes) of wider ones
+    devices: dict[tuple[int, str], int] = field(default_factory=dict)
+    partly: bool = False  # some shown pod's place is not known
+
+
+def agrees(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bool:
+    """Could an exporter have published these zones when just these pods ran, if the hypothesis is true?"""
+    use = _use(one, shown)
+    if use is None:
+        return False
+    node = one.state.node
+    published = {zone.numa: _in_use(zone) for zone in zones}
+    return (
+        (not node.pins_cpus or _cpus_agree(use, published))
+        and (not node.pins_memory or _memory_agrees(use, published))
+        and _devices_agree(use, node, published)
+    )
+
+
+def _in_use(zone: Zone) -> dict[str, int]:
+    return {name: amount - zone.available.get(name, 0) for name, amount in zone.allocatable.items()}
+
+
+def _grant(one: Hypothesis, uid: str) -> Grant | None:
+    pod = one.state.pods.get(uid)
+    return pod.grant if pod is not None else one.gone.get(uid)
+
+
+def _use(one: Hypothesis, shown: Collection[str]) -> Use | None:
+    node = one.state.node
+    use = Use(dict.fromkeys(node.machine.numa_ids, 0))
+    for uid in shown:
+        grant = _grant(one, uid)
+        if grant is None:
+            if uid not in one.strangers and uid not in one.gone:
+                return None  # the kubelet did not admit it here
+            use.partly = True
+            continue
+        for container in grant.containers:
+            if container.kind is not ContainerKind.INIT:
+                _count(use, container, node, loose=uid in one.spread)
+    return use
+
+
+def _count(use: Use, container: ContainerGrant, node: KubeletNode, *, loose: bool) -> None:
+    if loose:
+        use.spread += len(container.cpus)
+    elif container.cpus:
+        for numa, here in node.machine.numa_bits.items():
+            use.cpus[numa] += (container.cpus.bits & here).bit_count()
+    for block in container.memory:
+        if block.mask.bit_count() == 1:
+            key = members(block.mask)[0], block.resource
+            use.memory[key] = use.memory.get(key, 0) + block.amount
+        else:
+            use.blocks.append((block.resource, block.mask, block.amount))
+    for resource, ids in container.devices.items():
+        wanted = set(ids)
+        for device in node.devices[resource].devices:
+            if device.id in wanted and device.near.bit_count() == 1:
+                key = members(device.near)[0], resource
+                use.devices[key] = use.devices.get(key, 0) + 1
+
+
+def _cpus_agree(use: Use, published: Mapping[int, Mapping[str, int]]) -> bool:
+    counts = {numa: amounts.get(CPU, 0) // MILLI for numa, amounts in published.items()}
+    if use.partly or use.spread:
+        enough = all(counts.get(numa, 0) >= used for numa, used in use.cpus.items())
+        return enough and (use.partly or sum(counts.values()) == sum(use.cpus.values()) + use.spread)
+    return all(counts.get(numa, 0) == used for numa, used in use.cpus.items())
+
+
+def _memory_agrees(use: Use, published: Mapping[int, Mapping[str, int]]) -> bool:
+    kinds = {kind for amounts in published.values() for kind in amounts if is_memory(kind)}
+    for kind in kinds:
+        counts = {numa: amounts.get(kind, 0) for numa, amounts in published.items()}
+        alone = {numa: use.memory.get((numa, kind), 0) for numa in published}
+        blocks = [(mask, size) for resource, mask, size in use.blocks if resource == kind and size]
+        if use.partly:
+            if any(counts[numa] < alone[numa] for numa in published):
+                return False
+        elif not (_in_full(counts, alone, blocks) or _filled_up(counts, alone, blocks)):
+            return False
+    return True
+
+
+def _in_full(
+    counts: Mapping[int, int],
+    alone: Mapping[int, int],
+    blocks: Sequence[tuple[int, int]],
+) -> bool:
+    """resource-topology-exporter: a block counts with its whole size on each of its NUMA nodes, up to what there is."""
+    for numa, used in counts.items():
+        due = alone[numa] + sum(size for mask, size in blocks if mask >> numa & 1)
+        if used != due and not (used < due and blocks and any(mask >> numa & 1 for mask, _ in blocks)):
+            return False
+    return True
+
+
+def _filled_up(counts: Mapping[int, int], alone: Mapping[int, int], blocks: Sequence[tuple[int, int]]) -> bool:
+    """NFD: a block fills its NUMA nodes up one after the other; only the sum over NUMA nodes that blocks join is certain."""
+    joined = 0
+    for mask, _ in blocks:
+        joined |= mask
+    if any(used != alone[numa] for numa, used in counts.items() if not joined >> numa & 1):
+        return False
+    within = [numa for numa in counts if joined >> numa & 1]
+    return sum(counts[numa] for numa in within) == sum(alone[numa] for numa in within) + sum(size for _, size in blocks)
+
+
+def _devices_agree(use: Use, node: KubeletNode, published: Mapping[int, Mapping[str, int]]) -> bool:
+    for resource, pool in node.devices.items():
+        if any(device.near.bit_count() > 1 for device in pool.devices):
+            continue  # exporters count a device near two NUMA nodes differently
+        for numa, amounts in published.items():
+            used, due = amounts.get(resource, 0), use.devices.get((numa, resource), 0)
+            if used < due or (used > due and not use.partly):
+                return False
+    return True
+
+
+def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> Hypothesis:
+    """
+    The hypothesis with spread CPUs on the NUMA nodes where the topology shows them.
+
+    What several spread pods hold on one NUMA node is known in sum only; which of them holds it is taken in their order.
+    """
+    loose = [uid for uid in sorted(one.spread) if uid in shown and uid in one.state.pods]
+    if not loose or any(uid in one.spread for uid in shown if uid not in one.state.pods):
+        return one
+    use = _use(replace(one, spread=frozenset(loose)), shown)
+    if use is None or use.partly:
+        return one
+    numa_bits = one.state.node.machine.numa_bits
+    due = {zone.numa: _in_use(zone).get(CPU, 0) // MILLI - use.cpus.get(zone.numa, 0) for zone in zones}
+    held = 0
+    for uid in loose:
+        for container in one.state.pods[uid].grant.containers:
+            held |= container.cpus.bits if container.kind is not ContainerKind.INIT else 0
+    pool = one.state.managers.cpus | held
+    if any(count < 0 or (pool & numa_bits.get(numa, 0)).bit_count() < count for numa, count in due.items()):
+        return one
+    chosen = 0
+    for numa, count in due.items():
+        here = pool & numa_bits[numa]
+        kept = lowest(held & here, min(count, (held & here).bit_count()))
+        chosen |= kept | lowest(here & ~kept, count - kept.bit_count())
+    return _dealt(one, loose, chosen, pool & ~chosen)
+
+
+def _dealt(one: Hypothesis, loose: Sequence[str], chosen: int, free: int) -> Hypothesis:
+    pods = dict(one.state.pods)
+    for uid in loose:
+        containers = []
+        for container in pods[uid].grant.containers:
+            if container.kind is not ContainerKind.INIT and container.cpus:
+                own = chosen & container.cpus.bits
+                more = lowest(chosen & ~own, len(container.cpus) - own.bit_count())
+                chosen &= ~(own | more)
+                container = replace(container, cpus=CpuSet(own | more))
+            containers.append(container)
+        pods[uid] = replace(pods[uid], grant=replace(pods[uid].grant, containers=tuple(containers)))
+    managers = one.state.managers
+    state = replace(one.state, pods=pods, managers=ManagerState(free, managers.devices, managers.memory))
+    return replace(one, state=state, spread=one.spread - set(loose))

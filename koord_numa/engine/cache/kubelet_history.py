@@ -1,0 +1,314 @@
+"""
+What happened on one kubelet-owned node, in order: binds, verdicts, departures, topologies; and what follows for its kubelet's state.
+
+It feeds ``core/kubelet/belief`` and finds out, by the fingerprint, which pods a topology shows. It decides nothing.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import combinations, islice
+from typing import Final
+
+from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
+from koord_numa.core.kubelet.belief import Belief
+from koord_numa.core.kubelet.config_variants import config_variants
+from koord_numa.core.kubelet.hypothesis import Hypothesis
+from koord_numa.core.kubelet.manager_state import KubeletState
+from koord_numa.core.kubelet.node_config import NodeConfig
+from koord_numa.core.kubelet.results import OUT_OF, SMT_ALIGNMENT, TOPOLOGY_AFFINITY, UNEXPECTED_ADMISSION
+from koord_numa.core.kubelet.view import MOST_NUMA
+from koord_numa.core.node import NodeResourceTopology
+from koord_numa.core.request import Pod, PodRequest
+from koord_numa.core.vocabulary import ContainerKind
+from koord_numa.wire.fingerprint import comparable, fingerprint
+
+ALL: Final = ("", "all")
+EXCLUSIVE: Final = "with-exclusive-resources"
+
+MOST_SETS: Final = 3_000
+"""So many sets of pods are compared with a fingerprint at most."""
+
+MOST_GUESSES: Final = 64
+"""So many sets of pods are compared with amounts where no fingerprint tells."""
+
+MOST_GONE: Final = 64
+"""So many pods that left are remembered, in case a late topology still shows them."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """A pod of this node. ``exclusive``: the exporters' method ``with-exclusive-resources`` counts it."""
+
+    uid: str
+    namespace: str
+    name: str
+    request: PodRequest
+    bound: float
+    started: bool = False
+    left: bool = False
+    left_at: float = 0.0
+
+
+@dataclass(slots=True)
+class KubeletHistory:
+    """
+    ``pods`` are known pods in the order of their binds, those that left among them until no topology can show them any more. ``shown``
+    are the uids that the last understood topology showed. ``belief`` is ``None`` until somebody asks. ``keeps_cores``: the kubelet
+    has refused a pod for its whole cores, so full-pcpus-only is on. ``exploring`` are uids of pods on their way whose fate will tell.
+    """
+
+    pods: dict[str, _Known] = field(default_factory=dict)
+    shown: frozenset[str] = frozenset()
+    belief: Belief | None = None
+    frame: NodeConfig | None = None
+    keeps_cores: bool = False
+    exploring: set[str] = field(default_factory=set)
+
+    def explore(self, uid: str) -> None:
+        """This pod is placed to find out about an option; until its fate is known nobody else explores the node."""
+        self.exploring.add(uid)
+
+    def observe(self, pod: Pod, now: float) -> None:
+        """A pod is bound to the node, or more is known of one that is. Times are seconds of any one clock."""
+        known = self.pods.get(pod.key.uid)
+        if known is None:
+            known = _Known(pod.key.uid, pod.key.namespace, pod.key.name, pod.request, now)
+            self.pods[known.uid] = known
+            if (belief := self._belief_of(known)) is not None:
+                belief.arrive(known.uid, known.request, now)
+        if pod.started and not known.started:
+            known.started = True
+            self.exploring.discard(known.uid)
+            if (belief := self._belief_of(known)) is not None:
+                belief.started(known.uid)
+
+    def reject(self, uid: str, reason: str) -> None:
+        """The kubelet refused the pod."""
+        self.exploring.discard(uid)
+        if reason == SMT_ALIGNMENT:
+            self.keeps_cores = True
+        known = self.pods.pop(uid, None)
+        if known is not None and (belief := self._belief_of(known)) is not None:
+            belief.rejected(uid, reason)
+
+    def leave(self, uid: str, now: float) -> None:
+        """The pod is gone or has finished; or it never came, because its bind failed."""
+        self.exploring.discard(uid)
+        known = self.pods.get(uid)
+        if known is None or known.left:
+            return
+        known.left, known.left_at = True, now
+        if (belief := self._belief_of(known)) is not None:
+            belief.depart(uid, now)
+        gone = [each.uid for each in self.pods.values() if each.left]
+        for old in gone[: max(0, len(gone) - MOST_GONE)]:
+            del self.pods[old]
+
+    def _belief_of(self, known: _Known) -> Belief | None:
+        """The belief, for a pod that the kubelet's managers give anything."""
+        if self.belief is None or self.frame is None or not is_tied(pod_demand(known.request), self.frame):
+            return None
+        return self.belief
+
+    def reset(self) -> None:
+        """The node is another one: nothing that is believed of its kubelet holds."""
+        self.belief, self.frame, self.shown = None, None, frozenset()
+
+    def publish(self, topology: NodeResourceTopology, frame: NodeConfig) -> None:
+        """A topology came that differs from the last one at most in what is available, or that is the first."""
+        if self.frame is None or not self.frame.holds_for(topology, frame.allocatable):
+            self.reset()
+        self.frame = frame
+        belief = self.belief
+        if belief is None:
+            return
+        told = _tells(topology)
+        tied = self._tied(frame)
+        sets = list(self._shown_by(topology, tied)) if told else list(islice(self._sets(tied), MOST_GUESSES))
+        if told and not sets:
+            return  # it speaks of pods that nobody has seen yet
+        seen = (
+            None
+            if belief.lost
+            else belief.report(([uid for uid in one if uid in tied] for one in sets), topology.zones)
+        )
+        if seen is not None:
+            self._now_shown(frozenset(seen))
+        elif told:
+            self._now_shown(frozenset(sets[0]))
+            self.belief = None  # the amounts contradict everything that was believed of these pods
+        elif belief.lost:
+            self.belief = None
+
+    def sync(self, pods: Iterable[Pod]) -> None:
+        """These pods are there; those that nobody told before are taken to have been bound in this order."""
+        for pod in pods:
+            if pod.key.uid not in self.pods:
+                self.observe(pod, 0.0)
+
+    def hypotheses(self, frame: NodeConfig, hidden: Collection[str]) -> list[Hypothesis]:
+        """
+        The states that the kubelet may be in; none where they are not known well enough.
+
+        ``hidden`` are the uids of pods that the published amounts do not show: where nothing has been followed yet it begins there.
+        """
+        if self.belief is None:
+            self.belief = self._begin(frame, hidden)
+        return [] if self.belief.lost else self.belief.hypotheses
+
+    def most_cpus(self) -> dict[int, int] | None:
+        """The most exclusive CPUs that each NUMA node may have free, by NUMA id; ``None`` where the kubelet is not followed."""
+        belief = self.belief
+        if belief is None or belief.lost:
+            return None
+        most: dict[int, int] = {}
+        for one in belief.hypotheses:
+            bits = one.state.managers.cpus
+            for each in one.loose.values():
+                bits |= each
+            for uid in one.spread:
+                for container in one.state.pods[uid].grant.containers:
+                    bits |= container.cpus.bits
+            for numa, here in one.state.node.machine.numa_bits.items():
+                most[numa] = max(most.get(numa, 0), (bits & here).bit_count())
+        return most
+
+    def _begin(self, frame: NodeConfig, hidden: Collection[str]) -> Belief:
+        self.frame = frame
+        topology = frame.topology
+        present = [known for known in self.pods.values() if not known.left]
+        shown = [known for known in present if known.uid not in hidden]
+        used = any(
+            zone.allocatable.get(name, 0) != amount
+            for zone in topology.zones
+            for name, amount in zone.available.items()
+        )
+        ties = [known for known in shown if is_exclusive(pod_demand(known.request), frame)]
+        if (
+            used
+            or ties
+            or not topology.zones
+            or len(topology.zones) > MOST_NUMA
+            or topology.kubelet.topology_policy is None
+        ):
+            return Belief([], overflow="the node was in use when it was first seen")
+        self.shown = frozenset(known.uid for known in shown)
+        starts = [Hypothesis(KubeletState.empty(node), options=options) for node, options in config_variants(frame)]
+        belief = Belief(starts)
+        for known in present:
+            if known.uid in hidden and is_tied(pod_demand(known.request), frame):
+                belief.arrive(known.uid, known.request, known.bound)
+                if known.started:
+                    belief.started(known.uid)
+        return belief
+
+    def _now_shown(self, uids: frozenset[str]) -> None:
+        self.shown = uids
+        order = list(self.pods)
+        last = max((order.index(uid) for uid in uids if uid in self.pods), default=-1)
+        for uid in order[: last + 1]:
+            if self.pods[uid].left and uid not in uids:
+                del self.pods[uid]
+        if self.belief is not None:
+            self.belief.keep(self.pods)
+
+    def _tied(self, frame: NodeConfig) -> frozenset[str]:
+        """The pods that hold something of NUMA nodes once they run."""
+        return frozenset(known.uid for known in self.pods.values() if is_exclusive(pod_demand(known.request), frame))
+
+    def _shown_by(self, topology: NodeResourceTopology, tied: Collection[str]) -> Iterator[list[str]]:
+        """The set of pods of which the fingerprint is, of those that its method counts."""
+        counted = self.pods if topology.fingerprint_method in ALL else tied
+        for uids in islice(self._sets(counted), MOST_SETS):
+            if fingerprint((self.pods[uid].namespace, self.pods[uid].name) for uid in uids) == topology.fingerprint:
+                yield uids
+                return
+
+    def _sets(self, counted: Collection[str]) -> Iterator[list[str]]:
+        """
+        Sets of pods that may have run at one moment since the last understood topology: the first so many binds, less some that left.
+
+        Kubelets admit pods in the order of their binds, so whoever came later is there only if those before it were.
+        """
+        order = [known for known in self.pods.values() if known.uid in counted]
+        old = [known for known in order if known.uid in self.shown]
+        new = [known for known in order if known.uid not in self.shown]
+        prefixes = [_Prefix.of([*old, *new[:end]]) for end in range(len(new), -1, -1)]
+        for ways in (_in_order, _in_any_order):
+            for prefix in prefixes:
+                yield from (prefix.without(away) for away in ways(prefix.open))
+        for prefix in prefixes:
+            for unseen in prefix.there:
+                if not unseen.left:
+                    yield from (prefix.without({*away, unseen.uid}) for away in _in_order(prefix.open))
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """The first so many pods in the order of their binds. ``open`` are uids of pods of which it is open whether they had left."""
+
+    there: list[_Known]
+    open: list[str]
+
+    @classmethod
+    def of(cls, pods: list[_Known]) -> "_Prefix":
+        """Who was seen gone before the last of these was bound cannot have run beside it."""
+        last = max((known.bound for known in pods), default=0.0)
+        there = [known for known in pods if not known.left or known.left_at >= last]
+        leaving = sorted((known for known in there if known.left), key=lambda known: known.left_at)
+        return cls(there, [known.uid for known in leaving])
+
+    def without(self, away: Collection[str]) -> list[str]:
+        """The uids of those that are there."""
+        return [known.uid for known in self.there if known.uid not in away]
+
+
+def _in_order(left: list[str]) -> Iterator[set[str]]:
+    """Pods left about in the order in which they were seen gone."""
+    for first in range(len(left), -1, -1):
+        yield set(left[:first])
+
+
+def _in_any_order(left: list[str]) -> Iterator[set[str]]:
+    for size in range(1, len(left)):
+        for chosen in combinations(left, size):
+            if list(chosen) != left[:size]:
+                yield set(chosen)
+
+
+def _tells(topology: NodeResourceTopology) -> bool:
+    return comparable(topology.fingerprint) and topology.fingerprint_method in (*ALL, EXCLUSIVE)
+
+
+def is_exclusive(demand: PodDemand, frame: NodeConfig) -> bool:
+    """
+    Does resource-topology-exporter count the pod as one with exclusive resources?
+
+    It does when a running container has exclusive CPUs, memory of a NUMA node, or devices near one (as the pod resources API lists them).
+    """
+    node = frame.node
+    for container, part in demand.containers:
+        if container.kind is ContainerKind.INIT:
+            continue
+        if (part.cpus and node.pins_cpus) or (part.memory and node.pins_memory):
+            return True
+        if any(count and name in frame.devices for name, count in part.devices.items()):
+            return True
+    return False
+
+
+def is_tied(demand: PodDemand, frame: NodeConfig) -> bool:
+    """Do the kubelet's managers give any container of the pod something?"""
+    node = frame.node
+    return any(
+        (part.cpus and node.pins_cpus)
+        or (part.memory and node.pins_memory)
+        or any(name in frame.devices for name in part.devices)
+        for _, part in demand.containers
+    )
+
+
+def is_kubelet_rejection(pod: Pod) -> bool:
+    """Did a kubelet refuse this pod at its door? As its admission handlers name their reasons (OutOfcpu, ...)."""
+    known = (TOPOLOGY_AFFINITY, SMT_ALIGNMENT, UNEXPECTED_ADMISSION)
+    return pod.phase == "Failed" and (pod.reason in known or pod.reason.startswith(OUT_OF))

@@ -1,0 +1,40 @@
+"""The recorded life of kubelet-owned nodes, seen through late topologies, against what the operator's cache answers."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from tests.conformance.kubelet_churn import LONG, by_class, class_of
+from tests.conformance.vectors import Case, cases, each_file
+
+EVERY: Final = 8
+"""So many long sequences are one that the suite has time for; a folder of vectors that is named is judged in full."""
+
+
+def chosen(file: Path) -> Iterator[Case]:
+    """All short sequences, and of the long ones as many as there is time for."""
+    every = 1 if "KOORD_NUMA_VECTORS" in os.environ else EVERY
+    long = 0
+    for case in cases(file):
+        if class_of(case) == LONG:
+            long += 1
+            if long % every:
+                continue
+        yield case
+
+
+@each_file("kubelet-churn")
+def test_kubelet_churn(file: Path, record_property: Any) -> None:
+    """Hardly a pod is placed that the kubelet refuses, few wait that it would take, and an option is explored once on a node."""
+    found = by_class(chosen(file))
+    for name, tally in found.items():
+        record_property("conformance", f"{file.name}, {name}: {tally}")
+    for name, tally in found.items():
+        assert tally.asked
+        assert tally.most_explored <= 1, f"{name}: {tally}"
+        allowed = 0.001 * tally.asked if name.startswith(LONG) else 0.015 * tally.asked
+        assert tally.wrong_yes.total() <= allowed, "\n".join([str(tally), *tally.named])
+    for name in ("F1", "F2", "F3"):
+        if name in found:
+            assert not found[name].wrong_no, "\n".join(found[name].named_no)
