@@ -106,7 +106,7 @@ class PodRequest:
             self.replaceable,
             self.constraints,
             self.namespace if _cares_for_pods(self.constraints) or self.constraints.claims else "",
-            self.labels if _cares_for_pods(self.constraints) else (),
+            _labels_that_matter(self),
         )
 
 
@@ -140,6 +140,19 @@ def _cares_for_pods(demands: Constraints) -> bool:
         or demands.preferred_anti_affinity
         or demands.spread
     )
+
+
+def _labels_that_matter(request: PodRequest) -> tuple[tuple[str, str], ...]:
+    """
+    Those that decide whether the pod matches its own affinity or spread constraints.
+
+    Labels that tell the pods of one StatefulSet apart do not, so its pods form one class. Whether terms of other pods pick the pod is for
+    the class to say, not for the request.
+    """
+    demands = request.constraints
+    selectors = [term.selector for term in demands.affinity] + [constraint.selector for constraint in demands.spread]
+    keys = {need.key for selector in selectors if selector is not None for need in selector.requirements}
+    return tuple(pair for pair in request.labels if pair[0] in keys)
 
 
 @dataclass(frozen=True, slots=True)

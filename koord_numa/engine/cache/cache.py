@@ -183,15 +183,21 @@ class Cache:
     def nominate(self, name: str, nominee: Nominee) -> None:
         """Keep room on this node for a pod for which it is being freed, until ``withdraw``."""
         info = self._info(name)
+        former = info.nominees.get(nominee.pod.key.uid)
+        if former is not None:
+            self.index.count_nominated(former.pod, -1)
         info.nominees[nominee.pod.key.uid] = nominee
+        self.index.count_nominated(nominee.pod, 1)
         info.touch()
         self.on_change(None, info, None)
 
     def withdraw(self, name: str, uid: str) -> None:
         """Nothing is kept for this pod any more; one for which nothing was kept is no error."""
         info = self.nodes.get(name)
-        if info is None or info.nominees.pop(uid, None) is None:
+        nominee = None if info is None else info.nominees.pop(uid, None)
+        if info is None or nominee is None:
             return
+        self.index.count_nominated(nominee.pod, -1)
         info.touch()
         self.on_change(ClusterEvent.CAPACITY_FREED, info, None)
         self._forget_if_empty(info)

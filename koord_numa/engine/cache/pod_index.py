@@ -109,6 +109,10 @@ class PodIndex:
             self._listener.namespaces_changed()
         return True
 
+    def count_nominated(self, pod: Pod, sign: int) -> None:
+        """Room is kept for a pod somewhere (1), or no more (-1): its terms tell classes apart as those of counted pods do."""
+        self._count(_terms_of(pod.request.constraints), sign)
+
     def pickers(self, pod: Pod) -> frozenset[PodTerm]:
         """The terms of counted pods that pick this pod: what they say decides or scores where it may go."""
         if not self._term_index:

@@ -217,3 +217,32 @@ def test_the_index_of_placed_pods_forgets_everything() -> None:
         index.remove(pod.key.uid)
     index.take_news()
     assert (index, bool(index._term_index)) == (PodIndex(), False)
+
+
+def test_labels_that_no_own_selector_names_make_no_class_of_their_own() -> None:
+    classes = make_world(make_node("node")).engine.classes
+    far = Constraints(
+        anti_affinity=(near("web"),), spread=(SpreadConstraint("zone", 1, hard=True, selector=app("web")),)
+    )
+
+    def member(number: int, labelled: str) -> Pod:
+        pod = make_pod(
+            f"{labelled}-{number}", labels=(("app", labelled), ("statefulset.kubernetes.io/pod-name", f"{number}"))
+        )
+        return replace(pod, request=replace(pod.request, constraints=far, labels=pod.labels))
+
+    assert classes.of(member(0, "web")) is classes.of(member(1, "web"))
+    assert classes.of(member(0, "web")) is not classes.of(member(0, "db"))
+
+
+async def test_what_a_nominated_pod_forbids_holds_on_the_node_that_is_kept_for_it() -> None:
+    world = zones("a", "b")
+    nominee = replace(demanding("lonely", anti_affinity=(near("web"),)), nominated="node-a", scheduler="other")
+    world.engine.handlers.nominated_pods.observe(None, nominee)
+    world.waits(demanding("web", "web"), demanding("other", "db"))
+    await world.settle()
+    assert world.nodes_of() == {"web": "node-b", "other": "node-a"}
+    world.engine.handlers.nominated_pods.observe("DELETED", nominee)
+    world.waits(demanding("next", "web"))
+    await world.settle()
+    assert world.nodes_of()["next"] == "node-a"
