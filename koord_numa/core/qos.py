@@ -123,16 +123,3 @@ def pinned_by_static_kubelet(request: PodRequest) -> tuple[int, ...]:
 def is_pinned_by_static_kubelet(request: PodRequest) -> bool:
     """Would a static CPU manager pin any container of this pod?"""
     return bool(pinned_by_static_kubelet(request))
-
-
-def running_qos(request: PodRequest, *, kubelet_cpu_policy: str | None) -> QosClass:
-    """
-    What a pod that runs already counts as: its label, else by the kubelet's CPU manager.
-
-    A Guaranteed pod counts as LSR under ``static`` and as LS under ``none`` or an unknown policy (fine-grained CPU
-    orchestration, same section).
-    """
-    if request.qos is not QosClass.NONE:
-        return request.qos
-    qos = default_qos(request)
-    return QosClass.LS if qos is QosClass.LSR and kubelet_cpu_policy != "static" else qos

@@ -4,11 +4,10 @@ The CPUs that pods without own CPUs share: one pool per NUMA node, and a wider o
 What the node agent publishes as cpu-shared-pools and be-cpu-shared-pools, computed from our own ledger.
 """
 
-from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Ledger
 from koord_numa.core.request import SharedPool
-from koord_numa.core.vocabulary import QosClass
 
 
 def shared_pools(inventory: Inventory, ledger: Ledger) -> tuple[SharedPool, ...]:
@@ -18,15 +17,6 @@ def shared_pools(inventory: Inventory, ledger: Ledger) -> tuple[SharedPool, ...]
     CPUs reserved for the kubelet belong to them (fine-grained CPU orchestration, "Basic CPU orchestration principles").
     """
     return _pools(inventory, ledger.cpus)
-
-
-def best_effort_pools(inventory: Inventory, ledger: Ledger) -> tuple[SharedPool, ...]:
-    """The pools of BE pods: LSR pods let them in, only CPUs of LSE pods are closed to them (same section)."""
-    closed = EMPTY
-    for holding in ledger:
-        if holding.cpus and holding.request and holding.request.qos is QosClass.LSE:
-            closed |= holding.cpus
-    return _pools(inventory, closed)
 
 
 def _pools(inventory: Inventory, taken: CpuSet) -> tuple[SharedPool, ...]:

@@ -9,7 +9,7 @@ from koord_numa.core.inventory import Inventory
 from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.numa_free import Accounting, NumaAccounting, NumaFree, accounts
 from koord_numa.core.request import PodRequest, SharedPool
-from koord_numa.core.shared_pools import best_effort_pools, shared_pools, socket_of
+from koord_numa.core.shared_pools import shared_pools, socket_of
 from koord_numa.core.vocabulary import CpuBindPolicy, QosClass
 from tests.core.allocation.nodes import held, node
 
@@ -117,17 +117,16 @@ class TestSharedPools:
             SharedPool(1, 2, CpuSet.parse("4-5")),
             SharedPool(1, 3, CpuSet.parse("6-7")),
         )
-        assert shared_pools(where, Ledger()) == best_effort_pools(where, Ledger()) == pools
+        assert shared_pools(where, Ledger()) == pools
 
-    def test_own_cpus_leave_the_pool_but_lsr_pods_let_best_effort_in(self) -> None:
+    def test_own_cpus_leave_the_pool(self) -> None:
         where = node("1x1x4x2", kept_from_pools=CpuSet.parse("7"))
         lse = replace(held("lse", "0-1"), request=PodRequest(qos=QosClass.LSE))
         lsr = replace(held("lsr", "2-3"), request=PodRequest(qos=QosClass.LSR))
         ledger = Ledger.of([lse, lsr])
         assert shared_pools(where, ledger) == (SharedPool(0, 0, CpuSet.parse("4-6")),)
-        assert best_effort_pools(where, ledger) == (SharedPool(0, 0, CpuSet.parse("2-6")),)
 
     def test_without_a_machine_there_are_none(self) -> None:
         where = Inventory("n")
-        assert shared_pools(where, Ledger()) == best_effort_pools(where, Ledger()) == ()
+        assert shared_pools(where, Ledger()) == ()
         assert socket_of(where, 3) == 0

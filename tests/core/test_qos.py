@@ -9,7 +9,6 @@ from koord_numa.core.qos import (
     may_use_cpuset,
     pinned_by_static_kubelet,
     priority_class,
-    running_qos,
 )
 from koord_numa.core.request import Container, NumaSpec, PodRequest
 from koord_numa.core.vocabulary import ContainerKind, NumaPolicy, PriorityClass, QosClass
@@ -116,18 +115,3 @@ def test_bursts(pod: PodRequest, burst: bool) -> None:
 )
 def test_pinned_by_a_static_kubelet(pod: PodRequest, pinned: tuple[int, ...]) -> None:
     assert pinned_by_static_kubelet(pod) == pinned
-
-
-@pytest.mark.parametrize(
-    ("pod", "policy", "qos"),
-    [
-        pytest.param(PodRequest(GUARANTEED), "static", QosClass.LSR, id="guaranteed-static"),
-        pytest.param(PodRequest(GUARANTEED), "none", QosClass.LS, id="guaranteed-none"),
-        pytest.param(PodRequest(GUARANTEED), None, QosClass.LS, id="guaranteed-unknown"),
-        pytest.param(PodRequest(GUARANTEED, qos=QosClass.LSE), "none", QosClass.LSE, id="label"),
-        pytest.param(PodRequest(BURSTABLE), "static", QosClass.LS, id="burstable"),
-        pytest.param(PodRequest(), "static", QosClass.BE, id="best-effort"),
-    ],
-)
-def test_running_pods_count_as(pod: PodRequest, policy: str | None, qos: QosClass) -> None:
-    assert running_qos(pod, kubelet_cpu_policy=policy) is qos

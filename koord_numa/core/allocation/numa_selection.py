@@ -7,6 +7,10 @@ those that contain a NUMA node with none of it left. A preferred merge needs one
 found by going through the sets from the narrowest up, and the merge of hint lists is needed only when there is none and the
 policy (BestEffort) must answer nevertheless. A property test keeps both equal. On machines with very many NUMA nodes the sets
 of one size are searched for instead of gone through.
+
+Example. Four NUMA nodes with 6, 2, 8 and 8 free CPUs; a pod of 12 CPUs under BestEffort. No single one holds it. Of the pairs {0,1} adds
+up to 8 and {1,2}, {1,3} to 10: too little. {0,2}, {0,3} and {2,3} hold it. With distances that put 2 and 3 on one socket {2,3} is the
+closest and wins; without distances the strategy's score decides, the smaller mask at equal score.
 """
 
 from collections.abc import Callable, Iterable, Iterator

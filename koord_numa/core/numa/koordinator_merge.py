@@ -8,6 +8,10 @@ later candidate beats: whatever stood before it is beaten by it or would itself 
 if its last occurrence comes after the last occurrence of every smaller mask and of every higher score. Last occurrences
 need no walk: a hint equal to the merged mask adds its score, wider ones add nothing, and once one hint equals it, all
 others only have to contain it, so each takes its last place in its list. Only a mask met by wider hints alone is searched.
+
+Example. CPU has the hints {0} (score 10), {1} (score 30), memory has {0} (20), {1} (5); none is preferred. Combinations in order: {0}{0}
+with mask {0} and score 30; {0}{1} and {1}{0}, which merge into nothing; {1}{1} with mask {1} and score 35. The last one has the larger
+mask but the higher score, so it replaces the first: NUMA node 1 wins. Were its score 25, neither reason would hold, and {0} would stay.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -215,18 +219,23 @@ class _Walk:
         if merged & self.rest[at] != self.mask or (not after and (at, merged, score) in self.dead):
             return None
         for option in self.options[at]:
-            bound: Place = ()
-            if after:
-                if option.place < after[0]:
-                    continue
-                # The last list has to go beyond the place, the others may stay on it.
-                if option.place == after[0]:
-                    if len(after) == 1:
-                        continue
-                    bound = after[1:]
+            bound = _bound_below(option.place, after)
+            if bound is None:
+                continue
             found = self._descend(at + 1, merged & option.mask, score + option.adds, bound)
             if found is not None:
                 return [option, *found]
         if not after:
             self.dead.add((at, merged, score))
         return None
+
+
+def _bound_below(place: int, after: Place) -> Place | None:
+    """
+    What the rest of a combination has to come after when this list takes the hint at ``place``; ``None`` if it cannot any more.
+
+    The last list has to go beyond its part of ``after``, the others may stay on theirs; beyond it nothing bounds the rest.
+    """
+    if not after or place > after[0]:
+        return ()
+    return after[1:] if place == after[0] and len(after) > 1 else None

@@ -1,8 +1,18 @@
 """
 Finding a better arrangement: exhaustively where a node is small, by repacking and local search where it is not.
 
+Theory. An arrangement is a CPU set per pod. Arrangements compare by their figures (crossings, split cores, conflicts, largest free
+block, free CPUs of one NUMA node, pods moved), and only those count that make no pod worse off. There are too many to look at all, so
+the search starts from a few complete arrangements (today's, and repackings in several orders) and applies local moves, from the
+cheapest to the widest, as long as one of them improves; what makes a start worse than today for some pod counts before everything
+else, so that it is repaired first.
+
+Example. Pods of 6, 6 and 4 CPUs on two NUMA nodes of 8: the last one has 2 CPUs on each. When one of the first two leaves, the move
+that gathers a crossing pod finds 4 of 8 CPUs on its NUMA node: crossings 1 to 0, the first figure, so the move is taken although the
+largest free block falls from 6 to 4.
+
 Every arrangement that leaves this module is allowed by the layout: no pod worse off than today, policies kept, largest block not
-smaller. The search is deterministic; its effort is bounded by a number of evaluations, not by a clock.
+smaller unless crossings are fewer. The search is deterministic; its effort is bounded by a number of evaluations, not by a clock.
 
 A bound on work that is counted, not timed, so that the same node always gets the same plan.
 """
