@@ -137,7 +137,7 @@ class Runtime:
         )
         self.informers = informers_of(api, self.scheduler, stores, parsers)
         self.loop_lag = LoopLag()
-        self.view_api = ViewApi(self.scheduler, partial(pod_dump, self.scheduler))
+        self.view_api = ViewApi(self.scheduler, partial(pod_dump, self.scheduler), self.rebinds.known)
         providers = self._status_providers()
         self.http_server = HttpServer(providers, options.port or 0, LOOPBACK)
         self.secure_server = None if options.secure is None else self._secure(providers, options.secure)

@@ -32,6 +32,8 @@ class RebindRequest:
     """
     One RebindResource. Times are seconds since the epoch; ``deadline`` counts from ``started``, which is 0 before any replica began.
 
+    ``plan`` is what the status says about it, for people: nothing is decided by it.
+
     ``ttl`` is how many seconds after its end (``updated``) it is to be deleted, ``None`` for never. ``problem`` as for pods.
     """
 
@@ -51,6 +53,7 @@ class RebindRequest:
     ttl: int | None = None
     deleting: bool = False
     resource_version: str = ""
+    plan: tuple["RebindMove", ...] = ()
     problem: str = ""
 
     @property

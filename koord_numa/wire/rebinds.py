@@ -29,6 +29,11 @@ PHASES: Final = EnumReader({phase.value: phase for phase in RebindPhase})
 Deadline = Annotated[int, Field(ge=1, le=2**63 - 1)]
 TtlSeconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
+PLAN_SHOWN: Final = 500
+"""Entries of a plan that are read back."""
+
+LONGEST_CPU_LIST: Final = 4096
+
 CONDITION: Final = "Complete"
 """The type of the one condition: True when the rebind succeeded, False when it failed, Unknown until then."""
 
@@ -88,8 +93,30 @@ def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
         ttl=spec.ttl_seconds_after_finished,
         deleting=top.metadata.deletion_timestamp is not None,
         resource_version=version(top),
+        plan=_shown_plan(top.body.get("status")),
         problem=problems.problem,
     )
+
+
+def _shown_plan(status: object) -> tuple[RebindMove, ...]:
+    """The plan in a status, without entries that are none: it is shown and never acted upon, so it makes no request unusable."""
+    plan = status.get("plan") if isinstance(status, Mapping) else None
+    entries = plan[:PLAN_SHOWN] if isinstance(plan, list) else []
+    return tuple(move for entry in entries if (move := _shown_move(entry)) is not None)
+
+
+def _shown_move(entry: object) -> RebindMove | None:
+    if not isinstance(entry, Mapping):
+        return None
+    texts = [str(entry[key]) for key in ("namespace", "name", "from", "to") if isinstance(entry.get(key), str)]
+    return RebindMove(*texts) if len(texts) == 4 and _are_cpus(*texts[2:]) else None
+
+
+def _are_cpus(*texts: str) -> bool:
+    try:
+        return all(len(text) <= LONGEST_CPU_LIST and CpuSet.parse(text) is not None for text in texts)
+    except ValueError:
+        return False
 
 
 def rebind_status(answer: RebindAnswer, before: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -91,6 +91,27 @@ async def test_every_view_shows_what_the_api_says(tmp_path: Path, monkeypatch: p
         await accessible(page)
 
 
+async def test_the_plan_of_a_rebind_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scheduling(tmp_path, monkeypatch) as (cluster, runtime), browser_page() as page:
+        node = cluster.server.store.get("pods", "engine", "default")["spec"]["nodeName"]
+        move = {"namespace": "default", "name": "engine", "from": "0-5", "to": "4-5,7,12-13,15"}
+        rebind = {
+            "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+            "kind": "RebindResource",
+            "metadata": {"name": "tidy"},
+            "spec": {"nodeName": node, "rebindAction": "RebindCPU", "dryRun": True},
+        }
+        resource = "rebindresources.scheduling.koordinator.sh"
+        cluster.server.store.create(rebind)
+        await until(lambda: cluster.server.store.get(resource, "tidy").get("status", {}).get("phase") == "Succeed")
+        cluster.server.store.patch(resource, "tidy", {"status": {"plan": [move]}}, "", "status")
+        await until(lambda: any(one.plan for one in runtime.rebinds.known()))
+        await page.goto(f"{url(runtime)}#/nodes/{node}")
+        await expect(page.get_by_role("heading", name="After RebindResource tidy (Succeed)")).to_be_visible()
+        assert await page.locator("#rebind .cpu.held").all_inner_texts() == ["4", "12", "5", "13", "7", "15"]
+        await accessible(page)
+
+
 async def test_changes_arrive_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with scheduling(tmp_path, monkeypatch) as (cluster, runtime), browser_page() as page:
         await page.goto(url(runtime))

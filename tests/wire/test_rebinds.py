@@ -153,3 +153,11 @@ def test_answers_are_read_again() -> None:
     for phase in RebindPhase:
         request = parse_rebind({**REBIND, "status": rebind_status(RebindAnswer(phase, "", NOW, 2))})
         assert (request.phase, request.observed_generation, request.problem) == (phase, 2, "")
+
+
+def test_a_plan_is_read_back_for_people() -> None:
+    good = {"namespace": "a", "name": "b", "from": "0-1", "to": "2-3"}
+    plan = [good, 1, {}, {**good, "from": "zero"}, {**good, "to": 3}]
+    found = parse_rebind({"metadata": {"name": "r"}, "spec": {"nodeName": "n"}, "status": {"plan": plan}})
+    assert found.plan == (RebindMove("a", "b", "0-1", "2-3"),)
+    assert found.problem == ""

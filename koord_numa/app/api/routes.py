@@ -11,6 +11,7 @@ from aiohttp import web
 from koord_numa.app.api.live import LiveFeed
 from koord_numa.app.api.node_entries import NodeEntries
 from koord_numa.app.api.waiting import WaitingShapes
+from koord_numa.core.rebind_request import RebindRequest
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.documents import API_VERSION, Document, document
 from koord_numa.view.documents.cluster import cluster_document
@@ -37,10 +38,11 @@ PodDump = Callable[[str, str], Mapping[str, Any] | None]
 
 
 class ViewApi:
-    """Answers from what one scheduler knows. ``pod_dump`` is the debug dump of a pod, which the pod document extends."""
+    """Answers from what one scheduler knows. ``pod_dump`` is a pod's debug dump, ``rebinds`` the known RebindResources."""
 
-    def __init__(self, scheduler: Scheduler, pod_dump: PodDump) -> None:
+    def __init__(self, scheduler: Scheduler, pod_dump: PodDump, rebinds: Callable[[], list[RebindRequest]]) -> None:
         self._scheduler = scheduler
+        self._rebinds = rebinds
         self._pod_dump = pod_dump
         self._entries = NodeEntries(scheduler)
         self._waiting = WaitingShapes(scheduler)
@@ -80,7 +82,7 @@ class ViewApi:
     async def _node(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         info = self._scheduler.cache.nodes.get(name)
-        found = None if info is None else node_document(info, now())
+        found = None if info is None else node_document(info, now(), self._rebinds())
         return answer(request, found, f"there is no node {name}")
 
     async def _drawing(self, request: web.Request) -> web.Response:

@@ -1,6 +1,6 @@
 """One node in full: the machine as a drawing, the pods that hold something, and the plan of a rebind that works on it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from koord_numa.core.cpuset import CpuSet
@@ -9,6 +9,7 @@ from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.ledger import Holding
 from koord_numa.core.node_snapshot import NodeSnapshot
 from koord_numa.core.numa_usage import rooms
+from koord_numa.core.rebind_request import RebindRequest
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.view.documents import Document, document
 from koord_numa.view.documents.cluster import node_entry, numa_amounts
@@ -16,7 +17,7 @@ from koord_numa.view.drawing import CacheBox, CpuHolder, Drawing, NumaBox
 from koord_numa.view.text import asked, policies, short_amounts
 
 
-def node_document(info: NodeInfo, now: str) -> Document | None:
+def node_document(info: NodeInfo, now: str, rebinds: Iterable[RebindRequest] = ()) -> Document | None:
     """All that is known of one node; ``None`` while there is no Node object of that name."""
     entry, seen = node_entry(info), info.candidate()
     if entry is None or seen is None:
@@ -28,8 +29,26 @@ def node_document(info: NodeInfo, now: str) -> Document | None:
         **{**entry, "pods": [_pod(info, seen, one) for one in held]},
         machine=_machine(seen, info, held),
         topologyVersion="" if info.topology is None else info.topology.resource_version,
-        rebind=None,
+        rebind=_rebind(info.name, rebinds),
     )
+
+
+def _rebind(node: str, rebinds: Iterable[RebindRequest]) -> Document | None:
+    """The newest RebindResource of the node that has a plan; ``done`` when its pods have moved already."""
+    planned = [one for one in rebinds if one.node == node and one.plan]
+    if not planned:
+        return None
+    newest = max(planned, key=lambda one: (one.created, one.name))
+    moves = [
+        {"pod": f"{move.namespace}/{move.name}", "from": _ids(move.before), "to": _ids(move.after)}
+        for move in newest.plan
+    ]
+    done = newest.settled and not newest.dry_run
+    return {"name": newest.name, "phase": str(newest.phase), "dryRun": newest.dry_run, "done": done, "plan": moves}
+
+
+def _ids(cpus: str) -> list[int]:
+    return list(CpuSet.parse(cpus))
 
 
 def drawing_of(

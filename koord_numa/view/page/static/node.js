@@ -39,12 +39,12 @@ const drawing = (machine, pods) =>
     el("section", { class: "socket", "aria-label": `Socket ${socket.id}` }, el("h3", {}, `Socket ${socket.id}`),
       socket.numa.map((numa) => numaBox(numa, pods, machine.distances)))));
 
-// The machine as it would be with pods on the CPUs that a plan gives them.
-const planned = (machine, pods, plan) => {
+// The machine with pods on the CPUs that a plan gives them, or took from them when it is done.
+const planned = (machine, pods, plan, side) => {
   const holders = new Map();
   pods.forEach((pod, at) => {
     const move = plan.find((one) => one.pod === pod.pod);
-    for (const cpu of move ? move.to : pod.cpuIds) holders.set(cpu, [...(holders.get(cpu) || []), at]);
+    for (const cpu of move ? move[side] : pod.cpuIds) holders.set(cpu, [...(holders.get(cpu) || []), at]);
   });
   const cpu = (one) => ({ ...one, pods: holders.get(one.id) || [], observedKnown: false });
   const numa = (one) => ({ ...one, caches: one.caches.map((cache) => ({ ...cache, cores: cache.cores.map((core) => ({ ...core, cpus: core.cpus.map(cpu) })) })) });
@@ -76,7 +76,10 @@ const nodeView = async (main, name) => {
       ["Largest aligned request", node.largest || "none"], ["Pods counted", String(node.pods.length)]]),
     node.machine ? drawing(node.machine, node.pods) : el("p", { class: "muted" }, "The CPUs of this node are not known by id."),
     node.machine ? distanceTable(node.machine) : null,
-    plan.length ? el("section", {}, el("h3", {}, `After RebindResource ${node.rebind.name} (${node.rebind.phase})`), drawing(planned(node.machine, node.pods, plan), node.pods)) : null,
+    plan.length && node.machine
+      ? el("section", { id: "rebind" }, el("h3", {}, `${node.rebind.done ? "Before" : "After"} RebindResource ${node.rebind.name} (${node.rebind.phase})`),
+        drawing(planned(node.machine, node.pods, plan, node.rebind.done ? "from" : "to"), node.pods))
+      : null,
     el("h3", {}, "Pods"),
     node.pods.length ? table("Pods", ["Pod", "QoS", "Asks for", "Policy", "NUMA", "CPUs decided", "CPUs observed"], node.pods.map(podRow))
       : el("p", { class: "muted" }, "None."));
