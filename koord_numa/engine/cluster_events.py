@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from koord_numa.core.scheduling.events import ClusterEvent
+from koord_numa.core.scheduling.events import ON_CAPACITY, ClusterEvent
 from koord_numa.core.scheduling.filters import EVENTS as LIFTED_BY
 from koord_numa.core.verdicts import Reason, Unschedulable
 
@@ -60,9 +60,14 @@ def reasons_of(verdict: Unschedulable) -> frozenset[Reason]:
 
 
 def wakers_of(reasons: Iterable[Reason]) -> Wakers:
-    """Every event that may help a pod that was rejected for these reasons. A new node always may."""
+    """
+    Every event that may help a pod that was rejected for these reasons.
+
+    More room on a node that admits the pod always may: a node names only the first of its reasons, and an event that lifts it is ignored
+    while the node has no room (``UnschedulableClasses``), so the room that comes later has to count.
+    """
     found = frozenset(reasons)
-    here = frozenset({ClusterEvent.NODE_ADDED}).union(*(RESOLVED_BY[reason] for reason in found))
+    here = ON_CAPACITY.union(*(RESOLVED_BY[reason] for reason in found))
     return Wakers(here, frozenset[ClusterEvent]().union(*(RESOLVED_BY[reason] for reason in found & ACROSS_NODES)))
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord_numa.core.request import Container, Pod, PodKey, PodRequest
+from koord_numa.core.scheduling.events import ON_CAPACITY
 from koord_numa.core.verdicts import Reason, Rejection, Unschedulable
 from koord_numa.core.vocabulary import ContainerKind
 from koord_numa.engine.cache.pod_index import PodIndex
@@ -84,7 +85,7 @@ def test_only_what_matters_to_the_refusal_wakes(reason: Reason, cause: ClusterEv
     waiting = pod("waiting")
     park(queue, waiting, reason)
     queue.wake(cause, now=1)
-    expected = ["waiting"] if cause in RESOLVED_BY[reason] | {ClusterEvent.NODE_ADDED} else []
+    expected = ["waiting"] if cause in RESOLVED_BY[reason] | ON_CAPACITY else []
     assert drain(queue, now=1) == expected
 
 

@@ -1,0 +1,168 @@
+"""
+No lost wake-up: for every kind of change and every reason to wait, the real engine places a pod as soon as it fits.
+
+The model is a fresh engine that is told the same facts: after each change, what it would place must have been placed.
+"""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from koord_numa.core.constraints import (
+    Constraints,
+    HostPort,
+    LabelSelector,
+    Operator,
+    PodTerm,
+    Requirement,
+    SpreadConstraint,
+    TaintEffect,
+)
+from koord_numa.core.namespaces import Namespace
+from koord_numa.core.node import KubeletConfig, Node, Taint
+from koord_numa.core.request import Pod
+from koord_numa.core.scheduling.filters import EVENTS
+from koord_numa.core.verdicts import Reason
+from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, QosClass
+from koord_numa.engine.cluster_events import RESOLVED_BY, ClusterEvent
+from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
+
+APP = LabelSelector((Requirement("app", Operator.IN, ("a",)),))
+NEAR = PodTerm("zone", APP, ("default",))
+
+
+def test_every_reason_says_what_may_lift_it() -> None:
+    assert set(RESOLVED_BY) == set(Reason)
+    assert set(EVENTS) <= set(Reason)
+    assert all(ClusterEvent.NODE_ADDED in events for events in RESOLVED_BY.values())
+
+
+def random_pod(dice: Random, number: int) -> Pod:
+    """Pods that wait for all sorts of things."""
+    constraints = dice.choice(
+        (
+            Constraints(),
+            Constraints(node_selector=(("zone", dice.choice("ab")),)),
+            Constraints(anti_affinity=(NEAR,)),
+            Constraints(affinity=(NEAR,)),
+            Constraints(host_ports=(HostPort(8080),)),
+            Constraints(spread=(SpreadConstraint("zone", 1, hard=True, selector=APP),)),
+        )
+    )
+    pod = make_pod(f"pod-{number}", dice.choice((0, 500, 1000, 3000, 5000)), dice.choice((1, 4, 12)))
+    labels = (("app", "a"),) if dice.random() < 0.6 else ()
+    qos = dice.choice((QosClass.NONE, QosClass.NONE, QosClass.LSR)) if pod.request.containers else QosClass.NONE
+    request = replace(pod.request, constraints=constraints, labels=labels, qos=qos, priority=dice.choice((0, 0, 9)))
+    return replace(pod, request=request, labels=labels, preempts=False)
+
+
+class Churn:
+    """Random changes of a small cluster, told to one engine; another that is told the end of it is the model."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = Random(seed)
+        self.world = make_world(settings="{preemption: {enabled: false}}")
+        self.nodes: dict[str, Node] = {}
+        self.kubelets: set[str] = set()
+        self.versions = 0
+        for number in range(3):
+            self.change_node(f"n{number}")
+
+    def change_node(self, name: str) -> None:
+        dice = self.dice
+        taints = (Taint("t", TaintEffect.NO_SCHEDULE, "1"),) if dice.random() < 0.2 else ()
+        labels = {"zone": dice.choice("ab"), "kubernetes.io/hostname": name}
+        node = make_node(
+            name,
+            dice.choice((4, 8)),
+            dice.choice((8, 16)),
+            taints=taints,
+            labels=labels,
+            unschedulable=dice.random() < 0.2,
+        )
+        self.nodes[name] = node
+        self.world.engine.handlers.nodes.observe(None, node)
+
+    def change_topology(self, name: str) -> None:
+        topology = make_topology(name, cores=self.dice.choice((1, 2)))
+        self.versions += 1
+        if self.dice.random() < 0.5:
+            policy = KubeletConfig(KubeletPolicy.SINGLE_NUMA_NODE, cpu_policy="static")
+            topology = replace(topology, owner=CpuOwner.KUBELET, machine=None, kubelet=policy)
+        event = "DELETED" if self.dice.random() < 0.3 else None
+        self.world.engine.handlers.topologies.observe(event, replace(topology, resource_version=str(self.versions)))
+
+    def change_pods(self, number: int) -> None:
+        dice, engine = self.dice, self.world.engine
+        what = dice.choice(("come", "come", "come", "leave", "leave", "going", "foreign"))
+        placed = sorted(engine.cache.node_of)
+        if what == "come":
+            self.world.waits(random_pod(dice, number))
+        elif what == "foreign":
+            pod = replace(random_pod(dice, number), scheduler="other")
+            engine.handlers.bound_pods.observe(None, bound(pod, dice.choice(sorted(self.nodes))))
+        elif placed:
+            found = engine.cache.pod(dice.choice(placed))
+            assert found is not None
+            if what == "leave":
+                engine.handlers.bound_pods.observe("DELETED", found)
+                self.world.server.pods.pop(found.key.uid, None)
+            else:
+                engine.handlers.bound_pods.observe(None, replace(found, deleting=True))
+
+    def step(self, number: int) -> None:
+        dice, engine = self.dice, self.world.engine
+        kind = dice.choice(("node", "topology", "pods", "pods", "pods", "lock", "line", "namespace", "gone"))
+        name = dice.choice(sorted(self.nodes))
+        if kind == "node":
+            self.change_node(dice.choice((name, f"n{dice.randrange(6)}")))
+        elif kind == "topology":
+            self.change_topology(name)
+        elif kind == "pods":
+            self.change_pods(number)
+        elif kind == "lock":
+            engine.cache.lock(name, dice.choice(("", "", "a rebind")))
+        elif kind == "line":
+            engine.cache.set_bind_line(name, dice.random() < 0.3)
+        elif kind == "namespace":
+            engine.handlers.namespaces.observe(None, Namespace("default", {"v": dice.choice("xy")}))
+        elif len(self.nodes) > 1:
+            engine.handlers.nodes.observe("DELETED", self.nodes.pop(name))
+
+    def fresh(self) -> World:
+        """An engine that is told what there is now."""
+        old = self.world.engine
+        model = make_world(settings="{preemption: {enabled: false}}")
+        for node in self.nodes.values():
+            model.engine.handlers.nodes.observe(None, node)
+        for info in old.cache.nodes.values():
+            if info.published is not None:
+                model.engine.handlers.topologies.observe(None, info.published)
+            model.engine.cache.lock(info.name, info.locked)
+            model.engine.cache.set_bind_line(info.name, info.long_bind_line)
+        model.engine.cache.index.namespaces.update(old.cache.index.namespaces)
+        for uid in old.cache.node_of:
+            pod = old.cache.pod(uid)
+            assert pod is not None
+            model.engine.handlers.bound_pods.observe(None, pod)
+        for name, info in old.cache.nodes.items():  # what a topology shows is not the question here
+            model.engine.cache.nodes[name].unreported = info.unreported
+            model.engine.cache.nodes[name].touch()
+            model.engine._node_table.changed(model.engine.cache.nodes[name])
+        return model
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_no_waiting_pod_fits_by_the_word_of_a_fresh_engine(seed: int) -> None:
+    churn = Churn(seed)
+    for number in range(50):
+        churn.step(number)
+        for _ in range(2):  # what is placed may wake what has just been tried
+            churn.world.clock.now += 11.0  # longer than any pause and far shorter than the flush after 300 s
+            await churn.world.settle(10_000)
+        model = churn.fresh().engine
+        for pending in churn.world.engine.handle.pending:
+            klass = model.classes.of(pending.pod)
+            assert klass is not None
+            assert model.handle.selector.choose(klass) is None, f"step {number}: {pending.pod.key} fits and waits"
