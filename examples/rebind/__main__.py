@@ -40,7 +40,7 @@ async def main(folder: Path) -> int:
             scheduler.terminate()
             await scheduler.wait()
         rack.stop()
-        return code or len(rack.refusals) + len(rack.clashes())
+        return code or len(rack.refusals) + len(rack.double_holds())
 
 
 if __name__ == "__main__":

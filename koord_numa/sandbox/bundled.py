@@ -1,4 +1,4 @@
-"""Files that come with the package: the resource definitions, and the rack of the demo."""
+"""Files that come with the package: the resource definitions, and the machines of the demo."""
 
 from importlib.resources import files
 from pathlib import Path

@@ -110,7 +110,7 @@ def test_what_careless_nodes_let_pods_hold_twice_is_in_the_log(
     given: list[tuple[str, Mapping[str, Any]]],
     what: str,
 ) -> None:
-    rack.nodes[node]._keeper = Careless(rack.nodes[node].description)
+    rack.nodes[node]._agent = Careless(rack.nodes[node].description)
     give(server, node, more, given)
     for name in ("pod-0", "pod-1"):
         server.store.delete("pods", name)  # over, but it was so
@@ -122,8 +122,8 @@ def test_one_device_of_a_kubelet_for_two_pods_is_in_the_log(server: ApiServer, r
     node = rack.nodes["kubelet-0"]
     assert node.description.style is Style.KUBELET
     bind(server, wanting(pinned("pod-0", 1), {GPU: "1"}), node.name)
-    before = node._keeper._state  # type: ignore[attr-defined]  # the kubelet's books
-    node._keeper._state = before.without(next(iter(node.pods)))  # type: ignore[attr-defined]  # it forgets the pod
+    before = node._agent._state  # type: ignore[attr-defined]  # the kubelet's books
+    node._agent._state = before.without(next(iter(node.pods)))  # type: ignore[attr-defined]  # it forgets the pod
     bind(server, wanting(pinned("pod-1", 1), {GPU: "1"}), node.name)
     assert broken(rack, {}) == [
         "entry 1: CPUs 1 of kubelet-0 are held by default/pod-0 and default/pod-1",

@@ -33,7 +33,7 @@ def broken(rack: Fleet, nodes_of: Mapping[str, set[str]]) -> list[str]:
     """
     untold = [refusal for refusal in rack.refusals if (refusal.reason, refusal.message) != (REFUSED_AS_TOLD, "as told")]
     moved = [f"{uid} was on {sorted(nodes)}" for uid, nodes in nodes_of.items() if len(nodes) > 1]
-    return [*map(str, rack.clashes()), *map(str, untold), *moved]
+    return [*map(str, rack.double_holds()), *map(str, untold), *moved]
 
 
 def rebuilt(store: DirectStore, settings: Settings) -> Scheduler:

@@ -132,7 +132,7 @@ class World:
     def complaints(self) -> list[str]:
         """Everything that no run may bring about: broken promises, CPUs held twice, pods that did not start."""
         failed = [pod["metadata"]["name"] for pod in self.server.store.list("pods", fields="status.phase=Failed")]
-        return [*map(str, self.rack.refusals), *map(str, self.rack.clashes()), *failed]
+        return [*map(str, self.rack.refusals), *map(str, self.rack.double_holds()), *failed]
 
     async def schedule(self, *command: str, **environment: str) -> asyncio.subprocess.Process:
         """Start a scheduler as its own process: ``koord-numa run`` unless told otherwise."""

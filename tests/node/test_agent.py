@@ -66,7 +66,7 @@ async def test_the_same_as_an_exporter(tmp_path: Path) -> None:
             bind(around.server.store, create(around.server.store, name, limits), NODE)
         await around.publish(agent)
         ours = parse_topology(around.topology() or {})
-        theirs = parse_topology(around.node._keeper.topology())
+        theirs = parse_topology(around.node._agent.topology())
         assert [zone.available for zone in ours.zones] == [zone.available for zone in theirs.zones]
         assert [zone.allocatable for zone in ours.zones] == [zone.allocatable for zone in theirs.zones]
         assert (ours.kubelet, ours.fingerprint, ours.distances) == (

@@ -127,7 +127,7 @@ class World:
             if found["metadata"]["annotations"].get("example.com/other") != f"of {found['metadata']['name']}"
             or (found["metadata"]["name"] in FRAGMENTED and "kept" not in str(found["metadata"]["annotations"]))
         ]
-        return [*map(str, self.rack.refusals), *map(str, self.rack.clashes()), *lost]
+        return [*map(str, self.rack.refusals), *map(str, self.rack.double_holds()), *lost]
 
     def ledger_is_true(self, runtime: Runtime) -> bool:
         """Does the scheduler's ledger of the node say what the annotations say?"""

@@ -152,7 +152,7 @@ def _report(console: Console, cluster: SandboxCluster, seconds: float) -> int:
     for line in machine_picture(machine, pods_by_node(pods, name), reserved, shared_on(pods, name), console.width):
         console.print(line)
     fleet = cluster.fleet
-    wrong = [*fleet.violations, *fleet.refusals, *fleet.clashes(), *cluster.agents.differences()]
+    wrong = [*fleet.violations, *fleet.refusals, *fleet.double_holds(), *cluster.agents.differences()]
     placed = sum(is_placed(one.pod) for one in pods)
     waits = sum(not one.pod.node for one in pods)
     console.print()
@@ -160,7 +160,7 @@ def _report(console: Console, cluster: SandboxCluster, seconds: float) -> int:
         console.print(str(cluster.agents))
     console.print(
         f"{placed} of {len(pods)} pods placed in {seconds:.1f} s, {waits} {'waits' if waits == 1 else 'wait'} with a reason, "
-        f"{len(fleet.refusals)} refused by a node, {len(fleet.clashes())} CPUs held twice."
+        f"{len(fleet.refusals)} refused by a node, {len(fleet.double_holds())} CPUs held twice."
     )
     for complaint in wrong:
         console.print(f"[red]wrong:[/] {complaint}")

@@ -28,7 +28,7 @@ class Budgets:
             self._refresh(budget)
 
     def _budget_changed(self, change: Change) -> None:
-        """Only a changed specification: a status that somebody wrote stays until a pod changes."""
+        """Only a changed specification: a status that was written stays until a pod changes."""
         if change.kind == DELETED:
             return
         if change.previous is None or dig(change.previous.load(), "spec") != dig(change.record.load(), "spec"):

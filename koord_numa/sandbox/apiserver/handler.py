@@ -148,7 +148,7 @@ class Handler:
                     await response.write(stream.bookmark())
         except ApiError as error:
             await response.write(error_line(error))
-        except ConnectionError:  # the watcher went away; whoever watches next starts where it likes
+        except ConnectionError:  # the watcher went away; the next watch names its own start
             return
 
     async def _send(self, stream: WatchStream, response: web.StreamResponse, slow: Fault | None) -> None:
@@ -167,7 +167,7 @@ class Handler:
 
 
 def _abort(request: web.BaseRequest) -> web.StreamResponse:
-    """Close the connection in the middle of everything; the response that is returned reaches nobody."""
+    """Close the connection in the middle of everything; the response that is returned is never sent."""
     transport = request.transport
     if transport is not None:
         transport.abort()

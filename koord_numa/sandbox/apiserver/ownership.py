@@ -2,7 +2,7 @@
 
 Theory: an applied configuration is flattened into its leaves, each a path of field names and list-item identities. A leaf
 that its manager no longer applies and that no other manager applies is removed; a leaf that another manager applies with
-a different value is a conflict, unless forced. Fields written by other verbs are owned by nobody: the last writer wins.
+a different value is a conflict, unless forced. Fields written by other verbs have no owner: the last writer wins.
 """
 
 from collections.abc import Iterator
@@ -54,10 +54,10 @@ def _identity(found: tuple[Any, ...] | None, item: Any) -> tuple[Any, ...]:
 
 
 class Ownership:
-    """Who applied what to one object."""
+    """The fields that each applier of one object owns."""
 
     def __init__(self) -> None:
-        """Nobody anything yet."""
+        """No applier owns anything yet."""
         self._leaves: dict[str, Leaves] = {}
 
     def conflicts(self, manager: str, wanted: Leaves) -> dict[str, list[Path]]:
@@ -70,7 +70,7 @@ class Ownership:
         return found
 
     def abandoned(self, manager: str, wanted: Leaves) -> list[Path]:
-        """What ``manager`` applied before, no longer wants, and nobody else holds; whole items before their parts."""
+        """What ``manager`` applied before, no longer wants, and no other manager holds; whole items before their parts."""
         others = {path for other, owned in self._leaves.items() if other != manager for path in owned}
         gone = (path for path in self._leaves.get(manager, {}) if path not in wanted and path not in others)
         return sorted(gone, key=len)

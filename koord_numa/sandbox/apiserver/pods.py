@@ -73,7 +73,7 @@ def _default_container(container: JsonObject, *, host_network: bool) -> None:
 
 
 def begin_pod(pod: JsonObject) -> None:
-    """Replace whatever status the author wrote by that of a pod nobody has looked at yet."""
+    """Replace whatever status the author wrote by that of a new pod."""
     pod["status"] = {"phase": "Pending", "qosClass": qos_class(pod["spec"])}
     gates = pod["spec"].get("schedulingGates")
     if gates:

@@ -1,6 +1,6 @@
 """What the storage keeps: an immutable Record of one version of one object as JSON bytes, and the Change that led to it.
 
-Every reader parses the bytes for itself, so nobody can alter what is stored, and a list or a watch event is serialised
+Every reader parses the bytes for itself, so no reader can alter what is stored, and a list or a watch event is serialised
 once for all who receive it.
 """
 

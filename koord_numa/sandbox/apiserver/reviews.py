@@ -1,7 +1,7 @@
 """
 Questions about tokens and permissions.
 
-A token ``sandbox:NAME`` belongs to the user NAME, any other to nobody. Everything is allowed, except what a fault of status 403 denies;
+A token ``sandbox:NAME`` belongs to the user NAME, any other to no user. Everything is allowed, except what a fault of status 403 denies;
 the resource of such a fault is a path, such as ``/metrics``, where the question is about one.
 """
 

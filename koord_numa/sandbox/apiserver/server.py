@@ -22,7 +22,7 @@ _HOST: Final = "127.0.0.1"
 _MAX_BODY: Final = 3 * 1024 * 1024  # bytes, the limit of a real server
 _BOOKMARKS: Final = 10.0  # seconds; a real server sends one about every minute, tests want to see them
 _ACCEPTING: Final = 5
-"""Turns of the loop in which an accepted connection gets its handler. Without one, nobody would ever close it."""
+"""Turns of the loop in which an accepted connection gets its handler. Without one, it would never be closed."""
 
 _SHUTDOWN: Final = 2.0  # seconds for requests that are being answered
 

@@ -1,4 +1,4 @@
-"""How a simulated node answers to a pod that was bound to it."""
+"""How a simulated node answers when a pod is bound to it."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -8,12 +8,12 @@ from koord_numa.sandbox.machines.allocation import Allocation
 from koord_numa.sandbox.machines.node_objects import Json
 
 WRONG_PLACEMENT = "WrongPlacement"
-"""The reason of a pod that no kubelet would have refused, but whose placement breaks a promise of the scheduler."""
+"""The reason of a pod that no kubelet would refuse, but whose placement violates a rule."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """The pod runs, with this of its own (no CPUs: in a shared pool)."""
+class Admitted:
+    """The pod runs and holds this exclusively (no CPUs: it runs in a shared pool)."""
 
     held: Allocation = field(default_factory=Allocation)
 
@@ -27,8 +27,8 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
-    """A refusal as it is kept: which pod, on which node, and why."""
+class RejectedPod:
+    """A pod that a node refused, and why."""
 
     node: str
     pod: PodKey
@@ -40,14 +40,14 @@ class Complaint:
 
 
 class NodeAgent(Protocol):
-    """The books of one node: takes pods or turns them away, and says what it would publish."""
+    """The agent of one node: admits or refuses pods and publishes a topology."""
 
-    def take(self, pod: Pod) -> Taken | Refused:
-        """A pod was bound here, or what it was given has changed. Only a pod that is taken is counted."""
+    def admit(self, pod: Pod) -> Admitted | Refused:
+        """A pod was bound here, or its assignment changed. Only an admitted pod is counted."""
         ...
 
-    def drop(self, uid: str) -> None:
-        """A pod has ended; one that never was here is no error."""
+    def remove(self, uid: str) -> None:
+        """A pod has ended; an unknown pod is ignored."""
         ...
 
     def topology(self) -> Json:

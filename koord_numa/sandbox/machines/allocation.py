@@ -1,4 +1,4 @@
-"""What one pod has of a simulated machine, and what the machine has to give at all. Values and sums; nothing is judged here."""
+"""What one pod holds on a simulated node, and what the node has in total. Values and sums only."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from koord_numa.core.resources import CPU, ResourceList
 from koord_numa.sandbox.machines.description import NodeDescription
 from koord_numa.sandbox.machines.koordinator_topology import zone_offer
 
-Stock = Mapping[str, Mapping[int, int]]
+NumaCapacity = Mapping[str, Mapping[int, int]]
 """
 By resource and mask of NUMA nodes how much is there: bytes of memory without huge pages, bytes of huge pages, devices. The mask
 is 0 for devices whose place is unknown: they serve only those that may be served from anywhere.
@@ -27,14 +27,14 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """CPUs and devices by id, where somebody chose them; claims on everything else that must not be given away twice."""
+    """CPUs and devices by id where they were chosen by id; claims on everything else that must not be allocated twice."""
 
     cpus: CpuSet = EMPTY
     devices: frozenset[str] = frozenset()
     claims: tuple[Claim, ...] = ()
 
 
-def stock_of(node: NodeDescription) -> Stock:
+def capacity_of(node: NodeDescription) -> NumaCapacity:
     """Everything but CPUs, which have ids; amplified as the node is, for so are the amounts that pods are given."""
     stock: dict[str, dict[int, int]] = {}
     counts = node.hardware.device_counts()
@@ -48,7 +48,7 @@ def stock_of(node: NodeDescription) -> Stock:
     return stock
 
 
-def with_rest(claims: Iterable[Claim], requests: ResourceList, stock: Stock, anywhere: int) -> tuple[Claim, ...]:
+def with_rest(claims: Iterable[Claim], requests: ResourceList, stock: NumaCapacity, anywhere: int) -> tuple[Claim, ...]:
     """These claims, and one from anywhere on what a pod asked for beyond them."""
     found = [claim for claim in claims if claim.resource in stock and claim.amount]
     for name in sorted(stock):

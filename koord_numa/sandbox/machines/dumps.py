@@ -15,7 +15,7 @@ PCI_RESOURCES: Final[Mapping[str, str]] = {
     "0207": "vendor.example/infiniband",
     "1200": "vendor.example/accelerator",
 }
-"""The resource that a device plugin would offer for a PCI class. Other classes (displays, bridges) are nobody's resource."""
+"""The resource that a device plugin would offer for a PCI class. Other classes (displays, bridges) are no resource."""
 
 
 class DumpModel(BaseModel):

@@ -1,13 +1,13 @@
-"""A rack of simulated nodes on one embedded API server: one watch for all of them, one history, one list of what went wrong."""
+"""Simulated nodes on one embedded API server, with one watch and one history for all of them."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from koord_numa.sandbox.apiserver import DirectStore, Subscription
-from koord_numa.sandbox.machines.agent import Complaint
+from koord_numa.sandbox.machines.agent import RejectedPod
 from koord_numa.sandbox.machines.description import NodeDescription
-from koord_numa.sandbox.machines.history import Clash, History
+from koord_numa.sandbox.machines.history import DoubleHold, History
 from koord_numa.sandbox.machines.node_objects import Json
 from koord_numa.sandbox.machines.simulated_node import Clock, SimulatedNode
 
@@ -21,7 +21,7 @@ class Fleet:
     """
     Simulated nodes by name.
 
-    ``start`` registers them and begins to act on pods at once. Their topologies follow when ``publish`` is called, as agents
+    ``start`` registers them and begins to admit pods at once. Their topologies follow when ``publish`` is called, as agents
     and exporters report only now and then; ``keep_publishing`` does so in intervals.
     """
 
@@ -40,27 +40,27 @@ class Fleet:
         return self._nodes
 
     @property
-    def violations(self) -> list[Complaint]:
-        """Placements that break a promise of the scheduler, of all nodes."""
+    def violations(self) -> list[RejectedPod]:
+        """Placements of the scheduler that violate a rule, of all nodes."""
         return [complaint for node in self._nodes.values() for complaint in node.violations]
 
     @property
-    def refusals(self) -> list[Complaint]:
-        """Pods that a node turned away for whatever reason, of all nodes."""
+    def refusals(self) -> list[RejectedPod]:
+        """Pods that a node refused, for whatever reason, of all nodes."""
         return [complaint for node in self._nodes.values() for complaint in node.refusals]
 
-    def clashes(self) -> list[Clash]:
+    def double_holds(self) -> list[DoubleHold]:
         """Every moment at which a CPU, a device or memory was held twice, from the history."""
-        return self.history.clashes()
+        return self.history.double_holds()
 
     def start(self) -> None:
-        """Register all nodes and act on pods from now on, those bound already first."""
+        """Register all nodes and admit pods from now on, those bound already first."""
         for node in self._nodes.values():
             node.register()
         self._subscription = self._store.subscribe("pods", self._dispatch)
 
     def stop(self) -> None:
-        """Act no more. Nodes and topologies stay as they are."""
+        """Ignore pods from now on. Nodes and topologies stay as they are."""
         if self._subscription is not None:
             self._subscription.cancel()
             self._subscription = None

@@ -1,4 +1,4 @@
-"""What a simulated machine is made of: CPUs, memory and huge pages per NUMA node, devices. Nothing about Kubernetes."""
+"""The hardware of a simulated node: CPUs, memory and huge pages per NUMA node, devices. Nothing about Kubernetes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class Device:
 @dataclass(frozen=True, slots=True)
 class Hardware:
     """
-    A machine of flesh and bone. ``memory`` is bytes per NUMA node, huge pages included; ``pages`` counts huge pages per
+    The hardware of one node. ``memory`` is bytes per NUMA node, huge pages included; ``pages`` counts huge pages per
     NUMA node by size (``2Mi``, ``1Gi``).
     """
 

@@ -1,8 +1,7 @@
 """
-Everything that ever went on with CPUs, devices and memory on simulated machines, and the proof that nothing was held twice at any
-moment.
+The log of all allocations on simulated nodes, from which every double hold of CPUs, devices or memory is found.
 
-A log, not a guard: it is written by the nodes and checked afterwards, independently of what they themselves noticed.
+The nodes append to it and check nothing; it is evaluated afterwards, independently of their own admission checks.
 
 Theory. What has an id must have one holder. What has none is claimed from a set of NUMA nodes: all claims can be met at once
 exactly when in every union of such sets there is as much as is claimed from within it (Hall's theorem, for amounts).
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.request import PodKey
-from koord_numa.sandbox.machines.allocation import Allocation, Claim, Stock
+from koord_numa.sandbox.machines.allocation import Allocation, Claim, NumaCapacity
 
 NOTHING = Allocation()
 
@@ -28,8 +27,8 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Clash:
-    """Pods held ``what`` together though it is there once. ``moment`` is the number of the entry that brought it about."""
+class DoubleHold:
+    """Pods held ``what`` at the same time. ``moment`` is the number of the entry that caused it."""
 
     moment: int
     node: str
@@ -45,48 +44,48 @@ class History:
     """The log of a whole run, in the order in which things happened. ``stocks`` is what each machine has."""
 
     entries: list[Entry] = field(default_factory=list)
-    stocks: dict[str, Stock] = field(default_factory=dict)
+    stocks: dict[str, NumaCapacity] = field(default_factory=dict)
 
     def hold(self, node: str, pod: PodKey, held: Allocation) -> None:
-        """A pod has this from now on, instead of what it had on the node."""
+        """A pod holds this from now on, instead of what it held on the node before."""
         self.entries.append(Entry(node, pod, held))
 
     def release(self, node: str, pod: PodKey) -> None:
-        """A pod has nothing any more."""
+        """A pod holds nothing any more."""
         self.entries.append(Entry(node, pod, NOTHING))
 
-    def clashes(self) -> list[Clash]:
+    def double_holds(self) -> list[DoubleHold]:
         """Every moment at which something came to be held twice."""
         return list(self._replay())
 
     def holders(self) -> dict[str, dict[PodKey, CpuSet]]:
-        """Who holds which CPUs at the end, by node."""
+        """The CPUs that pods hold at the end, by node."""
         return {
             node: cpus
-            for node, pods in self.possessions().items()
+            for node, pods in self.allocations().items()
             if (cpus := {pod: held.cpus for pod, held in pods.items() if held.cpus})
         }
 
-    def possessions(self) -> dict[str, dict[PodKey, Allocation]]:
-        """Who has what at the end, by node."""
+    def allocations(self) -> dict[str, dict[PodKey, Allocation]]:
+        """What pods hold at the end, by node."""
         found: dict[str, dict[PodKey, Allocation]] = {}
         for entry in self.entries:
             _enter(found.setdefault(entry.node, {}), entry)
         return {node: pods for node, pods in found.items() if pods}
 
-    def _replay(self) -> Iterator[Clash]:
+    def _replay(self) -> Iterator[DoubleHold]:
         found: dict[str, dict[PodKey, Allocation]] = {}
         for moment, entry in enumerate(self.entries):
             pods = found.setdefault(entry.node, {})
             pods.pop(entry.pod, None)
             for other, held in pods.items():
                 for what in _in_common(held, entry.held):
-                    yield Clash(moment, entry.node, what, (other, entry.pod))
+                    yield DoubleHold(moment, entry.node, what, (other, entry.pod))
             _enter(pods, entry)
             stock = self.stocks.get(entry.node, {})
             for resource in sorted({claim.resource for claim in entry.held.claims}):
                 for what, holders in _overdrawn(resource, stock.get(resource, {}), pods):
-                    yield Clash(moment, entry.node, what, holders)
+                    yield DoubleHold(moment, entry.node, what, holders)
 
 
 def _enter(pods: dict[PodKey, Allocation], entry: Entry) -> None:
@@ -105,7 +104,7 @@ def _in_common(one: Allocation, other: Allocation) -> Iterator[str]:
 def _overdrawn(
     resource: str, there: Mapping[int, int], pods: Mapping[PodKey, Allocation]
 ) -> Iterator[tuple[str, tuple[PodKey, ...]]]:
-    """Every set of NUMA nodes from within which more is claimed than it has, and who claims it."""
+    """Every set of NUMA nodes from within which more is claimed than it has, and the pods that claim it."""
     claims = [
         (pod, claim) for pod, held in pods.items() for claim in held.claims if claim.resource == resource and claim.mask
     ]

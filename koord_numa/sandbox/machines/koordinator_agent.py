@@ -13,12 +13,12 @@ from koord_numa.core.qos import is_pinned_by_static_kubelet
 from koord_numa.core.request import Assignment, Pod
 from koord_numa.core.resources import CPU, MILLI, PODS, ResourceList, add, subtract
 from koord_numa.core.vocabulary import QosClass
-from koord_numa.sandbox.machines.agent import WRONG_PLACEMENT, Refused, Taken
-from koord_numa.sandbox.machines.allocation import Allocation, Claim, stock_of, with_rest
+from koord_numa.sandbox.machines.agent import WRONG_PLACEMENT, Admitted, Refused
+from koord_numa.sandbox.machines.allocation import Allocation, Claim, capacity_of, with_rest
 from koord_numa.sandbox.machines.description import NodeDescription
 from koord_numa.sandbox.machines.koordinator_topology import Usage, koordinator_topology, zone_offer
 from koord_numa.sandbox.machines.node_objects import Json, node_object
-from koord_numa.sandbox.machines.placement_rules import Situation, weights, wrongs
+from koord_numa.sandbox.machines.placement_rules import BoundPlacement, violations_of, weights
 from koord_numa.wire import parse_node
 
 _NOTHING = Assignment()
@@ -33,38 +33,38 @@ class _Resident:
 
 
 class KoordinatorAgent:
-    """The books of Koordinator's agent and of the kubelet beside it."""
+    """Koordinator's agent and the kubelet beside it."""
 
     def __init__(self, description: NodeDescription) -> None:
         """An empty node."""
         self._description = description
         self._node = parse_node(node_object(description, ""))
-        self._stock = stock_of(description)
+        self._capacity = capacity_of(description)
         self._residents: dict[str, _Resident] = {}
         self._offers = {
             numa: amplify_all(self._offer(numa), description.amplification)
             for numa in description.hardware.machine.numa_ids
         }
 
-    def take(self, pod: Pod) -> Taken | Refused:
+    def admit(self, pod: Pod) -> Admitted | Refused:
         """Check the placement; a pod that was here before is checked against all others anew."""
         before = self._residents.pop(pod.key.uid, None)
         found = self._check(pod, before)
         if isinstance(found, Refused):
             return found
         self._residents[pod.key.uid] = found
-        return Taken(self._possession(found))
+        return Admitted(self._allocation(found))
 
-    def _possession(self, resident: _Resident) -> Allocation:
+    def _allocation(self, resident: _Resident) -> Allocation:
         """Which devices a pod gets is settled between its kubelet and the plugin: the scheduler says only on which NUMA node."""
         claims = (Claim(name, amount, 1 << numa) for numa, held in resident.held.numa for name, amount in held.items())
         return Allocation(
             cpus=resident.held.cpus | resident.kubelet_cpus,
-            claims=with_rest(claims, resident.requests, self._stock, self._description.hardware.machine.numa_mask),
+            claims=with_rest(claims, resident.requests, self._capacity, self._description.hardware.machine.numa_mask),
         )
 
-    def drop(self, uid: str) -> None:
-        """Give back everything a pod had."""
+    def remove(self, uid: str) -> None:
+        """Release everything that a pod held."""
         self._residents.pop(uid, None)
 
     def topology(self) -> Json:
@@ -82,15 +82,15 @@ class KoordinatorAgent:
     def _places(self, resident: _Resident) -> Iterator[tuple[int, ResourceList]]:
         """What a pod holds per NUMA node; CPUs count where they are when no amounts speak of them."""
         yield from resident.held.numa
-        spoken_for = any(CPU in amounts for _, amounts in resident.held.numa)
-        cpus = resident.kubelet_cpus if spoken_for else resident.held.cpus | resident.kubelet_cpus
+        counted = any(CPU in amounts for _, amounts in resident.held.numa)
+        cpus = resident.kubelet_cpus if counted else resident.held.cpus | resident.kubelet_cpus
         for numa, bits in self._description.hardware.machine.numa_bits.items():
             yield numa, {CPU: (bits & cpus.bits).bit_count() * MILLI}
 
     def _check(self, pod: Pod, before: _Resident | None) -> _Resident | Refused:
         requests = effective_requests(pod.request)
         held = pod.assignment or _NOTHING
-        complaints = [pod.problem] if pod.problem else [*wrongs(self._situation(pod, held))]
+        complaints = [pod.problem] if pod.problem else [*violations_of(self._situation(pod, held))]
         if complaints:
             return Refused(WRONG_PLACEMENT, "; ".join(complaints))
         lacking = check_node_fit(requests, self._requested(), self._description.allocatable)
@@ -101,8 +101,8 @@ class KoordinatorAgent:
             return Refused("UnexpectedAdmissionError", "the kubelet has not enough CPUs left to assign")
         return _Resident(pod, held, kubelet_cpus, {**requests, PODS: 1})
 
-    def _situation(self, pod: Pod, held: Assignment) -> Situation:
-        return Situation(
+    def _situation(self, pod: Pod, held: Assignment) -> BoundPlacement:
+        return BoundPlacement(
             pod=pod,
             held=held,
             description=self._description,

@@ -10,8 +10,8 @@ from koord_numa.core.kubelet.results import ContainerGrant
 from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.vocabulary import ContainerKind
-from koord_numa.sandbox.machines.agent import Refused, Taken
-from koord_numa.sandbox.machines.allocation import Allocation, Claim, stock_of, with_rest
+from koord_numa.sandbox.machines.agent import Admitted, Refused
+from koord_numa.sandbox.machines.allocation import Allocation, Claim, capacity_of, with_rest
 from koord_numa.sandbox.machines.description import NodeDescription
 from koord_numa.sandbox.machines.exported_topology import exported_topology
 from koord_numa.sandbox.machines.hardware import Hardware
@@ -19,17 +19,17 @@ from koord_numa.sandbox.machines.node_objects import Json
 
 
 class KubeletAgent:
-    """The kubelet's books."""
+    """A kubelet with its CPU, memory, device and topology managers."""
 
     def __init__(self, node: NodeDescription) -> None:
         """An empty node."""
         self._node = node
         self.kubelet = kubelet_node(node)
-        self._stock = stock_of(node)
+        self._capacity = capacity_of(node)
         self._state = KubeletState.empty(self.kubelet)
         self._pods: dict[str, PodKey] = {}
 
-    def take(self, pod: Pod) -> Taken | Refused:
+    def admit(self, pod: Pod) -> Admitted | Refused:
         """Admit the pod; one that was admitted keeps what it has, whatever changes about it."""
         uid = pod.key.uid
         if uid not in self._pods:
@@ -38,10 +38,10 @@ class KubeletAgent:
             if isinstance(verdict, NotAdmitted):
                 return Refused(verdict.refusal.reason, verdict.refusal.detail)
             self._pods[uid] = pod.key
-        return Taken(self._possession(uid))
+        return Admitted(self._allocation(uid))
 
-    def drop(self, uid: str) -> None:
-        """Give back everything a pod had."""
+    def remove(self, uid: str) -> None:
+        """Release everything that a pod held."""
         if self._pods.pop(uid, None) is not None:
             self._state = self._state.without(uid)
 
@@ -54,7 +54,7 @@ class KubeletAgent:
         """What the kubelet gave to the containers of every pod, by the pod's uid."""
         return {uid: admitted.grant.containers for uid, admitted in self._state.pods.items()}
 
-    def _possession(self, uid: str) -> Allocation:
+    def _allocation(self, uid: str) -> Allocation:
         """All that its containers were given; an init container gives its memory back, though neither CPUs nor devices."""
         resident = self._state.pods[uid]
         containers = resident.grant.containers
@@ -70,7 +70,7 @@ class KubeletAgent:
             claims=with_rest(
                 (Claim(block.resource, block.amount, block.mask) for block in blocks),
                 resident.requests,
-                self._stock,
+                self._capacity,
                 self.kubelet.machine.numa_mask,
             ),
         )

@@ -1,5 +1,5 @@
 """
-What makes a placement on a scheduler-owned node wrong. One small rule a function; each answers with a sentence or nothing.
+The rules that a placement on a scheduler-owned node must keep. One function a rule; each yields a sentence for every violation.
 
 The rules are those of the annotations' meaning, not of any scheduler's way to choose.
 """
@@ -22,8 +22,8 @@ _BINDING: Final = (CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS)
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
-    """A pod that was bound, what it says it holds, and the node as it is without the pod."""
+class BoundPlacement:
+    """A bound pod, the assignment in its annotation, and the node as it is without the pod."""
 
     pod: Pod
     held: Assignment
@@ -50,13 +50,13 @@ class Situation:
         return self.machine.numa_of(self.held.cpus) | CpuSet.of(named).bits
 
 
-def wrongs(situation: Situation) -> Iterator[str]:
-    """Everything that is wrong."""
+def violations_of(situation: BoundPlacement) -> Iterator[str]:
+    """A sentence for every rule that the placement violates."""
     for rule in _RULES:
         yield from rule(situation)
 
 
-def _cpus_are_there(s: Situation) -> Iterator[str]:
+def _cpus_are_there(s: BoundPlacement) -> Iterator[str]:
     outside = s.held.cpus - s.machine.all
     if outside:
         yield f"CPUs {outside} are not in the machine"
@@ -65,7 +65,7 @@ def _cpus_are_there(s: Situation) -> Iterator[str]:
         yield f"CPUs {kept} are reserved"
 
 
-def _cpus_are_free(s: Situation) -> Iterator[str]:
+def _cpus_are_free(s: BoundPlacement) -> Iterator[str]:
     by_owner: dict[str, int] = {}
     for cpu in s.held.cpus:
         if cpu in s.owners:
@@ -73,13 +73,13 @@ def _cpus_are_free(s: Situation) -> Iterator[str]:
     yield from (f"CPUs {CpuSet(bits)} belong to {owner}" for owner, bits in sorted(by_owner.items()))
 
 
-def _cpus_are_as_many_as_asked(s: Situation) -> Iterator[str]:
+def _cpus_are_as_many_as_asked(s: BoundPlacement) -> Iterator[str]:
     asked = s.requests.get(CPU, 0)
     if s.held.cpus and len(s.held.cpus) * MILLI != asked:
         yield f"{len(s.held.cpus)} CPUs were given, {asked / MILLI:g} asked for"
 
 
-def _binding_pods_have_cpus(s: Situation) -> Iterator[str]:
+def _binding_pods_have_cpus(s: BoundPlacement) -> Iterator[str]:
     """Only what the pod says itself is certain: the default bind policy is the scheduler's to configure."""
     bind = s.pod.request.bind
     wants = bind.required in _BINDING or (bind.preferred in _BINDING and bind.required is CpuBindPolicy.NONE)
@@ -87,7 +87,7 @@ def _binding_pods_have_cpus(s: Situation) -> Iterator[str]:
         yield f"no CPUs were given to a pod that asks for {bind.required or bind.preferred}"
 
 
-def _bind_policy_holds(s: Situation) -> Iterator[str]:
+def _bind_policy_holds(s: BoundPlacement) -> Iterator[str]:
     if not s.held.cpus or not s.held.cpus <= s.machine.all:
         return
     cores = [core.bits & s.held.cpus.bits for core in s.machine.cores if core.bits & s.held.cpus.bits]
@@ -100,29 +100,29 @@ def _bind_policy_holds(s: Situation) -> Iterator[str]:
         yield f"CPUs {s.held.cpus} share cores, against {_who_requires(s, required)}"
 
 
-def _required(s: Situation) -> CpuBindPolicy:
+def _required(s: BoundPlacement) -> CpuBindPolicy:
     """What pods say that may not have CPUs of their own does not count, even where the node gives them some."""
     return s.pod.request.bind.required if may_use_cpuset(s.pod.request) else CpuBindPolicy.NONE
 
 
-def _asks_full_cores(s: Situation, required: CpuBindPolicy) -> bool:
+def _asks_full_cores(s: BoundPlacement, required: CpuBindPolicy) -> bool:
     kubelet = s.description.kubelet
     by_kubelet = kubelet.cpu_policy == "static" and kubelet.cpu_options.get("full-pcpus-only", False)
     by_node = s.node.bind_policy is NodeBindPolicy.FULL_PCPUS_ONLY
     return required is CpuBindPolicy.FULL_PCPUS or by_node or by_kubelet
 
 
-def _who_requires(s: Situation, required: CpuBindPolicy) -> str:
+def _who_requires(s: BoundPlacement, required: CpuBindPolicy) -> str:
     return f"the pod's {required}" if required in _BINDING else f"the node's {s.node.bind_policy or 'kubelet'}"
 
 
-def _numa_nodes_exist(s: Situation) -> Iterator[str]:
+def _numa_nodes_exist(s: BoundPlacement) -> Iterator[str]:
     unknown = s.numa_mask & ~s.machine.numa_mask
     if unknown:
         yield f"NUMA nodes {CpuSet(unknown)} are not in the machine"
 
 
-def _numa_amounts_fit(s: Situation) -> Iterator[str]:
+def _numa_amounts_fit(s: BoundPlacement) -> Iterator[str]:
     for numa, amounts in weights(s.held, s.description.amplification):
         for name, amount in sorted(amounts.items()):
             offer = s.offers.get(numa, {}).get(name)
@@ -144,7 +144,7 @@ def weights(held: Assignment, ratios: Mapping[str, float]) -> Iterator[tuple[int
             yield numa, amounts
 
 
-def _numa_amounts_cover_the_request(s: Situation) -> Iterator[str]:
+def _numa_amounts_cover_the_request(s: BoundPlacement) -> Iterator[str]:
     """What a pod holds per NUMA node adds up to what it asks for, of every resource that is named there."""
     given: dict[str, int] = {}
     for _, amounts in s.held.numa:
@@ -156,7 +156,7 @@ def _numa_amounts_cover_the_request(s: Situation) -> Iterator[str]:
             yield f"{amount} {name} were given on NUMA nodes, {asked} asked for"
 
 
-def _cpus_are_on_their_numa_nodes(s: Situation) -> Iterator[str]:
+def _cpus_are_on_their_numa_nodes(s: BoundPlacement) -> Iterator[str]:
     amounts = {numa: held.get(CPU, 0) for numa, held in s.held.numa}
     if not s.held.cpus or not any(amounts.values()):
         return
@@ -166,13 +166,13 @@ def _cpus_are_on_their_numa_nodes(s: Situation) -> Iterator[str]:
             yield f"{count // MILLI} CPUs are on NUMA node {numa}, which was charged {amounts.get(numa, 0) / MILLI:g}"
 
 
-def _one_numa_node_is_one(s: Situation) -> Iterator[str]:
+def _one_numa_node_is_one(s: BoundPlacement) -> Iterator[str]:
     policies = (s.pod.request.numa.policy, s.node.numa_policy)
     if NumaPolicy.SINGLE_NUMA_NODE in policies and s.numa_mask.bit_count() > 1:
         yield f"NUMA nodes {CpuSet(s.numa_mask)} were used under SingleNUMANode"
 
 
-_RULES: Final[tuple[Callable[[Situation], Iterator[str]], ...]] = (
+_RULES: Final[tuple[Callable[[BoundPlacement], Iterator[str]], ...]] = (
     _cpus_are_there,
     _cpus_are_free,
     _cpus_are_as_many_as_asked,

@@ -199,5 +199,5 @@ def test_every_pod_is_admitted_though_others_leave_unseen(
     rack = rack_of([NODES[name]])
     bound = Blind(store, rack, random.Random(seed)).play()
     assert [str(complaint) for complaint in rack.refusals] == []
-    assert rack.clashes() == []
+    assert rack.double_holds() == []
     assert bound >= PODS

@@ -56,7 +56,7 @@ def test_ended_and_deleted_pods_free_everything(store: DirectStore, rack_of: Mak
     assert [store.find("pods", pod.name) for pod in (deleted, killed)] == [None, None]
     assert (rack.history.holders(), dict(rack.nodes["n"].pods)) == ({}, {})
     place(store, "n", "d", "0-2")
-    assert (rack.violations, rack.clashes()) == ([], [])
+    assert (rack.violations, rack.double_holds()) == ([], [])
 
 
 def pools_of(store: DirectStore, node: str) -> dict[int, str]:
@@ -115,7 +115,7 @@ def test_rebinding_moves_cpus(store: DirectStore, rack_of: MakeRack) -> None:
     rebind(store, pod, "4-5")
     assert rack.history.holders() == {"n": {pod: CpuSet.parse("4-5")}}
     place(store, "n", "q", "0-1")
-    assert (rack.violations, rack.clashes()) == ([], [])
+    assert (rack.violations, rack.double_holds()) == ([], [])
 
 
 def test_rebinding_onto_another_pod_ends_the_pod(store: DirectStore, rack_of: MakeRack) -> None:
@@ -162,7 +162,7 @@ def test_a_crashed_agent_comes_back_to_the_truth(store: DirectStore, rack_of: Ma
     node.restart()
     assert phase(store, late) == "Running"
     assert rack.history.holders() == {"n": {stays: CpuSet.parse("0"), late: CpuSet.parse("1-2")}}
-    assert (rack.violations, rack.clashes()) == ([], [])
+    assert (rack.violations, rack.double_holds()) == ([], [])
 
 
 def test_a_pod_of_the_same_name_is_somebody_else(store: DirectStore, rack_of: MakeRack) -> None:

@@ -138,4 +138,4 @@ def test_every_placement_is_taken(
     placed = play(store, rack, random.Random(seed))
     assert placed >= PODS // 6
     assert [str(complaint) for complaint in rack.refusals] == []
-    assert rack.clashes() == []
+    assert rack.double_holds() == []

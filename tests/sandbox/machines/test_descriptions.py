@@ -227,7 +227,7 @@ def check_rack(store: DirectStore, rack_of: MakeRack, nodes: list[NodeDescriptio
         assert topology.owner is (CpuOwner.SCHEDULER if ours else CpuOwner.KUBELET)
         assert topology.machine == (description.hardware.machine if ours else None)
         bind(store, pod, description.name, {"cpuset": two_free(description)} if ours else None)
-    assert (rack.refusals, rack.clashes()) == ([], [])
+    assert (rack.refusals, rack.double_holds()) == ([], [])
     assert len(rack.history.holders()) == len(nodes)
     assert rack.publish() == len(nodes)
 

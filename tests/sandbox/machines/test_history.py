@@ -10,9 +10,9 @@ from koord_numa.core.request import PodKey
 from koord_numa.core.vocabulary import KubeletPolicy
 from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.machines import STATIC_KUBELET, NodeDescription, Shape, Style
-from koord_numa.sandbox.machines.allocation import Allocation, Claim, stock_of
+from koord_numa.sandbox.machines.allocation import Allocation, Claim, capacity_of
 from koord_numa.sandbox.machines.hardware import GIB
-from koord_numa.sandbox.machines.history import Clash, History
+from koord_numa.sandbox.machines.history import DoubleHold, History
 from tests.sandbox.machines.conftest import MakeRack
 from tests.sandbox.machines.pods import bind, create, numa
 
@@ -21,7 +21,7 @@ GPU, SMALL, HUGE = "nvidia.com/gpu", "hugepages-2Mi", "hugepages-1Gi"
 MIB = 2**20
 PAGES = {"2Mi": 8, "1Gi": 2}
 SHAPE = Shape(2, 1, 4, 2, 16 * GIB, pages=PAGES, devices={GPU: (0, 1, 1), "vendor.example/nic": (0, None)})
-STOCK = stock_of(NodeDescription("n", SHAPE.build()))
+STOCK = capacity_of(NodeDescription("n", SHAPE.build()))
 FIRST, SECOND, ANYWHERE = 0b01, 0b10, 0b11
 
 
@@ -84,9 +84,9 @@ TWICE: dict[str, tuple[Sequence[tuple[PodKey, Allocation]], str]] = {
 @pytest.mark.parametrize(("held", "what"), TWICE.values(), ids=TWICE.keys())
 def test_what_is_held_twice_is_found(held: Sequence[tuple[PodKey, Allocation]], what: str) -> None:
     history = of_node(*held)
-    assert history.clashes() == [Clash(1, "n", what, (ONE, TWO))]
+    assert history.double_holds() == [DoubleHold(1, "n", what, (ONE, TWO))]
     history.release("n", ONE)
-    assert history.clashes() == [Clash(1, "n", what, (ONE, TWO))]  # it was so, if only for a moment
+    assert history.double_holds() == [DoubleHold(1, "n", what, (ONE, TWO))]  # it was so, if only for a moment
 
 
 ONCE: dict[str, Sequence[tuple[PodKey, Allocation]]] = {
@@ -109,7 +109,7 @@ ONCE: dict[str, Sequence[tuple[PodKey, Allocation]]] = {
 
 @pytest.mark.parametrize("held", ONCE.values(), ids=ONCE.keys())
 def test_what_is_held_once_is_no_clash(held: Sequence[tuple[PodKey, Allocation]]) -> None:
-    assert of_node(*held).clashes() == []
+    assert of_node(*held).double_holds() == []
 
 
 def test_only_what_is_held_at_the_same_moment_on_the_same_node_clashes() -> None:
@@ -118,9 +118,9 @@ def test_only_what_is_held_at_the_same_moment_on_the_same_node_clashes() -> None
     history.hold("m", TWO, claim(GPU, 2, SECOND))
     history.release("n", ONE)
     history.hold("n", THREE, claim(GPU, 2, SECOND))
-    assert history.clashes() == []
+    assert history.double_holds() == []
     history.hold("n", ONE, claim(GPU, 1, SECOND))
-    assert [str(clash) for clash in history.clashes()] == [
+    assert [str(clash) for clash in history.double_holds()] == [
         f"entry 4: 3 of 2 {GPU} on NUMA nodes 1 of n are held by d/three and d/one"
     ]
 
@@ -128,7 +128,7 @@ def test_only_what_is_held_at_the_same_moment_on_the_same_node_clashes() -> None
 def test_who_holds_what_at_the_end() -> None:
     history = of_node((ONE, cpus("0-3")), (TWO, claim(GPU, 1)), (ONE, cpus("0-1")), (THREE, cpus("4")))
     history.release("n", THREE)
-    assert history.possessions() == {"n": {TWO: claim(GPU, 1), ONE: cpus("0-1")}}
+    assert history.allocations() == {"n": {TWO: claim(GPU, 1), ONE: cpus("0-1")}}
     assert history.holders() == {"n": {ONE: CpuSet.parse("0-1")}}
 
 
@@ -146,7 +146,7 @@ def test_scheduler_owned_nodes_log_what_the_annotation_says_and_the_rest_as_from
         Claim("memory", GIB, ANYWHERE),
         Claim(GPU, 2, SECOND),
     )
-    assert rack.history.possessions() == {"n": {pod: Allocation(CpuSet.parse("4-5"), claims=claims)}}
+    assert rack.history.allocations() == {"n": {pod: Allocation(CpuSet.parse("4-5"), claims=claims)}}
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_kubelets_log_what_they_gave(
     limits = {"cpu": "2", "memory": "1Gi", GPU: "1", HUGE: "1Gi", SMALL: "4Mi"}
     pod = create(store, "p", limits)
     bind(store, pod, "k")
-    found = rack.history.possessions()["k"][pod]
+    found = rack.history.allocations()["k"][pod]
     assert (found.cpus, found.devices) == (CpuSet.parse("0,8"), frozenset({"nvidia.com/gpu gpu-0"}))
     amounts = {"memory": GIB, SMALL: 4 * MIB, HUGE: GIB}
     expected = {Claim(name, amount, places[name]) for name, amount in amounts.items()}

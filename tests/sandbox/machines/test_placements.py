@@ -7,7 +7,7 @@ import pytest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.node import KubeletConfig
 from koord_numa.sandbox.apiserver import DirectStore
-from koord_numa.sandbox.machines.agent import WRONG_PLACEMENT, Complaint
+from koord_numa.sandbox.machines.agent import WRONG_PLACEMENT, RejectedPod
 from koord_numa.sandbox.machines.description import NodeDescription
 from koord_numa.sandbox.machines.hardware import GIB, Numbering, Shape
 from koord_numa.wire import names, parse_topology
@@ -62,7 +62,7 @@ def test_right_placements_run(
     rack = rack_of([node()])
     pod = create(store, "p", limits, **metadata)
     assert bind(store, pod, "n", status)["status"]["phase"] == "Running"
-    assert (rack.violations, rack.refusals, rack.clashes()) == ([], [], [])
+    assert (rack.violations, rack.refusals, rack.double_holds()) == ([], [], [])
     held = CpuSet.parse((status or {}).get("cpuset", ""))
     assert rack.history.holders() == ({"n": {pod: held}} if held else {})
 
@@ -184,7 +184,7 @@ def test_wrong_placements_fail_visibly(
         WRONG_PLACEMENT,
         f"Pod was rejected: {message}",
     )
-    assert rack.violations == rack.refusals == [Complaint("n", pod, WRONG_PLACEMENT, message)]
+    assert rack.violations == rack.refusals == [RejectedPod("n", pod, WRONG_PLACEMENT, message)]
     assert rack.history.holders() == {}
 
 
@@ -194,7 +194,7 @@ def test_a_cpu_is_not_given_twice(store: DirectStore, rack_of: MakeRack) -> None
     second = place(store, "n", "second", "3-4")
     assert (phase(store, first), phase(store, second)) == ("Running", "Failed")
     assert [complaint.message for complaint in rack.violations] == ["CPUs 3 belong to default/first"]
-    assert rack.clashes() == []  # the second pod never held them
+    assert rack.double_holds() == []  # the second pod never held them
 
 
 def test_a_full_node_answers_like_a_kubelet(store: DirectStore, rack_of: MakeRack) -> None:
