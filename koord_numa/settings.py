@@ -61,7 +61,7 @@ class RebindMode(StrEnum):
 
 
 class NodesWithoutTopology(StrEnum):
-    """May a pod that needs alignment go where nobody published a topology?"""
+    """May a pod that needs alignment go where no topology is published?"""
 
     REFUSE = "Refuse"
     PERMISSIVE = "Permissive"

@@ -18,11 +18,11 @@ from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.wire.resource_status import quantities
 
-Sheet: TypeAlias = dict[str, Any]
+Dump: TypeAlias = dict[str, Any]
 """Ready for JSON. CPUs are cpu lists (``0-3,8``), amounts are quantities (``1500m``, ``16Gi``)."""
 
 
-def node_dump(engine: Scheduler, name: str) -> Sheet | None:
+def node_dump(engine: Scheduler, name: str) -> Dump | None:
     """One node's ledger and what is left of it; ``None`` for a node that nothing is known of."""
     record = engine.cache.nodes.get(name)
     if record is None:
@@ -45,7 +45,7 @@ def node_dump(engine: Scheduler, name: str) -> Sheet | None:
     }
 
 
-def pod_dump(engine: Scheduler, namespace: str, name: str) -> Sheet | None:
+def pod_dump(engine: Scheduler, namespace: str, name: str) -> Dump | None:
     """Where a pod is and with what, or why it waits; ``None`` for one that is neither ours to place nor counted anywhere."""
     for pod in engine.waiting():
         if (pod.key.namespace, pod.key.name) == (namespace, name):
@@ -64,7 +64,7 @@ def waited_seconds(engine: Scheduler, uid: str) -> float:
     return 0.0 if pending is None else engine.dependencies.clock() - pending.since
 
 
-def _waiting(engine: Scheduler, pod: Pod) -> Sheet:
+def _waiting(engine: Scheduler, pod: Pod) -> Dump:
     uid = pod.key.uid
     pending, assumption = engine.handle.pending.get(uid), engine.cache.assumed.get(uid)
     verdict = engine.queue.verdict(pending)
@@ -82,7 +82,7 @@ def _waiting(engine: Scheduler, pod: Pod) -> Sheet:
     }
 
 
-def _refusals(rejections: Mapping[str, Rejection]) -> Sheet:
+def _refusals(rejections: Mapping[str, Rejection]) -> Dump:
     return {node: {"reason": it.reason.value, "message": it.message} for node, it in sorted(rejections.items())}
 
 
@@ -95,7 +95,7 @@ def _why_closed(record: NodeInfo, seen: NodeSnapshot | None) -> str:
     return "the node is cordoned" if record.node is not None and record.node.unschedulable else ""
 
 
-def _topology(topology: NodeResourceTopology) -> Sheet:
+def _topology(topology: NodeResourceTopology) -> Dump:
     return {"version": topology.resource_version, "cpusOf": topology.owner.value, "problem": topology.problem}
 
 
@@ -107,12 +107,12 @@ def _free_cpus(record: NodeInfo) -> str | None:
     return str(offer.cpus - record.ledger.cpus)
 
 
-def _numa(seen: NodeSnapshot) -> Iterator[Sheet]:
+def _numa(seen: NodeSnapshot) -> Iterator[Dump]:
     for room in rooms(seen):
         yield {"numa": room.numa, "total": quantities(room.total), "free": quantities(room.free)}
 
 
-def _holding(engine: Scheduler, record: NodeInfo, held: Holding) -> Sheet:
+def _holding(engine: Scheduler, record: NodeInfo, held: Holding) -> Dump:
     uid = held.pod.uid
     return {
         "pod": str(held.pod),

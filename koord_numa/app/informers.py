@@ -11,9 +11,11 @@ of a class do not change its pods.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
+from koord_numa.app.callbacks import Callbacks
 from koord_numa.app.contained_parsing import ContainedParser, bound_to, own_name
+from koord_numa.app.kopf_feed import KopfParsers, KopfStores
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.informer import Informer
 from koord_numa.cluster.lister import ListedKind, list_first_served
@@ -37,14 +39,11 @@ from koord_numa.cluster.resources import (
     Resource,
 )
 from koord_numa.cluster.resync import Resync
-from koord_numa.cluster.resync_store import ResyncStore
 from koord_numa.core.claims.inventory import ResourceSlice
 from koord_numa.core.node import Node, NodeResourceTopology
 from koord_numa.core.rebind_request import RebindRequest
 from koord_numa.core.request import Pod
-from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.scheduler import Scheduler, Source
-from koord_numa.handlers.dispatch import known_version, meta
 from koord_numa.handlers.settings import waiting_pods
 from koord_numa.settings import DynamicResources, PodSource
 from koord_numa.wire.budgets import parse_budget
@@ -52,10 +51,8 @@ from koord_numa.wire.csi import parse_attachment, parse_csi_driver, parse_csi_no
 from koord_numa.wire.namespaces import parse_namespace
 from koord_numa.wire.nodes import parse_node
 from koord_numa.wire.pods import parse_pod
-from koord_numa.wire.rebinds import parse_rebind
 from koord_numa.wire.resource_claims import parse_device_class, parse_resource_claim
 from koord_numa.wire.resource_slices import parse_resource_slice
-from koord_numa.wire.topologies import parse_topology
 from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
 
 T = TypeVar("T")
@@ -67,19 +64,6 @@ BOUND_PODS: Final = f"spec.nodeName!=,{ALL_PODS}"
 
 NOMINATED_PODS: Final = "spec.nodeName=,status.nominatedNodeName!="
 """Pods for which nodes are being freed: hardly ever any."""
-
-
-def _ignore(*_: object) -> None:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Callbacks(Generic[T]):
-    """``ports.EventHandler`` put together from functions."""
-
-    replace: Callable[[Iterable[T]], None]
-    observe: Callable[[str | None, T], None]
-    synced: Callable[[], None] = _ignore
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,52 +93,6 @@ class Informers:
         """Objects that Kopf watches may have vanished without an event."""
         for resync in self.resyncs:
             resync.needs_relist()
-
-
-@dataclass(frozen=True, slots=True)
-class KopfStores:
-    """What Kopf reports, by kind, each in front of its event handler."""
-
-    waiting_pods: ResyncStore[Pod]
-    topologies: ResyncStore[NodeResourceTopology]
-    rebinds: ResyncStore[RebindRequest]
-
-
-@dataclass(frozen=True, slots=True)
-class KopfParsers:
-    """``handlers.dispatch.Parsers``, the same for Kopf's events and for resyncs."""
-
-    waiting_pod: ContainedParser[Pod]
-    topology: ContainedParser[NodeResourceTopology]
-    rebind: ContainedParser[RebindRequest]
-
-
-def kopf_parsers(scheduler: Scheduler, stores: KopfStores) -> KopfParsers:
-    """Parsers that leave out pods of other schedulers, and reuse what was parsed from the same version."""
-    names = scheduler.settings.scheduler_names
-
-    def waiting_pod(raw: Mapping[str, Any]) -> Pod | None:
-        if (raw.get("spec") or {}).get("schedulerName") not in names:
-            return None
-        return known_version(stores.waiting_pods, meta(raw, "uid"), raw) or parse_pod(raw)
-
-    def topology(raw: Mapping[str, Any]) -> NodeResourceTopology:
-        return known_version(stores.topologies, meta(raw, "name"), raw) or parse_topology(raw)
-
-    return KopfParsers(
-        ContainedParser("pod", waiting_pod, scheduler),
-        ContainedParser("topology", topology, scheduler, own_name),
-        ContainedParser("rebind", parse_rebind, scheduler),
-    )
-
-
-def kopf_stores(scheduler: Scheduler, rebinds: RebindController) -> KopfStores:
-    """Stores in front of this scheduler and this controller of rebinds."""
-    return KopfStores(
-        ResyncStore(scheduler.handlers.pending_pods, lambda pod: pod.key.uid),
-        ResyncStore(scheduler.handlers.topologies, lambda topology: topology.node),
-        ResyncStore(Callbacks(_ignore, rebinds.observe_rebind), lambda rebind: rebind.uid),
-    )
 
 
 def informers_of(api: Api, scheduler: Scheduler, stores: KopfStores, parsers: KopfParsers) -> Informers:

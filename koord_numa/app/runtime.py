@@ -20,7 +20,8 @@ from prometheus_client import CollectorRegistry
 from koord_numa import __version__
 from koord_numa.app.api.routes import ViewApi
 from koord_numa.app.debug import node_dump, pod_dump
-from koord_numa.app.informers import informers_of, kopf_parsers, kopf_stores
+from koord_numa.app.informers import informers_of
+from koord_numa.app.kopf_feed import kopf_parsers, kopf_stores
 from koord_numa.app.metrics import MetricSources, NodeCollector, SchedulerCollector
 from koord_numa.app.tasks import TaskSupervisor
 from koord_numa.cluster.binder import ApiBinder

@@ -1,1 +1,1 @@
-"""The only code that talks to the Kubernetes API: binder, mirror, events and leases."""
+"""The only code that talks to the Kubernetes API: informers, binder, writers, events and leases."""

@@ -7,7 +7,7 @@ from random import SystemRandom
 from koord_numa.settings import BackoffSettings
 
 CLIENT: BackoffSettings = BackoffSettings(initial=0.2, max=30.0, jitter=0.5)
-"""Of requests that nobody waits for: lists and watches."""
+"""Of lists and watches."""
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ ANY_IPV4: Final = "0.0.0.0"  # noqa: S104  (probes and scrapers come from outsid
 Complaints = Callable[[], Iterable[str]]
 """What is wrong right now, a sentence each; nothing when all is well."""
 
-Sheet = Mapping[str, Any]
+Dump = Mapping[str, Any]
 """All about one object, ready for JSON; ``None`` in its place where nothing is known of it."""
 
 
@@ -36,8 +36,8 @@ class StatusProviders:
     not_ready: Complaints
     metrics: CollectorRegistry
     nodes: CollectorRegistry
-    node: Callable[[str], Sheet | None] = lambda _: None
-    pod: Callable[[str, str], Sheet | None] = lambda *_: None
+    node: Callable[[str], Dump | None] = lambda _: None
+    pod: Callable[[str, str], Dump | None] = lambda *_: None
     warnings: Complaints = tuple
     routes: Sequence[web.RouteDef] = ()
 
@@ -119,10 +119,10 @@ def _page(registry: CollectorRegistry) -> web.Response:
     return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-def _dump(sheet: Sheet | None, missing: str) -> web.Response:
+def _dump(dump: Dump | None, missing: str) -> web.Response:
     """Indented, with a line feed at the end: it is read by people, with curl."""
-    body = orjson.dumps({"error": missing} if sheet is None else sheet, option=orjson.OPT_INDENT_2)
-    return web.Response(status=404 if sheet is None else 200, body=body + b"\n", content_type="application/json")
+    body = orjson.dumps({"error": missing} if dump is None else dump, option=orjson.OPT_INDENT_2)
+    return web.Response(status=404 if dump is None else 200, body=body + b"\n", content_type="application/json")
 
 
 def _verdict(complaints: Iterable[str], warnings: Iterable[str] = ()) -> web.Response:

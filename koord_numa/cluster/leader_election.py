@@ -6,7 +6,7 @@ request was sent, for how long that entitles it to act: shorter than the lease l
 from when it first saw the current record, that nothing changed for the whole duration, and only then replaces it, conditional
 on the resourceVersion it saw. So a holder that is frozen, cut off or killed has stopped acting before another can begin, and it
 finds out by itself: ``fresh`` only compares clock readings. The difference of the two times is the reserve for requests that
-were sent in the last moment of being fresh; ``remaining`` says how long such a request may take at most, and the server is told so.
+were sent in the last moment of being fresh; ``remaining`` says how long such a request may take, and the server is told so.
 """
 
 import asyncio
@@ -254,8 +254,7 @@ class LeaderElection:
     def _spec(self, holder: str, duration: int) -> dict[str, Any]:
         now = rfc3339_micro(datetime.now(UTC))  # for people: no decision rests on these times
         before = self._seen.spec
-        changes = holder != self.holder
-        begins = bool(holder) and changes
+        begins = bool(holder) and holder != self.holder
         return {
             "holderIdentity": holder,
             "leaseDurationSeconds": duration,
@@ -287,7 +286,7 @@ class LeaderElection:
 
 
 class NoElection:
-    """``ports.Lease`` of a process that is the only one, by decision of whoever started it."""
+    """``ports.Lease`` of a process that is the only one, as its operator has decided."""
 
     holder: Final = ""
     problem: Final = ""

@@ -41,7 +41,7 @@ class Host(Protocol):
 
 
 def attach(registry: kopf.OperatorRegistry, start: Callable[[], Awaitable[Host]]) -> None:
-    """Register the handlers. ``start`` is called for a memo without a host: nobody but Kopf runs this process then."""
+    """Register the handlers. ``start`` is called for a memo without a host: the process is Kopf's then."""
 
     @kopf.on.startup(registry=registry, errors=kopf.ErrorsMode.PERMANENT)
     async def startup(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:

@@ -3,7 +3,7 @@ How Kopf is to behave here: watch what the server selects, store nothing, retry 
 
 Kopf storages that store nothing: on other people's objects a scheduler leaves no annotation, finalizer or status of a framework.
 
-Kopf computes a diff-base for every event, even when nobody asks for changes; doing nothing here halves the cost of an event.
+Kopf computes a diff-base for every event, even without a handler of changes; doing nothing here halves the cost of an event.
 """
 
 # ruff: noqa: ARG002  (Kopf's signatures of storages)

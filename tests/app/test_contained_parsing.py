@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.app import informers
+from koord_numa.app import informers, kopf_feed
 from koord_numa.app.contained_parsing import UNREADABLE, ContainedParser, bound_to
 from koord_numa.core.request import Pod
 from koord_numa.wire import parse_pod
@@ -77,14 +77,16 @@ def test_objects_without_identity_are_for_others_to_report(here: World) -> None:
 async def test_the_scheduler_goes_on_beside_an_object_that_cannot_be_read(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    original = getattr(informers, f"parse_{kind}")
+    places = [module for module in (informers, kopf_feed) if hasattr(module, f"parse_{kind}")]
+    original = getattr(places[0], f"parse_{kind}")
 
     def poisoned(raw: Mapping[str, Any]) -> Any:
         if raw["metadata"]["name"].startswith("bad"):
             raise RecursionError("too deep")
         return original(raw)
 
-    monkeypatch.setattr(informers, f"parse_{kind}", poisoned)
+    for module in places:
+        monkeypatch.setattr(module, f"parse_{kind}", poisoned)
     async with world(tmp_path, ONE) as rack:
         if kind == "pod":
             rack.create([shared("bad")])

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from koord_numa.cluster import client
-from koord_numa.cluster.client import Api, Body, NoCredentials
+from koord_numa.cluster.client import Api, Body
+from koord_numa.cluster.credentials import NoCredentials
 from koord_numa.cluster.errors import Expired
 from koord_numa.cluster.resources import NODES, PODS, Call
 from koord_numa.ports import (

@@ -7,7 +7,8 @@ import pytest
 import yaml
 from aiohttp import web
 
-from koord_numa.cluster.client import Api, NoCredentials
+from koord_numa.cluster.client import Api
+from koord_numa.cluster.credentials import NoCredentials
 from koord_numa.cluster.resources import PODS, Call
 
 

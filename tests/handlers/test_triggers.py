@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 import kopf
 import pytest
 
-from koord_numa.app.informers import Callbacks
+from koord_numa.app.callbacks import Callbacks
 from koord_numa.cluster.lister import PlainParser
 from koord_numa.cluster.resync_store import ResyncStore
 from koord_numa.core.node import NodeResourceTopology

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from koord_numa.app.informers import Callbacks
+from koord_numa.app.callbacks import Callbacks
 from koord_numa.app.runtime import Options, Runtime
 from koord_numa.cluster.informer import Informer
 from koord_numa.cluster.lister import ListedKind

@@ -11,7 +11,8 @@ import click
 
 from koord_numa.cli.cluster.objects import ClusterObjects, list_objects, read_files
 from koord_numa.cli.cluster.snapshot import Snapshot, snapshot_of
-from koord_numa.cluster.client import Api, NoCredentials, current_namespace
+from koord_numa.cluster.client import Api
+from koord_numa.cluster.credentials import NoCredentials, current_namespace
 from koord_numa.ports import ClusterError, Unavailable
 from koord_numa.settings import Settings, SettingsError, load_settings
 

@@ -9,7 +9,8 @@ import click
 import orjson
 
 from koord_numa.cli.cluster.access import Access, Command
-from koord_numa.cluster.client import Api, NoCredentials
+from koord_numa.cluster.client import Api
+from koord_numa.cluster.credentials import NoCredentials
 
 TIMEOUT: Final = 15.0
 

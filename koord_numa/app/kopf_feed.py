@@ -1,0 +1,68 @@
+"""What Kopf's events and the resyncs beside them pass through on their way to the event handlers: parsers and stores, one a kind."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from koord_numa.app.callbacks import Callbacks
+from koord_numa.app.contained_parsing import ContainedParser, own_name
+from koord_numa.cluster.resync_store import ResyncStore
+from koord_numa.core.node import NodeResourceTopology
+from koord_numa.core.rebind_request import RebindRequest
+from koord_numa.core.request import Pod
+from koord_numa.engine.rebind.controller import RebindController
+from koord_numa.engine.scheduler import Scheduler
+from koord_numa.handlers.dispatch import known_version, meta
+from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.rebinds import parse_rebind
+from koord_numa.wire.topologies import parse_topology
+
+
+def _ignore(_: Iterable[object]) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class KopfStores:
+    """What Kopf reports, by kind, each in front of its event handler."""
+
+    waiting_pods: ResyncStore[Pod]
+    topologies: ResyncStore[NodeResourceTopology]
+    rebinds: ResyncStore[RebindRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class KopfParsers:
+    """``handlers.dispatch.Parsers``, the same for Kopf's events and for resyncs."""
+
+    waiting_pod: ContainedParser[Pod]
+    topology: ContainedParser[NodeResourceTopology]
+    rebind: ContainedParser[RebindRequest]
+
+
+def kopf_parsers(scheduler: Scheduler, stores: KopfStores) -> KopfParsers:
+    """Parsers that leave out pods of other schedulers, and reuse what was parsed from the same version."""
+    names = scheduler.settings.scheduler_names
+
+    def waiting_pod(raw: Mapping[str, Any]) -> Pod | None:
+        if (raw.get("spec") or {}).get("schedulerName") not in names:
+            return None
+        return known_version(stores.waiting_pods, meta(raw, "uid"), raw) or parse_pod(raw)
+
+    def topology(raw: Mapping[str, Any]) -> NodeResourceTopology:
+        return known_version(stores.topologies, meta(raw, "name"), raw) or parse_topology(raw)
+
+    return KopfParsers(
+        ContainedParser("pod", waiting_pod, scheduler),
+        ContainedParser("topology", topology, scheduler, own_name),
+        ContainedParser("rebind", parse_rebind, scheduler),
+    )
+
+
+def kopf_stores(scheduler: Scheduler, rebinds: RebindController) -> KopfStores:
+    """Stores in front of this scheduler and this controller of rebinds."""
+    return KopfStores(
+        ResyncStore(scheduler.handlers.pending_pods, lambda pod: pod.key.uid),
+        ResyncStore(scheduler.handlers.topologies, lambda topology: topology.node),
+        ResyncStore(Callbacks(_ignore, rebinds.observe_rebind), lambda rebind: rebind.uid),
+    )
