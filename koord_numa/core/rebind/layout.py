@@ -15,14 +15,11 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.cores import Cores, cores_of
 from koord_numa.core.rebind.exclusivity import NO_FIXED_PODS, ExclusivityRules, FixedPods
-from koord_numa.core.rebind.numa_amounts import amounts_after
+from koord_numa.core.rebind.moving_amounts import MovingAmounts
 from koord_numa.core.rebind.pinned_pod import PinnedPod, Quality
 from koord_numa.core.vocabulary import CpuBindPolicy
 
 Arrangement = tuple[int, ...]
-
-AmountKey = tuple[str, int]
-"""A resource on a NUMA node."""
 
 
 class Figures(NamedTuple):
@@ -67,9 +64,6 @@ class NodeLayout:
     cpu_limit: Mapping[int, int] = field(default_factory=dict)
     fixed_pods: FixedPods = NO_FIXED_PODS
     amount_limits: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    _draws: dict[tuple[int, int], tuple[tuple[AmountKey, int], ...]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
     _figures: dict[Arrangement, Figures] = field(default_factory=dict, init=False, repr=False, compare=False)
     _conflict_counts: dict[Arrangement, ConflictCount] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -217,48 +211,13 @@ class NodeLayout:
         return not self.conflict_count(arrangement).regression
 
     @cached_property
-    def amounts_now(self) -> Mapping[AmountKey, int]:
-        """What pods that may change NUMA nodes hold of limited resources today."""
-        return self._amounts(self.now)
+    def amounts(self) -> MovingAmounts:
+        """What pods that may change NUMA nodes take along, and how much of it each NUMA node has room for."""
+        return MovingAmounts(self.machine, self.pods, self.amount_limits)
 
     def overloaded(self, arrangement: Sequence[int]) -> int:
         """On how many NUMA nodes, by resource, pods that may move there would hold more than there is room for, and more than today."""
-        if not self._carriers:
-            return 0
-        now, limits = self.amounts_now, self.amount_limits
-        return sum(
-            held > max(limits[key[0]].get(key[1], 0), now.get(key, 0))
-            for key, held in self._amounts(arrangement).items()
-        )
-
-    def _amounts(self, arrangement: Sequence[int]) -> dict[AmountKey, int]:
-        held: dict[AmountKey, int] = {}
-        for index in self._carriers:
-            for key, amount in self._drawn(index, arrangement[index]):
-                held[key] = held.get(key, 0) + amount
-        return held
-
-    def _drawn(self, index: int, bits: int) -> tuple[tuple[AmountKey, int], ...]:
-        known = self._draws.get((index, bits))
-        if known is None:
-            after = amounts_after(self.pods[index].numa, self.machine, CpuSet(bits))
-            known = self._draws[index, bits] = tuple(
-                ((name, numa), amount)
-                for numa, held in after
-                for name, amount in held.items()
-                if name in self.amount_limits
-            )
-        return known
-
-    @cached_property
-    def _carriers(self) -> tuple[int, ...]:
-        """Pods that take amounts of limited resources along when they change NUMA nodes."""
-        return tuple(
-            index
-            for index, pinned in enumerate(self.pods)
-            if pinned.cpus_per_numa is None
-            and any(name in self.amount_limits for _, held in pinned.numa for name in held)
-        )
+        return self.amounts.overloaded(arrangement)
 
     def overdrawn(self, free: int) -> int:
         """

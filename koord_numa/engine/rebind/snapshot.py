@@ -86,7 +86,7 @@ def _with_planned_overdraft(now: NodeLayout, planned: NodeLayout) -> NodeLayout:
         now,
         cpu_limit={numa: limit + planned.overdraft.get(numa, 0) for numa, limit in now.cpu_limit.items()},
         amount_limits={
-            name: {numa: max(limit, planned.amounts_now.get((name, numa), 0)) for numa, limit in limits.items()}
+            name: {numa: max(limit, planned.amounts.now.get((name, numa), 0)) for numa, limit in limits.items()}
             for name, limits in now.amount_limits.items()
         },
     )

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from koord_numa.core.allocate import AllocateOptions, allocate
 from koord_numa.core.allocation import numa_selection as affinity
 from koord_numa.core.allocation.numa_offers import NumaRequest, offers
-from koord_numa.core.allocation.numa_selection import NumaSets, preferred
+from koord_numa.core.allocation.numa_selection import preferred
+from koord_numa.core.allocation.numa_sets import NumaSets
 from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.cpus.exclusivity import cpu_occupancy
 from koord_numa.core.inventory import Inventory

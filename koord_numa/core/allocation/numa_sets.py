@@ -1,0 +1,127 @@
+"""
+The sets of NUMA nodes of one node judged for one request: which could hold the pod, and how the configured strategy ranks them.
+
+It answers for single sets; which sets are looked at, and in which order, is ``numa_selection.py``'s.
+"""
+
+from typing import Final
+
+from koord_numa.core.allocation.numa_offers import NumaOffers, NumaRequest
+from koord_numa.core.allocation.split import split
+from koord_numa.core.inventory import PerNuma
+from koord_numa.core.numa.common_masks import common_masks
+from koord_numa.core.numa.counted import Counted, fewest_that_reach
+from koord_numa.core.numa.hints import numa_ids
+from koord_numa.core.numa_free import Accounting
+from koord_numa.core.resources import CPU, MILLI
+from koord_numa.core.score.node_resources import counts, score_parts
+
+COMPARED: Final = 64
+"""Of sets that are searched for, so many are compared."""
+
+
+class NumaSets:
+    """The sets of NUMA nodes of one node, judged for one need. Sums are shared: a set is its lowest member and the rest."""
+
+    def __init__(self, need: NumaRequest, offers: NumaOffers) -> None:
+        self.need, self.offers = need, offers
+        ids = offers.accounts.numa_ids
+        self.position = dict(zip(ids, range(len(ids)), strict=True))
+        self.lacking = 0  # NUMA nodes that some resource strikes
+        for mask in offers.lacking.values():
+            self.lacking |= mask
+        self._scored: list[tuple[int, int, PerNuma, PerNuma]] | None = (
+            None  # weight, wanted, total and free by resource
+        )
+        self._wanted: list[tuple[int, PerNuma, dict[int, int]]] = []
+        self.shortage = False
+        for name, amounts in offers.given.items():
+            unit, needed = offers.units[name], need.amounts[name]
+            whole = tuple([amount // unit * unit for amount in amounts]) if unit > 1 else amounts
+            sums = {1 << numa: amount for numa, amount in zip(ids, whole, strict=True)}
+            sums[0] = 0
+            self._wanted.append((needed, whole, sums))
+            self.shortage = self.shortage or sum(whole) < needed or needed % unit != 0
+
+    @property
+    def unlacking(self) -> int:
+        """The widest set that no resource strikes."""
+        return self.offers.mask & ~self.lacking
+
+    @property
+    def fewest(self) -> int:
+        """No set of fewer NUMA nodes can hold the pod."""
+        if all(max(whole) >= needed for needed, whole, _ in self._wanted):
+            return 1
+        return max(fewest_that_reach(dict(enumerate(whole)), needed) for needed, whole, _ in self._wanted)
+
+    def found(self, size: int, nodes: int) -> list[int]:
+        """Sets of this size within ``nodes`` that can hold the pod, found by search where there are too many to list."""
+        ids = self.offers.numa_ids
+        families = [
+            Counted({numa: amount for numa, amount in zip(ids, whole, strict=True) if nodes >> numa & 1}, needed, size)
+            for needed, whole, _ in self._wanted
+        ]
+        return sorted(common_masks(families, size), key=numa_ids)[:COMPARED]
+
+    def holds(self, mask: int) -> bool:
+        """Could the whole pod be placed on exactly this set?"""
+        return self.adds_up(mask) and self._has_cpus(mask)
+
+    def adds_up(self, mask: int) -> bool:
+        """Do its members have enough of everything together? If not, no part of the set can hold the pod either."""
+        if self.shortage:
+            return False
+        for needed, _, sums in self._wanted:
+            known = sums.get(mask)
+            if (_sum(sums, mask) if known is None else known) < needed:
+                return False
+        return True
+
+    def touches(self, mask: int, name: str) -> bool:
+        """Does the set contain a NUMA node that has nothing left of this resource?"""
+        return bool(mask & self.offers.lacking[name])
+
+    def score(self, mask: int) -> int:
+        """How the configured strategy ranks the set: by what its members hold together."""
+        scoring = self.need.scoring
+        if scoring is None:
+            return 0
+        if self._scored is None:
+            totals, free, wanted = self.offers.accounts.total, self.offers.free, self.need.weighed
+            self._scored = [
+                (weight, wanted.get(name, 0), totals[name], free[name])
+                for name, weight in scoring.weights.items()
+                if name in totals and counts(name, wanted)
+            ]
+        positions = [self.position[numa] for numa in numa_ids(mask)]
+        parts = []
+        for weight, more, total, free_here in self._scored:
+            capacity = used = 0
+            for at in positions:
+                capacity += total[at]
+                used += total[at] - free_here[at]
+            if capacity:
+                parts.append((weight, max(0, used) + more, capacity))
+        return score_parts(scoring.type, parts)
+
+    def _has_cpus(self, mask: int) -> bool:
+        """Where amounts may promise more CPUs than can be taken, the shares must be there as CPUs."""
+        need = self.need
+        if need.binding is None or need.accounting is Accounting.EVERY_POD:
+            return need.binding is None or CPU in self.offers.given
+        positions = [self.position[numa] for numa in numa_ids(mask)]
+        if CPU not in self.offers.given:
+            return False
+        shares = split(need.amounts[CPU], [self.offers.given[CPU][at] for at in positions], self.offers.units[CPU])
+        return shares is not None and all(
+            share <= MILLI * self.offers.cpus[at] for share, at in zip(shares, positions, strict=True)
+        )
+
+
+def _sum(sums: dict[int, int], mask: int) -> int:
+    known = sums.get(mask)
+    if known is None:
+        low = mask & -mask
+        known = sums[mask] = _sum(sums, mask ^ low) + sums[low]
+    return known
