@@ -8,9 +8,11 @@ import pytest
 
 from koord_numa.cli.demo.node_agents import NodeAgents, node_agents
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.sandbox.machines import NodeServices
 from koord_numa.sandbox.machines.pod_status import container_id
 from koord_numa.wire import parse_pod, parse_topology
-from tests.e2e.world import World, pinned, world
+from tests.e2e.world import BIN, World, pinned, world
+from tests.sandbox.machines.pods import place
 
 pytestmark = pytest.mark.e2e
 
@@ -102,3 +104,32 @@ async def test_what_is_decided_is_where_it_runs(tmp_path: Path) -> None:
 def events(cluster: World, reason: str) -> list[dict[str, Any]]:
     """Events of one reason."""
     return [event for event in cluster.server.store.list("events.events.k8s.io") if event["reason"] == reason]
+
+
+async def test_an_agent_that_is_killed_again_and_again_converges(tmp_path: Path) -> None:
+    """``kill -9`` after ever more of its work: containers run on, and the next process completes what the last one began."""
+    async with world(tmp_path, PLAIN) as cluster:
+        node = cluster.rack.nodes["plain-0"]
+        async with NodeServices(tmp_path / "plain-0", node) as services:
+            command = [
+                *(str(BIN / "koord-numa"), "node-agent", "--apply", "--kubeconfig", str(cluster.kubeconfig)),
+                *("--node-name", "plain-0", "--sysfs", str(services.sysfs), "--cgroups", str(services.cgroups.root)),
+                *("--kubelet-config", str(services.kubelet_config), "--cri-socket", str(services.cri)),
+                *("--podresources-socket", str(services.podresources)),
+            ]
+            pods = [place(cluster.server.store, "plain-0", f"p{core}", f"{core},{core + 16}") for core in range(8)]
+            for survived in (0, 1, 3, 8):
+                process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
+                before = len(services.updates)
+                async with asyncio.timeout(60):
+                    while len(services.updates) - before < survived:
+                        assert process.returncode is None
+                        await asyncio.sleep(0.001)
+                process.kill()
+                await process.wait()
+                assert len(services.cgroups.containers) == len(pods)
+                for pod in pods:  # systemd's daemon-reload while no agent runs
+                    if survived < 8:
+                        services.cgroups.set(container_id(pod.uid, "c"), services.cgroups.cpus)
+            found = [str(services.cgroups.effective(container_id(pod.uid, "c"))) for pod in pods]
+            assert found == [f"{core},{core + 16}" for core in range(8)]
