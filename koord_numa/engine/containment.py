@@ -4,7 +4,7 @@ What is broken about one object costs that object only.
 Theory: the engine reads objects that anybody may write. Whatever is read, decided or written about one of them runs inside
 ``contained``; an exception there is a bug, but not one that may stop anything else. The object is *quarantined* by uid and
 resourceVersion: it is left alone until it changes, or until a pause is over that doubles with each failure. Each time there is one event
-on the object, one count in ``koord_numa_quarantined_total`` and one log record with the traceback. An exception about no object is not
+on the object, one count in ``koord_numa_quarantined`` and one log record with the traceback. An exception about no object is not
 caught here and ends the process.
 """
 
