@@ -165,6 +165,8 @@ def _call(node: Call, scope: Scope) -> Evaluate:
 
 def _dispatch(operands: list[Evaluate], overloads: list[Overload]) -> Evaluate:
     rows = [(overload.classes, overload.cost, overload.call) for overload in overloads]
+    if len(operands) == 2:
+        return _dispatch_two(operands[0], operands[1], rows)
 
     def evaluate(frame: Frame) -> Any:
         values = [operand(frame) for operand in operands]
@@ -174,6 +176,22 @@ def _dispatch(operands: list[Evaluate], overloads: list[Overload]) -> Evaluate:
                 frame.cost += cost(*values)
                 frame.check_cost()
                 return call(*values)
+        raise EvaluationError(NO_SUCH_OVERLOAD)
+
+    return evaluate
+
+
+def _dispatch_two(left: Evaluate, right: Evaluate, rows: list[tuple[Any, Any, Any]]) -> Evaluate:
+    """The same for two operands, which nearly all calls of selectors have."""
+
+    def evaluate(frame: Frame) -> Any:
+        first, second = left(frame), right(frame)
+        kind, other = type(first), type(second)
+        for (allowed, also), cost, call in rows:
+            if (allowed is None or kind in allowed) and (also is None or other in also):
+                frame.cost += cost(first, second)
+                frame.check_cost()
+                return call(first, second)
         raise EvaluationError(NO_SUCH_OVERLOAD)
 
     return evaluate

@@ -28,6 +28,14 @@ class Semver:
     def __lt__(self, other: "Semver") -> bool:
         return self._rank < other._rank
 
+    def compare(self, other: "Semver") -> int:
+        """-1, 0 or 1. Most versions differ in their numbers already."""
+        if self.numbers != other.numbers:
+            return 1 if self.numbers > other.numbers else -1
+        if self.pre == other.pre:
+            return 0
+        return -1 if self < other else 1
+
     @property
     def _rank(self) -> tuple[tuple[int, int, int], bool, tuple[tuple[bool, int, str], ...]]:
         """A pre-release is below its release; numbers are below words, and fewer identifiers below more."""

@@ -9,6 +9,7 @@ driver are served: with ``dra.cpu/cpuIDs`` and ``dra.cpu/smtLayout`` and, before
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from koord_numa.core.claims.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
@@ -189,6 +190,7 @@ def _text(device: Device, name: str) -> str:
     return value.value if value is not None and isinstance(value.value, str) else ""
 
 
+@lru_cache(maxsize=256)
 def layout_topology(layout: str) -> CpuTopology:
     """
     The cores that ``dra.cpu/smtLayout`` tells: ``8-23>8;0-7`` are pairs 8 apart among 8-23, and single CPUs. NUMA nodes are not told:

@@ -15,6 +15,29 @@ def numbers_of(claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDe
     return "; ".join(_sentences(claims, classes, node, usage))
 
 
+def runs_short(claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDevices, usage: DeviceUsage) -> bool:
+    """
+    Are fewer devices free, by their drivers alone, than some request wants? Then no search is needed to refuse the node.
+
+    A no is certain, up to the sentence: a search might have met a broken expression first.
+    """
+    free = [
+        (pool, sum(it.device.shared or not usage.in_use(it.device.id) for it in pool.candidates()))
+        for pool in node.pools
+    ]
+    for claim in claims:
+        for request in claim.spec.requests:
+            demand = request.alternatives[0]
+            device_class = classes.get(demand.device_class)
+            if request.prioritized or device_class is None or demand.mode == "All" or demand.admin_access:
+                continue
+            selectors = SelectorRows(claim, device_class, demand)
+            found = [(pool, count) for pool, count in free if not selectors.excludes_driver(pool.id.driver)]
+            if all(pool.usable for pool, _ in found) and sum(count for _, count in found) < demand.count:
+                return True
+    return False
+
+
 def _sentences(
     claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDevices, usage: DeviceUsage
 ) -> Iterator[str]:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from koord_numa.core.claims.allocation import Allocation
-from koord_numa.core.claims.allocator import Allocated, NodeDevices, NotAllocated, allocate
+from koord_numa.core.claims.allocator import NO_SOLUTION, Allocated, NodeDevices, NotAllocated, allocate
 from koord_numa.core.claims.cpus import CpuClaimError, CpuSite, assign_cpus
-from koord_numa.core.claims.explain import numbers_of
+from koord_numa.core.claims.explain import numbers_of, runs_short
 from koord_numa.core.claims.features import ALL_FEATURES
 from koord_numa.core.claims.inventory import Device, DeviceId
 from koord_numa.core.claims.numa import numa_of
@@ -33,6 +33,9 @@ from koord_numa.core.vocabulary import CpuBindPolicy, NumaPolicy
 from koord_numa.engine.claims.lister import ClaimLister, Revision
 
 UNAVAILABLE = "resourceclaim not available on the node"
+
+NUMBERED = 32
+"""Refused nodes of a class for which numbers are worked out."""
 
 Machines = Callable[[str], CpuTopology | None]
 """The CPU topology of a node, where its NodeResourceTopology tells it."""
@@ -88,14 +91,23 @@ class ClaimCheck:
             return placement
         lister = self._lister
         devices = NodeDevices(node.name, node.labels, lister.pools_of(node), ALL_FEATURES)
-        why = ""
+        if runs_short(self._claims.to_allocate, lister.classes, devices, lister.usage):
+            return self._rejection(NO_SOLUTION, devices)
+        anywhere = self._allocate(devices, 0)
+        if isinstance(anywhere, str):
+            return self._rejection(anywhere, devices)
         for mask in self._masks(devices, placement):
-            answer = self._allocate(replace(devices, numa_mask=mask), mask)
+            answer = self._allocate(replace(devices, numa_mask=mask), mask) if mask else anywhere
             if not isinstance(answer, str):
                 return replace(placement, allocations=answer)
-            why = why or answer
-        detail = numbers_of(self._claims.to_allocate, lister.classes, devices, lister.usage)
-        return Rejection(Reason.RESOURCE_CLAIMS, why, detail, resolvable=False)
+        return self._rejection("cannot allocate all claims on the NUMA nodes of the pod", devices)
+
+    def _rejection(self, message: str, devices: NodeDevices) -> Rejection:
+        """Numbers are worked out for some nodes only: no message shows more."""
+        detail = ""
+        if len(self._refused) < NUMBERED:
+            detail = numbers_of(self._claims.to_allocate, self._lister.classes, devices, self._lister.usage)
+        return Rejection(Reason.RESOURCE_CLAIMS, message, detail, resolvable=False)
 
     def _masks(self, devices: NodeDevices, placement: Placement) -> Sequence[int]:
         """Sets of NUMA nodes in the order in which they are tried; 0 is every place."""

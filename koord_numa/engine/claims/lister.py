@@ -67,6 +67,8 @@ class ClaimLister:
         self._wide: dict[str, ResourceSlice] = {}  # all others
         self._revision = 0
         self._revisions: dict[str, int] = {}
+        self._shape = 0  # grows with changes of slices that name no node
+        self._shapes: dict[str, int] = {}  # the same, by the node that slices name
         self._pools: dict[str, tuple[Revision, Node, tuple[Pool, ...]]] = {}
 
     # What a decision reads.
@@ -77,9 +79,9 @@ class ClaimLister:
 
     def pools_of(self, node: Node) -> tuple[Pool, ...]:
         """The pools that the node can draw from. Counters of other nodes' pools are left out: nothing there is for this node."""
-        revision = self.revision(node.name)
+        shape = (self._shape, self._shapes.get(node.name, 0))
         known = self._pools.get(node.name)
-        if known is not None and known[0] == revision and known[1] is node:
+        if known is not None and known[0] == shape and known[1] is node:
             return known[2]
         own = self._by_node.get(node.name, {})
         reached = {each.pool for each in self._wide.values() if each.reaches(node.name, node.labels)}
@@ -88,7 +90,7 @@ class ClaimLister:
         pools = gather_pools(
             slices, node.name, node.labels, {pool: list(self._by_pool[pool].values()) for pool in reached}
         )
-        self._pools[node.name] = (revision, node, pools)
+        self._pools[node.name] = (shape, node, pools)
         return pools
 
     def cpus_held(self, pool: str) -> CpuSet:
@@ -213,8 +215,13 @@ class ClaimLister:
             self._remove_slice(former)
         if event != DELETED:
             self._add_slice(each)
-        self._touch([it for it in (former, each) if it is not None])
-        self._touch(self._by_pool.get(each.pool, {}).values())
+        concerned = [it for it in (former, each) if it is not None] + list(self._by_pool.get(each.pool, {}).values())
+        self._touch(concerned)
+        for it in concerned:
+            if it.nodes.name and not it.per_device:
+                self._shapes[it.nodes.name] = self._shapes.get(it.nodes.name, 0) + 1
+            else:
+                self._shape += 1
         self._on_change()
 
     def replace_slices(self, slices: Iterable[ResourceSlice]) -> None:
@@ -226,6 +233,7 @@ class ClaimLister:
         for each in slices:
             self._add_slice(each)
         self._revision += 1
+        self._shape += 1
         self._on_change()
 
     def observe_class(self, event: str | None, device_class: DeviceClass) -> None:

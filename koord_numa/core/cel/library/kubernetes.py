@@ -76,7 +76,7 @@ ROWS: Final = (
     row("semver.major() -> int", lambda it: it.numbers[0]),
     row("semver.minor() -> int", lambda it: it.numbers[1]),
     row("semver.patch() -> int", lambda it: it.numbers[2]),
-    row("semver.isLessThan(semver) -> bool", lambda a, b: a < b),
-    row("semver.isGreaterThan(semver) -> bool", lambda a, b: a > b),
-    row("semver.compareTo(semver) -> int", _order),
+    row("semver.isLessThan(semver) -> bool", lambda a, b: a.compare(b) < 0),
+    row("semver.isGreaterThan(semver) -> bool", lambda a, b: a.compare(b) > 0),
+    row("semver.compareTo(semver) -> int", Semver.compare),
 )
