@@ -37,7 +37,7 @@ def cli_page() -> str:
 def _options(command: click.Command, context: click.Context) -> Iterator[str]:
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
-        if record is not None:
+        if record is not None and "--help" not in record[0]:  # every command has it
             names, text = (part.replace("|", "\\|") for part in record)
             yield f"| `{names}` | {' '.join(text.split())} |\n"
 
