@@ -107,7 +107,8 @@ def _required(s: BoundPlacement) -> CpuBindPolicy:
 
 def _asks_full_cores(s: BoundPlacement, required: CpuBindPolicy) -> bool:
     kubelet = s.description.kubelet
-    by_kubelet = kubelet.cpu_policy == "static" and kubelet.cpu_options.get("full-pcpus-only", False)
+    unlabelled = s.node.bind_policy is None  # a label, None among them, overrides the kubelet's option
+    by_kubelet = unlabelled and kubelet.cpu_policy == "static" and kubelet.cpu_options.get("full-pcpus-only", False)
     by_node = s.node.bind_policy is NodeBindPolicy.FULL_PCPUS_ONLY
     return required is CpuBindPolicy.FULL_PCPUS or by_node or by_kubelet
 
