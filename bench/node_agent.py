@@ -34,7 +34,8 @@ SCHEDULERS: Final = NodeDescription("n0", HARDWARE, pods=300, agent=True)
 _AGENT: Final = """
 import asyncio, sys
 from pathlib import Path
-from koord_numa.node.agent import Agent, AgentConfig
+from koord_numa.node.agent import Agent
+from koord_numa.node.agent_config import AgentConfig
 from koord_numa.node.api_client import ApiAccess, NodeApi
 async def main(url, sysfs, cgroups, config, podresources, cri, apply):
     config = AgentConfig(node="n0", sysfs=Path(sysfs), cgroups=Path(cgroups), kubelet_config=Path(config),

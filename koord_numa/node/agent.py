@@ -8,12 +8,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
 from koord_numa.node import applier
+from koord_numa.node.agent_config import AgentConfig
 from koord_numa.node.api_client import ApiError, NodeApi
 from koord_numa.node.cgroups import CgroupError, Cgroups
 from koord_numa.node.events import mismatch_event
@@ -21,7 +20,7 @@ from koord_numa.node.metrics import AgentMetrics
 from koord_numa.node.node_object import NodeReservation, read_reservation
 from koord_numa.node.observer import Observation, Observer, told
 from koord_numa.node.pods import NodePods
-from koord_numa.node.publisher import Publish, Publisher
+from koord_numa.node.publisher import Publisher
 from koord_numa.node.rpc import PodResourcesClient, RpcError, RuntimeClient
 from koord_numa.node.sources import HostSource, KubeletSource, ResourcesSource
 from koord_numa.node.topology_object import NodeFacts, cpu_owner
@@ -38,29 +37,6 @@ NODE_INTERVAL: Final = 30.0
 
 class Refused(Exception):
     """The agent may not do what it was asked to on this node; the text says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class AgentConfig:
-    """
-    How the agent runs. Paths are as the agent sees them, inside its container. ``cri_socket`` may be ``None`` with ``direct_writes``;
-    ``daemon_set`` (``namespace/name``) is the workload whose removal hands all CPUs back.
-    """
-
-    node: str
-    sysfs: Path = Path("/sys")
-    cgroups: Path = Path("/sys/fs/cgroup")
-    kubelet_config: Path | None = None
-    configz: bool = True
-    podresources: Path | None = None
-    cri_socket: Path | None = None
-    publish: Publish = Publish.AUTO
-    owner: str = "auto"
-    apply: bool = False
-    apply_memory: bool = False
-    direct_writes: bool = False
-    daemon_set: str = ""
-    metrics_port: int = 0
 
 
 class Agent:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from koord_numa.node.agent import Agent, AgentConfig
+from koord_numa.node.agent import Agent
+from koord_numa.node.agent_config import AgentConfig
 from koord_numa.node.api_client import ApiAccess, NodeApi
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines.description import NodeDescription

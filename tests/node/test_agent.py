@@ -10,7 +10,8 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.node import KubeletConfig
 from koord_numa.core.resources import CPU, MEMORY
 from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
-from koord_numa.node.agent import Agent, AgentConfig, Refused
+from koord_numa.node.agent import Agent, Refused
+from koord_numa.node.agent_config import AgentConfig
 from koord_numa.node.observer import GRACE
 from koord_numa.node.publisher import FIELD_MANAGER, LOOK_INTERVAL, Publish
 from koord_numa.sandbox.machines.description import NodeDescription, Style

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 if TYPE_CHECKING:
-    from koord_numa.node.agent import AgentConfig
+    from koord_numa.node.agent_config import AgentConfig
 
 OWNERS: Final = ("auto", "scheduler", "kubelet")
 PUBLISH: Final = ("auto", "all", "options")
@@ -88,7 +88,8 @@ def _printed(options: dict[str, Any]) -> str:
 def _run(options: dict[str, Any]) -> None:
     import asyncio  # noqa: PLC0415
 
-    from koord_numa.node.agent import AgentConfig, Refused  # noqa: PLC0415
+    from koord_numa.node.agent import Refused  # noqa: PLC0415
+    from koord_numa.node.agent_config import AgentConfig  # noqa: PLC0415
     from koord_numa.node.api_client import ApiError  # noqa: PLC0415
     from koord_numa.node.publisher import Publish  # noqa: PLC0415
 

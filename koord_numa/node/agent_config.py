@@ -1,0 +1,29 @@
+"""How the agent runs, as one value."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from koord_numa.node.publisher import Publish
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """
+    How the agent runs. Paths are as the agent sees them, inside its container. ``cri_socket`` may be ``None`` with ``direct_writes``;
+    ``daemon_set`` (``namespace/name``) is the workload whose removal hands all CPUs back.
+    """
+
+    node: str
+    sysfs: Path = Path("/sys")
+    cgroups: Path = Path("/sys/fs/cgroup")
+    kubelet_config: Path | None = None
+    configz: bool = True
+    podresources: Path | None = None
+    cri_socket: Path | None = None
+    publish: Publish = Publish.AUTO
+    owner: str = "auto"
+    apply: bool = False
+    apply_memory: bool = False
+    direct_writes: bool = False
+    daemon_set: str = ""
+    metrics_port: int = 0
