@@ -1,7 +1,7 @@
 """
-What comes after a bind: a kubelet refuses, a node rests and recovers, a bind that nobody shows is read back, two owners of CPUs clash.
+What follows a bind: a kubelet rejects the pod, a node's backoff ends, a bind that no watch shows is read back, CPUs have two owners.
 
-It corrects what the engine believes and says what it found; it places nothing.
+It corrects what the cache holds and says what it found; it places nothing.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from koord_numa.ports import ClusterError, Gone
 
 log = getLogger(__name__)
 
-REMEMBERED_REFUSALS: Final = 20_000
+REMEMBERED_REJECTIONS: Final = 20_000
 """Pods that a kubelet refused stay in the API for long; each is counted once."""
 
 
@@ -30,26 +30,26 @@ class AssumedPods:
     """One per engine. ``observe_bound`` is where a pod goes that was read back."""
 
     def __init__(
-        self, handle: Handle, columns: NodeTable, cooling: NodeBackoff, observe_bound: Callable[[Pod], None]
+        self, handle: Handle, table: NodeTable, node_backoff: NodeBackoff, observe_bound: Callable[[Pod], None]
     ) -> None:
         self._handle = handle
-        self._columns = columns
-        self._cooling = cooling
+        self._table = table
+        self._node_backoff = node_backoff
         self._observe_bound = observe_bound
-        self._refused: LRUCache[str, bool] = LRUCache(maxsize=REMEMBERED_REFUSALS)
+        self._rejected: LRUCache[str, bool] = LRUCache(maxsize=REMEMBERED_REJECTIONS)
         self._distrusted: dict[str, str] = {}
 
-    def note_refusal(self, pod: Pod, *, counts: bool) -> None:
-        """A kubelet refused a pod of ours: that node rests for such pods. What is found at the start is old and does not count."""
+    def note_rejection(self, pod: Pod, *, counts: bool) -> None:
+        """A kubelet rejected a pod of ours: that node backs off for such pods. What is found at the start is old and does not count."""
         handle, uid = self._handle, pod.key.uid
         klass = handle.placed.get(uid) or handle.classes.of(_as_it_waited(pod))
-        if klass is None or uid in self._refused:
+        if klass is None or uid in self._rejected:
             return
-        self._refused[uid] = True
+        self._rejected[uid] = True
         if not counts:
             return
         handle.metrics.refusals[pod.reason] += 1
-        self._cooling.refused(pod.node, klass, pod.reason, handle.dependencies.clock())
+        self._node_backoff.refused(pod.node, klass, pod.reason, handle.dependencies.clock())
         self._changed(pod.node)
         why = f"the kubelet answered {pod.reason} to {pod.key}; pods like it avoid this node for a while"
         handle.dependencies.recorder.node_event(pod.node, warning=True, reason="KubeletRefusal", message=why)
@@ -68,7 +68,7 @@ class AssumedPods:
     def end_node_backoffs(self) -> None:
         """Nodes that have cooled down may be tried again."""
         now = self._handle.dependencies.clock()
-        nodes = self._cooling.ended(now)
+        nodes = self._node_backoff.ended(now)
         for name in nodes:
             self._changed(name)
         if nodes:
@@ -98,7 +98,7 @@ class AssumedPods:
     def _changed(self, node: str) -> None:
         record = self._handle.cache.nodes.get(node)
         if record is not None:
-            self._columns.changed(record)
+            self._table.changed(record)
 
 
 def _as_it_waited(pod: Pod) -> Pod:

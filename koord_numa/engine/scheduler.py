@@ -32,7 +32,7 @@ from koord_numa.engine.event_handlers import (
     PendingPodHandler,
 )
 from koord_numa.engine.handle import Handle
-from koord_numa.engine.kubelet_rejections import NodeBackoff, is_refusal
+from koord_numa.engine.kubelet_rejections import NodeBackoff, is_kubelet_rejection
 from koord_numa.engine.metrics import SchedulerMetrics
 from koord_numa.engine.object_handlers import (
     BoundPodObjects,
@@ -229,8 +229,8 @@ class Scheduler:
     # Reactions.
 
     def _apply_bound_pod(self, event: str | None, pod: Pod) -> None:
-        if event != DELETED and is_refusal(pod):
-            self.assumed_pods.note_refusal(pod, counts=self.ready)
+        if event != DELETED and is_kubelet_rejection(pod):
+            self.assumed_pods.note_rejection(pod, counts=self.ready)
         self.writers.pod_observed(event, pod)
         if event != DELETED and (said := resize_message(self.cache.pod(pod.key.uid), pod)):
             self._say_resized(pod, said)

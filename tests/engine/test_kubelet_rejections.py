@@ -4,7 +4,7 @@ import pytest
 
 from koord_numa.core.verdicts import Reason
 from koord_numa.engine.cache.pod_index import PodIndex
-from koord_numa.engine.kubelet_rejections import NodeBackoff, is_refusal
+from koord_numa.engine.kubelet_rejections import NodeBackoff, is_kubelet_rejection
 from koord_numa.engine.queue.request_class import RequestClass, RequestClasses
 from koord_numa.settings import BackoffSettings, Settings
 from tests.engine.world import make_pod
@@ -31,7 +31,7 @@ def klass(cpu: int = 1000) -> RequestClass:
     ],
 )
 def test_refusals_are_told_by_the_kubelets_reason(phase: str, reason: str, refused: bool) -> None:
-    assert is_refusal(make_pod("pod", phase=phase, reason=reason)) is refused
+    assert is_kubelet_rejection(make_pod("pod", phase=phase, reason=reason)) is refused
 
 
 def test_a_rest_is_for_one_pair_only_and_says_why() -> None:
