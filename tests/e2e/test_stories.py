@@ -97,7 +97,7 @@ def shared_pool(seen: Seen) -> None:
 def kubelet_owned(seen: Seen) -> None:
     assert seen.node("guaranteed") == "kubelet"
     assert seen.node("odd") == ""
-    assert "whole cores" in seen.why("odd")
+    assert "kubelet" in seen.why("odd")
 
 
 def preemption(seen: Seen) -> None:
