@@ -12,6 +12,7 @@ from typing import Final
 from koord_numa.cli.demo.node_agents import NodeAgents, node_agents
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.bundled import definitions
+from koord_numa.sandbox.devices import SimulatedDevices
 from koord_numa.sandbox.machines import Fleet, NodeDescription
 
 PUBLISHING: Final = 1.0
@@ -51,11 +52,14 @@ async def sandbox_cluster(
         server.write_kubeconfig(kubeconfig)
         fleet = Fleet(server.store, nodes)
         fleet.start()
+        devices = SimulatedDevices(server.store, nodes)
+        devices.start()
         try:
             with tempfile.TemporaryDirectory(prefix="koord-numa-nodes-") as folder:
                 async with node_agents(server, fleet, Path(folder)) as agents:
                     yield SandboxCluster(server, fleet, kubeconfig, agents)
         finally:
+            devices.stop()
             fleet.stop()
 
 

@@ -46,6 +46,7 @@ class Rules:
     begin: Callable[[JsonObject], None] = _nothing
     causes: Callable[[JsonObject], Iterable[Cause]] = _valid
     change_causes: Callable[[JsonObject, JsonObject], Iterable[Cause]] = _may_change
+    status_causes: Callable[[JsonObject, JsonObject], Iterable[Cause]] = _may_change
     refresh: Callable[[JsonObject], None] = _nothing  # brings the status up to date with a changed specification
     blind_updates: bool = True  # PUT without a resourceVersion overwrites
     put_creates: bool = False  # PUT of an absent object creates it
@@ -169,7 +170,11 @@ _RULES: Final[Mapping[str, Rules]] = {
     "persistentvolumeclaims": Rules(begin=_begin_claim),
     "persistentvolumes": Rules(begin=_begin_claim),
     "resourceclaims.resource.k8s.io": Rules(
-        default=default_claim, begin=_no_status, causes=claim_causes, change_causes=claim_change_causes
+        default=default_claim,
+        begin=_no_status,
+        causes=claim_causes,
+        change_causes=claim_change_causes,
+        status_causes=claim_change_causes,
     ),
     "resourceclaimtemplates.resource.k8s.io": Rules(default=default_template),
     "storageclasses.storage.k8s.io": Rules(default=_default_storage_class),

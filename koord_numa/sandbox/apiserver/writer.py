@@ -199,10 +199,11 @@ class Writer:
         if not target.subresource:
             rules.default(new)
         self._check_valid(target, new)
+        changes = rules.status_causes if target.subresource == "status" else rules.change_causes
+        causes = list(changes(old, new)) if target.subresource in ("", "status") else []
+        if causes:
+            raise invalid(kind, target.name, causes)
         if not target.subresource:
-            causes = list(rules.change_causes(old, new))
-            if causes:
-                raise invalid(kind, target.name, causes)
             rules.refresh(new)
         if kind.generation is Generation.COUNTED and desired(kind, old) != desired(kind, new):
             metadata_of(new)["generation"] = (metadata_of(old).get("generation") or 0) + 1

@@ -61,7 +61,9 @@ class ClaimKubelets:
             for claim in self._claims_of(pod):
                 self._prepare(pod, claim)
         except PrepareError as error:
-            self.refusals.append(f"{pod['metadata']['name']}: Failed to prepare dynamic resources: {error}")
+            text = f"Failed to prepare dynamic resources: {error}"
+            self.refusals.append(f"{pod['metadata']['name']}: {text}")
+            self.store.create(_event(pod, text))
 
     def _claims_of(self, pod: Json) -> list[Json]:
         namespace = pod["metadata"]["namespace"]
@@ -152,6 +154,19 @@ class ClaimKubelets:
             }:
                 held |= _configured(request, devices.get("config") or ())
         return held
+
+
+def _event(pod: Json, text: str) -> Json:
+    about = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{about['name']}.", "namespace": about["namespace"]},
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", **about},
+        "type": "Warning",
+        "reason": "FailedPrepareDynamicResources",
+        "message": text,
+    }
 
 
 def _configured(request: str, configs: Any) -> CpuSet:
