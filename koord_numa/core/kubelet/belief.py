@@ -14,7 +14,7 @@ from koord_numa.core.kubelet.results import OUT_OF, SMT_ALIGNMENT
 from koord_numa.core.node import Zone
 from koord_numa.core.request import PodRequest
 
-MOST_HYPOTHESES: Final = 8
+MOST_HYPOTHESES: Final = 12
 """With more of them a belief is no longer complete until a topology rules some out."""
 
 WINDOW: Final = 60.0

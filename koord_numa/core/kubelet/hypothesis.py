@@ -72,12 +72,10 @@ class Hypothesis:
     def signature(self) -> Signature:
         """Equal for hypotheses that differ in nothing that matters."""
         pods = tuple(sorted((uid, signature(pod.grant, self.state.node)) for uid, pod in self.state.pods.items()))
-        loose = tuple(sorted((uid, bits.bit_count()) for uid, bits in self.loose.items()))
         memory = self.state.managers.memory
         groups = () if memory is None else tuple(sorted(memory.groups.items()))
         return (
             pods,
-            loose,
             groups,
             tuple(sorted(self.strangers)),
             tuple(sorted(self.unexplained)),
@@ -91,12 +89,18 @@ def signature(grant: Grant, node: KubeletNode) -> Signature:
     return tuple(
         (
             one.name,
-            cpus_by_numa(one.cpus.bits, node),
+            _place(one, node),
             tuple((block.resource, block.mask) for block in one.memory if block.amount),
             tuple((name, tuple(sorted(_near(node, name, ids)))) for name, ids in sorted(one.devices.items())),
         )
         for one in grant.containers
     )
+
+
+def _place(one: ContainerGrant, node: KubeletNode) -> tuple[int, ...]:
+    """How many CPUs an init container still holds no topology shows: only where they are counts."""
+    counts = cpus_by_numa(one.cpus.bits, node)
+    return tuple(min(count, 1) for count in counts) if one.kind is ContainerKind.INIT else counts
 
 
 def cpus_by_numa(bits: int, node: KubeletNode) -> tuple[int, ...]:
@@ -265,11 +269,17 @@ def released(before: Hypothesis, uid: str) -> Hypothesis:
 
 
 def distinct(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
-    """Each once, the first of equal ones."""
+    """Each once, in order; of equal ones that with most CPUs loose, whose variants are the others."""
     found: dict[Signature, Hypothesis] = {}
     for one in hypotheses:
-        found.setdefault(one.signature, one)
+        key = one.signature
+        if key not in found or _loose_cpus(one) > _loose_cpus(found[key]):
+            found[key] = one
     return list(found.values())
+
+
+def _loose_cpus(one: Hypothesis) -> int:
+    return sum(bits.bit_count() for bits in one.loose.values())
 
 
 def variants(one: Hypothesis) -> Iterator[Hypothesis]:
