@@ -38,7 +38,7 @@ def probes(demand: PodDemand, view: KubeletView) -> Iterator[Probe]:
     """The likeliest state first."""
     node = view.state.node
     orders = (CpuReuse.LEAST, CpuReuse.MOST) if pins_init_cpus(demand, node) else (CpuReuse.BY_ID,)
-    confined = is_confined(demand, node)
+    confined = not node.ids_are_real and is_confined(demand, node)  # where ids are real, so is the state
     for one in view.hypotheses:
         for variant in variants(one):
             for order in orders:
