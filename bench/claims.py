@@ -12,20 +12,20 @@ from typing import Any, Final
 from bench.engine import new_engine
 from bench.figure import Figure
 from koord_numa.core.cel.program import compile_selector
-from koord_numa.core.claims.allocator import Allocated, NodeDevices, allocate
-from koord_numa.core.claims.claim import DeviceClass
-from koord_numa.core.claims.inventory import DeviceId, ResourceSlice
+from koord_numa.core.claims.objects.claim import DeviceClass
+from koord_numa.core.claims.objects.pools import gather_pools
+from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.pod_claims import PodResourceClaim
-from koord_numa.core.claims.pools import gather_pools
-from koord_numa.core.claims.resource_claim import ResourceClaim
-from koord_numa.core.claims.usage import DeviceUsage
-from koord_numa.core.node import Node
-from koord_numa.core.request import Pod, PodKey, PodRequest
-from koord_numa.core.verdicts import Placement
+from koord_numa.core.claims.search.allocator import Allocated, NodeDevices, allocate
+from koord_numa.core.claims.search.inventory import DeviceId, ResourceSlice
+from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import Pod, PodKey, PodRequest
+from koord_numa.core.objects.verdicts import Placement
 from koord_numa.engine.claims.pre_bind import DynamicResources
 from koord_numa.engine.scheduler import Scheduler
-from koord_numa.wire.resource_claims import parse_device_class, parse_resource_claim
-from koord_numa.wire.resource_slices import parse_resource_slice
+from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
+from koord_numa.wire.claims.resource_slices import parse_resource_slice
 
 NODES: Final = 5000
 NUMA: Final = "resource.kubernetes.io/numaNode"

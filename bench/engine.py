@@ -17,17 +17,17 @@ from typing import Any, Final
 
 from bench.figure import Figure
 from koord_numa.core.cpu_topology import CpuTopology, regular_topology
-from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
-from koord_numa.core.request import Container, NumaSpec, Pod, PodKey, PodRequest
-from koord_numa.core.resources import ResourceList, subtract_to_zero
-from koord_numa.core.verdicts import Placement, Unschedulable
-from koord_numa.core.vocabulary import (
+from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import Container, NumaSpec, Pod, PodKey, PodRequest
+from koord_numa.core.objects.verdicts import Placement, Unschedulable
+from koord_numa.core.objects.vocabulary import (
     ContainerKind,
     CpuOwner,
     KubeletPolicy,
     NumaPolicy,
     QosClass,
 )
+from koord_numa.core.resources import ResourceList, subtract_to_zero
 from koord_numa.engine import Dependencies, Scheduler, Source
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.queue.request_class import RequestClass

@@ -12,7 +12,7 @@ from typing import Final
 from bench.figure import Figure, NotMeasurableError
 from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.request import PodRequest
+from koord_numa.core.objects.request import PodRequest
 from tests.conformance.kubelet_admission import load
 from tests.conformance.kubelet_seen import Score, judge, with_full_configuration, with_published_amounts
 from tests.conformance.vectors import cases, files_of, folder

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from bench.engine import Cluster, make_cluster, pod_request
 from bench.figure import Figure
-from koord_numa.core.constraints import Constraints, LabelSelector, Operator, PodTerm, Requirement
 from koord_numa.core.cpu_topology import regular_topology
-from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
-from koord_numa.core.request import Pod, PodKey, PodRequest
-from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy
+from koord_numa.core.objects.constraints import Constraints, LabelSelector, Operator, PodTerm, Requirement
+from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import Pod, PodKey, PodRequest
+from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.engine import Scheduler, Source
 from koord_numa.ports import Dependencies
 from koord_numa.settings import Settings

@@ -16,7 +16,7 @@ from koord_numa.core.numa.counted import counted_by_capacity
 from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.numa.hints import Hint, masks_of_size
 from koord_numa.core.numa.policies import decide_koordinator, decide_kubelet
-from koord_numa.core.vocabulary import KubeletPolicy, NumaPolicy
+from koord_numa.core.objects.vocabulary import KubeletPolicy, NumaPolicy
 from tests.conformance import koord_tm, kubelet_tm
 from tests.conformance.vectors import Oracle, cases, folder
 

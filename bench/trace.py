@@ -22,15 +22,15 @@ from typing import Any, Final
 
 from bench.figure import Figure, NotMeasurableError
 from koord_numa.core.cpu_topology import regular_topology
-from koord_numa.core.node import Node, NodeResourceTopology, Zone
-from koord_numa.core.rebind.layout import NodeLayout
-from koord_numa.core.rebind.numa_amounts import amounts_after
+from koord_numa.core.objects.node import Node, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
+from koord_numa.core.objects.verdicts import Alignment
+from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, NumaPolicy, QosClass, ScoringType
+from koord_numa.core.rebind.arrangement.layout import NodeLayout
+from koord_numa.core.rebind.arrangement.numa_amounts import amounts_after
 from koord_numa.core.rebind.opportunity import Threshold, improvement
 from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
-from koord_numa.core.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.resources import CPU, ResourceList
-from koord_numa.core.verdicts import Alignment
-from koord_numa.core.vocabulary import ContainerKind, CpuOwner, NumaPolicy, QosClass, ScoringType
 from koord_numa.engine import Dependencies, Scheduler, Source
 from koord_numa.engine.rebind.snapshot import layout_of_node
 from koord_numa.settings import ProfileSettings, ScoreWeightSettings, ScoringStrategy, Settings

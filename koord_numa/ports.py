@@ -21,14 +21,14 @@ from random import SystemRandom
 from time import monotonic
 from typing import Final, Protocol, TypeVar
 
-from koord_numa.core.claims.allocation import Allocation
-from koord_numa.core.claims.resource_claim import ResourceClaim
+from koord_numa.core.claims.objects.resource_claim import ResourceClaim
+from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.numa_amounts import NumaAmounts
-from koord_numa.core.rebind_request import PodRevision, RebindAnswer, RebindRequest
-from koord_numa.core.request import Pod, PodKey
-from koord_numa.core.verdicts import Placement
-from koord_numa.core.volumes import PersistentVolumeClaim
+from koord_numa.core.objects.rebind_request import PodRevision, RebindAnswer, RebindRequest
+from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.objects.verdicts import Placement
+from koord_numa.core.objects.volumes import PersistentVolumeClaim
+from koord_numa.core.rebind.arrangement.numa_amounts import NumaAmounts
 
 T_contra = TypeVar("T_contra", contravariant=True)
 

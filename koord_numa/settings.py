@@ -13,9 +13,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from koord_numa.core.quantity import supply
-from koord_numa.core.resources import CPU, MEMORY
-from koord_numa.core.vocabulary import (
+from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
     NodeScoring,
     NumaExclusive,
@@ -24,6 +22,8 @@ from koord_numa.core.vocabulary import (
     ScoringType,
     UnknownKubeletOptions,
 )
+from koord_numa.core.quantity import supply
+from koord_numa.core.resources import CPU, MEMORY
 
 API_VERSION: Final = "koord-numa.io/v1alpha1"
 KIND: Final = "KoordNumaConfiguration"

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpus.ask import CpuAsk, CpuOccupancy
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
+from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from tests.machines import machine
 
 BINDS = (CpuBindPolicy.NONE, CpuBindPolicy.DEFAULT, CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS)

@@ -9,7 +9,11 @@ import pytest
 
 from koord_numa.core.allocate import AllocateOptions, WithoutTopology
 from koord_numa.core.claims.pod_claims import PodClaims
-from koord_numa.core.constraints import (
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.fit.pod_affinity import pod_affinity_counts
+from koord_numa.core.fit.spread import spread_counts
+from koord_numa.core.kubelet.view import kubelet_view
+from koord_numa.core.objects.constraints import (
     Constraints,
     DiskKind,
     HostPort,
@@ -22,18 +26,10 @@ from koord_numa.core.constraints import (
     SpreadConstraint,
     TaintEffect,
 )
-from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.fit.pod_affinity import pod_affinity_counts
-from koord_numa.core.fit.spread import spread_counts
-from koord_numa.core.kubelet.view import kubelet_view
-from koord_numa.core.ledger import Ledger
-from koord_numa.core.node import KubeletAllocation, KubeletConfig, Node, NodeResourceTopology, Taint, Zone
-from koord_numa.core.node_snapshot import NodeSnapshot, candidate
-from koord_numa.core.request import Pod, PodKey, PodRequest
-from koord_numa.core.scheduling.evaluate import evaluate, refuse_everywhere
-from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request
-from koord_numa.core.verdicts import Reason, Rejection
-from koord_numa.core.vocabulary import (
+from koord_numa.core.objects.node import KubeletAllocation, KubeletConfig, Node, NodeResourceTopology, Taint, Zone
+from koord_numa.core.objects.request import Pod, PodKey, PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
     CpuOwner,
     KubeletPolicy,
@@ -41,7 +37,11 @@ from koord_numa.core.vocabulary import (
     NumaPolicy,
     QosClass,
 )
-from koord_numa.core.volumes import CsiNode, NodeVolumes, PersistentVolume, PersistentVolumeClaim, Storage
+from koord_numa.core.objects.volumes import CsiNode, NodeVolumes, PersistentVolume, PersistentVolumeClaim, Storage
+from koord_numa.core.scheduling.evaluate import evaluate, refuse_everywhere
+from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request
+from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.request_class import RequestClass

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from koord_numa.core.vocabulary import CpuBindPolicy, NumaExclusive, NumaPolicy, ScoringType
+from koord_numa.core.objects.vocabulary import CpuBindPolicy, NumaExclusive, NumaPolicy, ScoringType
 from koord_numa.settings import (
     NodesWithoutTopology,
     ProfileSettings,

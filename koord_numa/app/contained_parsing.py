@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from koord_numa.core.request import PodKey
+from koord_numa.core.objects.request import PodKey
 from koord_numa.engine.containment import Subject
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.wire.errors import WireError

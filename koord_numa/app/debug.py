@@ -7,16 +7,16 @@ As Koordinator's scheduler service, which dumps a node's allocations at ``/nodes
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from koord_numa.core.inventory import Inventory
-from koord_numa.core.ledger import Holding
-from koord_numa.core.node import NodeResourceTopology
-from koord_numa.core.node_snapshot import NodeSnapshot
-from koord_numa.core.numa_usage import largest_aligned, rooms
-from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Rejection
+from koord_numa.core.objects.node import NodeResourceTopology
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.ledger import Holding
+from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.state.numa_usage import largest_aligned, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.scheduler import Scheduler
-from koord_numa.wire.resource_status import quantities
+from koord_numa.wire.pod.resource_status import quantities
 
 Dump: TypeAlias = dict[str, Any]
 """Ready for JSON. CPUs are cpu lists (``0-3,8``), amounts are quantities (``1500m``, ``16Gi``)."""

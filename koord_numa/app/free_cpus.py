@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.inventory import Inventory
 from koord_numa.core.resources import CPU, MILLI
+from koord_numa.core.state.inventory import Inventory
 from koord_numa.engine.cache.node_info import NodeInfo
 
 

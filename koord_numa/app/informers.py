@@ -17,8 +17,6 @@ from koord_numa.app.callbacks import Callbacks
 from koord_numa.app.contained_parsing import ContainedParser, bound_to, own_name
 from koord_numa.app.kopf_feed import KopfParsers, KopfStores
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.informer import Informer
-from koord_numa.cluster.lister import ListedKind, list_first_served
 from koord_numa.cluster.resources import (
     ATTACHMENTS,
     BUDGETS,
@@ -38,22 +36,24 @@ from koord_numa.cluster.resources import (
     VOLUMES,
     Resource,
 )
-from koord_numa.cluster.resync import Resync
-from koord_numa.core.claims.inventory import ResourceSlice
-from koord_numa.core.node import Node, NodeResourceTopology
-from koord_numa.core.rebind_request import RebindRequest
-from koord_numa.core.request import Pod
+from koord_numa.cluster.watch.informer import Informer
+from koord_numa.cluster.watch.lister import ListedKind, list_first_served
+from koord_numa.cluster.watch.resync import Resync
+from koord_numa.core.claims.search.inventory import ResourceSlice
+from koord_numa.core.objects.node import Node, NodeResourceTopology
+from koord_numa.core.objects.rebind_request import RebindRequest
+from koord_numa.core.objects.request import Pod
 from koord_numa.engine.scheduler import Scheduler, Source
 from koord_numa.handlers.settings import waiting_pods
 from koord_numa.settings import DynamicResources, PodSource
 from koord_numa.wire.budgets import parse_budget
-from koord_numa.wire.csi import parse_attachment, parse_csi_driver, parse_csi_node, parse_storage_capacity
+from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
+from koord_numa.wire.claims.resource_slices import parse_resource_slice
 from koord_numa.wire.namespaces import parse_namespace
-from koord_numa.wire.nodes import parse_node
-from koord_numa.wire.pods import parse_pod
-from koord_numa.wire.resource_claims import parse_device_class, parse_resource_claim
-from koord_numa.wire.resource_slices import parse_resource_slice
-from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
+from koord_numa.wire.node.nodes import parse_node
+from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.storage.csi import parse_attachment, parse_csi_driver, parse_csi_node, parse_storage_capacity
+from koord_numa.wire.storage.volumes import parse_claim, parse_storage_class, parse_volume
 
 T = TypeVar("T")
 

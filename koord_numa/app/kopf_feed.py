@@ -6,16 +6,16 @@ from typing import Any
 
 from koord_numa.app.callbacks import Callbacks
 from koord_numa.app.contained_parsing import ContainedParser, own_name
-from koord_numa.cluster.resync_store import ResyncStore
-from koord_numa.core.node import NodeResourceTopology
-from koord_numa.core.rebind_request import RebindRequest
-from koord_numa.core.request import Pod
+from koord_numa.cluster.watch.resync_store import ResyncStore
+from koord_numa.core.objects.node import NodeResourceTopology
+from koord_numa.core.objects.rebind_request import RebindRequest
+from koord_numa.core.objects.request import Pod
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import known_version, meta
-from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.node.topologies import parse_topology
+from koord_numa.wire.pod.pods import parse_pod
 from koord_numa.wire.rebinds import parse_rebind
-from koord_numa.wire.topologies import parse_topology
 
 
 def _ignore(_: Iterable[object]) -> None:

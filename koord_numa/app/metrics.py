@@ -21,7 +21,7 @@ from koord_numa.cluster.events import EventRecorder
 from koord_numa.cluster.leader_election import LeaderElection, NoElection
 from koord_numa.cluster.lease_conflicts import LeaseConflicts
 from koord_numa.cluster.loop_lag import LoopLag
-from koord_numa.core.verdicts import Alignment, Reason
+from koord_numa.core.objects.verdicts import Alignment, Reason
 from koord_numa.engine.kubelet_rejections import REFUSALS
 from koord_numa.engine.metrics import Histogram, Result
 from koord_numa.engine.scheduler import Scheduler

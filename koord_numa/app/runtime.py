@@ -24,18 +24,18 @@ from koord_numa.app.informers import informers_of
 from koord_numa.app.kopf_feed import kopf_parsers, kopf_stores
 from koord_numa.app.metrics import MetricSources, NodeCollector, SchedulerCollector
 from koord_numa.app.tasks import TaskSupervisor
-from koord_numa.cluster.binder import ApiBinder
-from koord_numa.cluster.claim_writer import ApiClaimWriter
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.delegated_auth import DelegatedAuth
 from koord_numa.cluster.events import EventLimits, EventRecorder
-from koord_numa.cluster.http_server import HttpServer, Protection, StatusProviders
 from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, NoElection
 from koord_numa.cluster.lease_conflicts import LeaseConflicts, Rival
 from koord_numa.cluster.loop_lag import LoopLag
-from koord_numa.cluster.rebind_writer import ApiRebindWriter
-from koord_numa.cluster.serving_certificate import server_context
-from koord_numa.cluster.volume_writer import ApiVolumeWriter
+from koord_numa.cluster.serving.delegated_auth import DelegatedAuth
+from koord_numa.cluster.serving.http_server import HttpServer, Protection, StatusProviders
+from koord_numa.cluster.serving.serving_certificate import server_context
+from koord_numa.cluster.writers.binder import ApiBinder
+from koord_numa.cluster.writers.claim_writer import ApiClaimWriter
+from koord_numa.cluster.writers.rebind_writer import ApiRebindWriter
+from koord_numa.cluster.writers.volume_writer import ApiVolumeWriter
 from koord_numa.engine.rebind.automatic import AutomaticRebinds
 from koord_numa.engine.rebind.context import RebindPorts
 from koord_numa.engine.rebind.controller import RebindController
@@ -45,7 +45,7 @@ from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.ports import Dependencies
 from koord_numa.settings import DynamicResources, LeaseSettings, RebindMode, Settings
-from koord_numa.wire.resource_status import resource_status
+from koord_numa.wire.pod.resource_status import resource_status
 
 AGENT: Final = f"koord-numa/{__version__} (scheduler)"
 """The user agent of the scheduler's requests, as opposed to those of the command line."""

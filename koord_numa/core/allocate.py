@@ -27,19 +27,19 @@ from koord_numa.core.allocation.refusals import (
 from koord_numa.core.cpus.ask import UNOCCUPIED
 from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
 from koord_numa.core.cpuset import EMPTY
-from koord_numa.core.inventory import Inventory
-from koord_numa.core.ledger import Ledger
 from koord_numa.core.numa.exclusive import UNCONSTRAINED
 from koord_numa.core.numa.exclusive import Exclusivity as NumaExclusivity
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.numa.policies import Decision
-from koord_numa.core.numa_free import EVERY_POD, Accounting, NumaAccounting, NumaFree, accounts
-from koord_numa.core.request import PodRequest, SharedPool
+from koord_numa.core.objects.request import PodRequest, SharedPool
+from koord_numa.core.objects.verdicts import Alignment, Exclusivity, Placement, Rejection
+from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, NumaExclusive, NumaPolicy, RestrictedRule
 from koord_numa.core.resources import MILLI
 from koord_numa.core.score.numa_scores import Strategy as NumaScoring
-from koord_numa.core.shared_pools import shared_pools, socket_of
-from koord_numa.core.verdicts import Alignment, Exclusivity, Placement, Rejection
-from koord_numa.core.vocabulary import CpuExclusivePolicy, NumaExclusive, NumaPolicy, RestrictedRule
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.state.numa_free import EVERY_POD, Accounting, NumaAccounting, NumaFree, accounts
+from koord_numa.core.state.shared_pools import shared_pools, socket_of
 
 __all__ = [
     "Accounting",

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
+from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
 from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList, is_hugepages
-from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
 
 LINES: Final = 3
 """So many nodes are described one by one."""

@@ -6,7 +6,7 @@ Keys end in a unique id, so that no answer depends on the order of its inputs. N
 
 from collections.abc import Iterable, Mapping
 
-from koord_numa.core.vocabulary import NumaAllocateStrategy
+from koord_numa.core.objects.vocabulary import NumaAllocateStrategy
 
 Key = tuple[int, ...]
 

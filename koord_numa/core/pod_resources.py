@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Final
 
-from koord_numa.core.request import Container, PodRequest, once_per_request
+from koord_numa.core.objects.request import Container, PodRequest, once_per_request
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeQos
 from koord_numa.core.resources import CPU, MEMORY, ResourceList, add, is_hugepages, largest, total, without_zeros
-from koord_numa.core.vocabulary import ContainerKind, KubeQos
 
 _QOS_RESOURCES: Final = (CPU, MEMORY)
 

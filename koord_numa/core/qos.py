@@ -6,10 +6,10 @@ Rules only; nothing here looks at free CPUs.
 
 from typing import Final
 
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeQos, NumaPolicy, PriorityClass, QosClass
 from koord_numa.core.pod_resources import effective_requests, is_limited, kube_qos
-from koord_numa.core.request import PodRequest
 from koord_numa.core.resources import CPU, MEMORY, MILLI
-from koord_numa.core.vocabulary import ContainerKind, KubeQos, NumaPolicy, PriorityClass, QosClass
 
 OWN_CPUS: Final = frozenset({QosClass.LSE, QosClass.LSR})
 """Classes whose whole CPUs nobody shares (LSE), or only best-effort pods share (LSR)."""

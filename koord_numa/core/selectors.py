@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from koord_numa.core.constraints import LabelSelector, NodeTerm, Operator, Requirement
+from koord_numa.core.objects.constraints import LabelSelector, NodeTerm, Operator, Requirement
 
 Labels = Mapping[str, str]
 _Test = Callable[[str | None, tuple[str, ...]], bool]

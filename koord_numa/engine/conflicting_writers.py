@@ -13,9 +13,9 @@ from collections import Counter
 from logging import getLogger
 from typing import Final
 
+from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.quantity import format_amount
 from koord_numa.core.rebind.double_hold import DoubleHold, double_holds
-from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.resources import CPU, MEMORY
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.request import PodKey
+from koord_numa.core.objects.request import PodKey
+from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
-from koord_numa.core.verdicts import Placement, Rejection
 from koord_numa.ports import Clock
 
 KEPT: Final = 500

@@ -5,10 +5,10 @@ What a scheduler would decide about one pod now, node by node: for ``explain``, 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.core.scheduling.decide import choose
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
-from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.engine.handle import Handle
 
 

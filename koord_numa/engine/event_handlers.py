@@ -8,10 +8,10 @@ Facts are level-based: they may come late, repeated or merged, and in any order 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.namespaces import Namespace
-from koord_numa.core.node import Node, NodeResourceTopology
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.budgets import DisruptionBudget
+from koord_numa.core.objects.namespaces import Namespace
+from koord_numa.core.objects.node import Node, NodeResourceTopology
+from koord_numa.core.objects.request import Pod
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.object_handlers import ListerHandler, ObjectHandler

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Reason, Unschedulable
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Reason, Unschedulable
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass

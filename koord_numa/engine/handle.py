@@ -7,7 +7,7 @@ from typing import Final
 
 from cachetools import LRUCache
 
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.request import Pod
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver

@@ -8,8 +8,8 @@ a limit.
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Reason, Rejection
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.settings import BackoffSettings
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from koord_numa.core.node import Node, NodeResourceTopology
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.node import Node, NodeResourceTopology
+from koord_numa.core.objects.request import Pod
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.containment import Quarantine, Subject
 from koord_numa.engine.handle import subject_of

@@ -11,8 +11,8 @@ from functools import partial
 from logging import getLogger
 from typing import Final
 
-from koord_numa.core.verdicts import Placement
-from koord_numa.engine.binding_cycle import BindingCycle
+from koord_numa.core.objects.verdicts import Placement
+from koord_numa.engine.binding.binding_cycle import BindingCycle
 from koord_numa.engine.decision_log import RUNNERS_UP
 from koord_numa.engine.explainer import AfterUnschedulable, Explainer
 from koord_numa.engine.handle import Handle, subject_of

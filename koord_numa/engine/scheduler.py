@@ -10,9 +10,9 @@ from functools import partial
 from logging import getLogger
 from typing import Final
 
-from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Unschedulable
-from koord_numa.engine.assumed_pods import AssumedPods
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Unschedulable
+from koord_numa.engine.binding.assumed_pods import AssumedPods
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.namespace_lister import NamespaceLister
 from koord_numa.engine.cache.node_info import NodeInfo
@@ -20,7 +20,6 @@ from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.claims.deallocation import Deallocation
 from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
-from koord_numa.engine.cluster_events import ClusterEvent
 from koord_numa.engine.conflicting_writers import ConflictingWriters
 from koord_numa.engine.containment import Quarantine, Subject
 from koord_numa.engine.decision_log import DecisionLog
@@ -45,11 +44,12 @@ from koord_numa.engine.pod_status.messages import why_everywhere, with_remark
 from koord_numa.engine.pod_status.resize import RESIZE_KEEPS_CPUS, resize_message
 from koord_numa.engine.preemption.executor import Executor
 from koord_numa.engine.queue.class_queue import QueueNumbers
+from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.queue.nominator import Nominator
+from koord_numa.engine.queue.queueing_hints import node_may_help, pod_may_help
 from koord_numa.engine.queue.request_class import RequestClass, RequestClasses
 from koord_numa.engine.queue.scheduling_queue import SchedulingQueue
-from koord_numa.engine.queueing_hints import node_may_help, pod_may_help
-from koord_numa.engine.ranking.node_table import NodeTable
+from koord_numa.engine.ranking.columns.node_table import NodeTable
 from koord_numa.engine.ranking.selector import Limits, Listers, NodeSelection
 from koord_numa.engine.schedule_one import SchedulingLoop
 from koord_numa.ports import Dependencies

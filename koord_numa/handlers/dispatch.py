@@ -12,9 +12,9 @@ from typing import Any, Protocol, TypeVar
 
 import kopf
 
-from koord_numa.core.node import NodeResourceTopology
-from koord_numa.core.rebind_request import RebindRequest
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.node import NodeResourceTopology
+from koord_numa.core.objects.rebind_request import RebindRequest
+from koord_numa.core.objects.request import Pod
 from koord_numa.ports import DELETED
 from koord_numa.wire.errors import WireError
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class ObjectStore(Protocol[T]):
-    """Where parsed objects go; ``cluster.resync_store`` has the one that is used."""
+    """Where parsed objects go; ``cluster.watch.resync_store`` has the one that is used."""
 
     def get(self, key: Hashable) -> T | None:
         """An object as last reported."""

@@ -13,16 +13,16 @@ from typing import Any, Final
 
 from koord_numa.node import applier
 from koord_numa.node.agent_config import AgentConfig
-from koord_numa.node.api_client import ApiError, NodeApi
-from koord_numa.node.cgroups import CgroupError, Cgroups
 from koord_numa.node.events import mismatch_event
+from koord_numa.node.inputs.api_client import ApiError, NodeApi
+from koord_numa.node.inputs.cgroups import CgroupError, Cgroups
+from koord_numa.node.inputs.pods import NodePods
+from koord_numa.node.inputs.rpc import PodResourcesClient, RpcError, RuntimeClient
+from koord_numa.node.inputs.sources import HostSource, KubeletSource, ResourcesSource
 from koord_numa.node.metrics import AgentMetrics
 from koord_numa.node.node_object import NodeReservation, read_reservation
 from koord_numa.node.observer import Observation, Observer, told
-from koord_numa.node.pods import NodePods
 from koord_numa.node.publisher import Publisher
-from koord_numa.node.rpc import PodResourcesClient, RpcError, RuntimeClient
-from koord_numa.node.sources import HostSource, KubeletSource, ResourcesSource
 from koord_numa.node.topology_object import NodeFacts, cpu_owner
 
 logger = logging.getLogger(__name__)

@@ -16,10 +16,10 @@ from typing import Final, Protocol
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.resources import CPU
-from koord_numa.node.cgroups import CgroupError, Cgroups
 from koord_numa.node.decided import DecidedPod
-from koord_numa.node.kubelet_config import KubeletOptions
-from koord_numa.node.rpc import RpcError, RunningContainer
+from koord_numa.node.inputs.cgroups import CgroupError, Cgroups
+from koord_numa.node.inputs.kubelet_config import KubeletOptions
+from koord_numa.node.inputs.rpc import RpcError, RunningContainer
 from koord_numa.node.sysfs import Host
 
 BEST_EFFORT: Final = ("BE", "BestEffort")

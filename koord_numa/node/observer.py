@@ -11,8 +11,8 @@ from time import monotonic
 from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.node.cgroups import Cgroups
 from koord_numa.node.decided import DecidedPod
+from koord_numa.node.inputs.cgroups import Cgroups
 
 GRACE: Final = 5.0
 """Seconds."""

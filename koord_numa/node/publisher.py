@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import orjson
 
-from koord_numa.node.api_client import ApiError, NodeApi
+from koord_numa.node.inputs.api_client import ApiError, NodeApi
 from koord_numa.node.topology_object import CpuOwner, Json, NodeFacts, annotations, attributes, topology_object
 from koord_numa.wire import names
 

@@ -17,8 +17,8 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.quantity import format_amount
 from koord_numa.core.resources import CPU, MEMORY, MILLI
 from koord_numa.node.decided import DecidedPod
-from koord_numa.node.kubelet_config import KubeletOptions
-from koord_numa.node.podresources import PodResources
+from koord_numa.node.inputs.kubelet_config import KubeletOptions
+from koord_numa.node.inputs.podresources import PodResources
 from koord_numa.node.sysfs import Host, HostNuma
 from koord_numa.wire import names
 
@@ -90,7 +90,7 @@ def attributes(facts: NodeFacts) -> Iterator[tuple[str, str]]:
             yield names.ATTRIBUTE_RESERVED_CPUS, str(reserved)
     if facts.resources is not None:
         # Computed over the pods that the kubelet lists as active, all of them.
-        from koord_numa.wire.fingerprint import fingerprint  # noqa: PLC0415  (keeps --print free of xxhash)
+        from koord_numa.wire.node.fingerprint import fingerprint  # noqa: PLC0415  (keeps --print free of xxhash)
 
         yield names.ATTRIBUTE_FINGERPRINT, fingerprint(pod.key for pod in facts.resources.pods)
         yield names.ATTRIBUTE_FINGERPRINT_METHOD, FINGERPRINT_ALL

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from koord_numa.core.explain import amounts_text
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.vocabulary import CpuBindPolicy, NumaPolicy
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.request import Pod
 from koord_numa.core.resources import CPU, MEMORY, PODS, ResourceList
-from koord_numa.core.vocabulary import CpuBindPolicy, NumaPolicy
 
 NONE = "-"
 _FIRST = (CPU, MEMORY)

@@ -7,9 +7,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.numa_amounts import NumaAmounts
-from koord_numa.core.rebind.plan import NodeFigures
-from koord_numa.core.rebind_request import (
+from koord_numa.core.objects.rebind_request import (
     DEFAULT_DEADLINE,
     RebindAction,
     RebindAnswer,
@@ -17,11 +15,13 @@ from koord_numa.core.rebind_request import (
     RebindPhase,
     RebindRequest,
 )
+from koord_numa.core.rebind.arrangement.numa_amounts import NumaAmounts
+from koord_numa.core.rebind.plan import NodeFigures
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import head, version
 from koord_numa.wire.parsing import EnumReader, Int64, Problems, Strict, read, read_time
-from koord_numa.wire.resource_status import quantities
+from koord_numa.wire.pod.resource_status import quantities
 
 ACTIONS: Final = EnumReader({action.value: action for action in RebindAction})
 PHASES: Final = EnumReader({phase.value: phase for phase in RebindPhase})

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
-from koord_numa.core.constraints import LabelSelector, NodeTerm, Operator, Requirement
+from koord_numa.core.objects.constraints import LabelSelector, NodeTerm, Operator, Requirement
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.parsing import EnumReader, Strict
 

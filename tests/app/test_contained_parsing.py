@@ -7,7 +7,7 @@ import pytest
 
 from koord_numa.app import informers, kopf_feed
 from koord_numa.app.contained_parsing import UNREADABLE, ContainedParser, bound_to
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.request import Pod
 from koord_numa.wire import parse_pod
 from koord_numa.wire.errors import WireError
 from tests.cluster.objects import node, pod, until

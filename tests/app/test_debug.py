@@ -7,8 +7,8 @@ import pytest
 
 from koord_numa.app.debug import node_dump, pod_dump
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.request import Assignment
-from koord_numa.core.vocabulary import CpuOwner
+from koord_numa.core.objects.request import Assignment
+from koord_numa.core.objects.vocabulary import CpuOwner
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, pinned, shared, world
 from tests.engine.world import GIB, bound, make_node, make_pod, make_topology, make_world

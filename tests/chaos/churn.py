@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from koord_numa.core.request import PodKey
+from koord_numa.core.objects.request import PodKey
 from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions
 from koord_numa.sandbox.machines import Fleet, SimulatedNode
 from koord_numa.sandbox.machines.simulated_node import TOPOLOGIES

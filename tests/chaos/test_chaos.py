@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 from koord_numa.app.runtime import Runtime
-from koord_numa.cluster import resync
+from koord_numa.cluster.watch import resync
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers import settings as kopf_settings
 from koord_numa.sandbox.apiserver import ApiServer

@@ -9,13 +9,13 @@ import orjson
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.ledger import Holding
+from koord_numa.core.objects.request import Assignment, Pod
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.request import Assignment, Pod
+from koord_numa.core.state.ledger import Holding
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines import Fleet, Style
-from koord_numa.sandbox.machines.descriptions import read_descriptions
-from koord_numa.sandbox.machines.koordinator_agent import KoordinatorAgent, _Resident
+from koord_numa.sandbox.machines.agents.koordinator_agent import KoordinatorAgent, _Resident
+from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 from koord_numa.settings import Settings
 from koord_numa.wire.names import RESOURCE_STATUS
 from tests.chaos.kinds import GPU, MACHINES, wanting

@@ -8,17 +8,17 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Placement
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Placement
+from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.engine import Dependencies, Scheduler
 from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.machines import Fleet
 from koord_numa.sandbox.machines.simulated_node import TOPOLOGIES
 from koord_numa.settings import Settings
-from koord_numa.wire.nodes import parse_node
-from koord_numa.wire.pods import parse_pod
-from koord_numa.wire.topologies import parse_topology
+from koord_numa.wire.node.nodes import parse_node
+from koord_numa.wire.node.topologies import parse_topology
+from koord_numa.wire.pod.pods import parse_pod
 
 Ledgers = dict[str, dict[str, Holding]]
 

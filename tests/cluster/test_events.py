@@ -6,7 +6,7 @@ import pytest
 
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.events import EventLimits, EventRecorder
-from koord_numa.core.request import PodKey
+from koord_numa.core.objects.request import PodKey
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from koord_numa.settings import EventSettings
 from tests.cluster.objects import JsonObject, until

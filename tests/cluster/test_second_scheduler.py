@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from koord_numa.cluster.binder import ApiBinder
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, NoElection
 from koord_numa.cluster.lease_conflicts import LeaseConflicts, Rival
-from koord_numa.cluster.rebind_writer import ApiRebindWriter
+from koord_numa.cluster.writers.binder import ApiBinder
+from koord_numa.cluster.writers.rebind_writer import ApiRebindWriter
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind_request import PodRevision
+from koord_numa.core.objects.rebind_request import PodRevision
 from koord_numa.ports import NotLeader, UnknownOutcome
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
-from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.pod.pods import parse_pod
 from tests.cluster.objects import pod
 from tests.cluster.test_leader_election import LEASES, Time
 

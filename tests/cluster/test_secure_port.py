@@ -10,11 +10,11 @@ import pytest
 from cachetools import TTLCache
 from prometheus_client import CollectorRegistry
 
-from koord_numa.cluster import delegated_auth
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.delegated_auth import DelegatedAuth
-from koord_numa.cluster.http_server import HttpServer, Protection, StatusProviders
-from koord_numa.cluster.serving_certificate import server_context
+from koord_numa.cluster.serving import delegated_auth
+from koord_numa.cluster.serving.delegated_auth import DelegatedAuth
+from koord_numa.cluster.serving.http_server import HttpServer, Protection, StatusProviders
+from koord_numa.cluster.serving.serving_certificate import server_context
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.apiserver.faults import Fault
 
@@ -72,7 +72,7 @@ async def test_answers_are_cached_and_expire(tmp_path: Path, monkeypatch: pytest
     now = [0.0]
     cache = TTLCache
     monkeypatch.setattr(
-        "koord_numa.cluster.delegated_auth.TTLCache", lambda size, ttl: cache(size, ttl, timer=lambda: now[0])
+        "koord_numa.cluster.serving.delegated_auth.TTLCache", lambda size, ttl: cache(size, ttl, timer=lambda: now[0])
     )
     async with serving(tmp_path) as (server, url):
         assert (await status(f"{url}/metrics", EVE))[0] == 200

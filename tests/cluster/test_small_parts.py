@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 
 from koord_numa.cluster.backoff import Backoff
-from koord_numa.cluster.http_server import HttpServer, StatusProviders
 from koord_numa.cluster.loop_lag import LoopLag
+from koord_numa.cluster.serving.http_server import HttpServer, StatusProviders
 from koord_numa.settings import BackoffSettings
 
 

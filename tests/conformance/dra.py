@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from koord_numa.core.claims.allocator import INVALID_POOLS, Allocated, NodeDevices, NotAllocated, allocate
-from koord_numa.core.claims.claim import ClaimToAllocate, DeviceClass
-from koord_numa.core.claims.features import Features
-from koord_numa.core.claims.inventory import DeviceId, PoolId, ResourceSlice
-from koord_numa.core.claims.pools import gather_pools
-from koord_numa.core.claims.usage import DeviceUsage
+from koord_numa.core.claims.objects.claim import ClaimToAllocate, DeviceClass
+from koord_numa.core.claims.objects.features import Features
+from koord_numa.core.claims.objects.pools import gather_pools
+from koord_numa.core.claims.search.allocator import INVALID_POOLS, Allocated, NodeDevices, NotAllocated, allocate
+from koord_numa.core.claims.search.inventory import DeviceId, PoolId, ResourceSlice
+from koord_numa.core.claims.search.usage import DeviceUsage
 from koord_numa.core.quantity import parse_quantity
+from koord_numa.wire.claims.resource_claims import allocation_json, parse_device_class, parse_resource_claim
+from koord_numa.wire.claims.resource_slices import nano, parse_resource_slice
 from koord_numa.wire.errors import FieldPath
-from koord_numa.wire.resource_claims import allocation_json, parse_device_class, parse_resource_claim
-from koord_numa.wire.resource_slices import nano, parse_resource_slice
 from tests.conformance.deviations import Deviation
 from tests.conformance.vectors import Case, Oracle
 

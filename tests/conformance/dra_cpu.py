@@ -6,20 +6,20 @@ The cpusets in the recorded allocations are choices; what must agree is everythi
 
 from dataclasses import dataclass, replace
 
-from koord_numa.core.claims.allocation import Allocation
-from koord_numa.core.claims.allocator import Allocated, NodeDevices, allocate
-from koord_numa.core.claims.claim import DeviceClass
 from koord_numa.core.claims.cpus import CPU_IDS, CpuSite, assign_cpus, cpus_of
-from koord_numa.core.claims.inventory import ResourceSlice
-from koord_numa.core.claims.pools import gather_pools
-from koord_numa.core.claims.resource_claim import ResourceClaim
-from koord_numa.core.claims.usage import DeviceUsage
+from koord_numa.core.claims.objects.claim import DeviceClass
+from koord_numa.core.claims.objects.pools import gather_pools
+from koord_numa.core.claims.objects.resource_claim import ResourceClaim
+from koord_numa.core.claims.search.allocation import Allocation
+from koord_numa.core.claims.search.allocator import Allocated, NodeDevices, allocate
+from koord_numa.core.claims.search.inventory import ResourceSlice
+from koord_numa.core.claims.search.usage import DeviceUsage
 from koord_numa.core.cpus.ask import CpuAsk
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.vocabulary import CpuBindPolicy
-from koord_numa.wire.resource_claims import allocation_json, parse_device_class, parse_resource_claim
-from koord_numa.wire.resource_slices import parse_resource_slice
+from koord_numa.core.objects.vocabulary import CpuBindPolicy
+from koord_numa.wire.claims.resource_claims import allocation_json, parse_device_class, parse_resource_claim
+from koord_numa.wire.claims.resource_slices import parse_resource_slice
 from tests.conformance.vectors import Case
 
 

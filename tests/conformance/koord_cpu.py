@@ -6,7 +6,7 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.ask import CpuAsk, CpuOccupancy, NotEnoughCpus
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
+from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from tests.conformance.deviations import Deviation
 from tests.conformance.vectors import Case, Oracle
 from tests.machines import machine_from_topo

@@ -15,23 +15,23 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.bind_policies import Downgrade
 from koord_numa.core.cpus.exclusivity import cpu_occupancy
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.inventory import Inventory
-from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.numa.exclusive import Exclusivity, NumaOccupancy
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.numa.policies import Decision, decide_koordinator
-from koord_numa.core.numa_free import Accounting, NumaAccounting, accounts
-from koord_numa.core.pod_resources import amplify_all
-from koord_numa.core.request import PodKey
-from koord_numa.core.resources import CPU
-from koord_numa.core.score.numa_scores import Strategy
-from koord_numa.core.vocabulary import (
+from koord_numa.core.objects.request import PodKey
+from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
     NumaExclusive,
     NumaPolicy,
     RestrictedRule,
     ScoringType,
 )
+from koord_numa.core.pod_resources import amplify_all
+from koord_numa.core.resources import CPU
+from koord_numa.core.score.numa_scores import Strategy
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.ledger import Holding, Ledger
+from koord_numa.core.state.numa_free import Accounting, NumaAccounting, accounts
 from tests.conformance.koord_cpu import exclusive_of, strategy_of
 from tests.conformance.vectors import Case
 from tests.machines import machine_from_topo

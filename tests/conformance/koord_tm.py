@@ -11,7 +11,7 @@ from koord_numa.core.numa.exclusive import Exclusivity, NumaOccupancy, NumaUse
 from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.numa.policies import Decision, decide_koordinator
-from koord_numa.core.vocabulary import NumaExclusive, NumaPolicy
+from koord_numa.core.objects.vocabulary import NumaExclusive, NumaPolicy
 from tests.conformance.kubelet_tm import load_answers
 from tests.conformance.vectors import Case, Oracle
 

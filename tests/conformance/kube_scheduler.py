@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
+from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
 from koord_numa.core.scheduling.scorers import PREFERENCES
-from koord_numa.core.verdicts import Rejection
 from tests.conformance.deviations import Deviation
 from tests.conformance.kube_scheduler_cluster import Cluster, load
 from tests.conformance.vectors import Case, Oracle

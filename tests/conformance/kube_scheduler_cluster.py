@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.request import Pod
 from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.wire.budgets import parse_budget
-from koord_numa.wire.csi import parse_attachment, parse_csi_driver, parse_csi_node
 from koord_numa.wire.namespaces import parse_namespace
-from koord_numa.wire.nodes import parse_node
-from koord_numa.wire.pods import parse_pod
-from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
+from koord_numa.wire.node.nodes import parse_node
+from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.storage.csi import parse_attachment, parse_csi_driver, parse_csi_node
+from koord_numa.wire.storage.volumes import parse_claim, parse_storage_class, parse_volume
 from tests.conformance.vectors import Case
 from tests.engine.world import World, make_world
 

@@ -10,15 +10,15 @@ from typing import Any
 
 from koord_numa.core.cpu_topology import cpu_topology_of
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode
-from koord_numa.core.kubelet.manager_state import KubeletState
-from koord_numa.core.kubelet.results import ContainerGrant, Grant
-from koord_numa.core.node import KubeletConfig, Zone
+from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool, KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
 from koord_numa.core.numa.hints import numa_ids
+from koord_numa.core.objects.node import KubeletConfig, Zone
+from koord_numa.core.objects.request import Container, PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.quantity import amount, supply
-from koord_numa.core.request import Container, PodRequest
 from koord_numa.core.resources import ResourceList
-from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from tests.conformance.vectors import Case
 
 PAGE_BYTES = {"2Mi": 2 << 20, "1Gi": 1 << 30}

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate
 from koord_numa.core.scheduling.request import Profile, scheduling_request
-from koord_numa.core.verdicts import Rejection
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.ports import DELETED
-from koord_numa.wire.nodes import parse_node
-from koord_numa.wire.pods import parse_pod
-from koord_numa.wire.topologies import parse_topology
+from koord_numa.wire.node.nodes import parse_node
+from koord_numa.wire.node.topologies import parse_topology
+from koord_numa.wire.pod.pods import parse_pod
 from tests.conformance.vectors import Case
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()

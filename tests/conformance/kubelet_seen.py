@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from koord_numa.core.kubelet.admission import would_admit
-from koord_numa.core.kubelet.admit import Admitted, admit
-from koord_numa.core.kubelet.hypothesis import Hypothesis
-from koord_numa.core.kubelet.manager_state import KubeletState
-from koord_numa.core.kubelet.results import Charge, KubeletAdmission
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.results import Charge, KubeletAdmission
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
-from koord_numa.core.ledger import Holding
-from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import PodKey, PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.request import PodKey, PodRequest
 from koord_numa.core.resources import ResourceList
-from koord_numa.core.verdicts import Reason, Rejection
-from koord_numa.core.vocabulary import CpuOwner
+from koord_numa.core.state.ledger import Holding
 from tests.conformance.kubelet_admission import Sequence, Step, exported
 
 

@@ -7,15 +7,22 @@ from typing import Any
 
 from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.fit.zones import fits_zones
-from koord_numa.core.node import KubeletConfig, NodeResourceTopology, Zone
+from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import Container, PodRequest
+from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.objects.vocabulary import (
+    ContainerKind,
+    CpuOwner,
+    KubeletPolicy,
+    KubeletScope,
+    KubeQos,
+    ScoringType,
+)
 from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.quantity import amount
-from koord_numa.core.request import Container, PodRequest
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.score import least_numa_nodes as least
 from koord_numa.core.score.zones import score_zones
-from koord_numa.core.verdicts import Rejection
-from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope, KubeQos, ScoringType
 from tests.conformance.deviations import Deviation
 from tests.conformance.vectors import Case, Oracle
 

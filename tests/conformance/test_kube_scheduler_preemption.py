@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
+from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.preempt.victims import PreemptionCandidate
-from koord_numa.core.verdicts import Placement
 from tests.conformance.kube_scheduler_cluster import load
 from tests.conformance.vectors import Case, cases, each_file
 

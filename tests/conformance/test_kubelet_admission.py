@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from koord_numa.core.kubelet.admit import NotAdmitted, admit
-from koord_numa.core.kubelet.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.admit import NotAdmitted, admit
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from tests.conformance.kubelet_admission import Sequence, exported, load, published, written
 from tests.conformance.kubelet_seen import (
     Score,

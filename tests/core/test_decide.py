@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from koord_numa.core.kubelet.view import kubelet_view
-from koord_numa.core.ledger import Ledger
-from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
-from koord_numa.core.node_snapshot import NodeSnapshot, candidate
+from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.objects.verdicts import Placement
+from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NodeScoring, NumaPolicy, QosClass, ScoringType
 from koord_numa.core.scheduling.decide import decide
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.scheduling.scorers import DEFAULT_WEIGHTS
-from koord_numa.core.verdicts import Placement
-from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, NodeScoring, NumaPolicy, QosClass, ScoringType
+from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
 from tests.core.allocation import nodes
 from tests.core.allocation.nodes import GI
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.constraints import (
+from koord_numa.core.objects.constraints import (
     Constraints,
     HostPort,
     NodeTerm,
@@ -14,17 +14,17 @@ from koord_numa.core.constraints import (
     TaintEffect,
     Toleration,
 )
-from koord_numa.core.inventory import inventory
-from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.node import Node, Taint
-from koord_numa.core.node_snapshot import NodeSnapshot, candidate
-from koord_numa.core.request import Container, PodKey, PodRequest
+from koord_numa.core.objects.node import Node, Taint
+from koord_numa.core.objects.request import Container, PodKey, PodRequest
+from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
+from koord_numa.core.objects.vocabulary import ContainerKind, ScoringType
 from koord_numa.core.scheduling.decide import answers, decide
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
 from koord_numa.core.scheduling.request import Profile, depends_on_other_pods, scheduling_request
 from koord_numa.core.scheduling.scorers import DEFAULT_WEIGHTS
-from koord_numa.core.verdicts import Placement, Reason, Rejection, Unschedulable
-from koord_numa.core.vocabulary import ContainerKind, ScoringType
+from koord_numa.core.state.inventory import inventory
+from koord_numa.core.state.ledger import Holding, Ledger
+from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
 
 GIB = 1 << 30
 PLAIN = Node("node", allocatable={"cpu": 8000, "memory": 32 * GIB, "pods": 10}, labels={"disk": "ssd"})

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.explain import LENGTH, describe, explain
-from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
+from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
 
 GI = 2**30
 

@@ -3,7 +3,7 @@
 from dataclasses import fields, replace
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.request import Assignment, Pod, PodKey, PodRequest
+from koord_numa.core.objects.request import Assignment, Pod, PodKey, PodRequest
 
 
 def test_only_the_node_and_the_assignment_change() -> None:

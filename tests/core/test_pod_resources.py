@@ -2,10 +2,10 @@
 
 import pytest
 
+from koord_numa.core.objects.request import Container, PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeQos
 from koord_numa.core.pod_resources import effective_limits, effective_requests, is_limited, kube_qos
-from koord_numa.core.request import Container, PodRequest
 from koord_numa.core.resources import ResourceList
-from koord_numa.core.vocabulary import ContainerKind, KubeQos
 
 APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR
 

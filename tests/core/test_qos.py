@@ -2,6 +2,8 @@
 
 import pytest
 
+from koord_numa.core.objects.request import Container, NumaSpec, PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind, NumaPolicy, PriorityClass, QosClass
 from koord_numa.core.qos import (
     bursts,
     default_qos,
@@ -10,8 +12,6 @@ from koord_numa.core.qos import (
     pinned_by_static_kubelet,
     priority_class,
 )
-from koord_numa.core.request import Container, NumaSpec, PodRequest
-from koord_numa.core.vocabulary import ContainerKind, NumaPolicy, PriorityClass, QosClass
 
 SINGLE = NumaSpec(NumaPolicy.SINGLE_NUMA_NODE)
 

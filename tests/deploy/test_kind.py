@@ -7,11 +7,11 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from koord_numa.core.verdicts import Placement, Reason, Unschedulable
+from koord_numa.core.objects.verdicts import Placement, Reason, Unschedulable
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.bundled import definitions
 from koord_numa.settings import Settings
-from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.pod.pods import parse_pod
 from tests.chaos.truth import rebuilt
 from tests.cluster.objects import node
 

@@ -10,9 +10,9 @@ import yaml
 
 from koord_numa.core.allocation.demand import demand_of
 from koord_numa.core.allocation.options import AllocateOptions
+from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.quantity import amount
-from koord_numa.core.verdicts import Rejection
-from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.pod.pods import parse_pod
 from tests.deploy.test_manifests import CHART, rendered
 
 celpy = pytest.importorskip("celpy", reason="the CEL library is not installed on this platform")

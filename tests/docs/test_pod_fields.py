@@ -8,9 +8,9 @@ from kubernetes_asyncio.client.models.v1_container import V1Container
 from kubernetes_asyncio.client.models.v1_pod_spec import V1PodSpec
 from pydantic import BaseModel
 
-from koord_numa.wire.constraints import ConstraintsModel
-from koord_numa.wire.pods import SchedulingSpec
-from koord_numa.wire.requests import ContainerModel, Workload
+from koord_numa.wire.pod.constraints import ConstraintsModel
+from koord_numa.wire.pod.pods import SchedulingSpec
+from koord_numa.wire.pod.requests import ContainerModel, Workload
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "pod-fields.md"
 ROW = re.compile(r"^\| `(\w+)` \| (honoured|irrelevant|refused) \| (\S.*) \|$", re.MULTILINE)

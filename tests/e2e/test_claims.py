@@ -12,7 +12,7 @@ import pytest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions
 from koord_numa.sandbox.devices import ClaimController, ClaimKubelets, device_classes, slices_of
-from koord_numa.sandbox.machines.descriptions import read_descriptions
+from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, World, ended, world
 

@@ -11,7 +11,7 @@ import pytest
 
 from koord_numa.cli.cluster.objects import ClusterObjects
 from koord_numa.cli.cluster.snapshot import Snapshot, snapshot_of
-from koord_numa.core.verdicts import Placement
+from koord_numa.core.objects.verdicts import Placement
 from koord_numa.sandbox.machines import NodeDescription, Style, load_descriptions
 from koord_numa.settings import Settings
 from koord_numa.wire.names import RESOURCE_STATUS, TOPOLOGY_GROUP, TOPOLOGY_PLURAL

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from koord_numa.sandbox.apiserver import ApiServer
-from koord_numa.sandbox.machines.descriptions import read_descriptions
 from koord_numa.sandbox.machines.fleet import Fleet
+from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 
 ROOT: Final = Path(__file__).parents[2]
 CRDS: Final = (ROOT / "crds" / "noderesourcetopologies.yaml", ROOT / "crds" / "rebindresources.yaml")

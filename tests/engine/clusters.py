@@ -3,7 +3,9 @@
 from dataclasses import replace
 from random import Random
 
-from koord_numa.core.constraints import (
+from koord_numa.core.cpu_topology import regular_topology
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.objects.constraints import (
     Constraints,
     HostPort,
     NodeTerm,
@@ -13,11 +15,9 @@ from koord_numa.core.constraints import (
     TaintEffect,
     Toleration,
 )
-from koord_numa.core.cpu_topology import regular_topology
-from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Taint, Zone
-from koord_numa.core.request import Assignment, Container, CpuBind, NumaSpec, Pod, PodKey, PodRequest
-from koord_numa.core.vocabulary import (
+from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Taint, Zone
+from koord_numa.core.objects.request import Assignment, Container, CpuBind, NumaSpec, Pod, PodKey, PodRequest
+from koord_numa.core.objects.vocabulary import (
     ContainerKind,
     CpuBindPolicy,
     CpuExclusivePolicy,

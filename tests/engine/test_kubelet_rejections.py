@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.verdicts import Reason
+from koord_numa.core.objects.verdicts import Reason
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.kubelet_rejections import NodeBackoff, is_kubelet_rejection
 from koord_numa.engine.queue.request_class import RequestClass, RequestClasses

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from koord_numa.core.node import KubeletConfig, NodeResourceTopology
-from koord_numa.core.request import Pod, PodKey
-from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, QosClass
-from koord_numa.engine.binding import NodeBindLocks
+from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
+from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, QosClass
+from koord_numa.engine.binding.binding import NodeBindLocks
 from koord_numa.ports import Unavailable
 from tests.engine.world import Server, World, make_node, make_pod, make_topology, make_world
 

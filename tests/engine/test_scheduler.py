@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.constraints import Constraints, Toleration
-from koord_numa.core.verdicts import Reason
-from koord_numa.engine.binding_cycle import OUTAGE
+from koord_numa.core.objects.constraints import Constraints, Toleration
+from koord_numa.core.objects.verdicts import Reason
+from koord_numa.engine.binding.binding_cycle import OUTAGE
 from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, Unavailable, UnknownOutcome
-from tests.engine.test_pre_bind import Step
+from tests.engine.binding.test_pre_bind import Step
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.constraints import (
+from koord_numa.core.objects.constraints import (
     Constraints,
     LabelSelector,
     NodeTerm,
@@ -17,8 +17,8 @@ from koord_numa.core.constraints import (
     SpreadConstraint,
     TaintEffect,
 )
-from koord_numa.core.node import Node, Taint
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.node import Node, Taint
+from koord_numa.core.objects.request import Pod
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 
 HOST = "kubernetes.io/hostname"

@@ -6,11 +6,11 @@ from random import Random
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.node import KubeletAllocation, NodeResourceTopology, Zone
-from koord_numa.core.request import Assignment, NumaSpec, Pod
-from koord_numa.core.verdicts import Reason
-from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, NumaPolicy, QosClass
-from koord_numa.wire.topologies import parse_topology
+from koord_numa.core.objects.node import KubeletAllocation, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import Assignment, NumaSpec, Pod
+from koord_numa.core.objects.verdicts import Reason
+from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NumaPolicy, QosClass
+from koord_numa.wire.node.topologies import parse_topology
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_topology, make_world
 
 

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from koord_numa.core.constraints import Constraints
-from koord_numa.core.node import KubeletConfig, NodeResourceTopology
-from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Reason
-from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy
-from koord_numa.engine.binding import ARRIVAL_SECONDS, LONG_LINE, REQUESTS
-from koord_numa.engine.binding_cycle import TOLD_FROM
+from koord_numa.core.objects.constraints import Constraints
+from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Reason
+from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
+from koord_numa.engine.binding.binding import ARRIVAL_SECONDS, LONG_LINE, REQUESTS
+from koord_numa.engine.binding.binding_cycle import TOLD_FROM
 from koord_numa.ports import ClusterError, Forbidden, Invalid, Unauthenticated, UnknownOutcome
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
 

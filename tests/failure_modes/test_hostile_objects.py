@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.constraints import TaintEffect
-from koord_numa.core.node import Node, Taint
-from koord_numa.core.request import Container, Pod
+from koord_numa.core.objects.constraints import TaintEffect
+from koord_numa.core.objects.node import Node, Taint
+from koord_numa.core.objects.request import Container, Pod
+from koord_numa.core.objects.verdicts import Placement, Reason
+from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner
 from koord_numa.core.scheduling.evaluate import evaluate_alone
-from koord_numa.core.verdicts import Placement, Reason
-from koord_numa.core.vocabulary import ContainerKind, CpuOwner
 from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.engine.ranking.columns.node_table import MOST_LINES
 from koord_numa.engine.ranking.node_ranking import Undecided
-from koord_numa.engine.ranking.node_table import MOST_LINES
-from koord_numa.wire.topologies import parse_topology
-from koord_numa.wire.zones import MOST_DEVICES
+from koord_numa.wire.node.topologies import parse_topology
+from koord_numa.wire.node.zones import MOST_DEVICES
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
 
 EXBIBYTE = 1 << 60

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.request import CpuBind, Pod
-from koord_numa.core.vocabulary import CpuBindPolicy
+from koord_numa.core.objects.request import CpuBind, Pod
+from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 
 HOUR = 3600

@@ -8,11 +8,11 @@ import kopf
 import pytest
 
 from koord_numa.app.callbacks import Callbacks
-from koord_numa.cluster.lister import PlainParser
-from koord_numa.cluster.resync_store import ResyncStore
-from koord_numa.core.node import NodeResourceTopology
-from koord_numa.core.rebind_request import RebindRequest
-from koord_numa.core.request import Pod
+from koord_numa.cluster.watch.lister import PlainParser
+from koord_numa.cluster.watch.resync_store import ResyncStore
+from koord_numa.core.objects.node import NodeResourceTopology
+from koord_numa.core.objects.rebind_request import RebindRequest
+from koord_numa.core.objects.request import Pod
 from koord_numa.handlers import triggers
 from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.handlers.settings import EndlessPauses, NoDiffs, NoProgress, configure, waiting_pods

@@ -7,15 +7,15 @@ import orjson
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.node import KubeletConfig
+from koord_numa.core.objects.node import KubeletConfig
+from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MEMORY
-from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
 from koord_numa.node.agent import Agent, Refused
 from koord_numa.node.agent_config import AgentConfig
 from koord_numa.node.observer import GRACE
 from koord_numa.node.publisher import FIELD_MANAGER, LOOK_INTERVAL, Publish
-from koord_numa.sandbox.machines.description import NodeDescription, Style
-from koord_numa.sandbox.machines.hardware import GIB, Shape
+from koord_numa.sandbox.machines.hardware.description import NodeDescription, Style
+from koord_numa.sandbox.machines.hardware.hardware import GIB, Shape
 from koord_numa.sandbox.machines.pod_status import container_id
 from koord_numa.wire import names, parse_topology
 from tests.node.nodes import NODE, TOPOLOGIES, World, world

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
-from koord_numa.core.verdicts import Rejection
 from koord_numa.wire import names
-from koord_numa.wire.nodes import parse_node
-from koord_numa.wire.pods import parse_pod
-from koord_numa.wire.resource_status import resource_status
-from koord_numa.wire.topologies import parse_topology
+from koord_numa.wire.node.nodes import parse_node
+from koord_numa.wire.node.topologies import parse_topology
+from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pod.resource_status import resource_status
 from tests.engine.world import World, make_world
 
 Json = dict[str, Any]

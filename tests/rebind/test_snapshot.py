@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.ledger import holding_of
-from koord_numa.core.node import Node
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import Assignment, NumaSpec, Pod, PodKey
+from koord_numa.core.objects.vocabulary import NumaExclusive, NumaPolicy, QosClass
 from koord_numa.core.preempt.node import Nominee
-from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.plan import Move, RebindPlan, plan_rebind
-from koord_numa.core.request import Assignment, NumaSpec, Pod, PodKey
-from koord_numa.core.vocabulary import NumaExclusive, NumaPolicy, QosClass
+from koord_numa.core.state.ledger import holding_of
 from koord_numa.engine.rebind.snapshot import layout_of_node, obstacle
 from koord_numa.settings import load_settings
 from tests.core.rebind.nodes import layout, pinned

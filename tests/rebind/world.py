@@ -10,14 +10,14 @@ import orjson
 
 from koord_numa.app.callbacks import Callbacks
 from koord_numa.app.runtime import Options, Runtime
-from koord_numa.cluster.informer import Informer
-from koord_numa.cluster.lister import ListedKind
 from koord_numa.cluster.resources import PODS, REBINDS
-from koord_numa.core.ledger import Ledger, holding_of
+from koord_numa.cluster.watch.informer import Informer
+from koord_numa.cluster.watch.lister import ListedKind
+from koord_numa.core.state.ledger import Ledger, holding_of
 from koord_numa.handlers.settings import waiting_pods
 from koord_numa.sandbox.apiserver import ApiServer
-from koord_numa.sandbox.machines.descriptions import read_descriptions
 from koord_numa.sandbox.machines.fleet import Fleet
+from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 from koord_numa.settings import Settings, load_settings
 from koord_numa.wire import names, parse_pod, parse_rebind
 from tests.cluster.objects import until

@@ -8,7 +8,7 @@ import pytest
 from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions, DirectStore
 from koord_numa.sandbox.devices import SimulatedDevices
 from koord_numa.sandbox.devices.claim_controller import CLAIMS
-from koord_numa.sandbox.machines.descriptions import read_descriptions
+from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 
 Json = dict[str, Any]
 MACHINES = {

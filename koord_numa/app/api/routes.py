@@ -11,7 +11,7 @@ from aiohttp import web
 from koord_numa.app.api.live import LiveFeed
 from koord_numa.app.api.node_entries import NodeEntries
 from koord_numa.app.api.waiting import WaitingShapes
-from koord_numa.core.rebind_request import RebindRequest
+from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.documents import API_VERSION, Document, document
 from koord_numa.view.documents.cluster import cluster_document

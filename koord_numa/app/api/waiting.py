@@ -7,8 +7,8 @@ from typing import Final
 from cachetools import TTLCache
 
 from koord_numa.app.debug import waited_seconds
-from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Rejection
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.advice import Remedy, advise, plan_in_thread

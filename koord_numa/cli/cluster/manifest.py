@@ -12,10 +12,10 @@ import click
 
 from koord_numa.cli.cluster.objects import PARSERS, ClusterObjects, Document, documents
 from koord_numa.cluster.resources import PRIORITY_CLASSES
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.request import Pod
 from koord_numa.wire.errors import WireError
-from koord_numa.wire.pods import parse_pod
-from koord_numa.wire.priorities import with_priority
+from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pod.priorities import with_priority
 
 _MANY: Final = 1000
 """Pods that one workload may make here."""

@@ -13,7 +13,6 @@ import click
 import yaml
 
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.lister import ListedKind, list_first_served
 from koord_numa.cluster.resources import (
     BUDGETS,
     CLAIMS,
@@ -29,26 +28,27 @@ from koord_numa.cluster.resources import (
     VOLUMES,
     Resource,
 )
-from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.claims.claim import DeviceClass
-from koord_numa.core.claims.inventory import ResourceSlice
-from koord_numa.core.claims.resource_claim import ResourceClaim
-from koord_numa.core.namespaces import Namespace
-from koord_numa.core.node import Node, NodeResourceTopology
-from koord_numa.core.request import Pod
-from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from koord_numa.cluster.watch.lister import ListedKind, list_first_served
+from koord_numa.core.claims.objects.claim import DeviceClass
+from koord_numa.core.claims.objects.resource_claim import ResourceClaim
+from koord_numa.core.claims.search.inventory import ResourceSlice
+from koord_numa.core.objects.budgets import DisruptionBudget
+from koord_numa.core.objects.namespaces import Namespace
+from koord_numa.core.objects.node import Node, NodeResourceTopology
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koord_numa.ports import Forbidden
 from koord_numa.wire.budgets import parse_budget
+from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
+from koord_numa.wire.claims.resource_slices import parse_resource_slice
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.names import TOPOLOGY_KIND
 from koord_numa.wire.namespaces import parse_namespace
-from koord_numa.wire.nodes import parse_node
-from koord_numa.wire.pods import parse_pod
-from koord_numa.wire.priorities import PriorityClass, parse_priority_class
-from koord_numa.wire.resource_claims import parse_device_class, parse_resource_claim
-from koord_numa.wire.resource_slices import parse_resource_slice
-from koord_numa.wire.topologies import parse_topology
-from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
+from koord_numa.wire.node.nodes import parse_node
+from koord_numa.wire.node.topologies import parse_topology
+from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pod.priorities import PriorityClass, parse_priority_class
+from koord_numa.wire.storage.volumes import parse_claim, parse_storage_class, parse_volume
 
 Document = Mapping[str, Any]
 

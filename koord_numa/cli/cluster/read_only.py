@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NoReturn
 
-from koord_numa.core.request import Pod, PodKey
+from koord_numa.core.objects.request import Pod, PodKey
 
 
 class ReadOnlyPorts:

@@ -21,17 +21,17 @@ from koord_numa.cluster.resources import (
     STORAGE_CLASSES,
     VOLUMES,
 )
-from koord_numa.core.node import NodeResourceTopology
-from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.objects.node import NodeResourceTopology
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.preempt.victims import PreemptionCandidate
-from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Placement, Rejection
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.pod_status.messages import why_everywhere, with_remark
 from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.ports import Dependencies
 from koord_numa.settings import Settings
-from koord_numa.wire.resource_status import resource_status
+from koord_numa.wire.pod.resource_status import resource_status
 
 T = TypeVar("T")
 

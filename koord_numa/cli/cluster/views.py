@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from koord_numa.cli.cluster.snapshot import Snapshot, WouldWait, run_inline
-from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Placement, Rejection
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.view.advice import Remedy, advise
 from koord_numa.view.documents import Document, document

@@ -15,8 +15,8 @@ from koord_numa.cli.render.decisions import largest_text, node_answers, placemen
 from koord_numa.cli.render.output import Output, with_output
 from koord_numa.cli.render.placements import sentences
 from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Placement
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Placement
 from koord_numa.view.text import asked, numa_text, policies
 
 

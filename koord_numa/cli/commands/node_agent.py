@@ -69,7 +69,7 @@ def command(**options: Any) -> None:
 def _printed(options: dict[str, Any]) -> str:
     import yaml  # noqa: PLC0415
 
-    from koord_numa.node.kubelet_config import KubeletConfigError, read_kubelet_config  # noqa: PLC0415
+    from koord_numa.node.inputs.kubelet_config import KubeletConfigError, read_kubelet_config  # noqa: PLC0415
     from koord_numa.node.sysfs import SysfsError, read_host  # noqa: PLC0415
     from koord_numa.node.topology_object import NodeFacts, cpu_owner, topology_object  # noqa: PLC0415
 
@@ -90,7 +90,7 @@ def _run(options: dict[str, Any]) -> None:
 
     from koord_numa.node.agent import Refused  # noqa: PLC0415
     from koord_numa.node.agent_config import AgentConfig  # noqa: PLC0415
-    from koord_numa.node.api_client import ApiError  # noqa: PLC0415
+    from koord_numa.node.inputs.api_client import ApiError  # noqa: PLC0415
     from koord_numa.node.publisher import Publish  # noqa: PLC0415
 
     config = AgentConfig(
@@ -120,7 +120,7 @@ async def _main(config: "AgentConfig", kubeconfig: Path | None, *, release: bool
     import signal  # noqa: PLC0415
 
     from koord_numa.node.agent import Agent  # noqa: PLC0415
-    from koord_numa.node.api_client import NodeApi, from_kubeconfig, in_cluster  # noqa: PLC0415
+    from koord_numa.node.inputs.api_client import NodeApi, from_kubeconfig, in_cluster  # noqa: PLC0415
 
     access = await from_kubeconfig(kubeconfig) if kubeconfig else in_cluster(os.environ)
     async with NodeApi(access) as api:

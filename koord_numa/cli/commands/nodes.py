@@ -13,7 +13,7 @@ from koord_numa.cli.render.console import open_console
 from koord_numa.cli.render.nodes import HEADINGS, WIDE, node_row
 from koord_numa.cli.render.output import Output, with_output
 from koord_numa.sandbox.apiserver.errors import ApiError
-from koord_numa.sandbox.apiserver.selectors import parse_labels
+from koord_numa.sandbox.apiserver.rules.selectors import parse_labels
 from koord_numa.view.documents import document
 
 WATCH_SECONDS: Final = 2.0

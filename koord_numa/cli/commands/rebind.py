@@ -13,8 +13,8 @@ from koord_numa.cli.cluster.snapshot import Snapshot, read_snapshot
 from koord_numa.cli.render.console import open_console
 from koord_numa.cluster.client import Api
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.inventory import Inventory
 from koord_numa.core.rebind.plan import NodeFigures, RebindPlan, plan_rebind
+from koord_numa.core.state.inventory import Inventory
 from koord_numa.engine.rebind.snapshot import layout_of_node
 from koord_numa.view import terminal
 from koord_numa.view.drawing import CpuHolder, Drawing

@@ -18,8 +18,8 @@ from koord_numa.cli.render.console import open_console
 from koord_numa.cli.render.decisions import placement_text
 from koord_numa.cli.render.output import Output, with_output
 from koord_numa.cli.render.placements import sentences
-from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Placement
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Placement
 from koord_numa.view.documents import Document, document
 from koord_numa.view.text import asked, count, policies
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from koord_numa.node.agent import Agent
 from koord_numa.node.agent_config import AgentConfig
-from koord_numa.node.api_client import ApiAccess, NodeApi
+from koord_numa.node.inputs.api_client import ApiAccess, NodeApi
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines import Fleet, NodeServices, Style
 

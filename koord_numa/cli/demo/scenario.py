@@ -11,12 +11,12 @@ from koord_numa.cli.demo.sandbox_cluster import SandboxCluster
 from koord_numa.cli.render.placements import PodView, find_cpus, numa_of
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY
+from koord_numa.core.objects.request import Pod
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.request import Pod
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.sandbox.machines import NodeDescription, SimulatedNode, Style
 from koord_numa.view.text import count
-from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.pod.pods import parse_pod
 
 Json = dict[str, Any]
 

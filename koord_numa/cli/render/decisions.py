@@ -7,9 +7,9 @@ from koord_numa.cli.cluster.snapshot import Snapshot
 from koord_numa.cli.render.placements import sentences
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import describe
-from koord_numa.core.numa_usage import largest_aligned
-from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Placement
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Placement
+from koord_numa.core.state.numa_usage import largest_aligned
 from koord_numa.view.text import numa_text, short_amounts
 
 _SHOWN: Final = 6

@@ -9,12 +9,12 @@ from koord_numa.cli.cluster.snapshot import Snapshot
 from koord_numa.cli.render.columns import Columns
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import amounts_text
-from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.node_snapshot import NodeSnapshot
-from koord_numa.core.numa_usage import NumaUsage, largest_aligned, rooms
+from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.resources import CPU, MEMORY, MILLI
-from koord_numa.core.verdicts import Rejection
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.state.numa_usage import NumaUsage, largest_aligned, rooms
 from koord_numa.view import terminal
 from koord_numa.view.drawing import CpuHolder, Drawing
 from koord_numa.view.text import NONE, asked, count, numa_text, policies, short_amounts

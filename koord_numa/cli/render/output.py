@@ -15,7 +15,7 @@ import yaml
 from rich.console import Console
 
 from koord_numa.cli.render.columns import Columns
-from koord_numa.sandbox.apiserver.jsonpath import find
+from koord_numa.sandbox.apiserver.objects.jsonpath import find
 from koord_numa.view.documents import Document
 
 FORMATS: Final = ("wide", "json", "yaml", "name")

@@ -11,7 +11,7 @@ from rich.text import Text
 from koord_numa.cli.render.columns import Columns
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.request import Pod, PodKey
+from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.view import terminal
 from koord_numa.view.drawing import CpuHolder, Drawing
 from koord_numa.view.text import NONE, asked, count, numa_text, policies

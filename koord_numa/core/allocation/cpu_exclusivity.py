@@ -19,11 +19,11 @@ from koord_numa.core.cpus.ask import CpuOccupancy
 from koord_numa.core.cpus.bind_policies import Downgrade
 from koord_numa.core.cpus.layout import layout_of
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.inventory import PerNuma
 from koord_numa.core.numa.hints import numa_ids
+from koord_numa.core.objects.verdicts import Exclusivity
+from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy
 from koord_numa.core.resources import CPU, MILLI
-from koord_numa.core.verdicts import Exclusivity
-from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy
+from koord_numa.core.state.inventory import PerNuma
 
 PCPU_LEVEL_BROKEN = "PCPULevel is not honoured: too few cores are free of pods with the same policy"
 

@@ -8,18 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from koord_numa.core.allocation.options import AllocateOptions
-from koord_numa.core.pod_resources import effective_limits, effective_requests, is_limited, kube_qos
-from koord_numa.core.qos import (
-    OWN_CPUS,
-    is_exclusive_by_policy,
-    may_use_cpuset,
-    pinned_by_static_kubelet,
-    unequal_limits,
-)
-from koord_numa.core.request import CpuBind, PodRequest
-from koord_numa.core.resources import CPU, MILLI, ResourceList
-from koord_numa.core.verdicts import Reason, Rejection
-from koord_numa.core.vocabulary import (
+from koord_numa.core.objects.request import CpuBind, PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
     CpuExclusivePolicy,
     KubeQos,
@@ -28,6 +19,15 @@ from koord_numa.core.vocabulary import (
     NumaPolicy,
     QosClass,
 )
+from koord_numa.core.pod_resources import effective_limits, effective_requests, is_limited, kube_qos
+from koord_numa.core.qos import (
+    OWN_CPUS,
+    is_exclusive_by_policy,
+    may_use_cpuset,
+    pinned_by_static_kubelet,
+    unequal_limits,
+)
+from koord_numa.core.resources import CPU, MILLI, ResourceList
 
 NOT_WHOLE = Rejection(Reason.CPU_COUNT, "the requested CPUs must be integer", resolvable=False)
 

@@ -11,8 +11,8 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.ask import CpuAsk, NotEnoughCpus
 from koord_numa.core.cpus.bind_policies import CpuPolicies, pick_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.numa_free import Accounting
 from koord_numa.core.resources import CPU, MILLI, ResourceList
+from koord_numa.core.state.numa_free import Accounting
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,8 @@ from koord_numa.core.allocation.demand import NOT_WHOLE, AllocationDemand, CpuUs
 from koord_numa.core.allocation.numa_offers import CpuBinding, NumaRequest
 from koord_numa.core.allocation.options import WithoutTopology
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.inventory import Inventory
-from koord_numa.core.resources import CPU
-from koord_numa.core.score.numa_scores import Strategy
-from koord_numa.core.verdicts import Reason, Rejection
-from koord_numa.core.vocabulary import (
+from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
     NodeBindPolicy,
     NumaAllocateStrategy,
@@ -23,6 +20,9 @@ from koord_numa.core.vocabulary import (
     NumaPolicy,
     ScoringType,
 )
+from koord_numa.core.resources import CPU
+from koord_numa.core.score.numa_scores import Strategy
+from koord_numa.core.state.inventory import Inventory
 
 POLICY_MISMATCH: Final = "node(s) NUMA Topology policy not match"
 NO_CPU_TOPOLOGY: Final = "node(s) invalid CPU Topology"

@@ -5,19 +5,19 @@ from dataclasses import dataclass, field
 
 from koord_numa.core.cpus.ask import CpuOccupancy
 from koord_numa.core.cpus.bind_policies import Downgrade
-from koord_numa.core.inventory import PerNuma
 from koord_numa.core.numa.hints import mask_of
-from koord_numa.core.numa_free import Accounting, NumaFree
-from koord_numa.core.pod_resources import amplify
-from koord_numa.core.resources import CPU, MILLI, ResourceList
-from koord_numa.core.score.numa_scores import Strategy
-from koord_numa.core.vocabulary import (
+from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
     CpuExclusivePolicy,
     NumaAllocateStrategy,
     NumaPolicy,
     RestrictedRule,
 )
+from koord_numa.core.pod_resources import amplify
+from koord_numa.core.resources import CPU, MILLI, ResourceList
+from koord_numa.core.score.numa_scores import Strategy
+from koord_numa.core.state.inventory import PerNuma
+from koord_numa.core.state.numa_free import Accounting, NumaFree
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from koord_numa.core.numa.distances import Distances, spread
 from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
 from koord_numa.core.numa.hints import Hint, masks_of_size
 from koord_numa.core.numa.policies import KOORDINATOR, Decision, decide_koordinator
-from koord_numa.core.vocabulary import NumaExclusive, NumaPolicy, RestrictedRule
+from koord_numa.core.objects.vocabulary import NumaExclusive, NumaPolicy, RestrictedRule
 
 WIDEST_LIST: Final = 8
 """Up to so many NUMA nodes all sets are listed when hint lists are needed: 255 of them. Upstream knows no larger machines."""

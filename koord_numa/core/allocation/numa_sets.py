@@ -8,13 +8,13 @@ from typing import Final
 
 from koord_numa.core.allocation.numa_offers import NumaOffers, NumaRequest
 from koord_numa.core.allocation.split import split
-from koord_numa.core.inventory import PerNuma
 from koord_numa.core.numa.common_masks import common_masks
 from koord_numa.core.numa.counted import Counted, fewest_that_reach
 from koord_numa.core.numa.hints import numa_ids
-from koord_numa.core.numa_free import Accounting
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.score.node_resources import counts, score_parts
+from koord_numa.core.state.inventory import PerNuma
+from koord_numa.core.state.numa_free import Accounting
 
 COMPARED: Final = 64
 """Of sets that are searched for, so many are compared."""

@@ -3,9 +3,15 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from koord_numa.core.numa_free import Accounting
+from koord_numa.core.objects.vocabulary import (
+    CpuBindPolicy,
+    NumaAllocateStrategy,
+    NumaExclusive,
+    NumaPolicy,
+    RestrictedRule,
+)
 from koord_numa.core.score.numa_scores import Strategy
-from koord_numa.core.vocabulary import CpuBindPolicy, NumaAllocateStrategy, NumaExclusive, NumaPolicy, RestrictedRule
+from koord_numa.core.state.numa_free import Accounting
 
 
 class WithoutTopology(Enum):

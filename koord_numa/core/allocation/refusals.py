@@ -7,14 +7,14 @@ from koord_numa.core.allocation.grant import Shortage
 from koord_numa.core.allocation.numa_offers import NumaOffers, NumaRequest
 from koord_numa.core.allocation.numa_selection import is_possible
 from koord_numa.core.explain import amounts_text
-from koord_numa.core.inventory import Inventory, PerNuma
-from koord_numa.core.ledger import Ledger
 from koord_numa.core.numa.exclusive import Exclusivity
-from koord_numa.core.numa_free import NumaFree
+from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
+from koord_numa.core.objects.vocabulary import CpuBindPolicy, NumaExclusive, NumaPolicy, RestrictedRule
 from koord_numa.core.pod_resources import amplify
 from koord_numa.core.resources import CPU, MILLI, ResourceList
-from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
-from koord_numa.core.vocabulary import CpuBindPolicy, NumaExclusive, NumaPolicy, RestrictedRule
+from koord_numa.core.state.inventory import Inventory, PerNuma
+from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.state.numa_free import NumaFree
 
 
 def not_aligned(need: NumaRequest, offers: NumaOffers, exclusivity: Exclusivity) -> Rejection:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from koord_numa.core.cel.types import ANY, BOOL, INT, NULL, STRING, Type, map_of
-from koord_numa.core.cel.values import Uint
+from koord_numa.core.cel.values.types import ANY, BOOL, INT, NULL, STRING, Type, map_of
+from koord_numa.core.cel.values.values import Uint
 
 Scope = Mapping[str, Type]
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from koord_numa.core.cel.checker import check
-from koord_numa.core.cel.compiler import Evaluate, compile_tree
+from koord_numa.core.cel.compile.checker import check
+from koord_numa.core.cel.compile.compiler import Evaluate, compile_tree
+from koord_numa.core.cel.compile.frame import CelDevice, Frame
+from koord_numa.core.cel.compile.reads import Reads, children, reads_of
 from koord_numa.core.cel.errors import CelError, CompileError, CostExceededError, EvaluationError
-from koord_numa.core.cel.frame import CelDevice, Frame
-from koord_numa.core.cel.parser import parse
-from koord_numa.core.cel.reads import Reads, children, reads_of
-from koord_numa.core.cel.syntax import Expr
-from koord_numa.core.cel.values import TYPE_NAMES
+from koord_numa.core.cel.syntax.parser import parse
+from koord_numa.core.cel.syntax.syntax import Expr
+from koord_numa.core.cel.values.values import TYPE_NAMES
 
 MAX_TREE_DEPTH: Final = 200
 """Levels of a syntax tree: operators and selections in a row count as levels too. Go's parser stops at 250 grammar rules."""

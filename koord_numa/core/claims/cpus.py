@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from koord_numa.core.claims.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
-from koord_numa.core.claims.claim import OpaqueConfig
-from koord_numa.core.claims.inventory import Device, DeviceId
+from koord_numa.core.claims.objects.claim import OpaqueConfig
+from koord_numa.core.claims.search.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
+from koord_numa.core.claims.search.inventory import Device, DeviceId
 from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
 from koord_numa.core.cpus.ask import NotEnoughCpus
 from koord_numa.core.cpus.bind_policies import CpuPolicies, pick_cpus

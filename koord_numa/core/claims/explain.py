@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from koord_numa.core.claims.allocator import NodeDevices
-from koord_numa.core.claims.claim import ClaimToAllocate, Classes, DeviceDemand
-from koord_numa.core.claims.inventory import Device
 from koord_numa.core.claims.numa import numa_of
-from koord_numa.core.claims.selection import ClaimError, SelectorRows
-from koord_numa.core.claims.usage import DeviceUsage
+from koord_numa.core.claims.objects.claim import ClaimToAllocate, Classes, DeviceDemand
+from koord_numa.core.claims.search.allocator import NodeDevices
+from koord_numa.core.claims.search.inventory import Device
+from koord_numa.core.claims.search.selection import ClaimError, SelectorRows
+from koord_numa.core.claims.search.usage import DeviceUsage
 
 
 def numbers_of(claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDevices, usage: DeviceUsage) -> str:

@@ -1,6 +1,6 @@
 """The NUMA node of a device, from the attributes by which drivers publish it."""
 
-from koord_numa.core.claims.inventory import Device
+from koord_numa.core.claims.search.inventory import Device
 
 NUMA_ATTRIBUTES = ("resource.kubernetes.io/numaNode", "dra.cpu/numaNodeID", "dra.net/numaNode")
 """The standard attribute first, then the names that drivers used before it."""

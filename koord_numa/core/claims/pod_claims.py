@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from koord_numa.core.claims.claim import ClaimToAllocate
-from koord_numa.core.constraints import NodeTerm
+from koord_numa.core.claims.objects.claim import ClaimToAllocate
+from koord_numa.core.objects.constraints import NodeTerm
 
 
 @dataclass(frozen=True, slots=True)

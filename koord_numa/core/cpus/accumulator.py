@@ -11,8 +11,8 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.ask import CpuAsk, CpuOccupancy
 from koord_numa.core.cpus.layout import Layout, TopologyDomain, layout_of
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
 from koord_numa.core.ordering import by_use, tightness
-from koord_numa.core.vocabulary import CpuExclusivePolicy
 
 
 class CpuAccumulator:

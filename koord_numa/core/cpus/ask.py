@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
+from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 
 
 @dataclass(frozen=True, slots=True)

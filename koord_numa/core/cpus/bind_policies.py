@@ -15,8 +15,8 @@ from koord_numa.core.cpus.distribute_evenly import take_evenly
 from koord_numa.core.cpus.layout import layout_of
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from koord_numa.core.ordering import tightness
-from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 
 NO_SPREAD_WITHOUT_SMT: Final = "SpreadByPCPUs means nothing without SMT: every CPU is a core of its own"
 NO_PCPU_LEVEL_WITHOUT_SMT: Final = "PCPULevel means nothing without SMT: no core can be shared"

@@ -7,8 +7,8 @@ A core is whole when *all* its CPUs are there, however many that core has: cores
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.layout import layout_of
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from koord_numa.core.ordering import socket_key
-from koord_numa.core.vocabulary import CpuBindPolicy
 
 
 def shaped(bind: CpuBindPolicy, machine: CpuTopology, available: CpuSet, preferred: CpuSet = EMPTY) -> CpuSet:

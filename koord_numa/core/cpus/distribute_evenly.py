@@ -13,8 +13,8 @@ from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, CpuOccupancy, NotEnough
 from koord_numa.core.cpus.layout import layout_of
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from koord_numa.core.ordering import emptiest_first
-from koord_numa.core.vocabulary import CpuBindPolicy
 
 
 def take_evenly(

@@ -3,10 +3,10 @@
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.ask import CpuOccupancy
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.ledger import Holding, Ledger
 from koord_numa.core.numa import exclusive
 from koord_numa.core.numa.hints import mask_of
-from koord_numa.core.vocabulary import CpuExclusivePolicy, NumaPolicy
+from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, NumaPolicy
+from koord_numa.core.state.ledger import Holding, Ledger
 
 
 def cpu_occupancy(ledger: Ledger, limit: int = 1) -> CpuOccupancy:

@@ -17,8 +17,8 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.accumulator import CpuAccumulator, union
 from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, CpuOccupancy, NotEnoughCpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from koord_numa.core.ordering import neighbourhood_key, numa_key, ranks, socket_key
-from koord_numa.core.vocabulary import CpuBindPolicy
 
 
 def take_cpus(

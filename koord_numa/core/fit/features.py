@@ -1,8 +1,8 @@
 """Features that a kubelet must have declared, or it would reject the pod (kube-scheduler's ``nodedeclaredfeatures``)."""
 
-from koord_numa.core.node import Node
-from koord_numa.core.request import PodRequest
-from koord_numa.core.verdicts import Reason, Rejection
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
 
 
 def fits_features(request: PodRequest, node: Node) -> Rejection | None:

@@ -1,9 +1,9 @@
 """The node's labels against the pod's nodeSelector and node affinity (kube-scheduler's NodeAffinity)."""
 
-from koord_numa.core.node import Node
-from koord_numa.core.request import PodRequest
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.selectors import matches_term
-from koord_numa.core.verdicts import Reason, Rejection
 
 
 def matches_node(request: PodRequest, node: Node) -> bool:

@@ -1,8 +1,8 @@
 """A pod that names its node goes there or nowhere (kube-scheduler's NodeName)."""
 
-from koord_numa.core.node import Node
-from koord_numa.core.request import PodRequest
-from koord_numa.core.verdicts import Reason, Rejection
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
 
 
 def fits_node_name(request: PodRequest, node: Node) -> Rejection | None:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.constraints import PodTerm
-from koord_numa.core.node import Node
-from koord_numa.core.request import Pod, PodRequest
+from koord_numa.core.objects.constraints import PodTerm
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import Pod, PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.selectors import Labels, selects
-from koord_numa.core.verdicts import Reason, Rejection
 
 Domain = tuple[str, str]
 """A topology label and its value: ``("topology.kubernetes.io/zone", "a")``."""

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Final
 
-from koord_numa.core.constraints import HostPort
-from koord_numa.core.request import PodRequest
-from koord_numa.core.verdicts import Reason, Rejection
+from koord_numa.core.objects.constraints import HostPort
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
 
 _ANY: Final = "0.0.0.0"  # noqa: S104  (Kubernetes' wildcard address, nothing listens here)
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.quantity import format_amount
 from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, ResourceList
-from koord_numa.core.verdicts import Reason, Rejection
 
 _ORDER = {PODS: 0, CPU: 1, MEMORY: 2, EPHEMERAL_STORAGE: 3}
 

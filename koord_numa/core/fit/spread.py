@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from math import floor, log
 from typing import Final
 
-from koord_numa.core.constraints import SpreadConstraint
 from koord_numa.core.fit.node_affinity import matches_node
 from koord_numa.core.fit.taints import fits_taints
-from koord_numa.core.node import Node
-from koord_numa.core.request import Pod, PodRequest
+from koord_numa.core.objects.constraints import SpreadConstraint
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import Pod, PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.score.normalize import MISSING
 from koord_numa.core.selectors import selects
-from koord_numa.core.verdicts import Reason, Rejection
 
 MISSING_LABEL: Final = Rejection(
     Reason.SPREAD,

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from koord_numa.core.constraints import Constraints, Requirement, TaintEffect, Toleration
-from koord_numa.core.node import Node, Taint
-from koord_numa.core.request import PodRequest
+from koord_numa.core.objects.constraints import Constraints, Requirement, TaintEffect, Toleration
+from koord_numa.core.objects.node import Node, Taint
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.selectors import meets
-from koord_numa.core.verdicts import Reason, Rejection
 
 _HARD: Final = (TaintEffect.NO_SCHEDULE, TaintEffect.NO_EXECUTE)
 _CORDONED: Final = Taint("node.kubernetes.io/unschedulable", TaintEffect.NO_SCHEDULE)

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.fit.volume_candidates import candidates
-from koord_numa.core.node import Node
-from koord_numa.core.request import PodRequest
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.volumes import ClaimKey, PersistentVolumeClaim, Storage, StorageClass
 from koord_numa.core.selectors import matches_term, meets, selects
-from koord_numa.core.verdicts import Reason, Rejection
-from koord_numa.core.volumes import ClaimKey, PersistentVolumeClaim, Storage, StorageClass
 
 NO_VOLUME: Final = "node(s) didn't find available persistent volumes to bind"
 WRONG_NODE: Final = "node(s) didn't match PersistentVolume's node affinity"

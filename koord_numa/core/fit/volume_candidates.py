@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import merge
 
-from koord_numa.core.constraints import NodeTerm, Operator, Requirement
-from koord_numa.core.node import Node
+from koord_numa.core.objects.constraints import NodeTerm, Operator, Requirement
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, Storage
 from koord_numa.core.selectors import selects
-from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, Storage
 
 _Place = tuple[str, str]  # label key and value; the key is empty for a node's name
 

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from koord_numa.core.constraints import DiskKind, InlineDisk
-from koord_numa.core.node import Node
-from koord_numa.core.request import PodRequest
-from koord_numa.core.verdicts import Reason, Rejection
-from koord_numa.core.volumes import ClaimKey, NodeVolumes, PersistentVolume, Storage
+from koord_numa.core.objects.constraints import DiskKind, InlineDisk
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.volumes import ClaimKey, NodeVolumes, PersistentVolume, Storage
 
 MIGRATED: Final[Mapping[DiskKind, str]] = {
     DiskKind.GCE: "pd.csi.storage.gke.io",

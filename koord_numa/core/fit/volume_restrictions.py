@@ -1,10 +1,10 @@
 """Disks that a pod's spec names itself and that only one pod of a node may use (kube-scheduler's VolumeRestrictions)."""
 
-from koord_numa.core.constraints import DiskKind, InlineDisk
-from koord_numa.core.node import Node
-from koord_numa.core.request import PodRequest
-from koord_numa.core.verdicts import Reason, Rejection
-from koord_numa.core.volumes import NodeVolumes, Storage
+from koord_numa.core.objects.constraints import DiskKind, InlineDisk
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.volumes import NodeVolumes, Storage
 
 _UNUSED = NodeVolumes()
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Final
 
-from koord_numa.core.node import Node
-from koord_numa.core.request import PodRequest
-from koord_numa.core.verdicts import Reason, Rejection
-from koord_numa.core.volumes import PersistentVolume, Storage
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.volumes import PersistentVolume, Storage
 
 SUCCESSORS: Final[Mapping[str, str]] = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",

@@ -12,10 +12,10 @@ from koord_numa.core.fit.volume_binding import fits_volume_binding
 from koord_numa.core.fit.volume_limits import fits_volume_limits
 from koord_numa.core.fit.volume_restrictions import fits_volume_restrictions
 from koord_numa.core.fit.volume_zone import fits_volume_zone
-from koord_numa.core.node import Node
-from koord_numa.core.request import Pod, PodRequest
-from koord_numa.core.verdicts import Reason, Rejection
-from koord_numa.core.volumes import NodeVolumes, PersistentVolumeClaim, Storage
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import Pod, PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.volumes import NodeVolumes, PersistentVolumeClaim, Storage
 
 
 def uses_volumes(request: PodRequest) -> bool:

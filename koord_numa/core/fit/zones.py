@@ -7,8 +7,10 @@ kubelet's init-container pinning nor its SMT and memory rules. Whether a kubelet
 
 from collections.abc import Iterable, Sequence
 
-from koord_numa.core.node import NodeResourceTopology, Zone
-from koord_numa.core.request import Container, PodRequest
+from koord_numa.core.objects.node import NodeResourceTopology, Zone
+from koord_numa.core.objects.request import Container, PodRequest
+from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope, KubeQos
 from koord_numa.core.resources import (
     CPU,
     EPHEMERAL_STORAGE,
@@ -21,8 +23,6 @@ from koord_numa.core.resources import (
     largest,
     total,
 )
-from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
-from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScope, KubeQos
 
 ALWAYS_ALLOCATABLE = frozenset({CPU, MEMORY, PODS, EPHEMERAL_STORAGE})  # a node without them lists them as zero
 

@@ -11,14 +11,14 @@ from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.explain import amounts_text
-from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, dry_run
-from koord_numa.core.kubelet.aggregates import ContainerDemand, PodDemand, pod_demand
-from koord_numa.core.kubelet.cores import THREADS
-from koord_numa.core.kubelet.hypothesis import pins_init_cpus
-from koord_numa.core.kubelet.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.manager_state import KubeletState, ManagerState, free_on
-from koord_numa.core.kubelet.probes import is_confined, probes
-from koord_numa.core.kubelet.results import (
+from koord_numa.core.kubelet.inference.hypothesis import pins_init_cpus
+from koord_numa.core.kubelet.inference.probes import is_confined, probes
+from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted, dry_run
+from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand, pod_demand
+from koord_numa.core.kubelet.managers.cores import THREADS
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState, free_on
+from koord_numa.core.kubelet.managers.results import (
     OUT_OF,
     SMT_ALIGNMENT,
     TOPOLOGY_AFFINITY,
@@ -27,10 +27,10 @@ from koord_numa.core.kubelet.results import (
     KubeletAdmission,
 )
 from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.request import PodRequest
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
 from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, ResourceList, total
-from koord_numa.core.verdicts import NumaNumbers, Reason, Rejection
-from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy
 
 CANNOT_ALIGN: Final = "node(s) whose kubelet cannot align the pod to NUMA nodes"
 NO_WHOLE_CORES: Final = "node(s) whose kubelet cannot give whole cores"

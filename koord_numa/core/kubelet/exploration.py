@@ -7,11 +7,11 @@ refuses is lost. Evidence is in the objects: pods that run, and pods that failed
 
 from typing import Final
 
-from koord_numa.core.kubelet.results import KubeletAdmission
+from koord_numa.core.kubelet.managers.results import KubeletAdmission
 from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.request import PodRequest
-from koord_numa.core.verdicts import Reason, Rejection
-from koord_numa.core.vocabulary import UnknownKubeletOptions
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.vocabulary import UnknownKubeletOptions
 
 UNKNOWN_OPTIONS: Final = "node(s) whose kubelet options are not known"
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.aggregates import is_memory
-from koord_numa.core.kubelet.hypothesis import Hypothesis
-from koord_numa.core.kubelet.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.manager_state import ManagerState
-from koord_numa.core.kubelet.results import ContainerGrant, Grant
-from koord_numa.core.node import Zone
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.managers.aggregates import is_memory
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import ManagerState
+from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
+from koord_numa.core.objects.node import Zone
+from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import CPU, MILLI
-from koord_numa.core.vocabulary import ContainerKind
 
 
 @dataclass(slots=True)

@@ -8,12 +8,19 @@ happens to guarantee it; everything else is refused here, before anybody asks wh
 from collections.abc import Mapping
 from typing import Final
 
-from koord_numa.core.node import KubeletConfig
+from koord_numa.core.objects.node import KubeletConfig
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.vocabulary import (
+    ContainerKind,
+    CpuBindPolicy,
+    KubeletPolicy,
+    KubeletScope,
+    KubeQos,
+    NumaPolicy,
+)
 from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.qos import is_pinned_by_static_kubelet, may_use_cpuset
-from koord_numa.core.request import PodRequest
-from koord_numa.core.verdicts import Reason, Rejection
-from koord_numa.core.vocabulary import ContainerKind, CpuBindPolicy, KubeletPolicy, KubeletScope, KubeQos, NumaPolicy
 
 _WHOLE_CORES: Final = "full-pcpus-only"
 _KEEPS: Final[Mapping[NumaPolicy, KubeletPolicy]] = {

@@ -8,18 +8,18 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from koord_numa.core.kubelet.admit import Trust
-from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
-from koord_numa.core.kubelet.cores import ARCHITECTURE, NO_RULE, WholeCores, whole_cores
-from koord_numa.core.kubelet.hypothesis import Hypothesis
-from koord_numa.core.kubelet.inferred_state import Published, infer_state
-from koord_numa.core.kubelet.init_reuse import without_leftovers
-from koord_numa.core.kubelet.manager_state import KubeletState, free_on
-from koord_numa.core.kubelet.node_config import NodeConfig
-from koord_numa.core.kubelet.unreported_pods import without_hidden
-from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.node import Node, NodeResourceTopology, Zone
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.inferred_state import Published, infer_state
+from koord_numa.core.kubelet.inference.init_reuse import without_leftovers
+from koord_numa.core.kubelet.inference.node_config import NodeConfig
+from koord_numa.core.kubelet.inference.unreported_pods import without_hidden
+from koord_numa.core.kubelet.managers.admit import Trust
+from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
+from koord_numa.core.kubelet.managers.cores import ARCHITECTURE, NO_RULE, WholeCores, whole_cores
+from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
+from koord_numa.core.objects.node import Node, NodeResourceTopology, Zone
 from koord_numa.core.resources import PODS, total
+from koord_numa.core.state.ledger import Holding, Ledger
 
 MOST_NUMA: Final = 16
 """A kubelet looks at every set of NUMA nodes; nobody runs one that has 131,072 sets to look at."""

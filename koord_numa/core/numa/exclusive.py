@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from koord_numa.core.numa.hints import Hint
-from koord_numa.core.vocabulary import NumaExclusive
+from koord_numa.core.objects.vocabulary import NumaExclusive
 
 
 class NumaUse(Enum):

@@ -17,7 +17,7 @@ from koord_numa.core.numa.hints import Hint
 from koord_numa.core.numa.koordinator_merge import merge_scored
 from koord_numa.core.numa.kubelet_merge import compromise, preferred_by_rules, preferred_hint
 from koord_numa.core.numa.refusals import NumaRejection, refuse_impossible, refuse_unaligned
-from koord_numa.core.vocabulary import KubeletPolicy, NumaPolicy
+from koord_numa.core.objects.vocabulary import KubeletPolicy, NumaPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,19 @@ Nothing real changes, and nobody is chosen here.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.constraints import HostPort
 from koord_numa.core.fit.pod_affinity import Namespaces
-from koord_numa.core.kubelet.unreported_pods import shown_where_foreseen
+from koord_numa.core.kubelet.inference.unreported_pods import shown_where_foreseen
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
-from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.objects.budgets import DisruptionBudget
+from koord_numa.core.objects.constraints import HostPort
+from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.numa_release import Place, credited, locate
 from koord_numa.core.preempt.without_pods import request_without
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
-from koord_numa.core.verdicts import Placement, Rejection
+from koord_numa.core.state.ledger import Holding, Ledger
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ before any other, then the victims that started last, then the name that comes f
 from collections.abc import Sequence
 from typing import Final
 
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.request import Pod
 
 LIFT: Final = 1 << 31
 """Added to every priority before they are summed, so that negative ones do not make many victims look cheap (as kube-scheduler)."""

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from koord_numa.core.ledger import Holding
-from koord_numa.core.node import NodeResourceTopology
-from koord_numa.core.node_snapshot import NodeSnapshot
-from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Rejection
+from koord_numa.core.objects.node import NodeResourceTopology
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.state.ledger import Holding
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 
 
 @dataclass(frozen=True, slots=True)

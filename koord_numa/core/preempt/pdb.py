@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.budgets import DisruptionBudget
+from koord_numa.core.objects.request import Pod
 from koord_numa.core.selectors import selects
 
 

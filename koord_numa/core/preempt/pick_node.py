@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
+from koord_numa.core.objects.verdicts import Alignment
 from koord_numa.core.preempt.eviction_cost import Price, latest_start, price
 from koord_numa.core.preempt.victims import PreemptionCandidate
-from koord_numa.core.verdicts import Alignment
 
 
 def choose(clearances: Iterable[PreemptionCandidate]) -> PreemptionCandidate | None:

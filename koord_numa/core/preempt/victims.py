@@ -13,15 +13,15 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from koord_numa.core.fit.volumes import refuse_claims, storage_without
+from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.objects.verdicts import Alignment, Placement
 from koord_numa.core.preempt.dry_run import DryRun, EvictionTerms, answer_of
 from koord_numa.core.preempt.eviction_cost import importance, price
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.pdb import violating
-from koord_numa.core.request import Pod, PodKey
 from koord_numa.core.resources import ResourceList, subtract
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
 from koord_numa.core.scheduling.request import SchedulingRequest
-from koord_numa.core.verdicts import Alignment, Placement
 
 Suits = Callable[[Placement], bool]
 

@@ -8,11 +8,11 @@ outlived its leader's lease.
 from dataclasses import dataclass, replace
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.inventory import Inventory
-from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.rebind.from_ledger import DEFAULTS, Defaults, layout_of_ledger
+from koord_numa.core.objects.request import PodKey
+from koord_numa.core.rebind.arrangement.from_ledger import DEFAULTS, Defaults, layout_of_ledger
 from koord_numa.core.rebind.place_pod import place
-from koord_numa.core.request import PodKey
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.ledger import Holding, Ledger
 
 
 @dataclass(frozen=True, slots=True)

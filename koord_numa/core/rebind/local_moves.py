@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from koord_numa.core.rebind.cores import lowest
-from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.arrangement.cores import lowest
+from koord_numa.core.rebind.arrangement.layout import NodeLayout
+from koord_numa.core.rebind.arrangement.regression import Changes, EvaluatedLayout
 from koord_numa.core.rebind.pick import choose_cpus, exclusive_neighbours
 from koord_numa.core.rebind.place_pod import Counts, best_single, over, place, useful
-from koord_numa.core.rebind.regression import Changes, EvaluatedLayout
 
 _SETS: Final = 6
 """So many sets of NUMA nodes of one size are tried for a pod that no single one can hold."""

@@ -6,8 +6,8 @@ from functools import cached_property
 
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.numa_amounts import amounts_after
-from koord_numa.core.rebind.pinned_pod import PinnedPod
+from koord_numa.core.rebind.arrangement.numa_amounts import amounts_after
+from koord_numa.core.rebind.arrangement.pinned_pod import PinnedPod
 
 AmountKey = tuple[str, int]
 """A resource on a NUMA node."""

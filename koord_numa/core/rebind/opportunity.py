@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from koord_numa.core.ledger import Ledger
-from koord_numa.core.rebind.layout import NodeLayout
-from koord_numa.core.rebind.numa_amounts import amounts_after
+from koord_numa.core.rebind.arrangement.layout import NodeLayout
+from koord_numa.core.rebind.arrangement.numa_amounts import amounts_after
 from koord_numa.core.rebind.plan import RebindPlan
+from koord_numa.core.state.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)

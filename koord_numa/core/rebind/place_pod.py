@@ -6,7 +6,7 @@ It looks for CPU sets that leave the pod no worse off than today, and falls back
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.pick import choose_cpus, exclusive_neighbours
 
 Counts = dict[int, int]

@@ -11,12 +11,12 @@ from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.layout import Arrangement, Figures, NodeLayout
-from koord_numa.core.rebind.pinned_pod import PinnedPod
+from koord_numa.core.objects.request import PodKey
+from koord_numa.core.objects.vocabulary import QosClass
+from koord_numa.core.rebind.arrangement.layout import Arrangement, Figures, NodeLayout
+from koord_numa.core.rebind.arrangement.pinned_pod import PinnedPod
 from koord_numa.core.rebind.search import SearchBudget, better_arrangements, improvements, ranked
 from koord_numa.core.rebind.sequence import Route, Step, joined, route
-from koord_numa.core.request import PodKey
-from koord_numa.core.vocabulary import QosClass
 
 _QOS_ORDER: Final = (QosClass.LSE, QosClass.LSR)
 _EFFORT: Final = 3_000

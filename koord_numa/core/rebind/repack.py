@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from koord_numa.core.cpus.ask import CpuAsk
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.layout import Arrangement, NodeLayout
+from koord_numa.core.objects.vocabulary import NumaAllocateStrategy
+from koord_numa.core.rebind.arrangement.layout import Arrangement, NodeLayout
 from koord_numa.core.rebind.place_pod import place
-from koord_numa.core.vocabulary import NumaAllocateStrategy
 
 
 def repackings(layout: NodeLayout) -> Iterator[Arrangement]:

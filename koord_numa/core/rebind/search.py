@@ -24,9 +24,9 @@ from math import comb
 from typing import Final
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.layout import Arrangement, NodeLayout
+from koord_numa.core.rebind.arrangement.layout import Arrangement, NodeLayout
+from koord_numa.core.rebind.arrangement.regression import Changes, EvaluatedLayout, evaluate
 from koord_numa.core.rebind.local_moves import LOCAL_MOVES
-from koord_numa.core.rebind.regression import Changes, EvaluatedLayout, evaluate
 from koord_numa.core.rebind.repack import repackings
 
 _EXHAUSTIVE: Final = 50_000

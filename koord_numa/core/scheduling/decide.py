@@ -6,11 +6,11 @@ This is the specification of ``engine/ranking``, which gives the same answer fro
 
 from collections.abc import Iterable, Mapping
 
-from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere, score_parts
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.scheduling.scorers import preference_points
-from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 
 Answers = Mapping[str, ScoredPlacement | Rejection]
 """What each node says, by node name."""

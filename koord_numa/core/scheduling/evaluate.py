@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.ledger import Ledger
-from koord_numa.core.node import Node
-from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.scheduling.filters import FILTERS, NUMA_RESERVE, OF_NODE, OF_NODE_OBJECT, PRE_FILTERS, Filter
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.scheduling.scorers import SCORERS, weight_of
-from koord_numa.core.verdicts import Placement, Reason, Rejection
+from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 
 _NOTHING_OFFERED: Final = Rejection(Reason.NO_TOPOLOGY, "only the Node object is looked at")
 _NO_PODS: Final = Ledger()

@@ -23,7 +23,8 @@ from koord_numa.core.fit.volume_limits import fits_volume_limits
 from koord_numa.core.fit.volume_restrictions import fits_volume_restrictions
 from koord_numa.core.fit.volume_zone import fits_volume_zone
 from koord_numa.core.fit.volumes import refuse_claims
-from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
+from koord_numa.core.objects.volumes import Storage
 from koord_numa.core.scheduling.events import (
     ON_CAPACITY,
     ON_CLAIMS,
@@ -36,8 +37,7 @@ from koord_numa.core.scheduling.events import (
 )
 from koord_numa.core.scheduling.placement import place
 from koord_numa.core.scheduling.request import SchedulingRequest
-from koord_numa.core.verdicts import Placement, Reason, Rejection
-from koord_numa.core.volumes import Storage
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 
 Check = Callable[[SchedulingRequest, NodeSnapshot], Rejection | None]
 

@@ -3,18 +3,18 @@
 from typing import Final
 
 from koord_numa.core.allocate import allocate_demand
-from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.exploration import refuse_exploration
+from koord_numa.core.kubelet.inference.worst_case_alignment import NOT_SURELY_ALIGNED, refuse_unsure
 from koord_numa.core.kubelet.unsupported_policies import refuse_promises
-from koord_numa.core.kubelet.worst_case_alignment import NOT_SURELY_ALIGNED, refuse_unsure
-from koord_numa.core.ledger import Ledger
-from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.objects.verdicts import Alignment, Exclusivity, Placement, Reason, Rejection
+from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, KubeQos
 from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.resources import ResourceList, total
 from koord_numa.core.scheduling.request import SchedulingRequest
-from koord_numa.core.verdicts import Alignment, Exclusivity, Placement, Reason, Rejection
-from koord_numa.core.vocabulary import CpuExclusivePolicy, KubeQos
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 
 _NOT_BY_KUBELETS: Final = "its kubelet chooses the CPUs: no exclusive policy is honoured"
 

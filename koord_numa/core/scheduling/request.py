@@ -9,12 +9,12 @@ from koord_numa.core.allocation.options import AllocateOptions
 from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.fit.pod_affinity import PodAffinityCounts
 from koord_numa.core.fit.spread import SpreadCounts
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.objects.vocabulary import NodeScoring, ScoringType, UnknownKubeletOptions
+from koord_numa.core.objects.volumes import Storage
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.request import PodRequest
 from koord_numa.core.resources import CPU, MEMORY, ResourceList
-from koord_numa.core.verdicts import Rejection
-from koord_numa.core.vocabulary import NodeScoring, ScoringType, UnknownKubeletOptions
-from koord_numa.core.volumes import Storage
 
 
 @dataclass(frozen=True, slots=True)

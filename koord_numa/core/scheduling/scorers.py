@@ -21,9 +21,9 @@ from koord_numa.core.fit.node_affinity import preferred_weight
 from koord_numa.core.fit.pod_affinity import pod_preference
 from koord_numa.core.fit.spread import crowding
 from koord_numa.core.fit.taints import soft_taints
-from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.objects.verdicts import Exclusivity, Placement, Rejection
+from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, KubeQos, NodeScoring, NumaExclusive, ScoringType
 from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.score.composite import score_fewest, score_node
@@ -33,8 +33,8 @@ from koord_numa.core.score.normalize import between_extremes, fewest_first, leas
 from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.score.placed import Placed
 from koord_numa.core.score.zones import score_zones
-from koord_numa.core.verdicts import Exclusivity, Placement, Rejection
-from koord_numa.core.vocabulary import CpuExclusivePolicy, KubeQos, NodeScoring, NumaExclusive, ScoringType
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 
 Ints = NDArray[np.int64]
 

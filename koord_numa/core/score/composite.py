@@ -8,12 +8,12 @@ feasible nodes instead; a constant scale puts them into the same order.
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from koord_numa.core.objects.verdicts import Placement
+from koord_numa.core.objects.vocabulary import NodeScoring, ScoringType
 from koord_numa.core.score.least_numa_nodes import score_placed_by_numa_nodes
 from koord_numa.core.score.node_resources import MAX_SCORE, score_filling
 from koord_numa.core.score.numa_scores import Strategy, score_koordinator
 from koord_numa.core.score.placed import Placed
-from koord_numa.core.verdicts import Placement
-from koord_numa.core.vocabulary import NodeScoring, ScoringType
 
 NUMA_STEP: Final = 10
 """Points lost for a NUMA node in the ``100 - 10 * numa`` of the pod-level NUMA policy proposal; full utilisation is worth as much."""

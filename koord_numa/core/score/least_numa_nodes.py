@@ -12,11 +12,11 @@ from typing import Final
 
 from koord_numa.core.cpu_topology import UNKNOWN_DISTANCE
 from koord_numa.core.fit.zones import aligned_request
-from koord_numa.core.node import DEFAULT_MAX_NUMA_NODES, NodeResourceTopology
-from koord_numa.core.request import PodRequest
+from koord_numa.core.objects.node import DEFAULT_MAX_NUMA_NODES, NodeResourceTopology
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.score.placed import Placed
-from koord_numa.core.vocabulary import ContainerKind, KubeletScope
 
 _EXHAUSTIVE_ZONES: Final = 16
 """Up to this many zones the closest set is searched exhaustively; beyond, from each zone's nearest neighbours."""

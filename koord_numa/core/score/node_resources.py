@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from typing import Final
 
+from koord_numa.core.objects.vocabulary import ScoringType
 from koord_numa.core.resources import CPU, MEMORY, ResourceList
-from koord_numa.core.vocabulary import ScoringType
 
 MAX_SCORE: Final = 100
 ALWAYS_SCORED: Final = (CPU, MEMORY)

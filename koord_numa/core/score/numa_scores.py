@@ -7,11 +7,11 @@ Koordinator's score of a node: how full the place gets that the pod is put in, b
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from koord_numa.core.objects.vocabulary import ScoringType
 from koord_numa.core.pod_resources import amplify
 from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList
 from koord_numa.core.score.node_resources import score_filling
 from koord_numa.core.score.placed import Placed
-from koord_numa.core.vocabulary import ScoringType
 
 
 @dataclass(frozen=True, slots=True)

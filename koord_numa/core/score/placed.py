@@ -6,13 +6,13 @@ Facts for the scores in ``koordinator.py`` and ``composite.py``; no score is mad
 
 from dataclasses import dataclass
 
-from koord_numa.core.inventory import Inventory
-from koord_numa.core.ledger import Ledger
-from koord_numa.core.numa_free import NumaAccounting, NumaFree, accounts
+from koord_numa.core.objects.verdicts import Placement
+from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from koord_numa.core.pod_resources import amplify
 from koord_numa.core.resources import CPU, MILLI, ResourceList, total
-from koord_numa.core.verdicts import Placement
-from koord_numa.core.vocabulary import CpuBindPolicy
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.state.numa_free import NumaAccounting, NumaFree, accounts
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ zone ids) the formulas' limits apply.
 from collections.abc import Callable, Mapping, Sequence
 
 from koord_numa.core.fit.zones import aligned_request
-from koord_numa.core.node import NodeResourceTopology, Zone
-from koord_numa.core.request import PodRequest
+from koord_numa.core.objects.node import NodeResourceTopology, Zone
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope, KubeQos, ScoringType
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.score.least_numa_nodes import score_least_numa_nodes
-from koord_numa.core.vocabulary import KubeletPolicy, KubeletScope, KubeQos, ScoringType
 
 MAX_SCORE = 100
 

@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from koord_numa.core.ledger import Holding, holding_of
-from koord_numa.core.node import Node, NodeResourceTopology
+from koord_numa.core.objects.node import Node, NodeResourceTopology
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.preempt.node import Nominee
-from koord_numa.core.request import Pod
 from koord_numa.core.resources import ResourceList
-from koord_numa.core.verdicts import Placement
+from koord_numa.core.state.ledger import Holding, holding_of
 from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.cache.topology_lag import RECENT
-from koord_numa.engine.cluster_events import ClusterEvent
+from koord_numa.engine.queue.cluster_events import ClusterEvent
 
 DELETED = "DELETED"
 """The event type that says an object is gone; every other type, ``None`` among them, says that it exists as shown."""

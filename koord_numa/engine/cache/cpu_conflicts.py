@@ -4,8 +4,8 @@ Do two sources of truth about a node's CPUs contradict each other? Says what cla
 A static kubelet and an agent that applies our cpusets must not both run on a node: each hands out CPUs the other does not know of.
 """
 
-from koord_numa.core.ledger import Ledger
-from koord_numa.core.node import NodeResourceTopology
+from koord_numa.core.objects.node import NodeResourceTopology
+from koord_numa.core.state.ledger import Ledger
 
 
 def clash(topology: NodeResourceTopology | None, ledger: Ledger) -> str:

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from itertools import combinations, islice
 from typing import Final
 
-from koord_numa.core.kubelet.aggregates import PodDemand, pod_demand
-from koord_numa.core.kubelet.belief import Belief
-from koord_numa.core.kubelet.config_variants import config_variants
-from koord_numa.core.kubelet.hypothesis import Hypothesis
-from koord_numa.core.kubelet.manager_state import KubeletState
-from koord_numa.core.kubelet.node_config import NodeConfig
-from koord_numa.core.kubelet.results import OUT_OF, SMT_ALIGNMENT, TOPOLOGY_AFFINITY, UNEXPECTED_ADMISSION
+from koord_numa.core.kubelet.inference.belief import Belief
+from koord_numa.core.kubelet.inference.config_variants import config_variants
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.node_config import NodeConfig
+from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.results import OUT_OF, SMT_ALIGNMENT, TOPOLOGY_AFFINITY, UNEXPECTED_ADMISSION
 from koord_numa.core.kubelet.view import MOST_NUMA
-from koord_numa.core.node import NodeResourceTopology
-from koord_numa.core.request import Pod, PodRequest
-from koord_numa.core.vocabulary import ContainerKind
-from koord_numa.wire.fingerprint import comparable, fingerprint
+from koord_numa.core.objects.node import NodeResourceTopology
+from koord_numa.core.objects.request import Pod, PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.wire.node.fingerprint import comparable, fingerprint
 
 ALL: Final = ("", "all")
 EXCLUSIVE: Final = "with-exclusive-resources"

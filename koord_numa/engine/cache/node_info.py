@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from koord_numa.core.constraints import HostPort
-from koord_numa.core.inventory import Inventory
-from koord_numa.core.kubelet.aggregates import pod_demand
-from koord_numa.core.kubelet.hypothesis import arrive
+from koord_numa.core.kubelet.inference.hypothesis import arrive
+from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.view import KubeletView, cores_of, followed_view, frame_of, kubelet_view
-from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.node import Node, NodeResourceTopology
-from koord_numa.core.node_snapshot import NodeSnapshot, Offer, allocatable_of, inventory_of
+from koord_numa.core.objects.constraints import HostPort
+from koord_numa.core.objects.node import Node, NodeResourceTopology
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.preempt.node import Nominee, PreemptionNode
-from koord_numa.core.request import Pod
 from koord_numa.core.resources import PODS, ResourceList
-from koord_numa.core.verdicts import Reason, Rejection
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.ledger import Holding, Ledger
+from koord_numa.core.state.node_snapshot import NodeSnapshot, Offer, allocatable_of, inventory_of
 from koord_numa.engine.cache.cpu_conflicts import clash
 from koord_numa.engine.cache.kubelet_history import KubeletHistory
 from koord_numa.engine.cache.topology_lag import UnreportedPods

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from koord_numa.core.constraints import Constraints, PodTerm
-from koord_numa.core.node import Node
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.constraints import Constraints, PodTerm
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.volumes import ClaimKey, NodeVolumes
 from koord_numa.core.selectors import Labels, selects
-from koord_numa.core.volumes import ClaimKey, NodeVolumes
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.term_index import TermIndex
 

@@ -13,7 +13,7 @@ with ``app=web, tier=1`` looks under these triples: ``(shop, app, web)``, ``(sho
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Final, Generic, TypeVar
 
-from koord_numa.core.constraints import LabelSelector, Operator, PodTerm
+from koord_numa.core.objects.constraints import LabelSelector, Operator, PodTerm
 
 Item = TypeVar("Item", bound=Hashable)
 

@@ -23,9 +23,9 @@ from collections.abc import Container, Iterator, Mapping
 from enum import Enum
 from typing import Final
 
-from koord_numa.core.node import NodeResourceTopology
-from koord_numa.core.request import Pod
-from koord_numa.wire.fingerprint import comparable, fingerprint
+from koord_numa.core.objects.node import NodeResourceTopology
+from koord_numa.core.objects.request import Pod
+from koord_numa.wire.node.fingerprint import comparable, fingerprint
 
 ALL_PODS: Final = ("", "all")
 """Methods of fingerprints that cover every pod of the node; others leave pods out that nobody lists."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from koord_numa.core.fit.volume_binding import VolumePlan
-from koord_numa.core.volumes import (
+from koord_numa.core.objects.volumes import (
     ClaimKey,
     CsiDriver,
     CsiNode,

@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Sequence
 from logging import getLogger
 
-from koord_numa.core.claims.resource_claim import ResourceClaim
-from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Unschedulable
+from koord_numa.core.claims.objects.resource_claim import ResourceClaim
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.engine.claims.late_check import UNAVAILABLE
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver

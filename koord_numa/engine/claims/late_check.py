@@ -13,23 +13,23 @@ makes it likely that CPUs and devices meet, and no more is claimed.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from koord_numa.core.claims.allocation import Allocation
-from koord_numa.core.claims.allocator import NO_SOLUTION, Allocated, NodeDevices, NotAllocated, allocate
 from koord_numa.core.claims.cpus import CpuClaimError, CpuSite, assign_cpus
 from koord_numa.core.claims.explain import numbers_of, runs_short
-from koord_numa.core.claims.features import ALL_FEATURES
-from koord_numa.core.claims.inventory import Device, DeviceId
 from koord_numa.core.claims.numa import numa_of
+from koord_numa.core.claims.objects.features import ALL_FEATURES
 from koord_numa.core.claims.pod_claims import PodClaims
-from koord_numa.core.constraints import NodeTerm
+from koord_numa.core.claims.search.allocation import Allocation
+from koord_numa.core.claims.search.allocator import NO_SOLUTION, Allocated, NodeDevices, NotAllocated, allocate
+from koord_numa.core.claims.search.inventory import Device, DeviceId
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.ask import CpuAsk
 from koord_numa.core.cpus.bind_policies import CpuPolicies
-from koord_numa.core.node import Node
-from koord_numa.core.request import PodRequest
+from koord_numa.core.objects.constraints import NodeTerm
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
+from koord_numa.core.objects.vocabulary import CpuBindPolicy, NumaPolicy
 from koord_numa.core.selectors import matches_term
-from koord_numa.core.verdicts import Placement, Reason, Rejection
-from koord_numa.core.vocabulary import CpuBindPolicy, NumaPolicy
 from koord_numa.engine.claims.lister import ClaimLister, Revision
 
 UNAVAILABLE = "resourceclaim not available on the node"

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from koord_numa.core.claims.allocation import Allocation
-from koord_numa.core.claims.claim import DeviceClass
 from koord_numa.core.claims.cpus import DRIVER, cpus_of
-from koord_numa.core.claims.inventory import PoolId, ResourceSlice
-from koord_numa.core.claims.pools import Pool, gather_pools
-from koord_numa.core.claims.resource_claim import ResourceClaim
-from koord_numa.core.claims.usage import DeviceUsage
+from koord_numa.core.claims.objects.claim import DeviceClass
+from koord_numa.core.claims.objects.pools import Pool, gather_pools
+from koord_numa.core.claims.objects.resource_claim import ResourceClaim
+from koord_numa.core.claims.search.allocation import Allocation
+from koord_numa.core.claims.search.inventory import PoolId, ResourceSlice
+from koord_numa.core.claims.search.usage import DeviceUsage
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.node import Node
+from koord_numa.core.objects.node import Node
 from koord_numa.ports import DELETED
 
 ClaimKey = tuple[str, str]

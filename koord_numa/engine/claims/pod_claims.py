@@ -4,10 +4,10 @@ From a pod's entries to its claims, and what they mean for its request class (ku
 
 from collections.abc import Iterator, Sequence
 
-from koord_numa.core.claims.claim import ClaimToAllocate
+from koord_numa.core.claims.objects.claim import ClaimToAllocate
+from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.pod_claims import PodClaims, PodResourceClaim
-from koord_numa.core.claims.resource_claim import ResourceClaim
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.request import Pod
 from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
 
 MAX_RESERVATIONS = 256

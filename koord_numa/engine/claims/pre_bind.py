@@ -15,14 +15,14 @@ from logging import getLogger
 from typing import Final
 from uuid import uuid4
 
-from koord_numa.core.claims.allocation import NEW_SHARE, Allocation
-from koord_numa.core.claims.resource_claim import ResourceClaim
-from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Placement
+from koord_numa.core.claims.objects.resource_claim import ResourceClaim
+from koord_numa.core.claims.search.allocation import NEW_SHARE, Allocation
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Placement
+from koord_numa.engine.binding.pre_bind import OnConflict
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.handle import Handle
-from koord_numa.engine.pre_bind import OnConflict
 from koord_numa.ports import ClaimWriter, ClusterError, Conflict
 
 log = getLogger(__name__)

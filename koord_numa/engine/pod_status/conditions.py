@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Final
 
-from koord_numa.core.request import Pod, PodKey
-from koord_numa.core.verdicts import Placement
+from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.objects.verdicts import Placement
 from koord_numa.engine.pod_status.messages import with_remark
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.ports import ClusterError, Dependencies, Forbidden, Gone, Invalid

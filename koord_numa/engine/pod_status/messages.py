@@ -13,7 +13,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from koord_numa.core.explain import explain
-from koord_numa.core.verdicts import Unschedulable
+from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.engine.queue.request_class import RequestClass
 
 NEWS_SECONDS: Final = 60.0

@@ -1,8 +1,8 @@
 """What is said to a running pod with CPUs of its own whose requests were changed in place: it keeps its CPUs."""
 
+from koord_numa.core.objects.request import Pod
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.quantity import format_amount
-from koord_numa.core.request import Pod
 from koord_numa.core.resources import CPU
 
 RESIZE_KEEPS_CPUS = "ResizeKeepsCPUs"

@@ -11,15 +11,15 @@ from typing import Final
 
 from cachetools import LRUCache
 
-from koord_numa.core.budgets import DisruptionBudget
+from koord_numa.core.objects.budgets import DisruptionBudget
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Placement, Unschedulable
 from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.pick_node import choose
 from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, select_victims_on_node, still_right
-from koord_numa.core.request import Pod
 from koord_numa.core.scheduling.evaluate import refuse_everywhere
 from koord_numa.core.scheduling.request import SchedulingRequest
-from koord_numa.core.verdicts import Placement, Unschedulable
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle

@@ -14,11 +14,11 @@ from contextlib import suppress
 from logging import getLogger
 from typing import Final
 
-from koord_numa.core.budgets import DisruptionBudget
+from koord_numa.core.objects.budgets import DisruptionBudget
+from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.core.preempt.pdb import protected, violating
 from koord_numa.core.preempt.victims import PreemptionCandidate
-from koord_numa.core.request import Pod, PodKey
-from koord_numa.core.verdicts import Unschedulable
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.pod_status.messages import why_everywhere
 from koord_numa.engine.preemption.evaluator import Evaluator

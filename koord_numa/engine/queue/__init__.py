@@ -1,1 +1,1 @@
-"""Pods that wait: active, backing off or unschedulable, by class of request; and nominated nodes."""
+"""Pods that wait: active, backing off or unschedulable, by class of request; nominated nodes; and which events wake which pods."""

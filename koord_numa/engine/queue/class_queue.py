@@ -4,7 +4,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import Enum
 
-from koord_numa.core.verdicts import Reason, Unschedulable
+from koord_numa.core.objects.verdicts import Reason, Unschedulable
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass
 

@@ -12,10 +12,10 @@ known: room is kept there for what they ask, wherever on the node. This is a *cl
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from koord_numa.core.ledger import holding_of
+from koord_numa.core.objects.request import Pod
 from koord_numa.core.preempt.node import Nominee
 from koord_numa.core.preempt.victims import PreemptionCandidate
-from koord_numa.core.request import Pod
+from koord_numa.core.state.ledger import holding_of
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.queue.request_class import RequestClass

@@ -7,8 +7,8 @@ Everything that is remembered about a pod because it waits is a field of its rec
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from koord_numa.core.constraints import PodTerm
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.constraints import PodTerm
+from koord_numa.core.objects.request import Pod
 from koord_numa.engine.cache.term_index import AnchorIndex, anchors_of_pod, anchors_of_term
 from koord_numa.engine.queue.request_class import RequestClass
 

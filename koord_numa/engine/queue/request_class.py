@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
 from koord_numa.core.claims.pod_claims import PodClaims
-from koord_numa.core.constraints import PodTerm
+from koord_numa.core.objects.constraints import PodTerm
+from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.request import Pod, PodRequest
 from koord_numa.core.resources import CPU, ResourceList
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.settings import ProfileSettings, Settings

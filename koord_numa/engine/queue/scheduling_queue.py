@@ -15,14 +15,14 @@ from math import inf
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from koord_numa.core.objects.verdicts import Reason, Unschedulable
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.scheduling.filters import PLUGINS
-from koord_numa.core.verdicts import Reason, Unschedulable
-from koord_numa.engine import cluster_events
-from koord_numa.engine.cluster_events import ANY_EVENT, ClusterEvent, reasons_of, wakers_of
+from koord_numa.engine.queue import cluster_events
 from koord_numa.engine.queue.backoff import pause
 from koord_numa.engine.queue.class_order import ClassOrder
 from koord_numa.engine.queue.class_queue import ClassQueue, QueueNumbers, Stage
+from koord_numa.engine.queue.cluster_events import ANY_EVENT, ClusterEvent, reasons_of, wakers_of
 from koord_numa.engine.queue.keyed_heap import KeyedHeap
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord_numa.core.resources import PODS, ResourceList
-from koord_numa.engine.cluster_events import ClusterEvent, Wakers
+from koord_numa.engine.queue.cluster_events import ClusterEvent, Wakers
 from koord_numa.engine.queue.request_class import RequestClass
 
 FIRST_ROWS: Final = 64

@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from koord_numa.core.constraints import PodTerm, SpreadConstraint
 from koord_numa.core.fit.pod_affinity import refused_beside
 from koord_numa.core.fit.spread import fits_spread
 from koord_numa.core.fit.taints import fits_taints
 from koord_numa.core.fit.volumes import uses_volumes
-from koord_numa.core.node import Node
-from koord_numa.core.node_snapshot import NodeSnapshot
-from koord_numa.core.request import PodRequest
-from koord_numa.core.verdicts import Placement, Rejection
-from koord_numa.core.volumes import Storage
-from koord_numa.engine.ranking.domain_sums import DomainSums
+from koord_numa.core.objects.constraints import PodTerm, SpreadConstraint
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Placement, Rejection
+from koord_numa.core.objects.volumes import Storage
+from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.engine.ranking.columns.domain_sums import DomainSums
+from koord_numa.engine.ranking.columns.node_class import compares_numbers
+from koord_numa.engine.ranking.columns.node_table import NodeTable
+from koord_numa.engine.ranking.columns.numa_table import Bools
 from koord_numa.engine.ranking.inter_pod_affinity import InterPodAffinity
-from koord_numa.engine.ranking.node_class import compares_numbers
-from koord_numa.engine.ranking.node_table import NodeTable
-from koord_numa.engine.ranking.numa_table import Bools
 from koord_numa.engine.ranking.pod_topology_spread import PodTopologySpread
 from koord_numa.engine.ranking.volume_filters import volume_refusals
 

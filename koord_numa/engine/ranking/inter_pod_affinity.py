@@ -8,13 +8,13 @@ per row of the table.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from koord_numa.core.constraints import PodTerm
 from koord_numa.core.fit.pod_affinity import AFFINITY_RULES, ANTI_AFFINITY_RULES, EXISTING_ANTI_AFFINITY, is_first
-from koord_numa.core.request import PodRequest
-from koord_numa.core.verdicts import Rejection
-from koord_numa.engine.ranking.domain_sums import DomainSums
-from koord_numa.engine.ranking.numa_table import Bools, Ints
-from koord_numa.engine.ranking.pod_counts import PodSelection, TermCarriers
+from koord_numa.core.objects.constraints import PodTerm
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.engine.ranking.columns.domain_sums import DomainSums
+from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
+from koord_numa.engine.ranking.columns.pod_counts import PodSelection, TermCarriers
 
 Refusals = Iterator[tuple[Bools, Rejection]]
 

@@ -22,15 +22,15 @@ from typing import Final
 
 import numpy as np
 
-from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate_alone
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.score.normalize import MISSING
-from koord_numa.core.verdicts import Placement, Reason, Rejection, Unschedulable
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
-from koord_numa.engine.ranking.name_order import SPACE
-from koord_numa.engine.ranking.node_table import NodeTable
-from koord_numa.engine.ranking.numa_table import Bools, Ints
+from koord_numa.engine.ranking.columns.name_order import SPACE
+from koord_numa.engine.ranking.columns.node_table import NodeTable
+from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
 from koord_numa.engine.ranking.preference_rows import PreferenceRows
 from koord_numa.engine.ranking.rejections import RejectionTable
 from koord_numa.engine.ranking.score_bounds import NO, ScoreBounds

@@ -12,14 +12,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_numa.core.constraints import SpreadConstraint
 from koord_numa.core.fit.spread import MISSING_LABEL, SPREAD_RULES, SpreadCounts
-from koord_numa.core.request import PodRequest
+from koord_numa.core.objects.constraints import SpreadConstraint
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.selectors import selects
-from koord_numa.core.verdicts import Rejection
-from koord_numa.engine.ranking.domain_sums import DomainSums
-from koord_numa.engine.ranking.numa_table import Bools, Ints
-from koord_numa.engine.ranking.pod_counts import PodSelection
+from koord_numa.engine.ranking.columns.domain_sums import DomainSums
+from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
+from koord_numa.engine.ranking.columns.pod_counts import PodSelection
 
 Eligible = Callable[[SpreadConstraint], Bools]
 """Which rows a constraint counts, by its node inclusion policies."""

@@ -11,13 +11,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from koord_numa.core.objects.vocabulary import ScoringType
 from koord_numa.core.resources import PODS
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.score.device_reserve import is_device
 from koord_numa.core.score.node_resources import ALWAYS_SCORED, MAX_SCORE
-from koord_numa.core.vocabulary import ScoringType
-from koord_numa.engine.ranking.node_table import MOST_HELD, MOST_LINES, NodeTable
-from koord_numa.engine.ranking.numa_table import Bools, Ints
+from koord_numa.engine.ranking.columns.node_table import MOST_HELD, MOST_LINES, NodeTable
+from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
 
 Floats = NDArray[np.float64]
 

@@ -11,20 +11,20 @@ from typing import Final, Self
 import numpy as np
 
 from koord_numa.core.allocation.demand import CpuUse
-from koord_numa.core.kubelet.aggregates import pod_demand
+from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.unsupported_policies import refuse_promises
-from koord_numa.core.node import Node
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.objects.vocabulary import NodeScoring, NumaPolicy
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.scheduling.evaluate import fits_node_object
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.scheduling.scorers import SCORERS, wants_exclusivity, weight_of
 from koord_numa.core.score.composite import NUMA_STEP
 from koord_numa.core.score.node_resources import MAX_SCORE
-from koord_numa.core.verdicts import Rejection
-from koord_numa.core.vocabulary import NodeScoring, NumaPolicy
-from koord_numa.engine.ranking.node_class import NodeClass, compares_numbers
-from koord_numa.engine.ranking.node_table import NodeTable
-from koord_numa.engine.ranking.numa_table import UNLIMITED, Ints
+from koord_numa.engine.ranking.columns.node_class import NodeClass, compares_numbers
+from koord_numa.engine.ranking.columns.node_table import NodeTable
+from koord_numa.engine.ranking.columns.numa_table import UNLIMITED, Ints
 from koord_numa.engine.ranking.resource_bounds import ResourceBounds
 
 NO: Final = -1

@@ -15,15 +15,15 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.fit.pod_affinity import pod_affinity_counts
 from koord_numa.core.fit.spread import spread_counts
 from koord_numa.core.fit.volumes import uses_volumes
-from koord_numa.core.node import Node
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
+from koord_numa.core.objects.vocabulary import NumaAllocateStrategy, ScoringType
+from koord_numa.core.objects.volumes import Storage
 from koord_numa.core.scheduling.decide import answers
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, depends_on_other_pods, scheduling_request
 from koord_numa.core.scheduling.scorers import PREFERENCES, SCORERS
-from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
-from koord_numa.core.vocabulary import NumaAllocateStrategy, ScoringType
-from koord_numa.core.volumes import Storage
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.claims.late_check import ClaimCheck, ClaimPolicy
@@ -31,8 +31,8 @@ from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
+from koord_numa.engine.ranking.columns.node_table import NodeTable
 from koord_numa.engine.ranking.node_ranking import NodeRanking, Undecided
-from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.ports import Clock
 from koord_numa.settings import NodesWithoutTopology, ProfileSettings, ScoringStrategy
 

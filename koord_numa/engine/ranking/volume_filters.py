@@ -12,17 +12,17 @@ from typing import Final
 
 import numpy as np
 
-from koord_numa.core.constraints import NodeTerm, Operator, Requirement
 from koord_numa.core.fit.volume_binding import NO_VOLUME, WRONG_NODE, fits_volume_binding
 from koord_numa.core.fit.volume_limits import fits_volume_limits
 from koord_numa.core.fit.volume_restrictions import fits_volume_restrictions
 from koord_numa.core.fit.volume_zone import NO_ZONE, SUCCESSORS, TOPOLOGY_LABELS
-from koord_numa.core.node import Node
-from koord_numa.core.request import PodRequest
-from koord_numa.core.verdicts import Reason, Rejection
-from koord_numa.core.volumes import Storage
-from koord_numa.engine.ranking.node_table import NodeTable
-from koord_numa.engine.ranking.numa_table import Bools
+from koord_numa.core.objects.constraints import NodeTerm, Operator, Requirement
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.volumes import Storage
+from koord_numa.engine.ranking.columns.node_table import NodeTable
+from koord_numa.engine.ranking.columns.numa_table import Bools
 
 _Refusals = Iterator[tuple[Bools, Rejection]]
 _Check = Callable[[PodRequest, Node, Storage], Rejection | None]

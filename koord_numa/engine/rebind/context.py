@@ -6,8 +6,8 @@ from itertools import count
 from logging import getLogger
 from time import time
 
-from koord_numa.core.rebind.layout import NodeLayout
-from koord_numa.core.rebind_request import RebindAnswer, RebindRequest
+from koord_numa.core.objects.rebind_request import RebindAnswer, RebindRequest
+from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.queue.backoff import pause
 from koord_numa.engine.rebind.snapshot import layout_of_node

@@ -8,7 +8,7 @@ replica leads again and no pod else has ended it.
 import asyncio
 from typing import Final
 
-from koord_numa.core.rebind_request import RebindRequest
+from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.rebind.context import RebindContext, RebindPorts
 from koord_numa.engine.rebind.reconcile import RebindReconciler

@@ -8,10 +8,10 @@ ones are counted from the pod as it was read back, not only when a watch shows t
 from logging import getLogger
 from typing import Final
 
-from koord_numa.core.inventory import Inventory
+from koord_numa.core.objects.request import PodKey
+from koord_numa.core.rebind.arrangement.from_ledger import Defaults
 from koord_numa.core.rebind.double_hold import DoubleHold, replacement_cpus
-from koord_numa.core.rebind.from_ledger import Defaults
-from koord_numa.core.request import PodKey
+from koord_numa.core.state.inventory import Inventory
 from koord_numa.engine.conflicting_writers import HELD_TWICE
 from koord_numa.engine.rebind.context import RebindPorts
 from koord_numa.engine.scheduler import Scheduler

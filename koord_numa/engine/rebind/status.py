@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from koord_numa.core.objects.rebind_request import RebindAnswer, RebindMove, RebindPhase
+from koord_numa.core.objects.request import PodKey
 from koord_numa.core.rebind.plan import Move, NodeFigures, RebindPlan
-from koord_numa.core.rebind_request import RebindAnswer, RebindMove, RebindPhase
-from koord_numa.core.request import PodKey
 from koord_numa.engine.rebind.context import RebindContext
 from koord_numa.wire.texts import rfc3339
 

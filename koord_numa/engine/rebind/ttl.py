@@ -7,7 +7,7 @@ Only the leader deletes, and only the object that it knows: the uid is a precond
 from logging import getLogger
 from typing import Final
 
-from koord_numa.core.rebind_request import RebindRequest
+from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.engine.rebind.context import RebindPorts
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.scheduler import Scheduler

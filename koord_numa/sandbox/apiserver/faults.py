@@ -10,9 +10,9 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from koord_numa.sandbox.apiserver.documents import JsonObject
 from koord_numa.sandbox.apiserver.errors import ApiError
-from koord_numa.sandbox.apiserver.request_log import Asked
+from koord_numa.sandbox.apiserver.objects.documents import JsonObject
+from koord_numa.sandbox.apiserver.serving.request_log import Asked
 
 
 class Effect(StrEnum):

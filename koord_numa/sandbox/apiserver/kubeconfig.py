@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from koord_numa.sandbox.apiserver.documents import JsonObject
+from koord_numa.sandbox.apiserver.objects.documents import JsonObject
 
 _NAME = "koord-numa-sandbox"
 

@@ -9,14 +9,14 @@ from typing import Final, Self
 
 from aiohttp import web
 
-from koord_numa.sandbox.apiserver.cluster import Cluster
 from koord_numa.sandbox.apiserver.direct import DirectStore, Subscription, WatchCallback
-from koord_numa.sandbox.apiserver.documents import JsonObject
 from koord_numa.sandbox.apiserver.faults import Faults
-from koord_numa.sandbox.apiserver.handler import Handler, Serving
 from koord_numa.sandbox.apiserver.kubeconfig import kubeconfig, write_kubeconfig
-from koord_numa.sandbox.apiserver.request_log import RequestLog
-from koord_numa.sandbox.apiserver.storage import HISTORY
+from koord_numa.sandbox.apiserver.objects.documents import JsonObject
+from koord_numa.sandbox.apiserver.serving.handler import Handler, Serving
+from koord_numa.sandbox.apiserver.serving.request_log import RequestLog
+from koord_numa.sandbox.apiserver.store.cluster import Cluster
+from koord_numa.sandbox.apiserver.store.storage import HISTORY
 
 _HOST: Final = "127.0.0.1"
 _MAX_BODY: Final = 3 * 1024 * 1024  # bytes, the limit of a real server

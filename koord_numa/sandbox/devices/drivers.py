@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.sandbox.machines.description import NodeDescription
-from koord_numa.sandbox.machines.hardware import Hardware
+from koord_numa.sandbox.machines.hardware.description import NodeDescription
+from koord_numa.sandbox.machines.hardware.hardware import Hardware
 
 Json = dict[str, Any]
 

@@ -7,7 +7,7 @@ from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.devices.claim_controller import ClaimController
 from koord_numa.sandbox.devices.drivers import CPU_DRIVER, device_classes, slices_of
 from koord_numa.sandbox.devices.kubelets import ClaimKubelets
-from koord_numa.sandbox.machines.description import NodeDescription, Style
+from koord_numa.sandbox.machines.hardware.description import NodeDescription, Style
 
 
 class SimulatedDevices:

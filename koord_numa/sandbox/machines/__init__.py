@@ -1,12 +1,12 @@
 """Simulated nodes: they register with the embedded API server, admit the pods bound to them as real agents do, and record violations."""
 
-from koord_numa.sandbox.machines.agent import RejectedPod
-from koord_numa.sandbox.machines.description import STATIC_KUBELET, NodeDescription, Style
-from koord_numa.sandbox.machines.descriptions import load_descriptions, read_descriptions
+from koord_numa.sandbox.machines.agents.agent import RejectedPod
+from koord_numa.sandbox.machines.agents.node_services import NodeServices
 from koord_numa.sandbox.machines.fleet import Fleet
-from koord_numa.sandbox.machines.hardware import Hardware, Numbering, Shape
+from koord_numa.sandbox.machines.hardware.description import STATIC_KUBELET, NodeDescription, Style
+from koord_numa.sandbox.machines.hardware.descriptions import load_descriptions, read_descriptions
+from koord_numa.sandbox.machines.hardware.hardware import Hardware, Numbering, Shape
 from koord_numa.sandbox.machines.history import DoubleHold, History
-from koord_numa.sandbox.machines.node_services import NodeServices
 from koord_numa.sandbox.machines.simulated_node import SimulatedNode
 
 __all__ = [

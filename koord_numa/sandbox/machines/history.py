@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.request import PodKey
-from koord_numa.sandbox.machines.allocation import Allocation, Claim, NumaCapacity
+from koord_numa.core.objects.request import PodKey
+from koord_numa.sandbox.machines.agents.allocation import Allocation, Claim, NumaCapacity
 
 NOTHING = Allocation()
 

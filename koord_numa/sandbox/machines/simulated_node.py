@@ -8,17 +8,17 @@ node lags behind, refuses the next pod, or crashes and restarts.
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from koord_numa.core.kubelet.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.results import ContainerGrant
-from koord_numa.core.request import Pod, PodKey
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.results import ContainerGrant
+from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.sandbox.apiserver import ApiError, DeleteOptions, DirectStore
-from koord_numa.sandbox.machines.agent import WRONG_PLACEMENT, NodeAgent, Refused, RejectedPod
-from koord_numa.sandbox.machines.allocation import capacity_of
-from koord_numa.sandbox.machines.description import NodeDescription, Style
+from koord_numa.sandbox.machines.agents.agent import WRONG_PLACEMENT, NodeAgent, Refused, RejectedPod
+from koord_numa.sandbox.machines.agents.allocation import capacity_of
+from koord_numa.sandbox.machines.agents.koordinator_agent import KoordinatorAgent
+from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
+from koord_numa.sandbox.machines.hardware.description import NodeDescription, Style
+from koord_numa.sandbox.machines.hardware.node_objects import Json, node_object, node_status
 from koord_numa.sandbox.machines.history import History
-from koord_numa.sandbox.machines.koordinator_agent import KoordinatorAgent
-from koord_numa.sandbox.machines.kubelet_agent import KubeletAgent
-from koord_numa.sandbox.machines.node_objects import Json, node_object, node_status
 from koord_numa.sandbox.machines.pod_status import ended, refused, running
 from koord_numa.wire import WireError, parse_pod
 from koord_numa.wire.names import TOPOLOGY_GROUP, TOPOLOGY_PLURAL

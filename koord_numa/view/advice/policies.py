@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from koord_numa.core.request import PodRequest
-from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaExclusive, NumaPolicy
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaExclusive, NumaPolicy
 from koord_numa.view.advice.probe import Probe, Remedy, where
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.request import Pod, PodRequest
-from koord_numa.core.verdicts import Placement, Rejection
+from koord_numa.core.objects.request import Pod, PodRequest
+from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.engine.scheduler import Scheduler
 
 

@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from koord_numa.core.ledger import Ledger
+from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.preempt.dry_run import answer_of
-from koord_numa.core.rebind.layout import NodeLayout
+from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan
-from koord_numa.core.verdicts import Rejection
+from koord_numa.core.state.ledger import Ledger
 from koord_numa.engine.rebind.snapshot import layout_of_node
 from koord_numa.view.advice.probe import Probe, Remedy, where
 

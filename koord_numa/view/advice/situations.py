@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from koord_numa.core.objects.verdicts import Reason
+from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.resources import CPU, MILLI
-from koord_numa.core.verdicts import Reason
-from koord_numa.core.vocabulary import CpuOwner
 from koord_numa.view.advice.probe import Probe, Remedy
 
 REPAIRS: Final[Mapping[Reason, str]] = {

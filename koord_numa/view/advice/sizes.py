@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from koord_numa.core.objects.request import Container, PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.request import Container, PodRequest
 from koord_numa.core.resources import CPU, MEMORY, MILLI
-from koord_numa.core.vocabulary import ContainerKind
 from koord_numa.view.advice.probe import Probe, Remedy, where
 from koord_numa.view.text import short_amounts
 

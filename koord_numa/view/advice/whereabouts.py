@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from koord_numa.core.constraints import Constraints, Toleration
-from koord_numa.core.node import Taint
-from koord_numa.core.verdicts import Reason
+from koord_numa.core.objects.constraints import Constraints, Toleration
+from koord_numa.core.objects.node import Taint
+from koord_numa.core.objects.verdicts import Reason
 from koord_numa.view.advice.probe import Probe, Remedy, where
 
 NODES: Final = 64

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.node_snapshot import NodeSnapshot
-from koord_numa.core.numa_usage import NumaUsage, largest_aligned, rooms
+from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, is_hugepages
-from koord_numa.core.verdicts import Reason, Rejection
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.state.numa_usage import NumaUsage, largest_aligned, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.view.documents import Document, document
 from koord_numa.view.text import short_amounts

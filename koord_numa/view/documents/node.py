@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.inventory import Inventory
 from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.ledger import Holding
-from koord_numa.core.node_snapshot import NodeSnapshot
-from koord_numa.core.numa_usage import rooms
-from koord_numa.core.rebind_request import RebindRequest
+from koord_numa.core.objects.rebind_request import RebindRequest
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.ledger import Holding
+from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.state.numa_usage import rooms
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.view.documents import Document, document
 from koord_numa.view.documents.cluster import node_entry, numa_amounts

@@ -6,9 +6,9 @@ from itertools import groupby
 from typing import Final
 
 from koord_numa.core.explain import amounts_text, closest_nodes, describe
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import NumaNumbers, Rejection
 from koord_numa.core.resources import CPU
-from koord_numa.core.verdicts import NumaNumbers, Rejection
 from koord_numa.view.advice import Remedy
 from koord_numa.view.documents import Document, document
 from koord_numa.view.text import asked, policies

@@ -4,11 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.inventory import Inventory
-from koord_numa.core.ledger import Holding
-from koord_numa.core.request import Container, CpuBind, NumaSpec, PodKey, PodRequest
-from koord_numa.core.resources import ResourceList
-from koord_numa.core.vocabulary import (
+from koord_numa.core.objects.request import Container, CpuBind, NumaSpec, PodKey, PodRequest
+from koord_numa.core.objects.vocabulary import (
     ContainerKind,
     CpuBindPolicy,
     CpuExclusivePolicy,
@@ -16,6 +13,9 @@ from koord_numa.core.vocabulary import (
     NumaPolicy,
     QosClass,
 )
+from koord_numa.core.resources import ResourceList
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.ledger import Holding
 from tests.machines import machine
 
 GI = 2**30

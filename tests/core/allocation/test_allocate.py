@@ -6,11 +6,9 @@ import pytest
 
 from koord_numa.core.allocate import AllocateOptions, WithoutTopology, allocate
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.inventory import Inventory
-from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.request import PodRequest, SharedPool
-from koord_numa.core.verdicts import Alignment, Placement, Reason, Rejection
-from koord_numa.core.vocabulary import (
+from koord_numa.core.objects.request import PodRequest, SharedPool
+from koord_numa.core.objects.verdicts import Alignment, Placement, Reason, Rejection
+from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
     CpuExclusivePolicy,
     NodeBindPolicy,
@@ -18,6 +16,8 @@ from koord_numa.core.vocabulary import (
     NumaPolicy,
     QosClass,
 )
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.ledger import Holding, Ledger
 from tests.core.allocation.nodes import GI, node, pod
 
 SINGLE, RESTRICTED, BEST_EFFORT = NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED, NumaPolicy.BEST_EFFORT

@@ -7,10 +7,10 @@ import pytest
 from koord_numa.core.allocate import allocate
 from koord_numa.core.allocation.options import AllocateOptions
 from koord_numa.core.cpu_topology import CpuTopology, regular_topology
-from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.request import PodKey
-from koord_numa.core.verdicts import Placement
-from koord_numa.core.vocabulary import NumaPolicy, QosClass
+from koord_numa.core.objects.request import PodKey
+from koord_numa.core.objects.verdicts import Placement
+from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass
+from koord_numa.core.state.ledger import Holding, Ledger
 from tests.core.allocation.nodes import node, pod
 
 TWO_SOCKETS = regular_topology(2, 2, 32, 1)  # NUMA 0 and 1 on one socket, 2 and 3 on the other

@@ -10,17 +10,14 @@ from hypothesis import strategies as st
 
 from koord_numa.core.allocate import AllocateOptions, allocate
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.inventory import Inventory, inventory
-from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
-from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode
-from koord_numa.core.kubelet.manager_state import KubeletState
-from koord_numa.core.kubelet.worst_case_alignment import refuse_unsure
-from koord_numa.core.ledger import Ledger, holding_of
-from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
-from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.request import Container, NumaSpec, Pod, PodKey, PodRequest
-from koord_numa.core.verdicts import Placement
-from koord_numa.core.vocabulary import (
+from koord_numa.core.kubelet.inference.worst_case_alignment import refuse_unsure
+from koord_numa.core.kubelet.managers.admit import Admitted, NotAdmitted, admit
+from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool, KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import Container, NumaSpec, Pod, PodKey, PodRequest
+from koord_numa.core.objects.verdicts import Placement
+from koord_numa.core.objects.vocabulary import (
     ContainerKind,
     CpuOwner,
     KubeletPolicy,
@@ -28,6 +25,9 @@ from koord_numa.core.vocabulary import (
     NumaPolicy,
     QosClass,
 )
+from koord_numa.core.pod_resources import effective_requests
+from koord_numa.core.state.inventory import Inventory, inventory
+from koord_numa.core.state.ledger import Ledger, holding_of
 from tests.core.allocation.nodes import GI
 from tests.machines import machine
 

@@ -12,15 +12,11 @@ from koord_numa.core.allocation.numa_selection import hints, select_numa_nodes
 from koord_numa.core.cpus.core_shapes import has_shape
 from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.inventory import Inventory
-from koord_numa.core.ledger import Holding, Ledger, holding_of
 from koord_numa.core.numa.exclusive import Exclusivity
 from koord_numa.core.numa.policies import decide_koordinator
-from koord_numa.core.numa_free import Accounting, NumaAccounting, accounts
-from koord_numa.core.request import Pod, PodKey, PodRequest
-from koord_numa.core.score.numa_scores import Strategy
-from koord_numa.core.verdicts import Placement, Reason, Rejection
-from koord_numa.core.vocabulary import (
+from koord_numa.core.objects.request import Pod, PodKey, PodRequest
+from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
+from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
     NodeBindPolicy,
     NumaAllocateStrategy,
@@ -30,6 +26,10 @@ from koord_numa.core.vocabulary import (
     RestrictedRule,
     ScoringType,
 )
+from koord_numa.core.score.numa_scores import Strategy
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.ledger import Holding, Ledger, holding_of
+from koord_numa.core.state.numa_free import Accounting, NumaAccounting, accounts
 from tests.core.allocation.nodes import GI, node, pod
 
 SHAPES = ["1x1x4x2", "2x1x3x2", "2x2x2x2", "2x2x4x1", "1x3x2x4", "5x1x2x2"]

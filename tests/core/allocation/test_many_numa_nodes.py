@@ -14,12 +14,12 @@ from koord_numa.core.allocation.numa_selection import preferred
 from koord_numa.core.allocation.numa_sets import NumaSets
 from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.cpus.exclusivity import cpu_occupancy
-from koord_numa.core.inventory import Inventory
-from koord_numa.core.ledger import Ledger
 from koord_numa.core.numa.exclusive import UNCONSTRAINED
-from koord_numa.core.numa_free import accounts
-from koord_numa.core.verdicts import Placement, Rejection
-from koord_numa.core.vocabulary import NumaPolicy, QosClass, RestrictedRule
+from koord_numa.core.objects.verdicts import Placement, Rejection
+from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass, RestrictedRule
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.state.numa_free import accounts
 from tests.core.allocation.nodes import GI, held, node, pod
 
 RESTRICTED, SINGLE, BEST_EFFORT = NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.BEST_EFFORT

@@ -8,17 +8,17 @@ import pytest
 
 from koord_numa.core.allocate import AllocateOptions, allocate
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.inventory import Inventory
-from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.request import PodRequest, SharedPool
-from koord_numa.core.verdicts import Alignment, Placement, Reason, Rejection
-from koord_numa.core.vocabulary import (
+from koord_numa.core.objects.request import PodRequest, SharedPool
+from koord_numa.core.objects.verdicts import Alignment, Placement, Reason, Rejection
+from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
     NumaAllocateStrategy,
     NumaExclusive,
     NumaPolicy,
     QosClass,
 )
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.ledger import Holding, Ledger
 from tests.core.allocation.nodes import GI, held, node, pod
 
 SINGLE, RESTRICTED, BEST_EFFORT = NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED, NumaPolicy.BEST_EFFORT

@@ -4,8 +4,8 @@ import pytest
 
 from koord_numa.core.cel.errors import CompileError, CostExceededError, EvaluationError
 from koord_numa.core.cel.program import MAX_TREE_DEPTH, CelDevice, compile_selector
-from koord_numa.core.cel.semver import parse_semver
-from koord_numa.core.cel.values import EMPTY_MAP, MapValue, Quantity
+from koord_numa.core.cel.values.semver import parse_semver
+from koord_numa.core.cel.values.values import EMPTY_MAP, MapValue, Quantity
 
 GPU = CelDevice(
     "gpu.example.com",

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.claims.allocator import Allocated
 from koord_numa.core.claims.cpus import CpuClaimError, CpuSite, assign_cpus, cpus_of, layout_topology
-from koord_numa.core.claims.inventory import ResourceSlice
+from koord_numa.core.claims.search.allocator import Allocated
+from koord_numa.core.claims.search.inventory import ResourceSlice
 from koord_numa.core.cpu_topology import regular_topology
 from koord_numa.core.cpus.ask import CpuAsk
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.vocabulary import CpuBindPolicy
+from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from tests.core.claims.worlds import Json, claim_object, decide, device, published, request
 
 WHOLE_CORES = CpuPolicies(CpuAsk(0, CpuBindPolicy.FULL_PCPUS))

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from koord_numa.core.claims.allocator import Allocated, NodeDevices, NotAllocated, allocate
-from koord_numa.core.claims.claim import DeviceClass
-from koord_numa.core.claims.inventory import PoolId, ResourceSlice
-from koord_numa.core.claims.pools import gather_pools
-from koord_numa.core.claims.usage import DeviceUsage
-from koord_numa.wire.resource_claims import parse_device_class, parse_resource_claim
-from koord_numa.wire.resource_slices import parse_resource_slice
+from koord_numa.core.claims.objects.claim import DeviceClass
+from koord_numa.core.claims.objects.pools import gather_pools
+from koord_numa.core.claims.search.allocator import Allocated, NodeDevices, NotAllocated, allocate
+from koord_numa.core.claims.search.inventory import PoolId, ResourceSlice
+from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
+from koord_numa.wire.claims.resource_slices import parse_resource_slice
 
 Json = dict[str, Any]
 NODE = "node-1"

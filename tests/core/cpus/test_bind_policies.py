@@ -20,7 +20,7 @@ from koord_numa.core.cpus.bind_policies import (
 from koord_numa.core.cpus.core_shapes import has_shape, shaped
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
+from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from tests.machines import machine
 from tests.strategies import asks, cpusets_of, machines, occupancies, odd_machines
 

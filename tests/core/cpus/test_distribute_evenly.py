@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, NotEnoughCpus
 from koord_numa.core.cpus.distribute_evenly import even_shares, take_evenly
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
+from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from tests.machines import machine
 from tests.strategies import asks, cpusets_of, machines, occupancies
 

@@ -10,7 +10,7 @@ from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, CpuOccupancy, NotEnoughCpus
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
+from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from tests.machines import machine
 from tests.strategies import asks, cpusets_of, machines, occupancies
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from koord_numa.core.constraints import Constraints, LabelSelector, Operator, PodTerm, Requirement
-from koord_numa.core.node import Node
-from koord_numa.core.request import Pod, PodKey, PodRequest
+from koord_numa.core.objects.constraints import Constraints, LabelSelector, Operator, PodTerm, Requirement
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import Pod, PodKey, PodRequest
 
 
 def node(name: str = "worker", **labels: str) -> Node:

@@ -1,8 +1,8 @@
 """Features that nodes declare."""
 
-from koord_numa.core.constraints import Constraints
 from koord_numa.core.fit.features import fits_features
-from koord_numa.core.node import Node
+from koord_numa.core.objects.constraints import Constraints
+from koord_numa.core.objects.node import Node
 from tests.core.fit.builders import asks
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from koord_numa.core.constraints import Constraints, LabelSelector, PodTerm, PreferredPodTerm
 from koord_numa.core.fit.pod_affinity import fits_pod_affinity, pod_affinity_counts, pod_preference
-from koord_numa.core.request import PodRequest
+from koord_numa.core.objects.constraints import Constraints, LabelSelector, PodTerm, PreferredPodTerm
+from koord_numa.core.objects.request import PodRequest
 from tests.core.fit.builders import asks, label, near, node, placed
 
 A1, A2, B1 = node("a1", zone="a", host="a1"), node("a2", zone="a", host="a2"), node("b1", zone="b", host="b1")

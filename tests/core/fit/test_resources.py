@@ -2,9 +2,9 @@
 
 import pytest
 
-from koord_numa.core.constraints import Constraints, HostPort
 from koord_numa.core.fit.ports import fits_ports
 from koord_numa.core.fit.resources import fits_resources
+from koord_numa.core.objects.constraints import Constraints, HostPort
 from tests.core.fit.builders import asks
 
 ALLOCATABLE = {"cpu": 8000, "memory": 1000, "pods": 3, "nvidia.com/gpu": 2}

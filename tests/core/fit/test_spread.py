@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.constraints import Constraints, LabelSelector, SpreadConstraint, TaintEffect
 from koord_numa.core.fit.spread import crowding, fits_spread, spread_counts
-from koord_numa.core.node import Taint
+from koord_numa.core.objects.constraints import Constraints, LabelSelector, SpreadConstraint, TaintEffect
+from koord_numa.core.objects.node import Taint
 from koord_numa.core.score.normalize import MISSING
 from tests.core.fit.builders import asks, label, node, placed
 

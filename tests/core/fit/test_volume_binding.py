@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.constraints import Constraints, LabelSelector, NodeTerm, Operator, Requirement
 from koord_numa.core.fit.volume_binding import NO_SPACE, NO_VOLUME, VolumePlan, plan_volumes
-from koord_numa.core.node import Node
-from koord_numa.core.verdicts import Rejection
-from koord_numa.core.volumes import (
+from koord_numa.core.objects.constraints import Constraints, LabelSelector, NodeTerm, Operator, Requirement
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.objects.volumes import (
     CsiDriver,
     PersistentVolume,
     PersistentVolumeClaim,

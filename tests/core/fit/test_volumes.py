@@ -2,10 +2,10 @@
 
 import pytest
 
-from koord_numa.core.constraints import Constraints, NodeTerm
 from koord_numa.core.fit.volumes import fits_volumes, refuse_claims
-from koord_numa.core.node import Node
-from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, Storage, StorageClass
+from koord_numa.core.objects.constraints import Constraints, NodeTerm
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, Storage, StorageClass
 from tests.core.fit.builders import asks, label, node
 
 REQUEST = asks(Constraints(claims=("data",)))

@@ -3,10 +3,10 @@
 import pytest
 
 from koord_numa.core.fit.zones import aligned_request, fits_zones
-from koord_numa.core.node import KubeletConfig, NodeResourceTopology, Zone
-from koord_numa.core.request import Container, PodRequest
-from koord_numa.core.verdicts import NumaNumbers
-from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope, KubeQos
+from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import Container, PodRequest
+from koord_numa.core.objects.verdicts import NumaNumbers
+from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope, KubeQos
 
 APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR
 ALLOCATABLE = {"cpu": 8000, "memory": 8, "nvidia.com/gpu": 1}

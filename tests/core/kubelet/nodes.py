@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.kubelet_node import Device, DevicePool, KubeletNode
-from koord_numa.core.node import KubeletConfig
-from koord_numa.core.request import Container, PodRequest
+from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool, KubeletNode
+from koord_numa.core.objects.node import KubeletConfig
+from koord_numa.core.objects.request import Container, PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import ResourceList
-from koord_numa.core.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from tests.machines import machine
 
 GI = 1 << 30

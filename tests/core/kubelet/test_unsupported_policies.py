@@ -6,9 +6,9 @@ import pytest
 
 from koord_numa.core.kubelet.unsupported_policies import refuse_promises
 from koord_numa.core.kubelet.view import kubelet_view
-from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
-from koord_numa.core.request import Container, CpuBind, NumaSpec, PodRequest
-from koord_numa.core.vocabulary import (
+from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import Container, CpuBind, NumaSpec, PodRequest
+from koord_numa.core.objects.vocabulary import (
     ContainerKind,
     CpuBindPolicy,
     CpuOwner,

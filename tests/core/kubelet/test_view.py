@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.kubelet.view import kubelet_view
-from koord_numa.core.ledger import Holding
-from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import PodKey, PodRequest
+from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.request import PodKey, PodRequest
-from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy
+from koord_numa.core.state.ledger import Holding
 from tests.core.kubelet.nodes import GI, app, init, pod
 
 NODE = Node("n", allocatable={"cpu": 16000, "memory": 8 * GI, "pods": 110, "vendor.com/gpu": 5})

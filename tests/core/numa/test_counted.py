@@ -14,7 +14,7 @@ from koord_numa.core.numa.hints import Hint, mask_of, masks_of_size, numa_ids
 from koord_numa.core.numa.koordinator_merge import merge_scored
 from koord_numa.core.numa.kubelet_merge import merge
 from koord_numa.core.numa.policies import decide_kubelet
-from koord_numa.core.vocabulary import KubeletPolicy, NumaExclusive
+from koord_numa.core.objects.vocabulary import KubeletPolicy, NumaExclusive
 from tests.core.numa import random_hints
 from tests.core.numa.enumeration import koordinator_merge, kubelet_merge
 

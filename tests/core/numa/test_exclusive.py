@@ -4,7 +4,7 @@ import pytest
 
 from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity, NumaOccupancy, NumaUse
 from koord_numa.core.numa.hints import Hint
-from koord_numa.core.vocabulary import NumaExclusive
+from koord_numa.core.objects.vocabulary import NumaExclusive
 
 IDLE, SINGLE, SHARED = NumaUse.IDLE, NumaUse.SINGLE, NumaUse.SHARED
 

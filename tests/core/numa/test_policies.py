@@ -9,7 +9,7 @@ from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.numa.hints import Hint, mask_of
 from koord_numa.core.numa.policies import Decision, decide_koordinator, decide_kubelet
 from koord_numa.core.numa.refusals import mask_text
-from koord_numa.core.vocabulary import KubeletPolicy, NumaExclusive, NumaPolicy
+from koord_numa.core.objects.vocabulary import KubeletPolicy, NumaExclusive, NumaPolicy
 from tests.core.numa import random_hints
 
 ALL = 0b11

@@ -4,19 +4,26 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.constraints import LabelSelector, Operator, Requirement
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.inventory import inventory, reserve
 from koord_numa.core.kubelet.view import kubelet_view
-from koord_numa.core.ledger import Ledger, holding_of
-from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
-from koord_numa.core.node_snapshot import NodeSnapshot
+from koord_numa.core.objects.budgets import DisruptionBudget
+from koord_numa.core.objects.constraints import LabelSelector, Operator, Requirement
+from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import Assignment, Container, NumaSpec, Pod, PodKey, PodRequest
+from koord_numa.core.objects.vocabulary import (
+    ContainerKind,
+    CpuOwner,
+    KubeletPolicy,
+    KubeletScope,
+    NumaPolicy,
+    QosClass,
+)
 from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.node import Nominee, PreemptionNode
-from koord_numa.core.request import Assignment, Container, NumaSpec, Pod, PodKey, PodRequest
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request
-from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope, NumaPolicy, QosClass
+from koord_numa.core.state.inventory import inventory, reserve
+from koord_numa.core.state.ledger import Ledger, holding_of
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 from tests.machines import machine
 
 GI = 2**30

@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.budgets import DisruptionBudget
+from koord_numa.core.objects.budgets import DisruptionBudget
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Alignment
+from koord_numa.core.objects.vocabulary import NumaPolicy
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.victims import PreemptionCandidate, select_victims_on_node, still_right
-from koord_numa.core.request import Pod
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate
 from koord_numa.core.scheduling.request import SchedulingRequest
-from koord_numa.core.verdicts import Alignment
-from koord_numa.core.vocabulary import NumaPolicy
 from tests.core.preempt.preemption_nodes import ask, budget, owned_site, running, terms
 
 SHAPES = {"1x2x4x1": 4, "2x1x2x2": 4, "1x4x2x2": 4}

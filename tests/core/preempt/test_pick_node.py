@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.constraints import LabelSelector
+from koord_numa.core.objects.budgets import DisruptionBudget
+from koord_numa.core.objects.constraints import LabelSelector
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Alignment, Placement
 from koord_numa.core.preempt.eviction_cost import importance
 from koord_numa.core.preempt.pdb import protected, violating
 from koord_numa.core.preempt.pick_node import choose
 from koord_numa.core.preempt.victims import PreemptionCandidate
-from koord_numa.core.request import Pod
-from koord_numa.core.verdicts import Alignment, Placement
 from tests.core.preempt.preemption_nodes import budget, running
 
 

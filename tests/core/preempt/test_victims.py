@@ -5,7 +5,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from koord_numa.core.constraints import (
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.fit.pod_affinity import pod_affinity_counts
+from koord_numa.core.fit.spread import spread_counts
+from koord_numa.core.objects.constraints import (
     Constraints,
     HostPort,
     LabelSelector,
@@ -14,16 +17,13 @@ from koord_numa.core.constraints import (
     Requirement,
     SpreadConstraint,
 )
-from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.fit.pod_affinity import pod_affinity_counts
-from koord_numa.core.fit.spread import spread_counts
+from koord_numa.core.objects.request import PodKey
+from koord_numa.core.objects.verdicts import Alignment, Reason, Rejection
+from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, Storage
 from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, select_victims_on_node, still_right
-from koord_numa.core.request import PodKey
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request
-from koord_numa.core.verdicts import Alignment, Reason, Rejection
-from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim, Storage
 from tests.core.preempt.preemption_nodes import ask, budget, kubelet_site, nominee, owned_site, request, running, terms
 
 

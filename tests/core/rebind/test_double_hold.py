@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from koord_numa.core.cpu_topology import regular_topology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.inventory import Inventory, inventory
-from koord_numa.core.ledger import Holding, Ledger
-from koord_numa.core.node import Node, NodeResourceTopology, Zone
+from koord_numa.core.objects.node import Node, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import PodKey
+from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.rebind.double_hold import double_holds, replacement_cpus
-from koord_numa.core.request import PodKey
-from koord_numa.core.vocabulary import CpuOwner
+from koord_numa.core.state.inventory import Inventory, inventory
+from koord_numa.core.state.ledger import Holding, Ledger
 
 MACHINE = regular_topology(1, 2, 4, 2)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from koord_numa.core.rebind.layout import Arrangement, NodeLayout
+from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
+from koord_numa.core.rebind.arrangement.layout import Arrangement, NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
-from koord_numa.core.vocabulary import CpuExclusivePolicy
 from tests.core.rebind.nodes import SPREAD, beset, fragmented, layout, pinned
 from tests.core.rebind.sorted_order import broken_rules, crossings, in_sorted_order, least_crossings
 from tests.machines import machine

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.allocate import AllocateOptions, allocate
-from koord_numa.core.inventory import Inventory
-from koord_numa.core.ledger import Holding, Ledger
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Placement
+from koord_numa.core.objects.vocabulary import NodeScoring, NumaPolicy, QosClass, ScoringType
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.request import PodRequest
 from koord_numa.core.score.composite import (
     METHODS,
     score_cpu_allocation,
@@ -21,8 +21,8 @@ from koord_numa.core.score.composite import (
 )
 from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.score.placed import Placed
-from koord_numa.core.verdicts import Placement
-from koord_numa.core.vocabulary import NodeScoring, NumaPolicy, QosClass, ScoringType
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.ledger import Holding, Ledger
 from tests.core.allocation.nodes import GI, held, node, pod
 
 MOST, LEAST = Strategy(ScoringType.MOST_ALLOCATED), Strategy(ScoringType.LEAST_ALLOCATED)

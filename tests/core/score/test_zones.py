@@ -4,11 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.node import KubeletConfig, NodeResourceTopology, Zone
-from koord_numa.core.request import Container, PodRequest
+from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import Container, PodRequest
+from koord_numa.core.objects.vocabulary import (
+    ContainerKind,
+    CpuOwner,
+    KubeletPolicy,
+    KubeletScope,
+    KubeQos,
+    ScoringType,
+)
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.score.zones import score_zones
-from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope, KubeQos, ScoringType
 
 GI = 1 << 30
 MOST, LEAST, BALANCED, FEWEST = (

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.ledger import Ledger, holding_of
-from koord_numa.core.node import KubeletAllocation, Node, NodeResourceTopology
-from koord_numa.core.request import Assignment, Pod
-from koord_numa.core.verdicts import Placement, Reason
+from koord_numa.core.objects.node import KubeletAllocation, Node, NodeResourceTopology
+from koord_numa.core.objects.request import Assignment, Pod
+from koord_numa.core.objects.verdicts import Placement, Reason
+from koord_numa.core.state.ledger import Ledger, holding_of
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.cluster_events import ClusterEvent
+from koord_numa.engine.queue.cluster_events import ClusterEvent
 from tests.engine.clusters import placed_anyhow, random_node, random_pod, random_topology
 from tests.engine.world import bound, list_into, make_node, make_pod, make_topology
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.constraints import Constraints, LabelSelector, Operator, PodTerm, Requirement
-from koord_numa.core.namespaces import Namespace
-from koord_numa.core.request import Pod, PodKey
-from koord_numa.core.verdicts import Reason
+from koord_numa.core.objects.constraints import Constraints, LabelSelector, Operator, PodTerm, Requirement
+from koord_numa.core.objects.namespaces import Namespace
+from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.objects.verdicts import Reason
 from koord_numa.engine import Source
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.node import NodeResourceTopology, Zone
-from koord_numa.core.request import Pod
-from koord_numa.core.vocabulary import CpuOwner
+from koord_numa.core.objects.node import NodeResourceTopology, Zone
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.topology_lag import RECENT
-from koord_numa.wire.fingerprint import fingerprint
+from koord_numa.wire.node.fingerprint import fingerprint
 from tests.engine.world import GIB, list_into, make_node, make_pod
 
 HALF = {"cpu": 4000, "memory": 16 * GIB}

@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.claims.allocation import Allocation
+from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.pod_claims import PodResourceClaim
-from koord_numa.core.claims.resource_claim import ResourceClaim
-from koord_numa.core.claims.usage import DeviceUsage
-from koord_numa.core.node import Node
-from koord_numa.core.request import Pod, PodKey, PodRequest
-from koord_numa.core.verdicts import Placement, Rejection, Unschedulable
-from koord_numa.core.vocabulary import NumaPolicy
+from koord_numa.core.claims.search.allocation import Allocation
+from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import Pod, PodKey, PodRequest
+from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
+from koord_numa.core.objects.vocabulary import NumaPolicy
 from koord_numa.engine.claims.deallocation import Deallocation
 from koord_numa.engine.claims.late_check import UNAVAILABLE, ClaimCheck, ClaimPolicy
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.claims.pre_bind import DynamicResources
 from koord_numa.ports import DELETED, Conflict, Unavailable
-from koord_numa.wire.resource_claims import parse_resource_claim
+from koord_numa.wire.claims.resource_claims import parse_resource_claim
 from tests.core.claims.worlds import claim_object, device, device_class, published, request
 
 NODE = Node("node-1")

@@ -1,6 +1,6 @@
 """A class hears of itself again when its reasons change, or when its numbers are old."""
 
-from koord_numa.core.verdicts import Reason, Rejection, Unschedulable
+from koord_numa.core.objects.verdicts import Reason, Rejection, Unschedulable
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.pod_status.messages import NEWS_SECONDS, Messages
 from koord_numa.engine.queue.request_class import RequestClasses

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.budgets import DisruptionBudget
-from koord_numa.core.constraints import LabelSelector
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.objects.budgets import DisruptionBudget
+from koord_numa.core.objects.constraints import LabelSelector
+from koord_numa.core.objects.request import Assignment, NumaSpec, Pod
+from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass
 from koord_numa.core.preempt import victims
 from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.victims import PreemptionCandidate, select_victims_on_node
-from koord_numa.core.request import Assignment, NumaSpec, Pod
 from koord_numa.core.scheduling.request import SchedulingRequest
-from koord_numa.core.vocabulary import NumaPolicy, QosClass
 from koord_numa.engine.preemption import evaluator as planner
 from koord_numa.ports import ClusterError, Forbidden, Gone, Unavailable
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_topology, make_world

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.node import KubeletConfig, NodeResourceTopology, Zone
-from koord_numa.core.request import Assignment, Pod
-from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
-from koord_numa.wire.fingerprint import fingerprint
+from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import Assignment, Pod
+from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
+from koord_numa.wire.node.fingerprint import fingerprint
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_world
 
 ROOM = {"cpu": 4000, "memory": 16 * GIB}

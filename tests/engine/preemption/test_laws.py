@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from koord_numa.core.objects.request import NumaSpec, Pod
+from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass
 from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.victims import select_victims_on_node
-from koord_numa.core.request import NumaSpec, Pod
-from koord_numa.core.vocabulary import NumaPolicy, QosClass
 from tests.engine.world import World, make_node, make_pod, make_topology, make_world
 
 NODES = ("one", "two")

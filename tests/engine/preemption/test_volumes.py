@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.constraints import Constraints
-from koord_numa.core.request import Pod
-from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim
+from koord_numa.core.objects.constraints import Constraints
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim
 from tests.engine.preemption.test_executor import crowded, important, leaves, make_room, running, wrote
 from tests.engine.world import World
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.verdicts import Reason
-from koord_numa.engine.cluster_events import EVENTS, ClusterEvent
+from koord_numa.core.objects.verdicts import Reason
 from koord_numa.engine.queue.class_queue import Stage
+from koord_numa.engine.queue.cluster_events import EVENTS, ClusterEvent
 from koord_numa.engine.queue.scheduling_queue import SchedulingQueue
 from tests.engine.queue.test_scheduling_queue import add, drain, new_queue, park, pod
 

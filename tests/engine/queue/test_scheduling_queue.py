@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.request import Container, Pod, PodKey, PodRequest
+from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection, Unschedulable
+from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.scheduling.events import ON_CAPACITY
-from koord_numa.core.verdicts import Reason, Rejection, Unschedulable
-from koord_numa.core.vocabulary import ContainerKind
 from koord_numa.engine.cache.pod_index import PodIndex
-from koord_numa.engine.cluster_events import RESOLVED_BY, ClusterEvent
 from koord_numa.engine.queue.backoff import pause
 from koord_numa.engine.queue.class_queue import QueueNumbers
+from koord_numa.engine.queue.cluster_events import RESOLVED_BY, ClusterEvent
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClasses
 from koord_numa.engine.queue.scheduling_queue import SchedulingQueue

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from koord_numa.core.constraints import (
+from koord_numa.core.objects.constraints import (
     Constraints,
     HostPort,
     LabelSelector,
@@ -19,13 +19,13 @@ from koord_numa.core.constraints import (
     SpreadConstraint,
     TaintEffect,
 )
-from koord_numa.core.namespaces import Namespace
-from koord_numa.core.node import KubeletConfig, Node, Taint
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.namespaces import Namespace
+from koord_numa.core.objects.node import KubeletConfig, Node, Taint
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Reason
+from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, QosClass
 from koord_numa.core.scheduling.filters import EVENTS
-from koord_numa.core.verdicts import Reason
-from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, QosClass
-from koord_numa.engine.cluster_events import RESOLVED_BY, ClusterEvent
+from koord_numa.engine.queue.cluster_events import RESOLVED_BY, ClusterEvent
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
 
 APP = LabelSelector((Requirement("app", Operator.IN, ("a",)),))

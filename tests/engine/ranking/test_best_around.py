@@ -8,7 +8,7 @@ from typing import TypeVar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.constraints import (
+from koord_numa.core.objects.constraints import (
     Constraints,
     LabelSelector,
     NodeTerm,
@@ -18,18 +18,18 @@ from koord_numa.core.constraints import (
     Requirement,
     SpreadConstraint,
 )
-from koord_numa.core.request import Pod
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Placement, Reason, Unschedulable
+from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim
 from koord_numa.core.scheduling.decide import decide
 from koord_numa.core.scheduling.evaluate import evaluate, evaluate_alone
-from koord_numa.core.verdicts import Placement, Reason, Unschedulable
-from koord_numa.core.volumes import PersistentVolume, PersistentVolumeClaim
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.request_class import RequestClasses
-from koord_numa.engine.ranking.node_table import NodeTable
+from koord_numa.engine.ranking.columns.node_table import NodeTable
 from koord_numa.engine.ranking.selector import Limits, Listers, NodeSelection
 from koord_numa.settings import BackoffSettings, Settings
 from tests.engine.clusters import random_node, random_pod, random_topology

@@ -9,18 +9,25 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.node import KubeletConfig, Node, NodeResourceTopology, Zone
-from koord_numa.core.request import Container, NumaSpec, Pod, PodKey, PodRequest
+from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import Container, NumaSpec, Pod, PodKey, PodRequest
+from koord_numa.core.objects.verdicts import Placement, Unschedulable
+from koord_numa.core.objects.vocabulary import (
+    ContainerKind,
+    CpuOwner,
+    KubeletPolicy,
+    NodeScoring,
+    NumaPolicy,
+    ScoringType,
+)
 from koord_numa.core.scheduling.decide import decide
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, evaluate_alone
 from koord_numa.core.scheduling.request import Profile, scheduling_request
-from koord_numa.core.verdicts import Placement, Unschedulable
-from koord_numa.core.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, NodeScoring, NumaPolicy, ScoringType
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.cluster_events import ClusterEvent
+from koord_numa.engine.queue.cluster_events import ClusterEvent
+from koord_numa.engine.ranking.columns.node_table import NodeTable
 from koord_numa.engine.ranking.node_ranking import NodeRanking
-from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.engine.ranking.score_bounds import NO, ScoreBounds
 from koord_numa.engine.ranking.selector import profile_of
 from koord_numa.settings import ProfileSettings, ScoringStrategy

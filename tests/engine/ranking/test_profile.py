@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.vocabulary import NodeScoring, NumaAllocateStrategy, ScoringType
+from koord_numa.core.objects.vocabulary import NodeScoring, NumaAllocateStrategy, ScoringType
 from koord_numa.engine.ranking.selector import profile_of
 from koord_numa.settings import ProfileSettings, ResourceWeight, ScoringStrategy
 

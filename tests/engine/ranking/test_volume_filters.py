@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.constraints import (
+from koord_numa.core.fit.volumes import fits_volumes, refuse_claims
+from koord_numa.core.objects.constraints import (
     Constraints,
     DiskKind,
     InlineDisk,
@@ -15,10 +16,9 @@ from koord_numa.core.constraints import (
     Operator,
     Requirement,
 )
-from koord_numa.core.fit.volumes import fits_volumes, refuse_claims
-from koord_numa.core.node import Node
-from koord_numa.core.request import Pod, PodKey, PodRequest
-from koord_numa.core.volumes import (
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import Pod, PodKey, PodRequest
+from koord_numa.core.objects.volumes import (
     CsiDriver,
     CsiNode,
     PersistentVolume,
@@ -29,7 +29,7 @@ from koord_numa.core.volumes import (
 )
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.volume_lister import VolumeLister
-from koord_numa.engine.ranking.node_table import NodeTable
+from koord_numa.engine.ranking.columns.node_table import NodeTable
 from koord_numa.engine.ranking.volume_filters import volume_refusals
 
 ZONE, BETA_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"

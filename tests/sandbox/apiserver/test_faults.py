@@ -9,7 +9,7 @@ import pytest
 
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from koord_numa.sandbox.apiserver.faults import Faults
-from koord_numa.sandbox.apiserver.request_log import Asked
+from koord_numa.sandbox.apiserver.serving.request_log import Asked
 from tests.sandbox.apiserver.client import CONFIGMAPS, PODS, Api, binding, configmap, eventually, pod
 
 C = f"{CONFIGMAPS}/c"

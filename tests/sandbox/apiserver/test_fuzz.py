@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from koord_numa.sandbox.apiserver import ApiError, ApiServer
-from koord_numa.sandbox.apiserver.documents import clone
-from koord_numa.sandbox.apiserver.presentation import present
-from koord_numa.sandbox.apiserver.registry import Target
+from koord_numa.sandbox.apiserver.objects.documents import clone
+from koord_numa.sandbox.apiserver.serving.presentation import present
+from koord_numa.sandbox.apiserver.store.registry import Target
 from tests.sandbox.apiserver.client import binding, configmap, crd, lease, node, pod, rack
 
 scalars = (

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from koord_numa.sandbox.apiserver import ApiServer, DirectStore
-from koord_numa.sandbox.machines.description import NodeDescription
 from koord_numa.sandbox.machines.fleet import Fleet
+from koord_numa.sandbox.machines.hardware.description import NodeDescription
 
 CRDS = sorted((Path(__file__).parents[3] / "crds").glob("*.yaml"))
 NOW = "2026-01-01T00:00:00Z"

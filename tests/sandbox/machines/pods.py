@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from koord_numa.core.request import PodKey
+from koord_numa.core.objects.request import PodKey
 from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.wire import names
 

@@ -10,17 +10,17 @@ import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admission import would_admit
-from koord_numa.core.kubelet.results import KubeletAdmission
+from koord_numa.core.kubelet.managers.results import KubeletAdmission
 from koord_numa.core.kubelet.view import kubelet_view
-from koord_numa.core.ledger import Holding, holding_of
-from koord_numa.core.node import KubeletConfig
-from koord_numa.core.request import Assignment, Pod, PodKey
-from koord_numa.core.vocabulary import KubeletPolicy, KubeletScope
+from koord_numa.core.objects.node import KubeletConfig
+from koord_numa.core.objects.request import Assignment, Pod, PodKey
+from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
+from koord_numa.core.state.ledger import Holding, holding_of
 from koord_numa.sandbox.apiserver import DeleteOptions, DirectStore
 from koord_numa.sandbox.machines import Fleet, NodeDescription, Shape, Style
-from koord_numa.sandbox.machines.hardware import GIB
+from koord_numa.sandbox.machines.hardware.hardware import GIB
 from koord_numa.wire import parse_node, parse_pod, parse_topology
-from koord_numa.wire.resource_status import status_text
+from koord_numa.wire.pod.resource_status import status_text
 from tests.sandbox.machines.conftest import MakeRack
 from tests.sandbox.machines.pods import bind
 

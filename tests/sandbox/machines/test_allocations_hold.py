@@ -9,17 +9,17 @@ import pytest
 
 from koord_numa.core.allocate import AllocateOptions, allocate
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.inventory import inventory
-from koord_numa.core.ledger import Ledger, holding_of
-from koord_numa.core.node import KubeletConfig
-from koord_numa.core.request import PodKey
-from koord_numa.core.verdicts import Placement, Rejection
-from koord_numa.core.vocabulary import KubeletPolicy
+from koord_numa.core.objects.node import KubeletConfig
+from koord_numa.core.objects.request import PodKey
+from koord_numa.core.objects.verdicts import Placement, Rejection
+from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.state.inventory import inventory
+from koord_numa.core.state.ledger import Ledger, holding_of
 from koord_numa.sandbox.apiserver import DeleteOptions, DirectStore
 from koord_numa.sandbox.machines import Fleet, NodeDescription, Shape
-from koord_numa.sandbox.machines.hardware import GIB
+from koord_numa.sandbox.machines.hardware.hardware import GIB
 from koord_numa.wire import names, parse_node, parse_pod, parse_topology
-from koord_numa.wire.resource_status import resource_status
+from koord_numa.wire.pod.resource_status import resource_status
 from tests.sandbox.machines.conftest import MakeRack
 from tests.sandbox.machines.pods import create
 

@@ -11,16 +11,16 @@ import pytest
 import yaml
 
 import koord_numa.sandbox
-from koord_numa.core.constraints import TaintEffect
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.node import KubeletConfig, Taint
-from koord_numa.core.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
+from koord_numa.core.objects.constraints import TaintEffect
+from koord_numa.core.objects.node import KubeletConfig, Taint
+from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
 from koord_numa.sandbox.apiserver import DirectStore
-from koord_numa.sandbox.machines.description import STATIC_KUBELET, NodeDescription, Style
-from koord_numa.sandbox.machines.descriptions import load_descriptions, node_name, read_descriptions
-from koord_numa.sandbox.machines.dumps import read_dump
-from koord_numa.sandbox.machines.hardware import GIB, Device, Numbering, Shape
+from koord_numa.sandbox.machines.hardware.description import STATIC_KUBELET, NodeDescription, Style
+from koord_numa.sandbox.machines.hardware.descriptions import load_descriptions, node_name, read_descriptions
+from koord_numa.sandbox.machines.hardware.dumps import read_dump
+from koord_numa.sandbox.machines.hardware.hardware import GIB, Device, Numbering, Shape
 from koord_numa.wire import names, parse_node, parse_topology
 from tests.sandbox.machines.conftest import MakeRack
 from tests.sandbox.machines.pods import bind, create

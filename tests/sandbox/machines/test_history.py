@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.node import KubeletConfig
-from koord_numa.core.request import PodKey
-from koord_numa.core.vocabulary import KubeletPolicy
+from koord_numa.core.objects.node import KubeletConfig
+from koord_numa.core.objects.request import PodKey
+from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.machines import STATIC_KUBELET, NodeDescription, Shape, Style
-from koord_numa.sandbox.machines.allocation import Allocation, Claim, capacity_of
-from koord_numa.sandbox.machines.hardware import GIB
+from koord_numa.sandbox.machines.agents.allocation import Allocation, Claim, capacity_of
+from koord_numa.sandbox.machines.hardware.hardware import GIB
 from koord_numa.sandbox.machines.history import DoubleHold, History
 from tests.sandbox.machines.conftest import MakeRack
 from tests.sandbox.machines.pods import bind, create, numa

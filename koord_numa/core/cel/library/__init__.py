@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Final
 
-from koord_numa.core.cel.functions import Overload, table
 from koord_numa.core.cel.library import (
     conversions,
     formats,
@@ -15,6 +14,7 @@ from koord_numa.core.cel.library import (
     strings,
     times,
 )
+from koord_numa.core.cel.values.functions import Overload, table
 
 TABLE: Final[Mapping[tuple[str, bool], tuple[Overload, ...]]] = table(
     (

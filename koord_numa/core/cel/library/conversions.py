@@ -5,9 +5,9 @@ import re
 from typing import Any, Final
 
 from koord_numa.core.cel.errors import EvaluationError
-from koord_numa.core.cel.functions import row
 from koord_numa.core.cel.library.costs import traversal
-from koord_numa.core.cel.values import TYPE_NAMES, TypeValue, Uint, checked_int, checked_uint
+from koord_numa.core.cel.values.functions import row
+from koord_numa.core.cel.values.values import TYPE_NAMES, TypeValue, Uint, checked_int, checked_uint
 
 _INTEGER: Final = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 _DOUBLE: Final = re.compile(

@@ -3,9 +3,9 @@
 import re
 from typing import Final
 
-from koord_numa.core.cel.functions import Overload, row
 from koord_numa.core.cel.library.costs import traversal
-from koord_numa.core.cel.values import NONE, NamedFormat, OptionalValue
+from koord_numa.core.cel.values.functions import Overload, row
+from koord_numa.core.cel.values.values import NONE, NamedFormat, OptionalValue
 
 _LABEL: Final = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _WORD: Final = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?"

@@ -5,9 +5,18 @@ from functools import cmp_to_key
 from typing import Any, Final
 
 from koord_numa.core.cel.errors import EvaluationError
-from koord_numa.core.cel.functions import Overload, row
 from koord_numa.core.cel.library.costs import elements, pairs
-from koord_numa.core.cel.values import NONE, Duration, OptionalValue, Uint, checked_int, checked_uint, compare, same
+from koord_numa.core.cel.values.functions import Overload, row
+from koord_numa.core.cel.values.values import (
+    NONE,
+    Duration,
+    OptionalValue,
+    Uint,
+    checked_int,
+    checked_uint,
+    compare,
+    same,
+)
 
 LONGEST_RANGE: Final = 100_000
 """Elements that ``lists.range`` makes at most: far beyond what the cost limit lets an expression look at."""

@@ -5,9 +5,9 @@ from typing import Any, Final
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from koord_numa.core.cel.errors import EvaluationError
-from koord_numa.core.cel.functions import row
 from koord_numa.core.cel.library.costs import traversal
-from koord_numa.core.cel.values import Cidr, IpAddress, MapValue
+from koord_numa.core.cel.values.functions import row
+from koord_numa.core.cel.values.values import Cidr, IpAddress, MapValue
 
 
 def _url(text: str) -> SplitResult:

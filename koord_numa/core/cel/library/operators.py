@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from koord_numa.core.cel.errors import EvaluationError
-from koord_numa.core.cel.functions import Overload, one, row
 from koord_numa.core.cel.library.costs import equality, joined
-from koord_numa.core.cel.values import checked_int, checked_uint, compare
+from koord_numa.core.cel.values.functions import Overload, one, row
+from koord_numa.core.cel.values.values import checked_int, checked_uint, compare
 
 
 def _quotient(left: int, right: int) -> int:

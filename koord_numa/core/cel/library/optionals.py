@@ -3,8 +3,8 @@
 from typing import Any, Final
 
 from koord_numa.core.cel.errors import EvaluationError
-from koord_numa.core.cel.functions import row
-from koord_numa.core.cel.values import NONE, MapValue, OptionalValue
+from koord_numa.core.cel.values.functions import row
+from koord_numa.core.cel.values.values import NONE, MapValue, OptionalValue
 
 
 def _value(optional: OptionalValue) -> Any:

@@ -7,7 +7,7 @@ from typing import Final
 
 from koord_numa.core.cel.errors import EvaluationError
 from koord_numa.core.cel.library.conversions import format_double
-from koord_numa.core.cel.values import MapValue, TypeValue
+from koord_numa.core.cel.values.values import MapValue, TypeValue
 
 _CLAUSE: Final = re.compile(r"%(?:(%)|(?:\.(\d{1,3}))?([a-zA-Z]))")
 _QUOTES: Final = str.maketrans(

@@ -5,8 +5,8 @@ from fractions import Fraction
 from typing import Final
 
 from koord_numa.core.cel.errors import EvaluationError
-from koord_numa.core.cel.functions import row
-from koord_numa.core.cel.values import INT_MAX, Duration, Timestamp
+from koord_numa.core.cel.values.functions import row
+from koord_numa.core.cel.values.values import INT_MAX, Duration, Timestamp
 
 _SECOND: Final = 10**9
 _UNITS: Final = {"ns": 1, "us": 1000, "µs": 1000, "ms": 10**6, "s": _SECOND, "m": 60 * _SECOND, "h": 3600 * _SECOND}

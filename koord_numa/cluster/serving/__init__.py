@@ -1,0 +1,1 @@
+"""The served port: TLS, delegated authentication and authorization."""

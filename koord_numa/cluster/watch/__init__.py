@@ -1,0 +1,1 @@
+"""List and watch: informers, listers, and the resync of what Kopf watches."""

@@ -1,0 +1,241 @@
+"""
+An informer: lists one kind of object, watches on, and lists again when the watch cannot go on.
+
+Theory. An informer hands three sorts of fact to its ``EventHandler``: a complete list (what it does not show is gone), single events, and,
+once, that the first list is complete. Everything else is a reason to repeat a step: a watch that ends is continued from the last
+resourceVersion; one that expired (410) is replaced by a new list; one that is silent for longer than the server's bookmarks
+take is taken for dead and continued; an outage or a missing right is waited out with growing pauses. A kind that is not installed
+is empty until it is. An informer never gives up and never raises: ``problem`` says in words what keeps it from being current.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from random import SystemRandom
+from time import monotonic
+from typing import Any, Final, Generic, TypeVar
+
+import aiohttp
+import orjson
+
+from koord_numa.cluster.backoff import CLIENT, Backoff
+from koord_numa.cluster.client import Api, decoded
+from koord_numa.cluster.errors import Expired, refusal
+from koord_numa.cluster.resources import Call
+from koord_numa.cluster.watch.lister import SLICE, ListedKind, list_all
+from koord_numa.ports import Clock, ClusterError, EventHandler, Gone, Unavailable
+from koord_numa.settings import BackoffSettings
+
+T = TypeVar("T")
+
+STEADY: Final = 5.0
+"""Seconds after which a watch counts as one that works, even if nothing happened on it."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class InformerTimeouts:
+    """How long an informer waits, in seconds."""
+
+    silence: float = 70.0  # the server sends a bookmark every minute; a dead connection sends nothing
+    watch: float = 300.0  # how long one watch may last; the server ends it, and it is spread by up to a third
+    absent: float = 30.0  # between looks for a kind that is not installed
+    backoff: BackoffSettings = CLIENT
+
+
+class Informer(Generic[T]):
+    """Keeps one event handler current. ``run`` it once; the properties may be read at any time."""
+
+    def __init__(
+        self,
+        api: Api,
+        kind: ListedKind[T],
+        handler: EventHandler[T],
+        timeouts: InformerTimeouts | None = None,
+        clock: Clock = monotonic,
+    ) -> None:
+        self.kind = kind
+        self.synced = False
+        self.problem = ""
+        self.relists = 0
+        self.reconnects = 0
+        self.events = 0
+        self._api = api
+        self._handler = handler
+        self._timeouts = timeouts or InformerTimeouts()
+        self._clock = clock
+        self._last_message = clock()
+        self._progress_at = clock()
+        self._watching_since: float | None = None
+        self._version = ""
+        self._random = SystemRandom()
+        self._cycle: asyncio.Task[None] | None = None
+        self._refreshes = 0  # how often a new list was requested
+        self._refresh_waiters: list[
+            tuple[int, asyncio.Future[None]]
+        ] = []  # calls of ``refresh`` that wait, by their number
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last list, event or bookmark."""
+        return self._clock() - self._last_message
+
+    @property
+    def stuck(self) -> float:
+        """
+        Seconds since the last answer or noticed failure, apart from deliberate pauses. It stays small in an outage and grows only while
+        the informer waits for something that will never come.
+        """
+        return max(0.0, self._clock() - self._progress_at)
+
+    async def run(self) -> None:
+        """List and watch until cancelled."""
+        backoff = Backoff(self._timeouts.backoff)
+        while True:
+            events = self.events
+            pause = 0.0
+            self._cycle = asyncio.create_task(self._list_and_watch())
+            try:
+                await self._cycle
+            except asyncio.CancelledError:
+                if _is_ending():
+                    self._cycle.cancel()
+                    raise
+                continue  # only this cycle was: ``refresh`` wants a new list at once
+            except Expired:
+                self._version = ""
+            except Gone as error:
+                pause = self._absent(error)
+            except ClusterError as error:
+                self._report(str(error))
+                pause = (error.retry_after or 0.0) if isinstance(error, Unavailable) else 0.0
+            if self.events > events or self._watch_duration() > STEADY:
+                backoff.reset()  # the watch worked for a while: its end is no failure in a row
+            self.reconnects += 1
+            pause = backoff.pause(pause)
+            self._progress_at = self._clock() + pause
+            await asyncio.sleep(pause)
+
+    async def refresh(self) -> None:
+        """
+        List again, and return when a list that began after this call has been handed over, however long that takes.
+
+        A watch may be late by any amount; a list shows everything that was written before it began.
+        """
+        self._refreshes += 1
+        self._version = ""
+        done = asyncio.get_running_loop().create_future()
+        self._refresh_waiters.append((self._refreshes, done))
+        if self._cycle is not None:
+            self._cycle.cancel()
+        await done
+
+    async def _list_and_watch(self) -> None:
+        if not self._version:
+            await self._list()
+        await self._watch()
+
+    async def _list(self) -> None:
+        self._watching_since = None
+        request = self._refreshes
+        listed = await list_all(self._api, self.kind)
+        self._version = listed.resource_version
+        self.relists += 1
+        self._message_received()
+        self._handler.replace(listed.objects)
+        self._mark_synced()
+        self._release_waiters(request)
+
+    def _release_waiters(self, request: int) -> None:
+        for number, done in self._refresh_waiters:
+            if number <= request and not done.done():
+                done.set_result(None)
+        self._refresh_waiters = [(number, done) for number, done in self._refresh_waiters if number > request]
+
+    def _absent(self, error: Gone) -> float:
+        """
+        A kind that is not installed has no objects. That holds only for an optional kind: a 404 for pods or nodes comes from something that
+        is no API server. Returns how long to wait before the next list, in seconds.
+        """
+        self._version = ""
+        self._report(f"not installed: {error}")
+        if not self.kind.optional:
+            return 0.0
+        self._handler.replace([])
+        self._mark_synced()
+        self._release_waiters(self._refreshes)
+        return self._timeouts.absent
+
+    def _watch_duration(self) -> float:
+        return self._clock() - self._watching_since if self._watching_since is not None else 0.0
+
+    def _mark_synced(self) -> None:
+        if not self.synced:
+            self.synced = True
+            self._handler.synced()
+
+    async def _watch(self) -> None:
+        """Hand over events until the server ends the watch."""
+        call = Call("watch", self.kind.resource)
+        params = self.kind.params | {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(round(self._timeouts.watch * self._random.uniform(0.67, 1.0)) or 1),
+        }
+        async with self._api.stream(call, params, silence=self._timeouts.silence) as content:
+            self._message_received()
+            self._watching_since = self._clock()
+            count = 0
+            async for line in lines(content):
+                self._handle(call, decoded(call, line))
+                count += 1
+                if count % SLICE == 0:
+                    await asyncio.sleep(0)
+
+    def _handle(self, call: Call, event: Mapping[str, Any]) -> None:
+        kind, raw = event.get("type"), event.get("object") or {}
+        if kind == "ERROR":
+            raise refusal(call, int(raw.get("code") or 500), {}, orjson.dumps(raw))
+        self._message_received()
+        self.events += 1
+        version = (raw.get("metadata") or {}).get("resourceVersion")
+        if kind in ("ADDED", "MODIFIED", "DELETED"):
+            found = self.kind.read(raw)
+            if kind == "DELETED":
+                self.kind.parser.gone(raw)
+            if found is not None:
+                self._handler.observe(kind, found)
+        if version:
+            self._version = str(version)
+
+    def _message_received(self) -> None:
+        self._last_message = self._progress_at = self._clock()
+        if self.problem:
+            self.problem = ""
+            _log.info("%s: current again", self.kind)
+
+    def _report(self, problem: str) -> None:
+        """One log line per problem, however often it is met."""
+        if problem != self.problem:
+            self.problem = problem
+            _log.warning("%s: %s", self.kind, problem)
+
+
+def _is_ending() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """The non-empty lines of a stream, however it is cut into chunks and however long they are."""
+    rest = b""
+    async for chunk in content.iter_any():
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            if line:
+                yield line
+    if rest:
+        yield rest

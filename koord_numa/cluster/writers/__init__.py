@@ -1,0 +1,1 @@
+"""The ports through which the engine writes."""

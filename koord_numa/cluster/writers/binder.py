@@ -1,0 +1,129 @@
+"""
+Makes decisions true (``ports.Binder``): one call binds and annotates; conditions, nominations and evictions are single calls too.
+
+It decides nothing and retries nothing: each outcome goes back to the engine as the error that names it.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from cachetools import LRUCache
+
+from koord_numa.cluster.client import MERGE_PATCH, STRATEGIC_PATCH, Api, Body
+from koord_numa.cluster.resources import PODS, Call
+from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.ports import Conflict, Gone, Invalid, Unavailable, UnknownOutcome
+from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.texts import rfc3339, shortened
+
+LONGEST_CONDITION: Final = 32_768
+"""Bytes that the API server accepts in a condition's message."""
+
+REMEMBERED_CONDITIONS: Final = 20_000
+"""Waiting pods whose condition is known to be set; a forgotten one only gets a newer transition time."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_PREFIX: Final = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+
+
+class ApiBinder:
+    """``ports.Binder`` over one API server. ``remaining`` is the lease's: no bind is carried out after it has ended."""
+
+    def __init__(self, api: Api, remaining: Callable[[], float] | None = None) -> None:
+        self._api = api
+        self._remaining = remaining
+        self._told: LRUCache[str, bool] = LRUCache(maxsize=REMEMBERED_CONDITIONS)
+
+    async def bind(self, pod: PodKey, node: str, annotations: Mapping[str, str]) -> None:
+        """
+        One POST to ``pods/binding``: the server sets the node, merges the annotations and checks the uid in a single update.
+
+        The server stores malformed annotation keys unchecked and then refuses every later update of that pod, evictions
+        included; so keys are checked here and raise ``Invalid``.
+        """
+        if wrong := [key for key in annotations if not valid_key(key)]:
+            raise Invalid(f"bind {pod}: {wrong[0]!r} is no annotation key")
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": pod.name,
+                "namespace": pod.namespace,
+                "uid": pod.uid,
+                "annotations": dict(annotations),
+            },
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        await self._api.send(
+            Call("create", PODS, pod.namespace, pod.name, "binding"), Body(binding, remaining=self._remaining)
+        )
+
+    async def read_pod(self, pod: PodKey) -> Pod:
+        """The pod as it is now. Raises ``Gone`` also when the name belongs to another uid."""
+        raw = await self._api.send(Call("get", PODS, pod.namespace, pod.name))
+        found = parse_pod(raw)
+        if found.key.uid != pod.uid:
+            raise Gone(f"pod {pod} was re-created: {found.key.uid} instead of {pod.uid}")
+        return found
+
+    async def set_unschedulable(self, pod: PodKey, message: str) -> None:
+        """The condition that kube-scheduler sets, read by autoscalers and kube-state-metrics."""
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": shortened(message, LONGEST_CONDITION),
+        }
+        if pod.uid not in self._told:  # a new message alone is no transition; the merge keeps the time that is there
+            condition["lastTransitionTime"] = rfc3339(datetime.now(UTC))
+        await self._patch_status(pod, {"conditions": [condition]}, STRATEGIC_PATCH)
+        self._told[pod.uid] = True
+
+    async def nominate(self, pod: PodKey, node: str) -> None:
+        """``status.nominatedNodeName``; an empty node removes it."""
+        await self._patch_status(pod, {"nominatedNodeName": node or None}, MERGE_PATCH)
+
+    async def evict(self, pod: PodKey, message: str) -> None:
+        """
+        An eviction asks the API server, which counts disruption budgets and answers 429 when one forbids it.
+
+        ``message`` is for the caller's event on the victim: an ``Eviction`` cannot carry it.
+        """
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        try:
+            await self._api.send(Call("create", PODS, pod.namespace, pod.name, "eviction"), Body(eviction))
+        except UnknownOutcome as error:
+            # Evicting twice does no harm, so here an open outcome is only a reason to ask again.
+            raise Unavailable(f"{error} ({message})") from error
+
+    async def delete(self, pod: PodKey) -> None:
+        """A DELETE with the uid as its precondition, which asks no disruption budget."""
+        options = Body({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}})
+        try:
+            await self._api.send(Call("delete", PODS, pod.namespace, pod.name), options)
+        except Conflict as error:
+            raise Gone(f"pod {pod} was replaced by another one of its name") from error
+        except UnknownOutcome as error:
+            raise Unavailable(str(error)) from error
+
+    async def _patch_status(self, pod: PodKey, status: Mapping[str, Any], content_type: str) -> None:
+        """The uid inside the patch is a precondition: a re-created pod answers 409 or 422 and is ``Gone`` for us."""
+        patch = Body({"metadata": {"uid": pod.uid}, "status": status}, content_type)
+        try:
+            await self._api.send(Call("patch", PODS, pod.namespace, pod.name, "status"), patch)
+        except (Conflict, Invalid):
+            await self.read_pod(pod)
+            raise
+
+
+def valid_key(key: str) -> bool:
+    """Is this a qualified name as Kubernetes demands of annotation keys: ``[prefix/]name``?"""
+    prefix, slash, name = key.rpartition("/")
+    return bool(_NAME.fullmatch(name)) and (not slash or bool(_PREFIX.fullmatch(prefix)))

@@ -1,0 +1,95 @@
+"""
+Gives claims their volumes (``ports.VolumeWriter``): conditional patches of PersistentVolumes and PersistentVolumeClaims.
+
+Each call reads the object, changes nothing when it is as wanted, and else patches exactly the version that was read.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from koord_numa.cluster.client import MERGE_PATCH, Api, Body
+from koord_numa.cluster.resources import CLAIMS, VOLUMES, Call
+from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim
+from koord_numa.ports import Conflict, Gone
+from koord_numa.wire import names
+from koord_numa.wire.storage.volumes import parse_claim, parse_volume
+
+_Json = dict[str, Any]
+
+_CLAIM: Final = "PersistentVolumeClaim"
+
+
+class ApiVolumeWriter:
+    """``ports.VolumeWriter`` over one API server. ``remaining`` is the lease's: nothing is written after it has ended."""
+
+    def __init__(self, api: Api, remaining: Callable[[], float] | None = None) -> None:
+        self._api = api
+        self._remaining = remaining
+
+    async def bind_volume(self, volume: str, claim: PersistentVolumeClaim) -> None:
+        """Point the volume's ``claimRef`` at the claim; the volume controller then binds both."""
+        found = await self._volume(volume)
+        if found.claim and not found.belongs_to(claim):
+            raise Conflict(f"volume {volume} was given to claim {found.claim}")
+        if found.claim_uid == claim.uid and found.claim:
+            return
+        reference = {
+            "kind": _CLAIM,
+            "apiVersion": "v1",
+            "namespace": claim.namespace,
+            "name": claim.name,
+            "uid": claim.uid,
+        }
+        patch: _Json = {"spec": {"claimRef": reference}}
+        if not found.claim:  # a volume that an administrator pre-bound stays theirs when the claim goes
+            patch["metadata"] = {"annotations": {names.BOUND_BY_CONTROLLER: "yes"}}
+        await self._patch_volume(found, patch)
+
+    async def release_volume(self, volume: str, claim: PersistentVolumeClaim) -> None:
+        """Take back ``bind_volume`` unless the claim is bound by now. A volume that is not the claim's is left as it is."""
+        if (await self._claim(claim)).volume:
+            return
+        found = await self._volume(volume)
+        if found.claim and found.claim_uid == claim.uid and found.bound_by_controller:
+            drop = {"metadata": {"annotations": {names.BOUND_BY_CONTROLLER: None}}, "spec": {"claimRef": None}}
+            await self._patch_volume(found, drop)
+
+    async def select_node(self, claim: PersistentVolumeClaim, node: str) -> PersistentVolumeClaim:
+        """Tell the claim's provisioner for which node to make the volume."""
+        found = await self._claim(claim)
+        if found.volume or found.selected_node == node:
+            return found
+        if found.selected_node != claim.selected_node:
+            raise Conflict(
+                f"claim {claim.name} is being provisioned for node {found.selected_node or 'another scheduler'}"
+            )
+        return await self._patch_claim(found, {names.SELECTED_NODE: node})
+
+    async def clear_selected_node(self, claim: PersistentVolumeClaim, node: str) -> None:
+        """Take back ``select_node``; a claim that is bound, or selected for another node, is left as it is."""
+        found = await self._claim(claim)
+        if not found.volume and found.selected_node == node:
+            await self._patch_claim(found, {names.SELECTED_NODE: None})
+
+    async def _volume(self, name: str) -> PersistentVolume:
+        return parse_volume(await self._api.send(Call("get", VOLUMES, "", name)))
+
+    async def _claim(self, claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
+        found = parse_claim(await self._api.send(Call("get", CLAIMS, claim.namespace, claim.name)))
+        if found.uid != claim.uid:
+            raise Gone(f"claim {claim.namespace}/{claim.name} was re-created")
+        return found
+
+    async def _patch_volume(self, volume: PersistentVolume, patch: _Json) -> None:
+        metadata = {**patch.get("metadata", {}), "resourceVersion": volume.resource_version}
+        await self._api.send(
+            Call("patch", VOLUMES, "", volume.name),
+            Body({**patch, "metadata": metadata}, MERGE_PATCH, remaining=self._remaining),
+        )
+
+    async def _patch_claim(self, claim: PersistentVolumeClaim, annotations: _Json) -> PersistentVolumeClaim:
+        metadata = {"uid": claim.uid, "resourceVersion": claim.resource_version, "annotations": annotations}
+        call = Call("patch", CLAIMS, claim.namespace, claim.name)
+        return parse_claim(
+            await self._api.send(call, Body({"metadata": metadata}, MERGE_PATCH, remaining=self._remaining))
+        )

@@ -1,0 +1,287 @@
+"""
+Static checking: the type of every node, and a ``CompileError`` where no overload takes the types of the operands.
+
+As cel-go checker/checker.go, with the validators of Kubernetes' environment: literals of lists and maps have elements of one type,
+and constant patterns, durations and timestamps are valid.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from koord_numa.core.cel.environment import DEVICE_FIELDS, GLOBAL_SCOPE, LITERALS, Scope
+from koord_numa.core.cel.errors import CompileError, EvaluationError
+from koord_numa.core.cel.library import TABLE
+from koord_numa.core.cel.library.strings import pattern
+from koord_numa.core.cel.library.times import parse_duration, parse_timestamp
+from koord_numa.core.cel.syntax.syntax import (
+    Bind,
+    Call,
+    Expr,
+    Ident,
+    Index,
+    ListLiteral,
+    Literal,
+    Loop,
+    MapLiteral,
+    OptionalMap,
+    Select,
+)
+from koord_numa.core.cel.values.functions import QUALIFIED, Overload
+from koord_numa.core.cel.values.types import (
+    BOOL,
+    DYN,
+    INT,
+    Bindings,
+    Type,
+    is_dynamic,
+    list_of,
+    map_of,
+    optional_of,
+    substitute,
+    unify,
+)
+
+_MIXED: Final = "@mixed literals"
+"""In the scope of arguments where literals may be mixed; no name of an expression can hide it."""
+
+
+def check(tree: Expr) -> None:
+    """Check a whole selector. Raises ``CompileError``, also when its result can be no bool."""
+    result = _check(tree, GLOBAL_SCOPE)
+    if result != BOOL and not is_dynamic(result):
+        raise CompileError(f"must evaluate to bool or the unknown type, not {result}")
+
+
+def _check(node: Expr, scope: Scope) -> Type:
+    return _CHECKS[type(node)](node, scope)
+
+
+def _literal(node: Literal, _: Scope) -> Type:
+    return LITERALS[type(node.value)]
+
+
+def _ident(node: Ident, scope: Scope) -> Type:
+    if node.name not in scope:
+        raise CompileError(f"undeclared reference to '{node.name}' (in container '')", node.position)
+    return scope[node.name]
+
+
+def _select(node: Select, scope: Scope) -> Type:
+    field = _field(_check(node.operand, scope), node)
+    if node.test:
+        return BOOL
+    return optional_of(field) if node.optional and field.name != "optional" else field
+
+
+def _field(operand: Type, node: Select) -> Type:
+    if operand.name == "optional":
+        inner = _field(operand.parameters[0], node)
+        return inner if inner.name == "optional" else optional_of(inner)
+    if operand.name == "device":
+        if node.field not in DEVICE_FIELDS:
+            raise CompileError(f"undefined field '{node.field}'", node.position)
+        return DEVICE_FIELDS[node.field]
+    if operand.name == "map":
+        return operand.parameters[1]
+    if is_dynamic(operand):
+        return DYN
+    raise CompileError(f"type '{operand}' does not support field selection", node.position)
+
+
+def _index(node: Index, scope: Scope) -> Type:
+    element = _element(_check(node.operand, scope), _check(node.key, scope), node)
+    return optional_of(element) if node.optional and element.name != "optional" else element
+
+
+def _element(operand: Type, key: Type, node: Index) -> Type:
+    if operand.name == "optional":
+        return optional_of(_element(operand.parameters[0], key, node))
+    if operand.name == "list" and unify(INT, key, {}):
+        return operand.parameters[0]
+    if operand.name == "map" and unify(operand.parameters[0], key, {}):
+        return operand.parameters[1]
+    if is_dynamic(operand):
+        return DYN
+    raise CompileError(f"found no matching overload for '_[_]' applied to '({operand}, {key})'", node.position)
+
+
+def _list(node: ListLiteral, scope: Scope) -> Type:
+    kinds = [
+        _unwrapped(_check(element, scope), element) if at in node.optional else _check(element, scope)
+        for at, element in enumerate(node.elements)
+    ]
+    return list_of(_common(kinds, node.elements, scope))
+
+
+def _unwrapped(kind: Type, node: Expr) -> Type:
+    if kind.name == "optional":
+        return kind.parameters[0]
+    if is_dynamic(kind):
+        return DYN
+    raise CompileError(f"expected type 'optional_type' but found '{kind}'", node.position)
+
+
+def _common(kinds: Sequence[Type], nodes: Sequence[Expr], scope: Scope) -> Type:
+    """Literals are homogeneous: the type of the first element is the type of all."""
+    if _MIXED in scope:
+        return kinds[0] if len(set(kinds)) == 1 else DYN
+    for kind, node in zip(kinds, nodes, strict=True):
+        if kind != kinds[0] and "dyn" not in (kind.name, kinds[0].name):
+            raise CompileError(f"expected type '{kinds[0]}' but found '{kind}'", node.position)
+    return kinds[0] if kinds else DYN
+
+
+def _map(node: MapLiteral, scope: Scope) -> Type:
+    keys = [_check(key, scope) for key, _, _ in node.entries]
+    values = [
+        _unwrapped(_check(value, scope), value) if optional else _check(value, scope)
+        for _, value, optional in node.entries
+    ]
+    key = _common(keys, [key for key, _, _ in node.entries], scope)
+    if key.name not in ("int", "uint", "bool", "string", "dyn", "any"):
+        raise CompileError(f"unsupported map key type {key}", node.position)
+    return map_of(key, _common(values, [value for _, value, _ in node.entries], scope))
+
+
+def _call(node: Call, scope: Scope) -> Type:
+    if node.function in ("_&&_", "_||_"):
+        return _logic(node, scope)
+    target, name = node.target, node.function
+    if isinstance(target, Ident) and target.name not in scope:
+        qualified = f"{target.name}.{name}"
+        if qualified not in QUALIFIED:
+            raise CompileError(f"undeclared reference to '{target.name}' (in container '')", target.position)
+        return _resolve(qualified, False, [_check(arg, scope) for arg in node.args], node)
+    if isinstance(target, Ident) and f"{target.name}.{name}" in QUALIFIED and target.name not in GLOBAL_SCOPE:
+        return _resolve(f"{target.name}.{name}", False, [_check(arg, scope) for arg in node.args], node)
+    receiver = [] if target is None else [_check(target, scope)]
+    kinds = receiver + [_argument(name, arg, scope) for arg in node.args]
+    result = _resolve(name, target is not None, kinds, node)
+    _validate_constant(node)
+    return result
+
+
+def _argument(function: str, node: Expr, scope: Scope) -> Type:
+    """Within what is formatted, literals may have elements of different types."""
+    return _check(node, {**scope, _MIXED: DYN} if function == "format" else scope)
+
+
+def _logic(node: Call, scope: Scope) -> Type:
+    kinds = [_check(arg, scope) for arg in node.args]
+    if not all(unify(BOOL, kind, {}) for kind in kinds):
+        raise _no_overload(node, kinds, member=False)
+    return BOOL
+
+
+def _resolve(name: str, member: bool, kinds: Sequence[Type], node: Call) -> Type:
+    """The result of every overload that takes the types; dyn when they disagree, as with dyn operands they can."""
+    overloads = TABLE.get((name, member), ())
+    if not overloads and (name, not member) not in TABLE:
+        raise CompileError(f"undeclared reference to '{name}' (in container '')", node.position)
+    results = {result for overload in overloads if (result := _result(overload, kinds)) is not None}
+    if not results:
+        raise _no_overload(node, kinds, member)
+    return results.pop() if len(results) == 1 else DYN
+
+
+def _result(overload: Overload, kinds: Sequence[Type]) -> Type | None:
+    bindings: Bindings = {}
+    if len(overload.parameters) != len(kinds):
+        return None
+    if all(unify(formal, actual, bindings) for formal, actual in zip(overload.parameters, kinds, strict=True)):
+        return substitute(overload.result, bindings)
+    return None
+
+
+def _no_overload(node: Call, kinds: Sequence[Type], member: bool) -> CompileError:
+    shown = ", ".join(map(str, kinds[1:] if member else kinds))
+    applied = f"{kinds[0]}.({shown})" if member else f"({shown})"
+    return CompileError(f"found no matching overload for '{node.function}' applied to '{applied}'", node.position)
+
+
+_CONSTANTS: Final[Mapping[str, Callable[[str], object]]] = {
+    "matches": pattern,
+    "duration": parse_duration,
+    "timestamp": parse_timestamp,
+}
+
+
+def _validate_constant(node: Call) -> None:
+    if node.function in _CONSTANTS and node.args and isinstance(node.args[-1], Literal):
+        value = node.args[-1].value
+        try:
+            if isinstance(value, str):
+                _CONSTANTS[node.function](value)
+        except (ValueError, EvaluationError):
+            raise CompileError(f"invalid {node.function} argument", node.args[-1].position) from None
+
+
+def _loop(node: Loop, scope: Scope) -> Type:
+    kind = _check(node.range, scope)
+    inner = {**scope, **_variables(kind, node)}
+    if node.condition is not None:
+        condition = _check(node.condition, inner)
+        if not unify(BOOL, condition, {}):
+            raise CompileError(f"expected type 'bool' but found '{condition}'", node.condition.position)
+    result = _check(node.result, inner) if node.result is not None else DYN
+    return _LOOP_RESULTS[node.kind](kind, result)
+
+
+def _variables(kind: Type, node: Loop) -> dict[str, Type]:
+    kinds: tuple[Type, ...]
+    if kind.name == "list":
+        kinds = (kind.parameters[0],) if len(node.names) == 1 else (INT, kind.parameters[0])
+    elif kind.name == "map":
+        kinds = kind.parameters[: len(node.names)]
+    elif kind.name == "dyn":
+        kinds = (DYN,) * len(node.names)
+    else:
+        message = f"expression of type '{kind}' cannot be range of a comprehension (must be list, map, or dynamic)"
+        raise CompileError(message, node.range.position)
+    return dict(zip(node.names, kinds, strict=True))
+
+
+def _filtered(kind: Type, _: Type) -> Type:
+    return list_of(kind.parameters[0]) if kind.name in ("list", "map") else list_of(DYN)
+
+
+def _remapped(kind: Type, result: Type) -> Type:
+    return map_of(kind.parameters[0] if kind.name == "map" else INT if kind.name == "list" else DYN, result)
+
+
+_LOOP_RESULTS: Final[Mapping[str, Callable[[Type, Type], Type]]] = {
+    "all": lambda *_: BOOL,
+    "exists": lambda *_: BOOL,
+    "exists_one": lambda *_: BOOL,
+    "filter": _filtered,
+    "map": lambda _, result: list_of(result),
+    "sortBy": _filtered,
+    "transformMap": _remapped,
+    "transformMapEntry": lambda _, result: result if result.name == "map" else map_of(DYN, DYN),
+}
+
+
+def _bind(node: Bind, scope: Scope) -> Type:
+    return _check(node.body, {**scope, node.name: _check(node.value, scope)})
+
+
+def _optional_map(node: OptionalMap, scope: Scope) -> Type:
+    kind = _check(node.target, scope)
+    body = _check(node.body, {**scope, node.name: _unwrapped(kind, node.target)})
+    if not node.flat:
+        return optional_of(body)
+    return optional_of(_unwrapped(body, node.body))
+
+
+_CHECKS: Final[Mapping[type, Callable[[Any, Scope], Type]]] = {
+    Literal: _literal,
+    Ident: _ident,
+    Select: _select,
+    Index: _index,
+    ListLiteral: _list,
+    MapLiteral: _map,
+    Call: _call,
+    Loop: _loop,
+    Bind: _bind,
+    OptionalMap: _optional_map,
+}

@@ -1,0 +1,275 @@
+"""
+Trees to Python closures. A closure takes the frame of one evaluation and gives a value or raises ``EvaluationError``.
+
+Costs follow the runtime tracker of cel-go (interpreter/runtimecost.go): variables, selections and index operations cost one unit
+each, constant lists and maps nothing, other list literals 10 and map literals 30 units, calls what the library says.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from koord_numa.core.cel.compile.access import index_value, optional_index, optional_select, select_value, test_field
+from koord_numa.core.cel.compile.frame import Frame
+from koord_numa.core.cel.compile.logic import OPERATORS, contained, contained_in_constant
+from koord_numa.core.cel.compile.loops import LOOPS, Body
+from koord_numa.core.cel.compile.scope import Scope
+from koord_numa.core.cel.errors import NO_SUCH_OVERLOAD, EvaluationError
+from koord_numa.core.cel.library import TABLE
+from koord_numa.core.cel.syntax.literals import NO_FRAME, NoFrame, constant, make_list, make_map, once, present
+from koord_numa.core.cel.syntax.syntax import (
+    Bind,
+    Call,
+    Expr,
+    Ident,
+    Index,
+    ListLiteral,
+    Literal,
+    Loop,
+    MapLiteral,
+    OptionalMap,
+    Select,
+)
+from koord_numa.core.cel.values.functions import QUALIFIED, Overload
+from koord_numa.core.cel.values.values import NONE, OptionalValue, TypeValue
+
+Evaluate = Callable[[Frame], Any]
+
+
+def compile_tree(tree: Expr) -> tuple[Evaluate, int]:
+    """The closure of a checked tree, and how many variables a frame must hold for it."""
+    scope = Scope()
+    return _compile(tree, scope), scope.size
+
+
+def _compile(node: Expr, scope: Scope) -> Evaluate:
+    return _COMPILERS[type(node)](node, scope)
+
+
+def _literal(node: Literal, _: Scope) -> Evaluate:
+    value = node.value
+    return lambda _: value
+
+
+_TYPE_VALUES: Final = {
+    name: TypeValue(name) for name in ("int", "uint", "double", "bool", "string", "bytes", "list", "map")
+} | {
+    "null_type": TypeValue("null_type"),
+    "type": TypeValue("type"),
+}
+
+
+def _ident(node: Ident, scope: Scope) -> Evaluate:
+    slot = scope.slot(node.name)
+    if slot is not None:
+        return lambda frame: _charged(frame, 1).variables[slot]
+    if node.name == "device":
+        return lambda frame: _charged(frame, 1).device
+    value = _TYPE_VALUES[node.name]
+    return _costing(value, 1)
+
+
+def _charged(frame: Frame, units: int) -> Frame:
+    frame.cost += units
+    return frame
+
+
+def _costing(value: Any, units: int) -> Evaluate:
+    def evaluate(frame: Frame) -> Any:
+        frame.cost += units
+        return value
+
+    return evaluate
+
+
+def _base_cost(operand: Expr) -> int:
+    """A selection costs a unit; one more where it begins, unless that is a variable."""
+    return 1 if isinstance(operand, Ident | Select | Index) else 2
+
+
+def _select(node: Select, scope: Scope) -> Evaluate:
+    operand, field, cost = _compile(node.operand, scope), node.field, _base_cost(node.operand)
+    read = test_field if node.test else optional_select if node.optional else select_value
+    if (
+        not node.test
+        and not node.optional
+        and isinstance(node.operand, Ident)
+        and scope.slot(node.operand.name) is None
+    ):
+        return _device_field(field)
+    if node.test:
+        cost -= 1
+
+    def evaluate(frame: Frame) -> Any:
+        value = operand(frame)
+        frame.cost += cost
+        return read(value, field)
+
+    return evaluate
+
+
+def _device_field(field: str) -> Evaluate:
+    """``device.attributes`` and its like in one step."""
+    name = _DEVICE_NAMES[field]
+
+    def evaluate(frame: Frame) -> Any:
+        frame.cost += 2
+        return getattr(frame.device, name)
+
+    return evaluate
+
+
+_DEVICE_NAMES: Final = {
+    "driver": "driver",
+    "allowMultipleAllocations": "allow_multiple_allocations",
+    "attributes": "attributes",
+    "capacity": "capacity",
+}
+
+
+def _index(node: Index, scope: Scope) -> Evaluate:
+    operand, key, cost = _compile(node.operand, scope), _compile(node.key, scope), _base_cost(node.operand)
+    read = optional_index if node.optional else index_value
+
+    def evaluate(frame: Frame) -> Any:
+        value = operand(frame)
+        frame.cost += cost
+        return read(value, key(frame))
+
+    return evaluate
+
+
+def _list(node: ListLiteral, scope: Scope) -> Evaluate:
+    made = make_list([(_compile(element, scope), at in node.optional) for at, element in enumerate(node.elements)])
+    return once(made) if constant(node) else made
+
+
+def _map(node: MapLiteral, scope: Scope) -> Evaluate:
+    made = make_map([(_compile(key, scope), _compile(value, scope), optional) for key, value, optional in node.entries])
+    return once(made) if constant(node) else made
+
+
+def _call(node: Call, scope: Scope) -> Evaluate:
+    if node.function == "@in":
+        return _in(node, scope)
+    if node.function in OPERATORS:
+        return OPERATORS[node.function]([_compile(arg, scope) for arg in node.args])
+    name, target, args = node.function, node.target, node.args
+    qualified = f"{target.name}.{name}" if isinstance(target, Ident) else ""
+    if isinstance(target, Ident) and qualified in QUALIFIED and scope.slot(target.name) is None:
+        name, target = qualified, None
+    operands = [_compile(operand, scope) for operand in ((target, *args) if target is not None else args)]
+    overloads = [it for it in TABLE[name, target is not None] if len(it.parameters) == len(operands)]
+    evaluate = _dispatch(operands, overloads)
+    return _folded(evaluate) if target is None and args and all(map(constant, args)) else evaluate
+
+
+def _dispatch(operands: list[Evaluate], overloads: list[Overload]) -> Evaluate:
+    rows = [(overload.classes, overload.cost, overload.call) for overload in overloads]
+    if len(operands) == 2:
+        return _dispatch_two(operands[0], operands[1], rows)
+
+    def evaluate(frame: Frame) -> Any:
+        values = [operand(frame) for operand in operands]
+        kinds = [type(value) for value in values]
+        for classes, cost, call in rows:
+            if _accepted(classes, kinds):
+                frame.cost += cost(*values)
+                frame.check_cost()
+                return call(*values)
+        raise EvaluationError(NO_SUCH_OVERLOAD)
+
+    return evaluate
+
+
+def _dispatch_two(left: Evaluate, right: Evaluate, rows: list[tuple[Any, Any, Any]]) -> Evaluate:
+    """The same for two operands, which nearly all calls of selectors have."""
+
+    def evaluate(frame: Frame) -> Any:
+        first, second = left(frame), right(frame)
+        kind, other = type(first), type(second)
+        for (allowed, also), cost, call in rows:
+            if (allowed is None or kind in allowed) and (also is None or other in also):
+                frame.cost += cost(first, second)
+                frame.check_cost()
+                return call(first, second)
+        raise EvaluationError(NO_SUCH_OVERLOAD)
+
+    return evaluate
+
+
+def _accepted(classes: tuple[frozenset[type] | None, ...], kinds: list[type]) -> bool:
+    for allowed, kind in zip(classes, kinds, strict=True):  # noqa: SIM110  (a generator costs more than what it runs here)
+        if allowed is not None and kind not in allowed:
+            return False
+    return True
+
+
+def _folded(evaluate: Evaluate) -> Evaluate:
+    """A call of constants such as ``quantity("40Gi")`` is made once; its cost counts in every evaluation, as upstream."""
+    frame = NoFrame()
+    try:
+        value = evaluate(frame)
+    except EvaluationError:
+        return evaluate  # fails again in every evaluation that reaches it
+    return _costing(value, frame.cost)
+
+
+def _in(node: Call, scope: Scope) -> Evaluate:
+    container = _compile(node.args[1], scope)
+    if isinstance(node.args[1], ListLiteral) and constant(node.args[1]):
+        return contained_in_constant(_compile(node.args[0], scope), container(NO_FRAME))
+    return contained(_compile(node.args[0], scope), container)
+
+
+def _loop(node: Loop, scope: Scope) -> Evaluate:
+    items = _compile(node.range, scope)
+    inner = scope.bind(*node.names)
+    condition = _compile(node.condition, inner) if node.condition is not None else None
+    result = _compile(node.result, inner) if node.result is not None else None
+    body = Body(items, tuple(inner.require(name) for name in node.names), condition, result)
+    return LOOPS[node.kind](body)
+
+
+def _bind(node: Bind, scope: Scope) -> Evaluate:
+    value, inner = _compile(node.value, scope), scope.bind(node.name)
+    slot, body = inner.require(node.name), _compile(node.body, inner)
+
+    def evaluate(frame: Frame) -> Any:
+        frame.variables[slot] = value(frame)
+        return body(frame)
+
+    return evaluate
+
+
+def _optional_map(node: OptionalMap, scope: Scope) -> Evaluate:
+    target, inner = _compile(node.target, scope), scope.bind(node.name)
+    slot, body, flat = inner.require(node.name), _compile(node.body, inner), node.flat
+
+    def evaluate(frame: Frame) -> OptionalValue:
+        before = frame.cost
+        optional = target(frame)
+        if not present(optional):
+            return NONE
+        # The macro evaluates its target twice: once for hasValue(), once for value().
+        frame.cost += frame.cost - before + 3
+        frame.variables[slot] = optional.value
+        value = body(frame)
+        if not flat:
+            return OptionalValue(True, value)
+        return value if present(value) else NONE
+
+    return evaluate
+
+
+_COMPILERS: Final[Mapping[type, Callable[[Any, Scope], Evaluate]]] = {
+    Literal: _literal,
+    Ident: _ident,
+    Select: _select,
+    Index: _index,
+    ListLiteral: _list,
+    MapLiteral: _map,
+    Call: _call,
+    Loop: _loop,
+    Bind: _bind,
+    OptionalMap: _optional_map,
+}

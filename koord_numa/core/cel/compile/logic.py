@@ -1,0 +1,121 @@
+"""Logic, equality and membership: the operators whose operands may fail without the whole failing, or whose types are free."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from koord_numa.core.cel.compile.frame import Frame
+from koord_numa.core.cel.errors import NO_SUCH_OVERLOAD, EvaluationError
+from koord_numa.core.cel.library.costs import equality
+from koord_numa.core.cel.values.semver import Semver
+from koord_numa.core.cel.values.values import MapValue, Quantity, equal, same
+
+Evaluate = Callable[[Frame], Any]
+
+
+def _short_circuit(decisive: bool, operands: Sequence[Evaluate]) -> Evaluate:
+    """One decisive operand decides, whatever error another one raised; without one the first error counts."""
+
+    def evaluate(frame: Frame) -> bool:
+        error: EvaluationError | None = None
+        for operand in operands:
+            value: object
+            try:
+                value = operand(frame)
+            except EvaluationError as caught:
+                error = error or caught
+                continue
+            if value is decisive:
+                return decisive
+            if not isinstance(value, bool):
+                error = error or EvaluationError(NO_SUCH_OVERLOAD)
+        if error is not None:
+            raise error
+        return not decisive
+
+    return evaluate
+
+
+def _conditional(operands: Sequence[Evaluate]) -> Evaluate:
+    condition, chosen, otherwise = operands
+
+    def evaluate(frame: Frame) -> Any:
+        value = condition(frame)
+        if not isinstance(value, bool):
+            raise EvaluationError(NO_SUCH_OVERLOAD)
+        return chosen(frame) if value else otherwise(frame)
+
+    return evaluate
+
+
+def _not(operands: Sequence[Evaluate]) -> Evaluate:
+    (operand,) = operands
+
+    def evaluate(frame: Frame) -> bool:
+        value = operand(frame)
+        frame.cost += 1
+        if not isinstance(value, bool):
+            raise EvaluationError(NO_SUCH_OVERLOAD)
+        return not value
+
+    return evaluate
+
+
+def _equal(operands: Sequence[Evaluate]) -> Evaluate:
+    left, right = operands
+
+    def evaluate(frame: Frame) -> bool:
+        first, second = left(frame), right(frame)
+        frame.cost += equality(first, second)
+        return equal(first, second)
+
+    return evaluate
+
+
+def _unequal(operands: Sequence[Evaluate]) -> Evaluate:
+    """``!=`` is true where ``==`` is an error, as cel-go's ``evalNe``."""
+    left, right = operands
+
+    def evaluate(frame: Frame) -> bool:
+        first, second = left(frame), right(frame)
+        frame.cost += equality(first, second)
+        return not same(first, second)
+
+    return evaluate
+
+
+def contained(value: Evaluate, container: Evaluate) -> Evaluate:
+    """``value in container``: an element of a list, a key of a map."""
+
+    def evaluate(frame: Frame) -> bool:
+        wanted, items = value(frame), container(frame)
+        frame.cost += 1
+        if isinstance(items, MapValue):
+            return isinstance(wanted, bool | int | float | str) and wanted in items
+        if isinstance(items, tuple):
+            return any(same(wanted, item) for item in items)
+        raise EvaluationError(NO_SUCH_OVERLOAD)
+
+    return evaluate
+
+
+def contained_in_constant(value: Evaluate, items: tuple[Any, ...]) -> Evaluate:
+    """cel-go turns a constant list into a set, in which Kubernetes' own types cannot be looked up."""
+
+    def evaluate(frame: Frame) -> bool:
+        wanted = value(frame)
+        if isinstance(wanted, Semver | Quantity):
+            raise EvaluationError(f"internal error: runtime error: hash of unhashable type cel.{type(wanted).__name__}")
+        return any(same(wanted, item) for item in items)
+
+    return evaluate
+
+
+OPERATORS: Final[Mapping[str, Callable[[Sequence[Evaluate]], Evaluate]]] = {
+    "_&&_": partial(_short_circuit, False),
+    "_||_": partial(_short_circuit, True),
+    "_?:_": _conditional,
+    "!_": _not,
+    "_==_": _equal,
+    "_!=_": _unequal,
+}

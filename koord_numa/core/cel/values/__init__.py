@@ -1,0 +1,1 @@
+"""Values, their types and the functions on them."""

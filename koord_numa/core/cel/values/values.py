@@ -1,0 +1,246 @@
+"""
+The values of an expression as Python sees them.
+
+bool, int, float, str, bytes and None stand for themselves, ``Uint`` for uint, tuples for lists, ``MapValue`` for maps. Kubernetes'
+own types are ``Quantity`` and ``Semver``; their equality with another type is an error, as it is upstream.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
+from typing import Any, Final
+from urllib.parse import SplitResult
+
+from koord_numa.core.cel.errors import NO_SUCH_OVERLOAD, EvaluationError
+from koord_numa.core.cel.values.semver import Semver
+
+INT_MIN: Final = -(2**63)
+INT_MAX: Final = 2**63 - 1
+UINT_MAX: Final = 2**64 - 1
+NANO: Final = 10**9
+
+
+class Uint(int):
+    """An unsigned integer; it equals the int of the same value, as in CEL."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A ``resource.Quantity`` as a whole number of 10^-9 units, the finest that Kubernetes keeps. Notation plays no part."""
+
+    nano: int
+
+    @classmethod
+    def of(cls, value: Fraction) -> "Quantity":
+        """Finer values are rounded away from zero, as apimachinery does."""
+        scaled = value * NANO
+        return cls(-(-scaled.numerator // scaled.denominator) if scaled > 0 else scaled.numerator // scaled.denominator)
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Nanoseconds."""
+
+    nanoseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timestamp:
+    """Nanoseconds since the epoch."""
+
+    nanoseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalValue:
+    """``optional(T)``: a value, or none."""
+
+    present: bool
+    value: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeValue:
+    """What ``type(x)`` gives, and what the names of types mean."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFormat:
+    """A string format of Kubernetes, such as ``dns1123Label``."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _BoolKey:
+    """Keeps the key ``true`` apart from ``1``, which Python holds to be equal."""
+
+    value: bool
+
+
+class MapValue:
+    """
+    A map. Lookups by a key that is absent answer None; ``default`` is what a domain map gives instead.
+
+    ``device.attributes`` has an empty map as default: reading an unknown domain is no error there, although ``in`` says
+    that it is absent (dynamic-resource-allocation/cel/compile.go, ``mapper``).
+    """
+
+    __slots__ = ("_entries", "default")
+
+    def __init__(
+        self, entries: Mapping[Any, object] | Iterable[tuple[Any, object]], default: "MapValue | None" = None
+    ) -> None:
+        pairs = entries.items() if isinstance(entries, Mapping) else entries
+        self._entries = {_key(key): value for key, value in pairs}
+        self.default = default
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[object]:
+        return (key.value if isinstance(key, _BoolKey) else key for key in self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return _key(key) in self._entries
+
+    def find(self, key: object) -> object:
+        """The value of the key; ``MISSING`` without one."""
+        # Nearly all keys are texts: they are looked up as they are.
+        if type(key) is str:
+            found = self._entries.get(key, MISSING)
+        elif isinstance(key, bool | int | float):
+            found = self._entries.get(_key(key), MISSING)
+        else:
+            raise EvaluationError(NO_SUCH_OVERLOAD)
+        if found is MISSING and self.default is not None and type(key) is str:
+            return self.default
+        return found
+
+    def items(self) -> Iterator[tuple[object, object]]:
+        """Keys and values."""
+        return zip(self, self._entries.values(), strict=True)
+
+
+def _key(key: object) -> object:
+    return _BoolKey(key) if isinstance(key, bool) else key
+
+
+class _Missing:
+    """The one value that says that a key is absent."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final = _Missing()
+NONE: Final = OptionalValue(False)
+EMPTY_MAP: Final = MapValue({})
+
+IpAddress = IPv4Address | IPv6Address
+Cidr = IPv4Interface | IPv6Interface
+
+TYPE_NAMES: Final[Mapping[type, str]] = {
+    bool: "bool",
+    int: "int",
+    Uint: "uint",
+    float: "double",
+    str: "string",
+    bytes: "bytes",
+    type(None): "null_type",
+    tuple: "list",
+    MapValue: "map",
+    OptionalValue: "optional_type",
+    TypeValue: "type",
+    Duration: "google.protobuf.Duration",
+    Timestamp: "google.protobuf.Timestamp",
+    Quantity: "kubernetes.Quantity",
+    Semver: "kubernetes.Semver",
+    SplitResult: "kubernetes.URL",
+    NamedFormat: "kubernetes.NamedFormat",
+    IPv4Address: "net.IP",
+    IPv6Address: "net.IP",
+    IPv4Interface: "net.CIDR",
+    IPv6Interface: "net.CIDR",
+}
+
+_NUMBERS: Final = frozenset({int, Uint, float})
+# Comparing one of these with a value of another type has no overload; everything else is then simply unequal.
+_STRICT: Final = frozenset(
+    {Semver, Quantity, SplitResult, NamedFormat, IPv4Address, IPv6Address, IPv4Interface, IPv6Interface}
+)
+
+
+def equal(left: object, right: object) -> bool:
+    """``left == right``. Raises ``EvaluationError`` where the left operand knows no equality with the right one's type."""
+    kind, other = type(left), type(right)
+    if kind is other:
+        if kind is tuple:
+            return _equal_lists(left, right)  # type: ignore[arg-type]
+        if kind is MapValue:
+            return _equal_maps(left, right)  # type: ignore[arg-type]
+        if kind is OptionalValue:
+            return _equal_optionals(left, right)  # type: ignore[arg-type]
+        return left == right
+    if kind in _NUMBERS and other in _NUMBERS:
+        return left == right
+    if kind in _STRICT:
+        if TYPE_NAMES[kind] == TYPE_NAMES.get(other):
+            return left == right
+        if other is not type(None):
+            raise EvaluationError(NO_SUCH_OVERLOAD)
+    return False
+
+
+def same(left: object, right: object) -> bool:
+    """``equal`` inside lists, maps and ``!=``: what cannot be compared is not the same."""
+    try:
+        return equal(left, right)
+    except EvaluationError:
+        return False
+
+
+def _equal_lists(left: tuple[object, ...], right: tuple[object, ...]) -> bool:
+    return len(left) == len(right) and all(map(same, left, right))
+
+
+def _equal_maps(left: MapValue, right: MapValue) -> bool:
+    return len(left) == len(right) and all(key in right and same(value, right.find(key)) for key, value in left.items())
+
+
+def _equal_optionals(left: OptionalValue, right: OptionalValue) -> bool:
+    return left.present == right.present and same(left.value, right.value)
+
+
+_ORDERED: Final = frozenset({bool, str, bytes})
+
+
+def compare(left: object, right: object) -> int:
+    """-1, 0 or 1. Raises ``EvaluationError`` for types that have no order."""
+    kind, other = type(left), type(right)
+    if (kind is other and (kind in _NUMBERS or kind in _ORDERED)) or (kind in _NUMBERS and other in _NUMBERS):
+        return (left > right) - (left < right)  # type: ignore[operator,no-any-return]
+    if (isinstance(left, Duration) and isinstance(right, Duration)) or (
+        isinstance(left, Timestamp) and isinstance(right, Timestamp)
+    ):
+        return (left.nanoseconds > right.nanoseconds) - (left.nanoseconds < right.nanoseconds)
+    raise EvaluationError(NO_SUCH_OVERLOAD)
+
+
+def checked_int(value: int) -> int:
+    """The value when it fits in 64 bits with a sign."""
+    if not INT_MIN <= value <= INT_MAX:
+        raise EvaluationError("integer overflow")
+    return value
+
+
+def checked_uint(value: int) -> Uint:
+    """The value when it fits in 64 bits without a sign."""
+    if not 0 <= value <= UINT_MAX:
+        raise EvaluationError("unsigned integer overflow")
+    return Uint(value)

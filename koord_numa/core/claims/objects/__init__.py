@@ -1,0 +1,1 @@
+"""Pools, devices, claims and results as values."""

@@ -1,0 +1,67 @@
+"""
+Consumable capacity: what a request consumes of a device under its request policies (structured/internal/incubating/
+allocator_incubating.go and resourceslice consumable capacity helpers). All amounts in 10^-9 units.
+"""
+
+from koord_numa.core.claims.objects.claim import DeviceDemand
+from koord_numa.core.claims.objects.features import Features
+from koord_numa.core.claims.search.inventory import Amounts, Capacity, CapacityPolicy, CapacityRange, Device
+from koord_numa.core.claims.search.usage import DeviceUsage
+
+
+def room_for(
+    device: Device, demand: DeviceDemand, usage: DeviceUsage, features: Features, held: Amounts
+) -> dict[str, int] | None:
+    """
+    What the request consumes of every capacity of the device, beside what allocations and this search (``held``) have of it.
+
+    None when it asks for what the device or a policy does not offer, or when there is no room. Devices that cannot be shared are
+    compared as well: a request then says how large they must be.
+    """
+    if not features.consumable_capacity:
+        return {}
+    requests = dict(demand.capacity or ())
+    if not requests.keys() <= device.capacity.keys():
+        return None
+    allocated = usage.consumed_of(device.id)
+    consumed: dict[str, int] = {}
+    for name, capacity in device.capacity.items():
+        amount = _consumed(capacity, requests.get(name))
+        if not _permitted(capacity.policy, amount):
+            return None
+        if amount + allocated.get(name, 0) + held.get(name, 0) > capacity.value:
+            return None
+        consumed[name] = amount
+    return consumed
+
+
+def _consumed(capacity: Capacity, requested: int | None) -> int:
+    policy = capacity.policy
+    if requested is None:
+        return capacity.value if policy is None or policy.default is None else policy.default
+    if policy is None:
+        return requested
+    if policy.valid_range is not None:
+        return _in_range(policy.valid_range, requested)
+    larger = [value for value in policy.valid_values if value >= requested]
+    return min(larger) if larger else requested
+
+
+def _in_range(limits: CapacityRange, requested: int) -> int:
+    if requested <= limits.minimum:
+        return limits.minimum
+    if not limits.step:
+        return requested
+    return limits.minimum + -(-(requested - limits.minimum) // limits.step) * limits.step
+
+
+def _permitted(policy: CapacityPolicy | None, amount: int) -> bool:
+    """The default is always permitted, whatever the range says."""
+    if policy is None or amount == policy.default:
+        return True
+    limits = policy.valid_range
+    if limits is not None:
+        if limits.maximum is not None and amount > limits.maximum:
+            return False
+        return not limits.step or (amount - limits.minimum) % limits.step == 0
+    return not policy.valid_values or amount in policy.valid_values

@@ -1,0 +1,135 @@
+"""
+The pools that one node can draw from, in the order in which they are tried (upstream: structured/internal/incubating/pools.go).
+
+Only the newest generation of a pool counts. A pool of which slices are missing is incomplete; one that contradicts itself is invalid.
+Neither is ever allocated from.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from koord_numa.core.claims.search.inventory import Amounts, Device, PoolId, ResourceSlice
+from koord_numa.core.selectors import Labels
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A device of a pool, with the slice it is published in."""
+
+    device: Device
+    slice: ResourceSlice
+    pool: "Pool"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pool:
+    """
+    A pool as one node sees it.
+
+    ``local`` are the slices with devices for this node, by name; ``counters`` the counter sets of the pool, ``consumers`` all
+    devices of the pool that consume them, on whatever node.
+    """
+
+    id: PoolId
+    local: tuple[ResourceSlice, ...]
+    counters: Mapping[str, Amounts]
+    consumers: tuple[Device, ...]
+    incomplete: bool = False
+    invalid: str = ""  # what contradicts what
+    foreign: bool = False  # every slice names another node: nothing in it can be for this one
+
+    def candidates(self) -> Iterator[Candidate]:
+        """Every device for this node, in slice order."""
+        for each in self.local:
+            for device in each.devices:
+                yield Candidate(device, each, self)
+
+    @property
+    def usable(self) -> bool:
+        """May devices be allocated from it?"""
+        return not self.incomplete and not self.invalid
+
+    @property
+    def binds_late(self) -> bool:
+        """Has any device binding conditions? Such pools are tried last."""
+        return any(device.binding_conditions for each in self.local for device in each.devices)
+
+
+def gather_pools(
+    slices: Iterable[ResourceSlice], node: str, labels: Labels, all_slices: "SlicesOfPools"
+) -> tuple[Pool, ...]:
+    """
+    The pools among ``slices``, which must hold every slice that can concern the node: those that reach it and those with counters.
+
+    ``all_slices`` tells of every slice of the cluster, by pool.
+    """
+    groups: dict[PoolId, list[ResourceSlice]] = {}
+    for each in slices:
+        if each.counters or each.reaches(node, labels):
+            groups.setdefault(each.pool, []).append(each)
+    pools = [
+        pool for key, group in groups.items() if (pool := _pool(key, group, (node, labels), all_slices)) is not None
+    ]
+    return tuple(sorted(pools, key=lambda pool: (pool.binds_late, pool.id)))
+
+
+SlicesOfPools = Mapping[PoolId, Sequence[ResourceSlice]]
+
+
+def _pool(key: PoolId, group: list[ResourceSlice], node: tuple[str, Labels], all_slices: SlicesOfPools) -> Pool | None:
+    generation = max(each.generation for each in group)
+    newest = [each for each in group if each.generation == generation]
+    incomplete = False
+    everywhere = all_slices.get(key, newest)
+    if len(newest) != newest[0].slice_count:
+        if any(each.generation > generation for each in everywhere):
+            return None  # obsolete: the driver has moved on, to slices that this node does not see
+        incomplete = sum(each.generation == generation for each in everywhere) != newest[0].slice_count
+    newest.sort(key=lambda each: each.name)
+    local = tuple(each for each in newest if each.devices and each.reaches(*node))
+    return Pool(
+        key,
+        local,
+        {name: amounts for each in newest for name, amounts in each.counters},
+        _consumers(newest, everywhere),
+        incomplete,
+        "" if incomplete else _contradiction(newest, local, everywhere),
+        all(each.nodes.name not in ("", node[0]) for each in (*newest, *everywhere)),
+    )
+
+
+def _consumers(newest: Sequence[ResourceSlice], everywhere: Sequence[ResourceSlice]) -> tuple[Device, ...]:
+    if not any(each.counters for each in newest):
+        return ()
+    generation = newest[0].generation
+    return tuple(
+        device for each in everywhere if each.generation == generation for device in each.devices if device.consumes
+    )
+
+
+def _contradiction(
+    newest: Sequence[ResourceSlice], local: Sequence[ResourceSlice], everywhere: Sequence[ResourceSlice]
+) -> str:
+    broken = next((each.problem for each in newest if each.problem), "")
+    if broken:
+        return broken
+    names = [device.id.device for each in local for device in each.devices]
+    if len(set(names)) != len(names):
+        return "a device name occurs twice"
+    sets = [name for each in newest for name, _ in each.counters]
+    if len(set(sets)) != len(sets):
+        return "a counter set occurs twice"
+    known = {name: amounts for each in newest for name, amounts in each.counters}
+    for each in everywhere:
+        if each.generation == newest[0].generation:
+            for device in each.devices:
+                if unknown := _unknown_counter(device, known):
+                    return unknown
+    return ""
+
+
+def _unknown_counter(device: Device, known: Mapping[str, Amounts]) -> str:
+    for name, amounts in device.consumes:
+        if name not in known or not amounts.keys() <= known[name].keys():
+            return f"device {device.id.device} consumes a counter of {name} that is not published"
+    return ""

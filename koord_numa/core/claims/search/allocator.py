@@ -1,0 +1,92 @@
+"""
+The decision: devices of one node for the claims of one pod.
+
+The answer is that of kube-scheduler 1.36 (structured/internal/incubating): depth-first search over claims, requests and devices in
+their order, and the first solution wins. Where upstream is wrong (``docs/deviations.md``) the answer is the right one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from koord_numa.core.claims.objects.claim import ClaimToAllocate, Classes
+from koord_numa.core.claims.objects.demands import Prepared, Setting, prepare
+from koord_numa.core.claims.objects.features import ALL_FEATURES, Features
+from koord_numa.core.claims.objects.pools import Pool
+from koord_numa.core.claims.objects.results import allocation_of, taken_alternatives
+from koord_numa.core.claims.search.allocation import Allocation
+from koord_numa.core.claims.search.search import Search
+from koord_numa.core.claims.search.selection import ClaimError
+from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.selectors import Labels
+
+ALTERNATIVES = 8
+"""Alternatives of a prioritized list at most (resource/v1 FirstAvailableDeviceRequestMaxSize): the first scores 8, the last 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDevices:
+    """What the allocator needs to know of one node."""
+
+    name: str
+    labels: Labels = field(default_factory=dict)
+    pools: tuple[Pool, ...] = ()
+    features: Features = ALL_FEATURES
+    numa_mask: int = 0  # only devices on these NUMA nodes, or of unknown place, are tried; 0 sets no bound
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """An allocation for each claim, in their order, and the raw score of the node: 8 - index for each alternative taken."""
+
+    allocations: tuple[Allocation, ...]
+    score: int = 0
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NotAllocated:
+    """
+    The claims cannot be allocated on this node now.
+
+    ``error`` is set where something is broken, not merely in use: an expression, a pool, a class, a limit.
+    """
+
+    message: str
+    error: bool = False
+    steps: int = 0
+
+
+NO_SOLUTION = "cannot allocate all claims"
+INVALID_POOLS = "invalid resource pools were encountered"
+
+
+def allocate(
+    claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDevices, usage: DeviceUsage
+) -> Allocated | NotAllocated:
+    """Find devices for all claims on the node, beside what is in use. Deterministic: same input, same answer."""
+    try:
+        prepared = prepare(claims, Setting(classes, node, usage))
+    except ClaimError as error:
+        return NotAllocated(str(error), error=True)
+    search = Search(prepared, node, usage)
+    try:
+        found = search.run()
+    except ClaimError as error:
+        return NotAllocated(str(error), error=True, steps=search.steps)
+    if not found:
+        broken = any(pool.invalid for pool in node.pools if prepared.concerned_by(pool))
+        return NotAllocated(INVALID_POOLS if broken else NO_SOLUTION, error=broken, steps=search.steps)
+    allocations = tuple(
+        allocation_of(claim, taken_alternatives(prepared, at, search.chosen), search.picks_of(at), node.name)
+        for at, claim in enumerate(prepared.claims)
+    )
+    return Allocated(allocations, _score(search.chosen, prepared), search.steps)
+
+
+def _score(chosen: Mapping[tuple[int, int], int], prepared: Prepared) -> int:
+    score = 0
+    for (claim, number), index in chosen.items():
+        if (claim, number) in prepared.prioritized:
+            names = [alternative.result_name for alternative in prepared.alternatives[claim][number]]
+            score += sum(ALTERNATIVES - at for at, name in enumerate(names) if name == names[index])
+    return score

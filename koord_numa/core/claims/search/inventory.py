@@ -1,0 +1,156 @@
+"""What drivers publish: slices of pools of devices (resource.k8s.io/v1 ResourceSlice), ready for decisions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from koord_numa.core.cel.errors import CelError
+from koord_numa.core.cel.program import CelDevice
+from koord_numa.core.objects.constraints import NodeTerm
+from koord_numa.core.selectors import Labels, matches_term
+
+
+class PoolId(NamedTuple):
+    """A pool is known by its driver and its name: two drivers may both name theirs after the node."""
+
+    driver: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.name}"
+
+
+class DeviceId(NamedTuple):
+    """A device is known by its driver, pool and name."""
+
+    driver: str
+    pool: str
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}/{self.device}"
+
+
+class Attribute(NamedTuple):
+    """A device attribute: ``kind`` is ``int``, ``bool``, ``string`` or ``version``, or their plural for a list."""
+
+    kind: str
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityRange:
+    """Which requests a range admits, in 10^-9 units. ``step`` rounds requests up from ``minimum``."""
+
+    minimum: int
+    maximum: int | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPolicy:
+    """How a request of a consumable capacity is rounded and bounded, in 10^-9 units."""
+
+    default: int | None = None
+    valid_values: tuple[int, ...] = ()
+    valid_range: CapacityRange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a device has of something, in 10^-9 units."""
+
+    value: int
+    policy: CapacityPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTaint:
+    """A taint of a device; ``effect`` is kept as written, since unknown effects are to be ignored."""
+
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChoice:
+    """Which nodes a slice or device can be reached from: one by name, all, or those that match a selector."""
+
+    name: str = ""
+    everywhere: bool = False
+    term: NodeTerm | None = None
+
+    def includes(self, node: str, labels: Labels) -> bool:
+        """Can this node use it?"""
+        if self.name:
+            return self.name == node
+        if self.everywhere:
+            return True
+        return self.term is not None and matches_term(self.term, node, labels)
+
+
+NOWHERE: Final = NodeChoice()
+Amounts = Mapping[str, int]
+"""Amounts by name in 10^-9 units: capacities and counters."""
+
+_MOST_MEMORIES: Final = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Device:
+    """
+    One device. ``nodes`` is its own choice of nodes where the slice leaves that to its devices.
+
+    ``consumes`` are amounts by counter set. ``memory`` remembers the answers of selectors: a device never changes, since a new
+    generation of a slice makes new devices.
+    """
+
+    id: DeviceId
+    attributes: Mapping[str, Attribute]
+    cel: CelDevice
+    capacity: Mapping[str, Capacity] = field(default_factory=dict)
+    consumes: tuple[tuple[str, Amounts], ...] = ()
+    taints: tuple[DeviceTaint, ...] = ()
+    nodes: NodeChoice = NOWHERE
+    shared: bool = False  # allowMultipleAllocations
+    binds_to_node: bool = False
+    binding_conditions: tuple[str, ...] = ()
+    binding_failure_conditions: tuple[str, ...] = ()
+    memory: dict[str, bool | CelError] = field(default_factory=dict, repr=False)
+
+    def attribute(self, name: str) -> Attribute | None:
+        """By its full name; names without a domain belong to the driver's domain (allocator, ``lookupAttribute``)."""
+        found = self.attributes.get(name)
+        if found is None:
+            domain, _, bare = name.rpartition("/")
+            if domain == self.id.driver:
+                found = self.attributes.get(bare)
+        return found
+
+    def remember(self, expression: str, answer: bool | CelError) -> None:
+        """Keep the answer of one selector; a device that meets ever new expressions forgets the old ones."""
+        if len(self.memory) >= _MOST_MEMORIES:
+            self.memory.clear()
+        self.memory[expression] = answer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResourceSlice:
+    """One slice of a pool. With ``per_device`` each device chooses its nodes itself."""
+
+    name: str
+    pool: PoolId
+    generation: int
+    slice_count: int  # of the whole pool in this generation
+    nodes: NodeChoice = NOWHERE
+    per_device: bool = False
+    devices: tuple[Device, ...] = ()
+    counters: tuple[tuple[str, Amounts], ...] = ()  # counter sets with their amounts
+    problem: str = ""  # why the slice cannot be used; it then counts for the pool's completeness only
+
+    def reaches(self, node: str, labels: Labels) -> bool:
+        """Does the slice offer devices to this node?"""
+        if not self.per_device:
+            return self.nodes.includes(node, labels)
+        return any(device.nodes.includes(node, labels) for device in self.devices)

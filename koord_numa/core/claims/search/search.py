@@ -1,0 +1,270 @@
+"""
+Depth-first search over claims, requests, alternatives and devices (allocator_incubating.go, ``allocateOne`` and ``allocateDevice``).
+
+Devices of one request are tried in ascending position, so that a set of devices is visited once; the next request begins at the
+first device again. Everything that a pick changes is taken back when the search returns from it.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from koord_numa.core.claims.numa import numa_of
+from koord_numa.core.claims.objects.capacity import room_for
+from koord_numa.core.claims.objects.claim import MAX_RESULTS, DeviceDemand
+from koord_numa.core.claims.objects.counters import CounterAccounts
+from koord_numa.core.claims.objects.demands import Alternative, Prepared, concerns, offered
+from koord_numa.core.claims.objects.pools import Candidate
+from koord_numa.core.claims.search.constraints import ConstraintState
+from koord_numa.core.claims.search.inventory import Device, DeviceId
+from koord_numa.core.claims.search.looks import DeviceLooks
+from koord_numa.core.claims.search.selection import ClaimError
+from koord_numa.core.claims.search.usage import DeviceUsage
+
+if TYPE_CHECKING:
+    from koord_numa.core.claims.search.allocator import NodeDevices
+
+MAX_STEPS = 200_000
+"""Steps of a search. kube-scheduler stops after ten seconds; a bound by steps gives the same answer on every machine."""
+
+
+class _TooManyResultsError(Exception):
+    """This way leads beyond the limit of a claim; alternatives with fewer devices may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A device for a request; ``consumed`` are amounts of a shared device by capacity, None without sharing."""
+
+    claim: int
+    alternative: Alternative
+    candidate: Candidate
+    consumed: dict[str, int] | None
+
+
+class Search:
+    """The state of one search."""
+
+    def __init__(self, prepared: Prepared, node: "NodeDevices", usage: DeviceUsage) -> None:
+        self._prepared = prepared
+        self._node = node
+        self._usage = usage
+        self._candidates: dict[int, list[Candidate]] = {}  # by identity of the alternative, which the claims keep alive
+        self._constraints = [[ConstraintState(it) for it in claim.spec.constraints] for claim in prepared.claims]
+        self._counters = CounterAccounts(usage)
+        self._looks = DeviceLooks(prepared)
+        self._picks: list[Pick] = []
+        self._holders: dict[DeviceId, list[int]] = {}  # claims whose picks hold the device
+        self._held: dict[DeviceId, dict[str, int]] = {}  # capacity of shared devices that picks hold
+        self.chosen: dict[tuple[int, int], int] = {}  # the alternative taken, by claim and request
+        self.steps = 0
+
+    def run(self) -> bool:
+        """Is there a solution? It is in ``picks_of`` and ``chosen`` then."""
+        try:
+            return self._request(0, 0)
+        except _TooManyResultsError:
+            return False
+
+    def picks_of(self, claim: int) -> list[Pick]:
+        """The devices of one claim."""
+        return [pick for pick in self._picks if pick.claim == claim]
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise ClaimError(f"gave up after {MAX_STEPS} steps of trying combinations of devices")
+
+    def _request(self, claim: int, number: int) -> bool:
+        self._step()
+        if claim == len(self._prepared.claims):
+            return True
+        requests = self._prepared.alternatives[claim]
+        if number == len(requests):
+            try:
+                return self._request(claim + 1, 0)
+            except _TooManyResultsError:
+                return False
+        alternatives = requests[number]
+        if (claim, number) not in self._prepared.prioritized:
+            return self._alternative(claim, number, alternatives[0])
+        too_many = 0
+        for alternative in alternatives:
+            try:
+                if self._alternative(claim, number, alternative):
+                    return True
+            except _TooManyResultsError:
+                too_many += 1
+        if too_many == len(alternatives):
+            raise _TooManyResultsError  # other devices for earlier requests would change nothing
+        return False
+
+    def _alternative(self, claim: int, number: int, alternative: Alternative) -> bool:
+        self._step()
+        if alternative.every is not None and not alternative.every:
+            return False
+        if len(self.picks_of(claim)) + alternative.count > MAX_RESULTS:
+            raise _TooManyResultsError
+        mark = len(self._picks)
+        self.chosen[claim, number] = alternative.index
+        try:
+            if alternative.every is not None:
+                done = self._all_devices(claim, number, alternative, 0)
+            else:
+                done = self._devices(claim, number, alternative, 0, 0)
+        except _TooManyResultsError:
+            self._release_to(mark)
+            raise
+        if not done:
+            del self.chosen[claim, number]
+        return done
+
+    def _all_devices(self, claim: int, number: int, alternative: Alternative, have: int) -> bool:
+        assert alternative.every is not None  # noqa: S101  (the caller looked)
+        if have == alternative.count:
+            return self._request(claim, number + 1)
+        self._step()
+        candidate = alternative.every[have]
+        if not self._available(claim, alternative, candidate):
+            return False
+        if not self._take(claim, alternative, candidate, must=True):
+            return False
+        if self._all_devices(claim, number, alternative, have + 1):
+            return True
+        self._release_to(len(self._picks) - 1)
+        return False
+
+    def _devices(self, claim: int, number: int, alternative: Alternative, have: int, start: int) -> bool:
+        if have == alternative.count:
+            return self._request(claim, number + 1)
+        self._step()
+        candidates = self._candidates_for(alternative)
+        failed: set[object] = set()
+        for at in range(start, len(candidates)):
+            candidate = candidates[at]
+            if not self._available(claim, alternative, candidate):
+                continue
+            if not (alternative.selectors.select(candidate.device) and offered(candidate, self._node)):
+                continue
+            if failed and self._likeness(candidate) in failed:
+                continue
+            if not self._take(claim, alternative, candidate, must=False):
+                continue
+            if self._devices(claim, number, alternative, have + 1, at + 1):
+                return True
+            self._release_to(len(self._picks) - 1)
+            failed.add(self._likeness(candidate))
+        return False
+
+    def _candidates_for(self, alternative: Alternative) -> list[Candidate]:
+        """Devices of all pools that may be allocated from and whose driver the request does not rule out."""
+        found = self._candidates.get(id(alternative))
+        if found is None:
+            pools = [it for it in self._node.pools if it.usable and concerns(it, alternative.selectors)]
+            found = self._candidates[id(alternative)] = [
+                candidate for pool in pools for candidate in pool.candidates() if self._near(candidate.device)
+            ]
+        return found
+
+    def _near(self, device: Device) -> bool:
+        mask = self._node.numa_mask
+        numa = numa_of(device) if mask else None
+        return numa is None or bool(mask >> numa & 1)
+
+    def _likeness(self, candidate: Candidate) -> object:
+        """
+        Devices of one likeness are interchangeable: where one led nowhere, another one leads nowhere too.
+
+        This keeps the search for many equal devices from trying all their combinations; the solution found first stays the same.
+        """
+        device = candidate.device
+        state = (
+            tuple(self._holders.get(device.id, ())),
+            tuple(sorted(self._held.get(device.id, {}).items())),
+            self._usage.shared_by_some(device.id),
+            tuple(sorted(self._usage.consumed_of(device.id).items())),
+        )
+        return candidate.pool.id, candidate.slice.per_device and device.nodes, self._looks.of(device), state
+
+    def _shared(self, device: Device) -> bool:
+        return device.shared and self._node.features.consumable_capacity
+
+    def _available(self, claim: int, alternative: Alternative, candidate: Candidate) -> bool:
+        """Is the device free? With admin access only picks of the same claim are in the way."""
+        device = candidate.device
+        holders = self._holders.get(device.id, ())
+        if alternative.demand.admin_access:
+            return claim not in holders
+        if self._usage.in_use(device.id):
+            return False
+        return self._shared(device) or not (holders or self._usage.shared_by_some(device.id))
+
+    def _take(self, claim: int, alternative: Alternative, candidate: Candidate, must: bool) -> bool:
+        """Pick the device if capacity, counters, taints and constraints allow it."""
+        device, demand = candidate.device, alternative.demand
+        consumed = room_for(device, demand, self._usage, self._node.features, self._held.get(device.id, {}))
+        if consumed is None or not self._tolerated(device, demand):
+            return False
+        draws = device.consumes and not self._counted(device.id)
+        if draws and not (self._node.features.partitionable_devices and self._counters.draw(candidate)):
+            return False
+        if not self._constrain(claim, alternative, candidate):
+            if draws:
+                self._counters.give_back(candidate)
+            if must:
+                where = f"claim {self._prepared.claims[claim]}, request {demand.name}"
+                raise ClaimError(
+                    f"{where}: cannot add device {device.id} because a claim constraint would not be satisfied"
+                )
+            return False
+        self._holders.setdefault(device.id, []).append(claim)
+        shared = self._shared(device)
+        if shared and not demand.admin_access:
+            held = self._held.setdefault(device.id, {})
+            for name, amount in consumed.items():
+                held[name] = held.get(name, 0) + amount
+        self._picks.append(Pick(claim, alternative, candidate, consumed if shared else None))
+        return True
+
+    def _tolerated(self, device: Device, demand: DeviceDemand) -> bool:
+        if not self._node.features.device_taints:
+            return True
+        return all(
+            taint.effect not in _BLOCKING or any(it.covers(taint) for it in demand.tolerations)
+            for taint in device.taints
+        )
+
+    def _counted(self, device: DeviceId) -> bool:
+        """Does another share of the device hold its counters already?"""
+        return self._usage.shared_by_some(device) or device in self._holders
+
+    def _constrain(self, claim: int, alternative: Alternative, candidate: Candidate) -> bool:
+        taken: list[ConstraintState] = []
+        for state in self._constraints[claim]:
+            if not state.constraint.concerns(alternative.request.name, alternative.result_name):
+                continue
+            if not state.add(candidate.device):
+                for earlier in taken:
+                    earlier.remove()
+                return False
+            taken.append(state)
+        return True
+
+    def _release_to(self, mark: int) -> None:
+        while len(self._picks) > mark:
+            pick = self._picks.pop()
+            device = pick.candidate.device
+            for state in self._constraints[pick.claim]:
+                if state.constraint.concerns(pick.alternative.request.name, pick.alternative.result_name):
+                    state.remove()
+            holders = self._holders[device.id]
+            holders.pop()
+            if not holders:
+                del self._holders[device.id]
+            if pick.consumed is not None and not pick.alternative.demand.admin_access:
+                for name, amount in pick.consumed.items():
+                    self._held[device.id][name] -= amount
+            if device.consumes and not self._counted(device.id):
+                self._counters.give_back(pick.candidate)
+
+
+_BLOCKING = frozenset({"NoSchedule", "NoExecute"})

@@ -1,0 +1,78 @@
+"""Which devices a request selects: CEL selectors of its class and its own, each evaluated once for a device."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from koord_numa.core.cel.errors import CelError, CompileError
+from koord_numa.core.cel.program import CelDevice, compile_selector
+from koord_numa.core.claims.objects.claim import ClaimToAllocate, DeviceClass, DeviceDemand
+from koord_numa.core.claims.search.inventory import Device
+
+
+class ClaimError(Exception):
+    """The claim cannot be decided on this node: an expression fails, a class is missing, a limit is passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorRows:
+    """The selectors of a class and of a request, in the order in which they are evaluated."""
+
+    claim: ClaimToAllocate
+    device_class: DeviceClass
+    demand: DeviceDemand
+
+    def select(self, device: Device) -> bool:
+        """Are all true for the device? Raises ``ClaimError`` at the first that cannot be evaluated."""
+        for expressions in (self.device_class.selectors, self.demand.selectors):
+            for at, expression in enumerate(expressions):
+                answer = _answer(device, expression or "")
+                if answer is False:
+                    return False
+                if answer is not True:
+                    where = (
+                        f"class {self.device_class.name}"
+                        if expressions is self.device_class.selectors
+                        else f"claim {self.claim}"
+                    )
+                    kind = "compile" if isinstance(answer, CompileError) else "runtime"
+                    raise ClaimError(f"{where}: selector #{at}: CEL {kind} error: {answer}")
+        return True
+
+    def expressions(self) -> Iterator[str]:
+        """All selectors in the order in which they are evaluated."""
+        for expression in (*self.device_class.selectors, *self.demand.selectors):
+            yield expression or ""
+
+    def excludes_driver(self, driver: str) -> bool:
+        """
+        Do the leading selectors rule out every device of the driver by its name alone?
+
+        Devices and pools of such a driver are not looked at: whatever is broken there does not concern the request.
+        """
+        for expression in self.expressions():
+            answer = driver_answer(expression, driver)
+            if answer is not True:
+                return answer is False
+        return False
+
+
+@lru_cache(maxsize=4096)
+def driver_answer(expression: str, driver: str) -> bool | None:
+    """The answer of a selector that depends on the driver's name alone; None for other selectors and for broken ones."""
+    try:
+        program = compile_selector(expression)
+        return program.matches(CelDevice(driver)) if program.reads.driver_only else None
+    except CelError:
+        return None
+
+
+def _answer(device: Device, expression: str) -> bool | CelError:
+    answer = device.memory.get(expression)
+    if answer is None:
+        try:
+            answer = compile_selector(expression).matches(device.cel)
+        except CelError as error:
+            answer = error
+        device.remember(expression, answer)
+    return answer

@@ -1,0 +1,74 @@
+"""What is allocated already: the account that every allocation is decided against."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from koord_numa.core.claims.search.allocation import Allocation
+from koord_numa.core.claims.search.inventory import Amounts, DeviceId
+
+
+@dataclass(slots=True)
+class DeviceUsage:
+    """
+    Devices in use over the whole cluster. Results with admin access do not count; foreign ones and those of vanished devices do.
+
+    ``shares`` counts the allocations of a shared device and ``consumed`` sums their capacity in 10^-9 units; all others are exclusive.
+    The account is a multiset: what was added twice must be removed twice.
+    """
+
+    exclusive: dict[DeviceId, int] = field(default_factory=dict)
+    shares: dict[DeviceId, int] = field(default_factory=dict)
+    consumed: dict[DeviceId, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, allocation: Allocation) -> None:
+        """Count every device of an allocation."""
+        self._apply(allocation, 1)
+
+    def remove(self, allocation: Allocation) -> None:
+        """Take back what ``add`` counted for the same allocation."""
+        self._apply(allocation, -1)
+
+    def _apply(self, allocation: Allocation, sign: int) -> None:
+        for result in allocation.results:
+            if result.admin_access:
+                continue
+            if not result.share_id:
+                _count(self.exclusive, result.device, sign)
+                continue
+            _count(self.shares, result.device, sign)
+            amounts = self.consumed.setdefault(result.device, {})
+            for name, amount in result.consumed:
+                _count(amounts, name, sign * amount)
+            if not amounts:
+                del self.consumed[result.device]
+
+    def in_use(self, device: DeviceId) -> bool:
+        """Does an allocation hold the device for itself?"""
+        return device in self.exclusive
+
+    def shared_by_some(self, device: DeviceId) -> bool:
+        """Does an allocation hold a share of it?"""
+        return device in self.shares
+
+    def consumed_of(self, device: DeviceId) -> Amounts:
+        """Capacity of a shared device that allocations hold."""
+        return self.consumed.get(device, _NOTHING)
+
+    @classmethod
+    def of(cls, allocations: Iterable[Allocation]) -> "DeviceUsage":
+        """The account of these allocations."""
+        usage = cls()
+        for allocation in allocations:
+            usage.add(allocation)
+        return usage
+
+
+_NOTHING: Mapping[str, int] = {}
+
+
+def _count(counts: dict, key: object, change: int) -> None:  # type: ignore[type-arg]
+    value = counts.get(key, 0) + change
+    if value:
+        counts[key] = value
+    else:
+        counts.pop(key, None)

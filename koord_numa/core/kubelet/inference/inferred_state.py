@@ -1,0 +1,170 @@
+"""
+A kubelet's state surmised from what is published: one that has the published amounts free on every NUMA node.
+
+CPU and device ids are made up; only how many there are on each NUMA node is known, and only that matters to the hints.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from koord_numa.core.cpu_topology import MAX_NUMA_ID
+from koord_numa.core.kubelet.inference.memory_groups import UNCLEAR, Block, explain_use
+from koord_numa.core.kubelet.inference.node_config import NodeConfig, first_cpus
+from koord_numa.core.kubelet.managers.aggregates import PodDemand
+from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool, KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
+from koord_numa.core.kubelet.managers.memory import MemoryTable
+from koord_numa.core.objects.node import KubeletConfig, Zone
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.resources import CPU, MILLI, ResourceList, total, without_zeros
+
+MOST_ELSEWHERE: Final = 16_384
+"""So many devices near no NUMA node are told apart at most; a Node object may count any number."""
+
+_TIED_UP: Final = 1 << MAX_NUMA_ID + 1
+"""A member of a group that no mask can equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What is known of a node from the outside. ``pods`` are all pods known to be there; ``zones`` ascend by NUMA id."""
+
+    frame: NodeConfig
+    zones: Sequence[Zone]
+    requested: ResourceList
+    pods: Sequence[PodDemand] = ()
+
+    @property
+    def config(self) -> KubeletConfig:
+        """The kubelet's settings."""
+        return self.frame.node.config
+
+
+@dataclass(frozen=True, slots=True)
+class InferredState:
+    """A state that fits the facts. ``groups_known``: do the known pods explain where memory is in use?"""
+
+    state: KubeletState
+    groups_known: bool
+
+
+def infer_state(facts: Published) -> InferredState:
+    """
+    A state of the kubelet that explains everything published.
+
+    Where the known pods do not explain the memory in use, its NUMA nodes are taken to be tied up.
+    """
+    node = facts.frame.node
+    pools = {name: _pool(name, facts) for name in facts.frame.devices}
+    if pools:
+        node = replace(node, devices={name: pool for name, (pool, _) in pools.items()})
+    memory, known = _memory(facts, node) if node.pins_memory else (None, True)
+    managers = ManagerState(
+        cpus=first_cpus(node.machine, [(zone.numa, zone.available) for zone in facts.zones]) if node.pins_cpus else 0,
+        devices={name: taken for name, (_, taken) in pools.items()},
+        memory=memory,
+    )
+    return InferredState(KubeletState(node=node, managers=managers, requested=facts.requested), known)
+
+
+def _pool(name: str, facts: Published) -> tuple[DevicePool, int]:
+    """The devices of one resource, and the bits of those in use."""
+    rows = [(zone.numa, zone.allocatable.get(name, 0), max(0, zone.available.get(name, 0))) for zone in facts.zones]
+    there = facts.frame.allocatable.get(name, 0)
+    listed = sum(count for _, count, _ in rows)
+    free: list[int] = []
+    used: list[int] = []
+    if listed > there > 0:
+        # Devices near several NUMA nodes are counted on each. Sharing as much as possible promises the least.
+        free = _nested([(numa, available) for numa, _, available in rows])
+        used = _nested([(numa, count - available) for numa, count, available in rows])
+    else:
+        for numa, count, available in rows:
+            free += [1 << numa] * available
+            used += [1 << numa] * (count - available)
+        # The rest of what the Node object counts is near no NUMA node.
+        without = min(max(0, there - listed), MOST_ELSEWHERE)
+        left = there - facts.requested.get(name, 0) - len(free)
+        free += [0] * min(max(0, left), without)
+        used += [0] * (without - min(max(0, left), without))
+    devices = tuple(Device(f"{name}-{place}", near) for place, near in enumerate([*free, *used]))
+    return DevicePool(devices), ((1 << len(used)) - 1) << len(free)
+
+
+def _nested(counts: Sequence[tuple[int, int]]) -> list[int]:
+    most = max((count for _, count in counts), default=0)
+    return [sum(1 << numa for numa, count in counts if count > place) for place in range(most)]
+
+
+def _memory(facts: Published, node: KubeletNode) -> tuple[MemoryTable, bool]:
+    table = MemoryTable.of(node.memory)
+    used: dict[int, dict[str, int]] = {}
+    for zone in facts.zones:
+        free = table.free[zone.numa]
+        for kind in free:
+            free[kind] = min(max(0, zone.available.get(kind, 0)), free[kind])
+            table.held[zone.numa][kind] = node.memory[zone.numa][kind] - free[kind]
+        used[zone.numa] = without_zeros(table.held[zone.numa])
+    groups = _groups(facts, node, used)
+    for numa in table.supply:
+        own = 1 << numa
+        group = groups[numa] if groups is not None else UNCLEAR if used[numa] else own
+        table.groups[numa] = own | _TIED_UP if group == UNCLEAR else group
+        table.blocks[numa] = int(bool(used[numa]) or table.groups[numa].bit_count() > 1)
+    return table, groups is not None
+
+
+def _groups(facts: Published, node: KubeletNode, used: Mapping[int, ResourceList]) -> Mapping[int, int] | None:
+    """For every NUMA node the mask of its memory group, ``None`` when the pods do not explain the use."""
+    alone = {numa: 1 << numa for numa in node.memory}
+    policy = facts.config.topology_policy
+    if policy is KubeletPolicy.SINGLE_NUMA_NODE:
+        return alone  # no block spans NUMA nodes
+    if policy is KubeletPolicy.BEST_EFFORT and any(_is_torn(pod, facts) for pod in facts.pods):
+        return None
+    blocks = [block for pod in facts.pods for block in _blocks(pod, facts.config, node.memory)]
+    return explain_use(used, blocks) if any(block.may_span for block in blocks) else alone
+
+
+def _is_torn(pod: PodDemand, facts: Published) -> bool:
+    """
+    Did CPUs or devices need several NUMA nodes for a pod under best-effort? Then its memory belongs to a group, too, of which
+    nothing can be seen: the bytes may all have come from one of its NUMA nodes.
+    """
+    if not pod.pod.memory:
+        return False
+    units = [pod.pod] if facts.config.topology_scope is KubeletScope.POD else [demand for _, demand in pod.containers]
+    return any(
+        unit.cpus * MILLI > max((zone.capacity.get(CPU, 0) for zone in facts.zones), default=0)
+        or any(
+            count > max((zone.allocatable.get(name, 0) for zone in facts.zones), default=0)
+            for name, count in unit.devices.items()
+            if any(zone.allocatable.get(name) for zone in facts.zones)
+        )
+        for unit in units
+    )
+
+
+def _blocks(pod: PodDemand, config: KubeletConfig, supply: Mapping[int, ResourceList]) -> list[Block]:
+    """The memory blocks that a pod's lasting containers hold, as far as requests tell; together where they share one mask."""
+    lasting = [
+        amounts
+        for container, demand in pod.containers
+        if container.kind is not ContainerKind.INIT and (amounts := without_zeros(demand.memory or {}))
+    ]
+    if config.topology_policy is not KubeletPolicy.RESTRICTED:
+        return [Block(amounts, may_span=True, must_span=not _fits_one(amounts, supply)) for amounts in lasting]
+    # Restricted accepts the narrowest set only: more than one NUMA node exactly when one could never do.
+    if config.topology_scope is KubeletScope.POD and lasting:
+        spans = not _fits_one(pod.pod.memory or {}, supply)
+        return [Block(total(lasting), may_span=spans, must_span=spans)]
+    return [
+        Block(amounts, may_span=spans, must_span=spans)
+        for amounts in lasting
+        for spans in [not _fits_one(amounts, supply)]
+    ]
+
+
+def _fits_one(amounts: ResourceList, supply: Mapping[int, ResourceList]) -> bool:
+    return any(all(zone.get(kind, 0) >= amount for kind, amount in amounts.items()) for zone in supply.values())

@@ -1,0 +1,116 @@
+"""
+What the published objects say about one kubelet's node, whatever is free there: its machine, its managers, what each NUMA node has.
+
+Worked out once for a node and its topology; ``published.py`` fills in what is free. CPU ids are made up: only counts are known.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Self
+
+from koord_numa.core.cpu_topology import Cpu, CpuTopology
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.inference.unreported_pods import Places
+from koord_numa.core.kubelet.managers.aggregates import is_memory
+from koord_numa.core.kubelet.managers.kubelet_node import STATIC_CPUS, STATIC_MEMORY, KubeletNode
+from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
+from koord_numa.core.resources import CPU, MILLI, ResourceList
+
+Distances = Mapping[tuple[int, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """
+    The node as its kubelet knows it before the first pod, but for its devices, whose names are in ``devices``.
+
+    ``topology`` and ``allocatable`` are what it was made of. ``places`` remembers where pods may be that no topology shows yet.
+    """
+
+    node: KubeletNode
+    devices: tuple[str, ...]
+    topology: NodeResourceTopology
+    allocatable: ResourceList
+    places: Places = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, topology: NodeResourceTopology, allocatable: ResourceList) -> Self:
+        """
+        From the topology and the Node object's allocatable amounts.
+
+        A manager whose resources no zone lists is taken to be off, as exporters list exactly what is managed.
+        """
+        zones = topology.zones
+        kinds = sorted({kind for zone in zones for kind in zone.allocatable if is_memory(kind)})
+        machine = _machine(
+            tuple((zone.numa, zone.capacity.get(CPU, 0) // MILLI) for zone in zones),
+            tuple(sorted(topology.distances.items())),
+        )
+        node = KubeletNode(
+            machine=machine,
+            config=replace(
+                likely_config(topology),
+                memory_policy=STATIC_MEMORY if kinds else "None",
+                reserved_cpus=CpuSet(
+                    machine.bits & ~first_cpus(machine, [(zone.numa, zone.allocatable) for zone in zones])
+                ),
+            ),
+            allocatable=allocatable,
+            memory={zone.numa: {kind: zone.allocatable.get(kind, 0) for kind in kinds} for zone in zones}
+            if kinds
+            else {},
+            ids_are_real=False,
+        )
+        devices = {name for zone in zones for name in zone.allocatable if name != CPU and not is_memory(name)}
+        return cls(node, tuple(sorted(devices)), topology, allocatable)
+
+    def holds_for(self, topology: NodeResourceTopology, allocatable: ResourceList) -> bool:
+        """Do these objects differ at most in what is available?"""
+        old = self.topology
+        return (
+            _same(allocatable, self.allocatable)
+            and _same(topology.kubelet, old.kubelet)
+            and _same(topology.distances, old.distances)
+            and (topology.zones is old.zones or _have_the_same(topology.zones, old.zones))
+        )
+
+
+def likely_config(topology: NodeResourceTopology) -> KubeletConfig:
+    """The published settings; where nobody says which CPU manager there is, zones that list CPUs tell that it is the static one."""
+    config = topology.kubelet
+    if config.cpu_policy:
+        return config
+    static = any(zone.allocatable.get(CPU) for zone in topology.zones)
+    return replace(config, cpu_policy=STATIC_CPUS if static else "none")
+
+
+def first_cpus(machine: CpuTopology, amounts: Sequence[tuple[int, ResourceList]]) -> int:
+    """Bits of the first CPUs of every NUMA node, as many as its amount says."""
+    chosen = 0
+    for numa, amount in amounts:
+        bits = machine.numa_bits[numa]
+        count = min(max(0, amount.get(CPU, 0) // MILLI), bits.bit_count())
+        chosen |= ((1 << count) - 1) * (bits & -bits)
+    return chosen
+
+
+def _same(one: object, other: object) -> bool:
+    """Equal, most often because it is the same object."""
+    return one is other or one == other
+
+
+def _have_the_same(zones: Sequence[Zone], others: Sequence[Zone]) -> bool:
+    return len(zones) == len(others) and all(
+        zone.numa == other.numa and _same(zone.capacity, other.capacity) and _same(zone.allocatable, other.allocatable)
+        for zone, other in zip(zones, others, strict=True)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _machine(counts: tuple[tuple[int, int], ...], distances: tuple[tuple[tuple[int, int], int], ...]) -> CpuTopology:
+    cpus: list[Cpu] = []
+    for numa, count in counts:
+        first = len(cpus)
+        cpus += (Cpu(id=first + i, core=first + i, numa=numa, socket=numa, uncore=numa) for i in range(count))
+    return CpuTopology(cpus=tuple(cpus), numa_ids=tuple(numa for numa, _ in counts), distances=dict(distances))

@@ -1,0 +1,75 @@
+"""
+The states in which a pod must be admitted for a yes: every hypothesis, each way in which it may be otherwise, with pods that may have left.
+
+Theory. For a pod whose containers need nothing of one another, more room never turns a yes into a no: every unit keeps a NUMA node set that
+fits, and one that is at least as narrow. So the states with the least room decide. An init container with CPUs or devices of its own breaks
+that: the kubelet puts it on the lowest NUMA node with room, later containers must include that NUMA node while they have not taken its
+share over (generateCPUTopologyHints, generateDeviceTopologyHints), and a NUMA node that becomes free below may hold the init container
+and not the rest. For such pods every pod that runs on a lower NUMA node is taken away in turn: it may have left, unseen.
+
+Example: two NUMA nodes of 16 CPUs; NUMA node 0 is full, a pod there holds 4. ``init 4, app 10`` fits on NUMA node 1. Should the pod of 4
+have left, the init container goes to NUMA node 0, the app needs 10 CPUs around it, and under single-numa-node the pod is refused.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, pins_init_cpus, released, variants
+from koord_numa.core.kubelet.managers.admit import Trust
+from koord_numa.core.kubelet.managers.aggregates import PodDemand
+from koord_numa.core.kubelet.managers.cpus import CpuReuse
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One state to be asked, in one order of taking over init containers' CPUs. ``options`` is what its hypothesis assumes."""
+
+    state: KubeletState
+    trust: Trust
+    reuse: CpuReuse
+    options: tuple[str, ...] = ()
+
+
+def probes(demand: PodDemand, view: KubeletView) -> Iterator[Probe]:
+    """The likeliest state first."""
+    node = view.state.node
+    orders = (CpuReuse.LEAST, CpuReuse.MOST) if pins_init_cpus(demand, node) else (CpuReuse.BY_ID,)
+    confined = not node.ids_are_real and is_confined(demand, node)  # where ids are real, so is the state
+    for one in view.hypotheses:
+        for variant in variants(one):
+            for order in orders:
+                yield Probe(variant.state, variant.trust, order, one.options)
+        if confined:
+            for order in orders:
+                for state in _with_more_room(one):
+                    yield Probe(state, one.trust, order, one.options)
+    if confined and view.upper is not None:
+        for order in orders:
+            yield Probe(view.upper.state, Trust.INFERRED, order)
+
+
+def is_confined(demand: PodDemand, node: KubeletNode) -> bool:
+    """Does an init container tie later containers to the NUMA node that it gets? Only where containers are aligned one by one."""
+    config = node.config
+    if config.topology_policy in (None, KubeletPolicy.NONE) or config.topology_scope is not KubeletScope.CONTAINER:
+        return False
+    held = False
+    for container, part in demand.containers:
+        own = (part.cpus and node.pins_cpus) or any(
+            name in node.devices for name, count in part.devices.items() if count
+        )
+        if held and own:
+            return True
+        held = held or (bool(own) and container.kind is ContainerKind.INIT)
+    return False
+
+
+def _with_more_room(one: Hypothesis) -> Iterator[KubeletState]:
+    """Each pod away in turn that holds CPUs or devices: it may have left, unseen."""
+    for uid, pod in one.state.pods.items():
+        if any(container.cpus or container.devices for container in pod.grant.containers):
+            yield replace(released(one, uid).state, requested=one.state.requested)

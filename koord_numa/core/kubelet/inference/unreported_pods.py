@@ -1,0 +1,141 @@
+"""
+What pods may be using that the published amounts do not show yet. Nobody tells where a kubelet has put them, so they are missing wherever
+they could be.
+
+Theory. A kubelet takes the lowest NUMA nodes that have room. A pod was placed where some NUMA node had room with everybody in his
+place who was there or on his way. Kubelets admit pods in the order in which they are bound, so there is room when the pod comes; but
+somebody may have left by then, or never come, and the pod is below. It is never above.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from koord_numa.core.cpu_topology import MAX_NUMA_ID
+from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
+from koord_numa.core.kubelet.managers.kubelet_node import CLOSEST_NUMA
+from koord_numa.core.objects.node import NodeResourceTopology, Zone
+from koord_numa.core.objects.vocabulary import KubeletScope
+from koord_numa.core.resources import CPU, MILLI, ResourceList, total
+from koord_numa.core.state.ledger import Holding
+
+Parts = tuple[tuple[int, ResourceList], ...]
+"""What a pod may hold, by NUMA node."""
+
+Places = dict[str, tuple[Holding, Parts]]
+"""By uid what was found of holdings; it holds as long as the topology differs in nothing but in what is available."""
+
+SPENT: Final = 16
+"""So many pods that are not hidden any more may still be remembered."""
+
+
+def without_hidden(
+    zones: Sequence[Zone], hidden: Sequence[Holding], topology: NodeResourceTopology, known: Places | None = None
+) -> tuple[Zone, ...]:
+    """The zones with less available: what these pods may hold there. ``known`` saves work, and is brought up to date."""
+    if not hidden:
+        return tuple(zones)
+    known = {} if known is None else known
+    missing: list[tuple[int, ResourceList]] = []
+    for holding in hidden:
+        uid = holding.pod.uid
+        found = known.get(uid)
+        if found is None or found[0] is not holding:
+            found = known[uid] = (holding, tuple(_wherever(holding, zones, topology)))
+        missing += found[1]
+    if len(known) > len(hidden) + SPENT:
+        for uid in known.keys() - {holding.pod.uid for holding in hidden}:
+            del known[uid]
+    return _without(zones, missing)
+
+
+def shown_where_foreseen(zones: Sequence[Zone], hidden: Sequence[Holding]) -> tuple[Zone, ...]:
+    """
+    The zones as they would be published if every one of these pods were where it was foreseen, which most are; on each where nobody
+    foresees it. No ground to place anybody, but one to guess what an eviction will bring.
+    """
+    missing = (
+        part
+        for holding in hidden
+        for part in (holding.numa or [(zone.numa, amounts) for zone in zones for amounts in _anywhere(holding)])
+    )
+    return _without(zones, missing)
+
+
+def _anywhere(holding: Holding) -> Iterator[ResourceList]:
+    if holding.request is not None and any((most := _all_of(pod_demand(holding.request))).values()):
+        yield most
+
+
+def _without(zones: Sequence[Zone], missing: Iterable[tuple[int, ResourceList]]) -> tuple[Zone, ...]:
+    parts: dict[int, list[ResourceList]] = {zone.numa: [] for zone in zones}
+    for numa, amounts in missing:
+        parts.setdefault(numa, []).append(amounts)
+    return tuple([_less(zone, parts[zone.numa]) for zone in zones])
+
+
+def _wherever(
+    holding: Holding, zones: Sequence[Zone], topology: NodeResourceTopology
+) -> Iterator[tuple[int, ResourceList]]:
+    """For every NUMA node where the pod could be the most that it may hold there."""
+    if not holding.numa:
+        return ((zone.numa, amounts) for amounts in _anywhere(holding) for zone in zones)
+    if len(holding.numa) > 1 and _is_counted_on_several(holding):
+        return _on_several(holding, zones, topology)
+    return _here_and_below(holding, zones, topology)
+
+
+def _here_and_below(
+    holding: Holding, zones: Sequence[Zone], topology: NodeResourceTopology
+) -> Iterator[tuple[int, ResourceList]]:
+    together = _is_one_unit(holding, topology)
+    for numa, amounts in holding.numa:
+        yield numa, amounts
+        for zone in zones:
+            if zone.numa < numa and not (together and _never_had(zone, amounts)):
+                yield zone.numa, amounts
+
+
+def _on_several(
+    holding: Holding, zones: Sequence[Zone], topology: NodeResourceTopology
+) -> Iterator[tuple[int, ResourceList]]:
+    highest = (
+        MAX_NUMA_ID if topology.kubelet.topology_options.get(CLOSEST_NUMA) else max(numa for numa, _ in holding.numa)
+    )
+    return ((zone.numa, amounts) for amounts in _anywhere(holding) for zone in zones if zone.numa <= highest)
+
+
+def _is_counted_on_several(holding: Holding) -> bool:
+    """Several NUMA nodes were possible already when the pod was placed, so each has all of it."""
+    if holding.request is None:
+        return False
+    most = _all_of(pod_demand(holding.request))
+    return any(amount > most.get(name, 0) for name, amount in total(amounts for _, amounts in holding.numa).items())
+
+
+def _is_one_unit(holding: Holding, topology: NodeResourceTopology) -> bool:
+    """Is everything that the pod holds aligned together?"""
+    if holding.request is None or topology.kubelet.topology_scope is KubeletScope.POD:
+        return holding.request is not None
+    parts = (part for _, part in pod_demand(holding.request).containers)
+    return sum(1 for part in parts if part.cpus or part.memory or part.devices) <= 1
+
+
+def _never_had(zone: Zone, amounts: ResourceList) -> bool:
+    return any(zone.allocatable.get(name, 0) < amount for name, amount in amounts.items())
+
+
+def _all_of(demand: PodDemand) -> dict[str, int]:
+    """The most that a pod may hold: CPUs of all its containers, memory and devices of those that run at once."""
+    cpus = sum(part.cpus for _, part in demand.containers) * MILLI
+    return {CPU: cpus, **(demand.pod.memory or {}), **demand.pod.devices}
+
+
+def _less(zone: Zone, parts: Sequence[ResourceList]) -> Zone:
+    if not parts:
+        return zone
+    left = dict(zone.available)
+    for amounts in parts:
+        for name, amount in amounts.items():
+            if name in left:
+                left[name] -= amount
+    return Zone(zone.numa, zone.capacity, zone.allocatable, left)

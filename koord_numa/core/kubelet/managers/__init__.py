@@ -1,0 +1,1 @@
+"""The kubelet's own managers, as its code has them."""

@@ -1,0 +1,275 @@
+"""
+Admission exactly as the kubelet's managers do it, on a node whose configuration and state are known in full.
+
+Topology manager (policy and scope), then device, CPU and memory manager per container, then the node-level check.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final
+
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand, pod_demand
+from koord_numa.core.kubelet.managers.cpus import CpuReuse, CpuStock
+from koord_numa.core.kubelet.managers.devices import DeviceStock
+from koord_numa.core.kubelet.managers.hint_managers import CpuManager, DeviceManager, MemoryManager
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
+from koord_numa.core.kubelet.managers.memory import MemoryTable, Reusable
+from koord_numa.core.kubelet.managers.predicates import check_node_fit
+from koord_numa.core.kubelet.managers.results import (
+    UNEXPECTED_ADMISSION,
+    AdmitRejection,
+    ContainerAffinity,
+    ContainerGrant,
+    Grant,
+    MemoryBlock,
+)
+from koord_numa.core.kubelet.managers.topology_manager import align
+from koord_numa.core.numa.hint_providers import Answer
+from koord_numa.core.objects.request import Container, PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
+from koord_numa.core.pod_resources import effective_requests
+
+ANYWHERE: Final = ContainerAffinity(mask=None, preferred=False)
+"""What the managers read from the hint store when no hint was stored, as under policy none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The pod is in: what it got, and the state after its containers have started."""
+
+    grant: Grant
+    state: KubeletState
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunAdmitted:
+    """The pod would be in: what it would get, and the managers after its containers have started."""
+
+    grant: Grant
+    managers: ManagerState
+
+
+@dataclass(frozen=True, slots=True)
+class NotAdmitted:
+    """
+    The pod is out. ``state`` is the one after the kubelet has cleaned up.
+
+    It equals the state before, with one exception that the kubelet really makes: memory that a hint forced onto one NUMA node of a
+    group takes that NUMA node out of the group, and giving the memory back does not put it in again. ``unit`` is the container's or
+    pod's demand that could not be met, ``None`` when all were and the node as a whole is too full.
+    """
+
+    refusal: AdmitRejection
+    state: KubeletState
+    unit: ContainerDemand | None
+
+
+class Trust(Enum):
+    """How the state came about that is asked."""
+
+    EXACT = "exact"  # the kubelet's own, or one it may well be in
+    INFERRED = "inferred"  # a bound that may show too little memory free: a memory manager that keeps silent counts as a rejection
+
+
+def admit(state: KubeletState, uid: str, request: PodRequest, trust: Trust = Trust.EXACT) -> Admitted | NotAdmitted:
+    """Ask the kubelet of this state to admit a pod. The state is not changed."""
+    answer = dry_run(state, request, trust)
+    if isinstance(answer, NotAdmitted):
+        return answer
+    return Admitted(answer.grant, state.with_pod(uid, request, answer.grant, answer.managers))
+
+
+def dry_run(
+    state: KubeletState, request: PodRequest, trust: Trust = Trust.EXACT, reuse: CpuReuse = CpuReuse.BY_ID
+) -> DryRunAdmitted | NotAdmitted:
+    """
+    As ``admit``, without what comes after it.
+
+    Containers are handled init containers first, each seeing what is left by those before it, as the admission scopes in
+    scope_*.go of the kubelet's topologymanager. ``reuse``: which CPUs later containers get of those that init containers leave.
+    """
+    demand = pod_demand(request)
+    attempt = _Attempt(state.node, state.managers.copy(), trust, reuse)
+    rejection = attempt.run(demand) or check_node_fit(
+        effective_requests(request), state.requested, state.node.allocatable
+    )
+    if rejection is not None:
+        return NotAdmitted(rejection, state.with_memory(attempt.clean_up()), attempt.failed)
+    attempt.start()
+    return DryRunAdmitted(Grant(demand.qos, tuple(attempt.grants)), attempt.managers)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One admission in progress: a draft of the managers, and what init containers of this pod have left so far."""
+
+    node: KubeletNode
+    managers: ManagerState
+    trust: Trust
+    reuse: CpuReuse
+    reusable_cpus: int = 0
+    reusable_devices: dict[str, int] = field(default_factory=dict)
+    reusable_memory: Reusable = field(default_factory=dict)
+    grants: list[ContainerGrant] = field(default_factory=list)
+    failed: ContainerDemand | None = None
+
+    def run(self, demand: PodDemand) -> AdmitRejection | None:
+        """Allocate for every container, or say why one of them cannot be served."""
+        common: ContainerAffinity | AdmitRejection = ANYWHERE
+        if self.node.aligns and self.node.config.topology_scope is KubeletScope.POD:
+            common = self._align(demand.pod)
+            if isinstance(common, AdmitRejection):
+                self.failed = demand.pod
+                return common
+        for container, part in demand.containers:
+            hint: ContainerAffinity | AdmitRejection = common
+            if self.node.aligns and self.node.config.topology_scope is KubeletScope.CONTAINER:
+                hint = self._align(part)
+            grant = hint if isinstance(hint, AdmitRejection) else self._allocate(container, part, hint)
+            if isinstance(grant, AdmitRejection):
+                self.failed = part
+                return AdmitRejection(grant.reason, f"container {container.name}: {grant.detail}")
+            self.grants.append(grant)
+        return None
+
+    def start(self) -> None:
+        """Containers start one after the other, which gives the memory of finished init containers back."""
+        self._release_memory(lambda grant: grant.kind is ContainerKind.INIT)
+
+    def clean_up(self) -> MemoryTable | None:
+        """The memory managers after the containers served so far are removed again."""
+        self._release_memory(lambda _: True)
+        return self.managers.memory
+
+    def _release_memory(self, chosen: Callable[[ContainerGrant], bool]) -> None:
+        if self.managers.memory is None:
+            return
+        for grant in filter(chosen, self.grants):
+            for block in grant.memory:
+                self.managers.memory.release(block)
+
+    def _align(self, demand: ContainerDemand) -> ContainerAffinity | AdmitRejection:
+        answers: list[Answer] = []
+        if demand.devices:
+            answers.append(DeviceManager(self._stocks(demand)).hints(demand))
+        if demand.cpus:
+            answers.append(CpuManager(self._cpus()).hints(demand))
+        table = self.managers.memory
+        if demand.memory and table is not None:
+            answers.append(MemoryManager(table, self.reusable_memory).hints(demand))
+            if answers[-1] is None and self.trust is not Trust.EXACT:
+                # The memory manager keeps silent and fails later. A state that shows too little free must not count that as consent.
+                missing = table.missing(demand.memory)
+                return AdmitRejection(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {missing}")
+        return align(self.node, answers)
+
+    def _allocate(
+        self, container: Container, demand: ContainerDemand, hint: ContainerAffinity
+    ) -> ContainerGrant | AdmitRejection:
+        devices = self._take_devices(container.kind, demand, hint)
+        if isinstance(devices, AdmitRejection):
+            return devices
+        cpus = self._take_cpus(container.kind, demand, hint)
+        if isinstance(cpus, AdmitRejection):
+            return cpus
+        blocks = self._take_memory(container.kind, demand, hint)
+        if isinstance(blocks, AdmitRejection):
+            return blocks
+        return ContainerGrant(
+            name=container.name,
+            kind=container.kind,
+            cpus=cpus,
+            memory=blocks,
+            devices=devices,
+            hint=hint if self.node.aligns else None,
+        )
+
+    def _take_devices(
+        self, kind: ContainerKind, demand: ContainerDemand, hint: ContainerAffinity
+    ) -> dict[str, tuple[str, ...]] | AdmitRejection:
+        given: dict[str, tuple[str, ...]] = {}
+        for resource, needed in demand.devices.items():
+            if resource not in self.node.devices:
+                continue
+            stock = self._devices(resource)
+            bits = stock.take(needed, hint.mask)
+            if isinstance(bits, AdmitRejection):
+                return bits
+            self.managers.devices[resource] |= bits
+            kept = stock.reusable | bits if kind is ContainerKind.INIT else stock.reusable & ~bits
+            self.reusable_devices[resource] = kept
+            if bits:
+                given[resource] = stock.pool.ids(bits)
+        return given
+
+    def _take_cpus(
+        self, kind: ContainerKind, demand: ContainerDemand, hint: ContainerAffinity
+    ) -> CpuSet | AdmitRejection:
+        stock = self._cpus()
+        if stock is None or not demand.cpus:
+            return EMPTY
+        bits = stock.take(demand.cpus, hint.mask, self.reuse)
+        if isinstance(bits, AdmitRejection):
+            return bits
+        self.managers.cpus &= ~bits
+        if kind is ContainerKind.INIT:
+            self.reusable_cpus |= bits
+        else:
+            self.reusable_cpus &= ~bits
+        return CpuSet(bits)
+
+    def _take_memory(
+        self, kind: ContainerKind, demand: ContainerDemand, hint: ContainerAffinity
+    ) -> tuple[MemoryBlock, ...] | AdmitRejection:
+        memory = self.managers.memory
+        if memory is None or demand.memory is None:
+            return ()
+        if not memory.knows(demand.memory):
+            # The kubelet itself has no answer here: it follows a missing entry of its table.
+            return AdmitRejection(UNEXPECTED_ADMISSION, f"a NUMA node lacks one of {', '.join(demand.memory)}")
+        mask = memory.choose(demand.memory, hint, self.reusable_memory)
+        if isinstance(mask, AdmitRejection):
+            return mask
+        blocks = tuple(MemoryBlock(resource, amount, mask) for resource, amount in demand.memory.items())
+        for block in blocks:
+            place = (mask, block.resource)
+            left = self.reusable_memory.get(place, 0)
+            memory.take(block, covered=left)
+            kept = max(left, block.amount) if kind is ContainerKind.INIT else max(0, left - block.amount)
+            self.reusable_memory[place] = kept
+        _hand_over(blocks, self.grants)
+        return blocks
+
+    def _devices(self, resource: str) -> DeviceStock:
+        return DeviceStock(
+            resource=resource,
+            pool=self.node.devices[resource],
+            taken=self.managers.devices[resource],
+            reusable=self.reusable_devices.get(resource, 0),
+        )
+
+    def _stocks(self, demand: ContainerDemand) -> dict[str, DeviceStock]:
+        return {resource: self._devices(resource) for resource in demand.devices if resource in self.node.devices}
+
+    def _cpus(self) -> CpuStock | None:
+        return CpuStock(self.node, self.managers.cpus, self.reusable_cpus) if self.node.pins_cpus else None
+
+
+def _hand_over(blocks: tuple[MemoryBlock, ...], earlier: list[ContainerGrant]) -> None:
+    """Take what these blocks cover off the blocks of earlier init containers, which may end up empty but stay listed."""
+    for block in blocks:
+        rest = block.amount
+        for place, grant in enumerate(earlier):
+            if grant.kind is not ContainerKind.INIT:
+                continue
+            shrunk = []
+            for old in grant.memory:
+                if old.resource == block.resource and old.mask == block.mask:
+                    part = min(rest, old.amount)
+                    rest -= part
+                    old = replace(old, amount=old.amount - part)
+                shrunk.append(old)
+            earlier[place] = replace(grant, memory=tuple(shrunk))

@@ -1,0 +1,87 @@
+"""
+How careful a scheduler must be about whole physical cores on a node whose kubelet options or threads per core nobody published.
+
+With full-pcpus-only the kubelet refuses CPU counts that are no multiple of the threads per core, and counts beyond the free whole cores.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd
+from typing import Final
+
+from koord_numa.core.kubelet.managers.kubelet_node import FULL_CORES
+from koord_numa.core.objects.node import KubeletConfig, Zone
+from koord_numa.core.resources import CPU, MILLI
+
+ARCHITECTURE: Final = "kubernetes.io/arch"
+"""The well-known label of every Node that its kubelet sets."""
+
+THREADS: Final = "threads per core"
+"""What a pod explores whose CPUs are no multiple of the likely threads per core, where full-pcpus-only is known to be on."""
+
+_THREADS: Final = {"amd64": (2,), "arm64": (2,), "s390x": (2,), "riscv64": (2,)}
+_ANY_THREADS: Final = (8, 4, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCores:
+    """
+    The rule to be kept: every container's exclusive CPUs are a multiple of ``threads``, and all of a pod's together are at most ``free``.
+
+    All together, init containers included: the kubelet's check gives no credit for CPUs that an init container leaves. ``free`` is ``None``
+    when nothing has to be kept. ``why`` says which assumption this rests on. ``option`` names what a pod that breaks the rule
+    would explore, empty where it would only be refused.
+    """
+
+    threads: int = 1
+    free: int | None = None
+    why: str = ""
+    option: str = ""
+
+
+NO_RULE: Final = WholeCores()
+
+
+def whole_cores(
+    config: KubeletConfig, zones: Sequence[Zone], architecture: str, seen: Iterable[int], *, kept: bool = False
+) -> WholeCores:
+    """
+    The most careful rule that the facts allow.
+
+    ``seen`` are the exclusive CPU counts that this kubelet has admitted: a count that is no multiple of some number of threads proves
+    that this number, or the option, is not in force. So does a NUMA node with such a number of CPUs. ``kept``: the kubelet has refused a
+    pod for its whole cores (SMTAlignmentError), so the option is on.
+    """
+    if not may_be_kept(config) and not kept:
+        return NO_RULE
+    threads = likely_threads(zones, architecture, seen)
+    reserved = free = 0
+    for zone in zones:
+        reserved += zone.capacity.get(CPU, 0) - zone.allocatable.get(CPU, 0)
+        free += max(0, zone.available.get(CPU, 0))
+    # A reserved CPU spoils the core it is on, and nobody says which one that is.
+    surely = max(0, free // MILLI - reserved // MILLI * (threads - 1))
+    published = config.cpu_policy is not None
+    option = "" if kept else THREADS if published else FULL_CORES
+    return WholeCores(threads, surely, _why(threads, published=published, kept=kept), option)
+
+
+def may_be_kept(config: KubeletConfig) -> bool:
+    """May full-pcpus-only be on?"""
+    return config.cpu_policy is None or config.cpu_options.get(FULL_CORES, False)
+
+
+def likely_threads(zones: Sequence[Zone], architecture: str, seen: Iterable[int]) -> int:
+    """The most threads per core of this architecture that nothing which was seen disproves."""
+    divisor = gcd(*seen, *[zone.capacity.get(CPU, 0) // MILLI for zone in zones])
+    return next((number for number in _THREADS.get(architecture, _ANY_THREADS) if not divisor % number), 1)
+
+
+@lru_cache(maxsize=32)
+def _why(threads: int, *, published: bool, kept: bool) -> str:
+    known = "CPU manager options are not published"
+    if published or kept:
+        known = "full-pcpus-only is on" if published else "its kubelet refused a pod for its whole cores"
+    cores = f"whole cores of {threads} threads" if threads > 1 else "whole cores"
+    return f"{known}: CPUs are taken to be {cores}"

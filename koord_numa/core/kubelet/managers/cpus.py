@@ -1,0 +1,138 @@
+"""
+The kubelet's CPU manager, policy static: which NUMA nodes could serve exclusive CPUs, and which CPUs a container gets.
+
+Works on CPU bits that its caller keeps; the order of CPUs inside a NUMA node set is ``core/cpus/static_policy.py``.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from koord_numa.core.bit_sets import lowest
+from koord_numa.core.cpus.ask import NotEnoughCpus
+from koord_numa.core.cpus.static_policy import assign
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.results import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
+from koord_numa.core.numa.counted import Counted
+from koord_numa.core.numa.hint_rule import HintRule, fewest
+from koord_numa.core.numa.hints import numa_ids
+
+
+class CpuReuse(Enum):
+    """
+    Which CPUs a container gets where an init container of its pod left some in the NUMA nodes of its hint.
+
+    The kubelet takes from free and reusable CPUs together, by topology alone. Where CPU ids are unknown the two ends bound what it does.
+    """
+
+    BY_ID = "by id"  # as the ids say
+    MOST = "most"  # reusable CPUs first: the least is left behind
+    LEAST = "least"  # free CPUs first: the most is left behind, and confines the pod longest
+
+
+@dataclass(frozen=True, slots=True)
+class CpuStock:
+    """CPUs at one moment, as bits: ``free`` ones, and ``reusable`` ones left by init containers of the pod being admitted."""
+
+    node: KubeletNode
+    free: int
+    reusable: int = 0
+
+    def hints(self, needed: int) -> HintRule:
+        """
+        Where ``needed`` CPUs could come from.
+
+        Every reusable CPU must be inside; the preferred size counts all CPUs, busy and reserved ones too
+        (generateCPUTopologyHints in the kubelet's cpumanager/policy_static.go).
+        """
+        machine = self.node.machine
+        totals = {numa: bits.bit_count() for numa, bits in machine.numa_bits.items() if bits}
+        free = {numa: (self.free & machine.numa_bits[numa]).bit_count() for numa in totals}
+        pinned = machine.numa_of(CpuSet(self.reusable)) if self.reusable else 0
+        missing = needed - self.reusable.bit_count()
+        size = fewest(list(totals.values()), needed)
+
+        def fits(mask: int) -> bool:
+            return not pinned & ~mask and sum([free[numa] for numa in numa_ids(mask)]) >= missing
+
+        also = None
+        if self.node.static_options.align_by_socket:
+            per_socket = len(totals) // len(machine.socket_bits)
+            sockets = -(-size // per_socket) if per_socket else 0
+
+            def also(mask: int) -> bool:
+                return self._sockets(mask).bit_count() == sockets
+
+        nodes = sum(1 << numa for numa in totals)
+        return HintRule(nodes=nodes, size=size, fits=fits, also=also, counted=Counted(free, missing, size, pinned))
+
+    def take(self, needed: int, mask: int | None, reuse: CpuReuse = CpuReuse.BY_ID) -> int | AdmitRejection:
+        """
+        The CPUs that a container gets, as bits: as many as possible inside ``mask``, the rest anywhere.
+
+        As Allocate in the kubelet's cpumanager/policy_static.go; with full-pcpus-only the number of free whole cores is
+        checked first, without counting reusable CPUs and regardless of NUMA nodes.
+        """
+        rejection = self._check_whole_cores(needed)
+        if rejection is not None:
+            return rejection
+        pool = self.free | self.reusable
+        if needed > pool.bit_count():
+            return AdmitRejection(UNEXPECTED_ADMISSION, f"needed {needed} exclusive CPUs, free {pool.bit_count()}")
+        near = pool & self._aligned(mask) if mask is not None else 0
+        count_near = min(needed, near.bit_count())
+        aligned = self._take_from(near, count_near, reuse)
+        if isinstance(aligned, AdmitRejection):
+            return aligned
+        others = self._take_from(pool & ~aligned, needed - count_near, reuse)
+        return others if isinstance(others, AdmitRejection) else aligned | others
+
+    def _take_from(self, pool: int, count: int, reuse: CpuReuse) -> int | AdmitRejection:
+        """``count`` of the CPUs in ``pool``; first those that ``reuse`` puts first."""
+        if reuse is CpuReuse.BY_ID or not self.reusable:
+            return self._assign(pool, count)
+        first = pool & self.reusable if reuse is CpuReuse.MOST else pool & ~self.reusable
+        most = min(count, first.bit_count())
+        chosen = self._assign(first, most)
+        if isinstance(chosen, AdmitRejection):
+            return chosen
+        rest = self._assign(pool & ~first, count - most)
+        return rest if isinstance(rest, AdmitRejection) else chosen | rest
+
+    def _check_whole_cores(self, needed: int) -> AdmitRejection | None:
+        rule = self.node.whole_cores
+        if rule is None:
+            return None
+        if needed % rule.threads:
+            return AdmitRejection(SMT_ALIGNMENT, f"{needed} CPUs are not a multiple of {rule.threads} per core")
+        whole = max(0, (self.free & ~rule.spoiled).bit_count() - rule.unlocated)
+        if needed > whole:
+            return AdmitRejection(SMT_ALIGNMENT, f"needed {needed} CPUs on whole cores, free {whole}")
+        return None
+
+    def _assign(self, pool: int, count: int) -> int | AdmitRejection:
+        if not count:
+            return 0
+        if not self.node.ids_are_real and count <= pool.bit_count() and self._is_on_one_numa(pool):
+            return lowest(pool, count)  # of made-up CPUs it matters only how many there are on a NUMA node
+        chosen = assign(self.node.machine, CpuSet(pool), count, self.node.static_options)
+        if isinstance(chosen, NotEnoughCpus):
+            return AdmitRejection(UNEXPECTED_ADMISSION, f"{count} of {pool.bit_count()} exclusive CPUs: {chosen.why}")
+        return chosen.bits
+
+    def _is_on_one_numa(self, pool: int) -> bool:
+        return any(not pool & ~bits for bits in self.node.machine.numa_bits.values())
+
+    def _aligned(self, mask: int) -> int:
+        machine = self.node.machine
+        if self.node.static_options.align_by_socket:
+            return sum(machine.socket_bits[socket] for socket in numa_ids(self._sockets(mask)))
+        return sum(machine.numa_bits.get(numa, 0) for numa in numa_ids(mask))
+
+    def _sockets(self, mask: int) -> int:
+        machine = self.node.machine
+        sockets = 0
+        for socket, bits in machine.socket_bits.items():
+            if any(bits & machine.numa_bits.get(numa, 0) for numa in numa_ids(mask)):
+                sockets |= 1 << socket
+        return sockets

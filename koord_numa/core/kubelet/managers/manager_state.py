@@ -1,0 +1,115 @@
+"""
+A kubelet's managers at one moment: free CPUs, devices and memory, and what every pod on the node was given.
+
+States are values: admitting or removing a pod makes a new one and leaves the old one intact, so trying something costs no more
+than a few small copies. ``replay.py`` decides; this module only keeps the managers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.memory import MemoryTable
+from koord_numa.core.kubelet.managers.results import Grant
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.pod_resources import effective_requests
+from koord_numa.core.resources import CPU, MILLI, PODS, ResourceList, add, subtract, without_zeros
+
+
+@dataclass(slots=True)
+class ManagerState:
+    """What is free right now. A draft to be changed while one pod is admitted; never changed once it is part of a state."""
+
+    cpus: int  # bits of the CPUs that may become exclusive
+    devices: dict[str, int]  # resource -> bits of the devices that some pod has
+    memory: MemoryTable | None  # None: the memory manager is off
+
+    def copy(self) -> "ManagerState":
+        """A draft of its own."""
+        return ManagerState(self.cpus, dict(self.devices), self.memory.copy() if self.memory is not None else None)
+
+    def release(self, grant: Grant, node: KubeletNode, kept_memory: Mapping[str, bool]) -> None:
+        """Give back what a pod was given: CPUs and devices of all containers, memory of those in ``kept_memory``."""
+        for container in grant.containers:
+            self.cpus |= container.cpus.bits
+            for resource, ids in container.devices.items():
+                for place, device in enumerate(node.devices[resource].devices):
+                    if device.id in ids:
+                        self.devices[resource] &= ~(1 << place)
+            if self.memory is not None and kept_memory[container.name]:
+                for block in container.memory:
+                    self.memory.release(block)
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedPod:
+    """A pod on the node: what it was given, and what it counts as in the last admission check."""
+
+    grant: Grant
+    requests: ResourceList
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletState:
+    """The node, the managers, and the pods by uid."""
+
+    node: KubeletNode
+    managers: ManagerState
+    pods: Mapping[str, AdmittedPod] = field(default_factory=dict)
+    requested: ResourceList = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, node: KubeletNode) -> "KubeletState":
+        """The managers before the first pod."""
+        return cls(
+            node=node,
+            managers=ManagerState(
+                cpus=node.machine.bits & ~node.reserved if node.pins_cpus else 0,
+                devices=dict.fromkeys(node.devices, 0),
+                memory=MemoryTable.of(node.memory) if node.pins_memory else None,
+            ),
+        )
+
+    def with_pod(self, uid: str, request: PodRequest, grant: Grant, managers: ManagerState) -> "KubeletState":
+        """The state after this grant, whose ``managers`` the decision worked out on a draft of these."""
+        resident = AdmittedPod(grant, {**effective_requests(request), PODS: 1})
+        return replace(
+            self,
+            managers=managers,
+            pods={**self.pods, uid: resident},
+            requested=add(self.requested, resident.requests),
+        )
+
+    def with_memory(self, memory: MemoryTable | None) -> "KubeletState":
+        """The same state with other memory managers."""
+        return replace(self, managers=ManagerState(self.managers.cpus, self.managers.devices, memory))
+
+    def without(self, uid: str) -> "KubeletState":
+        """The state after the pod is gone; unchanged when it was never there."""
+        resident = self.pods.get(uid)
+        if resident is None:
+            return self
+        managers = self.managers.copy()
+        # Regular init containers gave their memory back when the next container started, but not their CPUs and devices.
+        kept = {container.name: container.kind is not ContainerKind.INIT for container in resident.grant.containers}
+        managers.release(resident.grant, self.node, kept)
+        return replace(
+            self,
+            managers=managers,
+            pods={other: pod for other, pod in self.pods.items() if other != uid},
+            requested=without_zeros(subtract(self.requested, resident.requests)),
+        )
+
+
+def free_on(node: KubeletNode, managers: ManagerState, numa: int) -> dict[str, int]:
+    """What is free on one NUMA node, in our units: exclusive CPUs (milli), memory by type, devices near it."""
+    free = {
+        name: (pool.near(1 << numa) & pool.healthy & ~managers.devices[name]).bit_count()
+        for name, pool in node.devices.items()
+    }
+    if node.pins_cpus:
+        free[CPU] = (managers.cpus & node.machine.numa_bits[numa]).bit_count() * MILLI
+    if managers.memory is not None:
+        free.update(managers.memory.free[numa])
+    return free

@@ -1,0 +1,208 @@
+"""
+The kubelet's memory manager, policy Static: memory and huge pages per NUMA node, and the groups that wide blocks tie together.
+
+While a block spans several NUMA nodes they form a group: other memory goes to exactly that group or to NUMA nodes outside. The
+table follows the manager to the byte, also where releases are credited to another NUMA node of a group than was charged.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from koord_numa.core.bit_sets import members
+from koord_numa.core.kubelet.managers.results import (
+    UNEXPECTED_ADMISSION,
+    AdmitRejection,
+    ContainerAffinity,
+    MemoryBlock,
+)
+from koord_numa.core.numa.hint_rule import IMPOSSIBLE, HintRule, fewest
+from koord_numa.core.numa.hints import masks_of_size, numa_ids
+from koord_numa.core.resources import ResourceList
+
+Reusable = dict[tuple[int, str], int]
+"""Bytes that init containers of the pod being admitted leave to later ones, by (mask, memory type)."""
+
+
+@dataclass(slots=True)
+class MemoryTable:
+    """
+    Who holds how much on which NUMA node. Changed by ``take`` and ``release``; ``copy`` first to try something.
+
+    ``groups`` maps a NUMA node to the mask of the group it is in, itself alone at first; ``blocks`` counts the blocks on it.
+    """
+
+    supply: Mapping[int, ResourceList]  # never changed
+    free: dict[int, dict[str, int]]
+    held: dict[int, dict[str, int]]
+    groups: dict[int, int]
+    blocks: dict[int, int]
+    nodes: int  # mask of all NUMA nodes
+
+    @classmethod
+    def of(cls, supply: Mapping[int, ResourceList]) -> "MemoryTable":
+        """The table of an empty machine."""
+        return cls(
+            supply=supply,
+            free={numa: dict(amounts) for numa, amounts in supply.items()},
+            held={numa: dict.fromkeys(amounts, 0) for numa, amounts in supply.items()},
+            groups={numa: 1 << numa for numa in supply},
+            blocks=dict.fromkeys(supply, 0),
+            nodes=sum(1 << numa for numa in supply),
+        )
+
+    def copy(self) -> "MemoryTable":
+        """A table of its own, with the same entries."""
+        return MemoryTable(
+            supply=self.supply,
+            free={numa: dict(amounts) for numa, amounts in self.free.items()},
+            held={numa: dict(amounts) for numa, amounts in self.held.items()},
+            groups=dict(self.groups),
+            blocks=dict(self.blocks),
+            nodes=self.nodes,
+        )
+
+    def knows(self, kinds: Iterable[str]) -> bool:
+        """Does every NUMA node have an entry for each of these memory types?"""
+        return all(kind in amounts for kind in kinds for amounts in self.supply.values())
+
+    def hints(self, demand: ResourceList, reusable: Reusable) -> HintRule:
+        """
+        Where memory of these types could come from, all from the same NUMA nodes.
+
+        The preferred size counts what is allocatable, reservations excluded (calculateHints in the kubelet's
+        memorymanager/policy_static.go).
+        """
+        for kind, amount in demand.items():
+            left = max((bytes_ for (_, of), bytes_ in reusable.items() if of == kind), default=0) if reusable else 0
+            if min(self._free(self.nodes, kind) + left, self._supplied(self.nodes, kind)) < amount:
+                return IMPOSSIBLE
+
+        def fits(mask: int) -> bool:
+            if not self._groups_allow(mask):
+                return False
+            for kind, amount in demand.items():
+                if self._supplied(mask, kind) < amount:
+                    return False
+                if self._free(mask, kind) + reusable.get((mask, kind), 0) < amount:
+                    return False
+            return True
+
+        return HintRule(
+            nodes=self.nodes, size=self._smallest(demand), fits=fits, grows=False, candidates=self._candidates()
+        )
+
+    def _candidates(self) -> list[int] | None:
+        """
+        The masks that the groups allow, by size: one NUMA node that is in no group, a group, or several NUMA nodes without blocks.
+
+        ``None`` where that is nearly every mask.
+        """
+        empty = sum(1 << numa for numa, blocks in self.blocks.items() if not blocks)
+        if empty.bit_count() > len(self.blocks) - 2:
+            return None
+        found = [1 << numa for numa, group in self.groups.items() if group.bit_count() == 1]
+        found += [mask for size in range(2, empty.bit_count() + 1) for mask in masks_of_size(empty, size)]
+        found += sorted({group for group in self.groups.values() if group.bit_count() > 1 and not group & ~self.nodes})
+        return sorted(set(found), key=lambda mask: (mask.bit_count(), members(mask)))
+
+    def choose(self, demand: ResourceList, hint: ContainerAffinity, reusable: Reusable) -> int | AdmitRejection:
+        """
+        The mask that a container's memory will be bound to.
+
+        Without a mask in the hint the best of the manager's own; a mask with too little is widened to a fitting one around
+        it; a preferred hint is never replaced by one that is not (Allocate in the kubelet's policy_static.go).
+        """
+        mask, preferred = hint.mask, hint.preferred
+        if mask is None:
+            best = _best(self.hints(demand, reusable), within=0)
+            if best is None:
+                return AdmitRejection(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {self.missing(demand)}")
+            if preferred and not best.preferred:
+                return AdmitRejection(
+                    UNEXPECTED_ADMISSION, f"no preferred set of NUMA nodes has free {self.missing(demand)}"
+                )
+            mask, preferred = best.mask or 0, best.preferred
+        if any(self._free(mask, kind) < amount for kind, amount in demand.items()):
+            best = _best(self.hints(demand, reusable), within=mask)
+            if best is None or (preferred and not best.preferred):
+                return AdmitRejection(
+                    UNEXPECTED_ADMISSION, f"no set around NUMA nodes {_named(mask)} has {self.missing(demand)}"
+                )
+            mask = best.mask or 0
+        if mask.bit_count() > 1 and not self._groups_allow(mask):
+            return AdmitRejection(UNEXPECTED_ADMISSION, f"NUMA nodes {_named(mask)} are bound to other groups already")
+        return mask
+
+    def take(self, block: MemoryBlock, covered: int) -> None:
+        """Enter a block; ``covered`` bytes of it are there already, left by an init container. Drains low NUMA ids first."""
+        rest = max(0, block.amount - covered)
+        for numa in numa_ids(block.mask):
+            self.blocks[numa] += 1
+            self.groups[numa] = block.mask
+            part = min(rest, max(0, self.free[numa].get(block.resource, 0)))
+            if part:
+                self.free[numa][block.resource] -= part
+                self.held[numa][block.resource] += part
+                rest -= part
+
+    def release(self, block: MemoryBlock) -> None:
+        """Strike a block out. Credits low NUMA ids first, as the manager does, whichever of the group was charged."""
+        rest = block.amount
+        for numa in numa_ids(block.mask):
+            self.blocks[numa] -= 1
+            if not self.blocks[numa]:
+                self.groups[numa] = 1 << numa
+            part = min(rest, self.held[numa].get(block.resource, 0))
+            if part:
+                self.free[numa][block.resource] += part
+                self.held[numa][block.resource] -= part
+                rest -= part
+
+    def missing(self, demand: ResourceList) -> str:
+        """The demand in words."""
+        return ", ".join(f"{kind} {amount}" for kind, amount in sorted(demand.items()))
+
+    def _groups_allow(self, mask: int) -> bool:
+        members = numa_ids(mask)
+        if len(members) == 1:
+            return self.groups[members[0]].bit_count() == 1
+        return all(not self.blocks[numa] or self.groups[numa] == mask for numa in members)
+
+    def _free(self, mask: int, kind: str) -> int:
+        return sum([self.free[numa].get(kind, 0) for numa in numa_ids(mask)])
+
+    def _supplied(self, mask: int, kind: str) -> int:
+        return sum([self.supply[numa].get(kind, 0) for numa in numa_ids(mask)])
+
+    def _smallest(self, demand: ResourceList) -> int:
+        for amounts in self.supply.values():
+            if _covers(amounts, demand):
+                return 1
+        count = self.nodes.bit_count()
+        if any(self._supplied(self.nodes, kind) < amount for kind, amount in demand.items()):
+            return count
+        least = (
+            fewest([self.supply[numa].get(kind, 0) for numa in self.supply], amount) for kind, amount in demand.items()
+        )
+        for size in range(max(least, default=1), count):
+            for mask in masks_of_size(self.nodes, size):
+                if all(self._supplied(mask, kind) >= amount for kind, amount in demand.items()):
+                    return size
+        return count
+
+
+def _covers(amounts: ResourceList, demand: ResourceList) -> bool:
+    return all(amounts.get(kind, 0) >= amount for kind, amount in demand.items())
+
+
+def _best(hints: HintRule, within: int) -> ContainerAffinity | None:
+    """The narrowest, numerically smallest of the preferred masks around ``within``, else of the others."""
+    preferred = [mask for mask in hints.preferred() if not within & ~mask]
+    if preferred:
+        return ContainerAffinity(min(preferred), preferred=True)
+    others = [(mask.bit_count(), mask) for mask, *_ in hints.hints() if mask and not within & ~mask]
+    return ContainerAffinity(min(others)[1], preferred=False) if others else None
+
+
+def _named(mask: int) -> str:
+    return ", ".join(str(numa) for numa in numa_ids(mask))

@@ -1,0 +1,26 @@
+"""The kubelet's last admission check: does the pod fit into what the Node object says is allocatable?"""
+
+from typing import Final
+
+from koord_numa.core.kubelet.managers.results import OUT_OF, AdmitRejection
+from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, ResourceList
+
+_FIRST: Final = (PODS, CPU, MEMORY, EPHEMERAL_STORAGE)
+
+
+def check_node_fit(requests: ResourceList, requested: ResourceList, allocatable: ResourceList) -> AdmitRejection | None:
+    """
+    The refusal that names the first resource that is short, or ``None``.
+
+    ``requested`` sums the pods present and counts them as ``pods``. Extended resources that the node does not list are not
+    checked (fitsRequest of the scheduler framework, called by the kubelet after removeMissingExtendedResources).
+    """
+    others = sorted([resource for resource in requests if resource not in _FIRST])
+    for resource in (*_FIRST, *others):
+        amount = requests.get(resource, 0) if resource != PODS else 1
+        if not amount or ("/" in resource and resource not in allocatable):
+            continue
+        free = allocatable.get(resource, 0) - requested.get(resource, 0)
+        if amount > free:
+            return AdmitRejection(OUT_OF + resource, f"{resource}: needed {amount}, free {free}")
+    return None

@@ -1,0 +1,89 @@
+"""
+What a kubelet answers to a pod, and what a scheduler may conclude beforehand. Values only; nothing here decides.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeQos
+from koord_numa.core.resources import ResourceList
+
+TOPOLOGY_AFFINITY: Final = "TopologyAffinityError"
+SMT_ALIGNMENT: Final = "SMTAlignmentError"
+UNEXPECTED_ADMISSION: Final = "UnexpectedAdmissionError"
+OUT_OF: Final = "OutOf"
+"""Followed by the resource that does not fit the node: ``OutOfcpu``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerAffinity:
+    """The merged topology hint that a container's CPUs, memory and devices follow; ``mask`` is ``None`` for "anywhere"."""
+
+    mask: int | None
+    preferred: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBlock:
+    """Memory of one type, taken together from the NUMA nodes of ``mask``, in bytes."""
+
+    resource: str
+    amount: int
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerGrant:
+    """What the kubelet gives to one container. Without CPUs of its own it runs in the shared pool."""
+
+    name: str
+    kind: ContainerKind
+    cpus: CpuSet = EMPTY
+    memory: tuple[MemoryBlock, ...] = ()
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    hint: ContainerAffinity | None = None  # None under policy none
+
+
+@dataclass(frozen=True, slots=True)
+class AdmitRejection:
+    """The kubelet refuses: ``reason`` is the pod's ``status.reason``, ``detail`` says what was missing, with numbers."""
+
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The kubelet admits: what every container gets, in the kubelet's order."""
+
+    qos: KubeQos
+    containers: tuple[ContainerGrant, ...]
+
+
+class Charge(Enum):
+    """How sure we are on which NUMA nodes an admitted pod will hold its resources."""
+
+    PREDICTED = "predicted"  # the amounts per NUMA node are what the kubelet will take
+    EVERYWHERE = "everywhere"  # it may be any of several: the amounts are counted on every NUMA node it could be
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletAdmission:
+    """
+    A scheduler's conclusion that a kubelet will admit a pod, and what it will then hold.
+
+    ``numa`` is what to charge per NUMA node, ascending: CPUs (milli) only where exclusive, memory only where bound. ``mask`` is the
+    NUMA node set of the whole pod, ``None`` when nothing is bound to any. ``cpus`` is known only when the kubelet's full
+    configuration is. ``note`` is the assumption that decided, a sentence for people, empty when there was none. ``explores`` names options
+    of the kubelet that nobody published and on which the admission depends: the pod's fate would tell whether they are on.
+    """
+
+    numa: tuple[tuple[int, ResourceList], ...] = ()
+    charge: Charge = Charge.PREDICTED
+    mask: int | None = None
+    cpus: CpuSet = EMPTY
+    note: str = ""
+    explores: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""API objects as the core knows them: frozen values without JSON."""

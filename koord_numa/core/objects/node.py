@@ -1,0 +1,145 @@
+"""What a decision may see of one node: the Node object, its topology (NRT), and who holds what on it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.constraints import TaintEffect
+from koord_numa.core.objects.vocabulary import (
+    CpuOwner,
+    KubeletPolicy,
+    KubeletScope,
+    NodeBindPolicy,
+    NumaAllocateStrategy,
+    NumaPolicy,
+)
+from koord_numa.core.resources import ResourceList
+
+DEFAULT_MAX_NUMA_NODES: Final = 8
+"""The kubelet's default of ``max-allowable-numa-nodes``, and the divisor of LeastNUMANodes when none is published."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A mark that keeps away pods which do not tolerate it."""
+
+    key: str
+    effect: TaintEffect
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReservation:
+    """CPUs and amounts that the node keeps for itself (``node.koordinator.sh/reservation``)."""
+
+    cpus: CpuSet = EMPTY
+    amounts: ResourceList = field(default_factory=dict)
+    reserved_cpus_only: bool = False  # applyPolicy ReservedCPUsOnly: allocatable is not lowered
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """
+    The Node object. ``problem`` names what is malformed about it (object, key, value): such a node takes no pods.
+
+    ``numa_policy``, ``bind_policy`` and ``strategy`` are what labels say, ``None`` without a label: a label that says ``None`` is a word
+    of its own, which overrides the kubelet's settings and the configured defaults. ``allocatable`` is as published, in our units; the
+    reservation is subtracted by ``core/state/inventory.py``.
+    """
+
+    name: str
+    uid: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    allocatable: ResourceList = field(default_factory=dict)
+    numa_policy: NumaPolicy | None = None
+    bind_policy: NodeBindPolicy | None = None
+    strategy: NumaAllocateStrategy | None = None
+    amplification: Mapping[str, float] = field(default_factory=dict)
+    reservation: NodeReservation = NodeReservation()
+    features: frozenset[str] | None = None  # status.declaredFeatures; None where the node declares none at all
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """One NUMA node as an NRT reports it. Amounts in our units; ``cpu`` is milli-CPU."""
+
+    numa: int
+    capacity: ResourceList
+    allocatable: ResourceList
+    available: ResourceList
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletConfig:
+    """
+    What is known of a kubelet's resource managers. ``None`` means nobody published it, and is treated conservatively.
+
+    ``cpu_options`` and ``topology_options`` are the kubelet's option names with boolean values.
+    """
+
+    topology_policy: KubeletPolicy | None = None
+    topology_scope: KubeletScope = KubeletScope.CONTAINER
+    topology_options: Mapping[str, bool] = field(default_factory=dict)
+    max_numa_nodes: int = DEFAULT_MAX_NUMA_NODES
+    cpu_policy: str | None = None  # "none" or "static"
+    cpu_options: Mapping[str, bool] = field(default_factory=dict)
+    memory_policy: str | None = None  # "None" or "Static"
+    reserved_cpus: CpuSet | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletAllocation:
+    """CPUs that a static kubelet itself gave to a pod (``node.koordinator.sh/pod-cpu-allocs``)."""
+
+    namespace: str
+    name: str
+    uid: str
+    cpus: CpuSet
+    managed_by_kubelet: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CpusetDifference:
+    """A pod that runs on other CPUs than decided, as the node agent observes it; ``why`` is the agent's explanation."""
+
+    decided: CpuSet
+    observed: CpuSet
+    why: str = ""
+
+    def __str__(self) -> str:
+        """``decided 1-2, runs on 0-15: no agent applies cpusets on this node``."""
+        return f"decided {self.decided}, runs on {self.observed}{': ' if self.why else ''}{self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResourceTopology:
+    """
+    One NodeResourceTopology. ``problem`` names what is malformed about it: such a topology is as good as none, visibly.
+
+    ``machine`` is present when the NRT carries ``node.koordinator.sh/cpu-topology``, which also makes the CPUs
+    scheduler-owned. ``reserved`` unites kubelet-reserved CPUs, reservation CPUs, exclusive system-QoS CPUs and CPUs of
+    kubelet-managed pods. ``differences`` are by ``namespace/name`` of the pod.
+    ``amplification`` is ``None`` when the NRT carries no ratios; otherwise zones are amplified already.
+    """
+
+    node: str
+    owner: CpuOwner
+    zones: tuple[Zone, ...] = ()  # ascending by NUMA id
+    machine: CpuTopology | None = None
+    kubelet: KubeletConfig = KubeletConfig()
+    numa_policy: NumaPolicy = NumaPolicy.NONE  # of a scheduler-owned node, from topologyPolicies
+    reserved: CpuSet = EMPTY
+    kubelet_pods: tuple[KubeletAllocation, ...] = ()
+    differences: Mapping[str, CpusetDifference] = field(default_factory=dict)
+    amplification: Mapping[str, float] | None = None
+    distances: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    fingerprint: str = ""
+    fingerprint_method: str = ""
+    node_uid: str = ""  # from the owner reference, when there is one
+    problem: str = ""
+    resource_version: str = ""

@@ -1,0 +1,1 @@
+"""What a node has, who holds it, and what is free."""

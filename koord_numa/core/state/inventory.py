@@ -1,0 +1,179 @@
+"""
+What a node with scheduler-owned CPUs offers for allocation, derived once per (Node, NodeResourceTopology) pair.
+
+It knows nothing of who holds what: that is the ledger.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.kubelet.inference.worst_case_alignment import Aligner, aligner
+from koord_numa.core.objects.node import Node, NodeReservation, NodeResourceTopology, Zone
+from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.vocabulary import CpuOwner, NodeBindPolicy, NumaAllocateStrategy, NumaPolicy
+from koord_numa.core.pod_resources import amplify_all
+from koord_numa.core.resources import CPU, MILLI, ResourceList, is_batch, subtract_to_zero
+
+FULL_PCPUS_ONLY: Final = "full-pcpus-only"
+DISTRIBUTE_ACROSS_NUMA: Final = "distribute-cpus-across-numa"
+STATIC: Final = "static"
+
+PerNuma = tuple[int, ...]
+"""One number per NUMA node of the inventory, in the order of ``numa_ids``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """
+    A node as an allocation sees it. ``zones`` is what each NUMA node offers, ascending by id: amplified, without reserved CPUs.
+
+    ``machine`` is ``None`` where CPU ids are unknown, and then ``problem`` may say why. ``policy`` and ``bind`` are already
+    merged from the node's labels and its kubelet's settings; ``strategy`` is the label's. ``spans_evenly``: the kubelet
+    distributes CPUs over NUMA nodes where one is not enough, and no label says otherwise. ``ratios`` are the amplification
+    ratios in force for NUMA nodes, ``node_ratios`` those of the Node object. ``kept_from_pools`` are CPUs that belong to no
+    shared pool although no pod in the ledger holds them. ``kubelet_pods`` are pods (by uid) whose CPUs the kubelet chose: they
+    are already missing from ``zones``. ``kubelet_whole_cores``: a static kubelet with full-pcpus-only refuses what splits a core,
+    whatever the label says; ``kubelet_unknown``: a kubelet chooses CPUs here, by settings that cannot be read; ``never_aligned``: the
+    label says ``None``.
+    ``aligner`` is the node's kubelet where it might refuse pods for their NUMA nodes all the same.
+    """
+
+    node: str
+    machine: CpuTopology | None = None
+    zones: tuple[tuple[int, ResourceList], ...] = ()
+    reserved: CpuSet = EMPTY
+    allocatable: ResourceList = field(default_factory=dict)
+    ratios: Mapping[str, float] = field(default_factory=dict)
+    node_ratios: Mapping[str, float] = field(default_factory=dict)
+    policy: NumaPolicy = NumaPolicy.NONE
+    bind: NodeBindPolicy = NodeBindPolicy.NONE
+    strategy: NumaAllocateStrategy | None = None
+    spans_evenly: bool = False
+    static_kubelet: bool = False
+    kubelet_whole_cores: bool = False
+    kubelet_unknown: bool = False
+    never_aligned: bool = False
+    kept_from_pools: CpuSet = EMPTY
+    kubelet_pods: frozenset[str] = frozenset()
+    aligner: Aligner | None = None
+    problem: str = ""
+    numa_ids: tuple[int, ...] = field(init=False, repr=False, compare=False)  # those that publish amounts, ascending
+    totals: Mapping[str, PerNuma] = field(
+        init=False, repr=False, compare=False
+    )  # ``zones`` by resource, sorted by name
+
+    def __post_init__(self) -> None:
+        names = sorted({name for _, offer in self.zones for name in offer})
+        totals = {name: tuple(offer.get(name, 0) for _, offer in self.zones) for name in names}
+        object.__setattr__(self, "numa_ids", tuple(numa for numa, _ in self.zones))
+        object.__setattr__(self, "totals", totals)
+
+    @property
+    def cpus(self) -> CpuSet:
+        """Every CPU that may ever be given to a pod."""
+        return self.machine.all - self.reserved if self.machine else EMPTY
+
+
+def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | Rejection:
+    """
+    The inventory of a node whose CPUs the scheduler owns, or why the node takes no pods.
+
+    Without a (readable) topology the node still takes pods that need none. A kubelet-owned topology is a ``ValueError``:
+    there the kubelet model decides.
+    """
+    if node.problem:
+        return Rejection(
+            Reason.BAD_NODE, "node(s) had malformed labels or annotations", detail=node.problem, resolvable=False
+        )
+    allocatable = reserve(node.allocatable, node.reservation)
+    if topology is None or topology.problem:
+        return Inventory(
+            node=node.name,
+            allocatable=allocatable,
+            ratios=node.amplification,
+            node_ratios=node.amplification,
+            policy=node.numa_policy or NumaPolicy.NONE,
+            never_aligned=node.numa_policy is NumaPolicy.NONE,
+            bind=node.bind_policy or NodeBindPolicy.NONE,
+            kubelet_unknown=topology is not None and topology.owner is CpuOwner.KUBELET,
+            strategy=node.strategy,
+            problem=topology.problem if topology else "",
+        )
+    if topology.owner is not CpuOwner.SCHEDULER:
+        raise ValueError(f"the CPUs of node {node.name} are not the scheduler's to give")
+    static = topology.kubelet.cpu_policy == STATIC
+    reserved = topology.reserved | node.reservation.cpus
+    ratios = node.amplification if topology.amplification is None else topology.amplification
+    return Inventory(
+        node=node.name,
+        machine=topology.machine,
+        zones=tuple((zone.numa, _offer(zone, reserved, node, topology)) for zone in topology.zones),
+        reserved=reserved,
+        allocatable=allocatable,
+        ratios=ratios,
+        node_ratios=node.amplification,
+        policy=topology.numa_policy if node.numa_policy is None else node.numa_policy,
+        never_aligned=node.numa_policy is NumaPolicy.NONE,
+        bind=_bind_policy(node, topology),
+        kubelet_whole_cores=_kubelet_whole_cores(topology),
+        strategy=node.strategy,
+        spans_evenly=node.strategy is None and bool(topology.kubelet.cpu_options.get(DISTRIBUTE_ACROSS_NUMA)),
+        static_kubelet=static,
+        kept_from_pools=_kept_from_pools(node, topology),
+        kubelet_pods=frozenset(pod.uid for pod in topology.kubelet_pods if pod.managed_by_kubelet),
+        aligner=aligner(node, topology, ratios),
+    )
+
+
+def reserve(allocatable: ResourceList, reservation: NodeReservation) -> ResourceList:
+    """
+    Allocatable less the node's own reservation: the count of reserved CPUs when ids are given, else the amounts.
+
+    Batch amounts are computed from what is left over and stay as they are (Koordinator's node transformer).
+    """
+    if reservation.reserved_cpus_only:
+        return allocatable
+    kept = dict(reservation.amounts)
+    if reservation.cpus:
+        kept[CPU] = MILLI * len(reservation.cpus)
+    if not any(kept.values()):
+        return allocatable
+    rest = subtract_to_zero(allocatable, kept)
+    return {name: allocatable[name] if is_batch(name) else rest[name] for name in allocatable}
+
+
+def _offer(zone: Zone, reserved: CpuSet, node: Node, topology: NodeResourceTopology) -> ResourceList:
+    """As Koordinator's topology options: reserved CPUs leave ``cpu`` before amplification; an NRT with ratios is amplified already."""
+    offer = dict(zone.allocatable)
+    if topology.machine:
+        here = topology.machine.numa_bits.get(zone.numa, 0)
+        if not any(CPU in other.allocatable for other in topology.zones):
+            # CPUs are known by id though not as an amount: a zone offers those that it has.
+            offer[CPU] = MILLI * here.bit_count()
+        if offer.get(CPU):
+            offer[CPU] = max(0, offer[CPU] - MILLI * (here & reserved.bits).bit_count())
+    return offer if topology.amplification is not None else amplify_all(offer, node.amplification)
+
+
+def _bind_policy(node: Node, topology: NodeResourceTopology) -> NodeBindPolicy:
+    """The label's policy, ``None`` among them; the kubelet's option where no label says anything (CPU orchestration, "Compatible")."""
+    if node.bind_policy is not None:
+        return node.bind_policy
+    return NodeBindPolicy.FULL_PCPUS_ONLY if _kubelet_whole_cores(topology) else NodeBindPolicy.NONE
+
+
+def _kubelet_whole_cores(topology: NodeResourceTopology) -> bool:
+    kubelet = topology.kubelet
+    return kubelet.cpu_policy == STATIC and bool(kubelet.cpu_options.get(FULL_PCPUS_ONLY))
+
+
+def _kept_from_pools(node: Node, topology: NodeResourceTopology) -> CpuSet:
+    """Kubelet-reserved CPUs stay in the shared pool; everything else that is reserved does not (fine-grained CPU orchestration)."""
+    by_kubelet = CpuSet(0)
+    for pod in topology.kubelet_pods:
+        if pod.managed_by_kubelet:
+            by_kubelet |= pod.cpus
+    return (topology.reserved - (topology.kubelet.reserved_cpus or EMPTY)) | node.reservation.cpus | by_kubelet

@@ -1,0 +1,188 @@
+"""
+The ledger of one node: which pod holds which CPUs, and which amounts on which NUMA node.
+
+``hold`` and ``release`` are inverse; a ledger rebuilt from the same holdings is equal. Nothing here decides anything.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.request import Assignment, Pod, PodKey, PodRequest
+from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
+from koord_numa.core.pod_resources import effective_requests
+from koord_numa.core.resources import CPU, NOTHING, ResourceList
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """
+    What one pod holds on one node: ``amounts`` of the whole node (its effective request), CPUs of its own, amounts per NUMA node.
+
+    A pod without NUMA amounts has an empty ``numa``: it is accounted for by the node-wide amounts.
+    """
+
+    pod: PodKey
+    amounts: ResourceList
+    cpus: CpuSet = EMPTY
+    exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
+    numa: tuple[tuple[int, ResourceList], ...] = ()
+    request: PodRequest | None = field(default=None, compare=False)  # only carried along; binding fills in its policies
+    created: float = 0.0
+    unplaced: ResourceList = field(init=False, repr=False, compare=False)  # what it holds without a known NUMA node
+
+    def __post_init__(self) -> None:
+        # CPUs of its own are known by their ids.
+        rest = {name: amount for name, amount in self.amounts.items() if name != CPU or not self.cpus}
+        for _, amounts in self.numa:
+            for name, amount in amounts.items():
+                if name in rest:
+                    rest[name] -= amount
+        unplaced = {name: amount for name, amount in rest.items() if amount > 0}
+        object.__setattr__(self, "unplaced", unplaced or NOTHING)
+
+    @property
+    def is_unrecorded(self) -> bool:
+        """Does it hold CPUs of its own that no NUMA amount speaks of?"""
+        return bool(self.cpus) and not any(amounts.get(CPU) for _, amounts in self.numa)
+
+
+def holding_of(pod: Pod, assignment: Assignment | None = None) -> Holding:
+    """
+    What a pod holds: its effective request, and what ``assignment`` (else its own annotation) says it was given.
+
+    The same for a placement just decided and for one read back, so a rebuilt ledger equals the live one.
+    """
+    given = assignment or pod.assignment or Assignment()
+    return Holding(
+        pod=pod.key,
+        amounts=effective_requests(pod.request),
+        cpus=given.cpus,
+        exclusive=pod.request.bind.exclusive if given.cpus else CpuExclusivePolicy.NONE,
+        numa=given.numa,
+        request=pod.request,
+        created=pod.created,
+    )
+
+
+@dataclass(slots=True)
+class Ledger:
+    """
+    Holdings by pod uid with running totals. ``revision`` grows with every change, so results can be remembered by it.
+
+    ``unplaced`` sums what is held without a known NUMA node; ``unrecorded`` has, by uid, the CPUs that no NUMA amount speaks of.
+    Both let an allocation count every pod, also those that were placed without a NUMA policy.
+    """
+
+    holdings: dict[str, Holding] = field(default_factory=dict)
+    amounts: dict[str, int] = field(default_factory=dict)
+    numa: dict[int, dict[str, int]] = field(default_factory=dict)
+    unplaced: dict[str, int] = field(default_factory=dict)
+    unrecorded: dict[str, int] = field(default_factory=dict)
+    bits: int = 0  # CPUs held by at least one pod
+    more: list[int] = field(default_factory=list)  # CPUs held by at least two pods, by at least three, and so on
+    revision: int = field(default=0, compare=False)
+    derived: dict[str, Any] = field(
+        default_factory=dict, repr=False, compare=False
+    )  # what was computed from this revision
+
+    @classmethod
+    def of(cls, holdings: Iterable[Holding]) -> "Ledger":
+        """A ledger with these holdings."""
+        ledger = cls()
+        for holding in holdings:
+            ledger.hold(holding)
+        return ledger
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self.holdings
+
+    def __iter__(self) -> Iterator[Holding]:
+        return iter(self.holdings.values())
+
+    def __len__(self) -> int:
+        return len(self.holdings)
+
+    @property
+    def cpus(self) -> CpuSet:
+        """CPUs that some pod holds as its own."""
+        return CpuSet(self.bits)
+
+    @property
+    def shared(self) -> CpuSet:
+        """CPUs that more than one pod holds."""
+        return CpuSet(self.more[0]) if self.more else EMPTY
+
+    @property
+    def references(self) -> dict[int, int]:
+        """By how many pods each held CPU is held."""
+        counts: dict[int, int] = {}
+        for bits in (self.bits, *self.more):
+            for cpu in CpuSet(bits):
+                counts[cpu] = counts.get(cpu, 0) + 1
+        return counts
+
+    def hold(self, holding: Holding) -> None:
+        """Count a pod in, replacing what the same pod held before."""
+        uid = holding.pod.uid
+        if uid in self.holdings:
+            self.release(uid)
+        self.holdings[uid] = holding
+        _count(self.amounts, holding.amounts, 1)
+        _count(self.unplaced, holding.unplaced, 1)
+        self._count_numa(holding, 1)
+        if holding.is_unrecorded:
+            self.unrecorded[uid] = holding.cpus.bits
+        self._count_cpus(holding.cpus.bits)
+        self._changed()
+
+    def release(self, uid: str) -> None:
+        """Give back everything a pod holds; a pod that holds nothing is no error."""
+        holding = self.holdings.pop(uid, None)
+        if holding is None:
+            return
+        _count(self.amounts, holding.amounts, -1)
+        _count(self.unplaced, holding.unplaced, -1)
+        self._count_numa(holding, -1)
+        self.unrecorded.pop(uid, None)
+        self._discount_cpus(holding.cpus.bits)
+        self._changed()
+
+    def _count_cpus(self, bits: int) -> None:
+        again = self.bits & bits
+        self.bits |= bits
+        for place, held in enumerate(self.more):
+            self.more[place] = held | again
+            again &= held
+        if again:
+            self.more.append(again)
+
+    def _discount_cpus(self, bits: int) -> None:
+        for place in reversed(range(len(self.more))):
+            last = self.more[place] & bits
+            self.more[place] ^= last
+            bits ^= last
+        while self.more and not self.more[-1]:
+            self.more.pop()
+        self.bits &= ~bits
+
+    def _count_numa(self, holding: Holding, sign: int) -> None:
+        for numa, amounts in holding.numa:
+            totals = self.numa.setdefault(numa, {})
+            _count(totals, amounts, sign)
+            if not totals:
+                del self.numa[numa]
+
+    def _changed(self) -> None:
+        self.revision += 1
+        self.derived.clear()
+
+
+def _count(totals: dict[str, int], amounts: Mapping[str, int], sign: int) -> None:
+    for name, amount in amounts.items():
+        value = totals.get(name, 0) + sign * amount
+        if value:
+            totals[name] = value
+        else:
+            totals.pop(name, None)

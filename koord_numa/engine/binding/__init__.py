@@ -1,0 +1,1 @@
+"""From a placement to a bound pod: reserve, PreBind steps, bind, and what follows."""

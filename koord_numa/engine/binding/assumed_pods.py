@@ -1,0 +1,107 @@
+"""
+What follows a bind: a kubelet rejects the pod, a node's backoff ends, a bind that no watch shows is read back, CPUs have two owners.
+
+It corrects what the cache holds and says what it found; it places nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from logging import getLogger
+from typing import Final
+
+from cachetools import LRUCache
+
+from koord_numa.core.objects.request import Pod
+from koord_numa.engine.cache.cache import AssumedPod
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.handle import Handle
+from koord_numa.engine.kubelet_rejections import NodeBackoff
+from koord_numa.engine.queue.cluster_events import ClusterEvent
+from koord_numa.engine.ranking.columns.node_table import NodeTable
+from koord_numa.ports import ClusterError, Gone
+
+log = getLogger(__name__)
+
+REMEMBERED_REJECTIONS: Final = 20_000
+"""Pods that a kubelet refused stay in the API for long; each is counted once."""
+
+
+class AssumedPods:
+    """One per engine. ``observe_bound`` is where a pod goes that was read back."""
+
+    def __init__(
+        self, handle: Handle, table: NodeTable, node_backoff: NodeBackoff, observe_bound: Callable[[Pod], None]
+    ) -> None:
+        self._handle = handle
+        self._table = table
+        self._node_backoff = node_backoff
+        self._observe_bound = observe_bound
+        self._rejected: LRUCache[str, bool] = LRUCache(maxsize=REMEMBERED_REJECTIONS)
+        self._distrusted: dict[str, str] = {}
+
+    def note_rejection(self, pod: Pod, *, counts: bool) -> None:
+        """A kubelet rejected a pod of ours: that node backs off for such pods. What is found at the start is old and does not count."""
+        handle, uid = self._handle, pod.key.uid
+        klass = handle.placed.get(uid) or handle.classes.of(_as_it_waited(pod))
+        if klass is None or uid in self._rejected:
+            return
+        self._rejected[uid] = True
+        if not counts:
+            return
+        handle.metrics.refusals[pod.reason] += 1
+        self._node_backoff.refused(pod.node, klass, pod.reason, handle.dependencies.clock())
+        self._changed(pod.node)
+        why = f"the kubelet answered {pod.reason} to {pod.key}; pods like it avoid this node for a while"
+        handle.dependencies.recorder.node_event(pod.node, warning=True, reason="KubeletRefusal", message=why)
+
+    def say_cpu_conflict(self, record: NodeInfo) -> None:
+        """Say when two owners of a node's CPUs clash, once per clash."""
+        why = record.distrust
+        if self._distrusted.get(record.name, "") == why:
+            return
+        if why:
+            self._distrusted[record.name] = why
+            self._handle.dependencies.recorder.node_event(record.name, warning=True, reason="TwoCPUOwners", message=why)
+        else:
+            del self._distrusted[record.name]
+
+    def end_node_backoffs(self) -> None:
+        """Nodes that have cooled down may be tried again."""
+        now = self._handle.dependencies.clock()
+        nodes = self._node_backoff.ended(now)
+        for name in nodes:
+            self._changed(name)
+        if nodes:
+            self._handle.queue.wake(ClusterEvent.BACKOFF_ENDED, now)
+
+    async def read_back_overdue(self) -> None:
+        """Binds that were confirmed long ago and of which nothing was seen since."""
+        before = self._handle.dependencies.clock() - self._handle.settings.settle_seconds
+        for assumption in self._handle.cache.overdue(before):
+            await self._read_back(assumption)
+
+    async def _read_back(self, assumption: AssumedPod) -> None:
+        """The pod may have gone before anyone saw it; then nobody else will ever say so."""
+        state, uid = self._handle.cache, assumption.pod.key.uid
+        try:
+            seen = await self._handle.dependencies.binder.read_pod(assumption.pod.key)
+        except Gone:
+            if state.assumed.get(uid) is assumption:
+                state.release(uid)
+            return
+        except ClusterError as error:
+            log.info("pod %s cannot be read back now: %s", assumption.pod.key, error)
+            return
+        if state.assumed.get(uid) is assumption:
+            self._observe_bound(seen)
+
+    def _changed(self, node: str) -> None:
+        record = self._handle.cache.nodes.get(node)
+        if record is not None:
+            self._table.changed(record)
+
+
+def _as_it_waited(pod: Pod) -> Pod:
+    """Without the node that a bind has filled in, so that it falls into the class of its siblings as far as one can tell."""
+    constraints = replace(pod.request.constraints, node_name="")
+    return replace(pod, request=replace(pod.request, constraints=constraints))

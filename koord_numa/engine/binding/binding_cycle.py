@@ -1,0 +1,210 @@
+"""
+One pod from its placement to its node: reserve, PreBind steps, bind, and what follows from success and failure.
+
+    placed ─▶ assumed and reserved ─▶ PreBind steps ─▶ its turn at the node ─▶ a worker ─▶ bind ─▶ bound
+                                                                                            └─ outcome unknown ─▶ settled ─▶ bound
+    any failure: everything undone in reverse order ─▶ gone, or queued again after a pause
+
+The number of workers bounds how many requests are under way at once. Only the request holds one: PreBind steps, waiting for other binds to
+the same node, and settling an unknown outcome do not.
+"""
+
+from asyncio import Semaphore
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Final
+
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Placement
+from koord_numa.core.objects.vocabulary import CpuOwner
+from koord_numa.engine.binding.binding import Binding, NodeBindLocks, NotBound, pre_bind_steps
+from koord_numa.engine.binding.pre_bind import PreBindFailed, pre_bound, reserved
+from koord_numa.engine.binding.volume_binding import volume_binding
+from koord_numa.engine.claims.pre_bind import dynamic_resources
+from koord_numa.engine.handle import Handle
+from koord_numa.engine.metrics import Result
+from koord_numa.engine.queue.backoff import pause
+from koord_numa.engine.queue.pending_pod import PendingPod
+from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, NotLeader, Unavailable, UnknownOutcome
+
+TOLD_FROM: Final = 3
+"""From so many failed requests in a row on the pod says what is wrong with its bind."""
+
+OUTAGE: Final = 3
+"""So many different pods in a row have to be turned away before the API server counts as overloaded, or as away."""
+
+LONGEST_OUTAGE: Final = 30.0
+"""Seconds that all pods wait at most, whatever a server asks for: one bad answer must not stop the scheduler."""
+
+
+class BindingCycle:
+    """The second half of a pod's way. ``on_free`` is called when a worker is free again."""
+
+    def __init__(self, handle: Handle, on_free: Callable[[], None]) -> None:
+        self._handle = handle
+        self.binding = Binding(handle.dependencies, handle.settings, handle.cache)
+        self.locks = NodeBindLocks(handle.cache.set_bind_line)
+        self._volumes = volume_binding(handle)
+        self.steps = pre_bind_steps(self._volumes, dynamic_resources(handle))
+        self._on_free = on_free
+        self._workers = Semaphore(handle.settings.bind_concurrency)
+        self._busy = 0  # pods that have a worker or wait for one
+        self._turned_away: dict[str, None] = {}  # uids in a row that the API server had no time for
+        self.pause_until = 0.0
+        self._outages = 0
+
+    @property
+    def free(self) -> bool:
+        """Is a worker free?"""
+        return self._busy < self._handle.settings.bind_concurrency
+
+    async def expire_volumes(self) -> None:
+        """See ``VolumeBinding.expire``."""
+        if self._volumes is not None and self._handle.dependencies.lease.fresh():
+            await self._volumes.expire(each.pod for each in self._handle.pending)
+
+    async def run(self, pending: PendingPod, placement: Placement, began: float) -> None:
+        """Bind one pod, whatever that takes. When it returns the pod is bound, gone, or queued again, and nothing else is held."""
+        handle, pod, klass = self._handle, pending.pod, pending.klass
+        handle.queue.placed(klass)
+        handle.placed[pod.key.uid] = klass
+        pending.binding = True
+        started = handle.dependencies.clock()
+        try:
+            await self._bind(pending, pod, placement)
+            self._bound(pending, pod, placement)
+            handle.attempted(Result.SCHEDULED, klass, began)
+        except ClusterError as error:
+            handle.attempted(Result.ERROR, klass, began)
+            await self._failed(pending, error)
+        finally:
+            pending.binding = False
+            if handle.pending.get(pending.uid) is pending and pending.queued_in is None:
+                self._again(pending, 0.0)  # cancelled, or a bug: either way the pod is not lost
+            handle.metrics.binding.add(handle.dependencies.clock() - started)
+
+    async def _bind(self, pending: PendingPod, pod: Pod, placement: Placement) -> None:
+        handle = self._handle
+        with handle.cache.assume(pod, placement) as assumed, reserved(self.steps, pod, placement) as steps:
+            async with pre_bound(steps, pod, placement):
+                try:
+                    await self._send(pod, placement)
+                except UnknownOutcome as error:
+                    self._trouble(pending, placement.node, error)
+                    await self.binding.settle(
+                        pod, placement, lambda error: self._trouble(pending, placement.node, error)
+                    )
+                assumed.confirmed = handle.dependencies.clock()
+
+    async def _send(self, pod: Pod, placement: Placement) -> None:
+        async with AsyncExitStack() as held:
+            if self._kubelet_chooses(placement):
+                await held.enter_async_context(self.locks.at(placement.node))
+            self._busy += 1
+            try:
+                async with self._workers:
+                    await self.binding.bind(pod, placement)
+            finally:
+                self._busy -= 1
+                self._on_free()
+
+    def _kubelet_chooses(self, placement: Placement) -> bool:
+        """Then pods that were decided on before go first."""
+        info = self._handle.cache.nodes.get(placement.node)
+        topology = None if info is None else info.topology
+        return topology is not None and topology.owner is CpuOwner.KUBELET and bool(placement.numa)
+
+    def _bound(self, pending: PendingPod, pod: Pod, placement: Placement) -> None:
+        handle = self._handle
+        self._outages = 0
+        self._turned_away.clear()
+        handle.metrics.bound(pending.attempts, handle.dependencies.clock() - pending.since)
+        handle.metrics.placements[placement.alignment.value] += 1
+        handle.conditions.placed(pod, placement)
+        handle.forget(pending.uid)
+
+    def _trouble(self, pending: PendingPod, node: str, error: ClusterError) -> None:
+        """A request failed in a way that leaves its outcome open, or asking for it did."""
+        pending.failed_binds += 1
+        self._handle.metrics.failures[type(error).__name__] += 1
+        self._tell(pending, f"the bind to node {node} fails, {pending.failed_binds} times so far: {error}")
+
+    def _tell(self, pending: PendingPod, why: str) -> None:
+        if pending.failed_binds >= TOLD_FROM and self._handle.pending.get(pending.uid) is pending:
+            self._handle.conditions.waits(pending, why)
+
+    async def _failed(self, pending: PendingPod, error: ClusterError) -> None:
+        handle, pod = self._handle, pending.pod
+        if not isinstance(error, NotBound):
+            handle.metrics.failures[type(error).__name__] += 1
+        if isinstance(error, Conflict):
+            error = await self._look_again(pod) or error
+        if isinstance(error, Gone):
+            handle.forget(pending.uid)
+            return
+        if isinstance(error, NotLeader):
+            self._again(pending, 0.0)
+            return
+        pending.failed_binds += 1
+        if isinstance(error, PreBindFailed) and error.at_once and pending.failed_binds < TOLD_FROM:
+            self._again(pending, 0.0)
+            return
+        self._say(pending, error)
+        self._again(pending, self._delay(pending, error))
+
+    def _say(self, pending: PendingPod, error: ClusterError) -> None:
+        conditions = self._handle.conditions
+        if isinstance(error, Forbidden):
+            conditions.waits(pending, f"koord-numa lacks the right to {error.rule}")
+        elif isinstance(error, Invalid):
+            conditions.waits(pending, f"the API server does not accept the binding: {error}")
+        elif isinstance(error, PreBindFailed):
+            conditions.waits(pending, str(error))
+        else:
+            self._tell(pending, f"the bind fails, {pending.failed_binds} times so far: {error}")
+
+    def _delay(self, pending: PendingPod, error: ClusterError) -> float:
+        """Seconds before the pod is tried again. What needs somebody to change something is tried again as seldom as it may be."""
+        settings, dice = self._handle.settings, self._handle.dependencies.random()
+        if isinstance(error, Forbidden | Invalid | PreBindFailed | NotBound):
+            return pause(settings.backoff, pending.failed_binds, dice)
+        delay = pause(settings.api_backoff, pending.failed_binds, dice)
+        if isinstance(error, Unavailable):
+            self._outage(pending.uid, error)
+            delay = max(delay, min(error.retry_after or 0.0, LONGEST_OUTAGE))
+        return delay
+
+    async def _look_again(self, pod: Pod) -> ClusterError | None:
+        """After a conflict: what has become of the pod? It may have got a node, from us or from others, or be going."""
+        try:
+            seen = await self._handle.dependencies.binder.read_pod(pod.key)
+        except ClusterError as error:
+            return error
+        if seen.node:
+            self._handle.cache.observe_pod(None, seen)
+        if seen.node or seen.deleting or seen.gated or seen.finished:
+            return Gone(f"pod {pod.key} waits no longer")
+        return None
+
+    def _again(self, pending: PendingPod, delay: float) -> None:
+        """The pod, as it is by now, is tried again after ``delay`` seconds, unless it waits no longer."""
+        handle = self._handle
+        if handle.pending.get(pending.uid) is pending:
+            handle.queue.back_off(pending, handle.dependencies.clock() + delay)
+            self._on_free()
+
+    def _outage(self, uid: str, error: Unavailable) -> None:
+        """
+        The API server cannot cope or cannot be reached: all pods wait, longer each time.
+
+        A single pod that is turned away again and again (a webhook answers 503 to it) is no outage.
+        """
+        self._turned_away[uid] = None
+        if len(self._turned_away) < OUTAGE:
+            return
+        self._turned_away.clear()
+        self._outages += 1
+        handle = self._handle
+        seconds = pause(handle.settings.api_backoff, self._outages, handle.dependencies.random())
+        asked = min(error.retry_after or 0.0, LONGEST_OUTAGE)
+        self.pause_until = max(self.pause_until, handle.dependencies.clock() + max(seconds, asked))

@@ -1,0 +1,64 @@
+"""
+Can this change help pods of that class? (kube-scheduler's queueing hints.)
+
+A yes may be wrong and costs an attempt; a no is certain.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from koord_numa.core.fit.node_affinity import fits_node_affinity
+from koord_numa.core.fit.node_name import fits_node_name
+from koord_numa.core.fit.taints import fits_taints, fits_unschedulable
+from koord_numa.core.objects.constraints import PodTerm
+from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import Pod, PodRequest
+from koord_numa.core.scheduling.request import depends_on_other_pods
+from koord_numa.core.selectors import Labels, selects
+from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.engine.queue.scheduling_queue import Help
+
+_OF_NODE_OBJECT: Final = (fits_node_name, fits_unschedulable, fits_taints, fits_node_affinity)
+
+
+def node_may_help(node: Node) -> Help:
+    """
+    Something changed on this node: it helps classes that the Node object itself admits by name, cordon, taints and labels.
+
+    A class that depends on other pods may be helped elsewhere too, by a topology domain that came, went or grew.
+    """
+
+    def helps(klass: RequestClass) -> bool:
+        elsewhere = bool(klass.pickers) or depends_on_other_pods(klass.request)
+        return elsewhere or not any(filter_(klass.request, node) for filter_ in _OF_NODE_OBJECT)
+
+    return helps
+
+
+def pod_may_help(pod: Pod, namespaces: Mapping[str, Labels]) -> Help:
+    """This pod came to a node, left one, or changed there: it helps classes that count it, or that it keeps away or attracts."""
+    labels, namespace = dict(pod.labels), pod.key.namespace
+
+    def helps(klass: RequestClass) -> bool:
+        request = klass.request
+        demands = request.constraints
+        if demands.claims and pod.request.constraints.claims and request.namespace == namespace:
+            return True
+        if namespace == request.namespace and any(selects(each.selector, labels) for each in demands.spread):
+            return True
+        if any(_selects(term, namespace, labels, namespaces) for term in _required(request)):
+            return True
+        own = dict(request.labels)
+        return any(_selects(term, request.namespace, own, namespaces) for term in _required(pod.request))
+
+    return helps
+
+
+def _required(request: PodRequest) -> tuple[PodTerm, ...]:
+    """Preferred terms make a node better, never possible."""
+    return (*request.constraints.affinity, *request.constraints.anti_affinity)
+
+
+def _selects(term: PodTerm, namespace: str, labels: Labels, namespaces: Mapping[str, Labels]) -> bool:
+    inside = namespace in term.namespaces or selects(term.namespace_selector, namespaces.get(namespace, {}))
+    return inside and selects(term.selector, labels)

@@ -1,0 +1,1 @@
+"""What is known of all nodes as columns, one element a node."""

@@ -1,0 +1,92 @@
+"""
+Kinds of nodes: what the objects of many nodes say alike, so that a request class judges a kind once and not each of its nodes.
+
+A kind knows nothing of names, labels, amounts or pods.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Self
+
+from koord_numa.core.kubelet.inference.node_config import likely_config
+from koord_numa.core.kubelet.managers.aggregates import pod_demand
+from koord_numa.core.kubelet.managers.cores import ARCHITECTURE, likely_threads
+from koord_numa.core.kubelet.managers.kubelet_node import STATIC_CPUS
+from koord_numa.core.objects.node import KubeletConfig, Node, Taint
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import KubeletPolicy, NodeBindPolicy, NumaPolicy
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.engine.cache.node_info import NodeInfo
+
+
+def _is_number(value: str) -> bool:
+    """Time stamps, such as cluster-autoscaler writes into taints: other values of one taint would be as many classes."""
+    return value.isdecimal()
+
+
+def _without_number(taint: Taint) -> Taint:
+    return replace(taint, value="0") if _is_number(taint.value) else taint
+
+
+def compares_numbers(request: PodRequest) -> bool:
+    """Does a toleration name a taint's value that is a number? Then the class of a node does not tell whether it is tolerated."""
+    return any(_is_number(each.value) for each in request.constraints.tolerations)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClass:
+    """
+    ``example`` is some node of the kind: its cordon, taints and problem are those of all. ``config`` is present where a kubelet chooses;
+    exclusive CPUs must then be a multiple of ``threads``.
+
+    Otherwise ``zones`` tells whether NUMA nodes are published that are ours to align on, ``policy`` which NUMA policy the node names, and
+    ``pins`` whether every pod with whole CPUs may get its own.
+    """
+
+    example: Node
+    config: KubeletConfig | None = None
+    threads: int = 1
+    zones: bool = False
+    policy: NumaPolicy = NumaPolicy.NONE
+    pins: bool = False
+
+    @classmethod
+    def of(cls, record: NodeInfo, node: Node) -> Self:
+        """The kind of one node."""
+        offer, topology = record.inventory, record.topology
+        if any(_is_number(taint.value) for taint in node.taints):
+            node = replace(node, taints=tuple(_without_number(taint) for taint in node.taints))
+        if isinstance(offer, Inventory):
+            pins = offer.static_kubelet or offer.bind is not NodeBindPolicy.NONE
+            return cls(node, zones=bool(offer.zones), policy=offer.policy, pins=pins)
+        return cls(node, None if offer is not None or topology is None else likely_config(topology))
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for nodes of one kind."""
+        node, config = self.example, self.config
+        settings = config and (
+            config.topology_policy,
+            config.topology_scope,
+            config.cpu_policy,
+            tuple(sorted(config.cpu_options.items())),
+        )
+        return node.problem, node.unschedulable, node.taints, settings, self.threads, self.zones, self.policy, self.pins
+
+    def with_pods(self, record: NodeInfo) -> "NodeClass":
+        """The kind that the pods make of this node which its topology shows: they may prove that no whole cores have to be kept."""
+        node, topology = record.node, record.topology
+        if self.config is None or self.config.cpu_policy != STATIC_CPUS or node is None or topology is None:
+            return self
+        if not record.history.keeps_cores:
+            return self  # a pod may go there to find out
+        seen = {count for pod in record.pods.values() if pod.started for count in pod_demand(pod.request).counts}
+        threads = likely_threads(topology.zones, node.labels.get(ARCHITECTURE, ""), seen)
+        return self if threads == self.threads else replace(self, threads=threads)
+
+    @property
+    def wants_one(self) -> bool:
+        """Does the node accept placements on a single NUMA node only, where it aligns at all?"""
+        if self.config is not None:
+            return self.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
+        return self.zones and self.policy is NumaPolicy.SINGLE_NUMA_NODE

@@ -1,0 +1,244 @@
+"""
+The numbers of all nodes in NumPy columns, a row a node, so that thousands of nodes are looked at in one operation.
+
+Rows are brought up to date just before they are read. Columns repeat what the records say; they are never the truth themselves.
+"""
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Final
+
+import numpy as np
+
+from koord_numa.core.objects.node import Node, NodeResourceTopology
+from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.resources import CPU, MEMORY, PODS, ResourceList
+from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.ranking.columns.label_columns import LabelColumns
+from koord_numa.engine.ranking.columns.name_order import SPACE, NameOrder
+from koord_numa.engine.ranking.columns.node_class import NodeClass
+from koord_numa.engine.ranking.columns.numa_table import UNLIMITED, Ints, NumaTable, longer
+from koord_numa.engine.ranking.columns.pod_counts import PodCounts
+
+FIRST_ROWS: Final = 64
+FIRST_RESOURCES: Final = (PODS, CPU, MEMORY)
+"""Every node has these, so they get the first lines, side by side."""
+
+NO_NODE: Final = NodeClass(Node(""))
+"""The kind of a row that has not been written."""
+
+MOST_HELD: Final = 1 << 50
+MOST_OFFERED: Final = 1 << 52
+"""
+Amounts saturate in the table, so that no sum or product of them leaves 64 bits: a pebibyte held and a pebibyte wanted are within the four
+that are offered, and a hundred times that is within 2**63. What is beyond is for ``evaluate`` to tell, which has no limits.
+"""
+
+MOST_LINES: Final = 256
+"""Resources with a line of their own. Of others, whose names anybody may invent in a pod, only ``evaluate`` knows."""
+
+PODS_LINE: Final = FIRST_RESOURCES.index(PODS)
+
+
+def _raise(_node: str, error: Exception) -> None:
+    raise error
+
+
+class NodeTable:
+    """
+    One row a node, reused when the node is gone. ``journal`` lists rows in the order they changed: who remembers results
+    about rows re-reads those after the position it has seen.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[NodeInfo | None] = []
+        self.row_of: dict[str, int] = {}
+        self.order = NameOrder()
+        self.journal: list[int] = []
+        self.start = 0  # the journal position of journal[0]
+        self.kinds: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by its number, what kind of node it is
+        self.known_kinds: list[NodeClass] = [NO_NODE]
+        # By resource and row. Where nothing may go no pods are offered; the bars of single classes are not known here.
+        self.resources: dict[str, int] = {name: place for place, name in enumerate(FIRST_RESOURCES)}
+        self.offered: Ints = np.zeros((len(FIRST_RESOURCES), FIRST_ROWS), dtype=np.int64)
+        self.held: Ints = np.zeros((len(FIRST_RESOURCES), FIRST_ROWS), dtype=np.int64)
+        self.zones = NumaTable(FIRST_ROWS)
+        self.ranks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by name: the larger the earlier, less than ``SPACE``
+        self.labels = LabelColumns(FIRST_ROWS, self._nodes)
+        self.pods = PodCounts(self.row_of.get, FIRST_ROWS)
+        self.on_error: Callable[[str, Exception], None] = _raise
+        self.kinds_version = 0  # grows when a number of ``known_kinds`` gets another meaning
+        self._kind_numbers: dict[Hashable, int] = {NO_NODE.key: 0}
+        self._kind_rows: list[int] = [1]  # how many rows are of each kind; the first is always kept
+        self._free_kinds: list[int] = []
+        self._objects: list[
+            tuple[Node, NodeResourceTopology | None] | None
+        ] = []  # what the columns say of a row is from these
+        self._vacant: list[int] = []
+        self._stale: set[int] = set()
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        """How many rows there are, vacant ones among them."""
+        return len(self.records)
+
+    @property
+    def position(self) -> int:
+        """The journal position after the last change."""
+        return self.start + len(self.journal)
+
+    def changed(self, record: NodeInfo) -> None:
+        """Something about this node changed: it came, went, or its numbers differ."""
+        row = self.row_of.get(record.name)
+        if record.node is None:
+            if row is not None:
+                self._vacate(row, record.name)
+            return
+        if row is None:
+            row = self._occupy(record)
+        self._stale.add(row)
+        self.journal.append(row)
+        if len(self.journal) > 4 * len(self.records) + 1024:
+            cut = len(self.journal) // 2
+            del self.journal[:cut]
+            self.start += cut
+
+    def rows_since(self, position: int) -> list[int] | None:
+        """The rows that changed since a journal position, each once, ascending; ``None`` when that is too long ago to know."""
+        if position < self.start:
+            return None
+        return sorted(set(self.journal[position - self.start :]))
+
+    def candidate(self, row: int) -> NodeSnapshot | None:
+        """The node of a row as a decision sees it."""
+        record = self.records[row]
+        return None if record is None else record.candidate()
+
+    def refresh(self) -> None:
+        """Bring every changed row up to date."""
+        for row in sorted(self._stale):
+            try:
+                self._refresh(row)
+            except Exception as error:  # noqa: BLE001 - contained: nothing goes to this node until it changes
+                self.offered[PODS_LINE, row] = 0
+                self.report(row, error)
+        self._stale.clear()
+        if self._epoch != self.order.epoch:
+            self._epoch = self.order.epoch
+            for name, row in self.row_of.items():
+                self.ranks[row] = SPACE - self.order.number(name)
+
+    def report(self, row: int, error: Exception) -> None:
+        """Something went wrong about the node of this row."""
+        record = self.records[row]
+        if record is not None:
+            self.on_error(record.name, error)
+
+    def place(self, resource: str) -> int:
+        """Which line of ``offered`` and ``held`` a resource has; made when it is new."""
+        found = self.resources.get(resource)
+        if found is None:
+            found = self.resources[resource] = len(self.resources)
+            more = np.zeros((1, len(self.kinds)), dtype=np.int64)
+            self.offered = np.vstack([self.offered, more])
+            self.held = np.vstack([self.held, more])
+        return found
+
+    def _occupy(self, record: NodeInfo) -> int:
+        if self._vacant:
+            row = self._vacant.pop()
+            self.records[row] = record
+        else:
+            row = len(self.records)
+            self.records.append(record)
+            self._objects.append(None)
+            if row >= len(self.kinds):
+                self._grow()
+        self.row_of[record.name] = row
+        self.order.add(record.name)
+        self.pods.occupy(record.name, row)
+        return row
+
+    def _vacate(self, row: int, name: str) -> None:
+        del self.row_of[name]
+        self.records[row] = self._objects[row] = None
+        self.order.discard(name)
+        self.pods.vacate(row)
+        self.labels.write(row, None)
+        self._vacant.append(row)
+        self._stale.add(row)
+        self.journal.append(row)
+
+    def _grow(self) -> None:
+        size = 2 * len(self.kinds)
+        for attribute in ("kinds", "ranks", "offered", "held"):
+            setattr(self, attribute, longer(getattr(self, attribute), size))
+        self.zones.grow(size)
+        self.labels.grow(size)
+        self.pods.grow(size)
+
+    def _nodes(self) -> Iterator[tuple[int, Node]]:
+        """Every row that has a node, with it."""
+        for row, record in enumerate(self.records):
+            if record is not None and record.node is not None:
+                yield row, record.node
+
+    def _refresh(self, row: int) -> None:
+        record = self.records[row]
+        if record is None or record.node is None:
+            self.offered[PODS_LINE, row] = 0
+            return
+        node, written = record.node, self._objects[row]
+        if written is None or written[0] is not node or written[1] is not record.published:
+            if written is None or written[0].labels != node.labels:
+                self.labels.write(row, node)
+            self._objects[row] = (node, record.published)
+            self._set_kind(row, NodeClass.of(record, node))
+            self.ranks[row] = SPACE - self.order.number(record.name)
+            self.offered[:, row] = self._line(record.allocatable, MOST_OFFERED)
+        kind = self.known_kinds[int(self.kinds[row])]
+        if (now := kind.with_pods(record)) is not kind:
+            self._set_kind(row, now)
+        booked = record.booked
+        held = self._line(booked.amounts)
+        held[PODS_LINE] = len(booked.holdings)
+        self.held[:, row] = held
+        takes_pods = not isinstance(record.inventory, Rejection) and not node.problem and record.barred() is None
+        self.offered[PODS_LINE, row] = min(record.allocatable.get(PODS, UNLIMITED), MOST_OFFERED) if takes_pods else 0
+        self.zones.write(row, record)
+
+    def _line(self, amounts: ResourceList, most: int = MOST_HELD) -> list[int]:
+        if not amounts.keys() <= self.resources.keys():
+            for resource in amounts:
+                if len(self.resources) < MOST_LINES:
+                    self.place(resource)
+        return [min(amounts.get(resource, 0), most) for resource in self.resources]
+
+    def _set_kind(self, row: int, kind: NodeClass) -> None:
+        """A kind that no row is of any more gives its number to the next new one."""
+        former = int(self.kinds[row])
+        number = self._kind_numbers.get(kind.key)
+        if number is None:
+            number = self._number_for(kind)
+        if number == former:
+            return
+        self.kinds[row] = number
+        self._kind_rows[number] += 1
+        if not former:
+            return
+        self._kind_rows[former] -= 1
+        if not self._kind_rows[former]:
+            del self._kind_numbers[self.known_kinds[former].key]
+            self._free_kinds.append(former)
+
+    def _number_for(self, kind: NodeClass) -> int:
+        self.kinds_version += 1
+        if self._free_kinds:
+            number = self._free_kinds.pop()
+            self.known_kinds[number] = kind
+        else:
+            number = len(self.known_kinds)
+            self.known_kinds.append(kind)
+            self._kind_rows.append(0)
+        self._kind_numbers[kind.key] = number
+        return number

@@ -1,0 +1,116 @@
+"""
+What NUMA nodes have free, in NumPy columns: the emptiest one, the two emptiest together and so on. Generous, never too small.
+
+Free amounts are those that no recorded NUMA amount covers; what is held without a known NUMA node is not subtracted. A resource
+that a node does not publish per NUMA node counts as unlimited there.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord_numa.core.objects.node import NodeResourceTopology
+from koord_numa.core.resources import CPU, MEMORY, MILLI, NOTHING
+from koord_numa.core.state.inventory import STATIC, Inventory
+from koord_numa.engine.cache.node_info import NodeInfo
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+UNLIMITED: Final = 1 << 50
+
+
+class NumaTable:
+    """
+    ``reach[resource, count - 1, row]`` is what the ``count`` emptiest NUMA nodes of a row have free together; ``places`` says which
+    resource is where. Of what a kubelet has only CPUs are listed, where it hands them out itself.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.places: dict[str, int] = {CPU: 0, MEMORY: 1}
+        self.reach: Ints = np.full((len(self.places), 1, rows), UNLIMITED, dtype=np.int64)
+
+    def grow(self, rows: int) -> None:
+        """Make room for more rows."""
+        self.reach = longer(self.reach, rows)
+
+    def fewest(self, rows: Ints, wanted: Ints) -> Ints:
+        """
+        At least so many NUMA nodes are needed to find these amounts (a line a resource, a column a row) free; one more than there are
+        where they are not.
+        """
+        short = self.reach.take(rows, axis=2) < wanted[:, None, :]
+        fewest: Ints = 1 + short.sum(axis=1).max(axis=0)
+        return fewest
+
+    def write(self, row: int, record: NodeInfo) -> None:
+        """Bring one row up to date. No inventory at all means that a kubelet chooses."""
+        free = _free(record)
+        for name, amounts in free.items():
+            if name not in self.places or len(amounts) > self.reach.shape[1]:
+                self._extend(free)
+                break
+        width = self.reach.shape[1]
+        lines = [[UNLIMITED] * width] * len(self.places)
+        for name, amounts in free.items():
+            lines[self.places[name]] = _reach(amounts, width)
+        self.reach[:, :, row] = lines
+
+    def _extend(self, free: Mapping[str, Sequence[int]]) -> None:
+        """Room for resources that nobody had so far, and for more NUMA nodes, which have nothing."""
+        for name in sorted(free):
+            self.places.setdefault(name, len(self.places))
+        old = self.reach
+        width = max(old.shape[1], *map(len, free.values()))
+        self.reach = np.full((len(self.places), width, old.shape[2]), UNLIMITED, dtype=np.int64)
+        self.reach[: len(old), : old.shape[1]] = old
+        self.reach[: len(old), old.shape[1] :] = old[:, -1:]
+
+
+def _free(record: NodeInfo) -> dict[str, list[int]]:
+    """What each NUMA node has free, by resource; resources that are not listed are unlimited."""
+    offer = record.inventory
+    if isinstance(offer, Inventory):
+        booked = record.booked.numa
+        recorded = [booked.get(numa, NOTHING) for numa in offer.numa_ids]
+        return {
+            name: [there - held.get(name, 0) for there, held in zip(amounts, recorded, strict=True)]
+            for name, amounts in offer.totals.items()
+        }
+    topology = record.topology
+    if offer is None and topology is not None and _hands_out_cpus(topology):
+        return {CPU: _kubelets_cpus(record, topology)}
+    return {}
+
+
+def _hands_out_cpus(topology: NodeResourceTopology) -> bool:
+    return topology.kubelet.cpu_policy in (None, STATIC) and any(zone.allocatable.get(CPU) for zone in topology.zones)
+
+
+def _kubelets_cpus(record: NodeInfo, topology: NodeResourceTopology) -> list[int]:
+    followed = record.history.most_cpus()
+    if followed is not None:
+        return [MILLI * followed.get(zone.numa, 0) for zone in topology.zones]
+    held: dict[int, int] = {}
+    for uid in record.unpublished:
+        for numa, amounts in record.ledger.holdings[uid].numa:
+            held[numa] = held.get(numa, 0) + amounts.get(CPU, 0)
+    return [zone.available.get(CPU, 0) - held.get(zone.numa, 0) for zone in topology.zones]
+
+
+def _reach(free: list[int], width: int) -> list[int]:
+    free = sorted((min(amount, UNLIMITED) for amount in free), reverse=True)
+    if free and free[-1] < 0:
+        # A NUMA node may owe more than it has (CPUs reserved under pods); it takes nothing from what others have free.
+        free = [max(0, amount) for amount in free]
+    sums = list(accumulate(free))
+    return sums + sums[-1:] * (width - len(sums))
+
+
+def longer(values: NDArray[Any], rows: int) -> NDArray[Any]:
+    """The same columns with room for more rows, which are zero."""
+    grown = np.zeros((*values.shape[:-1], rows), dtype=values.dtype)
+    grown[..., : values.shape[-1]] = values
+    return grown

@@ -1,0 +1,290 @@
+"""
+How many placed pods of some sort are on each node, in NumPy columns that every pod's coming and going keeps up to date.
+
+Theory. Affinity, anti-affinity and spreading ask the same question: how many placed pods that *match* something are in the topology domain
+of a node? Pods are alike in great numbers, so they are put into *kinds*: equal namespace, labels, terms, and whether they are being
+deleted. A *count* weighs kinds and has one integer per row of the node table. When a pod comes or goes, its kind names the counts that it
+matters to (worked out once for each kind and count), and each of them changes at the pod's row alone: a decision costs what changed since
+the last one, whatever the number of pods. The sums over topology domains are made by ``LabelColumn.sums``.
+
+Example: twenty replicas with ``app: web`` on three nodes are one kind. The count "selector app=web in namespace default" is ``[7, 7, 6]``;
+with the nodes in zones a, a and b its sums are ``{a: 14, b: 6}``.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import numpy as np
+from cachetools import LRUCache
+
+from koord_numa.core.objects.constraints import LabelSelector, PodTerm
+from koord_numa.core.objects.request import Pod, PodRequest, once_per_request
+from koord_numa.core.selectors import Labels, selects
+from koord_numa.engine.cache.term_index import AnchorIndex, anchors_of_pod, anchors_of_term
+from koord_numa.engine.ranking.columns.numa_table import Ints, longer
+
+REMEMBERED_COUNTS: Final = 1024
+"""So many counts are kept up to date; one that was not asked for the longest time is dropped, and counted anew when it is asked for."""
+
+HARD_WEIGHT: Final = 1
+"""What a placed pod's required affinity to the new one is worth (kube-scheduler's ``hardPodAffinityWeight``)."""
+
+Namespaces = Mapping[str, Labels]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """
+    One affinity term of a placed pod. ``weight`` is what it adds to the score of pods that it picks; ``forbids``: required anti-affinity.
+    """
+
+    term: PodTerm
+    weight: int
+    forbids: bool = False
+
+
+@once_per_request
+def terms_of(request: PodRequest) -> tuple[Term, ...]:
+    """Every affinity term of a pod, as it weighs on other pods."""
+    demands = request.constraints
+    return (
+        *(Term(term, HARD_WEIGHT) for term in demands.affinity),
+        *(Term(term, 0, forbids=True) for term in demands.anti_affinity),
+        *(Term(preferred.term, preferred.weight) for preferred in demands.preferred_affinity),
+        *(Term(preferred.term, -preferred.weight) for preferred in demands.preferred_anti_affinity),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PodKind:
+    """What placed pods have in common as far as other pods can ask about them. ``labels`` are sorted pairs."""
+
+    namespace: str
+    labels: tuple[tuple[str, str], ...]
+    deleting: bool
+    terms: tuple[Term, ...]
+
+    @property
+    def anchors(self) -> tuple[Hashable, ...]:
+        """What a weighing of this kind is found by: its namespace and labels, and its terms."""
+        return (*anchors_of_pod(self.namespace, self.labels), *(each.term for each in self.terms))
+
+
+@dataclass(frozen=True, slots=True)
+class PodSelection:
+    """
+    Pods by namespace and labels: the weight is 1 for a kind that *all* of ``terms`` pick. With ``staying``, pods that are being deleted do
+    not count, as in PodTopologySpread (``podtopologyspread/common.go``).
+    """
+
+    terms: tuple[tuple[tuple[str, ...], LabelSelector | None, LabelSelector | None], ...]
+    staying: bool = False
+
+    @classmethod
+    def of(cls, terms: Iterable[PodTerm]) -> "PodSelection":
+        """The pods that all of these affinity terms pick."""
+        return cls(tuple((term.namespaces, term.namespace_selector, term.selector) for term in terms))
+
+    @property
+    def anchors(self) -> tuple[Hashable, ...]:
+        """Every kind that is selected carries one of these (``term_index``)."""
+        if not self.terms:
+            return ((None, None, None),)
+        namespaces, namespace_selector, selector = self.terms[0]
+        return anchors_of_term(PodTerm("", selector, namespaces, namespace_selector))
+
+    @property
+    def by_namespace_labels(self) -> bool:
+        """Does it depend on the labels of namespaces?"""
+        return any(selector is not None for _, selector, _ in self.terms)
+
+    def weigh(self, kind: PodKind, namespaces: Namespaces) -> int:
+        """1 for a kind that is selected, else 0."""
+        if self.staying and kind.deleting:
+            return 0
+        here = namespaces.get(kind.namespace, {})
+        for names, namespace_selector, _ in self.terms:
+            if kind.namespace not in names and not selects(namespace_selector, here):
+                return 0
+        labels = dict(kind.labels)
+        return int(all(selects(selector, labels) for _, _, selector in self.terms))
+
+
+@dataclass(frozen=True, slots=True)
+class TermCarriers:
+    """Pods that have this very affinity term: the weight is what it adds to scores, or how often it forbids with ``forbids``."""
+
+    term: PodTerm
+    forbids: bool
+
+    by_namespace_labels = False
+
+    @property
+    def anchors(self) -> tuple[Hashable, ...]:
+        """The term itself."""
+        return (self.term,)
+
+    def weigh(self, kind: PodKind, _namespaces: Namespaces) -> int:
+        """The weights of the term in pods of this kind, summed."""
+        found = [each for each in kind.terms if each.forbids is self.forbids and each.term == self.term]
+        return len(found) if self.forbids else sum(each.weight for each in found)
+
+
+Weighing = PodSelection | TermCarriers
+
+
+@dataclass(slots=True, eq=False)
+class Count:
+    """``rows[row]`` is the weight of all pods on the node of that row. ``version`` grows with every change."""
+
+    weighing: Weighing
+    rows: Ints
+    version: int = 0
+    dropped: bool = False
+
+    def add(self, row: int, amount: int) -> None:
+        """Pods came to a row or went."""
+        self.rows[row] += amount
+        self.version += 1
+
+
+@dataclass(slots=True, eq=False)
+class _Kind:
+    """The pods of one kind by node name, and the counts that they matter to with their weight."""
+
+    kind: PodKind
+    nodes: Counter[str] = field(default_factory=Counter)
+    counts: list[tuple[Count, int]] = field(default_factory=list)
+
+
+class PodCounts:
+    """All kinds and all counts. ``row_of`` tells the row of a node that has one; ``namespaces`` has the labels of all namespaces."""
+
+    def __init__(self, row_of: Callable[[str], int | None], rows: int) -> None:
+        self._row_of = row_of
+        self.namespaces: Namespaces = {}
+        self._size = rows
+        self._kinds: dict[PodKind, _Kind] = {}
+        self._placed: dict[str, tuple[_Kind, str]] = {}  # by uid: kind and node name
+        self._on_node: dict[str, Counter[_Kind]] = {}
+        self._counts: LRUCache[Hashable, Count] = LRUCache(maxsize=REMEMBERED_COUNTS)
+        self._kinds_by_anchor: AnchorIndex[_Kind] = AnchorIndex()
+        self._counts_by_anchor: AnchorIndex[Count] = AnchorIndex()
+
+    def add(self, node: str, pod: Pod) -> None:
+        """A pod is counted on a node, or counted anew."""
+        uid, kind = pod.key.uid, PodKind(pod.key.namespace, pod.labels, pod.deleting, terms_of(pod.request))
+        placed = self._placed.get(uid)
+        if placed is not None:
+            if placed[1] == node and placed[0].kind == kind:
+                return
+            self.remove(uid)
+        known = self._kinds.get(kind)
+        if known is None:
+            known = self._kinds[kind] = self._new_kind(kind)
+        self._placed[uid] = (known, node)
+        self._move(known, node, 1)
+
+    def remove(self, uid: str) -> None:
+        """A pod is not counted any more; one that never was is no error."""
+        placed = self._placed.pop(uid, None)
+        if placed is None:
+            return
+        known, node = placed
+        self._move(known, node, -1)
+        if not known.nodes:
+            del self._kinds[known.kind]
+            self._kinds_by_anchor.remove(known, known.kind.anchors)
+
+    def count(self, weighing: Weighing) -> Count:
+        """The count of this weighing, kept up to date from now on."""
+        found = self._counts.get(weighing)
+        if found is None:
+            self._make_room()
+            found = self._counts[weighing] = self._new_count(weighing)
+        return found
+
+    def occupy(self, node: str, row: int) -> None:
+        """A node got a row: pods that are there already are counted in it."""
+        for known, pods in self._on_node.get(node, Counter[_Kind]()).items():
+            for count, weight in known.counts:
+                count.add(row, weight * pods)
+
+    def vacate(self, row: int) -> None:
+        """The node of a row is gone."""
+        for count in self._counts.values():
+            count.add(row, -int(count.rows[row]))
+
+    def grow(self, rows: int) -> None:
+        """Make room for more rows."""
+        self._size = rows
+        for count in self._counts.values():
+            count.rows = longer(count.rows, rows)
+
+    def namespaces_changed(self) -> None:
+        """Labels of namespaces changed: counts that depend on them are made anew when they are asked for."""
+        for weighing in [it for it, count in self._counts.items() if count.weighing.by_namespace_labels]:
+            self._drop(self._counts.pop(weighing))
+        self._purge()
+
+    def _move(self, known: _Kind, node: str, sign: int) -> None:
+        here = self._on_node.setdefault(node, Counter())
+        _change(known.nodes, node, sign)
+        _change(here, known, sign)
+        if not here:
+            del self._on_node[node]
+        row = self._row_of(node)
+        if row is not None:
+            for count, weight in known.counts:
+                count.add(row, sign * weight)
+
+    def _new_kind(self, kind: PodKind) -> _Kind:
+        known, anchors = _Kind(kind), kind.anchors
+        self._kinds_by_anchor.add(known, anchors)
+        for count in self._counts_by_anchor.find(anchors):
+            weight = count.weighing.weigh(kind, self.namespaces)
+            if weight:
+                known.counts.append((count, weight))
+        return known
+
+    def _new_count(self, weighing: Weighing) -> Count:
+        count = Count(weighing, np.zeros(self._size, dtype=np.int64))
+        self._counts_by_anchor.add(count, weighing.anchors)
+        for known in self._kinds_by_anchor.find(weighing.anchors):
+            weight = weighing.weigh(known.kind, self.namespaces)
+            if not weight:
+                continue
+            known.counts.append((count, weight))
+            for node, pods in known.nodes.items():
+                row = self._row_of(node)
+                if row is not None:
+                    count.rows[row] += weight * pods
+        return count
+
+    def _make_room(self) -> None:
+        if len(self._counts) < self._counts.maxsize:
+            return
+        for _ in range(len(self._counts) // 8):
+            self._drop(self._counts.popitem()[1])
+        self._purge()
+
+    def _drop(self, count: Count) -> None:
+        count.dropped = True
+        self._counts_by_anchor.remove(count, count.weighing.anchors)
+
+    def _purge(self) -> None:
+        for known in self._kinds.values():
+            known.counts = [(count, weight) for count, weight in known.counts if not count.dropped]
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def _change(counter: Counter[Key], key: Key, sign: int) -> None:
+    left = counter[key] + sign
+    if left:
+        counter[key] = left
+    else:
+        del counter[key]

@@ -1,0 +1,86 @@
+"""The pods of this node, watched: what was decided for them and which containers run."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from koord_numa.node.decided import DecidedContainer, DecidedPod, decided_pod
+from koord_numa.node.inputs.api_client import ApiError, NodeApi
+from koord_numa.node.inputs.rpc import RunningContainer
+
+logger = logging.getLogger(__name__)
+
+LONGEST_PAUSE: Final = 30.0
+
+
+class NodePods:
+    """Keeps the pods; ``changed`` is set whenever one of them has."""
+
+    def __init__(self, api: NodeApi, node: str) -> None:
+        self._api = api
+        self._query = {"fieldSelector": f"spec.nodeName={node}"}
+        self._pods: dict[str, DecidedPod] = {}
+        self._sorted: tuple[DecidedPod, ...] | None = None
+        self.changed = asyncio.Event()
+        self.synced = asyncio.Event()
+
+    def all(self) -> tuple[DecidedPod, ...]:
+        """The pods that have not ended, by namespace and name."""
+        if self._sorted is None:
+            self._sorted = tuple(sorted(self._pods.values(), key=lambda pod: (pod.namespace, pod.name, pod.uid)))
+        return self._sorted
+
+    async def run(self) -> None:
+        """Watch until cancelled; lists again whenever the watch ends."""
+        pause = 1.0
+        while True:
+            try:
+                async for kind, value in self._api.watch("/api/v1/pods", self._query):
+                    pause = 1.0
+                    self.observe(kind, value)
+            except ApiError as error:
+                logger.warning("the pods of this node are not watched: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(LONGEST_PAUSE, pause * 2)
+
+    async def relist(self) -> None:
+        """Read all pods once, instead of watching. Raises ``ApiError``."""
+        listed = await self._api.get("/api/v1/pods", self._query)
+        self.observe("LIST", (listed or {}).get("items") or [])
+
+    def observe(self, kind: str, value: Any) -> None:
+        """One event of the watch, or its first list."""
+        before = dict(self._pods)
+        if kind == "LIST":
+            self._pods = {}
+            for pod in value:
+                self._count(pod)
+            self.synced.set()
+        elif kind == "DELETED":
+            self._pods.pop(str((value.get("metadata") or {}).get("uid", "")), None)
+        elif kind in ("ADDED", "MODIFIED"):
+            self._count(value)
+        if self._pods != before:
+            self._sorted = None
+            self.changed.set()
+
+    def started(self, container: str, running: Iterable[RunningContainer]) -> None:
+        """The runtime has started a container; the pod's status will show it a second or two later."""
+        found = next((one for one in running if one.id == container), None)
+        pod = self._pods.get(found.pod_uid) if found else None
+        if found is None or pod is None or any(one.id == container for one in pod.containers):
+            return
+        here = DecidedContainer(found.name, container, running=True)
+        self._pods[pod.uid] = replace(pod, containers=(*pod.containers, here))
+        self._sorted = None
+
+    def _count(self, pod: Mapping[str, Any]) -> None:
+        found = decided_pod(pod)
+        if found is None:
+            self._pods.pop(str((pod.get("metadata") or {}).get("uid", "")), None)
+            return
+        if found.problem and found != self._pods.get(found.uid):
+            logger.warning("pod %s: %s", found.key, found.problem)
+        self._pods[found.uid] = found

@@ -1,0 +1,138 @@
+"""
+What the agent reads again and again, each with its own rhythm: hardware, the kubelet's configuration, podresources.
+
+A source that fails keeps its last good value and says so; a change shows in the next round.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from koord_numa.node.inputs.api_client import ApiError, NodeApi
+from koord_numa.node.inputs.kubelet_config import (
+    KubeletConfigError,
+    KubeletOptions,
+    kubelet_options,
+    read_kubelet_config,
+)
+from koord_numa.node.inputs.podresources import PodResources, PodResourcesError, read_resources
+from koord_numa.node.inputs.rpc import PodResourcesClient, RpcError
+from koord_numa.node.sysfs import Host, SysfsError, read_host
+from koord_numa.node.sysfs.files import Sysfs
+
+logger = logging.getLogger(__name__)
+
+HOST_INTERVAL: Final = 60.0
+"""Seconds between two readings of the whole of sysfs, a few thousand files; the lists of online CPUs and nodes are read every time."""
+KUBELET_INTERVAL: Final = 60.0
+ALLOCATABLE_INTERVAL: Final = 10.0
+"""Seconds; what the kubelet may hand out changes when device plugins register or the kubelet restarts."""
+
+_ONLINE: Final = (("devices", "system", "cpu", "online"), ("devices", "system", "node", "online"))
+
+
+class HostSource:
+    """The machine."""
+
+    def __init__(self, root: Path, clock: Callable[[], float] = monotonic) -> None:
+        self._root = root
+        self._clock = clock
+        self._next = float("-inf")
+        self._online: tuple[str | None, ...] = ()
+        self._error = ""
+        self.value: Host | None = None
+
+    def read(self) -> Host | None:
+        """The machine as last understood; ``None`` while it never was. Raises nothing."""
+        now = self._clock()
+        try:
+            sysfs = Sysfs(self._root)
+            online = tuple(sysfs.text(*path) for path in _ONLINE)
+            if now >= self._next or online != self._online:
+                host = read_host(self._root)
+                for warning in host.warnings if self.value is None else ():
+                    logger.warning("%s", warning)
+                self.value, self._online, self._next, self._error = host, online, now + HOST_INTERVAL, ""
+        except SysfsError as error:
+            # The kernel takes several files apart, one after the other, when a CPU goes: the next round reads whole ones.
+            if str(error) != self._error:
+                logger.error("the machine cannot be read, its last description stays: %s", error)  # noqa: TRY400
+            self._error = str(error)
+        return self.value
+
+    @property
+    def failed(self) -> bool:
+        """Did the last reading fail?"""
+        return bool(self._error)
+
+
+class KubeletSource:
+    """The kubelet's configuration: from its file, else from ``/configz`` through the API server's node proxy."""
+
+    def __init__(
+        self, node: str, path: Path | None, api: NodeApi | None, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._node = node
+        self._path = path
+        self._api = api
+        self._clock = clock
+        self._next = float("-inf")
+        self.value: KubeletOptions | None = None
+
+    async def read(self) -> KubeletOptions | None:
+        """The options as last known; ``None`` while they never were. Raises nothing."""
+        if self._clock() < self._next or (self._path is None and self._api is None):
+            return self.value
+        self._next = self._clock() + KUBELET_INTERVAL
+        try:
+            if self._path is not None:
+                self.value = read_kubelet_config(self._path)
+            elif self._api is not None:
+                answer = await self._api.get(f"/api/v1/nodes/{self._node}/proxy/configz")
+                self.value = kubelet_options(answer)
+        except (KubeletConfigError, ApiError) as error:
+            logger.warning("the kubelet's configuration is not known: %s", error)
+            self._next = self._clock() + 5.0
+        return self.value
+
+
+class ResourcesSource:
+    """What the kubelet has given to whom."""
+
+    def __init__(self, client: PodResourcesClient, clock: Callable[[], float] = monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._next = float("-inf")
+        self._allocatable: Any = None
+        self._seen: object = None
+        self._error = ""
+        self.value: PodResources | None = None
+
+    async def read(self) -> PodResources | None:
+        """The kubelet's books as last understood; ``None`` while they never were. Raises nothing."""
+        try:
+            listed = await self._client.list()
+            if self._allocatable is None or self._clock() >= self._next:
+                self._allocatable = await self._client.allocatable()
+                self._next = self._clock() + ALLOCATABLE_INTERVAL
+                self._seen = None
+            # The kubelet lists pods in no order; what they hold is read again only when it changed.
+            seen = sorted(pod.SerializeToString() for pod in listed.pod_resources)
+            if seen != self._seen:
+                self.value = read_resources(listed, self._allocatable)
+                self._seen = seen
+            self._error = ""
+        except (RpcError, PodResourcesError) as error:
+            # Old kubelets do not know what is allocatable, and then what is available is not known either.
+            self._allocatable = None
+            if str(error) != self._error:
+                logger.warning("the kubelet's allocations are not known: %s", error)
+            self._error = str(error)
+        return self.value
+
+    @property
+    def failed(self) -> bool:
+        """Did the last reading fail?"""
+        return bool(self._error)

@@ -1,0 +1,1 @@
+"""Kinds and their schemas, names and documents."""

@@ -1,0 +1,1 @@
+"""What the API server checks and does for certain kinds."""

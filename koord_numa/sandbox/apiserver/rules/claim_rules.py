@@ -1,0 +1,105 @@
+"""ResourceClaims: defaults, and which status is invalid or may not be written over another (resource/validation, 1.36)."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from koord_numa.sandbox.apiserver.errors import Cause, duplicate, forbidden_field, invalid_value, required, unsupported
+from koord_numa.sandbox.apiserver.objects.documents import JsonObject, dig, metadata_of
+
+MOST_CONSUMERS: Final = 256
+MOST_RESULTS: Final = 32
+MOST_CONFIGS: Final = 64
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_SOURCES: Final = ("FromClass", "FromClaim")
+
+
+def default_claim(claim: JsonObject) -> None:
+    """Requests ask for one device unless they say otherwise."""
+    _default_spec(claim.get("spec") or {})
+
+
+def default_template(template: JsonObject) -> None:
+    """The claim in a template is defaulted too."""
+    _default_spec(dig(template, "spec", "spec") or {})
+
+
+def _default_spec(spec: JsonObject) -> None:
+    for request in dig(spec, "devices", "requests") or ():
+        for demand in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+            if isinstance(demand, dict):
+                demand.setdefault("allocationMode", "ExactCount")
+                if demand["allocationMode"] == "ExactCount":
+                    demand.setdefault("count", 1)
+
+
+def claim_causes(claim: JsonObject) -> Iterator[Cause]:
+    """What is wrong with a claim by itself."""
+    names = [request.get("name") for request in dig(claim, "spec", "devices", "requests") or ()]
+    for name in names:
+        if names.count(name) > 1:
+            yield duplicate("spec.devices.requests", str(name))
+    status = claim.get("status") or {}
+    consumers = status.get("reservedFor") or []
+    if consumers and not status.get("allocation"):
+        yield forbidden_field("status.reservedFor", "may not be specified when `allocated` is not set")
+    if len(consumers) > MOST_CONSUMERS:
+        yield invalid_value("status.reservedFor", len(consumers), f"must have at most {MOST_CONSUMERS} items")
+    uids = [consumer.get("uid") for consumer in consumers]
+    for consumer in consumers:
+        for field in ("resource", "name", "uid"):
+            if not consumer.get(field):
+                yield required(f"status.reservedFor.{field}")
+        if uids.count(consumer.get("uid")) > 1:
+            yield duplicate("status.reservedFor.uid", str(consumer.get("uid")))
+    yield from _allocation_causes(claim)
+
+
+def _allocation_causes(claim: JsonObject) -> Iterator[Cause]:
+    devices = dig(claim, "status", "allocation", "devices") or {}
+    known = set(_request_names(claim))
+    results, configs = devices.get("results") or [], devices.get("config") or []
+    path = "status.allocation.devices"
+    if len(results) > MOST_RESULTS:
+        yield invalid_value(f"{path}.results", len(results), f"must have at most {MOST_RESULTS} items")
+    if len(configs) > MOST_CONFIGS:
+        yield invalid_value(f"{path}.config", len(configs), f"must have at most {MOST_CONFIGS} items")
+    for result in results:
+        if result.get("request") not in known:
+            yield invalid_value(
+                f"{path}.results.request", result.get("request"), "must be the name of a request in the claim"
+            )
+        if "shareID" in result and not _UUID.fullmatch(str(result["shareID"])):
+            yield invalid_value(f"{path}.results.shareID", result["shareID"], "must be a lower-case UUID")
+    yield from _config_causes(configs, known, f"{path}.config")
+
+
+def _config_causes(configs: list[JsonObject], known: set[str], path: str) -> Iterator[Cause]:
+    for config in configs:
+        if config.get("source") not in _SOURCES:
+            yield unsupported(f"{path}.source", str(config.get("source")), _SOURCES)
+        if not isinstance(dig(config, "opaque", "parameters"), dict):
+            yield invalid_value(f"{path}.opaque.parameters", "", "must be a valid JSON object")
+        for name in config.get("requests") or ():
+            if name not in known:
+                yield invalid_value(f"{path}.requests", name, "must be the name of a request in the claim")
+
+
+def _request_names(claim: JsonObject) -> Iterator[str]:
+    for request in dig(claim, "spec", "devices", "requests") or ():
+        yield str(request.get("name"))
+        for alternative in request.get("firstAvailable") or ():
+            yield f"{request.get('name')}/{alternative.get('name')}"
+
+
+def claim_change_causes(old: JsonObject, new: JsonObject) -> Iterator[Cause]:
+    """A specification and a set allocation are immutable; a claim that is being deleted takes no new reservations."""
+    if old.get("spec") != new.get("spec"):
+        yield invalid_value("spec", "", "field is immutable")
+    before, after = dig(old, "status", "allocation"), dig(new, "status", "allocation")
+    if before and after and before != after:
+        yield invalid_value("status.allocation", "", "field is immutable")
+    known = {consumer.get("uid") for consumer in dig(old, "status", "reservedFor") or ()}
+    added = [it for it in dig(new, "status", "reservedFor") or () if it.get("uid") not in known]
+    if added and metadata_of(old).get("deletionTimestamp"):
+        yield forbidden_field("status.reservedFor", "new entries may not be added when `deletionTimestamp` is set")

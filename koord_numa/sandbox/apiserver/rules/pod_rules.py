@@ -1,0 +1,194 @@
+"""When a pod is invalid, and which changes of a pod are allowed. Only pods: other kinds are in ``rules``."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from koord_numa.core.quantity import parse_quantity
+from koord_numa.sandbox.apiserver.errors import Cause, duplicate, forbidden_field, invalid_value, required, unsupported
+from koord_numa.sandbox.apiserver.objects.documents import JsonObject, clone, metadata_of
+from koord_numa.sandbox.apiserver.objects.names import (
+    dns_label_problem,
+    label_key_problem,
+    label_value_problem,
+    subdomain_problem,
+)
+from koord_numa.sandbox.apiserver.rules.pods import containers_of
+
+_RESTART: Final = ("Always", "OnFailure", "Never")
+_DNS: Final = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+_PULL: Final = ("Always", "IfNotPresent", "Never")
+_PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
+_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_OVERCOMMITTED: Final = ("cpu", "memory", "ephemeral-storage")  # may have a limit above the request
+
+CHANGE_RULE: Final = (
+    "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+    "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
+
+
+def pod_causes(pod: JsonObject) -> Iterator[Cause]:
+    """All that is wrong with a new pod, after defaulting."""
+    spec = pod["spec"]
+    yield from _all_container_causes(spec)
+    for field, choices in (("restartPolicy", _RESTART), ("dnsPolicy", _DNS)):
+        if spec[field] not in choices:
+            yield unsupported(f"spec.{field}", spec[field], choices)
+    grace = spec["terminationGracePeriodSeconds"]
+    if not isinstance(grace, int) or grace < 0:
+        yield invalid_value("spec.terminationGracePeriodSeconds", grace, "must be greater than or equal to 0")
+    if spec.get("nodeName"):
+        yield from _name_cause("spec.nodeName", spec["nodeName"])
+        if spec.get("schedulingGates"):
+            yield forbidden_field("spec.nodeName", "cannot be set until all schedulingGates have been cleared")
+    yield from _name_cause("spec.schedulerName", spec["schedulerName"])
+    yield from _placement_causes(spec)
+
+
+def _all_container_causes(spec: JsonObject) -> Iterator[Cause]:
+    if not spec.get("containers"):
+        yield required("spec.containers")
+    seen: set[str] = set()
+    for path, container in containers_of(spec):
+        yield from _container_causes(container, path)
+        name = container.get("name")
+        if name in seen:
+            yield duplicate(f"{path}.name", name)
+        seen.add(str(name))
+
+
+def _placement_causes(spec: JsonObject) -> Iterator[Cause]:
+    for key, value in (spec.get("nodeSelector") or {}).items():
+        if label_key_problem(key):
+            yield invalid_value("spec.nodeSelector", key, label_key_problem(key))
+        if label_value_problem(value):
+            yield invalid_value("spec.nodeSelector", value, label_value_problem(value))
+    for index, toleration in enumerate(spec.get("tolerations") or ()):
+        yield from _toleration_causes(toleration, f"spec.tolerations[{index}]")
+
+
+def _name_cause(path: str, name: str) -> Iterator[Cause]:
+    problem = subdomain_problem(name)
+    if problem:
+        yield invalid_value(path, name, problem)
+
+
+def _container_causes(container: JsonObject, path: str) -> Iterator[Cause]:
+    name = container.get("name")
+    if not name:
+        yield required(f"{path}.name")
+    elif dns_label_problem(str(name)):
+        yield invalid_value(f"{path}.name", name, dns_label_problem(str(name)))
+    if not container.get("image"):
+        yield required(f"{path}.image")
+    if container["imagePullPolicy"] not in _PULL:
+        yield unsupported(f"{path}.imagePullPolicy", container["imagePullPolicy"], _PULL)
+    yield from _resource_causes(container.get("resources") or {}, f"{path}.resources")
+    for index, port in enumerate(container.get("ports") or ()):
+        where = f"{path}.ports[{index}]"
+        if not _is_port(port.get("containerPort")):
+            yield invalid_value(
+                f"{where}.containerPort", port.get("containerPort", 0), "must be between 1 and 65535, inclusive"
+            )
+        if port.get("hostPort") and not _is_port(port["hostPort"]):
+            yield invalid_value(f"{where}.hostPort", port["hostPort"], "must be between 1 and 65535, inclusive")
+        if port["protocol"] not in _PROTOCOLS:
+            yield unsupported(f"{where}.protocol", port["protocol"], _PROTOCOLS)
+
+
+def _is_port(number: Any) -> bool:
+    return isinstance(number, int) and 1 <= number <= 65535
+
+
+def _resource_causes(resources: JsonObject, path: str) -> Iterator[Cause]:
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    for part, amounts in (("limits", limits), ("requests", requests)):
+        for name, text in amounts.items():
+            where = f"{path}.{part}[{name}]"
+            if name not in _OVERCOMMITTED and "/" not in name and not name.startswith("hugepages-"):
+                yield invalid_value(where, name, "must be a standard resource type or fully qualified")
+            elif label_key_problem(name):
+                yield invalid_value(where, name, label_key_problem(name))
+            if parse_quantity(text) < 0:
+                yield invalid_value(where, text, "must be greater than or equal to 0")
+            if _counted(name) and parse_quantity(text).denominator != 1:
+                yield invalid_value(where, text, "must be an integer")
+    for name, text in requests.items():
+        limit = limits.get(name)
+        if limit is not None and parse_quantity(text) > parse_quantity(limit):
+            yield invalid_value(f"{path}.requests", text, f"must be less than or equal to {name} limit of {limit}")
+        elif (
+            name not in _OVERCOMMITTED
+            and not _native(name)
+            and (limit is None or parse_quantity(text) != parse_quantity(limit))
+        ):
+            yield (
+                required(f"{path}.limits", "Limit must be set for non overcommitable resources")
+                if limit is None
+                else invalid_value(f"{path}.requests", text, f"must be equal to {name} limit of {limit}")
+            )
+
+
+def _native(name: str) -> bool:
+    """Resources of the kubernetes.io domain are no extended resources, so a request alone is allowed."""
+    return "kubernetes.io/" in name
+
+
+def _counted(name: str) -> bool:
+    return "/" in name and not _native(name)
+
+
+def _toleration_causes(toleration: JsonObject, path: str) -> Iterator[Cause]:
+    operator = toleration.get("operator") or "Equal"
+    if operator not in ("Equal", "Exists"):
+        yield unsupported(f"{path}.operator", operator, ("Equal", "Exists"))
+    if not toleration.get("key") and operator != "Exists":
+        yield invalid_value(
+            f"{path}.operator",
+            operator,
+            'operator must be Exists when `key` is empty, which means "match all values and all keys"',
+        )
+    if operator == "Exists" and toleration.get("value"):
+        yield invalid_value(f"{path}.operator", toleration["value"], "value must be empty when `operator` is 'Exists'")
+    if toleration.get("effect") and toleration["effect"] not in _EFFECTS:
+        yield unsupported(f"{path}.effect", toleration["effect"], _EFFECTS)
+
+
+def pod_change_causes(old: JsonObject, new: JsonObject) -> Iterator[Cause]:
+    """What is not allowed about a change of a pod through its main resource, as ValidatePodUpdate."""
+    before, after = clone(old["spec"]), clone(new["spec"])
+    gates_before, gates_after = (_gate_names(spec) for spec in (before, after))
+    if not gates_after <= gates_before:
+        yield forbidden_field("spec.schedulingGates", "only deletion is allowed, but found new scheduling gates")
+    if _lost_tolerations(before, after):
+        yield forbidden_field(
+            "spec.tolerations", "existing toleration can not be modified except its tolerationSeconds"
+        )
+    if (
+        gates_before and metadata_of(old).get("deletionTimestamp") is None
+    ):  # a gated pod may still be directed elsewhere
+        for spec in (before, after):
+            spec.pop("nodeSelector", None)
+            spec.pop("affinity", None)
+    for spec in (before, after):
+        for name in ("tolerations", "activeDeadlineSeconds", "schedulingGates"):
+            spec.pop(name, None)
+        for _, container in containers_of(spec):
+            container.pop("image", None)
+    if before != after:
+        yield forbidden_field("spec", CHANGE_RULE)
+
+
+def _gate_names(spec: JsonObject) -> set[str]:
+    return {gate.get("name", "") for gate in spec.get("schedulingGates") or ()}
+
+
+def _lost_tolerations(before: JsonObject, after: JsonObject) -> bool:
+    return any(
+        kept not in _untimed(after.get("tolerations") or ()) for kept in _untimed(before.get("tolerations") or ())
+    )
+
+
+def _untimed(tolerations: Sequence[JsonObject]) -> list[JsonObject]:
+    return [{name: value for name, value in one.items() if name != "tolerationSeconds"} for one in tolerations]

@@ -1,0 +1,157 @@
+"""The verbs only pods have: binding, and eviction under disruption budgets."""
+
+from typing import Any, Final
+
+from koord_numa.sandbox.apiserver.errors import (
+    ApiError,
+    bad_request,
+    conflict,
+    invalid,
+    required,
+    too_many_requests,
+    unsupported,
+)
+from koord_numa.sandbox.apiserver.objects.documents import JsonObject, dig, metadata_of, section, timestamp
+from koord_numa.sandbox.apiserver.objects.names import metadata_type_problem
+from koord_numa.sandbox.apiserver.rules.selectors import Selection, from_label_selector
+from koord_numa.sandbox.apiserver.store.backend import Backend, DryRun
+from koord_numa.sandbox.apiserver.store.deletion import DeleteOptions, Deleter
+from koord_numa.sandbox.apiserver.store.records import Record
+from koord_numa.sandbox.apiserver.store.registry import Target
+
+_BUDGETS: Final = "poddisruptionbudgets.policy"
+_ENDED: Final = ("Succeeded", "Failed")
+
+
+class PodVerbs:
+    """Binding and eviction of pods."""
+
+    def __init__(self, backend: Backend, deleter: Deleter) -> None:
+        """``deleter`` carries evictions out."""
+        self._backend = backend
+        self._deleter = deleter
+
+    def bind(self, target: Target, binding: JsonObject, dry_run: DryRun = DryRun.NO) -> None:
+        """Assign a pod to a node and merge the binding's annotations and labels, in one step.
+
+        As pkg/registry/core/pod/storage: whether the node exists is not checked, nor are annotation keys. Raises 404, 409
+        when uid or resourceVersion are not the pod's, or the pod is bound, gated or being deleted, and 422.
+        """
+        problem = metadata_type_problem(binding.get("metadata") or {})
+        if problem:
+            raise bad_request(f'Binding in version "v1" cannot be handled as a Binding: {problem}')
+        meta = metadata_of(binding)
+        node = dig(binding, "target", "name")
+        self._check_binding(target, binding)
+        record = self._backend.get(target)
+        for name, wanted, found in (
+            ("UID", meta.get("uid"), record.uid),
+            ("ResourceVersion", meta.get("resourceVersion"), str(record.revision)),
+        ):
+            if wanted and wanted != found:
+                why = f"StorageError: invalid object, Code: 4, Key: /registry/pods/{target.namespace}/{target.name}, ResourceVersion: 0, "
+                raise conflict(
+                    target.kind,
+                    target.name,
+                    f"{why}AdditionalErrorMsg: Precondition failed: {name} in precondition: {wanted}, {name} in object meta: {found}",
+                )
+        pod = record.load()
+        self._check_bindable(target, record, pod)
+        pod["spec"]["nodeName"] = node
+        for field in ("annotations", "labels"):
+            if meta.get(field):
+                section(pod["metadata"], field).update(meta[field])
+        _set_scheduled(pod)
+        if "generation" in pod["metadata"]:
+            pod["metadata"]["generation"] += 1
+        if dry_run is DryRun.NO:
+            self._backend.put(target.kind, pod)
+
+    def _check_binding(self, target: Target, binding: JsonObject) -> None:
+        name = metadata_of(binding).get("name")
+        if name and target.name and name != target.name:
+            raise bad_request(f"name in URL does not match name in Binding object ({name} is not {target.name})")
+        causes = []
+        if dig(binding, "target", "kind") not in (None, "", "Node", "Minion"):
+            causes.append(unsupported("target.kind", dig(binding, "target", "kind"), ("Node", "<empty>")))
+        if not dig(binding, "target", "name"):
+            causes.append(required("target.name"))
+        if causes:
+            raise invalid(target.kind, target.name, causes)
+
+    def _check_bindable(self, target: Target, record: Record, pod: JsonObject) -> None:
+        name = target.name
+        if record.deleting:
+            raise conflict(target.kind, name, f"pod {name} is being deleted, cannot be assigned to a host")
+        bound = pod["spec"].get("nodeName")
+        if bound:
+            raise conflict(target.kind, name, f'pod {name} is already assigned to node "{bound}"')
+        if pod["spec"].get("schedulingGates"):
+            raise conflict(target.kind, name, f"pod {name} has non-empty .spec.schedulingGates")
+
+    def evict(self, target: Target, eviction: Any) -> None:
+        """Delete a pod unless a disruption budget forbids it now: then 429, or 500 when several budgets cover the pod."""
+        if not isinstance(eviction, dict):
+            raise bad_request("an Eviction must be an object")
+        options = DeleteOptions.parse(eviction.get("deleteOptions") or {})
+        record = self._backend.get(target)
+        pod = record.load()
+        if not record.deleting and dig(pod, "status", "phase") not in (*_ENDED, "Pending"):
+            self._spend_budget(target, record, pod, options)
+        self._deleter.delete(target, options)
+
+    def _spend_budget(self, target: Target, record: Record, pod: JsonObject, options: DeleteOptions) -> None:
+        budgets = [
+            budget
+            for budget in self._backend.storage.table(_BUDGETS).in_namespace(target.namespace)
+            if covers(budget, record)
+        ]
+        if not budgets:
+            return
+        if len(budgets) > 1:
+            raise ApiError(
+                500,
+                "InternalError",
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+            )
+        budget = budgets[0].load()
+        status = section(budget, "status")
+        healthy, desired = status.get("currentHealthy") or 0, status.get("desiredHealthy") or 0
+        if not is_healthy(pod) and (
+            dig(budget, "spec", "unhealthyPodEvictionPolicy") == "AlwaysAllow" or 0 < desired <= healthy
+        ):
+            return
+        name = budget["metadata"]["name"]
+        if (status.get("disruptionsAllowed") or 0) <= 0:
+            message = f"The disruption budget {name} needs {desired} healthy pods and has {healthy} currently"
+            cause = {"reason": "DisruptionBudget", "message": message}
+            raise too_many_requests(
+                "Cannot evict pod as it would violate the pod's disruption budget.", 0, {"causes": [cause]}
+            )
+        if options.dry_run is DryRun.NO:
+            status["disruptionsAllowed"] -= 1
+            section(status, "disruptedPods")[target.name] = timestamp()
+            self._backend.put(self._backend.registry.named(_BUDGETS), budget)
+
+
+def covers(budget: Record, pod: Record) -> bool:
+    """Whether a budget's selector selects the pod; no selector selects none, an empty one all."""
+    selector = dig(budget.load(), "spec", "selector")
+    return selector is not None and Selection(labels=from_label_selector(selector)).matches(pod)
+
+
+def is_healthy(pod: JsonObject) -> bool:
+    """Whether a pod counts for its budget: it is Ready."""
+    return any(
+        one.get("type") == "Ready" and one.get("status") == "True" for one in dig(pod, "status", "conditions") or ()
+    )
+
+
+def _set_scheduled(pod: JsonObject) -> None:
+    status = section(pod, "status")
+    conditions = [one for one in status.get("conditions") or () if one.get("type") != "PodScheduled"]
+    since = timestamp()
+    status["conditions"] = [
+        *conditions,
+        {"type": "PodScheduled", "status": "True", "lastTransitionTime": since},
+    ]

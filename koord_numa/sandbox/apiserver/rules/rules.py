@@ -1,0 +1,189 @@
+"""Per kind: what a new object gets, what its first status is, and when it or a change of it is invalid. One row a kind."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from koord_numa.sandbox.apiserver.errors import Cause, forbidden_field, invalid_value, required, unsupported
+from koord_numa.sandbox.apiserver.objects.crds import begin_crd, crd_causes, default_crd
+from koord_numa.sandbox.apiserver.objects.documents import JsonObject, dig, metadata_of, section
+from koord_numa.sandbox.apiserver.objects.names import label_key_problem
+from koord_numa.sandbox.apiserver.rules.claim_rules import (
+    claim_causes,
+    claim_change_causes,
+    default_claim,
+    default_template,
+)
+from koord_numa.sandbox.apiserver.rules.pod_rules import pod_causes, pod_change_causes
+from koord_numa.sandbox.apiserver.rules.pods import begin_pod, default_pod
+
+_MAX_USER_PRIORITY: Final = 1_000_000_000
+_SYSTEM_PREFIX: Final = "system-"
+_TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+def _nothing(_: JsonObject) -> None:
+    return None
+
+
+def _valid(_: JsonObject) -> Iterable[Cause]:
+    return ()
+
+
+def _may_change(_old: JsonObject, _new: JsonObject) -> Iterable[Cause]:
+    return ()
+
+
+def _no_status(document: JsonObject) -> None:
+    document.pop("status", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the API server does with objects of one kind beyond what it does with all."""
+
+    default: Callable[[JsonObject], None] = _nothing
+    begin: Callable[[JsonObject], None] = _nothing
+    causes: Callable[[JsonObject], Iterable[Cause]] = _valid
+    change_causes: Callable[[JsonObject, JsonObject], Iterable[Cause]] = _may_change
+    status_causes: Callable[[JsonObject, JsonObject], Iterable[Cause]] = _may_change
+    refresh: Callable[[JsonObject], None] = _nothing  # brings the status up to date with a changed specification
+    blind_updates: bool = True  # PUT without a resourceVersion overwrites
+    put_creates: bool = False  # PUT of an absent object creates it
+
+
+def _begin_namespace(namespace: JsonObject) -> None:
+    namespace["status"] = {"phase": "Active"}
+
+
+def _default_namespace(namespace: JsonObject) -> None:
+    metadata = section(namespace, "metadata")
+    section(metadata, "labels")["kubernetes.io/metadata.name"] = metadata.get("name", "")
+    section(namespace, "spec")["finalizers"] = ["kubernetes"]
+
+
+def _default_node(node: JsonObject) -> None:
+    section(node, "spec")
+    status = section(node, "status")
+    if status.get("capacity") and not status.get("allocatable"):
+        status["allocatable"] = dict(status["capacity"])
+
+
+def _node_causes(node: JsonObject) -> Iterator[Cause]:
+    for index, taint in enumerate(dig(node, "spec", "taints") or ()):
+        path = f"spec.taints[{index}]"
+        if label_key_problem(taint.get("key") or ""):
+            yield invalid_value(f"{path}.key", taint.get("key"), label_key_problem(taint.get("key") or ""))
+        if taint.get("effect") not in _TAINT_EFFECTS:
+            yield unsupported(f"{path}.effect", taint.get("effect", ""), _TAINT_EFFECTS)
+
+
+def _lease_causes(lease: JsonObject) -> Iterator[Cause]:
+    spec = lease.get("spec") or {}
+    seconds = spec.get("leaseDurationSeconds")
+    if seconds is not None and seconds <= 0:
+        yield invalid_value("spec.leaseDurationSeconds", seconds, "must be greater than 0")
+    if (spec.get("leaseTransitions") or 0) < 0:
+        yield invalid_value("spec.leaseTransitions", spec["leaseTransitions"], "must be greater than or equal to 0")
+
+
+def _event_causes(event: JsonObject) -> Iterator[Cause]:
+    """As pkg/apis/core/validation/events.go: the strict rules apply to events that carry an ``eventTime``."""
+    about = dig(event, "involvedObject", "namespace") or ""
+    namespace = metadata_of(event).get("namespace") or ""
+    if about and about != namespace:
+        yield invalid_value("involvedObject.namespace", about, "does not match event.namespace")
+    if not about and namespace not in ("default", "kube-system"):
+        yield invalid_value("involvedObject.namespace", about, "does not match event.namespace")
+    if not event.get("eventTime"):
+        return
+    for field in ("reportingComponent", "reportingInstance", "action", "reason"):
+        name = "reportingController" if field == "reportingComponent" else field
+        if not event.get(field):
+            yield required(name)
+        elif len(event[field]) > 128:
+            yield invalid_value(name, event[field], "can have at most 128 characters")
+    if len(event.get("message") or "") > 1024:
+        yield invalid_value("message", event["message"], "can have at most 1024 characters")
+    if event.get("type") not in ("Normal", "Warning"):
+        yield invalid_value("type", event.get("type") or "", "")
+
+
+def _priority_class_causes(priority: JsonObject) -> Iterator[Cause]:
+    value = priority.get("value")
+    name = metadata_of(priority).get("name", "")
+    if not isinstance(value, int):
+        yield required("value")
+    elif value > _MAX_USER_PRIORITY and not name.startswith(_SYSTEM_PREFIX):
+        yield forbidden_field("value", f"maximum allowed value of a user defined priority is {_MAX_USER_PRIORITY}")
+
+
+def _priority_change_causes(old: JsonObject, new: JsonObject) -> Iterator[Cause]:
+    if old.get("value") != new.get("value"):
+        yield forbidden_field("value", "may not be changed in an update.")
+
+
+def _budget_causes(budget: JsonObject) -> Iterator[Cause]:
+    spec = budget.get("spec") or {}
+    if spec.get("minAvailable") is not None and spec.get("maxUnavailable") is not None:
+        yield invalid_value("spec", "", "minAvailable and maxUnavailable cannot be both set")
+
+
+def _default_priority_class(priority: JsonObject) -> None:
+    priority.setdefault("preemptionPolicy", "PreemptLowerPriority")
+
+
+def _default_storage_class(storage: JsonObject) -> None:
+    storage.setdefault("reclaimPolicy", "Delete")
+    storage.setdefault("volumeBindingMode", "Immediate")
+
+
+def _begin_claim(claim: JsonObject) -> None:
+    claim["status"] = {"phase": "Pending"}
+
+
+def _immutable_causes(old: JsonObject, new: JsonObject) -> Iterator[Cause]:
+    if old.get("immutable") and any(
+        old.get(field) != new.get(field) for field in ("data", "binaryData", "stringData", "immutable")
+    ):
+        yield forbidden_field("data", "field is immutable when `immutable` is set")
+
+
+def _default_secret(secret: JsonObject) -> None:
+    secret.setdefault("type", "Opaque")
+
+
+_PLAIN: Final = Rules()
+_RULES: Final[Mapping[str, Rules]] = {
+    "pods": Rules(default_pod, begin_pod, pod_causes, pod_change_causes),
+    "nodes": Rules(_default_node, causes=_node_causes),
+    "namespaces": Rules(default=_default_namespace, begin=_begin_namespace),
+    "events": Rules(causes=_event_causes, put_creates=True),
+    "events.events.k8s.io": Rules(causes=_event_causes, put_creates=True),
+    "leases.coordination.k8s.io": Rules(causes=_lease_causes, blind_updates=False, put_creates=True),
+    "priorityclasses.scheduling.k8s.io": Rules(
+        default=_default_priority_class, causes=_priority_class_causes, change_causes=_priority_change_causes
+    ),
+    "poddisruptionbudgets.policy": Rules(begin=_no_status, causes=_budget_causes),
+    "configmaps": Rules(change_causes=_immutable_causes),
+    "secrets": Rules(default=_default_secret, change_causes=_immutable_causes),
+    "persistentvolumeclaims": Rules(begin=_begin_claim),
+    "persistentvolumes": Rules(begin=_begin_claim),
+    "resourceclaims.resource.k8s.io": Rules(
+        default=default_claim,
+        begin=_no_status,
+        causes=claim_causes,
+        change_causes=claim_change_causes,
+        status_causes=claim_change_causes,
+    ),
+    "resourceclaimtemplates.resource.k8s.io": Rules(default=default_template),
+    "storageclasses.storage.k8s.io": Rules(default=_default_storage_class),
+    "customresourcedefinitions.apiextensions.k8s.io": Rules(
+        default_crd, begin_crd, crd_causes, refresh=begin_crd, blind_updates=False
+    ),
+}
+
+
+def rules_of(qualified: str) -> Rules:
+    """The rules of a built-in kind; most have none of their own."""
+    return _RULES.get(qualified, _PLAIN)

@@ -1,0 +1,174 @@
+"""One HTTP request from its arrival to the end of its answer: logging, faults, dispatch, and the streaming of watches."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from koord_numa.sandbox.apiserver.errors import ApiError, expired, timed_out
+from koord_numa.sandbox.apiserver.faults import Effect, Fault, Faults, first
+from koord_numa.sandbox.apiserver.serving import answers, nonresource
+from koord_numa.sandbox.apiserver.serving.control import PREFIX, Control
+from koord_numa.sandbox.apiserver.serving.http import Call, ResourceApi
+from koord_numa.sandbox.apiserver.serving.request_log import Asked, RequestLog
+from koord_numa.sandbox.apiserver.serving.routes import Parameters, parse
+from koord_numa.sandbox.apiserver.serving.watch import WatchRequest, WatchStream, error_line
+from koord_numa.sandbox.apiserver.store.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What a handler serves from, and how often watches get bookmarks (seconds)."""
+
+    cluster: Cluster
+    faults: Faults
+    requests: RequestLog
+    compact: Callable[[], int]
+    bookmark_interval: float
+
+
+class Handler:
+    """Answers every request of the server."""
+
+    def __init__(self, serving: Serving) -> None:
+        """Watches are woken by faults and by kinds that come and go, so that both take effect at once."""
+        self._serving = serving
+        self._resources = ResourceApi(serving.cluster, serving.faults)
+        self._control = Control(serving.faults, serving.requests, serving.compact)
+        self._watches: set[WatchStream] = set()
+        self._stopping = False
+        serving.faults.on_change(self._wake_watches)
+        serving.cluster.backend.registry.on_change(self._wake_watches)
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Serve one request."""
+        asked, parameters = parse(request.method, request.raw_path)
+        try:
+            if asked.path.startswith(PREFIX):
+                return await self._control.answer(request, asked.path)
+            self._log(request, asked)
+            suffered = self._serving.faults.on_request(asked)
+            if suffered:
+                return await self._suffer(request, asked, parameters, suffered)
+            response = await self._serve(request, asked, parameters)
+        except ApiError as error:
+            response = answers.refusal(error)
+        asked.status = response.status
+        return response
+
+    def stop(self) -> None:
+        """End all watches, so that the server can close."""
+        self._stopping = True
+        self._wake_watches()
+
+    def resume(self) -> None:
+        """Serve watches again."""
+        self._stopping = False
+
+    @property
+    def open_watches(self) -> int:
+        """How many watches are being served."""
+        return len(self._watches)
+
+    def _log(self, request: web.BaseRequest, asked: Asked) -> None:
+        transport = request.transport
+        if transport is not None:
+            asked.port = (transport.get_extra_info("peername") or ("", 0))[1]
+        asked.user_agent = request.headers.get("User-Agent", "")
+        self._serving.requests.add(asked)
+
+    async def _serve(self, request: web.BaseRequest, asked: Asked, parameters: Parameters) -> web.StreamResponse:
+        if not asked.resource:
+            return nonresource.answer(request, asked.path, self._serving.cluster.backend)
+        call = self._resources.call(request, asked, parameters)
+        if asked.verb == "watch":
+            return await self._watch(call)
+        return await self._resources.answer(call)
+
+    async def _suffer(
+        self, request: web.BaseRequest, asked: Asked, parameters: Parameters, suffered: list[Fault]
+    ) -> web.StreamResponse:
+        """Serve a request with faults; a lost answer is lost after everything else has happened."""
+        received, limit = asyncio.get_running_loop().time(), parameters.seconds("timeout")
+        for fault in suffered:
+            if fault.effect is Effect.DELAY:
+                await asyncio.sleep(fault.seconds)
+        if limit is not None and asyncio.get_running_loop().time() - received >= limit:
+            raise timed_out(limit)
+        if first(suffered, Effect.DROP, Effect.OUTAGE):
+            return _abort(request)
+        error = first(suffered, Effect.ERROR)
+        if error:
+            raise error.error()
+        try:
+            response = await self._serve(request, asked, parameters)
+        except ApiError as refused:
+            response = answers.refusal(refused)
+        slow = first(suffered, Effect.SLOW_ANSWER)
+        if slow:
+            await asyncio.sleep(slow.seconds)
+        if first(suffered, Effect.LOSE_ANSWER):
+            return _abort(request)
+        asked.status = response.status
+        return response
+
+    async def _watch(self, call: Call) -> web.StreamResponse:
+        cluster = self._serving.cluster
+        presentation = self._resources.presentation(call)
+        stream = WatchStream(cluster.backend, WatchRequest.parse(call.parameters), call.selection(), presentation)
+        self._watches.add(stream)
+        try:
+            response = web.StreamResponse(headers={"Content-Type": answers.JSON})
+            call.asked.status = 200
+            await response.prepare(call.request)
+            await self._stream(call, stream, response)
+            return response
+        finally:
+            self._watches.discard(stream)
+            stream.close()
+
+    async def _stream(self, call: Call, stream: WatchStream, response: web.StreamResponse) -> None:
+        try:
+            for chunk in stream.begin(self._serving.cluster.reader):
+                await response.write(chunk)
+            async for bookmark_due in stream.ticks(self._serving.bookmark_interval):
+                if self._stopping or not stream.served:
+                    return
+                suffered = self._serving.faults.on_event(call.asked)
+                if first(suffered, Effect.CUT_WATCH):
+                    _abort(call.request)
+                    return
+                if first(suffered, Effect.EXPIRE_WATCH):
+                    raise expired("too old resource version: expired on demand")
+                if first(suffered, Effect.SILENT_WATCH):
+                    continue
+                await self._send(stream, response, first(suffered, Effect.SLOW_WATCH))
+                if bookmark_due:
+                    await response.write(stream.bookmark())
+        except ApiError as error:
+            await response.write(error_line(error))
+        except ConnectionError:  # the watcher went away; the next watch names its own start
+            return
+
+    async def _send(self, stream: WatchStream, response: web.StreamResponse, slow: Fault | None) -> None:
+        lines = stream.pending()
+        if slow is None:
+            if lines:
+                await response.write(b"".join(lines))
+            return
+        for line in lines:
+            await asyncio.sleep(slow.seconds)
+            await response.write(line)
+
+    def _wake_watches(self) -> None:
+        for stream in self._watches:
+            stream.wake()
+
+
+def _abort(request: web.BaseRequest) -> web.StreamResponse:
+    """Close the connection in the middle of everything; the response that is returned is never sent."""
+    transport = request.transport
+    if transport is not None:
+        transport.abort()
+    return web.Response(status=500)

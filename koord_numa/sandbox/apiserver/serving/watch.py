@@ -1,0 +1,147 @@
+"""One watch: what a watcher is sent, and when. Reads the history of a table behind a cursor; nothing is queued per watcher.
+
+Theory: the stream holds a revision, its cursor. Whenever the table changes it wakes, takes all changes after the cursor
+from the shared history, sends those it selects as one write, and moves the cursor. A watcher that is slower than the
+history is long gets 410, as from a real server. Bookmarks carry the current revision, which the cursor has reached.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from koord_numa.sandbox.apiserver.errors import ApiError, Cause, bad_request, too_old
+from koord_numa.sandbox.apiserver.objects.documents import dumps
+from koord_numa.sandbox.apiserver.rules.selectors import Selection
+from koord_numa.sandbox.apiserver.serving.presentation import Presentation
+from koord_numa.sandbox.apiserver.serving.routes import Parameters
+from koord_numa.sandbox.apiserver.store.backend import Backend
+from koord_numa.sandbox.apiserver.store.reader import Reader
+from koord_numa.sandbox.apiserver.store.records import ADDED, Change
+
+DEFAULT_TIMEOUT: Final = 3600.0  # seconds; a real server chooses between 30 and 60 minutes
+_BEFORE_END: Final = (
+    2.0  # seconds before its end a watch gets a last bookmark, as the watch cache of kube-apiserver does
+)
+_CHUNK: Final = 500  # lines a write of the initial list
+_END_OF_LIST: Final = {"k8s.io/initial-events-end": "true"}
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRequest:
+    """How a watch is asked for. ``start`` is the revision after which changes are wanted, 0 for "begin with what there is"."""
+
+    start: int
+    timeout: float
+    bookmarks: bool
+    initial_events: bool
+
+    @staticmethod
+    def parse(parameters: Parameters) -> "WatchRequest":
+        """From the query. Raises 400, and 422 for ``sendInitialEvents`` without its companions."""
+        text = parameters.text("resourceVersion")
+        if text and not text.isdigit():
+            raise bad_request(f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax')
+        initial = parameters.flag("sendInitialEvents")
+        match = parameters.text("resourceVersionMatch")
+        if (initial and match != "NotOlderThan") or (match and not parameters.text("sendInitialEvents")):
+            cause = Cause(
+                "resourceVersionMatch",
+                "Forbidden: resourceVersionMatch and sendInitialEvents belong together in a watch",
+            )
+            raise ApiError(422, "Invalid", f'ListOptions.meta.k8s.io "" is invalid: {cause}')
+        timeout = float(parameters.number("timeoutSeconds")) or DEFAULT_TIMEOUT
+        return WatchRequest(int(text or 0), timeout, parameters.flag("allowWatchBookmarks"), initial)
+
+
+class WatchStream:
+    """The lines of one watch."""
+
+    def __init__(
+        self, backend: Backend, request: WatchRequest, selection: Selection, presentation: Presentation
+    ) -> None:
+        """Begins to listen at once; ``close`` must be called."""
+        self._backend = backend
+        self._request = request
+        self._selection = selection
+        self._presentation = presentation
+        self._kind = presentation.target.kind
+        self._table = backend.table(self._kind)
+        self._cursor = request.start
+        self._woken = asyncio.Event()
+        self._woken.set()  # what happened since the start is due at once
+        self._table.listeners.append(self._changed)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._table.listeners.remove(self._changed)
+
+    def wake(self) -> None:
+        """Look again: something outside the table changed."""
+        self._woken.set()
+
+    def _changed(self, _: Change) -> None:
+        self._woken.set()
+
+    def begin(self, reader: Reader) -> Iterator[bytes]:
+        """The initial list, where one is wanted; sets the cursor. Raises 410 when the start is no longer in the history."""
+        if self._request.start and not self._request.initial_events:
+            if self._request.start < self._table.forgotten:
+                raise too_old(self._request.start, self._table.forgotten)
+            return iter(())
+        self._cursor = revision = self._backend.storage.revision
+        records = reader.select(self._kind, self._selection)
+        return self._initial([self._presentation.added(ADDED, record) for record in records], revision)
+
+    def _initial(self, lines: list[bytes], revision: int) -> Iterator[bytes]:
+        for start in range(0, len(lines), _CHUNK):
+            yield b"".join(lines[start : start + _CHUNK])
+        if self._request.initial_events and self._request.bookmarks:
+            yield self._presentation.bookmark(revision, _END_OF_LIST)
+
+    def pending(self) -> list[bytes]:
+        """The lines for everything that happened since the last call. Raises 410 when that is no longer in the history."""
+        if self._backend.storage.revision == self._cursor:
+            return []
+        changes = self._table.since(self._cursor)
+        self._cursor = max(self._cursor, self._backend.storage.revision)
+        lines = []
+        for change in changes:
+            event = self._selection.event_of(change)
+            if event is not None:
+                lines.append(self._presentation.event(event, change))
+        return lines
+
+    def bookmark(self) -> bytes:
+        """The line that says how far the watcher is."""
+        return self._presentation.bookmark(self._cursor)
+
+    @property
+    def served(self) -> bool:
+        """Whether the kind is still served in this version."""
+        kind = self._backend.registry.find(self._kind.group, self._kind.plural)
+        return kind is not None and self._presentation.target.version in kind.versions
+
+    async def ticks(self, bookmark_interval: float) -> AsyncIterator[bool]:
+        """Yields whenever there may be something to send, until the watch's time is over; true when a bookmark is due."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + self._request.timeout
+        last_bookmark = max(clock(), end - _BEFORE_END)
+        due = min(clock() + bookmark_interval, last_bookmark) if self._request.bookmarks else end
+        while (now := clock()) < end:
+            if not self._woken.is_set():
+                try:
+                    async with asyncio.timeout_at(min(due, end)):
+                        await self._woken.wait()
+                except TimeoutError:
+                    now = clock()
+            self._woken.clear()  # before the caller looks, so that what happens while it looks is not missed
+            is_due = self._request.bookmarks and now >= due
+            if is_due:
+                due = last_bookmark if now < last_bookmark < now + bookmark_interval else now + bookmark_interval
+            yield is_due
+
+
+def error_line(error: ApiError) -> bytes:
+    """The line that ends a watch with an error."""
+    return dumps({"type": "ERROR", "object": error.status()}) + b"\n"

@@ -1,0 +1,1 @@
+"""Objects and their versions: reading, writing, deleting, garbage collection."""

@@ -1,0 +1,223 @@
+"""Deleting: preconditions, grace periods, finalizers, namespaces and dependents.
+
+States of an object: live → deleting (``deletionTimestamp`` is set; waits for a kubelet's final delete, for finalizers, for
+a namespace's content, or for dependents in the foreground) → removed. Dependents go with their last owner, at once.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, Final
+
+from koord_numa.sandbox.apiserver.errors import bad_request, conflict, forbidden
+from koord_numa.sandbox.apiserver.objects.definitions import DEFINITIONS
+from koord_numa.sandbox.apiserver.objects.documents import JsonObject, dig, metadata_of, timestamp
+from koord_numa.sandbox.apiserver.objects.kinds import Kind
+from koord_numa.sandbox.apiserver.store.backend import Backend, DryRun, Outcome, Written
+from koord_numa.sandbox.apiserver.store.garbage import FOREGROUND, Dependents
+from koord_numa.sandbox.apiserver.store.records import Record
+from koord_numa.sandbox.apiserver.store.registry import Target
+
+_KEPT_NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
+_FINISHED: Final = ("Succeeded", "Failed")
+
+
+class Propagation(Enum):
+    """What becomes of dependents."""
+
+    BACKGROUND = "Background"
+    FOREGROUND = "Foreground"
+    ORPHAN = "Orphan"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """How a deletion is meant. ``grace`` is in seconds; ``None`` leaves it to the kind."""
+
+    grace: int | None = None
+    uid: str = ""
+    resource_version: str = ""
+    propagation: Propagation = Propagation.BACKGROUND
+    dry_run: DryRun = DryRun.NO
+
+    @staticmethod
+    def parse(body: Any) -> "DeleteOptions":
+        """From a DeleteOptions object. Raises 400."""
+        if not isinstance(body, dict):
+            raise bad_request("DeleteOptions must be an object")
+        grace = body.get("gracePeriodSeconds")
+        if not isinstance(grace, int | None):
+            raise bad_request("gracePeriodSeconds: expected an integer")
+        try:
+            propagation = Propagation(body.get("propagationPolicy") or "Background")
+        except ValueError as problem:
+            raise bad_request(f"propagationPolicy: {problem}") from problem
+        if body.get("orphanDependents"):
+            propagation = Propagation.ORPHAN
+        dry_run = DryRun.ALL if "All" in (body.get("dryRun") or ()) else DryRun.NO
+        preconditions = body.get("preconditions") or {}
+        return DeleteOptions(
+            grace, preconditions.get("uid") or "", preconditions.get("resourceVersion") or "", propagation, dry_run
+        )
+
+
+_AT_ONCE: Final = DeleteOptions()
+
+
+class Deleter:
+    """The verbs delete and deletecollection, and the clean-up that follows from them."""
+
+    def __init__(self, backend: Backend) -> None:
+        """Follows every table's owner references from now on."""
+        self._backend = backend
+        self._dependents = Dependents(backend)
+
+    def delete(self, target: Target, options: DeleteOptions = _AT_ONCE) -> Written:
+        """Delete an object, or begin to. Raises 404, 403 for namespaces that must stay, 409 for unmet preconditions."""
+        record = self._backend.get(target)
+        self._check(target, record, options)
+        return self._delete(target.kind, record, options)
+
+    def delete_all(self, kind: Kind, records: Iterable[Record], options: DeleteOptions) -> list[Record]:
+        """Delete every one of a selection; returns them as they were."""
+        chosen = list(records)
+        for record in chosen:
+            current = self._backend.table(kind).get(record.key)
+            if current is not None:
+                self._delete(kind, current, options)
+        return chosen
+
+    def remove(self, kind: Kind, document: JsonObject) -> Record:
+        """Take an object away for good and clean up after it."""
+        record = self._backend.storage.drop(self._backend.table(kind), document, kind.fields)
+        for dependent_kind, dependent in self._dependents.orphaned_by(record):
+            self._delete(dependent_kind, dependent, _AT_ONCE)
+        for owner_kind, owner in self._dependents.waiting_owners(record):
+            self._without_finalizer(owner_kind, owner, FOREGROUND)
+        namespace = self._backend.lookup("namespaces", record.key.namespace)
+        if namespace is not None and namespace.deleting:
+            self._finish_namespace(namespace)
+        return record
+
+    def is_finished(self, kind: Kind, document: JsonObject) -> bool:
+        """Whether nothing holds a deleting object any more."""
+        metadata = metadata_of(document)
+        if (
+            not metadata.get("deletionTimestamp")
+            or metadata.get("finalizers")
+            or metadata.get("deletionGracePeriodSeconds")
+        ):
+            return False
+        return kind.qualified != "namespaces" or not (
+            dig(document, "spec", "finalizers") or self._content(metadata["name"])
+        )
+
+    def _check(self, target: Target, record: Record, options: DeleteOptions) -> None:
+        kind, name = target.kind, target.name
+        if options.uid and options.uid != record.uid:
+            why = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {record.uid}"
+            raise conflict(kind, name, why)
+        if options.resource_version and options.resource_version != str(record.revision):
+            why = f"Precondition failed: ResourceVersion in precondition: {options.resource_version}, "
+            raise conflict(kind, name, f"{why}ResourceVersion in object meta: {record.revision}")
+        if kind.qualified == "namespaces" and name in _KEPT_NAMESPACES:
+            raise forbidden(kind, name, "this namespace may not be deleted")
+
+    def _delete(self, kind: Kind, record: Record, options: DeleteOptions) -> Written:
+        if options.dry_run is DryRun.ALL:
+            return Written(record, Outcome.UNCHANGED)
+        if options.propagation is Propagation.ORPHAN:
+            self._dependents.release(record)
+        in_foreground = (
+            options.propagation is Propagation.FOREGROUND and not record.deleting and bool(self._dependents.of(record))
+        )
+        document = _marked(kind, record, options)
+        if in_foreground:
+            metadata = document["metadata"]
+            metadata["finalizers"] = [*(metadata.get("finalizers") or ()), FOREGROUND]
+        if kind.qualified == "namespaces":
+            return self._delete_namespace(kind, document)
+        if self.is_finished(kind, document):
+            if kind.qualified == DEFINITIONS:
+                self._delete_custom_resources(document)
+            return Written(self.remove(kind, document), Outcome.REMOVED)
+        if record.load() == document:
+            return Written(record, Outcome.UNCHANGED)
+        written = Written(self._backend.put(kind, document), Outcome.UPDATED)
+        if in_foreground:
+            for dependent_kind, dependent in self._dependents.of(record):
+                self._delete(dependent_kind, dependent, _AT_ONCE)
+        return written
+
+    def _delete_custom_resources(self, crd: JsonObject) -> None:
+        kind = self._backend.registry.find(crd["spec"]["group"], crd["spec"]["names"]["plural"])
+        if kind is None:
+            return
+        for record in self._backend.table(kind):
+            document = record.load()
+            document["metadata"].pop("finalizers", None)
+            self.remove(kind, document)
+
+    def _delete_namespace(self, kind: Kind, namespace: JsonObject) -> Written:
+        namespace["status"] = {**(namespace.get("status") or {}), "phase": "Terminating"}
+        record = self._backend.put(kind, namespace)
+        name = record.key.name
+        for content_kind in self._backend.kinds_in_use():
+            if content_kind.namespaced:
+                self.delete_all(content_kind, self._backend.table(content_kind).in_namespace(name), _AT_ONCE)
+        current = self._backend.lookup("namespaces", name)
+        if current is None:
+            return Written(record, Outcome.REMOVED)
+        gone = self._finish_namespace(current)
+        return Written(record, Outcome.REMOVED if gone else Outcome.UPDATED)
+
+    def _finish_namespace(self, namespace: Record) -> bool:
+        """Let an empty terminating namespace go; returns whether it went."""
+        kind = self._backend.registry.named("namespaces")
+        if self._content(namespace.key.name):
+            return False
+        document = namespace.load()
+        document["spec"]["finalizers"] = []
+        if self.is_finished(kind, document):
+            self.remove(kind, document)
+            return True
+        return False
+
+    def _content(self, namespace: str) -> bool:
+        return any(table.in_namespace(namespace) for table in self._backend.storage.tables())
+
+    def _without_finalizer(self, kind: Kind, record: Record, finalizer: str) -> None:
+        document = record.load()
+        metadata = document["metadata"]
+        metadata["finalizers"] = [one for one in metadata.get("finalizers") or () if one != finalizer]
+        if self.is_finished(kind, document):
+            self.remove(kind, document)
+        else:
+            self._backend.put(kind, document)
+
+
+def _marked(kind: Kind, record: Record, options: DeleteOptions) -> JsonObject:
+    """The object with its deletion noted; a second deletion can only shorten the grace period."""
+    document = record.load()
+    metadata: JsonObject = document["metadata"]
+    grace = _grace(kind, document, options)
+    if record.deleting:
+        metadata["deletionGracePeriodSeconds"] = min(grace, metadata.get("deletionGracePeriodSeconds") or 0)
+        return document
+    metadata["deletionGracePeriodSeconds"] = grace
+    metadata["deletionTimestamp"] = timestamp(datetime.now(UTC) + timedelta(seconds=grace))
+    if "generation" in metadata:
+        metadata["generation"] += 1
+    return document
+
+
+def _grace(kind: Kind, document: JsonObject, options: DeleteOptions) -> int:
+    """Seconds a deletion waits: only pods on a node that have not ended do, as pkg/registry/core/pod/strategy.go."""
+    if kind.qualified != "pods":
+        return 0
+    if not dig(document, "spec", "nodeName") or dig(document, "status", "phase") in _FINISHED:
+        return 0
+    if options.grace is not None:
+        return max(options.grace, 0)
+    return int(dig(document, "spec", "terminationGracePeriodSeconds") or 0)

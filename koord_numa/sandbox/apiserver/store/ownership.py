@@ -1,0 +1,176 @@
+"""Server-side apply: merging an applied configuration, and which applier owns which field.
+
+Theory: an applied configuration is flattened into its leaves, each a path of field names and list-item identities. A leaf
+that its manager no longer applies and that no other manager applies is removed; a leaf that another manager applies with
+a different value is a conflict, unless forced. Fields written by other verbs have no owner: the last writer wins.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from koord_numa.sandbox.apiserver.errors import ApiError
+from koord_numa.sandbox.apiserver.objects.documents import JsonObject, clone
+from koord_numa.sandbox.apiserver.store.lists import FieldNames, ListRules
+
+Step = str | tuple[Any, ...]  # a field name, or the identity of a list item
+Path = tuple[Step, ...]
+Leaves = dict[Path, Any]
+
+_ITEM: Final = object()  # stands for "this list item is there", whatever is in it
+_UNOWNED: Final = frozenset(("apiVersion", "kind"))
+_UNOWNED_METADATA: Final = frozenset(
+    ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "managedFields", "generation")
+)
+
+
+def leaves_of(applied: JsonObject, rules: ListRules) -> Leaves:
+    """Everything an applied configuration claims."""
+    claimed = {name: value for name, value in applied.items() if name not in _UNOWNED}
+    if isinstance(claimed.get("metadata"), dict):
+        claimed["metadata"] = {k: v for k, v in claimed["metadata"].items() if k not in _UNOWNED_METADATA}
+    return dict(_leaves(claimed, (), (), rules))
+
+
+def _leaves(value: Any, path: Path, names: FieldNames, rules: ListRules) -> Iterator[tuple[Path, Any]]:
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _leaves(inner, (*path, name), (*names, name), rules)
+    elif isinstance(value, list) and names and (rule := rules(names)).keys:
+        for item in value:
+            here: Path = (*path, _identity(rule.identity(item), item))
+            yield here, _ITEM
+            yield from _leaves(item, here, names, rules)
+    elif isinstance(value, list) and names and rules(names).is_set:
+        for item in value:
+            yield (*path, (item,)), _ITEM
+    elif path:
+        yield path, value
+
+
+def _identity(found: tuple[Any, ...] | None, item: Any) -> tuple[Any, ...]:
+    if found is None:
+        raise ApiError(422, "Invalid", f"the applied list item {item} lacks one of the fields that tell items apart")
+    return found
+
+
+class Ownership:
+    """The fields that each applier of one object owns."""
+
+    def __init__(self) -> None:
+        """No applier owns anything yet."""
+        self._leaves: dict[str, Leaves] = {}
+
+    def conflicts(self, manager: str, wanted: Leaves) -> dict[str, list[Path]]:
+        """Other managers and the fields on which they disagree with what ``manager`` wants."""
+        found: dict[str, list[Path]] = {}
+        for other, owned in sorted(self._leaves.items()):
+            paths = [path for path, value in wanted.items() if path in owned and owned[path] != value]
+            if other != manager and paths:
+                found[other] = paths
+        return found
+
+    def abandoned(self, manager: str, wanted: Leaves) -> list[Path]:
+        """What ``manager`` applied before, no longer wants, and no other manager holds; whole items before their parts."""
+        others = {path for other, owned in self._leaves.items() if other != manager for path in owned}
+        gone = (path for path in self._leaves.get(manager, {}) if path not in wanted and path not in others)
+        return sorted(gone, key=len)
+
+    def copy(self) -> "Ownership":
+        """Ownership that can be changed without changing this one."""
+        copied = Ownership()
+        copied._leaves = {manager: dict(leaves) for manager, leaves in self._leaves.items()}
+        return copied
+
+    def managed_fields(self, api_version: str) -> list[JsonObject]:
+        """``metadata.managedFields``: an entry for every applier, its fields down to the first list."""
+        return [
+            {
+                "manager": manager,
+                "operation": "Apply",
+                "apiVersion": api_version,
+                "fieldsType": "FieldsV1",
+                "fieldsV1": _fields(leaves),
+            }
+            for manager, leaves in sorted(self._leaves.items())
+            if leaves
+        ]
+
+    def take(self, manager: str, wanted: Leaves) -> None:
+        """``manager`` now owns exactly this; where others disagreed they lose the field."""
+        for other, paths in self.conflicts(manager, wanted).items():
+            for path in paths:
+                del self._leaves[other][path]
+        self._leaves[manager] = wanted
+
+
+def _fields(leaves: Leaves) -> JsonObject:
+    found: JsonObject = {}
+    for path in leaves:
+        here = found
+        for step in path:
+            if not isinstance(step, str):
+                break  # which items are owned is not told: no client of ours asks
+            here = here.setdefault(f"f:{step}", {})
+    return found
+
+
+def conflict_error(conflicts: dict[str, list[Path]]) -> ApiError:
+    """The 409 of an apply that was not forced."""
+    fields = [(manager, _dotted(path)) for manager, paths in conflicts.items() for path in paths]
+    listed = "; ".join(f'conflict with "{manager}": {path}' for manager, path in fields)
+    plural = "s" if len(fields) > 1 else ""
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f'conflict with "{manager}"', "field": path}
+        for manager, path in fields
+    ]
+    return ApiError(409, "Conflict", f"Apply failed with {len(fields)} conflict{plural}: {listed}", {"causes": causes})
+
+
+def _dotted(path: Path) -> str:
+    return "".join(f".{step}" if isinstance(step, str) else str(list(step)) for step in path)
+
+
+def merge_applied(current: Any, applied: Any, rules: ListRules, names: FieldNames = ()) -> Any:
+    """The current value with an applied configuration laid over it."""
+    if isinstance(applied, dict) and isinstance(current, dict):
+        merged = dict(current)
+        for name, value in applied.items():
+            merged[name] = merge_applied(merged[name], value, rules, (*names, name)) if name in merged else clone(value)
+        return merged
+    if not (isinstance(applied, list) and isinstance(current, list) and names):
+        return clone(applied)
+    rule = rules(names)
+    if rule.is_set:
+        return [*current, *(item for item in applied if item not in current)]
+    if not rule.keys:
+        return clone(applied)
+    items = list(current)
+    for item in applied:
+        identity = rule.identity(item)
+        place = next((place for place, known in enumerate(items) if rule.identity(known) == identity), None)
+        if place is None:
+            items.append(clone(item))
+        else:
+            items[place] = merge_applied(items[place], item, rules, names)
+    return items
+
+
+def remove(document: JsonObject, path: Path, rules: ListRules) -> None:
+    """Take one owned leaf out of the document; what is not there any more is ignored."""
+    here: Any = document
+    names: FieldNames = ()
+    for step in path[:-1]:
+        here, names = _descend(here, step, names, rules)
+    last = path[-1]
+    if isinstance(here, dict):
+        here.pop(last, None)
+    elif isinstance(here, list):
+        rule = rules(names)
+        here[:] = [item for item in here if ((item,) if rule.is_set else rule.identity(item)) != last]
+
+
+def _descend(here: Any, step: Step, names: FieldNames, rules: ListRules) -> tuple[Any, FieldNames]:
+    if isinstance(step, str):
+        return (here.get(step), (*names, step)) if isinstance(here, dict) else (None, names)
+    items = here if isinstance(here, list) else []
+    return next((item for item in items if rules(names).identity(item) == step), None), names

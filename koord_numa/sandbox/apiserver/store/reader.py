@@ -1,0 +1,82 @@
+"""Lists: selection, and pages that all show the state of the first one."""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from koord_numa.sandbox.apiserver.errors import bad_request, expired
+from koord_numa.sandbox.apiserver.objects.documents import dumps, loads
+from koord_numa.sandbox.apiserver.objects.kinds import Kind
+from koord_numa.sandbox.apiserver.rules.selectors import Selection
+from koord_numa.sandbox.apiserver.store.backend import Backend
+from koord_numa.sandbox.apiserver.store.records import Record
+
+_SNAPSHOTS: Final = 64
+_EXPIRED: Final = (
+    "The provided continue parameter is too old to display a consistent list result. "
+    "You can start a new list without the continue parameter."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Part of a list: its objects, the revision of the whole list, and how to go on."""
+
+    records: Sequence[Record]
+    revision: int
+    token: str = ""
+    remaining: int = 0
+
+
+class Reader:
+    """Lists of one kind; records are immutable, so a snapshot for later pages costs a list of references."""
+
+    def __init__(self, backend: Backend) -> None:
+        """Keeps the snapshots of the latest unfinished lists."""
+        self._backend = backend
+        self._snapshots: OrderedDict[int, list[Record]] = OrderedDict()
+        self._issued = 0
+
+    def select(self, kind: Kind, selection: Selection) -> list[Record]:
+        """All selected objects by namespace and name."""
+        table = self._backend.table(kind)
+        records = table.in_namespace(selection.namespace) if selection.namespace else list(table)
+        if not (selection.labels or selection.fields):
+            return records
+        return [record for record in records if selection.matches(record)]
+
+    def first_page(self, kind: Kind, selection: Selection, limit: int) -> Page:
+        """The beginning of a list, or all of it when ``limit`` is 0."""
+        records = self.select(kind, selection)
+        revision = self._backend.storage.revision
+        if not limit or len(records) <= limit:
+            return Page(records, revision)
+        self._issued += 1
+        self._snapshots[self._issued] = records
+        if len(self._snapshots) > _SNAPSHOTS:
+            self._snapshots.popitem(last=False)
+        return Page(records[:limit], revision, _token(self._issued, limit, revision), len(records) - limit)
+
+    def next_page(self, token: str, limit: int) -> Page:
+        """What follows a page. Raises 400 for a malformed token and 410 when the list is no longer kept."""
+        try:
+            number, start, revision = (int(part) for part in loads(urlsafe_b64decode(token)))
+        except (ValueError, TypeError) as problem:
+            raise bad_request("continue key is not valid: it was not issued by this server") from problem
+        records = self._snapshots.get(number)
+        if records is None:
+            raise expired(_EXPIRED)
+        end = start + limit if limit else len(records)
+        if end >= len(records):
+            return Page(records[start:], revision)
+        return Page(records[start:end], revision, _token(number, end, revision), len(records) - end)
+
+    def forget_snapshots(self) -> None:
+        """Compaction: lists that were begun cannot be continued."""
+        self._snapshots.clear()
+
+
+def _token(number: int, start: int, revision: int) -> str:
+    return urlsafe_b64encode(dumps([number, start, revision])).decode()

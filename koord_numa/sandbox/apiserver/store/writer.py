@@ -1,0 +1,277 @@
+"""Create, update, patch and apply: the way of an object from a request's body into the storage.
+
+The order of the steps is that of kube-apiserver: decode, lock, shape by schema, default, admit, validate, store.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+from uuid import uuid4
+
+from koord_numa.sandbox.apiserver.errors import (
+    ApiError,
+    Cause,
+    already_exists,
+    bad_request,
+    conflict,
+    invalid,
+    invalid_value,
+    modified_meanwhile,
+    not_found,
+)
+from koord_numa.sandbox.apiserver.objects.documents import JsonObject, clone, metadata_of, section, timestamp
+from koord_numa.sandbox.apiserver.objects.kinds import Generation, Kind
+from koord_numa.sandbox.apiserver.objects.names import metadata_causes, metadata_type_problem
+from koord_numa.sandbox.apiserver.objects.naming import generated_name
+from koord_numa.sandbox.apiserver.objects.shapes import shape_problem, without_nulls
+from koord_numa.sandbox.apiserver.rules.admission import admit
+from koord_numa.sandbox.apiserver.rules.rules import rules_of
+from koord_numa.sandbox.apiserver.store.backend import (
+    Backend,
+    Conflicts,
+    DryRun,
+    FieldValidation,
+    Outcome,
+    WriteOptions,
+    Written,
+)
+from koord_numa.sandbox.apiserver.store.deletion import Deleter
+from koord_numa.sandbox.apiserver.store.lists import ListRules, builtin_apply_rules, schema_rules
+from koord_numa.sandbox.apiserver.store.ownership import Ownership, conflict_error, leaves_of, merge_applied, remove
+from koord_numa.sandbox.apiserver.store.records import DELETED, Record
+from koord_numa.sandbox.apiserver.store.records import Change as StoredChange
+from koord_numa.sandbox.apiserver.store.registry import Target
+from koord_numa.sandbox.apiserver.store.settling import desired, settle
+from koord_numa.sandbox.apiserver.store.storage import Table
+from koord_numa.sandbox.apiserver.store.versions import convert
+
+Change = Callable[[JsonObject], JsonObject]
+
+_DEFAULTS: Final = WriteOptions()
+
+
+class Writer:
+    """The verbs that write whole objects."""
+
+    def __init__(self, backend: Backend, deleter: Deleter) -> None:
+        """``deleter`` finishes deletions that wait for their last finalizer."""
+        self._backend = backend
+        self._deleter = deleter
+        self._owners: dict[str, Ownership] = {}  # by uid
+        backend.storage.indexers.append(self._forget)
+
+    def create(
+        self,
+        target: Target,
+        document: JsonObject,
+        options: WriteOptions = _DEFAULTS,
+        managed: Sequence[JsonObject] = (),
+    ) -> Written:
+        """
+        Store a new object, which is taken over, with these ``managedFields``. Raises 400, 403, 404, 409 and 422 as the real server.
+        """
+        kind = target.kind
+        self._check_identity(target, document)
+        metadata = section(document, "metadata")
+        if metadata.get("resourceVersion"):
+            raise bad_request("resourceVersion should not be set on objects to be created")
+        if not metadata.get("name") and metadata.get("generateName"):
+            metadata["name"] = generated_name(metadata["generateName"])
+        name = metadata.get("name") or ""
+        self._backend.check_namespace(kind, target.namespace, name)
+        if kind.namespaced:
+            metadata["namespace"] = target.namespace
+        for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "generation", "managedFields", "selfLink"):
+            metadata.pop(field, None)
+        if managed:
+            metadata["managedFields"] = list(managed)
+        metadata["uid"] = str(uuid4())
+        metadata["creationTimestamp"] = timestamp()
+        document, warnings = self._shape(target, document, options)
+        document = {"apiVersion": document["apiVersion"], "kind": kind.kind, **document}
+        rules = rules_of(kind.qualified)
+        rules.default(document)
+        admit(self._backend, kind, document)
+        if kind.custom and kind.has_status:
+            document.pop("status", None)
+        rules.begin(document)
+        if kind.generation is Generation.COUNTED:
+            metadata_of(document)["generation"] = 1
+        self._check_valid(target, document)
+        if self._backend.find(Target(kind, target.version, target.namespace, name)) is not None:
+            raise already_exists(kind, name)
+        if options.dry_run is DryRun.ALL:
+            return Written(self._backend.unstored(kind, document), Outcome.CREATED, warnings)
+        return Written(self._backend.put(kind, document), Outcome.CREATED, warnings)
+
+    def update(self, target: Target, document: JsonObject, options: WriteOptions = _DEFAULTS) -> Written:
+        """Replace an object (PUT). Raises 409 when its resourceVersion or uid is not the stored one."""
+        kind = target.kind
+        rules = rules_of(kind.qualified)
+        self._check_identity(target, document)
+        current = self._backend.find(target)
+        metadata = section(document, "metadata")
+        if current is None:
+            if rules.put_creates and not target.subresource and not metadata.get("uid"):
+                metadata.pop("resourceVersion", None)
+                return self.create(target, document, options)
+            raise not_found(kind, target.name)
+        if not metadata.get("resourceVersion") and (kind.custom or not rules.blind_updates):
+            cause = invalid_value("metadata.resourceVersion", "0x0", "must be specified for an update")
+            raise invalid(kind, target.name, [cause])
+        uid = metadata.get("uid")
+        if uid and uid != current.uid:
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {current.uid}"
+            raise conflict(kind, target.name, why)
+        return self._replace(target, current, document, options)
+
+    def patch(self, target: Target, change: Change, options: WriteOptions = _DEFAULTS) -> Written:
+        """Replace an object by what a patch makes of it. Raises 404, 409 for a stale resourceVersion in the patch, 422."""
+        current = self._backend.get(target)
+        patched = change(current.load_as(target.api_version))
+        if not isinstance(patched, dict):
+            raise bad_request("the patched document is no object")
+        self._check_identity(target, patched)
+        uid = metadata_of(patched).get("uid")
+        if uid and uid != current.uid:
+            cause = invalid_value("metadata.uid", uid, "field is immutable")
+            raise invalid(target.kind, target.name, [cause])
+        return self._replace(target, current, patched, options)
+
+    def apply(self, target: Target, applied: JsonObject, options: WriteOptions) -> Written:
+        """Server-side apply: create or merge, as ``options.manager``. Raises the 409 of conflicts that are not forced."""
+        if not options.manager:
+            cause = Cause("fieldManager", "Required value: is required for apply patch", "FieldValueRequired")
+            raise ApiError(422, "Invalid", f'PatchOptions.meta.k8s.io "" is invalid: {cause}')
+        self._check_identity(target, applied)
+        rules = self._list_rules(target)
+        wanted = leaves_of(applied, rules)
+        current = self._backend.find(target)
+        if current is None:
+            if target.subresource:
+                raise not_found(target.kind, target.name)
+            section(applied, "metadata")["name"] = target.name
+            ownership = Ownership()
+            ownership.take(options.manager, wanted)
+            written = self.create(target, clone(applied), options, ownership.managed_fields(target.api_version))
+        else:
+            ownership = self._owners.get(current.uid, Ownership()).copy()
+            conflicts = ownership.conflicts(options.manager, wanted)
+            if conflicts and options.conflicts is Conflicts.REFUSE:
+                raise conflict_error(conflicts)
+            merged = merge_applied(current.load_as(target.api_version), applied, rules)
+            for path in ownership.abandoned(options.manager, wanted):
+                remove(merged, path, rules)
+            ownership.take(options.manager, wanted)
+            managed = ownership.managed_fields(target.api_version)
+            written = self._replace(target, current, merged, options, managed)
+        if options.dry_run is DryRun.NO:
+            self._owners[written.record.uid] = ownership
+        return written
+
+    def _forget(self, _: Table, change: StoredChange) -> None:
+        """Appliers of an object that is gone own nothing any more."""
+        if change.kind == DELETED:
+            self._owners.pop(change.record.uid, None)
+
+    def _list_rules(self, target: Target) -> ListRules:
+        if not target.kind.custom:
+            return builtin_apply_rules
+        return schema_rules(self._backend.custom[target.kind.qualified][target.version].schema)
+
+    def _replace(
+        self,
+        target: Target,
+        current: Record,
+        document: JsonObject,
+        options: WriteOptions,
+        managed: Sequence[JsonObject] = (),
+    ) -> Written:
+        kind = target.kind
+        asked = metadata_of(document).get("resourceVersion")
+        if asked and asked != str(current.revision):
+            raise modified_meanwhile(kind, target.name)
+        document, warnings = self._shape(target, document, options)
+        old = current.load()
+        new = settle(target, old, document)
+        if managed:
+            metadata_of(new)["managedFields"] = list(managed)
+        rules = rules_of(kind.qualified)
+        if not target.subresource:
+            rules.default(new)
+        self._check_valid(target, new)
+        changes = rules.status_causes if target.subresource == "status" else rules.change_causes
+        causes = list(changes(old, new)) if target.subresource in ("", "status") else []
+        if causes:
+            raise invalid(kind, target.name, causes)
+        if not target.subresource:
+            rules.refresh(new)
+        if kind.generation is Generation.COUNTED and desired(kind, old) != desired(kind, new):
+            metadata_of(new)["generation"] = (metadata_of(old).get("generation") or 0) + 1
+        if new == old:
+            return Written(current, Outcome.UNCHANGED, warnings)
+        if options.dry_run is DryRun.ALL:
+            return Written(self._backend.unstored(kind, new), Outcome.UPDATED, warnings)
+        if self._deleter.is_finished(kind, new):
+            return Written(self._deleter.remove(kind, new), Outcome.REMOVED, warnings)
+        return Written(self._backend.put(kind, new), Outcome.UPDATED, warnings)
+
+    def _check_identity(self, target: Target, document: JsonObject) -> None:
+        """That the body is of the kind and name of the request's path; sets the identity where the body leaves it out."""
+        kind = target.kind
+        if (
+            document.setdefault("apiVersion", target.api_version) != target.api_version
+            or document.setdefault("kind", kind.kind) != kind.kind
+        ):
+            given = f"{document['apiVersion']}, Kind={document.get('kind')}"
+            raise bad_request(
+                f"the object provided is unrecognized (must be of type {kind.kind}): {given}, expected {target.api_version}"
+            )
+        problem = metadata_type_problem(document.setdefault("metadata", {}))
+        if problem:
+            raise _undecodable(kind, problem, target.version)
+        metadata = document["metadata"]
+        namespace = metadata.get("namespace")
+        if namespace and namespace != target.namespace:
+            why = f"({namespace} is not {target.namespace})"
+            raise bad_request(
+                f"the namespace of the provided object does not match the namespace sent on the request {why}"
+            )
+        if target.name and metadata.setdefault("name", target.name) != target.name:
+            raise bad_request(
+                f"the name of the object ({metadata['name']}) does not match the name on the URL ({target.name})"
+            )
+
+    def _shape(self, target: Target, document: JsonObject, options: WriteOptions) -> tuple[JsonObject, tuple[str, ...]]:
+        """The document in its storage version, with unknown fields of custom kinds gone and their defaults in."""
+        kind = target.kind
+        if not kind.custom:
+            stored = without_nulls(convert(document, kind.stored_as))
+            problem = shape_problem(kind.qualified, stored)
+            if problem:
+                raise _undecodable(kind, problem, target.version)
+            return stored, ()
+        versions = self._backend.custom[kind.qualified]
+        unknown = versions[target.version].shape(document)
+        if unknown and options.validation is FieldValidation.STRICT:
+            listed = ", ".join(f'unknown field "{path}"' for path in unknown)
+            raise bad_request(
+                f'{kind.kind} in version "{target.version}" cannot be handled as a {kind.kind}: strict decoding error: {listed}'
+            )
+        causes = list(versions[target.version].causes(document))
+        if causes:
+            raise invalid(kind, metadata_of(document).get("name") or "", causes)
+        stored = convert(document, kind.stored_as)
+        if kind.stored_as != target.api_version:
+            versions[kind.storage_version].shape(stored)
+        warned = options.validation is FieldValidation.WARN
+        return stored, tuple(f'unknown field "{path}"' for path in unknown) if warned else ()
+
+    def _check_valid(self, target: Target, document: JsonObject) -> None:
+        causes = metadata_causes(target.kind, metadata_of(document))
+        causes.extend(rules_of(target.kind.qualified).causes(document))
+        if causes:
+            raise invalid(target.kind, metadata_of(document).get("name") or "", causes)
+
+
+def _undecodable(kind: Kind, problem: str, version: str) -> ApiError:
+    return bad_request(f'{kind.kind} in version "{version}" cannot be handled as a {kind.kind}: {problem}')

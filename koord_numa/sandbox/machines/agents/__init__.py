@@ -1,0 +1,1 @@
+"""What runs on a simulated node: kubelet, koordlet, container runtime."""

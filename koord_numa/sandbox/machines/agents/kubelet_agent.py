@@ -1,0 +1,103 @@
+"""A node whose kubelet chooses: admission exactly as the kubelet's managers do it, topology as an exporter publishes it."""
+
+from collections.abc import Mapping
+
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.managers.admit import NotAdmitted, admit
+from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool, KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.results import ContainerGrant
+from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.resources import ResourceList
+from koord_numa.sandbox.machines.agents.agent import Admitted, Refused
+from koord_numa.sandbox.machines.agents.allocation import Allocation, Claim, capacity_of, with_rest
+from koord_numa.sandbox.machines.hardware.description import NodeDescription
+from koord_numa.sandbox.machines.hardware.exported_topology import exported_topology
+from koord_numa.sandbox.machines.hardware.hardware import Hardware
+from koord_numa.sandbox.machines.hardware.node_objects import Json
+
+
+class KubeletAgent:
+    """A kubelet with its CPU, memory, device and topology managers."""
+
+    def __init__(self, node: NodeDescription) -> None:
+        """An empty node."""
+        self._node = node
+        self.kubelet = kubelet_node(node)
+        self._capacity = capacity_of(node)
+        self._state = KubeletState.empty(self.kubelet)
+        self._pods: dict[str, PodKey] = {}
+
+    def admit(self, pod: Pod) -> Admitted | Refused:
+        """Admit the pod; one that was admitted keeps what it has, whatever changes about it."""
+        uid = pod.key.uid
+        if uid not in self._pods:
+            verdict = admit(self._state, uid, pod.request)
+            self._state = verdict.state
+            if isinstance(verdict, NotAdmitted):
+                return Refused(verdict.refusal.reason, verdict.refusal.detail)
+            self._pods[uid] = pod.key
+        return Admitted(self._allocation(uid))
+
+    def remove(self, uid: str) -> None:
+        """Release everything that a pod held."""
+        if self._pods.pop(uid, None) is not None:
+            self._state = self._state.without(uid)
+
+    def topology(self) -> Json:
+        """What an exporter publishes now."""
+        pods = [(key.namespace, key.name) for key in self._pods.values()]
+        return exported_topology(self._node, self.kubelet, self._state, pods)
+
+    def grants(self) -> dict[str, tuple[ContainerGrant, ...]]:
+        """What the kubelet gave to the containers of every pod, by the pod's uid."""
+        return {uid: admitted.grant.containers for uid, admitted in self._state.pods.items()}
+
+    def _allocation(self, uid: str) -> Allocation:
+        """All that its containers were given; an init container gives its memory back, though neither CPUs nor devices."""
+        resident = self._state.pods[uid]
+        containers = resident.grant.containers
+        blocks = [block for each in containers if each.kind is not ContainerKind.INIT for block in each.memory]
+        return Allocation(
+            cpus=CpuSet.of(cpu for each in containers for cpu in each.cpus),
+            devices=frozenset(
+                f"{resource} {device}"
+                for each in containers
+                for resource in each.devices
+                for device in each.devices[resource]
+            ),
+            claims=with_rest(
+                (Claim(block.resource, block.amount, block.mask) for block in blocks),
+                resident.requests,
+                self._capacity,
+                self.kubelet.machine.numa_mask,
+            ),
+        )
+
+
+def kubelet_node(node: NodeDescription) -> KubeletNode:
+    """The facts a kubelet knows before the first pod."""
+    hardware = node.hardware
+    return KubeletNode(
+        machine=hardware.machine,
+        config=node.kubelet,
+        allocatable=node.allocatable,
+        memory={numa: _memory(node, numa) for numa in hardware.machine.numa_ids},
+        devices=_devices(hardware),
+    )
+
+
+def _memory(node: NodeDescription, numa: int) -> ResourceList:
+    """Every NUMA node knows every size of huge pages that the machine knows."""
+    sizes = {name: 0 for other in node.hardware.pages for name in node.hardware.hugepage_bytes(other)}
+    plain = max(0, node.hardware.plain_memory(numa) - node.reserved_memory)
+    return {"memory": plain, **sizes, **node.hardware.hugepage_bytes(numa)}
+
+
+def _devices(hardware: Hardware) -> Mapping[str, DevicePool]:
+    found: dict[str, list[Device]] = {}
+    for device in hardware.devices:
+        near = 0 if device.numa is None else 1 << device.numa
+        found.setdefault(device.resource, []).append(Device(device.id, near))
+    return {resource: DevicePool(tuple(devices)) for resource, devices in sorted(found.items())}

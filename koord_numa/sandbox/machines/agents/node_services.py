@@ -1,0 +1,239 @@
+"""
+What a real node offers to programs that run on it: sysfs, cgroups, the kubelet's configuration file, podresources and CRI sockets.
+
+Everything lies in one folder and follows one simulated node, so that a node agent runs on it unchanged.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Self
+
+import grpc
+import yaml
+from grpc import aio
+
+from koord_numa.core.bit_sets import members
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.managers.results import ContainerGrant
+from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.sandbox.machines.agents.container_cgroups import ContainerCgroups
+from koord_numa.sandbox.machines.hardware.description import NodeDescription
+from koord_numa.sandbox.machines.hardware.sysfs_tree import write_sysfs
+from koord_numa.sandbox.machines.pod_status import container_id
+from koord_numa.sandbox.machines.simulated_node import SimulatedNode
+from koord_numa.wire.proto import cri_pb2, podresources_pb2
+
+Handler = Callable[..., Any]
+
+SHORT: Final = Path("/tmp")  # noqa: S108  (a folder of our own is made in it)
+STOP_GRACE: Final = 0.1
+"""Seconds that open streams get when the services stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    id: str
+    name: str
+    pod_uid: str
+
+
+class NodeServices:
+    """The services of one node, while the context lasts. ``follow`` is called by itself whenever the node's pods change."""
+
+    def __init__(self, folder: Path, node: SimulatedNode) -> None:
+        self._node = node
+        self._description = node.description
+        machine = node.description.hardware.machine
+        folder.mkdir(parents=True, exist_ok=True)
+        self.sysfs = folder / "sys"
+        if not self.sysfs.exists():
+            write_sysfs(folder, node.description.hardware)
+        self.cgroups = ContainerCgroups(folder / "cgroup", machine.all, CpuSet.of(machine.numa_ids))
+        self.kubelet_config = folder / "kubelet.yaml"
+        self.kubelet_config.write_text(yaml.safe_dump(kubelet_configuration(node.description)))
+        # The address of a unix socket ends at 107 characters, whatever the length of other paths.
+        self._sockets = TemporaryDirectory(prefix="kn-", dir=SHORT if SHORT.is_dir() else None)
+        self.podresources = Path(self._sockets.name, "podresources.sock")
+        self.cri = Path(self._sockets.name, "cri.sock")
+        self._server: aio.Server | None = None
+        self._streams: set[asyncio.Queue[str]] = set()
+        self.updates: list[tuple[str, str]] = []  # container id and CPUs of every UpdateContainerResources
+
+    async def __aenter__(self) -> Self:
+        self._server = aio.server()
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler("v1.PodResourcesLister", self._kubelet_methods()),
+                grpc.method_handlers_generic_handler("runtime.v1.RuntimeService", self._runtime_methods()),
+            )
+        )
+        for socket in (self.podresources, self.cri):
+            self._server.add_insecure_port(f"unix:{socket}")
+        await self._server.start()
+        self._node.listeners.append(self.follow)
+        self.follow()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._node.listeners.remove(self.follow)
+        if self._server is not None:
+            await self._server.stop(STOP_GRACE)
+        self._sockets.cleanup()
+
+    def follow(self) -> None:
+        """Start and end containers as the node's pods do; those of a static kubelet get what it granted."""
+        running = {one.id: one for one in self._running()}
+        for container in self.cgroups.containers - running.keys():
+            self.cgroups.remove(container)
+        grants = {
+            container_id(uid, grant.name): grant for uid, granted in self._node.grants.items() for grant in granted
+        }
+        exclusive = CpuSet.of(cpu for grant in grants.values() for cpu in grant.cpus)
+        for container, one in running.items():
+            if new := container not in self.cgroups.containers:
+                self.cgroups.create(container, one.pod_uid)
+            grant = grants.get(container)
+            if grant is not None and self._description.kubelet.cpu_policy == "static":
+                self.cgroups.set(container, grant.cpus or self.cgroups.cpus - exclusive or self.cgroups.cpus)
+            if new:
+                for stream in self._streams:
+                    stream.put_nowait(container)
+
+    def restart_container(self, pod_uid: str, name: str) -> None:
+        """The container ends and starts again: its cgroup is a new one, without what was applied to the old."""
+        self.cgroups.remove(container_id(pod_uid, name))
+        self.follow()
+
+    def _running(self) -> Iterator[_Running]:
+        for uid, pod in self._node.pods.items():
+            for container in pod.request.containers:
+                if container.kind is not ContainerKind.INIT:
+                    yield _Running(container_id(uid, container.name), container.name, uid)
+
+    def _kubelet_methods(self) -> dict[str, Any]:
+        return {
+            "List": _unary(self._list, podresources_pb2.ListPodResourcesRequest),
+            "GetAllocatableResources": _unary(self._allocatable, podresources_pb2.AllocatableResourcesRequest),
+        }
+
+    def _runtime_methods(self) -> dict[str, Any]:
+        stream = grpc.unary_stream_rpc_method_handler(
+            self._events,
+            request_deserializer=cri_pb2.GetEventsRequest.FromString,
+            response_serializer=cri_pb2.ContainerEventResponse.SerializeToString,
+        )
+        return {
+            "ListContainers": _unary(self._containers, cri_pb2.ListContainersRequest),
+            "UpdateContainerResources": _unary(self._update, cri_pb2.UpdateContainerResourcesRequest),
+            "GetContainerEvents": stream,
+        }
+
+    async def _list(self, _: Any, __: Any) -> Any:
+        answer = podresources_pb2.ListPodResourcesResponse()
+        for uid, pod in self._node.pods.items():
+            entry = answer.pod_resources.add(name=pod.key.name, namespace=pod.key.namespace)
+            grants = {grant.name: grant for grant in self._node.grants.get(uid, ())}
+            for container in pod.request.containers:
+                # Init containers that have ended are not listed, though their CPUs stay with the pod (kubelet, podresources v1).
+                if container.kind is not ContainerKind.INIT:
+                    held = entry.containers.add(name=container.name)
+                    if grant := grants.get(container.name):
+                        _fill(held, grant)
+        return answer
+
+    async def _allocatable(self, _: Any, __: Any) -> Any:
+        answer = podresources_pb2.AllocatableResourcesResponse()
+        kubelet = self._node.kubelet
+        if kubelet is None:
+            return answer
+        if kubelet.pins_cpus:
+            answer.cpu_ids.extend(members(kubelet.machine.bits & ~kubelet.reserved))
+        if kubelet.pins_memory:
+            for numa, amounts in kubelet.memory.items():
+                for resource, amount in amounts.items():
+                    block = answer.memory.add(memory_type=resource, size=amount)
+                    block.topology.nodes.add(ID=numa)
+        for resource, pool in kubelet.devices.items():
+            for device in pool.devices:
+                if device.healthy:
+                    entry = answer.devices.add(resource_name=resource, device_ids=[device.id])
+                    for numa in members(device.near):
+                        entry.topology.nodes.add(ID=numa)
+        return answer
+
+    async def _containers(self, _: Any, __: Any) -> Any:
+        answer = cri_pb2.ListContainersResponse()
+        for one in self._running():
+            labels = {"io.kubernetes.container.name": one.name, "io.kubernetes.pod.uid": one.pod_uid}
+            answer.containers.add(id=one.id, state=cri_pb2.CONTAINER_RUNNING, labels=labels)
+        return answer
+
+    async def _update(self, request: Any, context: aio.ServicerContext) -> Any:
+        cpus, mems = request.linux.cpuset_cpus, request.linux.cpuset_mems
+        try:
+            self.cgroups.set(
+                request.container_id, CpuSet.parse(cpus) if cpus else None, CpuSet.parse(mems) if mems else None
+            )
+        except KeyError:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"container {request.container_id} not found")
+        except ValueError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        self.updates.append((request.container_id, cpus))
+        return cri_pb2.UpdateContainerResourcesResponse()
+
+    async def _events(self, _: Any, __: Any) -> AsyncIterator[Any]:
+        stream: asyncio.Queue[str] = asyncio.Queue()
+        self._streams.add(stream)
+        try:
+            while True:
+                container = await stream.get()
+                yield cri_pb2.ContainerEventResponse(
+                    container_id=container, container_event_type=cri_pb2.CONTAINER_STARTED_EVENT
+                )
+        finally:
+            self._streams.discard(stream)
+
+
+def kubelet_configuration(node: NodeDescription) -> dict[str, Any]:
+    """The ``KubeletConfiguration`` of a simulated node, as its file would say it."""
+    config = node.kubelet
+    found: dict[str, Any] = {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "cpuManagerPolicy": config.cpu_policy or "none",
+        "cpuManagerPolicyOptions": {name: str(value).lower() for name, value in config.cpu_options.items()},
+        "memoryManagerPolicy": config.memory_policy or "None",
+        "topologyManagerScope": config.topology_scope.value,
+        "topologyManagerPolicyOptions": {
+            "max-allowable-numa-nodes": str(config.max_numa_nodes),
+            **{name: str(value).lower() for name, value in config.topology_options.items()},
+        },
+    }
+    if config.topology_policy is not None:
+        found["topologyManagerPolicy"] = config.topology_policy.value
+    if config.reserved_cpus:
+        found["reservedSystemCPUs"] = str(config.reserved_cpus)
+    if node.reserved_memory:
+        limits = {"memory": str(node.reserved_memory)}
+        numa_ids = node.hardware.machine.numa_ids
+        found["reservedMemory"] = [{"numaNode": numa, "limits": limits} for numa in numa_ids]
+    return found
+
+
+def _fill(held: Any, grant: ContainerGrant) -> None:
+    held.cpu_ids.extend(grant.cpus)
+    for block in grant.memory:
+        entry = held.memory.add(memory_type=block.resource, size=block.amount)
+        for numa in members(block.mask):
+            entry.topology.nodes.add(ID=numa)
+    for resource, devices in grant.devices.items():
+        held.devices.add(resource_name=resource, device_ids=devices)
+
+
+def _unary(method: Handler, request: Any) -> Any:
+    return grpc.unary_unary_rpc_method_handler(
+        method, request_deserializer=request.FromString, response_serializer=lambda answer: answer.SerializeToString()
+    )

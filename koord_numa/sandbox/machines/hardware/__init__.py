@@ -1,0 +1,1 @@
+"""Machines: their descriptions, sysfs trees and published topologies."""

@@ -1,0 +1,196 @@
+"""
+Simulated nodes from a short YAML or JSON text.
+
+A list of entries under ``machines``, each a shape in numbers or the name of a file that lists the CPUs, plus how many such nodes
+there are, who owns their CPUs, and what they are configured and labelled with.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.objects.constraints import TaintEffect
+from koord_numa.core.objects.node import DEFAULT_MAX_NUMA_NODES, KubeletConfig, Taint
+from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
+from koord_numa.core.quantity import supply
+from koord_numa.sandbox.machines.hardware.description import PLAIN_KUBELET, STATIC_KUBELET, NodeDescription, Style
+from koord_numa.sandbox.machines.hardware.dumps import load_dump
+from koord_numa.sandbox.machines.hardware.hardware import PAGE_BYTES, Hardware, Numbering, Shape
+from koord_numa.wire import names
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
+
+class TaintModel(_Part):
+    """One taint."""
+
+    key: str
+    value: str = ""
+    effect: TaintEffect = TaintEffect.NO_SCHEDULE
+
+
+class KubeletModel(_Part):
+    """The kubelet's configuration, in the kubelet's own words. What is left out depends on the style of the node."""
+
+    topology_policy: KubeletPolicy | None = None
+    topology_scope: KubeletScope | None = None
+    topology_options: dict[str, bool] = {}
+    max_numa_nodes: Positive | None = None
+    cpu_policy: str | None = Field(None, pattern="^(none|static)$")
+    cpu_options: dict[str, bool] = {}
+    memory_policy: str | None = Field(None, pattern="^(None|Static)$")
+
+
+class MachineModel(_Part):
+    """One entry: ``count`` nodes named ``name-0``, ``name-1``, … (just ``name`` when ``count`` is left out)."""
+
+    name: str = Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,200}[a-z0-9])?$")
+    count: Positive | None = None
+    style: Style = Style.KOORDINATOR
+    file: str | None = None
+    sockets: Positive = 2
+    numa: Positive = 1
+    cores: Positive = 8
+    threads: Positive = 2
+    numbering: Numbering = Numbering.SPLIT
+    memory: str | int = "64Gi"
+    costs: tuple[int, int, int] = (10, 12, 32)
+    hugepages: dict[str, Annotated[int, Field(ge=0)]] = {}
+    devices: dict[str, list[int | None]] = {}
+    numa_policy: str = ""
+    bind_policy: str = ""
+    strategy: str = ""
+    amplification: dict[str, float] = {}
+    reserved_cpus: str = Field("", alias="reservedCPUs")
+    reserved_memory: str | int = 0
+    labels: dict[str, str] = {}
+    taints: list[TaintModel] = []
+    pods: Positive = 110
+    kubelet: KubeletModel = KubeletModel()
+    hidden: bool = False
+    agent: bool = False
+
+
+class FileModel(_Part):
+    """A whole file."""
+
+    machines: list[MachineModel]
+
+
+LABELS: Final = {
+    "numa_policy": names.NODE_NUMA_POLICY,
+    "bind_policy": names.NODE_BIND_POLICY,
+    "strategy": names.NODE_NUMA_STRATEGY,
+}
+
+
+def load_descriptions(path: Path) -> list[NodeDescription]:
+    """
+    The nodes in a file: of this short form, or one machine that lists its CPUs (then one node of Koordinator's style).
+
+    Raises ``ValueError`` that names the file and what is wrong in it.
+    """
+    try:
+        found = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is neither YAML nor JSON: {error}") from None
+    if isinstance(found, dict) and "cpus" in found:
+        return [NodeDescription(name=node_name(path.stem), hardware=load_dump(path))]
+    return read_descriptions(found, path.parent, str(path))
+
+
+def read_descriptions(found: Any, folder: Path, source: str = "description") -> list[NodeDescription]:
+    """The nodes in a value that was JSON or YAML; files are looked for in ``folder``."""
+    try:
+        model = FileModel.model_validate(found)
+        return [node for machine in model.machines for node in _nodes(machine, folder)]
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(step) for step in first["loc"])
+        raise ValueError(f"{source}: {where}: {first['msg']}") from None
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+
+
+def node_name(text: str) -> str:
+    """A text as the name of a node: small letters, digits, dashes and dots."""
+    kept = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-.") else "-" for letter in text)
+    return kept.lower().strip("-.")[:200] or "node"
+
+
+def _nodes(model: MachineModel, folder: Path) -> Iterator[NodeDescription]:
+    first = _node(model, folder)
+    if model.count is None:
+        yield first
+    else:
+        yield from (replace(first, name=f"{model.name}-{index}") for index in range(model.count))
+
+
+def _node(model: MachineModel, folder: Path) -> NodeDescription:
+    reserved = CpuSet.parse(model.reserved_cpus)
+    policies = {label: getattr(model, field) for field, label in LABELS.items() if getattr(model, field)}
+    return NodeDescription(
+        name=model.name,
+        hardware=load_dump(folder / model.file) if model.file else _shaped(model),
+        style=model.style,
+        kubelet=_kubelet(model, reserved),
+        labels={**model.labels, **policies},
+        taints=tuple(Taint(taint.key, taint.effect, taint.value) for taint in model.taints),
+        reserved=reserved,
+        reserved_memory=supply("memory", model.reserved_memory),
+        amplification=model.amplification,
+        pods=model.pods,
+        hidden=model.hidden,
+        agent=model.agent,
+    )
+
+
+def _shaped(model: MachineModel) -> Hardware:
+    _known(model.hugepages, PAGE_BYTES, "huge pages of size")
+    _known(
+        {numa for places in model.devices.values() for numa in places if numa is not None},
+        range(model.sockets * model.numa),
+        "a device on NUMA node",
+    )
+    shape = Shape(
+        sockets=model.sockets,
+        numa=model.numa,
+        cores=model.cores,
+        threads=model.threads,
+        memory=supply("memory", model.memory),
+        numbering=model.numbering,
+        pages=model.hugepages,
+        devices={resource: tuple(places) for resource, places in model.devices.items()},
+        costs=model.costs,
+    )
+    return shape.build()
+
+
+def _known(found: Iterable[object], known: Iterable[object], what: str) -> None:
+    if unknown := sorted(map(str, set(found) - set(known))):
+        raise ValueError(f"{what} {unknown[0]} cannot be")
+
+
+def _kubelet(model: MachineModel, reserved: CpuSet) -> KubeletConfig:
+    usual = STATIC_KUBELET if model.style is Style.KUBELET else PLAIN_KUBELET
+    asked = model.kubelet
+    return KubeletConfig(
+        topology_policy=asked.topology_policy or usual.topology_policy,
+        topology_scope=asked.topology_scope or usual.topology_scope,
+        topology_options=asked.topology_options,
+        max_numa_nodes=asked.max_numa_nodes or DEFAULT_MAX_NUMA_NODES,
+        cpu_policy=asked.cpu_policy or usual.cpu_policy,
+        cpu_options=asked.cpu_options,
+        memory_policy=asked.memory_policy or usual.memory_policy,
+        reserved_cpus=reserved if model.style is Style.KUBELET else CpuSet(),
+    )

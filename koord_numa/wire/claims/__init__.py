@@ -1,0 +1,1 @@
+"""Devices: slices, classes and claims of dynamic resource allocation."""

@@ -1,0 +1,331 @@
+"""ResourceSlices: from API objects to the devices of a pool. A malformed slice keeps its path in the pool and makes that unusable."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from koord_numa.core.cel.program import CelDevice
+from koord_numa.core.cel.values.semver import Semver, parse_semver
+from koord_numa.core.cel.values.values import EMPTY_MAP, NANO, MapValue
+from koord_numa.core.cel.values.values import Quantity as CelQuantity
+from koord_numa.core.claims.search.inventory import (
+    NOWHERE,
+    Attribute,
+    Capacity,
+    CapacityPolicy,
+    CapacityRange,
+    Device,
+    DeviceId,
+    DeviceTaint,
+    NodeChoice,
+    PoolId,
+    ResourceSlice,
+)
+from koord_numa.core.objects.constraints import NodeTerm
+from koord_numa.core.quantity import parse_quantity
+from koord_numa.wire.errors import FieldPath, quoted
+from koord_numa.wire.metadata import head
+from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, read
+from koord_numa.wire.selectors import NodeSelectorModel, node_terms
+
+MOST_DEVICES: Final = 128
+"""Devices of a slice, as resource/v1 ResourceSliceMaxDevices."""
+
+
+class CounterModel(Strict):
+    """An amount of a counter."""
+
+    value: Quantity
+
+
+class CounterSetModel(Strict):
+    """A named set of counters."""
+
+    name: str
+    counters: dict[str, CounterModel] | None = None
+
+
+class ConsumptionModel(Strict):
+    """What a device takes of a counter set."""
+
+    counter_set: str
+    counters: dict[str, CounterModel] | None = None
+
+
+class RangeModel(Strict):
+    """Bounds of requests."""
+
+    min: Quantity | None = None
+    max: Quantity | None = None
+    step: Quantity | None = None
+
+
+class PolicyModel(Strict):
+    """How requests of a capacity are rounded."""
+
+    default: Quantity | None = None
+    valid_values: list[Quantity] | None = None
+    valid_range: RangeModel | None = None
+
+
+class CapacityModel(Strict):
+    """A capacity of a device."""
+
+    value: Quantity
+    request_policy: PolicyModel | None = None
+
+
+class DeviceTaintModel(Strict):
+    """A taint of a device."""
+
+    key: str
+    value: str | None = None
+    effect: str
+
+
+class DeviceModel(Strict):
+    """A device; its attributes are one-field objects whose field names the type."""
+
+    name: str
+    attributes: dict[str, dict[str, Any]] | None = None
+    capacity: dict[str, CapacityModel] | None = None
+    consumes_counters: list[ConsumptionModel] | None = None
+    taints: list[DeviceTaintModel] | None = None
+    node_name: str | None = None
+    node_selector: NodeSelectorModel | None = None
+    all_nodes: bool | None = None
+    allow_multiple_allocations: bool | None = None
+    binds_to_node: bool | None = None
+    binding_conditions: list[str] | None = None
+    binding_failure_conditions: list[str] | None = None
+
+
+class PoolModel(Strict):
+    """Which pool the slice belongs to, and how many slices that has in this generation."""
+
+    name: str
+    generation: Int64 = 0
+    resource_slice_count: Int64 = 1
+
+
+class SliceSpec(Strict):
+    """A slice."""
+
+    driver: str
+    pool: PoolModel
+    node_name: str | None = None
+    node_selector: NodeSelectorModel | None = None
+    all_nodes: bool | None = None
+    per_device_node_selection: bool | None = None
+    devices: list[DeviceModel] | None = None
+    shared_counters: list[CounterSetModel] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SliceFacts:
+    """The name of the object and what it says; ``parts`` is None when not even its pool is known."""
+
+    name: str
+    parts: ResourceSlice | None
+    problem: str = ""
+
+
+def parse_resource_slice(obj: Mapping[str, Any]) -> SliceFacts:
+    """
+    A ResourceSlice. Raises ``WireError`` only when it has no name.
+
+    A slice that cannot be read wholly has no devices: nothing is allocated from a pool of which a part is not understood.
+    """
+    problems = Problems()
+    top = head(obj, "ResourceSlice", problems)
+    path = top.path.at("spec")
+    raw = top.body.get("spec")
+    model = problems.collect(lambda: read(SliceSpec, raw or {}, path), None)
+    if model is None:
+        frame = _frame(raw)
+        parts = None if frame is None else ResourceSlice(top.name, *frame, problem=problems.problem)
+        return SliceFacts(top.name, parts, problems.problem)
+    pool = PoolId(model.driver, model.pool.name)
+    counts = (model.pool.generation, model.pool.resource_slice_count)
+    whole = problems.collect(lambda: _slice(top.name, pool, model, path), None)
+    if whole is None:
+        nodes = problems.collect(lambda: _nodes(model, path), NodeChoice(everywhere=True))
+        whole = ResourceSlice(top.name, pool, *counts, nodes, problem=problems.problem)
+    return SliceFacts(top.name, whole, problems.problem)
+
+
+def _frame(raw: object) -> tuple[PoolId, int, int, NodeChoice] | None:
+    """The pool of a slice that cannot be read otherwise: its pool then is unusable, and no other one."""
+    if not isinstance(raw, dict) or not isinstance(raw.get("pool"), dict):
+        return None
+    driver, name, generation = raw.get("driver"), raw["pool"].get("name"), raw["pool"].get("generation", 0)
+    count, node = raw["pool"].get("resourceSliceCount", 1), raw.get("nodeName")
+    if (
+        not isinstance(driver, str)
+        or not isinstance(name, str)
+        or type(generation) is not int
+        or type(count) is not int
+    ):
+        return None
+    nodes = NodeChoice(name=node) if isinstance(node, str) and node else NodeChoice(everywhere=True)
+    return PoolId(driver, name), generation, count, nodes
+
+
+def _slice(name: str, pool: PoolId, model: SliceSpec, path: FieldPath) -> ResourceSlice:
+    devices = model.devices or []
+    if len(devices) > MOST_DEVICES:
+        raise path.at("devices").error(f"{len(devices)} devices are too many, at most {MOST_DEVICES} are allowed")
+    return ResourceSlice(
+        name,
+        pool,
+        model.pool.generation,
+        model.pool.resource_slice_count,
+        _nodes(model, path),
+        bool(model.per_device_node_selection),
+        tuple(_device(pool, device, path.at(f"devices[{at}]")) for at, device in enumerate(devices)),
+        tuple((each.name, _amounts(each.counters, path.at("sharedCounters"))) for each in model.shared_counters or ()),
+    )
+
+
+def _nodes(model: SliceSpec | DeviceModel, path: FieldPath) -> NodeChoice:
+    if model.node_name:
+        return NodeChoice(name=model.node_name)
+    if model.all_nodes:
+        return NodeChoice(everywhere=True)
+    if model.node_selector is None:
+        return NOWHERE
+    return NodeChoice(term=_single_term(node_terms(model.node_selector, path.at("nodeSelector")), path))
+
+
+def _single_term(terms: tuple[NodeTerm, ...], path: FieldPath) -> NodeTerm:
+    if len(terms) != 1:
+        raise path.at("nodeSelector").error(f"{len(terms)} terms instead of one")
+    return terms[0]
+
+
+def _device(pool: PoolId, model: DeviceModel, path: FieldPath) -> Device:
+    attributes = {name: _attribute(name, value, path) for name, value in (model.attributes or {}).items()}
+    capacity = {name: _capacity(each, path.at(f"capacity.{name}")) for name, each in (model.capacity or {}).items()}
+    return Device(
+        id=DeviceId(*pool, model.name),
+        attributes=attributes,
+        cel=_cel(pool.driver, bool(model.allow_multiple_allocations), attributes, capacity),
+        capacity=capacity,
+        consumes=tuple(
+            (each.counter_set, _amounts(each.counters, path.at("consumesCounters")))
+            for each in model.consumes_counters or ()
+        ),
+        taints=tuple(DeviceTaint(taint.key, taint.value or "", taint.effect) for taint in model.taints or ()),
+        nodes=_nodes(model, path),
+        shared=bool(model.allow_multiple_allocations),
+        binds_to_node=bool(model.binds_to_node),
+        binding_conditions=tuple(model.binding_conditions or ()),
+        binding_failure_conditions=tuple(model.binding_failure_conditions or ()),
+    )
+
+
+_KINDS: Final[Mapping[str, type]] = {"int": int, "bool": bool, "string": str, "version": str}
+
+
+def _attribute(name: str, value: Mapping[str, Any], path: FieldPath) -> Attribute:
+    given = [(kind, item) for kind, item in value.items() if item is not None]
+    if not given:
+        return Attribute("", None)  # of a kind that this version does not know
+    if len(given) > 1:
+        raise path.at(f"attributes.{name}").error(f"{quoted(dict(value))} has several values")
+    kind, item = given[0]
+    expected = _KINDS.get(kind)
+    if expected is None:
+        return Attribute(kind, tuple(item) if isinstance(item, list) else item)
+    if type(item) is not expected:
+        raise path.at(f"attributes.{name}.{kind}").error(f"{quoted(item)} is no {kind}")
+    return Attribute(kind, item)
+
+
+def _capacity(model: CapacityModel, path: FieldPath) -> Capacity:
+    policy = model.request_policy
+    if policy is None:
+        return Capacity(nano(model.value, path))
+    limits = policy.valid_range
+    return Capacity(
+        nano(model.value, path),
+        CapacityPolicy(
+            _optional(policy.default, path),
+            tuple(nano(value, path) for value in policy.valid_values or ()),
+            CapacityRange(_optional(limits.min, path) or 0, _optional(limits.max, path), _optional(limits.step, path))
+            if limits is not None
+            else None,
+        ),
+    )
+
+
+def _amounts(counters: Mapping[str, CounterModel] | None, path: FieldPath) -> dict[str, int]:
+    return {name: nano(counter.value, path.at(name)) for name, counter in (counters or {}).items()}
+
+
+def _optional(value: Quantity | None, path: FieldPath) -> int | None:
+    return None if value is None else nano(value, path)
+
+
+def nano(value: Quantity, path: FieldPath) -> int:
+    """A quantity in 10^-9 units, the finest that Kubernetes keeps."""
+    try:
+        return _nano(value)
+    except ValueError as error:
+        raise path.error(str(error)) from None
+
+
+@lru_cache(maxsize=4096)
+def _nano(value: Quantity) -> int:
+    return CelQuantity.of(parse_quantity(value)).nano
+
+
+def quantity_text(amount: int) -> str:
+    """An amount in 10^-9 units as a canonical quantity: with a binary suffix where that is exact and short, else decimal."""
+    whole, rest = divmod(amount, NANO)
+    if rest:
+        for suffix, size in (("m", 10**6), ("u", 10**3), ("n", 1)):
+            if amount % size == 0:
+                return f"{amount // size}{suffix}"
+    for suffix, size in (("Ei", 2**60), ("Pi", 2**50), ("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+        if whole and whole % size == 0:
+            return f"{whole // size}{suffix}"
+    return str(whole)
+
+
+def _cel(driver: str, shared: bool, attributes: Mapping[str, Attribute], capacity: Mapping[str, Capacity]) -> CelDevice:
+    """The device as expressions see it; names without a domain are filed under the driver's (cel/compile.go)."""
+    try:
+        values = [(name, _cel_value(name, attribute)) for name, attribute in attributes.items()]
+    except ValueError as error:
+        return CelDevice(driver, shared, error=str(error))
+    amounts = [(name, CelQuantity(each.value)) for name, each in capacity.items()]
+    return CelDevice(driver, shared, _domains(driver, values), _domains(driver, amounts))
+
+
+def _domains(driver: str, values: list[tuple[str, Any]]) -> MapValue:
+    domains: dict[object, dict[object, object]] = {}
+    for name, value in values:
+        domain, slash, bare = name.partition("/")
+        if slash:
+            domains.setdefault(domain, {})[bare] = value
+        else:
+            domains.setdefault(driver, {})[name] = value
+    return MapValue({domain: MapValue(names) for domain, names in domains.items()}, default=EMPTY_MAP)
+
+
+def _cel_value(name: str, attribute: Attribute) -> object:
+    if attribute.kind == "version":
+        try:
+            return _version(str(attribute.value))
+        except ValueError as error:
+            raise ValueError(f"attribute {name}: parse semantic version: {error}") from None
+    if attribute.kind not in _KINDS:
+        raise ValueError(f"attribute {name}: unsupported attribute value")
+    return attribute.value
+
+
+@lru_cache(maxsize=1024)
+def _version(text: str) -> Semver:
+    return parse_semver(text)

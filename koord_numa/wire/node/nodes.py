@@ -1,0 +1,104 @@
+"""Nodes: what they offer, whom they keep away, and Koordinator's labels. A malformed label makes the node unusable, visibly."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+from koord_numa.core.objects.constraints import TaintEffect
+from koord_numa.core.objects.node import Node, NodeReservation, Taint
+from koord_numa.core.objects.vocabulary import NodeBindPolicy, NumaAllocateStrategy, NumaPolicy
+from koord_numa.core.resources import PODS
+from koord_numa.wire import names
+from koord_numa.wire.errors import FieldPath
+from koord_numa.wire.metadata import Head, head
+from koord_numa.wire.node.node_annotations import amplification, reservation
+from koord_numa.wire.parsing import EnumReader, Problems, Quantity, Strict, T, read
+from koord_numa.wire.pod.pod_annotations import NUMA_POLICIES
+from koord_numa.wire.quantities import supplied
+
+BIND_POLICIES: Final = EnumReader(
+    {"None": NodeBindPolicy.NONE} | {policy.value: policy for policy in NodeBindPolicy},
+    also={"PCPUOnly": NodeBindPolicy.FULL_PCPUS_ONLY},  # the proposal's first name for it
+)
+TAINT_EFFECTS: Final = EnumReader({effect.value: effect for effect in TaintEffect})
+STRATEGIES: Final = EnumReader({strategy.value: strategy for strategy in NumaAllocateStrategy})
+
+
+class TaintModel(Strict):
+    """One taint."""
+
+    key: str
+    value: str | None = None
+    effect: str
+
+
+class NodeSpec(Strict):
+    """The part of a node's spec that scheduling looks at."""
+
+    taints: list[TaintModel] | None = None
+    unschedulable: bool | None = None
+
+
+class NodeStatus(Strict):
+    """What the node offers."""
+
+    allocatable: dict[str, Quantity] | None = None
+    declared_features: list[str] | None = None
+
+
+def parse_node(obj: Mapping[str, Any]) -> Node:
+    """
+    The node in an API object; ``Node.problem`` names what is malformed.
+
+    Raises ``WireError`` only when the object has no name.
+    """
+    problems = Problems()
+    top = head(obj, "Node", problems)
+    spec = problems.collect(lambda: read(NodeSpec, top.body.get("spec") or {}, top.path.at("spec")), NodeSpec())
+    status = problems.collect(
+        lambda: read(NodeStatus, top.body.get("status") or {}, top.path.at("status")), NodeStatus()
+    )
+    path = top.path.at("status.allocatable")
+    nothing: dict[str, int] = {}
+    allocatable = problems.collect(lambda: supplied(status.allocatable, path), nothing)
+    ratios = problems.collect(lambda: amplification(top.annotations, top.path), None)
+    return Node(
+        name=top.name,
+        uid=top.uid,
+        labels=top.labels,
+        taints=problems.collect(lambda: _taints(spec.taints or [], top.path.at("spec.taints")), ()),
+        unschedulable=bool(spec.unschedulable),
+        # A node that lists no pods takes none (kube-scheduler's NodeResourcesFit).
+        allocatable={PODS: 0, **allocatable},
+        numa_policy=_labelled(
+            top, (names.NODE_NUMA_POLICY, names.NODE_NUMA_POLICY_PROPOSED), NUMA_POLICIES, problems, NumaPolicy.NONE
+        ),
+        bind_policy=_labelled(top, (names.NODE_BIND_POLICY,), BIND_POLICIES, problems, NodeBindPolicy.NONE),
+        strategy=_labelled(top, (names.NODE_NUMA_STRATEGY, names.NODE_NUMA_STRATEGY_PROPOSED), STRATEGIES, problems),
+        amplification=ratios or {},
+        reservation=problems.collect(lambda: reservation(top.annotations, top.path), NodeReservation()),
+        features=None if status.declared_features is None else frozenset(status.declared_features),
+        problem=problems.problem,
+    )
+
+
+def _labelled(
+    top: Head, keys: tuple[str, ...], words: EnumReader[T], problems: Problems, empty: T | None = None
+) -> T | None:
+    """
+    The value of the first of these labels that says something; today's name comes before the proposal's.
+
+    Without any of these labels ``None``; a label with an empty value says ``empty``.
+    """
+    for key in keys:
+        word = top.labels.get(key)
+        if word:
+            return problems.collect(partial(words.read, word, top.path.label(key)), None)
+    return empty if any(key in top.labels for key in keys) else None
+
+
+def _taints(models: list[TaintModel], path: FieldPath) -> tuple[Taint, ...]:
+    return tuple(
+        Taint(key=model.key, effect=TAINT_EFFECTS.read(model.effect, path.at("effect")), value=model.value or "")
+        for model in models
+    )

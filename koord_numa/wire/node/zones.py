@@ -1,0 +1,143 @@
+"""The zones of a NodeResourceTopology: NUMA nodes with their resources, and what it costs to reach one from another."""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+from cachetools import LRUCache
+
+from koord_numa.core.cpuset import MAX_CPU
+from koord_numa.core.objects.node import Zone
+from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, MILLI, is_hugepages
+from koord_numa.wire.errors import FieldPath, quoted
+from koord_numa.wire.names import ZONE_TYPE_NUMA
+from koord_numa.wire.parsing import Id, Quantity, Strict
+from koord_numa.wire.pod.pod_annotations import numa_id
+from koord_numa.wire.quantities import current_name, supply
+
+MOST_DEVICES: Final = 16_384
+"""Of one resource on one NUMA node that a kubelet aligns: devices are kept one by one. Bytes and CPUs have limits of their own."""
+
+REMEMBERED_ZONES: Final = 8192
+"""Zones that are known by their resources; about a kilobyte each."""
+
+MOST_RESOURCES: Final = 512
+"""Resources that one NUMA node may list."""
+
+# NFD and the exporters write node-0; Koordinator's scheduler also takes x-node-0, and so do we.
+_ZONE_NAME: Final = re.compile(r"(?:.{0,200}[-_])?node-(\d{1,9})", re.ASCII)
+
+
+class ResourceModel(Strict):
+    """One resource of a zone. The first version of the API may leave out what is available."""
+
+    name: str
+    capacity: Quantity | None = None
+    allocatable: Quantity | None = None
+    available: Quantity | None = None
+
+
+class CostModel(Strict):
+    """The cost of reaching another zone."""
+
+    name: str
+    value: Id
+
+
+class AttributeModel(Strict):
+    """One attribute, of a zone or of the whole object."""
+
+    name: str
+    value: str
+
+
+class ZoneModel(Strict):
+    """One zone; those of type ``Node`` are NUMA nodes."""
+
+    name: str
+    type: str
+    costs: list[CostModel] | None = None
+    resources: list[ResourceModel] | None = None
+
+
+def zones(models: Iterable[ZoneModel], path: FieldPath) -> tuple[Zone, ...]:
+    """The NUMA nodes in ascending order. Zones of other types are left alone."""
+    found: dict[int, Zone] = {}
+    for model in models:
+        if model.type != ZONE_TYPE_NUMA:
+            continue
+        numa = _numa_of(model.name)
+        if numa is None:
+            raise path.error(f"{quoted(model.name)} is no name of a NUMA node such as node-0")
+        if numa in found:
+            raise path.error(f"NUMA node {numa} is listed twice")
+        found[numa_id(numa, path)] = _zone(numa, model, path.at(model.name))
+    cpus = sum(zone.capacity.get(CPU, 0) for zone in found.values()) // MILLI
+    if cpus > MAX_CPU + 1:
+        raise path.error(f"{cpus} CPUs are too many, at most {MAX_CPU + 1} are supported")
+    return tuple(found[numa] for numa in sorted(found))
+
+
+def distances(models: Iterable[ZoneModel]) -> dict[tuple[int, int], int]:
+    """Costs by pair of NUMA nodes. Costs to something that is no NUMA node do not matter."""
+    found: dict[tuple[int, int], int] = {}
+    for model in models:
+        start = _numa_of(model.name) if model.type == ZONE_TYPE_NUMA else None
+        for cost in model.costs or ():
+            end = _numa_of(cost.name)
+            if start is None or end is None:
+                continue
+            found[start, end] = cost.value
+    return dict(sorted(found.items()))
+
+
+_ZoneKey = tuple[int, tuple[tuple[str, Quantity | None, Quantity | None, Quantity | None], ...]]
+_ZONES: Final[LRUCache[_ZoneKey, Zone]] = LRUCache(maxsize=REMEMBERED_ZONES)
+
+
+@lru_cache(maxsize=1024)
+def _numa_of(name: str) -> int | None:
+    match = _ZONE_NAME.fullmatch(name)
+    return int(match.group(1)) if match else None
+
+
+def _zone(numa: int, model: ZoneModel, path: FieldPath) -> Zone:
+    """The zone, from the cache when an equal one was parsed before: most updates change one zone, and nodes are alike."""
+    key = (numa, tuple((it.name, it.capacity, it.allocatable, it.available) for it in model.resources or ()))
+    known = _ZONES.get(key)
+    if known is None:
+        known = _ZONES[key] = _parse_zone(numa, model, path)
+    return known
+
+
+def _parse_zone(numa: int, model: ZoneModel, path: FieldPath) -> Zone:
+    capacity: dict[str, int] = {}
+    allocatable: dict[str, int] = {}
+    available: dict[str, int] = {}
+    resources = model.resources or ()
+    if len(resources) > MOST_RESOURCES:
+        raise path.error(f"{len(resources)} resources are too many, at most {MOST_RESOURCES} are supported")
+    for resource in resources:
+        name = current_name(resource.name)
+        if name == EPHEMERAL_STORAGE:
+            continue  # no kubelet aligns it; the Node object says how much there is
+        if name in capacity:
+            raise path.at(name).error("is listed twice")
+        known = [value for value in (resource.capacity, resource.allocatable, resource.available) if value is not None]
+        if not known:
+            raise path.at(name).error("has neither capacity nor allocatable")
+        capacity[name] = supply(name, known[0], path)
+        allocatable[name] = _or(resource.allocatable, capacity[name], name, path)
+        available[name] = _or(resource.available, allocatable[name], name, path)
+        if _is_device(name) and max(capacity[name], allocatable[name], available[name]) > MOST_DEVICES:
+            raise path.at(name).error(f"{capacity[name]} devices are too many, at most {MOST_DEVICES} are supported")
+    return Zone(numa=numa, capacity=capacity, allocatable=allocatable, available=available)
+
+
+def _is_device(name: str) -> bool:
+    return name not in (CPU, MEMORY) and not is_hugepages(name)
+
+
+def _or(value: Quantity | None, otherwise: int, name: str, path: FieldPath) -> int:
+    return otherwise if value is None else supply(name, value, path)

@@ -1,0 +1,1 @@
+"""Pods: what they ask for, and what is written into them."""

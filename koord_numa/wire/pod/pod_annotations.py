@@ -1,0 +1,201 @@
+"""What a pod's Koordinator annotations say: resource-spec, numa-topology-spec and resource-status."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final, TypeVar
+
+from pydantic import Field
+
+from koord_numa.core.cpu_topology import MAX_NUMA_ID
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.request import Assignment, CpuBind, NumaSpec, SharedPool
+from koord_numa.core.objects.vocabulary import (
+    CpuBindPolicy,
+    CpuExclusivePolicy,
+    NumaAllocateStrategy,
+    NumaExclusive,
+    NumaPolicy,
+    PriorityClass,
+    QosClass,
+)
+from koord_numa.wire import names
+from koord_numa.wire.errors import FieldPath, WireError, quoted
+from koord_numa.wire.parsing import EnumReader, GoJson, Id, Quantity, read_json
+from koord_numa.wire.quantities import requested
+
+T = TypeVar("T")
+
+BIND_POLICIES: Final = EnumReader({"": CpuBindPolicy.NONE} | {policy.value: policy for policy in CpuBindPolicy})
+EXCLUSIVE_POLICIES: Final = EnumReader(
+    {"None": CpuExclusivePolicy.NONE} | {policy.value: policy for policy in CpuExclusivePolicy},
+    also={"Default": CpuExclusivePolicy.NONE},  # the proposal's word for what the scheduler does by default: nothing
+)
+NUMA_POLICIES: Final = EnumReader(
+    {"None": NumaPolicy.NONE} | {policy.value: policy for policy in NumaPolicy},
+    also={  # the kubelet's words (KEP-693), and those of topologyPolicies
+        "best-effort": NumaPolicy.BEST_EFFORT,
+        "single-numa-node": NumaPolicy.SINGLE_NUMA_NODE,
+        "pod-level-single-numa-node": NumaPolicy.SINGLE_NUMA_NODE,
+        "SingleNUMANodePodLevel": NumaPolicy.SINGLE_NUMA_NODE,
+        "SingleNUMANodeContainerLevel": NumaPolicy.SINGLE_NUMA_NODE,
+    },
+)
+STRATEGIES: Final = EnumReader({strategy.value: strategy for strategy in NumaAllocateStrategy})
+NUMA_EXCLUSIVES: Final = EnumReader({exclusive.value: exclusive for exclusive in NumaExclusive})
+
+
+class ResourceSpec(GoJson):
+    """``scheduling.koordinator.sh/resource-spec``; the last three fields may stand here too."""
+
+    required: str = Field("", alias="requiredCPUBindPolicy")
+    preferred: str = Field("", alias="preferredCPUBindPolicy")
+    exclusive: str = Field("", alias="preferredCPUExclusivePolicy")
+    numa_policy: str = Field("", alias="numaTopologyPolicy")
+    numa_exclusive: str = Field("", alias="singleNUMANodeExclusive")
+    numa_strategy: str = Field("", alias="numaAllocateStrategy")
+
+
+class NumaTopologySpec(GoJson):
+    """``scheduling.koordinator.sh/numa-topology-spec``."""
+
+    numa_policy: str = Field("", alias="numaTopologyPolicy")
+    numa_exclusive: str = Field("", alias="singleNUMANodeExclusive")
+    numa_strategy: str = Field("", alias="numaAllocateStrategy")
+
+
+class NumaAmounts(GoJson):
+    """What a pod holds on one NUMA node."""
+
+    node: Id = 0
+    resources: dict[str, Quantity] = Field({})
+
+
+class Pool(GoJson):
+    """A shared pool, of a node or chosen for a pod."""
+
+    socket: Id = 0
+    node: Id = 0
+    cpuset: str = ""
+
+
+class ResourceStatus(GoJson):
+    """``scheduling.koordinator.sh/resource-status``."""
+
+    cpuset: str = ""
+    numa: list[NumaAmounts] = Field([], alias="numaNodeResources")
+    pools: list[Pool] = Field([], alias="cpuSharedPools")
+
+
+def qos_class(labels: Mapping[str, str], path: FieldPath) -> QosClass:
+    """
+    The QoS class by its label, spelled exactly: the node agent reads it so, and a pod that it takes for another kind loses its CPUs.
+
+    Raises ``WireError`` for an unknown word, which Koordinator takes for none: a demand is refused rather than ignored.
+    """
+    return _exact(_QOS, labels, names.QOS_CLASS, path)
+
+
+def priority_class(labels: Mapping[str, str], path: FieldPath) -> PriorityClass:
+    """The priority class by its label, likewise. Raises ``WireError``."""
+    return _exact(_PRIORITY, labels, names.PRIORITY_CLASS, path)
+
+
+def _exact(known: Mapping[str, T], labels: Mapping[str, str], key: str, path: FieldPath) -> T:
+    word = labels.get(key, "")
+    if word not in known:
+        raise path.label(key).error(f"{quoted(word)} is none of {', '.join(sorted(filter(None, known)))}")
+    return known[word]
+
+
+def policies(annotations: Mapping[str, str], path: FieldPath) -> tuple[CpuBind, NumaSpec]:
+    """The pod's CPU and NUMA policies. Of the two places for the NUMA policy its own annotation comes first."""
+    spec, numa = annotations.get(names.RESOURCE_SPEC), annotations.get(names.NUMA_TOPOLOGY_SPEC)
+    if spec is None and numa is None:
+        return _NO_POLICIES
+    reader = _policies if len(spec or "") + len(numa or "") < _LONGEST_SHARED else _policies.__wrapped__
+    found = reader(spec or "{}", numa or "{}")
+    if isinstance(found, WireError):
+        raise WireError(path.subject, found.key, found.message)
+    return found
+
+
+@lru_cache(maxsize=2048)
+def _policies(spec_text: str, numa_text: str) -> tuple[CpuBind, NumaSpec] | WireError:
+    path = FieldPath("")
+    spec_place, numa_place = path.annotation(names.RESOURCE_SPEC), path.annotation(names.NUMA_TOPOLOGY_SPEC)
+    try:
+        spec = read_json(ResourceSpec, spec_text, spec_place)
+        topology_spec = read_json(NumaTopologySpec, numa_text, numa_place)
+        bind = CpuBind(
+            required=BIND_POLICIES.read(spec.required, spec_place.at("requiredCPUBindPolicy")),
+            preferred=BIND_POLICIES.read(spec.preferred, spec_place.at("preferredCPUBindPolicy")),
+            exclusive=EXCLUSIVE_POLICIES.read(spec.exclusive, spec_place.at("preferredCPUExclusivePolicy")),
+        )
+        policy_place = numa_place if topology_spec.numa_policy else spec_place
+        exclusive_place = numa_place if topology_spec.numa_exclusive else spec_place
+        strategy = topology_spec.numa_strategy or spec.numa_strategy
+        strategy_place = numa_place if topology_spec.numa_strategy else spec_place
+        numa = NumaSpec(
+            policy=NUMA_POLICIES.read(
+                topology_spec.numa_policy or spec.numa_policy, policy_place.at("numaTopologyPolicy")
+            ),
+            exclusive=NUMA_EXCLUSIVES.read(
+                topology_spec.numa_exclusive or spec.numa_exclusive, exclusive_place.at("singleNUMANodeExclusive")
+            ),
+            strategy=STRATEGIES.read(strategy, strategy_place.at("numaAllocateStrategy")) if strategy else None,
+        )
+    except WireError as error:
+        return error.with_traceback(None)  # remembered too: a malformed template is read once, not once a pod
+    return bind, numa
+
+
+def assignment(text: str, path: FieldPath) -> Assignment:
+    """What a bound pod holds, by its resource-status."""
+    status = read_json(ResourceStatus, text, path)
+    numa: dict[int, dict[str, int]] = {}
+    for entry in status.numa:
+        held = numa.setdefault(numa_id(entry.node, path.at("numaNodeResources")), {})
+        for name, amount in requested(entry.resources, path.at("numaNodeResources")).items():
+            held[name] = held.get(name, 0) + amount
+    return Assignment(
+        cpus=cpu_list(status.cpuset, path.at("cpuset")),
+        numa=tuple(sorted(numa.items(), key=lambda item: item[0])),
+        shared_pools=shared_pools(status.pools, path.at("cpuSharedPools")),
+    )
+
+
+def shared_pools(pools: list[Pool], path: FieldPath) -> tuple[SharedPool, ...]:
+    """Shared pools in the order of their NUMA nodes."""
+    found = [
+        SharedPool(socket=pool.socket, numa=numa_id(pool.node, path), cpus=cpu_list(pool.cpuset, path))
+        for pool in pools
+    ]
+    return tuple(sorted(found, key=lambda pool: (pool.socket, pool.numa)))
+
+
+def cpu_list(text: str, path: FieldPath) -> CpuSet:
+    """A Linux cpu list such as ``0-3,8``."""
+    if not text:
+        return EMPTY
+    if len(text) > _LONGEST_CPU_LIST:
+        raise path.error(f"{quoted(text)} is too long for a cpu list")
+    try:
+        return CpuSet.parse(text)
+    except ValueError as error:
+        raise path.error(str(error)) from None
+
+
+def numa_id(numa: int, path: FieldPath) -> int:
+    """A NUMA id that fits into a mask."""
+    if not 0 <= numa <= MAX_NUMA_ID:
+        raise path.error(f"NUMA node {numa} is not in 0 to {MAX_NUMA_ID}")
+    return numa
+
+
+_LONGEST_SHARED: Final = 4096  # characters of annotations that are worth remembering
+_LONGEST_CPU_LIST: Final = 32768  # every CPU up to the largest id, each named alone, is shorter
+
+
+_QOS: Final = {qos.value: qos for qos in QosClass}
+_PRIORITY: Final = {priority.value: priority for priority in PriorityClass}
+_NO_POLICIES: Final = (CpuBind(), NumaSpec())

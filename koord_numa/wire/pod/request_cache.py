@@ -1,0 +1,106 @@
+"""
+A cache of parsed pod requests: the pods of one workload have the same request, and most events about a pod only change its status.
+
+The key is a digest of every field that the request is parsed from and of no other field: names and service account volumes, which
+differ between the pods of a workload, are left out. Malformed requests are not cached.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any, Final
+
+import orjson
+from cachetools import LRUCache
+from pydantic import BaseModel
+
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.wire import names
+from koord_numa.wire.metadata import Head
+from koord_numa.wire.parsing import Problems
+from koord_numa.wire.pod.constraints import ConstraintsModel
+from koord_numa.wire.pod.requests import ContainerModel, Workload, pod_request
+from koord_numa.wire.pod.volume_mounts import FREE_KINDS
+
+_ANNOTATIONS: Final = (
+    names.RESOURCE_SPEC,
+    names.NUMA_TOPOLOGY_SPEC,
+    names.RESERVATION_AFFINITY,
+    names.DEVICE_JOINT_ALLOCATE,
+    names.GPU_PARTITION_SPEC,
+)
+
+
+def cached_request(top: Head, spec: dict[str, Any], priority: int, problems: Problems) -> PodRequest:
+    """The pod's request, from the cache when an equal one was parsed before."""
+    node = spec.get("nodeName") or ""
+    key = _digest(top, spec, priority) if isinstance(node, str) else b""
+    known = _REQUESTS.get(key)
+    if known is None:
+        found = Problems()
+        known = pod_request(top, spec, priority, found)
+        if found.problem:
+            problems.problem = problems.problem or found.problem
+            return known
+        if not key:
+            return known
+        known = _REQUESTS[key] = _on_node(known, "")
+    return _bound(key, known, node) if node else known
+
+
+def _bound(key: bytes, unbound: PodRequest, node: str) -> PodRequest:
+    """The request of a bound pod: a bind changes ``spec.nodeName`` only."""
+    known = _BOUND.get((key, node))
+    if known is None:
+        known = _BOUND[key, node] = _on_node(unbound, node)
+    return known
+
+
+def _on_node(request: PodRequest, node: str) -> PodRequest:
+    if request.constraints.node_name == node:
+        return request
+    return replace(request, constraints=replace(request.constraints, node_name=node))
+
+
+def _digest(top: Head, spec: dict[str, Any], priority: int) -> bytes:
+    """The cache key; empty for a spec that cannot be serialised, such as one nested too deeply."""
+    annotations = [top.annotations.get(name) for name in _ANNOTATIONS]
+    parts = {key: spec[key] for key in _SPEC if key in spec}
+    for key in ("containers", "initContainers"):
+        if isinstance(containers := parts.get(key), list):
+            parts[key] = [_part(container, _CONTAINER) for container in containers]
+    own_name = ""
+    if isinstance(volumes := parts.get("volumes"), list):
+        parts["volumes"] = demanding = [volume for volume in volumes if not _mounts_anywhere(volume)]
+        if any(isinstance(volume, Mapping) and "ephemeral" in volume for volume in demanding):
+            own_name = top.name  # the claim of such a volume is named after its pod
+    try:
+        text = orjson.dumps([top.namespace, own_name, top.labels, annotations, priority, parts])
+    except orjson.JSONEncodeError:
+        return b""
+    return blake2b(text, digest_size=16).digest()
+
+
+def _part(value: object, keys: Iterable[str]) -> object:
+    return {key: value[key] for key in keys if key in value} if isinstance(value, dict) else value
+
+
+def _mounts_anywhere(volume: object) -> bool:
+    """Is this a well-formed volume of a kind that every node can mount? It does not constrain the placement."""
+    if not isinstance(volume, dict) or len(volume) != 2 or not isinstance(volume.get("name"), str):
+        return False
+    return any(kind in FREE_KINDS for kind in volume)
+
+
+def _read_by(*models: type[BaseModel]) -> tuple[str, ...]:
+    return tuple(field.alias or name for model in models for name, field in model.model_fields.items())
+
+
+_SPEC: Final = tuple(key for key in _read_by(Workload, ConstraintsModel) if key != "nodeName")
+_CONTAINER: Final = _read_by(ContainerModel)
+
+_REQUESTS: Final[LRUCache[bytes, PodRequest]] = LRUCache(maxsize=16384)
+"""Requests of pods without a node, by digest."""
+
+_BOUND: Final[LRUCache[tuple[bytes, str], PodRequest]] = LRUCache(maxsize=16384)
+"""Requests of bound pods, by digest and node."""

@@ -1,0 +1,215 @@
+"""Persistent volumes, claims and storage classes: from API objects to what decides on nodes."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import Field
+
+from koord_numa.core.fit.volume_limits import MIGRATED
+from koord_numa.core.objects.constraints import DiskKind, NodeTerm, Operator, Requirement
+from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from koord_numa.wire import names
+from koord_numa.wire.errors import FieldPath
+from koord_numa.wire.metadata import head, version
+from koord_numa.wire.parsing import EnumReader, Problems, Quantity, Strict, read
+from koord_numa.wire.quantities import requested, supplied
+from koord_numa.wire.selectors import LabelSelectorModel, NodeSelectorModel, label_selector, node_terms
+
+ZONE_SEPARATOR: Final = "__"  # a volume in several zones names them in one label
+
+BINDING_MODES: Final = EnumReader({"Immediate": False, "WaitForFirstConsumer": True})
+VOLUME_MODES: Final = EnumReader({"Filesystem": False, "Block": True})
+
+
+class VolumeAffinity(Strict):
+    """Which nodes reach a volume."""
+
+    required: NodeSelectorModel | None = None
+
+
+class ClaimReference(Strict):
+    """The claim that a volume belongs to."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class CsiSource(Strict):
+    """A volume of a CSI driver."""
+
+    driver: str = ""
+    volume_handle: str = ""
+
+
+class VolumeSpec(Strict):
+    """Spec of a PersistentVolume."""
+
+    node_affinity: VolumeAffinity | None = None
+    claim_ref: ClaimReference | None = None
+    storage_class_name: str | None = None
+    capacity: dict[str, Quantity] | None = None
+    access_modes: list[str] | None = None
+    volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
+    csi: CsiSource | None = None
+    aws_elastic_block_store: dict[str, Any] | None = None
+    gce_persistent_disk: dict[str, Any] | None = None
+
+
+class Phase(Strict):
+    """The part of a status that says how far an object has come."""
+
+    phase: str | None = None
+
+
+class ClaimResources(Strict):
+    """How much a claim asks for."""
+
+    requests: dict[str, Quantity] | None = None
+
+
+class ClaimSpec(Strict):
+    """Spec of a PersistentVolumeClaim."""
+
+    volume_name: str | None = None
+    storage_class_name: str | None = None
+    access_modes: list[str] | None = None
+    volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
+    resources: ClaimResources | None = None
+    selector: LabelSelectorModel | None = None
+
+
+class LabelTerm(Strict):
+    """One condition of an allowed topology."""
+
+    key: str
+    values: list[str] = Field([])
+
+
+class AllowedTopology(Strict):
+    """One of the topologies in which a class makes volumes."""
+
+    match_label_expressions: list[LabelTerm] | None = None
+
+
+class ClassModel(Strict):
+    """A StorageClass has no spec; its fields stand at the top."""
+
+    provisioner: str = ""
+    volume_binding_mode: str | None = None
+    allowed_topologies: list[AllowedTopology] | None = None
+
+
+def parse_volume(obj: Mapping[str, Any]) -> PersistentVolume:
+    """A PersistentVolume. Raises ``WireError`` only when it has no name."""
+    problems = Problems()
+    top = head(obj, "PersistentVolume", problems)
+    path = top.path.at("spec")
+    spec = problems.collect(lambda: read(VolumeSpec, top.body.get("spec") or {}, path), VolumeSpec())
+    status = problems.collect(lambda: read(Phase, top.body.get("status") or {}, top.path.at("status")), Phase())
+    required = spec.node_affinity.required if spec.node_affinity else None
+    claim = spec.claim_ref or ClaimReference()
+    driver, handle = _driver(spec)
+    return PersistentVolume(
+        name=top.name,
+        node_terms=problems.collect(lambda: _terms(required, path.at("nodeAffinity")), None),
+        zones=tuple(
+            (key, tuple(sorted(set(top.labels[key].split(ZONE_SEPARATOR)))))
+            for key in names.ZONE_LABELS
+            if key in top.labels
+        ),
+        claim=f"{claim.namespace}/{claim.name}" if claim.name else "",
+        claim_uid=claim.uid,
+        storage_class=spec.storage_class_name or top.annotations.get(names.LEGACY_CLASS, ""),
+        capacity=problems.collect(lambda: _size(supplied(spec.capacity, path.at("capacity"))), 0),
+        access_modes=frozenset(spec.access_modes or ()),
+        block=problems.collect(
+            lambda: VOLUME_MODES.read(spec.volume_mode or "Filesystem", path.at("volumeMode")), False
+        ),
+        attributes_class=spec.volume_attributes_class_name or "",
+        labels=tuple(sorted(top.labels.items())),
+        available=status.phase == "Available",
+        bound_by_controller=names.BOUND_BY_CONTROLLER in top.annotations,
+        deleting=top.metadata.deletion_timestamp is not None,
+        driver=driver,
+        handle=handle,
+        resource_version=version(top),
+        problem=problems.problem,
+    )
+
+
+def parse_claim(obj: Mapping[str, Any]) -> PersistentVolumeClaim:
+    """A PersistentVolumeClaim. Raises ``WireError`` only when it has no name."""
+    problems = Problems()
+    top = head(obj, "PersistentVolumeClaim", problems)
+    path = top.path.at("spec")
+    spec = problems.collect(lambda: read(ClaimSpec, top.body.get("spec") or {}, path), ClaimSpec())
+    status = problems.collect(lambda: read(Phase, top.body.get("status") or {}, top.path.at("status")), Phase())
+    legacy = top.annotations.get(names.LEGACY_CLASS)
+    requests = spec.resources.requests if spec.resources else None
+    return PersistentVolumeClaim(
+        namespace=top.namespace or "default",
+        name=top.name,
+        uid=top.uid,
+        volume=spec.volume_name or "",
+        bound=bool(spec.volume_name) and names.BIND_COMPLETED in top.annotations,
+        lost=status.phase == "Lost",
+        storage_class=spec.storage_class_name if legacy is None else legacy,
+        selected_node=top.annotations.get(names.SELECTED_NODE, ""),
+        owner=top.metadata.controller,
+        request=problems.collect(lambda: _size(requested(requests, path.at("resources"))), 0),
+        access_modes=frozenset(spec.access_modes or ()),
+        block=problems.collect(
+            lambda: VOLUME_MODES.read(spec.volume_mode or "Filesystem", path.at("volumeMode")), False
+        ),
+        selector=problems.collect(lambda: label_selector(spec.selector, path.at("selector")), None),
+        attributes_class=spec.volume_attributes_class_name or "",
+        deleting=top.metadata.deletion_timestamp is not None,
+        resource_version=version(top),
+        problem=problems.problem,
+    )
+
+
+def parse_storage_class(obj: Mapping[str, Any]) -> StorageClass:
+    """A StorageClass. Raises ``WireError`` only when it has no name."""
+    problems = Problems()
+    top = head(obj, "StorageClass", problems)
+    model = problems.collect(lambda: read(ClassModel, top.body, top.path), ClassModel())
+    mode = model.volume_binding_mode or "Immediate"
+    return StorageClass(
+        name=top.name,
+        waits=problems.collect(lambda: BINDING_MODES.read(mode, top.path.at("volumeBindingMode")), False),
+        provisioner="" if model.provisioner == names.NO_PROVISIONER else model.provisioner,
+        topologies=tuple(_allowed(topology) for topology in model.allowed_topologies or ()),
+        problem=problems.problem,
+    )
+
+
+def _driver(spec: VolumeSpec) -> tuple[str, str]:
+    """CSI driver and handle of a volume; kinds that were once built in count as volumes of the driver that serves them."""
+    if spec.csi is not None:
+        return spec.csi.driver, spec.csi.volume_handle
+    if spec.aws_elastic_block_store is not None:
+        return MIGRATED[DiskKind.AWS], str(spec.aws_elastic_block_store.get("volumeID", ""))
+    if spec.gce_persistent_disk is not None:
+        return MIGRATED[DiskKind.GCE], str(spec.gce_persistent_disk.get("pdName", ""))
+    return "", ""
+
+
+def _size(amounts: Mapping[str, int]) -> int:
+    return amounts.get(names.STORAGE, 0)
+
+
+def _terms(required: NodeSelectorModel | None, path: FieldPath) -> tuple[NodeTerm, ...] | None:
+    return None if required is None else node_terms(required, path)
+
+
+def _allowed(topology: AllowedTopology) -> NodeTerm:
+    return NodeTerm(
+        labels=tuple(
+            Requirement(term.key, Operator.IN, tuple(sorted(term.values)))
+            for term in topology.match_label_expressions or ()
+        )
+    )

@@ -1,0 +1,125 @@
+"""Rules of the allocator that differ from upstream, and its laws; the others are held by the recorded answers."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koord_numa.core.claims.search.allocation import NEW_SHARE, Allocation
+from koord_numa.core.claims.search.allocator import Allocated, NotAllocated
+from koord_numa.core.claims.search.usage import DeviceUsage
+from tests.core.claims.worlds import cel, claim_object, decide, device, devices_of, published, request
+
+GI = 2**30 * 10**9
+
+
+def test_counters_are_accounts_of_driver_and_pool() -> None:
+    one = published("mig-a", [device("p", consumes={"m": "6Gi"})], counters={"m": "8Gi"})
+    two = published("mig-b", [device("q", consumes={"m": "6Gi"})], counters={"m": "8Gi"})
+    assert devices_of(decide([one, two], [claim_object(request("a", "mig-a"), request("b", "mig-b"))])) == ["p", "q"]
+
+
+def test_a_rejected_partition_gives_its_counters_back() -> None:
+    taint = {"key": "broken", "effect": "NoSchedule"}
+    parts = [device("p", consumes={"m": "6Gi"}, taints=[taint]), device("q", consumes={"m": "6Gi"})]
+    assert devices_of(
+        decide([published("mig", parts, counters={"m": "8Gi"})], [claim_object(request("r", "mig"))])
+    ) == ["q"]
+
+
+def test_distinct_values_differ_pairwise() -> None:
+    gpus = published(
+        "gpu", [device(name, attributes={"model": model}) for name, model in zip("abc", "XYX", strict=True)]
+    )
+    three = claim_object(request("r", "gpu", count=3), constraints=[{"distinctAttribute": "gpu/model"}])
+    assert devices_of(decide([gpus], [three])) == ["cannot allocate all claims"]
+    two = claim_object(request("r", "gpu", count=2), constraints=[{"distinctAttribute": "gpu/model"}])
+    assert devices_of(decide([gpus], [two])) == ["a", "b"]
+
+
+def test_many_equal_devices_do_not_make_the_search_explode() -> None:
+    gpus = published("gpu", [device(f"g{at}", attributes={"side": at % 2, "uuid": f"u{at}"}) for at in range(40)])
+    wanted = claim_object(request("r", "gpu", count=21), constraints=[{"matchAttribute": "gpu/side"}])
+    answer = decide([gpus], [wanted])
+    assert isinstance(answer, NotAllocated)
+    assert not answer.error
+    assert answer.steps < 1000
+
+
+@pytest.mark.parametrize(("count", "expected"), [(2, ["m", "m"]), (3, ["cannot allocate all claims"])])
+def test_a_shared_device_serves_requests_until_its_capacity_is_used(count: int, expected: list[str]) -> None:
+    memory = published("mem", [device("m", capacity={"size": "8Gi"}, allowMultipleAllocations=True)])
+    requests = [request(f"r{at}", "mem", capacity={"requests": {"size": "4Gi"}}) for at in range(count)]
+    assert devices_of(decide([memory], [claim_object(*requests)])) == expected
+
+
+PROFILES = st.sampled_from([1, 2, 4])
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> dict[str, Any]:
+    """Whole and partitioned GPUs, shared memory, and some claims."""
+    gpus = [
+        device(f"g{at}", attributes={"numa": draw(st.integers(0, 1)), "model": draw(st.sampled_from(["A", "B"]))})
+        for at in range(draw(st.integers(0, 4)))
+    ]
+    parts = [device(f"p{at}", consumes={"m": f"{draw(PROFILES)}Gi"}) for at in range(draw(st.integers(0, 5)))]
+    memory = [
+        device(f"m{at}", capacity={"size": f"{draw(st.integers(1, 8))}Gi"}, allowMultipleAllocations=True)
+        for at in range(2)
+    ]
+    claims = []
+    for number in range(draw(st.integers(1, 3))):
+        requests = [
+            request("gpu", "gpu", count=draw(st.integers(1, 2)), selectors=draw(st.sampled_from([[], [cel(MODEL)]]))),
+            request("mig", "mig", count=draw(st.integers(1, 2))),
+            request("mem", "mem", capacity={"requests": {"size": f"{draw(st.integers(1, 5))}Gi"}}),
+        ]
+        chosen = draw(st.lists(st.sampled_from(requests), min_size=1, max_size=3, unique_by=lambda it: it["name"]))
+        constraints = draw(st.sampled_from([[], [{"matchAttribute": "gpu/numa", "requests": ["gpu"]}]]))
+        names = {each["name"] for each in chosen}
+        claims.append(claim_object(*chosen, name=f"c{number}", constraints=constraints if "gpu" in names else []))
+    slices = [
+        published("gpu", gpus),
+        published("mig", parts, counters={"m": "5Gi"}),
+        published("mem", memory),
+    ]
+    return {"slices": slices, "claims": claims, "size": {it["name"]: it["capacity"]["size"]["value"] for it in memory}}
+
+
+MODEL = 'device.attributes["gpu"].model == "A"'
+
+
+@settings(deadline=None)
+@given(worlds())
+def test_one_claim_after_the_other_never_gives_a_device_or_amount_twice(world: dict[str, Any]) -> None:
+    usage = DeviceUsage()
+    given_out: list[Allocation] = []
+    for claim in world["claims"]:
+        answer = decide(world["slices"], [claim], usage=usage)
+        if isinstance(answer, Allocated):
+            given_out.extend(answer.allocations)
+            usage.add(answer.allocations[0])
+    results = [result for allocation in given_out for result in allocation.results]
+    assert max(Counter(it.device for it in results if not it.share_id).values(), default=0) <= 1
+    held: Counter[str] = Counter()
+    for result in results:
+        assert (result.share_id == NEW_SHARE) == (result.device.driver == "mem")
+        held.update({result.device.device: dict(result.consumed).get("size", 0)})
+    for name, size in world["size"].items():
+        assert held[name] <= int(size.removesuffix("Gi")) * GI
+    parts = {it.id: it for each in world["slices"] for it in each.devices}
+    assert sum(parts[it.device].consumes[0][1]["m"] for it in results if it.device.driver == "mig") <= 5 * GI
+    for allocation in given_out:
+        usage.remove(allocation)
+    assert usage == DeviceUsage()
+
+
+@settings(deadline=None)
+@given(worlds(), st.randoms(use_true_random=False))
+def test_the_order_in_which_slices_are_known_does_not_matter(world: dict[str, Any], random: Any) -> None:
+    shuffled = list(world["slices"])
+    random.shuffle(shuffled)
+    assert decide(shuffled, world["claims"]) == decide(world["slices"], world["claims"])

@@ -1,0 +1,122 @@
+"""Protobuf bodies: the kinds that kubectl's commands send, and that everything else is refused without losing anything."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord_numa.sandbox.apiserver.serving.protobuf import CONTENT_TYPE, parse_protobuf
+from tests.sandbox.apiserver.client import PODS, Api, pod
+
+
+def varint(number: int) -> bytes:
+    """A protobuf number."""
+    low, rest = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
+
+
+def text(number: int, value: str | bytes) -> bytes:
+    """A field that holds a text or a message."""
+    raw = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(raw)) + raw
+
+
+def count(number: int, value: int) -> bytes:
+    """A field that holds a number."""
+    return varint(number << 3) + varint(value & 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def enveloped(api_version: str, kind: str, content: bytes) -> bytes:
+    """A body as clients send it."""
+    return b"k8s\x00" + text(1, text(1, api_version) + text(2, kind)) + text(2, content) + text(3, "") + text(4, "")
+
+
+def test_a_configmap() -> None:
+    metadata = text(1, "c") + text(3, "default") + text(8, b"") + text(11, text(1, "a") + text(2, "b"))
+    content = text(1, metadata) + text(2, text(1, "k") + text(2, "é")) + text(2, text(1, "empty"))
+    assert parse_protobuf(enveloped("v1", "ConfigMap", content)) == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "c", "namespace": "default", "labels": {"a": "b"}},
+        "data": {"k": "é", "empty": ""},
+    }
+
+
+def test_numbers_flags_and_lists() -> None:
+    options = count(1, 0) + text(2, text(1, "some-uid")) + count(3, 1) + text(4, "Background") + text(5, "All")
+    eviction = text(1, text(1, "p")) + text(2, options)
+    assert parse_protobuf(enveloped("policy/v1", "Eviction", eviction)) == {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": "p"},
+        "deleteOptions": {
+            "gracePeriodSeconds": 0,
+            "preconditions": {"uid": "some-uid"},
+            "orphanDependents": True,
+            "propagationPolicy": "Background",
+            "dryRun": ["All"],
+        },
+    }
+
+
+def test_negative_numbers() -> None:
+    found = parse_protobuf(enveloped("scheduling.k8s.io/v1", "PriorityClass", count(2, -7)))
+    assert found is not None
+    assert found["value"] == -7
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(enveloped("apps/v1", "Deployment", b""), id="kind"),
+        pytest.param(enveloped("v1", "ConfigMap", text(99, "x")), id="field"),
+        pytest.param(enveloped("v1", "ConfigMap", text(1, text(99, "x"))), id="inner-field"),
+    ],
+)
+def test_what_is_not_known_is_nothing(body: bytes) -> None:
+    assert parse_protobuf(body) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"{}", id="json"),
+        pytest.param(b"k8s\x00\xff", id="number-cut-off"),
+        pytest.param(b"k8s\x00" + b"\xff" * 11, id="number-too-long"),
+        pytest.param(b"k8s\x00\x0a\x05a", id="text-cut-off"),
+        pytest.param(b"k8s\x00\x0d\x00\x00\x00\x00", id="wire-type"),
+        pytest.param(enveloped("v1", "ConfigMap", count(1, 3)), id="number-for-message"),
+        pytest.param(enveloped("v1", "ConfigMap", text(1, text(1, b"\xff"))), id="no-utf-8"),
+    ],
+)
+def test_what_is_no_message(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"body|utf-8"):
+        parse_protobuf(body)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
+    for body in (raw, b"k8s\x00" + raw, enveloped("policy/v1", "Eviction", raw)):
+        try:
+            found = parse_protobuf(body)
+        except ValueError:
+            continue
+        assert found is None or isinstance(found, dict)
+
+
+async def test_over_http(api: Api) -> None:
+    await api.create(PODS, pod())
+    evicted = await api.post(
+        f"{PODS}/p/eviction", enveloped("policy/v1", "Eviction", text(1, text(1, "p"))), type=CONTENT_TYPE
+    )
+    unknown = await api.post(PODS, enveloped("v1", "Pod", b""), type=CONTENT_TYPE)
+    broken = await api.post(PODS, b"k8s", type=CONTENT_TYPE)
+    assert (evicted.status, unknown.reason, broken.reason) == (201, (415, "UnsupportedMediaType"), (400, "BadRequest"))
+
+
+async def test_delete_options(api: Api) -> None:
+    created = await api.create(PODS, pod())
+    stale = enveloped("v1", "DeleteOptions", text(2, text(1, "another")))
+    fresh = enveloped("v1", "DeleteOptions", count(1, 0) + text(2, text(1, created["metadata"]["uid"])))
+    assert (await api.delete(f"{PODS}/p", stale, type=CONTENT_TYPE)).reason == (409, "Conflict")
+    assert (await api.delete(f"{PODS}/p", fresh, type=CONTENT_TYPE)).status == 200

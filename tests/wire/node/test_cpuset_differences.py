@@ -1,0 +1,25 @@
+"""What the node agent says of pods that run elsewhere; it never makes a topology unusable."""
+
+import pytest
+
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.objects.node import CpusetDifference
+from koord_numa.wire import names, parse_topology
+from tests.wire.objects import KOORDINATOR_NRT
+
+
+def test_differences_are_read() -> None:
+    text = '{"default/a": {"decided": "1-2", "observed": "0-15", "why": "nobody applies it"}}'
+    obj = {**KOORDINATOR_NRT, "metadata": {**KOORDINATOR_NRT["metadata"]}}
+    obj["metadata"]["annotations"] = {**obj["metadata"]["annotations"], names.CPUSET_DIFFERENCES: text}
+    expected = CpusetDifference(CpuSet.parse("1-2"), CpuSet.parse("0-15"), "nobody applies it")
+    assert parse_topology(obj).differences == {"default/a": expected}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"a": {"decided": "x"}}', "null"])
+def test_malformed_differences_spoil_nothing(text: str) -> None:
+    obj = {**KOORDINATOR_NRT, "metadata": {**KOORDINATOR_NRT["metadata"]}}
+    obj["metadata"]["annotations"] = {**obj["metadata"]["annotations"], names.CPUSET_DIFFERENCES: text}
+    topology = parse_topology(obj)
+    assert not topology.problem
+    assert not topology.differences
