@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.engine.cache.cache import Cache
@@ -195,13 +195,14 @@ class _Replay:
             tally.named_no.append(f"{self.case['id']} event {number}: {answer.message}; {answer.detail}")
         if not admits and isinstance(answer, ScoredPlacement) and answer.placement.explores:
             tally.explored.update(answer.placement.explores)
-            self._explore(obj, event["reason"])
+            self._explore(obj, answer.placement, event["reason"])
         elif not admits and isinstance(answer, ScoredPlacement):
             tally.wrong_yes[event["reason"]] += 1
             tally.named.append(f"{self.case['id']} event {number}: {event['reason']}; {answer.placement}")
 
-    def _explore(self, obj: dict[str, Any], reason: str) -> None:
+    def _explore(self, obj: dict[str, Any], placement: Placement, reason: str) -> None:
         """The pod would have been bound and refused; it leaves nothing behind but its object."""
+        self.cache.hold(parse_pod(obj), placement)
         obj["spec"]["nodeName"] = NODE
         self.cache.observe_pod("MODIFIED", parse_pod(obj))
         obj["status"] = {"phase": "Failed", "startTime": _time(self.now), "reason": reason}

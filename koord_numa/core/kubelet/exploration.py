@@ -26,6 +26,9 @@ def refuse_exploration(
     if rule is UnknownKubeletOptions.STRICT:
         detail = f"{options} is not known, and the pod might be refused for it"
         return Rejection(Reason.KUBELET_SMT, UNKNOWN_OPTIONS, detail, resolvable=False)
+    if view.found_on.intersection(admission.explores):
+        detail = f"its kubelet refused a pod that found out about {options}"
+        return Rejection(Reason.KUBELET_SMT, UNKNOWN_OPTIONS, detail, resolvable=False)
     if not request.replaceable:
         detail = f"{options} is not known; only pods that a controller makes anew find out, as a refused pod is lost"
         return Rejection(Reason.KUBELET_SMT, UNKNOWN_OPTIONS, detail, resolvable=False)

@@ -34,7 +34,8 @@ class KubeletView:
     where ``hypotheses`` show the least. ``cores`` says which rule about whole cores the kubelet keeps or may keep. ``problem`` is
     non-empty when nothing may be placed that the kubelet would align. ``frame`` is what the objects say, and ``zones`` what is
     published less what is known to be gone from it. ``followed``: the hypotheses were replayed, not derived from amounts.
-    ``explored``: a pod is on its way whose fate will tell about an option that is not known.
+    ``explored``: a pod is on its way whose fate will tell about an option that is not known;
+    ``found_on`` are options for which such a pod was refused.
     """
 
     node: str
@@ -47,6 +48,7 @@ class KubeletView:
     upper: Hypothesis | None = None
     followed: bool = False
     explored: bool = False
+    found_on: frozenset[str] = frozenset()
 
     @property
     def state(self) -> KubeletState:

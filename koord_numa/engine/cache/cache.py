@@ -231,7 +231,7 @@ class Cache:
         here = pod.placed(placement.node, placement.assignment)
         info = self._info(placement.node)
         if placement.explores:
-            info.history.explore(pod.key.uid)
+            info.history.explore(pod.key.uid, placement.explores)
         self._count(info, here, holding_of(here))
         return assumption
 

@@ -54,7 +54,8 @@ class KubeletHistory:
     """
     ``pods`` are known pods in the order of their binds, those that left among them until no topology can show them any more. ``shown``
     are the uids that the last understood topology showed. ``belief`` is ``None`` until somebody asks. ``keeps_cores``: the kubelet
-    has refused a pod for its whole cores, so full-pcpus-only is on. ``exploring`` are uids of pods on their way whose fate will tell.
+    has refused a pod for its whole cores, so full-pcpus-only is on. ``exploring`` has, by uid,
+    the options about which the fate of a pod on its way will tell, ``found_on`` those for which one was refused.
     """
 
     pods: dict[str, _Known] = field(default_factory=dict)
@@ -62,11 +63,12 @@ class KubeletHistory:
     belief: Belief | None = None
     frame: NodeConfig | None = None
     keeps_cores: bool = False
-    exploring: set[str] = field(default_factory=set)
+    exploring: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    found_on: set[str] = field(default_factory=set)
 
-    def explore(self, uid: str) -> None:
+    def explore(self, uid: str, options: tuple[str, ...]) -> None:
         """This pod is placed to find out about an option; until its fate is known nobody else explores the node."""
-        self.exploring.add(uid)
+        self.exploring[uid] = options
 
     def observe(self, pod: Pod, now: float) -> None:
         """A pod is bound to the node, or more is known of one that is. Times are seconds of any one clock."""
@@ -78,13 +80,13 @@ class KubeletHistory:
                 belief.arrive(known.uid, known.request, now)
         if pod.started and not known.started:
             known.started = True
-            self.exploring.discard(known.uid)
+            self.exploring.pop(known.uid, None)
             if (belief := self._belief_of(known)) is not None:
                 belief.started(known.uid)
 
     def reject(self, uid: str, reason: str) -> None:
         """The kubelet refused the pod."""
-        self.exploring.discard(uid)
+        self.found_on.update(self.exploring.pop(uid, ()))
         if reason == SMT_ALIGNMENT:
             self.keeps_cores = True
         known = self.pods.pop(uid, None)
@@ -93,7 +95,7 @@ class KubeletHistory:
 
     def leave(self, uid: str, now: float) -> None:
         """The pod is gone or has finished; or it never came, because its bind failed."""
-        self.exploring.discard(uid)
+        self.exploring.pop(uid, None)
         known = self.pods.get(uid)
         if known is None or known.left:
             return

@@ -208,8 +208,9 @@ class NodeInfo:
         offer: Offer | None = self.inventory
         if offer is None and topology is not None:
             offer = self._kubelet_view(node, topology, booked, nominees)
-            if self.history.exploring:
-                offer = replace(offer, explored=True)
+            if self.history.exploring or self.history.found_on:
+                found_on = frozenset(self.history.found_on)
+                offer = replace(offer, explored=bool(self.history.exploring), found_on=found_on)
             self._view = offer
         if offer is None:
             raise AssertionError(f"node {node.name} has neither an inventory nor a kubelet-owned topology")
