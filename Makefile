@@ -7,7 +7,7 @@ DEV    := $(VENV)/.installed-dev
 IMAGE  ?= koord-numa:dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types imports unit fix bench chaos docs docs-output dist chart image version clean
+.PHONY: help setup demo test check lint types imports unit fix bench chaos chaos-round docs docs-output dist chart image version clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,9 +51,12 @@ fix: $(DEV)  ## Format, and repair what ruff can repair
 bench: $(DEV)  ## Measure every figure beside its target (ONLY=name for one, JSON=file to keep them)
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
-chaos: $(DEV)  ## Long runs of random faults against a churning cluster (some ten minutes)
+chaos: $(DEV)  ## Long runs of random faults and of hostile objects (some forty minutes)
 	$(BIN)/python -m pytest tests/chaos -n 2 --dist worksteal --chaos-seeds 8 --chaos-pods 1500 --hostile-objects 100000 $(ARGS)
 	$(BIN)/python -m pytest tests/chaos -n 2 --dist worksteal --chaos-seeds 4 --chaos-pods 5000 $(ARGS)
+
+chaos-round: $(DEV)  ## One shorter round of it, as CI runs it after the tests (some five minutes)
+	$(BIN)/python -m pytest tests/chaos -n 2 --dist worksteal --chaos-seeds 2 --chaos-pods 1500 --hostile-objects 4000 $(ARGS)
 
 docs: $(DEV)  ## Build the documentation site, strictly, into build/site
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
