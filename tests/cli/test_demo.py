@@ -33,7 +33,7 @@ WAITS = (
     "    cannot align the pod to NUMA nodes.",
     "  own: NUMA 0 has 2 of 8 CPUs free, NUMA 1 has 2 of 8; needs 4 CPUs, 1Gi memory in one NUMA node;",
     "    the largest that fits is 2 CPUs, 1Gi memory",
-    "  theirs: NUMA 0 has 0 of 8 CPUs free, NUMA 1 has 2 of 8; container main: needs 4 CPUs, 1Gi memory",
+    "  theirs: NUMA 0 has 2 of 8 CPUs free, NUMA 1 has 2 of 8; container main: needs 4 CPUs, 1Gi memory",
     "    in one NUMA node; the largest that fits is 2 CPUs, 1Gi memory",
 )
 
