@@ -16,7 +16,8 @@ from koord_numa.core.claims.search.allocator import INVALID_POOLS, Allocated, No
 from koord_numa.core.claims.search.inventory import DeviceId, PoolId, ResourceSlice
 from koord_numa.core.claims.search.usage import DeviceUsage
 from koord_numa.core.quantity import parse_quantity
-from koord_numa.wire.claims.resource_claims import allocation_json, parse_device_class, parse_resource_claim
+from koord_numa.wire.claims.claim_json import allocation_json
+from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
 from koord_numa.wire.claims.resource_slices import nano, parse_resource_slice
 from koord_numa.wire.errors import FieldPath
 from tests.conformance.deviations import Deviation

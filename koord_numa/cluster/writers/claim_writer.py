@@ -15,7 +15,8 @@ from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.objects.request import PodKey
 from koord_numa.ports import Conflict, Gone
-from koord_numa.wire.claims.resource_claims import FINALIZER, allocation_json, parse_resource_claim
+from koord_numa.wire.claims.claim_json import allocation_json
+from koord_numa.wire.claims.resource_claims import FINALIZER, parse_resource_claim
 
 _Json = dict[str, Any]
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
-from pydantic import Field
 
 from koord_numa.core.claims.objects.claim import (
     AllocationMode,
@@ -20,172 +19,28 @@ from koord_numa.core.claims.objects.claim import (
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
 from koord_numa.core.claims.search.inventory import DeviceId
-from koord_numa.core.objects.constraints import NodeTerm, Requirement
-from koord_numa.wire.claims.resource_slices import nano, quantity_text
+from koord_numa.wire.claims.resource_claim_models import (
+    AllocatedDevicesModel,
+    AllocationModel,
+    ClaimSpecModel,
+    ClaimStatusModel,
+    ClassSpecModel,
+    DemandModel,
+    DevicesModel,
+    DeviceTolerationModel,
+    OpaqueModel,
+    RequestModel,
+    ResultModel,
+    SelectorModel,
+)
+from koord_numa.wire.claims.resource_slices import nano
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import head
-from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, read
-from koord_numa.wire.selectors import NodeSelectorModel, node_terms
+from koord_numa.wire.parsing import Problems, read
+from koord_numa.wire.selectors import node_terms
 
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 """Keeps an allocated claim until it is deallocated (resource/v1 ``Finalizer``)."""
-
-
-class CelModel(Strict):
-    """A CEL selector."""
-
-    expression: str | None = None
-
-
-class SelectorModel(Strict):
-    """A selector; kinds other than CEL are unknown to 1.36."""
-
-    cel: CelModel | None = None
-
-
-class DeviceTolerationModel(Strict):
-    """A toleration of device taints."""
-
-    key: str | None = None
-    operator: str | None = None
-    value: str | None = None
-    effect: str | None = None
-    toleration_seconds: Int64 | None = None
-
-
-class CapacityRequestsModel(Strict):
-    """Requested capacities."""
-
-    requests: dict[str, Quantity] | None = None
-
-
-class DemandModel(Strict):
-    """``exactly``, or one alternative of ``firstAvailable``."""
-
-    name: str | None = None
-    device_class_name: str | None = None
-    selectors: list[SelectorModel] | None = None
-    allocation_mode: str | None = None
-    count: Int64 | None = None
-    admin_access: bool | None = None
-    tolerations: list[DeviceTolerationModel] | None = None
-    capacity: CapacityRequestsModel | None = None
-
-
-class RequestModel(Strict):
-    """A named request."""
-
-    name: str
-    exactly: DemandModel | None = None
-    first_available: list[DemandModel] | None = None
-
-
-class ConstraintModel(Strict):
-    """A constraint between devices."""
-
-    requests: list[str] | None = None
-    match_attribute: str | None = None
-    distinct_attribute: str | None = None
-
-
-class OpaqueModel(Strict):
-    """Configuration that only a driver understands."""
-
-    driver: str
-    parameters: dict[str, Any] | None = None
-
-
-class ConfigModel(Strict):
-    """Configuration in a claim, a class or an allocation."""
-
-    source: str | None = None
-    requests: list[str] | None = None
-    opaque: OpaqueModel | None = None
-
-
-class DevicesModel(Strict):
-    """``spec.devices`` of a claim."""
-
-    requests: list[RequestModel] | None = None
-    constraints: list[ConstraintModel] | None = None
-    config: list[ConfigModel] | None = None
-
-
-class ClaimSpecModel(Strict):
-    """``spec`` of a claim."""
-
-    devices: DevicesModel | None = None
-
-
-class ResultModel(Strict):
-    """One allocated device."""
-
-    request: str
-    driver: str
-    pool: str
-    device: str
-    admin_access: bool | None = None
-    tolerations: list[DeviceTolerationModel] | None = None
-    share_id: str | None = Field(None, alias="shareID")
-    consumed_capacity: dict[str, Quantity] | None = None
-    binding_conditions: list[str] | None = None
-    binding_failure_conditions: list[str] | None = None
-
-
-class AllocatedDevicesModel(Strict):
-    """Devices of an allocation with their configuration."""
-
-    results: list[ResultModel] | None = None
-    config: list[ConfigModel] | None = None
-
-
-class AllocationModel(Strict):
-    """``status.allocation``."""
-
-    devices: AllocatedDevicesModel | None = None
-    node_selector: NodeSelectorModel | None = None
-
-
-class ConsumerModel(Strict):
-    """Who may use a claim."""
-
-    api_group: str | None = None
-    resource: str = ""
-    name: str = ""
-    uid: str = ""
-
-
-class ConditionModel(Strict):
-    """A condition of an allocated device."""
-
-    type: str
-    status: str
-
-
-class DeviceStatusModel(Strict):
-    """What a driver says about an allocated device."""
-
-    driver: str
-    pool: str
-    device: str
-    share_id: str | None = Field(None, alias="shareID")
-    conditions: list[ConditionModel] | None = None
-
-
-class ClaimStatusModel(Strict):
-    """``status`` of a claim."""
-
-    allocation: AllocationModel | None = None
-    reserved_for: list[ConsumerModel] | None = None
-    devices: list[DeviceStatusModel] | None = None
-
-
-class ClassSpecModel(Strict):
-    """``spec`` of a device class."""
-
-    selectors: list[SelectorModel] | None = None
-    config: list[ConfigModel] | None = None
-    extended_resource_name: str | None = None
 
 
 def parse_resource_claim(obj: Mapping[str, Any]) -> ResourceClaim:
@@ -331,60 +186,3 @@ def _result(model: ResultModel, path: FieldPath) -> DeviceResult:
         tuple(model.binding_conditions or ()),
         tuple(model.binding_failure_conditions or ()),
     )
-
-
-def allocation_json(allocation: Allocation) -> dict[str, Any]:
-    """``status.allocation`` as it is written, without its time stamp."""
-    devices: dict[str, Any] = {"results": [_result_json(result) for result in allocation.results]}
-    if allocation.configs:
-        devices["config"] = [_config_json(config) for config in allocation.configs]
-    written: dict[str, Any] = {"devices": devices}
-    if allocation.nodes is not None:
-        written["nodeSelector"] = {"nodeSelectorTerms": [_term_json(term) for term in allocation.nodes]}
-    return written
-
-
-def _result_json(result: DeviceResult) -> dict[str, Any]:
-    driver, pool, device = result.device
-    optional = {
-        "adminAccess": result.admin_access,
-        "tolerations": [_toleration_json(toleration) for toleration in result.tolerations],
-        "shareID": result.share_id,
-        "consumedCapacity": {name: quantity_text(amount) for name, amount in result.consumed},
-        "bindingConditions": list(result.binding_conditions),
-        "bindingFailureConditions": list(result.binding_failure_conditions),
-    }
-    written: dict[str, Any] = {"request": result.request, "driver": driver, "pool": pool, "device": device}
-    return written | {name: value for name, value in optional.items() if value}
-
-
-def _toleration_json(toleration: DeviceToleration) -> dict[str, Any]:
-    written: dict[str, Any] = {
-        "key": toleration.key,
-        "operator": toleration.operator,
-        "value": toleration.value,
-        "effect": toleration.effect,
-    }
-    written = {name: value for name, value in written.items() if value}
-    return written if toleration.seconds is None else written | {"tolerationSeconds": toleration.seconds}
-
-
-def _config_json(config: AllocatedConfig) -> dict[str, Any]:
-    written: dict[str, Any] = {"source": config.source.value}
-    if config.requests:
-        written["requests"] = list(config.requests)
-    if config.opaque is not None:
-        written["opaque"] = {"driver": config.opaque.driver, "parameters": orjson.loads(config.opaque.parameters)}
-    return written
-
-
-def _term_json(term: NodeTerm) -> dict[str, Any]:
-    written = {"matchExpressions": _requirements_json(term.labels), "matchFields": _requirements_json(term.fields)}
-    return {name: value for name, value in written.items() if value}
-
-
-def _requirements_json(requirements: Sequence[Requirement]) -> list[dict[str, Any]]:
-    return [
-        {"key": it.key, "operator": it.operator.value} | ({"values": list(it.values)} if it.values else {})
-        for it in requirements
-    ]

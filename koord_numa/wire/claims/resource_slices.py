@@ -24,102 +24,14 @@ from koord_numa.core.claims.search.inventory import (
 )
 from koord_numa.core.objects.constraints import NodeTerm
 from koord_numa.core.quantity import parse_quantity
+from koord_numa.wire.claims.resource_slice_models import CapacityModel, CounterModel, DeviceModel, SliceSpec
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.metadata import head
-from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, read
-from koord_numa.wire.selectors import NodeSelectorModel, node_terms
+from koord_numa.wire.parsing import Problems, Quantity, read
+from koord_numa.wire.selectors import node_terms
 
 MOST_DEVICES: Final = 128
 """Devices of a slice, as resource/v1 ResourceSliceMaxDevices."""
-
-
-class CounterModel(Strict):
-    """An amount of a counter."""
-
-    value: Quantity
-
-
-class CounterSetModel(Strict):
-    """A named set of counters."""
-
-    name: str
-    counters: dict[str, CounterModel] | None = None
-
-
-class ConsumptionModel(Strict):
-    """What a device takes of a counter set."""
-
-    counter_set: str
-    counters: dict[str, CounterModel] | None = None
-
-
-class RangeModel(Strict):
-    """Bounds of requests."""
-
-    min: Quantity | None = None
-    max: Quantity | None = None
-    step: Quantity | None = None
-
-
-class PolicyModel(Strict):
-    """How requests of a capacity are rounded."""
-
-    default: Quantity | None = None
-    valid_values: list[Quantity] | None = None
-    valid_range: RangeModel | None = None
-
-
-class CapacityModel(Strict):
-    """A capacity of a device."""
-
-    value: Quantity
-    request_policy: PolicyModel | None = None
-
-
-class DeviceTaintModel(Strict):
-    """A taint of a device."""
-
-    key: str
-    value: str | None = None
-    effect: str
-
-
-class DeviceModel(Strict):
-    """A device; its attributes are one-field objects whose field names the type."""
-
-    name: str
-    attributes: dict[str, dict[str, Any]] | None = None
-    capacity: dict[str, CapacityModel] | None = None
-    consumes_counters: list[ConsumptionModel] | None = None
-    taints: list[DeviceTaintModel] | None = None
-    node_name: str | None = None
-    node_selector: NodeSelectorModel | None = None
-    all_nodes: bool | None = None
-    allow_multiple_allocations: bool | None = None
-    binds_to_node: bool | None = None
-    binding_conditions: list[str] | None = None
-    binding_failure_conditions: list[str] | None = None
-
-
-class PoolModel(Strict):
-    """Which pool the slice belongs to, and how many slices that has in this generation."""
-
-    name: str
-    generation: Int64 = 0
-    resource_slice_count: Int64 = 1
-
-
-class SliceSpec(Strict):
-    """A slice."""
-
-    driver: str
-    pool: PoolModel
-    node_name: str | None = None
-    node_selector: NodeSelectorModel | None = None
-    all_nodes: bool | None = None
-    per_device_node_selection: bool | None = None
-    devices: list[DeviceModel] | None = None
-    shared_counters: list[CounterSetModel] | None = None
 
 
 @dataclass(frozen=True, slots=True)

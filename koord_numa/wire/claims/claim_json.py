@@ -1,0 +1,70 @@
+"""Allocations of devices as the API server takes them: the JSON of ``status.allocation`` of a ResourceClaim."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from koord_numa.core.claims.objects.claim import (
+    DeviceToleration,
+)
+from koord_numa.core.claims.search.allocation import AllocatedConfig, Allocation, DeviceResult
+from koord_numa.core.objects.constraints import NodeTerm, Requirement
+from koord_numa.wire.claims.resource_slices import quantity_text
+
+
+def allocation_json(allocation: Allocation) -> dict[str, Any]:
+    """``status.allocation`` as it is written, without its time stamp."""
+    devices: dict[str, Any] = {"results": [_result_json(result) for result in allocation.results]}
+    if allocation.configs:
+        devices["config"] = [_config_json(config) for config in allocation.configs]
+    written: dict[str, Any] = {"devices": devices}
+    if allocation.nodes is not None:
+        written["nodeSelector"] = {"nodeSelectorTerms": [_term_json(term) for term in allocation.nodes]}
+    return written
+
+
+def _result_json(result: DeviceResult) -> dict[str, Any]:
+    driver, pool, device = result.device
+    optional = {
+        "adminAccess": result.admin_access,
+        "tolerations": [_toleration_json(toleration) for toleration in result.tolerations],
+        "shareID": result.share_id,
+        "consumedCapacity": {name: quantity_text(amount) for name, amount in result.consumed},
+        "bindingConditions": list(result.binding_conditions),
+        "bindingFailureConditions": list(result.binding_failure_conditions),
+    }
+    written: dict[str, Any] = {"request": result.request, "driver": driver, "pool": pool, "device": device}
+    return written | {name: value for name, value in optional.items() if value}
+
+
+def _toleration_json(toleration: DeviceToleration) -> dict[str, Any]:
+    written: dict[str, Any] = {
+        "key": toleration.key,
+        "operator": toleration.operator,
+        "value": toleration.value,
+        "effect": toleration.effect,
+    }
+    written = {name: value for name, value in written.items() if value}
+    return written if toleration.seconds is None else written | {"tolerationSeconds": toleration.seconds}
+
+
+def _config_json(config: AllocatedConfig) -> dict[str, Any]:
+    written: dict[str, Any] = {"source": config.source.value}
+    if config.requests:
+        written["requests"] = list(config.requests)
+    if config.opaque is not None:
+        written["opaque"] = {"driver": config.opaque.driver, "parameters": orjson.loads(config.opaque.parameters)}
+    return written
+
+
+def _term_json(term: NodeTerm) -> dict[str, Any]:
+    written = {"matchExpressions": _requirements_json(term.labels), "matchFields": _requirements_json(term.fields)}
+    return {name: value for name, value in written.items() if value}
+
+
+def _requirements_json(requirements: Sequence[Requirement]) -> list[dict[str, Any]]:
+    return [
+        {"key": it.key, "operator": it.operator.value} | ({"values": list(it.values)} if it.values else {})
+        for it in requirements
+    ]
