@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from koord_numa.core.kubelet.inference.hypothesis import arrive
+from koord_numa.core.kubelet.inference.replay import arrive
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.view import KubeletView, cores_of, followed_view, frame_of, kubelet_view
 from koord_numa.core.objects.constraints import HostPort

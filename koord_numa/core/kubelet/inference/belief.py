@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, arrive, depart, distinct, released
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, distinct, released
+from koord_numa.core.kubelet.inference.replay import arrive, depart
 from koord_numa.core.kubelet.managers.results import OUT_OF, SMT_ALIGNMENT
 from koord_numa.core.kubelet.report import agrees, settled
 from koord_numa.core.objects.node import Zone

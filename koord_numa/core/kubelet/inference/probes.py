@@ -14,7 +14,8 @@ have left, the init container goes to NUMA node 0, the app needs 10 CPUs around 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, pins_init_cpus, released, variants
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, pins_init_cpus, released
+from koord_numa.core.kubelet.inference.variants import variants
 from koord_numa.core.kubelet.managers.admit import Trust
 from koord_numa.core.kubelet.managers.aggregates import PodDemand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse

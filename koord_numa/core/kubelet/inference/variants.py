@@ -1,0 +1,93 @@
+"""States beside a hypothesis that are possible as well: what is loose may be free, and what is spread may lie on other NUMA nodes."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from koord_numa.core.bit_sets import lowest, members
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, may_lie_otherwise, with_grant
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
+from koord_numa.core.kubelet.managers.results import ContainerGrant
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
+
+MOST_VARIANTS: Final = 6
+"""So many ways in which one hypothesis may be slightly otherwise are looked at."""
+
+
+def variants(one: Hypothesis) -> Iterator[Hypothesis]:
+    """The hypothesis, then every state beside it that differs in what is loose or spread: each of them is possible as well."""
+    yield one
+    left = MOST_VARIANTS
+    for other in _variants(one):
+        if not left:
+            return
+        left -= 1
+        yield other
+
+
+def _variants(one: Hypothesis) -> Iterator[Hypothesis]:
+    if one.loose:
+        bits = 0
+        for each in one.loose.values():
+            bits |= each
+        yield _free(one, bits)
+        parts = [bits & here for here in one.state.node.machine.numa_bits.values() if bits & here]
+        if len(parts) > 1:
+            for part in parts:
+                yield _free(one, part)
+    if one.state.node.config.topology_policy is not KubeletPolicy.NONE:
+        for uid in sorted(one.spread):
+            for here in one.state.node.machine.numa_bits.values():
+                if (moved := _moved(one, uid, here)) is not None:
+                    yield moved
+
+
+def _free(one: Hypothesis, bits: int) -> Hypothesis:
+    """With these loose CPUs free."""
+    managers = one.state.managers
+    state = replace(one.state, managers=ManagerState(managers.cpus | bits, managers.devices, managers.memory))
+    loose = {uid: each & ~bits for uid, each in one.loose.items() if each & ~bits}
+    return replace(one, state=_shrunk(state, bits), loose=loose)
+
+
+def _shrunk(state: KubeletState, bits: int) -> KubeletState:
+    """CPUs that turned out to be free belong to no init container any more."""
+    pods = dict(state.pods)
+    for uid, pod in state.pods.items():
+        if any(one.cpus.bits & bits and one.kind is ContainerKind.INIT for one in pod.grant.containers):
+            containers = tuple(
+                replace(one, cpus=CpuSet(one.cpus.bits & ~bits)) if one.kind is ContainerKind.INIT else one
+                for one in pod.grant.containers
+            )
+            pods[uid] = replace(pod, grant=replace(pod.grant, containers=containers))
+    return replace(state, pods=pods)
+
+
+def _moved(one: Hypothesis, uid: str, here: int) -> Hypothesis | None:
+    """With as many of the pod's spread CPUs on one NUMA node as there may be."""
+    node, managers = one.state.node, one.state.managers
+    free = managers.cpus & here
+    containers = []
+    moved = False
+    for container in one.state.pods[uid].grant.containers:
+        bits = container.cpus.bits
+        if free and bits & ~here and may_lie_otherwise(container, node) and _reaches(container, here, node):
+            count = min(free.bit_count(), (bits & ~here).bit_count())
+            taken, left = lowest(free, count), lowest(bits & ~here, count)
+            free &= ~taken
+            managers = ManagerState(managers.cpus & ~taken | left, managers.devices, managers.memory)
+            container = replace(container, cpus=CpuSet(bits & ~left | taken))
+            moved = True
+        containers.append(container)
+    if not moved:
+        return None
+    return with_grant(replace(one, state=replace(one.state, managers=managers)), uid, tuple(containers))
+
+
+def _reaches(container: ContainerGrant, here: int, node: KubeletNode) -> bool:
+    mask = container.hint.mask if container.hint is not None else None
+    if mask is None or node.static_options.align_by_socket:
+        return True
+    return any(here == node.machine.numa_bits.get(numa, 0) for numa in members(mask))
