@@ -1,0 +1,51 @@
+"""The scheduler's configuration: one frozen, validated object, read from a ``KoordNumaConfiguration`` in YAML."""
+
+from koord_numa.settings.document import (
+    API_VERSION,
+    KIND,
+    DynamicResources,
+    PodSource,
+    RepairDoubleHolds,
+    Settings,
+    SettingsError,
+    load_settings,
+)
+from koord_numa.settings.sections import (
+    DEFAULT_SCHEDULER,
+    BackoffSettings,
+    Budgets,
+    EventSettings,
+    LeaseSettings,
+    NodesWithoutTopology,
+    PreemptionSettings,
+    ProfileSettings,
+    RebindMode,
+    RebindPolicySettings,
+    ResourceWeight,
+    ScoreWeightSettings,
+    ScoringStrategy,
+)
+
+__all__ = [
+    "API_VERSION",
+    "DEFAULT_SCHEDULER",
+    "KIND",
+    "BackoffSettings",
+    "Budgets",
+    "DynamicResources",
+    "EventSettings",
+    "LeaseSettings",
+    "NodesWithoutTopology",
+    "PodSource",
+    "PreemptionSettings",
+    "ProfileSettings",
+    "RebindMode",
+    "RebindPolicySettings",
+    "RepairDoubleHolds",
+    "ResourceWeight",
+    "ScoreWeightSettings",
+    "ScoringStrategy",
+    "Settings",
+    "SettingsError",
+    "load_settings",
+]

@@ -1,0 +1,152 @@
+"""
+The scheduler's configuration: one frozen, validated object, read from a ``KoordNumaConfiguration`` in YAML.
+
+Nothing here decides; a mistake is a ``SettingsError`` whose message names the path inside the document.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+import yaml
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+
+from koord_numa.core.quantity import supply
+from koord_numa.settings.sections import (
+    BackoffSettings,
+    EventSettings,
+    LeaseSettings,
+    PreemptionSettings,
+    ProfileSettings,
+    RebindPolicySettings,
+    Section,
+    off_is_a_word,
+)
+
+API_VERSION: Final = "koord-numa.io/v1alpha1"
+KIND: Final = "KoordNumaConfiguration"
+MAX_MESSAGES: Final = 5
+"""So many mistakes are named at once; the rest are counted."""
+
+
+class SettingsError(ValueError):
+    """The configuration cannot be used; the message says where and why."""
+
+
+class PodSource(StrEnum):
+    """Who watches pods that wait for a node: Kopf's handlers, or an informer of our own at about half the CPU per pod."""
+
+    KOPF = "Kopf"
+    INFORMER = "Informer"
+
+
+class RepairDoubleHolds(StrEnum):
+    """What becomes of the younger of two pods that hold the same CPUs: it is reported, gets other CPUs, or is evicted."""
+
+    OFF = "Off"
+    REBIND = "Rebind"
+    EVICT = "Evict"
+
+
+def _are_amounts(amounts: dict[str, str | int]) -> dict[str, str | int]:
+    for name, text in amounts.items():
+        if supply(name, text) < 0:
+            raise ValueError(f"{name}: {text} is less than nothing")
+    return amounts
+
+
+class DynamicResources(StrEnum):
+    """Whether pods may use ResourceClaims. ``Auto`` serves them where the cluster does (``resource.k8s.io/v1``)."""
+
+    AUTO = "Auto"
+    OFF = "Off"
+
+
+class Settings(Section):
+    """Everything that can be configured, with the defaults that hold without a configuration."""
+
+    api_version: Literal["koord-numa.io/v1alpha1"] = API_VERSION
+    kind: Literal["KoordNumaConfiguration"] = KIND
+    profiles: Annotated[tuple[ProfileSettings, ...], Field(min_length=1)] = (ProfileSettings(),)
+    pod_source: PodSource = PodSource.KOPF
+    headroom: Annotated[dict[str, str | int], AfterValidator(_are_amounts)] = Field(default_factory=dict)
+    repair_double_holds: Annotated[RepairDoubleHolds, BeforeValidator(off_is_a_word)] = RepairDoubleHolds.OFF
+    rebind_policy: RebindPolicySettings = RebindPolicySettings()
+    backoff: BackoffSettings = BackoffSettings()
+    api_backoff: Annotated[BackoffSettings, Field(alias="apiBackoff")] = BackoffSettings(initial=0.1, max=5.0)
+    wake_pause: BackoffSettings = BackoffSettings(initial=0.05, max=2.0)
+    bind_concurrency: Annotated[int, Field(ge=1, le=1000)] = 32
+    parked_retry_seconds: Annotated[float, Field(gt=0)] = 300.0
+    settle_seconds: Annotated[float, Field(gt=0)] = 5.0
+    volume_bind_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
+    cool_down: BackoffSettings = BackoffSettings(initial=30.0, max=600.0)
+    remembered_classes: Annotated[int, Field(ge=1)] = 256
+    preemption: PreemptionSettings = PreemptionSettings()
+    dynamic_resources: Annotated[DynamicResources, BeforeValidator(off_is_a_word)] = DynamicResources.AUTO
+    lease: LeaseSettings = LeaseSettings()
+    events: EventSettings = EventSettings()
+
+    @model_validator(mode="after")
+    def _scheduler_names_are_unique(self) -> Self:
+        names = self.scheduler_names
+        if len(set(names)) != len(names):
+            raise ValueError("two profiles have the same schedulerName")
+        return self
+
+    @property
+    def headroom_amounts(self) -> dict[str, int]:
+        """What is kept free on every node that is not dedicated: milli-CPU, bytes, pieces."""
+        return {name: supply(name, text) for name, text in self.headroom.items()}
+
+    @property
+    def scheduler_names(self) -> tuple[str, ...]:
+        """The scheduler names that pods may ask for, in the order of the profiles."""
+        return tuple(profile.scheduler_name for profile in self.profiles)
+
+    def profile(self, scheduler_name: str) -> ProfileSettings | None:
+        """The rules for one scheduler name; ``None`` when that scheduler is not us."""
+        return next((profile for profile in self.profiles if profile.scheduler_name == scheduler_name), None)
+
+
+def load_settings(source: str | Path) -> Settings:
+    """
+    Read a ``KoordNumaConfiguration``: a ``Path`` is a YAML file, a string its text. The empty document gives the defaults.
+
+    Raises ``SettingsError`` naming the path inside the document; unknown keys are mistakes too.
+    """
+    where = str(source) if isinstance(source, Path) else KIND
+    try:
+        text = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
+        document: Any = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{where}: cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{where}: is not YAML: {error}") from error
+    if document is None:
+        document = {}
+    if not isinstance(document, dict):
+        raise SettingsError(f"{where}: must be a mapping, found {type(document).__name__}")
+    try:
+        return Settings.model_validate(document)
+    except ValidationError as error:
+        raise SettingsError(f"{where}: {_sentences(error)}") from None
+
+
+def _sentences(error: ValidationError) -> str:
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    paths = [item["loc"] for item in errors]
+    found = [
+        f"{_path(item['loc']) or 'the document'}: {item['msg'].removeprefix('Value error, ')}"
+        for item in errors
+        # A list without its malformed items seems too short: what is inside it is the mistake.
+        if not any(len(path) > len(item["loc"]) and path[: len(item["loc"])] == item["loc"] for path in paths)
+    ]
+    rest = len(found) - MAX_MESSAGES
+    return "; ".join(found[:MAX_MESSAGES]) + (f"; and {rest} more" if rest > 0 else "")
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    path = ""
+    for step in location:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    return path
