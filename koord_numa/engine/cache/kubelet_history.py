@@ -6,7 +6,7 @@ It feeds ``core/kubelet/belief`` and finds out, by the fingerprint, which pods a
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import combinations, islice
+from itertools import islice
 from typing import Final
 
 from koord_numa.core.kubelet.inference.belief import Belief
@@ -18,8 +18,9 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.results import OUT_OF, SMT_ALIGNMENT, TOPOLOGY_AFFINITY, UNEXPECTED_ADMISSION
 from koord_numa.core.kubelet.view import MOST_NUMA
 from koord_numa.core.objects.node import NodeResourceTopology
-from koord_numa.core.objects.request import Pod, PodRequest
+from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.engine.cache.pod_sets import KnownPod, possible_sets
 from koord_numa.wire.node.fingerprint import comparable, fingerprint
 
 ALL: Final = ("", "all")
@@ -36,20 +37,6 @@ MOST_GONE: Final = 64
 
 
 @dataclass(slots=True)
-class _Known:
-    """A pod of this node. ``exclusive``: the exporters' method ``with-exclusive-resources`` counts it."""
-
-    uid: str
-    namespace: str
-    name: str
-    request: PodRequest
-    bound: float
-    started: bool = False
-    left: bool = False
-    left_at: float = 0.0
-
-
-@dataclass(slots=True)
 class KubeletHistory:
     """
     ``pods`` are known pods in the order of their binds, those that left among them until no topology can show them any more. ``shown``
@@ -58,7 +45,7 @@ class KubeletHistory:
     the options about which the fate of a pod on its way will tell, ``found_on`` those for which one was refused.
     """
 
-    pods: dict[str, _Known] = field(default_factory=dict)
+    pods: dict[str, KnownPod] = field(default_factory=dict)
     shown: frozenset[str] = frozenset()
     belief: Belief | None = None
     frame: NodeConfig | None = None
@@ -74,7 +61,7 @@ class KubeletHistory:
         """A pod is bound to the node, or more is known of one that is. Times are seconds of any one clock."""
         known = self.pods.get(pod.key.uid)
         if known is None:
-            known = _Known(pod.key.uid, pod.key.namespace, pod.key.name, pod.request, now)
+            known = KnownPod(pod.key.uid, pod.key.namespace, pod.key.name, pod.request, now)
             self.pods[known.uid] = known
             if (belief := self._belief_of(known)) is not None:
                 belief.arrive(known.uid, known.request, now)
@@ -106,7 +93,7 @@ class KubeletHistory:
         for old in gone[: max(0, len(gone) - MOST_GONE)]:
             del self.pods[old]
 
-    def _belief_of(self, known: _Known) -> Belief | None:
+    def _belief_of(self, known: KnownPod) -> Belief | None:
         """The belief, for a pod that the kubelet's managers give anything."""
         if self.belief is None or self.frame is None or not is_tied(pod_demand(known.request), self.frame):
             return None
@@ -235,47 +222,7 @@ class KubeletHistory:
         order = [known for known in self.pods.values() if known.uid in counted]
         old = [known for known in order if known.uid in self.shown]
         new = [known for known in order if known.uid not in self.shown]
-        prefixes = [_Prefix.of([*old, *new[:end]]) for end in range(len(new), -1, -1)]
-        for ways in (_in_order, _in_any_order):
-            for prefix in prefixes:
-                yield from (prefix.without(away) for away in ways(prefix.open))
-        for prefix in prefixes:
-            for unseen in prefix.there:
-                if not unseen.left:
-                    yield from (prefix.without({*away, unseen.uid}) for away in _in_order(prefix.open))
-
-
-@dataclass(frozen=True, slots=True)
-class _Prefix:
-    """The first so many pods in the order of their binds. ``open`` are uids of pods of which it is open whether they had left."""
-
-    there: list[_Known]
-    open: list[str]
-
-    @classmethod
-    def of(cls, pods: list[_Known]) -> "_Prefix":
-        """Who was seen gone before the last of these was bound cannot have run beside it."""
-        last = max((known.bound for known in pods), default=0.0)
-        there = [known for known in pods if not known.left or known.left_at >= last]
-        leaving = sorted((known for known in there if known.left), key=lambda known: known.left_at)
-        return cls(there, [known.uid for known in leaving])
-
-    def without(self, away: Collection[str]) -> list[str]:
-        """The uids of those that are there."""
-        return [known.uid for known in self.there if known.uid not in away]
-
-
-def _in_order(left: list[str]) -> Iterator[set[str]]:
-    """Pods left about in the order in which they were seen gone."""
-    for first in range(len(left), -1, -1):
-        yield set(left[:first])
-
-
-def _in_any_order(left: list[str]) -> Iterator[set[str]]:
-    for size in range(1, len(left)):
-        for chosen in combinations(left, size):
-            if list(chosen) != left[:size]:
-                yield set(chosen)
+        return possible_sets(old, new)
 
 
 def _tells(topology: NodeResourceTopology) -> bool:
