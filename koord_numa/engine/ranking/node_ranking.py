@@ -17,7 +17,6 @@ Array shapes: every array has one element per row of the table (its capacity), i
 """
 
 from collections.abc import Callable
-from enum import Enum
 from typing import Final
 
 import numpy as np
@@ -34,6 +33,7 @@ from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
 from koord_numa.engine.ranking.preference_rows import PreferenceRows
 from koord_numa.engine.ranking.rejections import RejectionTable
 from koord_numa.engine.ranking.score_bounds import NO, ScoreBounds
+from koord_numa.engine.ranking.undecided import LimitReached, Undecided
 
 STEP: Final = np.array(SPACE)
 FEW: Final = 2
@@ -47,16 +47,6 @@ Bars = Callable[[str], Rejection | None]
 def no_bars(_node: str) -> Rejection | None:
     """Every node may be asked."""
     return None
-
-
-class Undecided(Enum):
-    """A decision that has to go on later."""
-
-    UNDECIDED = "undecided"
-
-
-class _LimitReached(Exception):
-    """So many nodes were asked that others have their turn."""
 
 
 class NodeRanking:
@@ -100,7 +90,7 @@ class NodeRanking:
         self._left = limit
         try:
             return self.choose()
-        except _LimitReached:
+        except LimitReached:
             return Undecided.UNDECIDED
         finally:
             self._left = None
@@ -234,9 +224,8 @@ class NodeRanking:
             self._refusals.resize(len(self._keys))
 
     def _bound(self, rows: Ints) -> None:
-        self._keys[rows] = self._sweep.bounds(rows) * STEP + self._columns.ranks.take(
-            rows
-        )  # negative where bounded by NO
+        # Negative where bounded by NO.
+        self._keys[rows] = self._sweep.bounds(rows) * STEP + self._columns.ranks.take(rows)
 
     def explain_some(self, limit: int) -> bool:
         """Find out the refusals of at most so many nodes of which none is known; returns whether all are known then."""
@@ -258,7 +247,7 @@ class NodeRanking:
     def _evaluate_within_limit(self, row: int) -> None:
         if self._left is not None:
             if not self._left:
-                raise _LimitReached
+                raise LimitReached
             self._left -= 1
         self._evaluate(row)
 

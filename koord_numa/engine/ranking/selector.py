@@ -32,7 +32,8 @@ from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
 from koord_numa.engine.ranking.columns.node_table import NodeTable
-from koord_numa.engine.ranking.node_ranking import NodeRanking, Undecided
+from koord_numa.engine.ranking.node_ranking import NodeRanking
+from koord_numa.engine.ranking.undecided import Undecided
 from koord_numa.ports import Clock
 from koord_numa.settings import NodesWithoutTopology, ProfileSettings, ScoringStrategy
 
