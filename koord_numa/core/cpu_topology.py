@@ -85,34 +85,16 @@ class CpuTopology:
         by_id = {cpu.id: cpu for cpu in cpus}
         if len(by_id) != len(cpus):
             raise ValueError("a CPU id is listed twice")
-        numa_ids = tuple(sorted({*self.numa_ids, *(cpu.numa for cpu in cpus)}))
-        if numa_ids and not 0 <= numa_ids[0] <= numa_ids[-1] <= MAX_NUMA_ID:
-            raise ValueError(f"NUMA ids must be 0 to {MAX_NUMA_ID}, found {numa_ids[0]} to {numa_ids[-1]}")
-        if len(numa_ids) > MAX_NUMA:
-            raise ValueError(f"{len(numa_ids)} NUMA nodes are more than {MAX_NUMA}")
-        members: dict[tuple[int, int, int], int] = {}
-        uncores: dict[tuple[int, int, int], int] = {}
-        numa_bits = dict.fromkeys(numa_ids, 0)
-        socket_bits: dict[int, int] = {}
-        for cpu in cpus:
-            key, bit = (cpu.core, cpu.numa, cpu.socket), 1 << cpu.id
-            members[key] = members.get(key, 0) | bit
-            uncores.setdefault(key, cpu.uncore)
-            numa_bits[cpu.numa] |= bit
-            socket_bits[cpu.socket] = socket_bits.get(cpu.socket, 0) | bit
-        cores = tuple(
-            Core(id=core, numa=numa, socket=socket, uncore=uncores[core, numa, socket], bits=bits)
-            for (core, numa, socket), bits in sorted(members.items())
-        )
-        core_bits = {cpu: core.bits for core in cores for cpu in CpuSet(core.bits)}
+        numa_ids = _checked_numa_ids({*self.numa_ids, *(cpu.numa for cpu in cpus)})
+        cores = _cores_of(cpus)
         for name, value in {
             "cpus": cpus,
             "numa_ids": numa_ids,
             "by_id": by_id,
             "cores": cores,
-            "core_bits": core_bits,
-            "numa_bits": numa_bits,
-            "socket_bits": dict(sorted(socket_bits.items())),
+            "core_bits": {cpu: core.bits for core in cores for cpu in CpuSet(core.bits)},
+            "numa_bits": _united(numa_ids, ((core.numa, core.bits) for core in cores)),
+            "socket_bits": _united(sorted({cpu.socket for cpu in cpus}), ((core.socket, core.bits) for core in cores)),
             "bits": sum(1 << cpu.id for cpu in cpus),
             "numa_mask": sum(1 << numa for numa in numa_ids),
             "counts": self.declared or _count(cpus, cores),
@@ -160,6 +142,38 @@ class CpuTopology:
             if bits & cpus.bits:
                 mask |= 1 << numa
         return mask
+
+
+def _checked_numa_ids(ids: Iterable[int]) -> tuple[int, ...]:
+    """The ids ascending. Raises ``ValueError`` where Linux could not have them or a mask of 64 bits could not hold so many."""
+    numa_ids = tuple(sorted(ids))
+    if numa_ids and not 0 <= numa_ids[0] <= numa_ids[-1] <= MAX_NUMA_ID:
+        raise ValueError(f"NUMA ids must be 0 to {MAX_NUMA_ID}, found {numa_ids[0]} to {numa_ids[-1]}")
+    if len(numa_ids) > MAX_NUMA:
+        raise ValueError(f"{len(numa_ids)} NUMA nodes are more than {MAX_NUMA}")
+    return numa_ids
+
+
+def _cores_of(cpus: Sequence[Cpu]) -> tuple[Core, ...]:
+    """The cores by (core id, NUMA node, socket). Its lowest CPU says in which uncore cache a core is; ``cpus`` ascend by id."""
+    bits: dict[tuple[int, int, int], int] = {}
+    uncores: dict[tuple[int, int, int], int] = {}
+    for cpu in cpus:
+        key = (cpu.core, cpu.numa, cpu.socket)
+        bits[key] = bits.get(key, 0) | 1 << cpu.id
+        uncores.setdefault(key, cpu.uncore)
+    return tuple(
+        Core(id=core, numa=numa, socket=socket, uncore=uncores[core, numa, socket], bits=bits[core, numa, socket])
+        for core, numa, socket in sorted(bits)
+    )
+
+
+def _united(ids: Iterable[int], parts: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """By each id, in the order given, the union of the CPU bits that belong to it; 0 without any."""
+    united = dict.fromkeys(ids, 0)
+    for owner, bits in parts:
+        united[owner] |= bits
+    return united
 
 
 def _count(cpus: Sequence[Cpu], cores: Sequence[Core]) -> TopologyCounts:

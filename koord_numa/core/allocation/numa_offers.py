@@ -101,28 +101,34 @@ class NumaOffers:
 
 def offers(need: NumaRequest, accounts: NumaFree, occupancy: CpuOccupancy) -> NumaOffers:
     """What the NUMA nodes can give to this need now."""
-    wanted = [name for name in need.amounts if name in accounts.total]
-    free = accounts.free
-    cpus: PerNuma = ()
-    if need.binding and accounts.machine:
-        cpus = accounts.takeable(need.binding.demanded)
-        if need.binding.required and CPU in free:
-            free = {**free, CPU: _limit(free[CPU], cpus)}
-    given = {name: free[name] for name in wanted}
-    units = dict.fromkeys(wanted, 1)
+    cpus = accounts.takeable(need.binding.demanded) if need.binding and accounts.machine else ()
+    free = _usable(need, accounts, cpus)
+    given = {name: free[name] for name in need.amounts if name in accounts.total}
+    units = dict.fromkeys(given, 1)
     if need.binding and CPU in given:
         units[CPU] = _cpu_unit(need.binding, accounts)
         if need.accounting is Accounting.EVERY_POD:
-            weighed = free[CPU] if need.ratio == 1 else tuple(int(amount / need.ratio) for amount in free[CPU])
-            given[CPU] = _limit(weighed, cpus)
-    lacking = {}
-    for name, amounts in given.items():
-        mask = 0
-        for numa, amount in zip(accounts.numa_ids, amounts, strict=True):
-            if not amount:
-                mask |= 1 << numa
-        lacking[name] = mask
+            given[CPU] = _limit(_unamplified(free[CPU], need.ratio), cpus)
+    lacking = {name: _without_any(accounts.numa_ids, amounts) for name, amounts in given.items()}
     return NumaOffers(accounts, given, units, lacking, free, cpus, occupancy)
+
+
+def _usable(need: NumaRequest, accounts: NumaFree, cpus: PerNuma) -> Mapping[str, PerNuma]:
+    """The free amounts, CPUs limited to those that a required bind policy can use (``cpus``, per NUMA node)."""
+    free = accounts.free
+    if need.binding and need.binding.required and accounts.machine and CPU in free:
+        return {**free, CPU: _limit(free[CPU], cpus)}
+    return free
+
+
+def _unamplified(amounts: PerNuma, ratio: float) -> PerNuma:
+    """Amplified CPU amounts in thousandths of the CPUs that the machine really has."""
+    return amounts if ratio == 1 else tuple(int(amount / ratio) for amount in amounts)
+
+
+def _without_any(numa_ids: tuple[int, ...], amounts: PerNuma) -> int:
+    """The mask of the NUMA nodes that have nothing left."""
+    return mask_of(numa for numa, amount in zip(numa_ids, amounts, strict=True) if not amount)
 
 
 def _limit(free: PerNuma, cpus: PerNuma) -> PerNuma:
