@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from koord_numa.core.rebind.arrangement.cores import lowest
+from koord_numa.core.bit_sets import lowest
 from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.arrangement.regression import Changes, EvaluatedLayout
 from koord_numa.core.rebind.pick import choose_cpus, exclusive_neighbours

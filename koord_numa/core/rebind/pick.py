@@ -8,8 +8,8 @@ are used up first, so that whole free cores stay for others.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from koord_numa.core.bit_sets import each, lowest
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
-from koord_numa.core.rebind.arrangement.cores import each, lowest
 from koord_numa.core.rebind.arrangement.layout import NodeLayout
 
 _PAIR: Final = 2

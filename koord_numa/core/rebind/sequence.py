@@ -10,7 +10,7 @@ CPUs in others' way; so the sequence ends. A pod for which every such step would
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from koord_numa.core.rebind.arrangement.cores import lowest
+from koord_numa.core.bit_sets import lowest
 from koord_numa.core.rebind.arrangement.layout import Arrangement, Figures, NodeLayout
 from koord_numa.core.rebind.search import SearchBudget
 

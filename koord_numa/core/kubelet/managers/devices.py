@@ -6,6 +6,7 @@ Works on bits of devices that its caller keeps; it holds no state.
 
 from dataclasses import dataclass
 
+from koord_numa.core.bit_sets import lowest
 from koord_numa.core.kubelet.managers.kubelet_node import DevicePool
 from koord_numa.core.kubelet.managers.results import UNEXPECTED_ADMISSION, AdmitRejection
 from koord_numa.core.numa.hint_rule import IMPOSSIBLE, HintRule, fewest
@@ -55,7 +56,7 @@ class DeviceStock:
         pool = self.pool
         if not pool.healthy:
             return AdmitRejection(UNEXPECTED_ADMISSION, f"no healthy {self.resource}")
-        chosen = _first(self.reusable, needed)
+        chosen = lowest(self.reusable, needed)
         needed -= chosen.bit_count()
         available = pool.healthy & ~self.taken & ~chosen
         if available.bit_count() < needed:
@@ -63,8 +64,8 @@ class DeviceStock:
                 UNEXPECTED_ADMISSION, f"{self.resource}: needed {needed}, free {available.bit_count()}"
             )
         aligned = available & pool.near(mask) if mask is not None else 0
-        chosen_near = _first(aligned, needed)
-        return chosen | chosen_near | _first(available & ~aligned, needed - chosen_near.bit_count())
+        chosen_near = lowest(aligned, needed)
+        return chosen | chosen_near | lowest(available & ~aligned, needed - chosen_near.bit_count())
 
 
 def _smallest(pool: DevicePool, needed: int) -> int:
@@ -74,13 +75,3 @@ def _smallest(pool: DevicePool, needed: int) -> int:
         if any(pool.near(mask).bit_count() >= needed for mask in masks_of_size(pool.hosts, size)):
             return size
     return pool.hosts.bit_count()
-
-
-def _first(bits: int, count: int) -> int:
-    chosen = 0
-    while bits and count > 0:
-        low = bits & -bits
-        chosen |= low
-        bits ^= low
-        count -= 1
-    return chosen

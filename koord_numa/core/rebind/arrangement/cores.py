@@ -6,10 +6,9 @@ CPU. Shifting a set by an offset lays those CPUs over the first ones, so that on
 once. Regular machines have one shape, hybrid ones two; with more it only takes longer. A set of cores is a set of first CPUs.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 
+from koord_numa.core.bit_sets import lowest
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet
 
@@ -74,24 +73,6 @@ class Cores:
                 bits |= found << offset
                 left &= ~found
         return bits
-
-
-def each(bits: int) -> Iterator[int]:
-    """The members of a set, each as a set of its own, ascending."""
-    while bits:
-        low = bits & -bits
-        yield low
-        bits ^= low
-
-
-def lowest(bits: int, count: int) -> int:
-    """The ``count`` lowest members of a set; all of them when there are fewer."""
-    if bits.bit_count() <= count:
-        return bits
-    chosen = 0
-    for low in islice(each(bits), count):
-        chosen |= low
-    return chosen
 
 
 def cores_of(machine: CpuTopology) -> Cores:
