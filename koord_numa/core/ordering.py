@@ -1,11 +1,12 @@
 """
-Every tie-break of the core: what is preferred among places, cores and CPUs that would do equally well.
+Every tie-break of the core: what is preferred among nodes, pods, places, cores and CPUs that would do equally well.
 
 Keys end in a unique id, so that no answer depends on the order of its inputs. Nothing is chosen here, only compared.
 """
 
 from collections.abc import Iterable, Mapping
 
+from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.vocabulary import NumaAllocateStrategy
 
 Key = tuple[int, ...]
@@ -33,6 +34,21 @@ def socket_key(sign: int, usable: int, socket: int) -> Key:
 def neighbourhood_key(sign: int, taken_in_socket: int, free_in_socket: int, free_in_numa: int) -> Key:
     """Where to look for scattered CPUs: near those taken already, then by the socket's and the NUMA node's free CPUs."""
     return (-taken_in_socket, sign * free_in_socket, sign * free_in_numa)
+
+
+def node_key(score: int, node: str) -> tuple[int, str]:
+    """Nodes that fit: the highest score first, then by name. kube-scheduler's ``selectHost`` draws lots between equal scores."""
+    return (-score, node)
+
+
+def importance(pod: Pod) -> tuple[int, float, str, str]:
+    """Sort key: the most important first. Higher priority, then older, then by name and uid."""
+    return (-pod.request.priority, pod.created, str(pod.key), pod.key.uid)
+
+
+def age_key(created: float, uid: str) -> tuple[float, str]:
+    """Holders of the same CPUs: the older pod first (``created`` in seconds since the epoch), then by uid."""
+    return (created, uid)
 
 
 def ranks(keys: Mapping[int, Key]) -> dict[int, int]:

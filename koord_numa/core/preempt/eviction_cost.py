@@ -1,5 +1,5 @@
 """
-What an eviction costs, and which node is the cheapest: every comparison of preemption is here.
+What an eviction costs, and which node is the cheapest. The order among pods is ``ordering.importance``.
 
 The order is kube-scheduler's (``pickOneNodeForPreemption``): fewest violations of disruption budgets; then the lowest priority of
 the most important victim; then the smallest sum of priorities; then the fewest victims. After that an aligned placement goes
@@ -15,11 +15,6 @@ LIFT: Final = 1 << 31
 """Added to every priority before they are summed, so that negative ones do not make many victims look cheap (as kube-scheduler)."""
 
 Price = tuple[int, int, int, int]
-
-
-def importance(pod: Pod) -> tuple[int, float, str, str]:
-    """Sort key: the most important first. Higher priority, then older, then by name and uid."""
-    return (-pod.request.priority, pod.created, str(pod.key), pod.key.uid)
 
 
 def price(victims: Sequence[Pod], violations: int) -> Price:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from koord_numa.core.fit.volumes import refuse_claims, storage_without
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Alignment, Placement
+from koord_numa.core.ordering import importance
 from koord_numa.core.preempt.dry_run import DryRun, EvictionTerms, answer_of
-from koord_numa.core.preempt.eviction_cost import importance, price
+from koord_numa.core.preempt.eviction_cost import price
 from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.pdb import violating
 from koord_numa.core.resources import ResourceList, subtract

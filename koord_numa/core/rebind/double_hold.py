@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import PodKey
+from koord_numa.core.ordering import age_key
 from koord_numa.core.rebind.arrangement.from_ledger import DEFAULTS, Defaults, layout_of_ledger
 from koord_numa.core.rebind.place_pod import place
 from koord_numa.core.state.inventory import Inventory
@@ -63,4 +64,4 @@ def replacement_cpus(inventory: Inventory, ledger: Ledger, uid: str, defaults: D
 
 
 def _age(holding: Holding) -> tuple[float, str]:
-    return holding.created, holding.pod.uid
+    return age_key(holding.created, holding.pod.uid)

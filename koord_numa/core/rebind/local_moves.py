@@ -10,6 +10,7 @@ from itertools import combinations
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest
+from koord_numa.core.ordering import emptiest_first
 from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.arrangement.regression import Changes, EvaluatedLayout
 from koord_numa.core.rebind.pick import choose_cpus, exclusive_neighbours
@@ -82,7 +83,7 @@ def _targets(evaluated: EvaluatedLayout, index: int, free: int) -> Iterator[Coun
             yield {numa: count}
     most = _most(evaluated, index)
     if most > 1:
-        roomiest = sorted(layout.machine.numa_bits, key=lambda numa: (-useful(layout, index, free, (numa,)), numa))
+        roomiest = emptiest_first({numa: useful(layout, index, free, (numa,)) for numa in layout.machine.numa_bits})
         for number in range(2, most + 1):
             if (counts := over(layout, index, free, roomiest[:number])) is not None:
                 yield counts

@@ -6,6 +6,7 @@ It looks for CPU sets that leave the pod no worse off than today, and falls back
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from koord_numa.core.ordering import emptiest_first
 from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.pick import choose_cpus, exclusive_neighbours
 
@@ -65,7 +66,7 @@ def best_single(layout: NodeLayout, index: int, free: int, away: int) -> int | N
 
 def fewest(layout: NodeLayout, index: int, free: int) -> Iterator[Counts]:
     """CPUs over two NUMA nodes, then three and so on, those where the pod finds most; only without more split cores than today."""
-    numas = sorted(layout.machine.numa_bits, key=lambda numa: (-useful(layout, index, free, (numa,)), numa))
+    numas = emptiest_first({numa: useful(layout, index, free, (numa,)) for numa in layout.machine.numa_bits})
     for number in range(2, len(numas) + 1):
         counts = over(layout, index, free, numas[:number])
         if counts is not None:
@@ -114,7 +115,7 @@ def _drained(layout: NodeLayout, index: int, free: int) -> Counts | None:
     counts: Counts = {}
     left = len(layout.pods[index].cpus)
     numa_bits = layout.machine.numa_bits
-    for numa in sorted(numa_bits, key=lambda numa: (-(numa_bits[numa] & free).bit_count(), numa)):
+    for numa in emptiest_first({numa: (bits & free).bit_count() for numa, bits in numa_bits.items()}):
         taken = min(left, (numa_bits[numa] & free).bit_count())
         if taken:
             counts[numa] = taken

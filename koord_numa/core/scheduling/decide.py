@@ -7,6 +7,7 @@ This is the specification of ``engine/ranking``, which gives the same answer fro
 from collections.abc import Iterable, Mapping
 
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
+from koord_numa.core.ordering import node_key
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere, score_parts
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.scheduling.scorers import preference_points
@@ -45,7 +46,7 @@ def choose(answered: Answers) -> Placement | Unschedulable:
     fitting = [answer for answer in answered.values() if isinstance(answer, ScoredPlacement)]
     if not fitting:
         return Unschedulable({name: no for name, no in answered.items() if isinstance(no, Rejection)})
-    return min(fitting, key=lambda answer: (-answer.score, answer.placement.node)).placement
+    return min(fitting, key=lambda answer: node_key(answer.score, answer.placement.node)).placement
 
 
 def decide(ask: SchedulingRequest, nodes: Iterable[NodeSnapshot], profile: Profile) -> Placement | Unschedulable:

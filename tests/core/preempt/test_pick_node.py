@@ -8,7 +8,7 @@ from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.constraints import LabelSelector
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Alignment, Placement
-from koord_numa.core.preempt.eviction_cost import importance
+from koord_numa.core.ordering import importance
 from koord_numa.core.preempt.pdb import protected, violating
 from koord_numa.core.preempt.pick_node import choose
 from koord_numa.core.preempt.victims import PreemptionCandidate
