@@ -49,6 +49,13 @@ async def test_nodes_of_all_policies_are_scored(policy: str) -> None:
     assert there.score(pod("a", guaranteed("3")), "n") == 94
 
 
+@pytest.mark.parametrize(("scope", "score"), [("container", 94), ("pod", 82)])
+async def test_containers_one_after_the_other_or_the_pod_as_a_whole(scope: str, score: int) -> None:
+    """3 + 3 CPUs of 4 + 4: each container needs one NUMA node, the sum of them two."""
+    there = cluster(*kubelets("n", "4", "4", scope=scope), settings=ONLY)
+    assert there.score(pod("a", guaranteed("3"), guaranteed("3")), "n") == score
+
+
 async def test_the_strategy_alone_selects_it_on_scheduler_owned_nodes() -> None:
     """The node that needs one NUMA node beats the one that needs two, although its name comes later."""
     there = cluster(
