@@ -4,7 +4,7 @@ What the engine knows of one node or one pod, as plain values for people who deb
 As Koordinator's scheduler service, which dumps a node's allocations at ``/nodes/NAME``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from koord_numa.core.objects.node import NodeResourceTopology
@@ -45,11 +45,15 @@ def node_dump(engine: Scheduler, name: str) -> Dump | None:
     }
 
 
-def pod_dump(engine: Scheduler, namespace: str, name: str) -> Dump | None:
-    """Where a pod is and with what, or why it waits; ``None`` for one that is neither ours to place nor counted anywhere."""
+def pod_dump(engine: Scheduler, namespace: str, name: str, holder: Callable[[], str] = str) -> Dump | None:
+    """
+    Where a pod is and with what, or why it waits; ``None`` for one that is neither ours to place nor counted anywhere.
+
+    ``holder`` names who leads, for a replica that decides nothing itself; empty when nobody is known to.
+    """
     for pod in engine.waiting():
         if (pod.key.namespace, pod.key.name) == (namespace, name):
-            return _waiting(engine, pod)
+            return _waiting(engine, pod, holder)
     for record in engine.cache.nodes.values():
         for pod in record.pods.values():
             if (pod.key.namespace, pod.key.name) == (namespace, name):
@@ -64,7 +68,7 @@ def waited_seconds(engine: Scheduler, uid: str) -> float:
     return 0.0 if pending is None else engine.dependencies.clock() - pending.since
 
 
-def _waiting(engine: Scheduler, pod: Pod) -> Dump:
+def _waiting(engine: Scheduler, pod: Pod, holder: Callable[[], str]) -> Dump:
     uid = pod.key.uid
     pending, assumption = engine.handle.pending.get(uid), engine.cache.assumed.get(uid)
     verdict = engine.queue.verdict(pending)
@@ -77,9 +81,16 @@ def _waiting(engine: Scheduler, pod: Pod) -> Dump:
         "nominatedNode": engine.handle.nominator.node_of(pod),
         "waitedSeconds": 0.0 if pending is None else round(engine.dependencies.clock() - pending.since, 3),
         "attempts": 0 if pending is None else pending.attempts,
-        "why": engine.explain(uid) or pod.problem,
+        "why": _why_waiting(engine, pod, holder),
         "refusedBy": {} if verdict is None else _refusals(verdict.rejections),
     }
+
+
+def _why_waiting(engine: Scheduler, pod: Pod, holder: Callable[[], str]) -> str:
+    """What was decided last; a replica that does not lead decides nothing, and what it decided once may be outdated."""
+    if not engine.dependencies.lease.fresh():
+        return pod.problem or f"this replica is not the leader; ask {holder() or 'the leader, when there is one'}"
+    return engine.explain(uid=pod.key.uid) or pod.problem
 
 
 def _refusals(rejections: Mapping[str, Rejection]) -> Dump:

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from koord_numa import __version__
 from koord_numa.app.api.routes import ViewApi
-from koord_numa.app.debug import node_dump, pod_dump
+from koord_numa.app.debug import Dump, node_dump, pod_dump
 from koord_numa.app.informers import informers_of
 from koord_numa.app.kopf_feed import kopf_parsers, kopf_stores
 from koord_numa.app.metrics import MetricSources, NodeCollector, SchedulerCollector
@@ -138,7 +138,7 @@ class Runtime:
         )
         self.informers = informers_of(api, self.scheduler, stores, parsers)
         self.loop_lag = LoopLag()
-        self.view_api = ViewApi(self.scheduler, partial(pod_dump, self.scheduler), self.rebinds.known)
+        self.view_api = ViewApi(self.scheduler, self._pod_dump, self.rebinds.known)
         providers = self._status_providers()
         self.http_server = HttpServer(providers, options.port or 0, LOOPBACK)
         self.secure_server = None if options.secure is None else self._secure(providers, options.secure)
@@ -261,10 +261,13 @@ class Runtime:
             metrics,
             node_metrics,
             partial(node_dump, self.scheduler),
-            partial(pod_dump, self.scheduler),
+            self._pod_dump,
             self.scheduler.writers.warnings,
             self.view_api.routes(),
         )
+
+    def _pod_dump(self, namespace: str, name: str) -> Dump | None:
+        return pod_dump(self.scheduler, namespace, name, lambda: self.lease.holder)
 
     def _unhealthy(self) -> Iterator[str]:
         if self.tasks.failure.done():

@@ -97,6 +97,21 @@ async def test_a_pod_that_waits_and_why() -> None:
     assert pod_dump(world.engine, "other", "big") is None
 
 
+async def test_a_standby_says_who_decides() -> None:
+    world = make_world(make_node("n", cpu=2))
+    world.lease.held = False
+    world.waits(make_pod("big", 4000), make_pod("bad", problem="is odd"))
+    said = {}
+    for name in ("big", "bad"):
+        sheet = pod_dump(world.engine, "default", name, lambda: "host-1_42")
+        assert sheet is not None
+        said[name] = sheet["why"]
+    assert said == {"big": "this replica is not the leader; ask host-1_42", "bad": "is odd"}
+    sheet = pod_dump(world.engine, "default", "big")
+    assert sheet is not None
+    assert sheet["why"] == "this replica is not the leader; ask the leader, when there is one"
+
+
 async def test_the_state_between_a_decision_and_its_confirmation() -> None:
     world = make_world(make_node("n"))
     seen: list[object] = []
