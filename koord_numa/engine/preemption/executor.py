@@ -162,7 +162,7 @@ class Executor:
                 self._nothing_helps(pod, klass, clearance)
                 return False
             self._hopeless.pop(klass, None)
-            if self._is_free_to_act(pod) and self.evaluator.repeats(pod, klass, clearance):
+            if self._is_free_to_act(pod.key) and self.evaluator.repeats(pod, klass, clearance):
                 return await self._carry_out(Nomination(pod, klass, clearance))
         self._pause(pod.key.uid, self._handle.settings.backoff.initial)
         return False
@@ -204,7 +204,7 @@ class Executor:
     async def _check_pod(self, pod: Pod) -> None:
         """Does the pod still wait, by the API server's own word? Raises ``Gone`` when not."""
         seen = await self._handle.dependencies.binder.read_pod(pod.key)
-        if seen.node or seen.deleting or seen.gated or seen.finished:
+        if seen.node or seen.deleting or seen.gated or seen.finished or not self._is_free_to_act(pod.key):
             raise Gone(f"pod {pod.key} waits no longer")
 
     async def _evict(self, nomination: Nomination) -> None:
@@ -230,20 +230,20 @@ class Executor:
         handle, pod = self._handle, nomination.pod
         if not handle.dependencies.lease.fresh():
             raise NotLeader("the lease is not held any more")
-        if handle.nominator.of(pod.key.uid) is not nomination or not self._is_free_to_act(pod):
+        if handle.nominator.of(pod.key.uid) is not nomination or not self._is_free_to_act(pod.key):
             raise Gone(f"pod {pod.key} needs no room any more")
         if not self.evaluator.confirms(pod, nomination.klass, nomination.clearance):
             raise Conflict(f"node {nomination.node} has changed: to evict these pods is not right any more")
 
-    def _is_free_to_act(self, pod: Pod) -> bool:
-        pending = self._handle.pending.get(pod.key.uid)
+    def _is_free_to_act(self, pod: PodKey) -> bool:
+        pending = self._handle.pending.get(pod.uid)
         return pending is not None and not pending.binding
 
     async def _give_up(self, nomination: Nomination, error: ClusterError) -> None:
         handle, key = self._handle, nomination.pod.key
         handle.metrics.preemptions[type(error).__name__] += 1
         log.info("no room is made for pod %s on node %s: %s", key, nomination.node, error)
-        await self._take_back(nomination)
+        await self._take_back(nomination, write=not isinstance(error, Gone))
         if isinstance(error, Gone) or key.uid not in handle.pending:
             return
         delay = self._next_pause(key.uid)
@@ -268,18 +268,19 @@ class Executor:
             pending.preemption_from = self._handle.dependencies.clock() + seconds
             self._paused[uid] = pending
 
-    async def _take_back(self, nomination: Nomination) -> None:
-        """Nothing is kept for the pod any more, and its status says so."""
+    async def _take_back(self, nomination: Nomination, write: bool = True) -> None:
+        """Nothing is kept for the pod any more, and its status says so; a pod that waits no longer is not written to."""
         key = nomination.pod.key
         if self._handle.nominator.of(key.uid) is not nomination:
             return
         self._handle.nominator.end(key.uid)
         self._say(key, "")
-        await self._nominate_quietly(key, "")
+        if write:
+            await self._nominate_quietly(key, "")
 
     async def _nominate_quietly(self, pod: PodKey, node: str) -> None:
-        """What a status says about a node that is not kept any more harms nobody."""
-        if not self._handle.dependencies.lease.fresh():
+        """What a status says about a node that is not kept any more harms nobody; that of a pod that is bound is left alone."""
+        if not self._handle.dependencies.lease.fresh() or not self._is_free_to_act(pod):
             return
         try:
             await self._handle.dependencies.binder.nominate(pod, node)

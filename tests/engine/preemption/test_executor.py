@@ -292,7 +292,24 @@ async def test_for_a_pod_that_others_have_bound_nobody_is_evicted() -> None:
     await world.settle()
     world.server.pods["uid-pod"] = bound(important("pod"), "elsewhere")
     await world.engine.preemption.work()
-    assert wrote(world) == ["read pod", "nominate pod "]
+    assert wrote(world) == ["read pod"]  # a status of a pod with a node that names another one would be refused (422)
+    assert not world.engine.cache.nodes["node"].nominees
+
+
+async def test_a_pod_that_is_bound_while_it_is_read_is_not_nominated() -> None:
+    world = crowded(*FULL)
+    world.waits(important("pod"))
+    await world.settle()
+    elsewhere = bound(important("pod"), "elsewhere")
+
+    def arrives() -> None:
+        world.engine.handlers.pending_pods.observe("DELETED", elsewhere)
+        world.engine.handlers.bound_pods.observe("ADDED", elsewhere)
+
+    world.server.fail = once("read", arrives)
+    await world.engine.preemption.work()
+    assert wrote(world) == ["read pod"]
+    assert not world.engine.cache.nodes["node"].nominees
 
 
 async def test_without_the_lease_nobody_is_evicted() -> None:
