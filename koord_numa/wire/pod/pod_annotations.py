@@ -8,7 +8,7 @@ from pydantic import Field
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.objects.request import Assignment, CpuBind, NumaSpec, SharedPool
+from koord_numa.core.objects.request import Assignment, CpuBind, NumaSpec, PodRequest, SharedPool
 from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
     CpuExclusivePolicy,
@@ -18,6 +18,8 @@ from koord_numa.core.objects.vocabulary import (
     PriorityClass,
     QosClass,
 )
+from koord_numa.core.qos import OWN_CPUS, may_use_cpuset
+from koord_numa.core.qos import priority_class as band_of
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError, quoted
 from koord_numa.wire.parsing import EnumReader, GoJson, Id, Quantity, read_json
@@ -26,6 +28,7 @@ from koord_numa.wire.quantities import requested
 T = TypeVar("T")
 
 BIND_POLICIES: Final = EnumReader({"": CpuBindPolicy.NONE} | {policy.value: policy for policy in CpuBindPolicy})
+_SHAPES: Final = (CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS)
 EXCLUSIVE_POLICIES: Final = EnumReader(
     {"None": CpuExclusivePolicy.NONE} | {policy.value: policy for policy in CpuExclusivePolicy},
     also={"Default": CpuExclusivePolicy.NONE},  # the proposal's word for what the scheduler does by default: nothing
@@ -147,6 +150,21 @@ def _policies(spec_text: str, numa_text: str) -> tuple[CpuBind, NumaSpec] | Wire
     except WireError as error:
         return error.with_traceback(None)  # remembered too: a malformed template is read once, not once a pod
     return bind, numa
+
+
+def check_bind_policy(request: PodRequest, path: FieldPath) -> None:
+    """
+    Raises ``WireError`` when the QoS class or the priority band keeps a pod from having CPUs of its own, and it requires a shape of them.
+
+    Koordinator ignores such a policy: ``AllowUseCPUSet`` comes first in its PreFilter.
+    """
+    required = request.bind.required
+    if required not in _SHAPES or request.qos is QosClass.NONE or may_use_cpuset(request):
+        return
+    band = request.qos in OWN_CPUS
+    why = f"an {request.qos} pod of the band {band_of(request)}" if band else f"a pod of QoS class {request.qos}"
+    place = path.annotation(names.RESOURCE_SPEC).at("requiredCPUBindPolicy")
+    raise place.error(f"{required} needs an LSE or LSR pod of the band koord-prod, and {why} has no CPUs of its own")
 
 
 def assignment(text: str, path: FieldPath) -> Assignment:

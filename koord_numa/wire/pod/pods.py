@@ -11,7 +11,7 @@ from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import Head, head, version
 from koord_numa.wire.parsing import Int64, Problems, Strict, read, read_time
-from koord_numa.wire.pod.pod_annotations import assignment
+from koord_numa.wire.pod.pod_annotations import assignment, check_bind_policy
 from koord_numa.wire.pod.request_cache import cached_request
 from koord_numa.wire.pod.resize import counted_request
 
@@ -73,8 +73,10 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         request = problems.collect(
             partial(counted_request, request, raw_spec, raw_status, top.path.at("status")), request
         )
-    elif not top.metadata.controller:
-        request = replace(request, replaceable=False)
+    else:
+        problems.collect(partial(check_bind_policy, request, top.path), None)
+        if not top.metadata.controller:
+            request = replace(request, replaceable=False)
     node = request.constraints.node_name
     held = top.annotations.get(names.RESOURCE_STATUS)
     return Pod(

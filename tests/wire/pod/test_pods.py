@@ -276,6 +276,34 @@ def test_an_unknown_class_is_refused_and_not_ignored(key: str, word: str) -> Non
     assert f'label {key}: "{word}" is none of' in parse_pod(labelled(POD, key, word)).problem
 
 
+@pytest.mark.parametrize("policy", ["FullPCPUs", "SpreadByPCPUs"])
+@pytest.mark.parametrize(
+    ("qos", "band", "why"),
+    [
+        ("LS", "koord-prod", "a pod of QoS class LS has no CPUs of its own"),
+        ("BE", "koord-batch", "a pod of QoS class BE has no CPUs of its own"),
+        ("SYSTEM", "", "a pod of QoS class SYSTEM has no CPUs of its own"),
+        ("LSR", "koord-batch", "an LSR pod of the band koord-batch has no CPUs of its own"),
+    ],
+)
+def test_a_required_bind_policy_is_refused_where_the_class_has_no_cpus(
+    policy: str, qos: str, band: str, why: str
+) -> None:
+    obj = labelled(labelled(POD, "koordinator.sh/qosClass", qos), "koordinator.sh/priority-class", band)
+    required = annotated(obj, SPEC, f'{{"requiredCPUBindPolicy":"{policy}"}}')
+    problem = parse_pod(required).problem
+    assert f"{policy} needs an LSE or LSR pod of the band koord-prod" in problem
+    assert why in problem
+    preferred = annotated(obj, SPEC, f'{{"preferredCPUBindPolicy":"{policy}"}}')
+    assert parse_pod(preferred).problem == ""
+    assert parse_pod(changed(required, "spec nodeName", "n")).problem == ""  # one that is bound is only counted
+
+
+def test_the_numeric_priority_keeps_a_pod_from_cpus_too() -> None:
+    obj = labelled(changed(POD, "spec priority", 5500), "koordinator.sh/priority-class", "")
+    assert "an LSR pod of the band koord-batch has no CPUs of its own" in parse_pod(obj).problem
+
+
 def test_empty_classes_are_no_class() -> None:
     obj = labelled(labelled(POD, "koordinator.sh/qosClass", ""), "koordinator.sh/priority-class", "")
     pod = parse_pod(obj)
