@@ -1,8 +1,27 @@
 """
 Looks at many nodes at once: which of them may take a request, and at most how well. Never wrong in the other direction.
 
-The scalar ``core.decide.evaluate`` is the specification. For every row the sweep gives a bound: ``NO`` only where
+The scalar ``core.scheduling.evaluate`` is the specification. For every row the sweep gives a bound: ``NO`` only where
 ``evaluate`` refuses, else a score that ``evaluate`` cannot exceed. A property test keeps that true.
+
+Theory. This is branch and bound: ``NodeRanking`` evaluates the node with the largest bound, puts its score in place of the bound, and
+repeats this until the largest value is a score; no other node can exceed it. What is bounded is the weighted sum of ``SCORERS``;
+preferences are added later (``preference_rows``). The bound holds because no term is less than what ``evaluate`` gives for it:
+
+- Filters on the Node object are evaluated themselves, for each node class, or for each row if the request reads labels.
+- Amounts of whole nodes are compared and scored in ``ResourceBounds``.
+- The alignment is relaxed: ``fewest`` counts, for each resource by itself, how many of the emptiest NUMA nodes hold the amount. A
+  placement takes one set of NUMA nodes for all resources, under bind policies too, so it takes at least ``fewest`` of
+  them, and the ``numa`` score falls with their number. Any other method of that score, and exclusivity, count as ``MAX_SCORE``.
+
+Shapes. ``rows`` are n indices into the node table; the bounds are ``int64[n]``. ``reach`` of the NUMA table is
+``int64[resources, counts, table rows]`` and does not fall along ``counts``. ``ClassJudgement`` holds ``objects[kinds]``,
+``wanted[resources, kinds]`` and ``points[kinds, counts + 2]``, whose second index is ``fewest``: 1 to ``counts + 1``.
+
+Example. A pod wants 6000 milli-CPU aligned. NUMA nodes with 4000, 3000 and 500 free have the ``reach`` 4000, 7000, 7500. One of these
+is below 6000, hence ``fewest`` is 1 + 1 = 2 and the ``numa`` score at most 100 + 10 - 10 * 2 = 90. With a ``resources`` score
+of 40 and weights of 1 the bound is 90 + 40 = 130. Where a bind policy cannot use all free CPUs of the first two NUMA
+nodes, ``evaluate`` takes three (80 + 40 = 120) or refuses: below the bound in either case.
 """
 
 from dataclasses import dataclass
