@@ -37,13 +37,13 @@ def answer_of(ask: SchedulingRequest, candidate: NodeSnapshot, rules: Profile) -
 
 
 class DryRun:
-    """One pending pod on one site. ``gone`` are the uids of those who are away at the moment."""
+    """One pending pod on one node. ``gone`` are the uids of those who are away at the moment."""
 
-    def __init__(self, ask: SchedulingRequest, site: PreemptionNode, terms: EvictionTerms) -> None:
+    def __init__(self, ask: SchedulingRequest, node: PreemptionNode, terms: EvictionTerms) -> None:
         self._ask = ask
-        self._site = site
+        self._node = node
         self._terms = terms
-        self._holdings: Mapping[str, Holding] = dict(site.seen.ledger.holdings)
+        self._holdings: Mapping[str, Holding] = dict(node.seen.ledger.holdings)
         self._ledger = Ledger.of(self._holdings.values())
         self._places: dict[str, Place | None] = {}
         self.gone: dict[str, None] = {}
@@ -68,38 +68,38 @@ class DryRun:
         candidate = self._candidate()
         if candidate is None:
             return None
-        site, gone = self._site, [self._site.pods[uid] for uid in self.gone if uid in self._site.pods]
-        ask = request_without(self._ask, site.seen.node, gone, self._terms.namespaces)
+        node, gone = self._node, [self._node.pods[uid] for uid in self.gone if uid in self._node.pods]
+        ask = request_without(self._ask, node.seen.node, gone, self._terms.namespaces)
         verdict = answer_of(ask, candidate, self._terms.rules)
         return None if isinstance(verdict, Rejection) else verdict.placement
 
     def _candidate(self) -> NodeSnapshot | None:
-        seen = replace(self._site.seen, ledger=self._ledger, ports=self._ports())
+        seen = replace(self._node.seen, ledger=self._ledger, ports=self._ports())
         if not isinstance(seen.offer, KubeletView):
             return seen
-        topology = self._site.topology
+        topology = self._node.topology
         if topology is None:
             return None
         after = credited(topology, [place for uid in self.gone if (place := self._place(uid)) is not None])
         if after is None:
             return None
-        hidden = [held for uid, held in self._ledger.holdings.items() if uid in self._site.unpublished]
+        hidden = [held for uid, held in self._ledger.holdings.items() if uid in self._node.unpublished]
         after = replace(after, zones=shown_where_foreseen(after.zones, hidden))
         return replace(seen, offer=kubelet_view(seen.node, after, self._ledger, (), seen.offer))
 
     def _ports(self) -> tuple[HostPort, ...]:
-        site = self._site
+        node = self._node
         if not self._ask.request.constraints.host_ports:
-            return site.seen.ports
-        there = [*site.pods.items(), *((uid, nominee.pod) for uid, nominee in site.nominees.items())]
+            return node.seen.ports
+        there = [*node.pods.items(), *((uid, nominee.pod) for uid, nominee in node.nominees.items())]
         return tuple(port for uid, pod in there if uid not in self.gone for port in pod.request.constraints.host_ports)
 
     def _place(self, uid: str) -> Place | None:
         """What NUMA nodes get back from a pod, in so far as the topology shows the pod at all."""
-        site = self._site
-        if not isinstance(site.seen.offer, KubeletView) or uid in site.unpublished:
+        node = self._node
+        if not isinstance(node.seen.offer, KubeletView) or uid in node.unpublished:
             return {}
         if uid not in self._places:
-            topology = site.topology
+            topology = node.topology
             self._places[uid] = None if topology is None else locate(self._holdings[uid], topology)
         return self._places[uid]

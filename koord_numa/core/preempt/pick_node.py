@@ -7,17 +7,17 @@ from koord_numa.core.preempt.eviction_cost import Price, latest_start, price
 from koord_numa.core.preempt.victims import PreemptionCandidate
 
 
-def choose(clearances: Iterable[PreemptionCandidate]) -> PreemptionCandidate | None:
+def choose(candidates: Iterable[PreemptionCandidate]) -> PreemptionCandidate | None:
     """The cheapest; ``None`` when there is none."""
-    return min(clearances, key=rank, default=None)
+    return min(candidates, key=rank, default=None)
 
 
-def rank(clearance: PreemptionCandidate) -> tuple[Price, bool, bool, float, str]:
-    """Sort key of a clearance, the best first; names make it unique. A node that is free at once goes before one to be waited for."""
+def rank(candidate: PreemptionCandidate) -> tuple[Price, bool, bool, float, str]:
+    """Sort key of a candidate, the best first; names make it unique. A node that is free at once goes before one to be waited for."""
     return (
-        price(clearance.victims, clearance.violations),
-        len(clearance.awaited) > len(clearance.victims),
-        clearance.placement.alignment is not Alignment.ALIGNED,
-        -latest_start(clearance.victims),
-        clearance.node,
+        price(candidate.victims, candidate.violations),
+        len(candidate.awaited) > len(candidate.victims),
+        candidate.placement.alignment is not Alignment.ALIGNED,
+        -latest_start(candidate.victims),
+        candidate.node,
     )

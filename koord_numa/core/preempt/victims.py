@@ -44,82 +44,82 @@ class PreemptionCandidate:
 
 
 def select_victims_on_node(
-    ask: SchedulingRequest, site: PreemptionNode, terms: EvictionTerms
+    ask: SchedulingRequest, node: PreemptionNode, terms: EvictionTerms
 ) -> PreemptionCandidate | None:
     """
     The least harm by which the pod fits on this node, or ``None``: no pod's leaving helps, the pod fits as things are, or what is known of
     the node is not certain enough to evict anyone.
     """
-    if not site.trusted:
+    if not node.trusted:
         return None
-    standing = answer_of(ask, site.seen, terms.rules)
-    if isinstance(standing, ScoredPlacement) or not standing.resolvable or not may_help(ask, site):
+    standing = answer_of(ask, node.seen, terms.rules)
+    if isinstance(standing, ScoredPlacement) or not standing.resolvable or not may_help(ask, node):
         return None
-    first = _clear(ask, site, terms, _any)
+    first = _clear(ask, node, terms, _any)
     if first is None or first.placement.alignment is Alignment.ALIGNED:
         return first
-    better = _clear(ask, site, terms, _aligned)
+    better = _clear(ask, node, terms, _aligned)
     return first if better is None or _dearer(better, first) else better
 
 
 def still_right(
-    ask: SchedulingRequest, site: PreemptionNode, terms: EvictionTerms, clearance: PreemptionCandidate
+    ask: SchedulingRequest, node: PreemptionNode, terms: EvictionTerms, candidate: PreemptionCandidate
 ) -> bool:
     """
-    Is a clearance that was found before still right for this site? The last look before an eviction.
+    Is a candidate that was found before still right for this node? The last look before an eviction.
 
     Right means: the pod fits when everybody awaited is gone, each victim that is not leaving yet may and must go, and no more budgets are
     broken than was known.
     """
-    if not site.trusted:
+    if not node.trusted:
         return False
-    trial = DryRun(ask, site, terms)
+    trial = DryRun(ask, node, terms)
     priority = ask.request.priority
-    there = [site.pods[uid] for uid in sorted(clearance.awaited) if uid in site.pods]
-    victims = {victim.key.uid for victim in clearance.victims}
+    there = [node.pods[uid] for uid in sorted(candidate.awaited) if uid in node.pods]
+    victims = {victim.key.uid for victim in candidate.victims}
     left = [pod for pod in there if pod.key.uid in victims and not pod.deleting]
-    if not all(trial.is_movable(pod.key.uid) for pod in there) or not all(_may_go(p, priority, site) for p in left):
+    if not all(trial.is_movable(pod.key.uid) for pod in there) or not all(_may_go(p, priority, node) for p in left):
         return False
-    suits = _aligned if clearance.placement.alignment is Alignment.ALIGNED else _any
-    trial.send_away([*_lower_nominees(site, priority), *_uids(there)])
+    suits = _aligned if candidate.placement.alignment is Alignment.ALIGNED else _any
+    trial.send_away([*_lower_nominees(node, priority), *_uids(there)])
     needed = _suited(trial, suits) and len(_let_back(trial, left, suits)) == len(left)
-    return needed and len(violating(left, terms.budgets)) <= clearance.violations
+    return needed and len(violating(left, terms.budgets)) <= candidate.violations
 
 
-def may_help(ask: SchedulingRequest, site: PreemptionNode) -> bool:
+def may_help(ask: SchedulingRequest, node: PreemptionNode) -> bool:
     """
     Is there anybody to send away, and would the node's amounts suffice without them, and the pod's claims be free?
 
     Cheap, and necessary but not sufficient.
     """
     priority = ask.request.priority
-    away = {uid for uid, pod in site.pods.items() if _may_go(pod, priority, site) or pod.deleting}
-    away.update(_lower_nominees(site, priority))
-    if not away or not _frees_claims(ask, site, away):
+    away = {uid for uid, pod in node.pods.items() if _may_go(pod, priority, node) or pod.deleting}
+    away.update(_lower_nominees(node, priority))
+    if not away or not _frees_claims(ask, node, away):
         return False
-    left: ResourceList = subtract(site.seen.allocatable, site.seen.ledger.amounts)
-    holdings = site.seen.ledger.holdings
+    left: ResourceList = subtract(node.seen.allocatable, node.seen.ledger.amounts)
+    holdings = node.seen.ledger.holdings
     return all(
         amount <= left.get(name, 0) + sum(holdings[uid].amounts.get(name, 0) for uid in away if uid in holdings)
         for name, amount in ask.amounts.items()
     )
 
 
-def _may_go(pod: Pod, priority: int, site: PreemptionNode) -> bool:
+def _may_go(pod: Pod, priority: int, node: PreemptionNode) -> bool:
     """Only pods of lower priority whose eviction means something: a kubelet runs its static pods whatever the API server says."""
-    return pod.request.priority < priority and not pod.mirror and pod.key.uid not in site.assumed
+    return pod.request.priority < priority and not pod.mirror and pod.key.uid not in node.assumed
 
 
-def _frees_claims(ask: SchedulingRequest, site: PreemptionNode, away: Iterable[str]) -> bool:
+def _frees_claims(ask: SchedulingRequest, node: PreemptionNode, away: Iterable[str]) -> bool:
     """A claim for one pod only, held on another node, is not freed here (kube-scheduler's VolumeRestrictions)."""
     if ask.storage is None:
         return True
-    storage = storage_without(ask.storage, site.seen.node.name, [site.pods[uid] for uid in away if uid in site.pods])
+    storage = storage_without(ask.storage, node.seen.node.name, [node.pods[uid] for uid in away if uid in node.pods])
     return refuse_claims(ask.request, storage) is None
 
 
-def _lower_nominees(site: PreemptionNode, priority: int) -> list[str]:
-    return sorted(uid for uid, nominee in site.nominees.items() if nominee.pod.request.priority < priority)
+def _lower_nominees(node: PreemptionNode, priority: int) -> list[str]:
+    return sorted(uid for uid, nominee in node.nominees.items() if nominee.pod.request.priority < priority)
 
 
 def _any(_placement: Placement) -> bool:
@@ -131,33 +131,33 @@ def _aligned(placement: Placement) -> bool:
 
 
 def _clear(
-    ask: SchedulingRequest, site: PreemptionNode, terms: EvictionTerms, suits: Suits
+    ask: SchedulingRequest, node: PreemptionNode, terms: EvictionTerms, suits: Suits
 ) -> PreemptionCandidate | None:
     """
     Waiting for pods that are leaving anyway comes first, whatever their priority. Where that is not enough, only those of lower priority
     are counted on beside victims: evictions would be in vain if one that is as important stayed.
     """
-    found = _clear_with(ask, site, terms, suits)
+    found = _clear_with(ask, node, terms, suits)
     priority = ask.request.priority
-    important = {uid for uid, pod in site.pods.items() if pod.deleting and pod.request.priority >= priority}
+    important = {uid for uid, pod in node.pods.items() if pod.deleting and pod.request.priority >= priority}
     if found is None or not found.victims or found.awaited.isdisjoint(important):
         return found
-    return _clear_with(ask, site, terms, suits, staying=important)
+    return _clear_with(ask, node, terms, suits, staying=important)
 
 
 def _clear_with(
     ask: SchedulingRequest,
-    site: PreemptionNode,
+    node: PreemptionNode,
     terms: EvictionTerms,
     suits: Suits,
     staying: Container[str] = frozenset(),
 ) -> PreemptionCandidate | None:
-    trial = DryRun(ask, site, terms)
+    trial = DryRun(ask, node, terms)
     priority = ask.request.priority
-    displaced = _lower_nominees(site, priority)
-    movable = [pod for uid, pod in site.pods.items() if uid not in staying and trial.is_movable(uid)]
+    displaced = _lower_nominees(node, priority)
+    movable = [pod for uid, pod in node.pods.items() if uid not in staying and trial.is_movable(uid)]
     leaving = sorted((pod for pod in movable if pod.deleting), key=importance)
-    candidates = sorted((pod for pod in movable if not pod.deleting and _may_go(pod, priority, site)), key=importance)
+    candidates = sorted((pod for pod in movable if not pod.deleting and _may_go(pod, priority, node)), key=importance)
     trial.send_away([*displaced, *_uids(leaving), *_uids(candidates)])
     if not _suited(trial, suits):
         return None
@@ -166,14 +166,14 @@ def _clear_with(
     away = _stay_away(trial, [*spared_first, *leaving], suits)
     placement = trial.answer()
     if placement is None:
-        raise AssertionError(f"whoever was let back in on {site.seen.node.name} took a place that was not there")
+        raise AssertionError(f"whoever was let back in on {node.seen.node.name} took a place that was not there")
     chosen = tuple(sorted((pod for pod in away if not pod.deleting), key=importance))
     return PreemptionCandidate(
-        node=site.seen.node.name,
+        node=node.seen.node.name,
         placement=placement,
         victims=chosen,
         violations=len(violating(chosen, terms.budgets)),
-        displaced=tuple(site.nominees[uid].pod.key for uid in displaced),
+        displaced=tuple(node.nominees[uid].pod.key for uid in displaced),
         awaited=frozenset(_uids(away)),
     )
 

@@ -105,8 +105,8 @@ class Evaluator:
         for _, name in order[: self._handle.settings.preemption.candidate_nodes]:
             if name not in known.tried:
                 await asyncio.sleep(0)
-                site = self._site(pod, klass, name)
-                known.tried[name] = None if site is None else select_victims_on_node(ask, site, terms)
+                node = self._preemption_node(pod, klass, name)
+                known.tried[name] = None if node is None else select_victims_on_node(ask, node, terms)
             if (candidate := known.tried[name]) is not None:
                 found.append(candidate)
         return choose(found)
@@ -127,9 +127,9 @@ class Evaluator:
             known.room.pop(name, None)
             known.tried.pop(name, None)
             rejection = verdict.rejections.get(name)
-            site = self._site(pod, klass, name) if rejection is not None and rejection.resolvable else None
-            if site is not None and may_help(ask, site):
-                known.room[name] = site.seen.room
+            node = self._preemption_node(pod, klass, name) if rejection is not None and rejection.resolvable else None
+            if node is not None and may_help(ask, node):
+                known.room[name] = node.seen.room
 
     def _known_of(self, klass: RequestClass, ask: SchedulingRequest) -> "_Known":
         """Nothing is remembered for a class whose answers depend on more than the node."""
@@ -137,22 +137,22 @@ class Evaluator:
             return _Known()
         return self._known.setdefault(klass, _Known())
 
-    def repeats(self, pod: Pod, klass: RequestClass, clearance: PreemptionCandidate) -> bool:
+    def repeats(self, pod: Pod, klass: RequestClass, candidate: PreemptionCandidate) -> bool:
         """Does the same node, in the state of this moment, give the same answer?"""
         ask = self._handle.selector.request_now(klass)
         known = self._known_of(klass, ask)
         changed, _ = self._handle.selector.changed_since(known.position)
-        if changed is not None and clearance.node not in changed and known.tried.get(clearance.node) is clearance:
+        if changed is not None and candidate.node not in changed and known.tried.get(candidate.node) is candidate:
             return True
-        site = self._site(pod, klass, clearance.node)
-        return site is not None and select_victims_on_node(ask, site, self.terms(klass)) == clearance
+        node = self._preemption_node(pod, klass, candidate.node)
+        return node is not None and select_victims_on_node(ask, node, self.terms(klass)) == candidate
 
-    def may_carry_out(self, pod: Pod, clearance: PreemptionCandidate) -> bool:
+    def may_carry_out(self, pod: Pod, candidate: PreemptionCandidate) -> bool:
         """No budget is broken, or the settings let this pod break one as the last resort."""
         budgets = self._handle.settings.preemption.budgets
         critical = pod.request.priority >= SYSTEM_CRITICAL
         breaks = budgets is Budgets.LIKE_KUBE_SCHEDULER or (budgets is Budgets.BREAK_FOR_SYSTEM_CRITICAL and critical)
-        return not clearance.violations or breaks
+        return not candidate.violations or breaks
 
     def note_evicted(self, node: str, uid: str) -> None:
         """This pod of the node is leaving from now on, though the watch may not have shown it yet."""
@@ -169,20 +169,20 @@ class Evaluator:
             known.room.pop(node, None)
             known.tried.pop(node, None)
 
-    def confirms(self, pod: Pod, klass: RequestClass, clearance: PreemptionCandidate) -> bool:
+    def confirms(self, pod: Pod, klass: RequestClass, candidate: PreemptionCandidate) -> bool:
         """Is it still right to evict those victims who have not been evicted yet?"""
-        site = self._site(pod, klass, clearance.node)
+        node = self._preemption_node(pod, klass, candidate.node)
         ask = self._handle.selector.request_now(klass)
-        return site is not None and still_right(ask, site, self.terms(klass), clearance)
+        return node is not None and still_right(ask, node, self.terms(klass), candidate)
 
-    def _site(self, pod: Pod, klass: RequestClass, node: str) -> PreemptionNode | None:
+    def _preemption_node(self, pod: Pod, klass: RequestClass, name: str) -> PreemptionNode | None:
         """
         The node, if what is known of it can be trusted and nothing bars it for this class.
 
         Who has been evicted counts as leaving, though the watch may not have shown it yet.
         """
-        record = self._handle.cache.nodes.get(node)
-        if record is None or self._handle.selector.bars_of(klass)(node):
+        record = self._handle.cache.nodes.get(name)
+        if record is None or self._handle.selector.bars_of(klass)(name):
             return None
         if (
             record.unreported.speaks_of_others(record.topology)
@@ -191,13 +191,13 @@ class Evaluator:
         ):
             return None
         assumed = self._handle.cache.assumed
-        site = record.site_for(pod, frozenset(uid for uid in record.pods if uid in assumed))
-        if site is None or not site.trusted:
+        node = record.site_for(pod, frozenset(uid for uid in record.pods if uid in assumed))
+        if node is None or not node.trusted:
             return None
-        if self.evicted.isdisjoint(site.pods):
-            return site
-        there = {uid: replace(it, deleting=it.deleting or uid in self.evicted) for uid, it in site.pods.items()}
-        return replace(site, pods=there)
+        if self.evicted.isdisjoint(node.pods):
+            return node
+        there = {uid: replace(it, deleting=it.deleting or uid in self.evicted) for uid, it in node.pods.items()}
+        return replace(node, pods=there)
 
     def _has_devices(self, klass: RequestClass, record: NodeInfo) -> bool:
         """Evictions free no devices of claims: those are given back when the claims are, and only then."""

@@ -10,12 +10,12 @@ SHOWN: Final = 3
 """So many of the victims are named to the pod that waits."""
 
 
-def being_freed(clearance: PreemptionCandidate) -> str:
+def being_freed(candidate: PreemptionCandidate) -> str:
     """``preemption: node n is being freed, 4 pod(s) are evicted: default/a, default/b, default/c, ...``"""
-    names = sorted(str(victim.key) for victim in clearance.victims)
-    others = len(clearance.awaited) - len(names)
+    names = sorted(str(victim.key) for victim in candidate.victims)
+    others = len(candidate.awaited) - len(names)
     shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
-    text = f"preemption: node {clearance.node} is being freed"
+    text = f"preemption: node {candidate.node} is being freed"
     if names:
         text += f", {len(names)} pod(s) are evicted: {shown}"
     if others:
