@@ -5,7 +5,6 @@ Facts are level-based: they may come in any order, merged or repeated. Nothing i
 """
 
 import asyncio
-from enum import StrEnum
 from functools import partial
 from logging import getLogger
 from typing import Final
@@ -46,11 +45,12 @@ from koord_numa.engine.preemption.executor import Executor
 from koord_numa.engine.queue.class_queue import QueueNumbers
 from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.queue.nominator import Nominator
-from koord_numa.engine.queue.queueing_hints import node_may_help, pod_may_help
+from koord_numa.engine.queue.queueing_hints import NodeChange, wake
 from koord_numa.engine.queue.request_class import RequestClass, RequestClasses
 from koord_numa.engine.queue.scheduling_queue import SchedulingQueue
 from koord_numa.engine.ranking.columns.node_table import NodeTable
 from koord_numa.engine.ranking.selector import Limits, Listers, NodeSelection
+from koord_numa.engine.readiness import Readiness, Source
 from koord_numa.engine.schedule_one import SchedulingLoop
 from koord_numa.ports import Dependencies
 from koord_numa.settings import DynamicResources, Settings
@@ -60,16 +60,6 @@ __all__ = ["DELETED", "Scheduler", "Source"]
 log = getLogger(__name__)
 
 HOUSEKEEPING_SECONDS: Final = 1.0
-
-
-class Source(StrEnum):
-    """Where facts come from; each must have told everything once before the first decision."""
-
-    WAITING = "waiting"
-    BOUND = "bound"
-    NODES = "nodes"
-    TOPOLOGIES = "topologies"
-    NAMESPACES = "namespaces"
 
 
 class Scheduler:
@@ -120,8 +110,7 @@ class Scheduler:
             self.handle, self._node_table, self._node_backoff, lambda pod: self.handlers.bound_pods.observe(None, pod)
         )
         self.handlers = self._event_handlers()
-        self._missing = set(Source)
-        self._begin = asyncio.Event()
+        self._readiness = Readiness()
 
     def _event_handlers(self) -> EventHandlers:
         """Where facts come in, kind by kind."""
@@ -151,19 +140,17 @@ class Scheduler:
 
     def synced(self, source: Source) -> None:
         """This source has told everything that exists."""
-        self._missing.discard(source)
-        if not self._missing:
-            self._begin.set()
+        self._readiness.synced(source)
 
     @property
     def ready(self) -> bool:
         """Is everything known that a decision needs?"""
-        return not self._missing
+        return bool(self._readiness)
 
     @property
     def missing(self) -> frozenset[Source]:
         """Sources that have not told everything yet."""
-        return frozenset(self._missing)
+        return self._readiness.missing
 
     def lock_node(self, node: str, why: str) -> None:
         """Place nothing on this node until it is unlocked: a rebind works on it."""
@@ -179,7 +166,7 @@ class Scheduler:
 
     async def run(self) -> None:
         """Decide and bind until ``stop``: returns when every bind in flight has been settled."""
-        await self._begin.wait()
+        await self._readiness.wait()
         work = [self._conditions.run(), self._keep_house(), self.preemption.run()]
         if self._deallocation is not None:
             work.append(self._deallocation.run())
@@ -204,7 +191,7 @@ class Scheduler:
     async def stop(self) -> None:
         """Decide nothing more; ``run`` returns when binds in flight are settled."""
         self.loop.stop()
-        self._begin.set()
+        self._readiness.end()
 
     # Views.
 
@@ -225,8 +212,6 @@ class Scheduler:
     def waiting(self) -> list[Pod]:
         """Pods that want a node, in no particular order."""
         return [pending.pod for pending in self.handle.pending]
-
-    # Reactions.
 
     def _apply_bound_pod(self, event: str | None, pod: Pod) -> None:
         if event != DELETED and is_kubelet_rejection(pod):
@@ -252,21 +237,10 @@ class Scheduler:
         if event is ClusterEvent.CAPACITY_FREED or (pod is not None and pod.deleting):
             self.preemption.node_freed(info.name)
         if event is not None and self.queue.parked:
-            self._wake(event, info, pod)
+            wake(self.queue, self.dependencies.clock(), NodeChange(event, info, pod, self.cache.index.namespaces))
         if info.topology is not None and info.topology.kubelet_pods:
             self.assumed_pods.say_cpu_conflict(info)
         self.loop.kick()
-
-    def _wake(self, event: ClusterEvent, info: NodeInfo, pod: Pod | None) -> None:
-        now, node = self.dependencies.clock(), info.node
-        if node is None:
-            self.queue.wake(event, now, {})  # only what other nodes may do for a class that depends on other pods
-        elif event is not ClusterEvent.POD_BOUND:
-            self.queue.wake(event, now, info.free, node_may_help(node))
-        if pod is not None:
-            gone = event is ClusterEvent.CAPACITY_FREED
-            about_pod = ClusterEvent.POD_GONE if gone else ClusterEvent.POD_BOUND
-            self.queue.wake(about_pod, now, helps=pod_may_help(pod, self.cache.index.namespaces))
 
     def _tell_quarantine(self, subject: Subject, why: str) -> None:
         """Say it where people look: on the pod, or on the node that the object is about."""
@@ -322,7 +296,5 @@ class Scheduler:
 
 def _deallocation(handle: Handle, claims: ClaimLister) -> Deallocation | None:
     """Nothing gives up claims where no claims are written."""
-    dependencies = handle.dependencies
-    if dependencies.claim_writer is None:
-        return None
-    return Deallocation(claims, handle.resource_claims, dependencies.claim_writer, dependencies.lease)
+    writer, lease = handle.dependencies.claim_writer, handle.dependencies.lease
+    return None if writer is None else Deallocation(claims, handle.resource_claims, writer, lease)

@@ -5,6 +5,7 @@ A yes may be wrong and costs an attempt; a no is certain.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.fit.node_affinity import fits_node_affinity
@@ -15,8 +16,10 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.scheduling.request import depends_on_other_pods
 from koord_numa.core.selectors import Labels, selects
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.queue.request_class import RequestClass
-from koord_numa.engine.queue.scheduling_queue import Help
+from koord_numa.engine.queue.scheduling_queue import Help, SchedulingQueue
 
 _OF_NODE_OBJECT: Final = (fits_node_name, fits_unschedulable, fits_taints, fits_node_affinity)
 
@@ -52,6 +55,29 @@ def pod_may_help(pod: Pod, namespaces: Mapping[str, Labels]) -> Help:
         return any(_selects(term, request.namespace, own, namespaces) for term in _required(pod.request))
 
     return helps
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """Something happened on a node, by a pod or not. ``namespaces`` are labels by name."""
+
+    event: ClusterEvent
+    info: NodeInfo
+    pod: Pod | None
+    namespaces: Mapping[str, Labels]
+
+
+def wake(queue: SchedulingQueue, now: float, change: NodeChange) -> None:
+    """Try the classes again that this may help: by what the node offers now, and by the pod that came, went or changed."""
+    event, node, pod = change.event, change.info.node, change.pod
+    if node is None:
+        queue.wake(event, now, {})  # only what other nodes may do for a class that depends on other pods
+    elif event is not ClusterEvent.POD_BOUND:
+        queue.wake(event, now, change.info.free, node_may_help(node))
+    if pod is not None:
+        gone = event is ClusterEvent.CAPACITY_FREED
+        about_pod = ClusterEvent.POD_GONE if gone else ClusterEvent.POD_BOUND
+        queue.wake(about_pod, now, helps=pod_may_help(pod, change.namespaces))
 
 
 def _required(request: PodRequest) -> tuple[PodTerm, ...]:
