@@ -50,6 +50,7 @@ async def test_a_new_list_reads_only_what_is_new_in_it(tmp_path: Path, monkeypat
             await until(lambda: engine.ready)
             await until(lambda: [seen.started for seen in engine.cache.nodes["n"].pods.values()] == [True])
             await until(lambda: engine.queue_numbers().unschedulable == 1)
+            await until(lambda: bool(rack.server.store.get("pods", "waits", "default")["status"].get("conditions")))
             conditions = rack.server.store.get("pods", "waits", "default")["metadata"]["resourceVersion"]
             await until(lambda: [seen.resource_version for seen in engine.waiting()] == [conditions])
             read.clear()

@@ -50,7 +50,7 @@ async def test_the_younger_pod_gets_other_cpus(tmp_path: Path, *, disturbed: boo
             assert made.assigned()[stays] == TWICE[stays]
             await until(lambda: made.ledger_is_true(runtime))
             await until(lambda: not runtime.scheduler.writers.double_holds)
-            assert not runtime.scheduler.cache.nodes[NODE].locked
+            await until(lambda: not runtime.scheduler.cache.nodes[NODE].locked)
             assert not runtime.scheduler.writers.foreign["ResourceStatusChanged"]
 
 
