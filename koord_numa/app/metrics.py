@@ -18,9 +18,10 @@ from koord_numa import __version__
 from koord_numa.app.free_cpus import FreeCpuCache
 from koord_numa.app.informers import Informers
 from koord_numa.cluster.events import EventRecorder
-from koord_numa.cluster.leader_election import LeaderElection, NoElection
+from koord_numa.cluster.leader_election import LeaderElection
 from koord_numa.cluster.lease_conflicts import LeaseConflicts
 from koord_numa.cluster.loop_lag import LoopLag
+from koord_numa.cluster.no_election import NoElection
 from koord_numa.core.objects.verdicts import Alignment, Reason
 from koord_numa.engine.kubelet_rejections import REFUSALS
 from koord_numa.engine.metrics import Histogram, Result

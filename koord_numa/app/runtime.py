@@ -26,9 +26,10 @@ from koord_numa.app.metrics import MetricSources, NodeCollector, SchedulerCollec
 from koord_numa.app.tasks import TaskSupervisor
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.events import EventLimits, EventRecorder
-from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, NoElection
+from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig
 from koord_numa.cluster.lease_conflicts import LeaseConflicts, Rival
 from koord_numa.cluster.loop_lag import LoopLag
+from koord_numa.cluster.no_election import NoElection
 from koord_numa.cluster.serving.delegated_auth import DelegatedAuth
 from koord_numa.cluster.serving.http_server import HttpServer, Protection, StatusProviders
 from koord_numa.cluster.serving.serving_certificate import server_context

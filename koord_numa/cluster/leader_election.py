@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
 from time import CLOCK_BOOTTIME, clock_gettime
-from typing import Any, Final
+from typing import Any
 
 from koord_numa.cluster.backoff import Backoff
 from koord_numa.cluster.client import Api, Body
@@ -145,10 +145,19 @@ class LeaderElection:
             return
         try:
             async with asyncio.timeout(self.config.retry):
-                await self._write(self._spec("", 1))
+                await self._give_up()
             _log.info("leadership released")
         except (ClusterError, TimeoutError) as error:
             _log.warning("the lease could not be released and runs out by itself: %s", error)
+
+    async def _give_up(self) -> None:
+        """Write that no one holds the lease, unless someone else does. Raises as ``Api.send``."""
+        try:
+            await self._write(self._spec("", 1))
+        except (Conflict, Gone):  # a renewal was on its way when this process was told to stop: its answer never came
+            await self._look()
+            if self.holder == self.config.identity:
+                await self._write(self._spec("", 1))
 
     @property
     def _title(self) -> str:
@@ -283,18 +292,3 @@ class LeaderElection:
         if problem != self.problem:
             self.problem = problem
             _log.warning("lease %s: %s", self._title, problem)
-
-
-class NoElection:
-    """``ports.Lease`` of a process that is the only one, as its operator has decided."""
-
-    holder: Final = ""
-    problem: Final = ""
-
-    def fresh(self) -> bool:
-        """Always."""
-        return True
-
-    def remaining(self) -> float:
-        """No other process acts, so no request is too slow."""
-        return float("inf")

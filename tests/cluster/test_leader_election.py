@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, NoElection
+from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig
+from koord_numa.cluster.no_election import NoElection
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from tests.cluster.objects import JsonObject, until
 
@@ -141,6 +142,22 @@ async def test_a_release_lets_the_other_lead_at_once(server: ApiServer, api: Api
     await first.release()
     await second._try(time())
     assert (first.fresh(), second.fresh()) == (False, True)
+
+
+async def test_a_release_after_a_renewal_whose_answer_never_came(server: ApiServer, api: Api, time: Time) -> None:
+    election = LeaderElection(api, term("a"), time)
+    await election._try(time())
+    server.store.patch(LEASES, "elect", {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}}, "kube-system")
+    await election.release()
+    assert record(server)["holderIdentity"] == ""
+
+
+async def test_a_release_leaves_the_lease_of_whoever_took_it(server: ApiServer, api: Api, time: Time) -> None:
+    election = LeaderElection(api, term("a"), time)
+    await election._try(time())
+    server.store.patch(LEASES, "elect", {"spec": {"holderIdentity": "b"}}, "kube-system")
+    await election.release()
+    assert (record(server)["holderIdentity"], election.fresh()) == ("b", False)
 
 
 async def test_a_standby_releases_nothing(server: ApiServer, api: Api, time: Time) -> None:

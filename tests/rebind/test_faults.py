@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koord_numa.app.runtime import Runtime
-from koord_numa.cluster.leader_election import NoElection
+from koord_numa.cluster.no_election import NoElection
 from koord_numa.sandbox.apiserver import DeleteOptions, Effect, Fault
 from koord_numa.settings import Settings
 from koord_numa.wire import names
