@@ -23,6 +23,7 @@ from koord_numa.app.debug import Dump, node_dump, pod_dump
 from koord_numa.app.informers import informers_of
 from koord_numa.app.kopf_feed import kopf_parsers, kopf_stores
 from koord_numa.app.metrics import MetricSources, NodeCollector, SchedulerCollector
+from koord_numa.app.rebind_metrics import RebindCollector
 from koord_numa.app.tasks import TaskSupervisor
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.events import EventLimits, EventRecorder
@@ -255,6 +256,7 @@ class Runtime:
         )
         metrics, node_metrics = CollectorRegistry(), CollectorRegistry()
         metrics.register(SchedulerCollector(sources))
+        metrics.register(RebindCollector(self.scheduler.metrics.rebinds, self.rebinds))
         node_metrics.register(NodeCollector(sources))
         return StatusProviders(
             self._unhealthy,

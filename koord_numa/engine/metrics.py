@@ -50,6 +50,21 @@ class Histogram:
 
 
 @dataclass(slots=True)
+class RebindMetrics:
+    """
+    ``ended`` counts rebinds by phase and whether they were dry runs, ``automatic`` those that ``rebindPolicy`` created, by mode.
+
+    ``moves`` are changes of a pod's CPUs; NUMA crossings are summed over rebinds that were no dry runs and had a plan.
+    """
+
+    ended: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    automatic: Counter[str] = field(default_factory=Counter)
+    moves: int = 0
+    crossings_before: int = 0
+    crossings_after: int = 0
+
+
+@dataclass(slots=True)
 class SchedulerMetrics:
     """
     ``attempts`` has the durations of attempts by result and scheduler name, ``placements`` counts bound pods by alignment,
@@ -71,6 +86,7 @@ class SchedulerMetrics:
     binding: Histogram = field(default_factory=Histogram)
     waited: dict[str, Histogram] = field(default_factory=dict)
     tries: Histogram = field(default_factory=lambda: Histogram(ATTEMPT_BUCKETS))
+    rebinds: RebindMetrics = field(default_factory=RebindMetrics)
 
     def bound(self, attempts: int, seconds: float) -> None:
         """A pod is bound that was tried so often and has waited for so long."""

@@ -31,8 +31,13 @@ async def test_a_fragmented_node_is_rebound_without_being_asked(tmp_path: Path) 
         assert made["metadata"]["annotations"][names.REBIND_REASON].startswith("NUMA crossings ")
         status = await world.ended(made["metadata"]["name"])
         assert (status["phase"], status["after"]["crossings"]) == ("Succeed", 0)
+        crossings = status["before"]["crossings"]
+        assert crossings > 0
         await until(lambda: all(rebind.is_answered for rebind in runtime.rebinds.known()))
         assert await runtime.automatic_rebinds.look() == ""  # nothing is left to improve
+        counted = runtime.scheduler.metrics.rebinds
+        await until(lambda: counted.ended["Succeed", False] == 1)
+        assert (counted.moves, counted.crossings_before, counted.crossings_after) == (status["steps"], crossings, 0)
         assert world.complaints() == []
 
 

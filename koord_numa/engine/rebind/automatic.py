@@ -74,6 +74,7 @@ class AutomaticRebinds:
             if why and self._may_begin():
                 await self._ports.writer.create_rebind(name, why, dry_run=self.policy.mode is RebindMode.PROPOSE)
                 self._created.append(self._ports.wall())
+                self._scheduler.metrics.rebinds.automatic[self.policy.mode.value] += 1
                 log.info("RebindResource for node %s: %s", name, why)
                 return name
         return ""

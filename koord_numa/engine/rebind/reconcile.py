@@ -106,6 +106,7 @@ class RebindReconciler:
             for move in plan.moves:
                 await steps.take(move)
                 report.done.append(move)
+                context.engine.metrics.rebinds.moves += 1
                 why = f"CPUs {move.before} became {move.after} by RebindResource {context.request.name}"
                 context.ports.recorder.event(move.pod, warning=False, reason="CPUsRebound", message=why)
         finally:
@@ -128,9 +129,17 @@ class RebindReconciler:
     async def _end(self, outcome: Outcome) -> None:
         phase, reason = outcome
         await self._tell(phase, reason)
+        self._count(phase)
         failed = phase is RebindPhase.FAILED
         self._event("RebindFailed" if failed else "RebindSucceeded", reason, warning=failed)
         log.info("RebindResource %s: %s: %s", self._context.request.name, phase.value, reason)
+
+    def _count(self, phase: RebindPhase) -> None:
+        counted, report, dry_run = self._context.engine.metrics.rebinds, self._report, self._context.request.dry_run
+        counted.ended[phase.value, dry_run] += 1
+        if report.plan is not None and report.after is not None and not dry_run:
+            counted.crossings_before += report.plan.before.crossings
+            counted.crossings_after += report.after.crossings
 
     async def _tell(self, phase: RebindPhase, reason: str) -> None:
         await self._context.tell(self._report.answer(phase, reason))
