@@ -125,13 +125,13 @@ class SchedulingLoop:
         handle = self._handle
         placement: Placement | Undecided | None = self._on_nominated_node(pending)
         if placement is None:
-            placement = handle.selector.choose_some(pending.klass, SLICE)
+            placement = handle.selector.choose_some(pending.klass, SLICE, pending.pod.images)
         while placement is UNDECIDED:
             await self._give_way(pending)
             if handle.pending.get(pending.uid) is not pending or pending.queued_in is not None or self._is_paused():
                 self._requeue(pending)
                 return UNDECIDED
-            placement = handle.selector.choose_some(pending.klass, SLICE)
+            placement = handle.selector.choose_some(pending.klass, SLICE, pending.pod.images)
         handle.metrics.deciding.add(handle.dependencies.clock() - began)
         return placement
 

@@ -84,6 +84,7 @@ class ScoreWeightSettings(Section):
     taints: Weight = 30
     pod_affinity: Weight = 20
     spread: Weight = 20
+    images: Weight = 1
 
 
 class ProfileSettings(Section):

@@ -11,8 +11,8 @@ from tests.conformance.deviations import Deviation
 from tests.conformance.kube_scheduler_cluster import Cluster, load
 from tests.conformance.vectors import Case, Oracle
 
-SOFT_PLUGINS = frozenset(row.plugin for row in PREFERENCES)
-"""Score plugins whose order of two nodes is compared: what users prefer explicitly."""
+WEIGHTS = {"TaintToleration": 3, "NodeAffinity": 2, "PodTopologySpread": 2, "InterPodAffinity": 2, "ImageLocality": 1}
+"""The weights of kube-scheduler's default profile for the score plugins whose order of two nodes is compared."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,9 @@ def answer(cluster: Cluster) -> Answer:
     """Ask every node."""
     found = cluster.world.engine.dry_run(cluster.pod)
     assert found is not None
-    names = [row.name for row in PREFERENCES]
     refusals = {name: each if isinstance(each, Rejection) else None for name, each in found.nodes.items()}
     preferred = {
-        name: sum((each.parts or {})[part] for part in names)
+        name: sum(WEIGHTS[row.plugin] * (each.parts or {})[row.name] // row.weight for row in PREFERENCES)
         for name, each in found.nodes.items()
         if isinstance(each, ScoredPlacement)
     }
@@ -55,7 +54,7 @@ def agrees(case: Case, ours: Answer) -> str | None:
 
 def disorder(case: Case, ours: Mapping[str, int]) -> list[str]:
     """The pairs of nodes that both fit and that preferences put into another order."""
-    scores = {plugin: points for plugin, points in (case["out"].get("scores") or {}).items() if plugin in SOFT_PLUGINS}
+    scores = {plugin: points for plugin, points in (case["out"].get("scores") or {}).items() if plugin in WEIGHTS}
     if "scores" not in case["out"]:
         return []
     out = case["out"].get("nodes") or {}

@@ -15,9 +15,6 @@ from koord_numa.wire.storage.volumes import parse_claim, parse_storage_class, pa
 from tests.conformance.vectors import Case
 from tests.engine.world import World, make_world
 
-SOFT_PLUGINS = ("InterPodAffinity", "PodTopologySpread", "NodeAffinity", "TaintToleration")
-"""Score plugins whose order of two nodes is compared: what a user prefers explicitly."""
-
 
 @dataclass(frozen=True)
 class Cluster:

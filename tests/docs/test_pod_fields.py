@@ -8,6 +8,7 @@ from kubernetes_asyncio.client.models.v1_container import V1Container
 from kubernetes_asyncio.client.models.v1_pod_spec import V1PodSpec
 from pydantic import BaseModel
 
+from koord_numa.wire.images import ContainerImage
 from koord_numa.wire.pod.constraints import ConstraintsModel
 from koord_numa.wire.pod.pods import SchedulingSpec
 from koord_numa.wire.pod.requests import ContainerModel, Workload
@@ -33,7 +34,7 @@ def read_by(*models: type[BaseModel]) -> set[str]:
 
 
 OF_SPEC = (tables()[0], known_to(V1PodSpec), read_by(Workload, ConstraintsModel, SchedulingSpec))
-OF_CONTAINER = (tables()[1], known_to(V1Container), read_by(ContainerModel))
+OF_CONTAINER = (tables()[1], known_to(V1Container), read_by(ContainerModel, ContainerImage))
 
 
 @pytest.mark.parametrize(("told", "known", "read"), [OF_SPEC, OF_CONTAINER], ids=["spec", "container"])

@@ -72,7 +72,7 @@ class Snapshot:
         handle = self.scheduler.handle
         node = handle.nominator.node_of(pod)
         freed = handle.selector.try_node(klass, node, pod) if node else None
-        verdict = freed if isinstance(freed, Placement) else handle.selector.decide(klass)
+        verdict = freed if isinstance(freed, Placement) else handle.selector.decide(klass, pod.images)
         if isinstance(verdict, Placement):
             return verdict
         remark, clearance = run_inline(self.scheduler.preemption.foresee(pod, klass, verdict))

@@ -7,6 +7,7 @@ from typing import Final
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.constraints import TaintEffect
+from koord_numa.core.objects.images import Image
 from koord_numa.core.objects.vocabulary import (
     CpuOwner,
     KubeletPolicy,
@@ -62,6 +63,8 @@ class Node:
     reservation: NodeReservation = NodeReservation()
     features: frozenset[str] | None = None  # status.declaredFeatures; None where the node declares none at all
     problem: str = ""
+    # Not compared: a node that pulled an image is no other node for the pods that wait.
+    images: frozenset[Image] = field(default=frozenset(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

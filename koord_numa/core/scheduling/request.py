@@ -9,6 +9,7 @@ from koord_numa.core.allocation.options import AllocateOptions
 from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.fit.pod_affinity import PodAffinityCounts
 from koord_numa.core.fit.spread import SpreadCounts
+from koord_numa.core.objects.images import PodImages
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import NodeScoring, ScoringType, UnknownKubeletOptions
@@ -45,7 +46,8 @@ class SchedulingRequest:
     One pod's request, its effective amounts, and what it demands where the scheduler chooses CPUs.
 
     ``neighbours`` and ``spread`` are counts of placed pods by topology domain, ``storage`` what is known of volumes; each is ``None`` for
-    a pod that does not depend on it. ``claims`` is what the pod's resource claims ask for.
+    a pod that does not depend on it. ``claims`` is what the pod's resource claims ask for. ``images`` are one pod's own, as pods that ask
+    for the same may run different ones.
     """
 
     request: PodRequest
@@ -55,6 +57,7 @@ class SchedulingRequest:
     spread: SpreadCounts | None = None
     storage: Storage | None = None
     claims: PodClaims | None = None
+    images: PodImages | None = None
     kubelet_options: UnknownKubeletOptions = UnknownKubeletOptions.EXPLORE
 
 

@@ -28,8 +28,9 @@ from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.score.composite import score_fewest, score_node
 from koord_numa.core.score.device_reserve import score_sparing
+from koord_numa.core.score.image_locality import score_images
 from koord_numa.core.score.node_resources import MAX_SCORE, score_filling
-from koord_numa.core.score.normalize import between_extremes, fewest_first, least_crowded, most_first
+from koord_numa.core.score.normalize import as_given, between_extremes, fewest_first, least_crowded, most_first
 from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.score.placed import Placed
 from koord_numa.core.score.zones import score_zones
@@ -118,6 +119,10 @@ def _crowding(ask: SchedulingRequest, seen: NodeSnapshot) -> int:
     return 0 if ask.spread is None else crowding(ask.request, seen.node, ask.spread)
 
 
+def _images(ask: SchedulingRequest, seen: NodeSnapshot) -> int:
+    return 0 if ask.images is None else score_images(seen.node, ask.images)
+
+
 SCORERS: Final = (
     Scorer("resources", "NodeResourcesFit", 1, _filling),
     Scorer("devices", "DeviceReserve", 5, _devices),
@@ -136,6 +141,8 @@ PREFERENCES: Final = (
     Preference("taints", "TaintToleration", 30, lambda ask, seen: soft_taints(ask.request, seen.node), fewest_first),
     Preference("pod_affinity", "InterPodAffinity", 20, _pod_affinity, between_extremes),
     Preference("spread", "PodTopologySpread", 20, _crowding, least_crowded),
+    # Nobody's explicit wish: it weighs beside the filling of nodes as in kube-scheduler.
+    Preference("images", "ImageLocality", 1, _images, as_given),
 )
 
 DEFAULT_WEIGHTS: Final[Mapping[str, int]] = {row.name: row.weight for row in (*SCORERS, *PREFERENCES)}

@@ -19,6 +19,11 @@ MISSING: Final = -(1 << 40)
 """The raw score of a node that a preference cannot judge, because it lacks a topology label: it earns nothing."""
 
 
+def as_given(raw: Ints) -> Ints:
+    """Raw scores that are 0 to 100 by themselves, whatever other nodes offer (plugins without ``ScoreExtensions``)."""
+    return raw
+
+
 def most_first(raw: Ints) -> Ints:
     """100 for the highest raw score, the others in proportion; all 0 when none has any (``DefaultNormalizeScore``)."""
     highest = int(raw.max(initial=0))

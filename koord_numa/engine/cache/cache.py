@@ -80,6 +80,9 @@ class Cache:
             self.on_change(event_kind, info, None)
             if info.unreported.waits_for_time:
                 self._unjudged.add(info.name)
+        elif new is not None and info.node is not None and info.node.images != new.images:
+            info.set_objects(new, info.published)
+            self.on_change(None, info, None)  # it makes the node better for some pods, never possible
         self._forget_if_empty(info)
 
     def observe_topology(self, event: str | None, topology: NodeResourceTopology) -> None:

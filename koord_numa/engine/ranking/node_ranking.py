@@ -24,7 +24,7 @@ import numpy as np
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate_alone
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
-from koord_numa.core.score.normalize import MISSING
+from koord_numa.core.score.normalize import MISSING, as_given
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
 from koord_numa.engine.ranking.columns.name_order import SPACE
@@ -81,7 +81,7 @@ class NodeRanking:
         self._reported = False  # has an exception been reported?
         self._late: dict[str, Rejection] = {}  # of the last decision, by rules that are asked last
 
-    def choose_some(self, limit: int) -> Placement | Undecided | None:
+    def choose_some(self, limit: int, images: tuple[str, ...] = ()) -> Placement | Undecided | None:
         """
         As ``choose``, asking at most so many nodes one by one; ``UNDECIDED`` when more have to be asked.
 
@@ -89,25 +89,29 @@ class NodeRanking:
         """
         self._left = limit
         try:
-            return self.choose()
+            return self.choose(images)
         except LimitReached:
             return Undecided.UNDECIDED
         finally:
             self._left = None
 
-    def choose(self) -> Placement | None:
-        """The placement on the best node as things are now; ``None`` when no node takes the pod (``explain`` tells why)."""
+    def choose(self, images: tuple[str, ...] = ()) -> Placement | None:
+        """
+        The placement on the best node as things are now, for a pod of the class with these images; ``None`` when no node takes the pod
+        (``explain`` tells why).
+        """
         self._catch_up()
         blocked = None if self._cluster is None else self._cluster.blocked()
-        raws = self._preferences.raws()
+        raws = self._preferences.raws(images)
         self._late.clear()
         if self._cluster is None and not raws:
             return self._best(self._keys)
         keys = self._keys.copy()
         if blocked is not None:
             keys[blocked] = NO
-        for _, _, raw in raws:
-            self._find_witnesses(keys, raw)
+        for preference, _, raw in raws:
+            if preference.normalize is not as_given:
+                self._find_witnesses(keys, raw)
         rows = np.flatnonzero(keys >= 0)
         for preference, weight, raw in raws:
             keys[rows] += (weight * preference.normalize(raw[rows])) * STEP

@@ -32,9 +32,13 @@ class PreferenceRows:
         self._taints: tuple[int, Ints | None] = (-1, None)  # by kind of node; how many kinds there were
         self._affinity: tuple[tuple[int, int], Ints] | None = None  # by row; the version of the labels
 
-    def raws(self) -> list[Raw]:
-        """Every preference with a weight that is not the same for all nodes without further look."""
-        found = {"taints": self._soft_taints(), "node_affinity": self._node_affinity()}
+    def raws(self, images: tuple[str, ...] = ()) -> list[Raw]:
+        """Every preference with a weight that is not the same for all nodes without further look, for a pod with these images."""
+        found = {
+            "taints": self._soft_taints(),
+            "node_affinity": self._node_affinity(),
+            "images": self._columns.images.points(images),
+        }
         if self._cluster is not None:
             found["pod_affinity"] = self._cluster.affinity.raw_scores()
             found["spread"] = self._spread(self._cluster)

@@ -70,20 +70,22 @@ class NodeSelection:
         self.claims = listers.claims
         state.index.feed(columns.pods)
 
-    def decide(self, klass: RequestClass) -> Placement | Unschedulable:
-        """The best place for a pod of this class in the state of this moment, or every node's refusal."""
-        found = self.choose(klass)
+    def decide(self, klass: RequestClass, images: tuple[str, ...] = ()) -> Placement | Unschedulable:
+        """The best place for a pod of this class (with these images) in the state of this moment, or every node's refusal."""
+        found = self.choose(klass, images)
         return self.explain(klass) if found is None else found
 
-    def choose(self, klass: RequestClass) -> Placement | None:
-        """The best place for a pod of this class in the state of this moment; ``None`` when no node takes it."""
+    def choose(self, klass: RequestClass, images: tuple[str, ...] = ()) -> Placement | None:
+        """The best place for a pod of this class (with these images) in the state of this moment; ``None`` when no node takes it."""
         if self._refusal(klass) is not None:
             return None
-        return self._ranking(klass).choose()
+        return self._ranking(klass).choose(images)
 
-    def choose_some(self, klass: RequestClass, limit: int) -> Placement | Undecided | None:
+    def choose_some(
+        self, klass: RequestClass, limit: int, images: tuple[str, ...] = ()
+    ) -> Placement | Undecided | None:
         """As ``choose``, asking at most so many nodes one by one; ``UNDECIDED`` when more have to be asked."""
-        return None if self._refusal(klass) is not None else self._ranking(klass).choose_some(limit)
+        return None if self._refusal(klass) is not None else self._ranking(klass).choose_some(limit, images)
 
     def explain(self, klass: RequestClass) -> Unschedulable:
         """Why no node takes a pod of this class, node by node. Asked after ``choose`` found none, in the same state."""
@@ -101,11 +103,15 @@ class NodeSelection:
         seen = [it for _, record in found if (it := record.candidate_for(pod)) is not None]
         bars = self.bars_of(klass)
         barred = [replace(it, barred=bar) if (bar := bars(it.node.name)) else it for it in seen]
-        found_answers = answers(self.request_now(klass), barred, self.profile_of(klass))
+        found_answers = answers(self._with_images(klass, pod), barred, self.profile_of(klass))
         if klass.claims is None:
             return found_answers
         nodes = {it.node.name: it.node for it in barred}
         return {name: self._with_devices(klass, nodes[name], answer) for name, answer in found_answers.items()}
+
+    def _with_images(self, klass: RequestClass, pod: Pod) -> SchedulingRequest:
+        self._columns.refresh()
+        return replace(self.request_now(klass), images=self._columns.images.seen_by(pod.images))
 
     def _with_devices(
         self, klass: RequestClass, node: Node, answer: ScoredPlacement | Rejection
@@ -126,7 +132,9 @@ class NodeSelection:
         ranking = self._rankings.get(klass)
         names = {node, *(() if ranking is None else ranking.leaders(others + 1))}
         found = (self._state.nodes[name].candidate_for(pod) for name in sorted(names) if name in self._state.nodes)
-        return answers(self.request_now(klass), [seen for seen in found if seen is not None], self.profile_of(klass))
+        return answers(
+            self._with_images(klass, pod), [seen for seen in found if seen is not None], self.profile_of(klass)
+        )
 
     def changed_since(self, position: int | None) -> tuple[list[str] | None, int]:
         """

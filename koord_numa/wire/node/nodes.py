@@ -10,6 +10,7 @@ from koord_numa.core.objects.vocabulary import NodeBindPolicy, NumaAllocateStrat
 from koord_numa.core.resources import PODS
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
+from koord_numa.wire.images import node_images
 from koord_numa.wire.metadata import Head, head
 from koord_numa.wire.node.node_annotations import amplification, reservation
 from koord_numa.wire.parsing import EnumReader, Problems, Quantity, Strict, T, read
@@ -79,6 +80,7 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
         reservation=problems.collect(lambda: reservation(top.annotations, top.path), NodeReservation()),
         features=None if status.declared_features is None else frozenset(status.declared_features),
         problem=problems.problem,
+        images=node_images(top.body.get("status")),
     )
 
 

@@ -9,6 +9,7 @@ from koord_numa.core.claims.pod_claims import PodResourceClaim
 from koord_numa.core.objects.request import Assignment, Pod, PodKey
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
+from koord_numa.wire.images import pod_images
 from koord_numa.wire.metadata import Head, head, version
 from koord_numa.wire.parsing import Int64, Problems, Strict, read, read_time
 from koord_numa.wire.pod.pod_annotations import assignment, check_bind_policy
@@ -103,6 +104,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         never_rebound=top.annotations.get(names.REBIND, "").lower() == "false",
         stale_status=not node and held is not None,
         resource_claims=_resource_claims(scheduling, status),
+        images=() if node else pod_images(raw_spec),
         problem=problems.problem,
     )
 

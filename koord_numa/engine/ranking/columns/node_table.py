@@ -14,6 +14,7 @@ from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.resources import CPU, MEMORY, PODS, ResourceList
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.ranking.columns.image_columns import ImageColumns
 from koord_numa.engine.ranking.columns.label_columns import LabelColumns
 from koord_numa.engine.ranking.columns.name_order import SPACE, NameOrder
 from koord_numa.engine.ranking.columns.node_class import NodeClass
@@ -65,6 +66,7 @@ class NodeTable:
         self.zones = NumaTable(FIRST_ROWS)
         self.ranks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by name: the larger the earlier, less than ``SPACE``
         self.labels = LabelColumns(FIRST_ROWS, self._nodes)
+        self.images = ImageColumns(FIRST_ROWS)
         self.pods = PodCounts(self.row_of.get, FIRST_ROWS)
         self.on_error: Callable[[str, Exception], None] = _raise
         self.kinds_version = 0  # grows when a number of ``known_kinds`` gets another meaning
@@ -165,6 +167,7 @@ class NodeTable:
         self.order.discard(name)
         self.pods.vacate(row)
         self.labels.write(row, None)
+        self.images.write(row, None)
         self._vacant.append(row)
         self._stale.add(row)
         self.journal.append(row)
@@ -175,6 +178,7 @@ class NodeTable:
             setattr(self, attribute, longer(getattr(self, attribute), size))
         self.zones.grow(size)
         self.labels.grow(size)
+        self.images.grow(size)
         self.pods.grow(size)
 
     def _nodes(self) -> Iterator[tuple[int, Node]]:
@@ -192,6 +196,7 @@ class NodeTable:
         if written is None or written[0] is not node or written[1] is not record.published:
             if written is None or written[0].labels != node.labels:
                 self.labels.write(row, node)
+            self.images.write(row, node.images)
             self._objects[row] = (node, record.published)
             self._set_kind(row, NodeClass.of(record, node))
             self.ranks[row] = SPACE - self.order.number(record.name)
