@@ -15,7 +15,7 @@ from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.vocabulary import QosClass
 from koord_numa.core.rebind.arrangement.layout import Arrangement, Figures, NodeLayout
 from koord_numa.core.rebind.arrangement.pinned_pod import PinnedPod
-from koord_numa.core.rebind.search import SearchBudget, better_arrangements, improvements, ranked
+from koord_numa.core.rebind.search import SearchBudget, better_arrangements, improvements, other_arrangements, ranked
 from koord_numa.core.rebind.sequence import Route, Step, joined, route
 
 _QOS_ORDER: Final = (QosClass.LSE, QosClass.LSR)
@@ -93,8 +93,22 @@ def plan_rebind(layout: NodeLayout) -> RebindPlan:
 
 
 def _way(layout: NodeLayout) -> Route:
+    """
+    The steps to the best arrangement that can be reached.
+
+    What makes an arrangement hard to reach is which pods have to change places with too few CPUs free. So where one better than the
+    end cannot be reached, others of equal worth, found from other repackings, are tried from the start.
+    """
+    way = _staged(layout, better_arrangements(layout, _EFFORT))
+    if not way.dropped:
+        return way
+    other = _staged(layout, other_arrangements(layout, _EFFORT))
+    return min(way, other, key=lambda found: layout.figures(found.end))
+
+
+def _staged(layout: NodeLayout, known: Sequence[Arrangement]) -> Route:
     """Stage by stage: what could not be reached for want of spare CPUs is tried again from where the node then stands."""
-    known, looks = better_arrangements(layout, _EFFORT), SearchBudget(_LOOKS)
+    looks = SearchBudget(_LOOKS)
     stages: list[Route] = []
     assigned = layout.now
     while len(stages) < _STAGES and (way := _best_route(layout, assigned, known, looks)) is not None:

@@ -1,6 +1,7 @@
 """Every pod placed again, as places to start a search from. Nothing here minds whether a pod is worse off: the search repairs that."""
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from koord_numa.core.cpus.ask import CpuAsk
 from koord_numa.core.cpus.take import take_cpus
@@ -8,6 +9,9 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import NumaAllocateStrategy
 from koord_numa.core.rebind.arrangement.layout import Arrangement, NodeLayout
 from koord_numa.core.rebind.place_pod import place
+
+_PREFERRED: Final = 8
+"""So many of the largest pods are placed before all others, each in one repacking."""
 
 
 def repackings(layout: NodeLayout) -> Iterator[Arrangement]:
@@ -19,13 +23,26 @@ def repackings(layout: NodeLayout) -> Iterator[Arrangement]:
     """
     everyone = range(len(layout.pods))
     in_order = sorted(everyone, key=lambda i: (layout.pods[i].order, i))
-    by_size = sorted(everyone, key=lambda i: (-len(layout.pods[i].cpus), layout.pods[i].order, i))
+    by_size = _by_size(layout)
     keeping = sorted(by_size, key=lambda i: layout.qualities_now[i].numa_nodes > 1)
     for order in (in_order, by_size, keeping):
         if (assigned := _placed(layout, _numa_bound_first(layout, order))) is not None:
             yield assigned
     if (assigned := _taken(layout, _numa_bound_first(layout, in_order))) is not None:
         yield assigned
+
+
+def largest_first_but_one(layout: NodeLayout) -> Iterator[Arrangement]:
+    """Every pod placed again, the largest first but for one of the larger ones, which comes before all others: one after the other."""
+    by_size = _by_size(layout)
+    for position in range(1, min(len(by_size), _PREFERRED)):
+        order = [by_size[position], *by_size[:position], *by_size[position + 1 :]]
+        if (assigned := _placed(layout, _numa_bound_first(layout, order))) is not None:
+            yield assigned
+
+
+def _by_size(layout: NodeLayout) -> list[int]:
+    return sorted(range(len(layout.pods)), key=lambda i: (-len(layout.pods[i].cpus), layout.pods[i].order, i))
 
 
 def _numa_bound_first(layout: NodeLayout, order: list[int]) -> list[int]:

@@ -27,7 +27,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.arrangement.layout import Arrangement, NodeLayout
 from koord_numa.core.rebind.arrangement.regression import Changes, EvaluatedLayout, evaluate
 from koord_numa.core.rebind.local_moves import LOCAL_MOVES
-from koord_numa.core.rebind.repack import repackings
+from koord_numa.core.rebind.repack import largest_first_but_one, repackings
 
 _EXHAUSTIVE: Final = 50_000
 """Up to this many arrangements are all looked at: every node of eight CPUs, and simple larger ones."""
@@ -55,6 +55,11 @@ def better_arrangements(layout: NodeLayout, effort: int = 4_000) -> list[Arrange
     """
     found = _every(layout) if _is_small(layout) else _local_search(layout, effort)
     return ranked(layout, found, layout.now)
+
+
+def other_arrangements(layout: NodeLayout, effort: int) -> list[Arrangement]:
+    """As ``better_arrangements``, from other repackings: as good, with other pods on other NUMA nodes."""
+    return ranked(layout, _searched(layout, {layout.now, *largest_first_but_one(layout)}, effort), layout.now)
 
 
 def improvements(layout: NodeLayout, start: Arrangement, effort: int) -> list[Arrangement]:
@@ -100,8 +105,12 @@ def _every(layout: NodeLayout) -> Iterator[Arrangement]:
 
 
 def _local_search(layout: NodeLayout, budget: int) -> Iterator[Arrangement]:
-    """Improve today's arrangement, and full repackings in several orders, step by step; the most promising start first."""
-    starts = {layout.now, *repackings(layout)}
+    """Improve today's arrangement, and full repackings in several orders, step by step."""
+    return _searched(layout, {layout.now, *repackings(layout)}, budget)
+
+
+def _searched(layout: NodeLayout, starts: Iterable[Arrangement], budget: int) -> Iterator[Arrangement]:
+    """Improve each of these step by step, the most promising one first."""
     effort = SearchBudget(budget)
     for start in sorted((evaluate(layout, assigned) for assigned in starts), key=lambda s: (s.rank, s.assigned)):
         for evaluated in _improvements(start, effort):
