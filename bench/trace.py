@@ -1,13 +1,11 @@
 """
 A production trace (8,152 pods, 1,523 nodes) replayed through the real engine: arrivals, departures, and what each strategy makes of them.
 
-The trace says neither NUMA nodes nor CPU policies. Assumed here: machines of 32 CPUs or more have two NUMA nodes, GPUs and memory are
-divided evenly among them, and every node asks for best effort alignment; latency-sensitive pods with whole CPUs are LSR. A GPU
-counts a thousand units, so that shares of GPUs add up. ``python -m bench.trace`` prints the table of the documentation.
+``cli/cluster/trace.py`` reads it, and says what is assumed of NUMA nodes and policies. ``python -m bench.trace`` prints the table of the
+documentation.
 """
 
 import asyncio
-import csv
 import os
 import time
 from collections import Counter
@@ -21,25 +19,21 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from bench.figure import Figure, NotMeasurableError
-from koord_numa.core.cpu_topology import regular_topology
-from koord_numa.core.objects.node import Node, NodeResourceTopology, Zone
-from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
+from koord_numa.cli.cluster.trace import GPU, Arrival, read_trace_nodes, read_trace_pods
+from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.verdicts import Alignment
-from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, NumaPolicy, QosClass, ScoringType
+from koord_numa.core.objects.vocabulary import ScoringType
 from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.arrangement.numa_amounts import amounts_after
 from koord_numa.core.rebind.opportunity import Threshold, improvement
 from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
-from koord_numa.core.resources import CPU, ResourceList
+from koord_numa.core.resources import CPU
 from koord_numa.engine import Dependencies, Scheduler, Source
 from koord_numa.engine.rebind.snapshot import layout_of_node
 from koord_numa.settings import ProfileSettings, ScoreWeightSettings, ScoringStrategy, Settings
 
-MIB: Final = 1 << 20
-GPU: Final = "nvidia.com/gpu"
 DAY: Final = 86_400
 """The engine lives through one day of the trace in a second: its own pauses are meant for seconds, not for months."""
-TWO_NUMA: Final = 32_000
 SAMPLES: Final = 50
 USUAL_GPU_POD: Final = (8_000, 1_000)
 """A usual request of the trace: milli-CPU and GPU units of a pod with one GPU. Free GPUs beyond what such pods could use are stranded."""
@@ -52,15 +46,6 @@ PROFILES: Final = {
     ),
 }
 """Every strategy, and two without the part of the score that keeps CPUs for devices."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One pod of the trace and its lifetime in seconds."""
-
-    pod: Pod
-    arrives: int
-    leaves: int
 
 
 @dataclass
@@ -93,41 +78,14 @@ def folder() -> Path:
     return shared
 
 
-def read_nodes() -> Iterator[tuple[Node, NodeResourceTopology]]:
+def read_nodes() -> list[tuple[Node, NodeResourceTopology]]:
     """Every machine with the topology that is assumed for it."""
-    with (folder() / "openb_node_list_all_node.csv").open() as file:
-        for row in csv.DictReader(file):
-            yield _machine(row)
+    return read_trace_nodes(folder() / "openb_node_list_all_node.csv")
 
 
-def read_jobs() -> list[Job]:
+def read_jobs() -> list[Arrival]:
     """Every pod, by arrival."""
-    with (folder() / "openb_pod_list_default.csv").open() as file:
-        jobs = [_job(row) for row in csv.DictReader(file)]
-    return sorted(jobs, key=lambda job: (job.arrives, job.pod.key.name))
-
-
-def _machine(row: dict[str, str]) -> tuple[Node, NodeResourceTopology]:
-    name, cpu, gpus = row["sn"], int(row["cpu_milli"]), int(row["gpu"])
-    numas = 2 if cpu >= TWO_NUMA else 1
-    amounts = {CPU: cpu, "memory": int(row["memory_mib"]) * MIB, "pods": 250} | ({GPU: gpus * 1000} if gpus else {})
-    node = Node(name=name, uid=name, allocatable=amounts, numa_policy=NumaPolicy.BEST_EFFORT)
-    machine = regular_topology(numas, 1, cpu // 2000 // numas, 2)
-    share: ResourceList = {resource: amount // numas for resource, amount in amounts.items() if resource != "pods"}
-    zones = tuple(Zone(numa, share, share, share) for numa in machine.numa_ids)
-    return node, NodeResourceTopology(node=name, owner=CpuOwner.SCHEDULER, zones=zones, machine=machine)
-
-
-def _job(row: dict[str, str]) -> Job:
-    cpu, gpu = int(row["cpu_milli"]), int(row["num_gpu"]) * int(row["gpu_milli"] or 0)
-    amounts = {CPU: cpu, "memory": int(row["memory_mib"]) * MIB} | ({GPU: gpu} if gpu else {})
-    qos = QosClass.BE if row["qos"] == "BE" else QosClass.LS
-    if qos is QosClass.LS and cpu and cpu % 1000 == 0:
-        qos = QosClass.LSR
-    request = PodRequest(containers=(Container("app", ContainerKind.APP, amounts, amounts),), qos=qos)
-    arrives, name = int(row["creation_time"]), row["name"]
-    pod = Pod(PodKey("trace", name, name), request, scheduler="koord-numa", created=float(arrives))
-    return Job(pod, arrives, int(row["deletion_time"]))
+    return read_trace_pods(folder() / "openb_pod_list_default.csv")
 
 
 class Replay:
@@ -156,9 +114,9 @@ class Replay:
             self.engine.synced(source)
         self.outcome = Outcome()
 
-    async def run(self, jobs: list[Job]) -> Outcome:
+    async def run(self, jobs: list[Arrival]) -> Outcome:
         """Arrivals and departures in the order of time; the samples of fragmentation are not part of the time measured."""
-        leaving: list[tuple[int, str]] = []
+        leaving: list[tuple[float, str]] = []
         by_name = {job.pod.key.uid: job for job in jobs}
         every = max(1, len(jobs) // SAMPLES)
         for number, job in enumerate(jobs):
@@ -182,7 +140,7 @@ class Replay:
         self.outcome.alignments.update(self.engine.metrics.placements)
         return self.outcome
 
-    async def _until(self, moment: int, leaving: list[tuple[int, str]]) -> None:
+    async def _until(self, moment: float, leaving: list[tuple[float, str]]) -> None:
         while leaving and leaving[0][0] <= moment and not self.forever:
             when, uid = heappop(leaving)
             self.now = max(self.now, float(when))
@@ -191,7 +149,7 @@ class Replay:
                 self.engine.handlers.bound_pods.observe("DELETED", pod)
         self.now = max(self.now, float(moment))
 
-    async def _settle(self, leaving: list[tuple[int, str]], by_name: dict[str, Job]) -> set[str]:
+    async def _settle(self, leaving: list[tuple[float, str]], by_name: dict[str, Arrival]) -> set[str]:
         placed = set()
         while (pod := self.engine.loop.next_pod()) is not None:
             await self.engine.loop.schedule_one(pod)
@@ -201,7 +159,7 @@ class Replay:
                 continue
             self.engine.handlers.bound_pods.observe("ADDED", replace(seen, phase="Running", started=True))
             job = by_name[uid]
-            heappush(leaving, (int(self.now) + job.leaves - job.arrives, uid))
+            heappush(leaving, (self.now + job.leaves - job.arrives, uid))
             placed.add(uid)
         self.outcome.placed += len(placed)
         return placed

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from koord_numa.app.runtime import DEFAULT_PORT, Options, Runtime
+from koord_numa.app.runtime import Options, Runtime
+from koord_numa.cluster.serving.http_server import DEFAULT_PORT
 from koord_numa.handlers import lifecycle, triggers
 from koord_numa.handlers.embedding import EmbeddedKopf
 from koord_numa.settings import PodSource, Settings, SettingsError, load_settings

@@ -51,14 +51,24 @@ def pod_dump(engine: Scheduler, namespace: str, name: str, holder: Callable[[], 
 
     ``holder`` names who leads, for a replica that decides nothing itself; empty when nobody is known to.
     """
+    found = find_pod(engine, namespace, name)
+    if found is None:
+        return None
+    pod, record = found
+    if record is None:
+        return _waiting(engine, pod, holder)
+    return _holding(engine, record, record.ledger.holdings[pod.key.uid]) | {"node": record.name}
+
+
+def find_pod(engine: Scheduler, namespace: str, name: str) -> tuple[Pod, NodeInfo | None] | None:
+    """A pod that waits for this scheduler, or one that is counted on a node, with that node."""
     for pod in engine.waiting():
         if (pod.key.namespace, pod.key.name) == (namespace, name):
-            return _waiting(engine, pod, holder)
+            return pod, None
     for record in engine.cache.nodes.values():
         for pod in record.pods.values():
             if (pod.key.namespace, pod.key.name) == (namespace, name):
-                held = record.ledger.holdings[pod.key.uid]
-                return _holding(engine, record, held) | {"node": record.name}
+                return pod, record
     return None
 
 

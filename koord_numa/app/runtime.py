@@ -32,7 +32,7 @@ from koord_numa.cluster.lease_conflicts import LeaseConflicts, Rival
 from koord_numa.cluster.loop_lag import LoopLag
 from koord_numa.cluster.no_election import NoElection
 from koord_numa.cluster.serving.delegated_auth import DelegatedAuth
-from koord_numa.cluster.serving.http_server import HttpServer, Protection, StatusProviders
+from koord_numa.cluster.serving.http_server import DEFAULT_PORT, HttpServer, Protection, StatusProviders
 from koord_numa.cluster.serving.serving_certificate import server_context
 from koord_numa.cluster.writers.binder import ApiBinder
 from koord_numa.cluster.writers.claim_writer import ApiClaimWriter
@@ -53,9 +53,6 @@ AGENT: Final = f"koord-numa/{__version__} (scheduler)"
 """The user agent of the scheduler's requests, as opposed to those of the command line."""
 
 LOOPBACK: Final = "127.0.0.1"
-
-DEFAULT_PORT: Final = 10251
-"""Where kube-scheduler used to serve the same paths without TLS."""
 
 SETTLE: Final = 5.0
 """Seconds that binds in flight get at the end, with the lease still ours."""

@@ -274,7 +274,7 @@ async def test_gated_and_leaving_pods_are_not_tried(tmp_path: Path) -> None:
         cluster.server.store.delete("pods", "leaving", "default")
         explained = [await ask(cluster, "explain", name) for name in ("gated", "leaving")]
         simulated = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump(gated))
-    assert [answer.output.splitlines()[1:] for answer in explained] == [
+    assert [answer.output.splitlines()[1:-1] for answer in explained] == [
         ["  the pod waits for its scheduling gates"],
         ["  the pod is being deleted"],
     ]

@@ -11,6 +11,7 @@ from koord_numa.cli.demo.sandbox_cluster import sandbox_cluster
 from koord_numa.sandbox.machines import read_descriptions
 from tests.cli.small import SHAPE, ask, pod, small_cluster
 
+BY_OBJECTS = "  By the API objects, not by the record of a running scheduler."
 RUNNING = pod("runs", 4, node="own", cpus="0-1,8-9")
 
 
@@ -83,6 +84,7 @@ async def test_a_waiting_pod_and_what_every_node_says_to_it(tmp_path: Path) -> N
         "  - container c with 8 CPUs instead of 10 fits on own, NUMA 1",
         "  - with numaTopologyPolicy Restricted instead of SingleNUMANode it fits on own, NUMA 0,1",
         "  The largest request that one NUMA node could serve now: 8 CPU 16Gi on own",
+        BY_OBJECTS,
     ]
 
 
@@ -99,6 +101,7 @@ async def test_a_bound_pod(tmp_path: Path) -> None:
         "default/runs  4 CPU 1Gi  -",
         "  is bound to own, phase Running",
         "  NUMA 0, CPUs 0-1,8-9",
+        BY_OBJECTS,
     ]
 
 
@@ -112,7 +115,7 @@ async def test_a_bound_pod_that_runs_elsewhere(tmp_path: Path) -> None:
         cluster.server.store.patch("noderesourcetopologies.topology.node.k8s.io", "own", annotations)
         explained = await ask(cluster, "explain", "runs")
         node = await ask(cluster, "node", "own")
-    assert explained.output.splitlines()[-1] == f"  {sentence}"
+    assert explained.output.splitlines()[-2] == f"  {sentence}"
     assert node.output.splitlines()[-1].split(maxsplit=1) == ["default/runs", sentence]
 
 

@@ -11,6 +11,7 @@ from aiohttp import web
 from koord_numa.app.api.live import LiveFeed
 from koord_numa.app.api.node_entries import NodeEntries
 from koord_numa.app.api.waiting import WaitingShapes
+from koord_numa.app.debug import find_pod
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.documents import API_VERSION, Document, document
@@ -20,6 +21,7 @@ from koord_numa.view.documents.node import drawing_of, node_document
 from koord_numa.view.documents.waiting import shape_entry, waiting_document
 from koord_numa.view.page import served_page
 from koord_numa.view.svg import svg
+from koord_numa.view.text import asked, policies
 
 COMPRESSED: Final = 16_384
 """Bytes from which an answer is compressed."""
@@ -99,11 +101,14 @@ class ViewApi:
 
     async def _pod(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
-        dump = self._pod_dump(namespace, name)
-        if dump is None:
+        dump, known = self._pod_dump(namespace, name), find_pod(self._scheduler, namespace, name)
+        if dump is None or known is None:
             return answer(request, None, f"pod {namespace}/{name} neither waits for this scheduler nor holds anything")
         shapes = [one for one in await self._waiting.read() if f"{namespace}/{name}" in {str(p.key) for p in one.pods}]
-        found = document("PodView", generatedAt=now(), **dump, shape=shape_entry(shapes[0]) if shapes else None)
+        pod, _ = known
+        about = {"phase": pod.phase, "asks": asked(pod), "policies": policies(pod)}
+        shape = shape_entry(shapes[0]) if shapes else None
+        found = document("PodView", generatedAt=now(), source="scheduler", **dump, **about, shape=shape)
         return answer(request, found)
 
     async def _decisions(self, request: web.Request) -> web.Response:

@@ -1,7 +1,7 @@
 """How a command reaches its cluster, as kubectl does: kubeconfig, context and namespace; or files instead of a cluster."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import update_wrapper
 from pathlib import Path
@@ -14,12 +14,18 @@ from koord_numa.cli.cluster.snapshot import Snapshot, snapshot_of
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.credentials import NoCredentials, current_namespace
 from koord_numa.ports import ClusterError, Unavailable
+from koord_numa.sandbox.apiserver.errors import ApiError
+from koord_numa.sandbox.apiserver.rules.selectors import parse_labels
 from koord_numa.settings import Settings, SettingsError, load_settings
 
 EVERYWHERE: Final = ""
 """Stands for all namespaces."""
 
+
 Command = Callable[..., Any]
+
+Selects = Callable[[Mapping[str, str]], bool]
+"""A predicate on labels."""
 
 T = TypeVar("T")
 
@@ -104,7 +110,7 @@ FILES: Final = click.option(
     "files",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
-    help="Objects as kubectl get -o yaml or snapshot print them, instead of a cluster; may be given several times.",
+    help="Objects as kubectl get -o yaml or snapshot print them, or a trace's machines (.csv), instead of a cluster; repeatable.",
 )
 
 
@@ -120,6 +126,32 @@ def with_cluster(command: Command) -> Command:
         return command(access=Access(kubeconfig, context, config, rest.pop("files", ())), **rest)
 
     return KUBECONFIG(CONTEXT(CONFIG(update_wrapper(run, command))))
+
+
+def with_watch(command: Command) -> Command:
+    """``-w`` for a command; it gets ``watch``."""
+    return click.option("-w", "--watch", is_flag=True, help="Go on, and print what changes.")(command)
+
+
+def with_selector(command: Command) -> Command:
+    """``-l`` for a command; it gets ``selects``, a predicate on labels."""
+
+    def parsed(_: click.Context, __: click.Parameter, text: str) -> Selects:
+        try:
+            requirements = parse_labels(text) if text else ()
+        except ApiError as error:
+            raise click.BadParameter(str(error)) from None
+        return lambda labels: all(requirement.holds(dict(labels)) for requirement in requirements)
+
+    return click.option(
+        "-l",
+        "--selector",
+        "selects",
+        default="",
+        callback=parsed,
+        metavar="LABELS",
+        help="Labels, as kubectl has them.",
+    )(command)
 
 
 def with_namespace(command: Command) -> Command:

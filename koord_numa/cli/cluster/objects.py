@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 import yaml
 
+from koord_numa.cli.cluster.trace import SUFFIX, read_trace_nodes
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.resources import (
     BUDGETS,
@@ -169,9 +170,14 @@ async def _raw(api: Api, kind: str, resource: Resource, *, optional: bool = Fals
 
 
 def read_files(files: Sequence[Path]) -> ClusterObjects:
-    """What files hold, such as ``kubectl get -o yaml`` prints it. Raises ``click.ClickException``."""
+    """What files hold, such as ``kubectl get -o yaml`` prints it, or a trace's list of machines. Raises ``click.ClickException``."""
     objects = ClusterObjects()
     for path in files:
+        if path.suffix == SUFFIX:
+            machines = read_trace_nodes(path)
+            objects.nodes.extend(node for node, _ in machines)
+            objects.topologies.extend(topology for _, topology in machines)
+            continue
         try:
             known = [objects.add(document) for document in documents(path.read_text(encoding="utf-8"), str(path))]
         except (OSError, UnicodeDecodeError, WireError) as error:

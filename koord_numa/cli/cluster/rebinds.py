@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from koord_numa.cluster.client import Api, Body
 from koord_numa.cluster.resources import REBINDS, Call
+from koord_numa.ports import Gone
 from koord_numa.wire import names
 
 POLL_SECONDS: Final = 0.3
@@ -43,31 +44,37 @@ class RebindOrder:
         }
 
 
-async def create_rebind(api: Api, order: RebindOrder) -> str:
-    """Create the RebindResource; returns its name. Raises ``ClusterError``."""
-    created = await api.send(Call("create", REBINDS), Body(order.document))
-    return str(created["metadata"]["name"])
+async def create_rebind(api: Api, order: RebindOrder) -> Mapping[str, Any]:
+    """Create the RebindResource; returns it. Raises ``ClusterError``, with the way out where the cluster does not know the kind."""
+    try:
+        created: Mapping[str, Any] = await api.send(Call("create", REBINDS), Body(order.document))
+    except Gone as error:  # the only name in the request is that of the kind
+        raise Gone(
+            "the cluster has no RebindResources: install their definition (crds/rebindresources.yaml, or the chart), "
+            "and let rebinds be handled by a running scheduler"
+        ) from error
+    return created
 
 
 async def follow_rebind(
     api: Api, name: str, say: Callable[[str], None], patience: float = PATIENCE
 ) -> Mapping[str, Any]:
     """
-    Wait for the end of a rebind; returns its status. ``say`` gets each new sentence about it.
+    Wait for the end of a rebind; returns it with its status. ``say`` gets each new sentence about it.
 
     Raises ``NotTakenUp`` when no scheduler takes it up, and ``ClusterError``.
     """
     clock = asyncio.get_running_loop().time
     begun, reported = clock(), ""
     while True:
-        found = await api.send(Call("get", REBINDS, "", name))
+        found: Mapping[str, Any] = await api.send(Call("get", REBINDS, "", name))
         status: Mapping[str, Any] = found.get("status") or {}
         phase, reason = str(status.get("phase") or ""), str(status.get("reason") or "")
         if reason != reported:
             reported = reason
             say(f"{phase}: {reason}")
         if phase in ("Succeed", "Failed"):
-            return status
+            return found
         if not phase and clock() - begun > patience:
             raise NotTakenUp(f"no scheduler has taken up RebindResource {name} in {patience:g} s: does koord-numa run?")
         await asyncio.sleep(POLL_SECONDS)

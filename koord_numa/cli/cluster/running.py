@@ -1,7 +1,11 @@
-"""Questions to a running scheduler by its JSON API, at a URL such as ``http://localhost:10251`` behind ``kubectl port-forward``."""
+"""
+Questions to a running scheduler by its JSON API: at a URL such as ``http://localhost:10251`` behind ``kubectl port-forward``, or, without
+one, by a connection of the same kind to the pod that holds the Lease.
+"""
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
@@ -11,8 +15,35 @@ import orjson
 from koord_numa.cli.cluster.access import Access, Command
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.credentials import NoCredentials
+from koord_numa.cluster.port_forward import forwarded
+from koord_numa.cluster.resources import LEASES, PODS, Call
+from koord_numa.cluster.serving.http_server import DEFAULT_PORT
+from koord_numa.ports import ClusterError, Gone
 
 TIMEOUT: Final = 15.0
+"""Seconds for an answer of a scheduler that was named."""
+
+REACH_SECONDS: Final = 3.0
+"""Seconds to find a scheduler and get its answer, when none was named; after that the objects have to answer."""
+
+OBJECTS: Final = "none"
+"""``--scheduler none`` asks no scheduler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A document of a running scheduler, and which one answered."""
+
+    document: Mapping[str, Any]
+    by: str
+
+
+class Refused(click.ClickException):
+    """The scheduler answers, with an error; ``status`` is the HTTP status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def with_scheduler(command: Command) -> Command:
@@ -22,12 +53,29 @@ def with_scheduler(command: Command) -> Command:
         default="",
         envvar="KOORD_NUMA_SCHEDULER",
         metavar="URL",
-        help="Ask the scheduler at this URL, such as http://localhost:10251, instead of judging by the objects.",
+        help="Ask the scheduler at this URL, such as http://localhost:10251; none: judge by the objects. "
+        "Default: the pod that holds the Lease, by port-forward, when it can be reached.",
     )(command)
 
 
-def ask_scheduler(access: Access, url: str, path: str) -> Mapping[str, Any]:
-    """A document of the API. Raises ``click.ClickException`` with one line for the user."""
+def ask(access: Access, url: str, path: str) -> Answered | None:
+    """
+    A document of the scheduler at the URL; without a URL, of the one that leads, and ``None`` when it cannot be reached or knows
+    nothing of what is asked. With files, or for ``none``, no scheduler is asked.
+
+    Raises ``click.ClickException`` with one line for the user when a named scheduler does not answer.
+    """
+    if url == OBJECTS or (access.files and not url):
+        return None
+    if url:
+        return Answered(_ask_named(access, url, path), url)
+    try:
+        return asyncio.run(_ask_leader(access, path))
+    except (ClusterError, NoCredentials, Refused, aiohttp.ClientError, OSError, TimeoutError, ValueError):
+        return None  # the objects answer, and say what is wrong with the cluster if they cannot
+
+
+def _ask_named(access: Access, url: str, path: str) -> Mapping[str, Any]:
     try:
         return asyncio.run(_ask(access, url.rstrip("/") + path))
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -35,6 +83,26 @@ def ask_scheduler(access: Access, url: str, path: str) -> Mapping[str, Any]:
         raise click.ClickException(
             f"the scheduler at {url} cannot be asked: {text}; is kubectl port-forward running?"
         ) from error
+
+
+async def _ask_leader(access: Access, path: str) -> Answered:
+    """Raises what requests raise; ``Gone`` when the Lease names no pod."""
+    lease = access.settings.lease
+    async with asyncio.timeout(REACH_SECONDS), await access.connect() as api:
+        found = await api.send(Call("get", LEASES, lease.namespace, lease.name))
+        holder = str((found.get("spec") or {}).get("holderIdentity") or "")
+        namespace = await _namespace_of(api, holder)
+        async with forwarded(api, namespace, holder, DEFAULT_PORT) as port:
+            return Answered(await _ask(access, f"http://127.0.0.1:{port}{path}"), f"{namespace}/{holder}")
+
+
+async def _namespace_of(api: Api, pod: str) -> str:
+    """A deployed scheduler is named in the Lease by its pod's name, and may be in another namespace than the Lease."""
+    if pod:
+        listed = await api.send(Call("list", PODS), params={"fieldSelector": f"metadata.name={pod}"})
+        for item in listed.get("items") or ():
+            return str(item["metadata"]["namespace"])
+    raise Gone(f"the Lease's holder {pod!r} is no pod of this cluster")
 
 
 async def _ask(access: Access, url: str) -> Mapping[str, Any]:
@@ -48,7 +116,7 @@ async def _ask(access: Access, url: str) -> Mapping[str, Any]:
         found = {"message": raw.decode(errors="replace").strip()}
     if response.status >= 300 or not isinstance(found, dict):
         message = found.get("message", "") if isinstance(found, dict) else ""
-        raise click.ClickException(message or f"the scheduler answers {response.status}")
+        raise Refused(message or f"the scheduler answers {response.status}", response.status)
     return found
 
 

@@ -94,6 +94,10 @@ class Snapshot:
         for claim, allocation in zip(wanted, placement.allocations, strict=False):
             self.scheduler.claims.assume(claim, allocation, pod.key.uid)
 
+    def release(self, uid: str) -> None:
+        """Count a pod no longer, as if it had left. Only here, not in the cluster."""
+        self.scheduler.cache.release(uid)
+
     def make_room(self, pod: Pod, clearance: PreemptionCandidate) -> None:
         """Keep room for the pod as if its victims were leaving now, for those that are asked about next. Only here."""
         klass = self.scheduler.classes.of(pod)

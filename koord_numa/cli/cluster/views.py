@@ -1,8 +1,9 @@
 """The documents of the JSON API, from a snapshot instead of a running scheduler."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from koord_numa.cli.cluster.access import Selects
 from koord_numa.cli.cluster.snapshot import Snapshot, WouldWait, run_inline
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
@@ -20,16 +21,16 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def node_entries(snapshot: Snapshot, selects: Callable[[dict[str, str]], bool] = lambda _: True) -> list[Document]:
+def node_entries(snapshot: Snapshot, selects: Selects = lambda _: True) -> list[Document]:
     """An entry for each node whose labels are selected, by name."""
     infos = sorted(snapshot.scheduler.cache.nodes.items())
     found = [entry for _, info in infos if (entry := node_entry(info)) is not None]
     return [entry for entry in found if selects(entry["labels"])]
 
 
-def cluster_view(snapshot: Snapshot) -> Document:
-    """``/api/v1/cluster``."""
-    return cluster_document(node_entries(snapshot), len(pending_pods(snapshot)), now())
+def cluster_view(snapshot: Snapshot, selects: Selects = lambda _: True) -> Document:
+    """``/api/v1/cluster``, of the nodes whose labels are selected."""
+    return cluster_document(node_entries(snapshot, selects), len(pending_pods(snapshot)), now())
 
 
 def node_view(snapshot: Snapshot, name: str) -> Document | None:
@@ -47,7 +48,8 @@ def waiting_view(snapshot: Snapshot) -> Document:
 def pod_view(snapshot: Snapshot, pod: Pod) -> Document:
     """What ``explain -o json`` prints: where the pod is, would go, or why it would wait, with every node's answer."""
     common = {
-        "pod": str(pod.key), "uid": pod.key.uid, "phase": pod.phase, "node": pod.node, "asks": asked(pod), "policies": policies(pod),
+        "source": "objects", "pod": str(pod.key), "uid": pod.key.uid, "phase": pod.phase, "node": pod.node,
+        "asks": asked(pod), "policies": policies(pod),
     }  # fmt: skip
     if pod.node:
         held = pod.assignment
@@ -71,7 +73,7 @@ def pod_view(snapshot: Snapshot, pod: Pod) -> Document:
         return document("PodView", generatedAt=now(), **common, state="fits", wouldGoTo=chosen, shape=None)
     shape = _shape(snapshot, [pod])
     entry = None if shape is None else shape_entry(shape)
-    return document("PodView", generatedAt=now(), **common, state="waits", why=verdict.why, shape=entry)
+    return document("PodView", generatedAt=now(), **common, state="waiting", why=verdict.why, shape=entry)
 
 
 def remedies_for(snapshot: Snapshot, pod: Pod) -> list[Remedy]:

@@ -1,6 +1,8 @@
 """``koord-numa rebind NODE``: repack a node, or only show what a rebind would do, with the node before and after."""
 
+import io
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -10,13 +12,18 @@ from rich.text import Text
 from koord_numa.cli.cluster.access import Access, with_access
 from koord_numa.cli.cluster.rebinds import NotTakenUp, RebindOrder, create_rebind, follow_rebind
 from koord_numa.cli.cluster.snapshot import Snapshot, read_snapshot
+from koord_numa.cli.cluster.views import now
 from koord_numa.cli.render.console import open_console
+from koord_numa.cli.render.output import Output, with_output
 from koord_numa.cluster.client import Api
+from koord_numa.cluster.resources import REBINDS
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.plan import NodeFigures, RebindPlan, plan_rebind
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.engine.rebind.snapshot import layout_of_node
+from koord_numa.settings import Settings
 from koord_numa.view import terminal
+from koord_numa.view.documents import Document, document
 from koord_numa.view.drawing import CpuHolder, Drawing
 from koord_numa.view.text import count
 
@@ -31,48 +38,66 @@ WIDEST: Final = 160
     "--deadline", type=click.IntRange(min=1), help="Seconds after which no further step is begun; usually 600."
 )
 @click.option("--move-memory", is_flag=True, help="Also move pods with huge pages, or with memory bound to NUMA nodes.")
+@with_output
 @with_access
-def command(node: str, dry_run: bool, wait: bool, deadline: int | None, move_memory: bool, access: Access) -> None:
+def command(
+    node: str, dry_run: bool, wait: bool, deadline: int | None, move_memory: bool, output: Output, access: Access
+) -> None:
     """Repack the CPUs of the pods on NODE. No pod is ever worse off; see docs/rebind.md for the risks."""
-    console = open_console()
+    node = node.removeprefix("node/").removeprefix("nodes/")
+    console = open_console() if output.is_table else Console(file=io.StringIO())
+    order = RebindOrder(node, deadline=deadline, move_memory=move_memory)
     if dry_run:
-        _show_plan(console, access.snapshot(), node, move_memory=move_memory)
+        _show_plan(console, access.snapshot(), order, output)
         return
     if access.files:
         raise click.UsageError("--from serves --dry-run only: a rebind needs a cluster")
-    settings = access.settings
-
-    async def rebind(api: Api) -> bool:
-        before = await read_snapshot(api, settings)
-        if node not in {seen.node.name for seen in before.candidates()}:
-            raise click.ClickException(f"there is no node {node}")
-        _show(console, "before", _drawing(before, node, {}))
-        name = await create_rebind(api, RebindOrder(node, deadline=deadline, move_memory=move_memory))
-        console.print(f"RebindResource {name} created", style="bold")
-        if not wait:
-            console.print(f"follow it with: kubectl get rebindresource {name} --watch")
-            return True
-        status = await follow_rebind(api, name, console.print)
-        if status["phase"] != "Succeed" and not status.get("result"):
-            return False
-        _show(console, "after", _drawing(await read_snapshot(api, settings), node, {}))
-        for line in _moves(status.get("result") or ()):
-            console.print(line)
-        return bool(status["phase"] == "Succeed")
-
     try:
-        if not access.run(rebind):
-            raise SystemExit(1)
+        found = access.run(partial(_rebind, access.settings, order, console, wait=wait))
     except NotTakenUp as error:
         raise click.ClickException(str(error)) from error
+    if not output.is_table:
+        output.print_document(dict(found), (f"{REBINDS}/{found['metadata']['name']}",))
+    if wait and not _succeeded(found):
+        raise SystemExit(1)
 
 
-def _show_plan(console: Console, snapshot: Snapshot, node: str, *, move_memory: bool) -> None:
+async def _rebind(
+    settings: Settings, order: RebindOrder, console: Console, api: Api, *, wait: bool
+) -> Mapping[str, Any]:
+    """Create the RebindResource, show the node before and, after ``wait``, as it is then; returns the object as it was last."""
+    node, before = order.node, await read_snapshot(api, settings)
+    if node not in {seen.node.name for seen in before.candidates()}:
+        raise click.ClickException(f"there is no node {node}")
+    _show(console, "before", _drawing(before, node, {}))
+    created = await create_rebind(api, order)
+    name = str(created["metadata"]["name"])
+    console.print(f"RebindResource {name} created", style="bold")
+    if not wait:
+        console.print(f"follow it with: kubectl get rebindresource {name} --watch")
+        return created
+    found = await follow_rebind(api, name, console.print)
+    if _succeeded(found) or found["status"].get("result"):
+        _show(console, "after", _drawing(await read_snapshot(api, settings), node, {}))
+    for line in _moves(found["status"].get("result") or ()):
+        console.print(line)
+    return found
+
+
+def _succeeded(rebind: Mapping[str, Any]) -> bool:
+    return bool((rebind.get("status") or {}).get("phase") == "Succeed")
+
+
+def _show_plan(console: Console, snapshot: Snapshot, order: RebindOrder, output: Output) -> None:
     """Plan by the planner that the scheduler runs, on the objects of this moment; nothing is asked of the scheduler."""
-    layout = layout_of_node(snapshot.scheduler.cache, node, snapshot.scheduler.settings, move_memory=move_memory)
+    node = order.node
+    layout = layout_of_node(snapshot.scheduler.cache, node, snapshot.scheduler.settings, move_memory=order.move_memory)
     if isinstance(layout, str):
         raise click.ClickException(layout)
     plan = plan_rebind(layout)
+    if not output.is_table:
+        output.print_document(_plan_document(node, plan), (f"node/{node}",))
+        return
     _show(console, "before", _drawing(snapshot, node, {}))
     if not plan:
         console.print(
@@ -83,6 +108,24 @@ def _show_plan(console: Console, snapshot: Snapshot, node: str, *, move_memory: 
     _show(console, "after, if it were done", _drawing(snapshot, node, ends))
     for line in _summary(plan, ends):
         console.print(line)
+
+
+def _plan_document(node: str, plan: RebindPlan) -> Document:
+    """``RebindPlan``: the steps in their order, and the node's figures before and after."""
+
+    def figures(of: NodeFigures) -> Document:
+        return {"numaCrossings": of.crossings, "splitCores": of.split_cores}
+
+    moves = [{"pod": str(move.pod), "from": str(move.before), "to": str(move.after)} for move in plan.moves]
+    return document(
+        "RebindPlan",
+        generatedAt=now(),
+        node=node,
+        moves=moves,
+        before=figures(plan.before),
+        after=figures(plan.after),
+        notMoved=[str(pod) for pod in plan.dropped],
+    )
 
 
 def _summary(plan: RebindPlan, ends: Mapping[str, CpuSet]) -> Iterator[Text]:

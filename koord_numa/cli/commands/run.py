@@ -7,9 +7,10 @@ from typing import Final
 
 import click
 
-from koord_numa.app.runtime import DEFAULT_PORT, Options, SecureServing
+from koord_numa.app.runtime import Options, SecureServing
 from koord_numa.cli.logs import LogFormat, configure_logging
 from koord_numa.cluster.credentials import NoCredentials
+from koord_numa.cluster.serving.http_server import DEFAULT_PORT
 from koord_numa.operator import serve
 from koord_numa.settings import PodSource, Settings, SettingsError, load_settings
 

@@ -7,12 +7,12 @@ import click
 from rich.live import Live
 from rich.text import Text
 
-from koord_numa.cli.cluster.access import Access, with_access
+from koord_numa.cli.cluster.access import Access, Selects, with_access, with_selector
 from koord_numa.cli.cluster.snapshot import Snapshot
 from koord_numa.cli.cluster.views import cluster_view
-from koord_numa.cli.render.columns import Columns
 from koord_numa.cli.render.console import open_console
-from koord_numa.cli.render.nodes import HEADINGS, node_row
+from koord_numa.cli.render.nodes import HEADINGS, WIDE, node_row
+from koord_numa.cli.render.output import Output, with_output
 
 _BAR = 24
 
@@ -20,28 +20,38 @@ _BAR = 24
 @click.command(short_help="Watch what nodes have left.")
 @click.option("--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds.")
 @click.option("--once", is_flag=True, help="Print one screen and end.")
+@with_selector
+@with_output
 @with_access
-def command(interval: float, once: bool, access: Access) -> None:
+def command(interval: float, once: bool, selects: Selects, output: Output, access: Access) -> None:
     """Show free CPUs, the largest aligned request and pods that wait, the emptiest nodes first."""
     console = open_console()
+    if not output.is_table:
+        view = cluster_view(access.snapshot(), selects)
+        output.print_document(view, (f"node/{node['name']}" for node in view["nodes"]))
+        return
     if once or not console.is_terminal or access.files:
-        for line in _screen(access.snapshot(), console.height):
+        for line in _screen(access.snapshot(), selects, output, 1 << 20):
             console.print(line)
         return
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(Text("\n").join(_screen(access.snapshot(), console.height)), refresh=True)
+            lines = _screen(access.snapshot(), selects, output, console.height)
+            live.update(Text("\n").join(lines), refresh=True)
             time.sleep(interval)
 
 
-def _screen(snapshot: Snapshot, height: int) -> Iterator[Text]:
-    view = cluster_view(snapshot)["summary"]
+def _screen(snapshot: Snapshot, selects: Selects, output: Output, height: int) -> Iterator[Text]:
+    view = cluster_view(snapshot, selects)["summary"]
     used = view["cpus"] - view["freeCPUs"]
     filled = round(_BAR * used / view["cpus"]) if view["cpus"] else 0
-    yield Text(
-        f"{view['nodes']} nodes   CPUs [{'#' * filled}{'.' * (_BAR - filled)}] {used:g} of {view['cpus']:g} held"
-    )
-    yield Text(f"largest aligned request: {view['largest'] or 'none'}   pods that wait: {view['waiting']}")
-    yield Text()
-    ranked = sorted(snapshot.candidates(), key=lambda seen: (-seen.room, seen.node.name))
-    yield from Columns(HEADINGS, [node_row(seen, snapshot) for seen in ranked[: max(5, height - 6)]]).lines()
+    if output.headers:
+        bar = f"[{'#' * filled}{'.' * (_BAR - filled)}]"
+        yield Text(f"{view['nodes']} nodes   CPUs {bar} {used:g} of {view['cpus']:g} held")
+        yield Text(f"largest aligned request: {view['largest'] or 'none'}   pods that wait: {view['waiting']}")
+        yield Text()
+    wide = output.form == "wide"
+    seen = [one for one in snapshot.candidates() if selects(one.node.labels)]
+    ranked = sorted(seen, key=lambda one: (-one.room, one.node.name))[: max(5, height - 6)]
+    headings = (*HEADINGS, *WIDE) if wide else HEADINGS
+    yield from output.table_lines(headings, [node_row(one, snapshot, wide=wide) for one in ranked])

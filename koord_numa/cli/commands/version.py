@@ -2,16 +2,26 @@
 
 import platform
 from importlib.metadata import version
+from typing import Final
 
 import click
 
 from koord_numa import __version__
+from koord_numa.cli.render.output import Output, with_output
+from koord_numa.view.documents import document
+
+PACKAGES: Final = ("kopf", "kubernetes-asyncio", "aiohttp", "numpy")
+"""Those that bug reports are about."""
 
 
 @click.command(short_help="Print versions, for bug reports.")
-def command() -> None:
+@with_output
+def command(output: Output) -> None:
     """Print the versions of koord-numa and of what it stands on."""
-    click.echo(f"koord-numa {__version__}")
-    click.echo(f"python {platform.python_version()}")
-    for package in ("kopf", "kubernetes-asyncio", "aiohttp", "numpy"):
-        click.echo(f"{package} {version(package)}")
+    found = {"koord-numa": __version__, "python": platform.python_version()}
+    found.update((package, version(package)) for package in PACKAGES)
+    if not output.is_table:
+        output.print_document(document("Version", versions=found), found)
+        return
+    for name, text in found.items():
+        click.echo(f"{name} {text}")

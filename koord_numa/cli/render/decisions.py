@@ -1,7 +1,7 @@
 """A decision in words: where a pod goes and what it gets there, or what every node answers."""
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from koord_numa.cli.cluster.snapshot import Snapshot
 from koord_numa.cli.render.placements import sentences
@@ -10,7 +10,7 @@ from koord_numa.core.explain import describe
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.state.numa_usage import largest_aligned
-from koord_numa.view.text import numa_text, short_amounts
+from koord_numa.view.text import NONE, count, numa_text, short_amounts
 
 _SHOWN: Final = 6
 """So many nodes of one answer are named."""
@@ -40,6 +40,34 @@ def node_answers(snapshot: Snapshot, pod: Pod, width: int) -> Iterator[str]:
             if numbers := describe(answer):
                 text += f": {numbers}"
         names.setdefault(text, []).append(name)
+    yield from _paragraphs(names, width)
+
+
+def record_lines(record: Mapping[str, Any], width: int) -> Iterator[str]:
+    """What a running scheduler's record of a pod says: where the pod is and with what, or why it waits and what would help."""
+    if record.get("state") == "bound" or record.get("node"):
+        yield f"  is {record.get('state')} on {record.get('node')}"
+        yield f"  NUMA {','.join(record.get('numa') or ()) or NONE}, CPUs {record.get('cpus') or 'shared, or by the kubelet'}"
+        return
+    yield from sentences(str(record.get("why") or "no decision yet"), width)
+    names: dict[str, list[str]] = {}
+    for node, answer in (record.get("refusedBy") or {}).items():
+        text = str(answer.get("message", "")).removeprefix("node(s) ").removeprefix("whose ")
+        names.setdefault(f"no: {text}", []).append(node)
+    if names:
+        yield ""
+        yield from _paragraphs(names, width)
+    remedies = (record.get("shape") or {}).get("wouldFit") or ()
+    if remedies:
+        yield ""
+        yield "  What would make it fit:"
+    for remedy in remedies:
+        yield from sentences(f"- {remedy['text']}", width)
+    yield ""
+    yield f"  Waited {record.get('waitedSeconds', 0):.0f} s, tried {count(int(record.get('attempts', 0)), 'time')}."
+
+
+def _paragraphs(names: Mapping[str, list[str]], width: int) -> Iterator[str]:
     for text, those in names.items():
         yield from sentences(f"{_listed(those)}: {text}", width)
 

@@ -13,6 +13,7 @@ import click
 import orjson
 import yaml
 from rich.console import Console
+from rich.text import Text
 
 from koord_numa.cli.render.columns import Columns
 from koord_numa.sandbox.apiserver.objects.jsonpath import find
@@ -44,13 +45,19 @@ class Output:
         elif self.form == "name":
             for name in names:
                 click.echo(name)
+        elif self.form == "svg":
+            raise click.ClickException("svg is a form of the command node only")
         else:
             click.echo(render_jsonpath(self.form.partition("=")[2], document), nl=False)
 
+    def table_lines(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
+        """The lines of a table, without its heading under ``--no-headers``."""
+        lines = list(Columns(headings, rows).lines())
+        return lines if self.headers else lines[1:]
+
     def print_table(self, console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """A table, without its heading under ``--no-headers``."""
-        lines = list(Columns(headings, rows).lines())
-        for line in lines if self.headers else lines[1:]:
+        for line in self.table_lines(headings, rows):
             console.print(line)
 
 

@@ -16,6 +16,9 @@ import orjson
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+DEFAULT_PORT: Final = 10251
+"""Of plain HTTP on loopback: where kube-scheduler used to serve the same paths without TLS."""
+
 ANY_IPV4: Final = "0.0.0.0"  # noqa: S104  (probes and scrapers come from outside the pod)
 
 Complaints = Callable[[], Iterable[str]]

@@ -14,6 +14,7 @@ from koord_numa.sandbox.apiserver.faults import Faults
 from koord_numa.sandbox.apiserver.kubeconfig import kubeconfig, write_kubeconfig
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject
 from koord_numa.sandbox.apiserver.serving.handler import Handler, Serving
+from koord_numa.sandbox.apiserver.serving.port_forward import LocalPorts
 from koord_numa.sandbox.apiserver.serving.request_log import RequestLog
 from koord_numa.sandbox.apiserver.store.cluster import Cluster
 from koord_numa.sandbox.apiserver.store.storage import HISTORY
@@ -43,7 +44,10 @@ class ApiServer:
         self.faults: Final = Faults()
         self.requests: Final = RequestLog()
         self.store: Final = DirectStore(self._cluster)
-        self._handler = Handler(Serving(self._cluster, self.faults, self.requests, self.compact, bookmark_interval))
+        self.local_ports: Final[LocalPorts] = {}
+        self._handler = Handler(
+            Serving(self._cluster, self.faults, self.requests, self.compact, bookmark_interval, self.local_ports)
+        )
         self._runner: web.ServerRunner | None = None
         self._server: web.Server | None = None
         self._listening: socket.socket

@@ -158,7 +158,7 @@ BUILTIN: Final = (
         "Pod",
         "pods",
         short_names=("po",),
-        subresources=("binding", "eviction", "resize", "status"),
+        subresources=("binding", "eviction", "portforward", "resize", "status"),
         generation=_COUNTED,
         categories=("all",),
         fields=_POD_FIELDS,

@@ -26,6 +26,7 @@ _SUBRESOURCES: Final = {
     "binding": (_CREATE, "", "v1", "Binding"),
     "eviction": (_CREATE, "policy", "v1", "Eviction"),
     "finalize": (["update"], "", "", ""),
+    "portforward": (["create", "get"], "", "v1", "PodPortForwardOptions"),
 }
 
 

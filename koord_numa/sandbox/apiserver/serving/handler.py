@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aiohttp import web
 
 from koord_numa.sandbox.apiserver.errors import ApiError, expired, timed_out
 from koord_numa.sandbox.apiserver.faults import Effect, Fault, Faults, first
-from koord_numa.sandbox.apiserver.serving import answers, nonresource
+from koord_numa.sandbox.apiserver.serving import answers, nonresource, port_forward
 from koord_numa.sandbox.apiserver.serving.control import PREFIX, Control
 from koord_numa.sandbox.apiserver.serving.http import Call, ResourceApi
 from koord_numa.sandbox.apiserver.serving.request_log import Asked, RequestLog
@@ -26,6 +26,7 @@ class Serving:
     requests: RequestLog
     compact: Callable[[], int]
     bookmark_interval: float
+    local_ports: port_forward.LocalPorts
 
 
 class Handler:
@@ -84,6 +85,8 @@ class Handler:
         call = self._resources.call(request, asked, parameters)
         if asked.verb == "watch":
             return await self._watch(call)
+        if asked.subresource == port_forward.SUBRESOURCE:
+            return await self._forward(call)
         return await self._resources.answer(call)
 
     async def _suffer(
@@ -112,6 +115,13 @@ class Handler:
             return _abort(request)
         asked.status = response.status
         return response
+
+    async def _forward(self, call: Call) -> web.StreamResponse:
+        """Raises 404 for a pod that is not there."""
+        target, port = call.target, call.parameters.number("ports")
+        self._serving.cluster.backend.get(replace(target, subresource=""))
+        local = self._serving.local_ports.get((target.namespace, target.name, port))
+        return await port_forward.serve(call.request, local, port)
 
     async def _watch(self, call: Call) -> web.StreamResponse:
         cluster = self._serving.cluster

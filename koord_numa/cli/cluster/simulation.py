@@ -1,0 +1,93 @@
+"""Pods decided on one after another in a snapshot, each counted for those after it until it leaves. Nothing is created."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from heapq import heappop, heappush
+from typing import Final
+
+import click
+
+from koord_numa.cli.cluster.snapshot import Snapshot, WouldWait
+from koord_numa.cli.cluster.trace import Arrival
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Alignment, Placement
+
+FEW: Final = 200
+"""So many pods are decided on faster than a progress bar is read."""
+
+
+class Outcome(Enum):
+    """What would become of a pod."""
+
+    PLACED = "placed"
+    AFTER_EVICTIONS = "placed when others have been evicted"
+    WAITS = "waits"
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """One pod and the scheduler's answer."""
+
+    pod: Pod
+    verdict: Placement | WouldWait
+
+    @property
+    def outcome(self) -> Outcome:
+        """What would become of it."""
+        if isinstance(self.verdict, Placement):
+            return Outcome.PLACED
+        return Outcome.WAITS if self.verdict.clearance is None else Outcome.AFTER_EVICTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """
+    What became of all pods. ``aligned`` of ``tried`` are those on as few NUMA nodes as they need, of those that were placed with
+    alignment in mind.
+    """
+
+    pods: int
+    placed: int
+    after_evictions: int
+    nodes: int
+    aligned: int
+    tried: int
+
+
+def simulate(arrivals: Sequence[Arrival], snapshot: Snapshot, label: str = "simulating") -> list[Simulated]:
+    """
+    Decide on each pod, by arrival, and count it for those after it until it leaves, in the snapshot only.
+
+    A pod that fits nowhere when it arrives is not tried again. A bar on stderr shows progress in a terminal.
+    """
+    results: list[Simulated] = []
+    leaving: list[tuple[float, str]] = []
+    hidden = len(arrivals) < FEW or not sys.stderr.isatty()
+    with click.progressbar(arrivals, label=label, file=sys.stderr, hidden=hidden) as bar:
+        for arrival in bar:
+            while leaving and leaving[0][0] <= arrival.arrives:
+                snapshot.release(heappop(leaving)[1])
+            pod, verdict = arrival.pod, snapshot.decide(arrival.pod)
+            results.append(Simulated(pod, verdict))
+            if isinstance(verdict, Placement):
+                snapshot.hold(pod, verdict)
+                heappush(leaving, (arrival.leaves, pod.key.uid))
+            elif verdict.clearance is not None:
+                snapshot.make_room(pod, verdict.clearance)
+    return results
+
+
+def totals_of(results: Sequence[Simulated]) -> Totals:
+    """The sums over a simulation."""
+    placements = [one.verdict for one in results if isinstance(one.verdict, Placement)]
+    tried = [it for it in placements if it.alignment is not Alignment.NOT_ATTEMPTED]
+    return Totals(
+        pods=len(results),
+        placed=len(placements),
+        after_evictions=sum(one.outcome is Outcome.AFTER_EVICTIONS for one in results),
+        nodes=len({it.node for it in placements}),
+        aligned=sum(it.alignment is Alignment.ALIGNED for it in tried),
+        tried=len(tried),
+    )
