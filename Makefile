@@ -52,7 +52,7 @@ bench: $(DEV)  ## Measure every figure beside its target (ONLY=name for one, JSO
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
 chaos: $(DEV)  ## Long runs of random faults and of hostile objects (some forty minutes)
-	$(BIN)/python -m pytest tests/chaos -n 2 --dist worksteal --chaos-seeds 8 --chaos-pods 1500 --hostile-objects 100000 $(ARGS)
+	$(BIN)/python -m pytest tests/chaos tests/kubelets -n 2 --dist worksteal --chaos-seeds 8 --chaos-pods 1500 --hostile-objects 100000 --law-examples 2000 $(ARGS)
 	$(BIN)/python -m pytest tests/chaos -n 2 --dist worksteal --chaos-seeds 4 --chaos-pods 5000 $(ARGS)
 
 chaos-round: $(DEV)  ## One shorter round of it, as CI runs it after the tests (some five minutes)

@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--hostile-objects", type=int, default=1000, help="objects that mean no good, through the whole runtime"
     )
+    parser.addoption("--law-examples", type=int, default=100, help="lives of kubelet-owned nodes; above 100, new ones")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

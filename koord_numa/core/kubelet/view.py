@@ -61,6 +61,14 @@ class KubeletView:
         return None if self.frame is None else replace(self.frame.topology, zones=self.zones)
 
 
+@dataclass(frozen=True, slots=True)
+class CoreEvidence:
+    """What is known of ``full-pcpus-only``: demands of pods that run, and whether a pod was refused for its whole cores."""
+
+    started: Sequence[PodDemand] = ()
+    kept: bool = False
+
+
 def kubelet_view(
     node: Node,
     topology: NodeResourceTopology,
@@ -112,11 +120,15 @@ def followed_view(
     frame: NodeConfig,
     hypotheses: Sequence[Hypothesis],
     ledger: Ledger,
-    cores: WholeCores,
+    evidence: CoreEvidence,
 ) -> KubeletView:
     """The view of a node whose kubelet is followed pod by pod."""
     requested = _requested(ledger)
     seen = tuple(replace(one, state=replace(one.state, requested=requested)) for one in hypotheses)
+    # What is published is older than the pods that are followed: whole cores are counted where fewest CPUs are free.
+    fewest = min(seen, key=lambda one: one.state.managers.cpus.bit_count())
+    zones = [_left(zone, fewest.state) for zone in frame.topology.zones]
+    cores = cores_of(node, frame.topology, zones, evidence.started, kept=evidence.kept)
     return KubeletView(
         node=node.name,
         hypotheses=seen,

@@ -10,7 +10,7 @@ from typing import Final
 
 from koord_numa.core.kubelet.inference.replay import arrive
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.view import KubeletView, cores_of, followed_view, frame_of, kubelet_view
+from koord_numa.core.kubelet.view import CoreEvidence, KubeletView, cores_of, followed_view, frame_of, kubelet_view
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
@@ -239,10 +239,8 @@ class NodeInfo:
                 if after.has(uid)
             ]
         if hypotheses:
-            zones = topology.zones
             started = [pod_demand(pod.request) for pod in self.pods.values() if pod.started]
-            cores = cores_of(node, topology, zones, started, kept=self.history.keeps_cores)
-            return followed_view(node, frame, hypotheses, booked, cores)
+            return followed_view(node, frame, hypotheses, booked, CoreEvidence(started, self.history.keeps_cores))
         unpublished = self.unpublished.union(nominees) if nominees else self.unpublished
         view = kubelet_view(node, topology, booked, unpublished, self._view)
         if not self.history.keeps_cores:

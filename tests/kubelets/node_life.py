@@ -1,0 +1,182 @@
+"""
+The life of one kubelet-owned node, driven by a test: the sandbox's kubelet and exporter on one side, the engine's cache on the other.
+
+What happens on the node reaches the cache late, in the order in which it happened: pods' statuses, deletions, topologies. Pods are placed
+by ``core.scheduling.evaluate`` on the cache's snapshot, as in a scheduling cycle, and reach the kubelet late as well.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from koord_numa.core.objects.verdicts import Placement, Rejection
+from koord_numa.core.scheduling.evaluate import evaluate
+from koord_numa.core.scheduling.request import Profile, scheduling_request
+from koord_numa.engine.cache.cache import Cache
+from koord_numa.ports import DELETED
+from koord_numa.sandbox.machines import NodeDescription
+from koord_numa.sandbox.machines.agents.agent import Refused
+from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
+from koord_numa.sandbox.machines.hardware.node_objects import node_object
+from koord_numa.wire import parse_node, parse_pod, parse_topology
+
+JsonObject = dict[str, Any]
+
+EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+OWNER: Final = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A pod that the engine placed and the kubelet did not admit. ``explored`` are the options that it was to find out about."""
+
+    uid: str
+    reason: str
+    detail: str
+    explored: tuple[str, ...]
+
+
+@dataclass
+class NodeLife:
+    """One node. ``time`` is in seconds; every action takes one."""
+
+    description: NodeDescription
+    profile: Profile = field(default_factory=Profile)
+    now: float = 0.0
+    refusals: list[Refusal] = field(default_factory=list)
+    placed: int = 0
+    waited: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.agent = KubeletAgent(self.description)
+        self.cache = Cache(lambda *_: None, clock=lambda: self.now)
+        self.cache.observe_node(None, parse_node(self._node()))
+        self.running: list[str] = []
+        self.arriving: deque[tuple[str, Placement]] = deque()
+        self.news: deque[Callable[[], None]] = deque()
+        self.scans: deque[JsonObject] = deque()
+        self._objects: dict[str, JsonObject] = {}
+        self._count = 0
+        self.scan()
+        self.deliver()
+
+    def ask(self, spec: JsonObject) -> Placement | Rejection:
+        """What a scheduling cycle answers for a new pod."""
+        pod = parse_pod(self._pod("question", spec))
+        seen = self.cache.nodes[self.description.name].candidate()
+        assert seen is not None
+        answer = evaluate(scheduling_request(pod.request, self.profile), seen, self.profile)
+        return answer if isinstance(answer, Rejection) else answer.placement
+
+    def place(self, spec: JsonObject) -> None:
+        """Place a pod if the engine says yes, and bind it."""
+        self._tick()
+        answer = self.ask(spec)
+        if isinstance(answer, Rejection):
+            self.waited.append(answer.detail or answer.message)
+            return
+        self.placed += 1
+        self._count += 1
+        uid = f"p{self._count}"
+        obj = self._objects[uid] = self._pod(uid, spec)
+        self.log.append(f"{self.now:.0f} bind {uid} {spec} {answer.note} {answer.explores}")
+        self.cache.hold(parse_pod(obj), answer)
+        obj["spec"] = {**obj["spec"], "nodeName": self.description.name}
+        self.cache.observe_pod("MODIFIED", parse_pod(obj))
+        self.arriving.append((uid, answer))
+
+    def admit(self) -> None:
+        """The kubelet handles the pod that was bound first."""
+        self._tick()
+        if not self.arriving:
+            return
+        uid, placement = self.arriving.popleft()
+        pod = parse_pod(self._objects[uid])
+        answer = self.agent.admit(pod)
+        self.log.append(f"{self.now:.0f} admit {uid} {answer}")
+        if isinstance(answer, Refused):
+            self.refusals.append(Refusal(uid, answer.reason, answer.message, placement.explores))
+            status: JsonObject = {"phase": "Failed", "reason": answer.reason, "startTime": self._time()}
+        else:
+            self.running.append(uid)
+            status = {"phase": "Running", "startTime": self._time(), "containerStatuses": [{}]}
+        self.news.append(lambda: self._show(uid, status))
+
+    def end(self, which: int) -> None:
+        """One of the running pods ends and is deleted."""
+        self._tick()
+        if not self.running:
+            return
+        uid = self.running.pop(which % len(self.running))
+        self.agent.remove(uid)
+        self.log.append(f"{self.now:.0f} end {uid}")
+        self.news.append(lambda: self._gone(uid))
+
+    def hear(self) -> None:
+        """The oldest news about a pod reaches the cache."""
+        self._tick()
+        if self.news:
+            self.news.popleft()()
+
+    def scan(self) -> None:
+        """The exporter looks."""
+        self._tick()
+        self.scans.append(self.agent.topology())
+
+    def deliver(self) -> None:
+        """The oldest scan reaches the cache."""
+        self._tick()
+        if self.scans:
+            topology = parse_topology({**self.scans.popleft()})
+            self.log.append(f"{self.now:.0f} deliver {[dict(z.available) for z in topology.zones]}")
+            self.cache.observe_topology("MODIFIED", topology)
+
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        self.now += seconds
+        self.cache.judge_found_pods()
+        self.cache.expire_unreported()
+
+    def settle(self) -> None:
+        """Everything that is under way arrives, and the exporter looks once more."""
+        while self.arriving:
+            self.admit()
+        while self.news:
+            self.hear()
+        self.scan()
+        while self.scans:
+            self.deliver()
+
+    def _show(self, uid: str, status: JsonObject) -> None:
+        self._objects[uid]["status"] = status
+        self.cache.observe_pod("MODIFIED", parse_pod(self._objects[uid]))
+
+    def _gone(self, uid: str) -> None:
+        self.cache.observe_pod(DELETED, parse_pod(self._objects.pop(uid)))
+
+    def _tick(self) -> None:
+        self.now += 1.0
+
+    def _node(self) -> JsonObject:
+        obj = node_object(self.description, "")
+        obj["metadata"]["uid"] = f"uid-{self.description.name}"
+        return obj
+
+    def _pod(self, uid: str, spec: JsonObject) -> JsonObject:
+        return {
+            "metadata": {
+                "name": uid,
+                "namespace": "default",
+                "uid": uid,
+                "creationTimestamp": self._time(),
+                "ownerReferences": [OWNER],
+            },
+            "spec": {**spec, "schedulerName": "koord-numa"},
+            "status": {"phase": "Pending"},
+        }
+
+    def _time(self) -> str:
+        return datetime.fromtimestamp(EPOCH + self.now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
