@@ -14,7 +14,7 @@ from koord_numa.core.kubelet.managers.cores import ARCHITECTURE, likely_threads
 from koord_numa.core.kubelet.managers.kubelet_node import STATIC_CPUS
 from koord_numa.core.objects.node import KubeletConfig, Node, Taint
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.objects.vocabulary import KubeletPolicy, NodeBindPolicy, NumaPolicy
+from koord_numa.core.objects.vocabulary import KubeletPolicy, NodeBindPolicy, NumaAllocateStrategy, NumaPolicy
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.engine.cache.node_info import NodeInfo
 
@@ -40,7 +40,8 @@ class NodeClass:
     exclusive CPUs must then be a multiple of ``threads``.
 
     Otherwise ``zones`` tells whether NUMA nodes are published that are ours to align on, ``policy`` which NUMA policy the node names, and
-    ``pins`` whether every pod with whole CPUs may get its own.
+    ``pins`` whether every pod with whole CPUs may get its own. ``aligns_by_default``: pods with CPUs of their own are aligned there by the
+    configured policy.
     """
 
     example: Node
@@ -49,6 +50,7 @@ class NodeClass:
     zones: bool = False
     policy: NumaPolicy = NumaPolicy.NONE
     pins: bool = False
+    aligns_by_default: bool = False
 
     @classmethod
     def of(cls, record: NodeInfo, node: Node) -> Self:
@@ -58,7 +60,9 @@ class NodeClass:
             node = replace(node, taints=tuple(_without_number(taint) for taint in node.taints))
         if isinstance(offer, Inventory):
             pins = offer.static_kubelet or offer.bind is not NodeBindPolicy.NONE
-            return cls(node, zones=bool(offer.zones), policy=offer.policy, pins=pins)
+            aligns = bool(offer.zones) and not offer.never_aligned
+            aligns = aligns and offer.strategy is not NumaAllocateStrategy.DISTRIBUTE_EVENLY
+            return cls(node, zones=bool(offer.zones), policy=offer.policy, pins=pins, aligns_by_default=aligns)
         return cls(node, None if offer is not None or topology is None else likely_config(topology))
 
     @property
@@ -71,7 +75,8 @@ class NodeClass:
             config.cpu_policy,
             tuple(sorted(config.cpu_options.items())),
         )
-        return node.problem, node.unschedulable, node.taints, settings, self.threads, self.zones, self.policy, self.pins
+        own = self.zones, self.policy, self.pins, self.aligns_by_default
+        return node.problem, node.unschedulable, node.taints, settings, self.threads, *own
 
     def with_pods(self, record: NodeInfo) -> "NodeClass":
         """The kind that the pods make of this node which its topology shows: they may prove that no whole cores have to be kept."""

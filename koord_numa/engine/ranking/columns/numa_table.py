@@ -45,6 +45,12 @@ class NumaTable:
         fewest: Ints = 1 + short.sum(axis=1).max(axis=0)
         return fewest
 
+    def lists_any(self, rows: Ints, wanted: Ints) -> Bools:
+        """Whether NUMA nodes of these rows list any of the resources that are wanted there (a line a resource, a column a row)."""
+        listed: Bools = (self.reach[:, 0].take(rows, axis=1) < UNLIMITED) & (wanted > 0)
+        found: Bools = np.logical_or.reduce(listed, axis=0)
+        return found
+
     def write(self, row: int, record: NodeInfo) -> None:
         """Bring one row up to date. No inventory at all means that a kubelet chooses."""
         free = _free(record)
