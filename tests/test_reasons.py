@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from koord_numa.core.allocate import AllocateOptions, WithoutTopology
+from koord_numa.core.claims.cpus import CpuSite
+from koord_numa.core.claims.objects.pools import gather_pools
 from koord_numa.core.claims.pod_claims import PodClaims
+from koord_numa.core.claims.search.allocator import NodeDevices
+from koord_numa.core.claims.search.inventory import DeviceId
+from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.cpus.ask import CpuAsk
+from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.fit.pod_affinity import pod_affinity_counts
 from koord_numa.core.fit.spread import spread_counts
@@ -28,7 +35,7 @@ from koord_numa.core.objects.constraints import (
 )
 from koord_numa.core.objects.node import KubeletAllocation, KubeletConfig, Node, NodeResourceTopology, Taint, Zone
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
-from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
     CpuOwner,
@@ -38,7 +45,9 @@ from koord_numa.core.objects.vocabulary import (
     QosClass,
 )
 from koord_numa.core.objects.volumes import CsiNode, NodeVolumes, PersistentVolume, PersistentVolumeClaim, Storage
+from koord_numa.core.scheduling.claim_devices import ClaimDevices, place_devices
 from koord_numa.core.scheduling.evaluate import evaluate, refuse_everywhere
+from koord_numa.core.scheduling.placement import place
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
@@ -48,6 +57,7 @@ from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.settings import BackoffSettings, ProfileSettings
 from tests.core.allocation import nodes
 from tests.core.allocation.nodes import GI, held, pod
+from tests.core.claims.worlds import device, published
 
 LSR = QosClass.LSR
 PLAIN = pod(1000, GI)
@@ -157,6 +167,21 @@ CLASHING = NodeResourceTopology(
     kubelet_pods=(KubeletAllocation("ns", "by-the-kubelet", "k", CpuSet.parse("2-5"), managed_by_kubelet=True),),
 )
 
+
+def far_from_its_claim() -> Rejection | object:
+    """A claim holds a GPU on NUMA node 1, where CPUs are left for half of the pod only."""
+    gpu = published("gpu", [device("gpu-0", attributes={"resource.kubernetes.io/numaNode": 1})])
+    held_by_claim = PodClaims(devices=(DeviceId("gpu", "node-1", "gpu-0"),))
+    seen = ours(ledger=Ledger.of([held("other", "10-15")]))
+    ask = replace(scheduling_request(pod(4000, qos=LSR, numa=NumaPolicy.SINGLE_NUMA_NODE), RULES), claims=held_by_claim)
+    placed = place(ask, seen)
+    assert isinstance(placed, Placement)
+    there = NodeDevices("n", pools=gather_pools([gpu], "node-1", {}, {}))
+    return place_devices(
+        ask, seen, placed, ClaimDevices(held_by_claim, {}, there, DeviceUsage(), CpuSite(), CpuPolicies(CpuAsk(0)))
+    )
+
+
 SITUATIONS: dict[Reason, Situation] = {
     Reason.RESOURCES: asks(pod(99000), ours()),
     Reason.CPUS: asks(
@@ -196,6 +221,7 @@ SITUATIONS: dict[Reason, Situation] = {
     Reason.UNSUPPORTED: lambda: everywhere(unsupported=("resource claims",)),
     Reason.LOCKED: lambda: barred(locked="by rebind x"),
     Reason.BIND_QUEUE: lambda: barred(long_bind_line=True),
+    Reason.CLAIM_ALIGNMENT: far_from_its_claim,
     Reason.RESOURCE_CLAIMS: lambda: refuse_everywhere(
         replace(scheduling_request(PLAIN, Profile()), claims=PodClaims(problem="resourceclaim not found"))
     ),

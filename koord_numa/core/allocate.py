@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from koord_numa.core.allocation.cpu_exclusivity import PCPU_LEVEL_BROKEN, outcome
 from koord_numa.core.allocation.demand import AllocationDemand, CpuUse, demand_of
+from koord_numa.core.allocation.device_hints import DeviceHints
 from koord_numa.core.allocation.empty_node import fewest_if_empty
 from koord_numa.core.allocation.grant import CpuGrant, Shortage, place
 from koord_numa.core.allocation.node_rules import NodeRules, node_rules
@@ -27,6 +28,7 @@ from koord_numa.core.allocation.refusals import (
 from koord_numa.core.cpus.ask import UNOCCUPIED
 from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
 from koord_numa.core.cpuset import EMPTY
+from koord_numa.core.numa.distances import Distances
 from koord_numa.core.numa.exclusive import UNCONSTRAINED
 from koord_numa.core.numa.exclusive import Exclusivity as NumaExclusivity
 from koord_numa.core.numa.hints import numa_ids
@@ -69,8 +71,21 @@ def allocate(
     return demand if isinstance(demand, Rejection) else allocate_demand(demand, inventory, ledger)
 
 
-def allocate_demand(demand: AllocationDemand, inventory: Inventory, ledger: Ledger) -> Placement | Rejection:
-    """As ``allocate``, for a demand that is known already."""
+def policy_in_force(demand: AllocationDemand, inventory: Inventory) -> NumaPolicy:
+    """The NUMA policy that the pod is placed by on this node; ``NONE`` also where their rules keep them apart."""
+    rules = node_rules(demand, inventory)
+    return NumaPolicy.NONE if isinstance(rules, Rejection) else rules.need.policy
+
+
+def allocate_demand(
+    demand: AllocationDemand, inventory: Inventory, ledger: Ledger, devices: DeviceHints | None = None
+) -> Placement | Rejection:
+    """
+    As ``allocate``, for a demand that is known already.
+
+    ``devices`` of the pod's claims join the merge: the set of NUMA nodes must hold them too. BestEffort does without them where no set
+    as narrow as an empty node would allow holds everything.
+    """
     rules = node_rules(demand, inventory)
     if isinstance(rules, Rejection):
         return rules
@@ -85,7 +100,7 @@ def allocate_demand(demand: AllocationDemand, inventory: Inventory, ledger: Ledg
     )
     if refusal is not None:
         return refusal
-    offered = _numa_offers(need, free, ledger)
+    offered = replace(_numa_offers(need, free, ledger), devices=devices)
     if demand.use is CpuUse.POOL_OF_ONE_NUMA:
         return _into_one_pool(demand, rules, inventory, offered, ledger)
     if need.policy is NumaPolicy.NONE or not offered.given:
@@ -120,6 +135,8 @@ def _aligned(
     exclusivity = _numa_exclusivity(rules, inventory, ledger)
     distances = inventory.machine.distances if inventory.machine else NO_DISTANCES
     decision = select_numa_nodes(need, offered, exclusivity, distances)
+    if offered.devices is not None and need.policy is NumaPolicy.BEST_EFFORT:
+        offered, decision = _with_or_without_devices(need, offered, decision, (exclusivity, distances))
     if not decision.admitted:
         return not_aligned(need, offered, exclusivity)
     mask = decision.hint.mask
@@ -140,6 +157,23 @@ def _aligned(
         note = "; ".join(filter(None, (placement.note, _DISTURBS)))
         return replace(placement, exclusivity=Exclusivity.BROKEN, note=note)
     return placement
+
+
+def _with_or_without_devices(
+    need: NumaRequest, offered: NumaOffers, joint: Decision, context: tuple[NumaExclusivity, Distances]
+) -> tuple[NumaOffers, Decision]:
+    """
+    The joint decision unless it spreads the pod over more NUMA nodes than it and its devices need.
+
+    Devices that are free elsewhere are no reason to split CPUs and memory: those are then aligned among themselves.
+    """
+    alone = replace(offered, devices=None)
+    apart = select_numa_nodes(need, alone, *context)
+    mask, own = joint.hint.mask, apart.hint.mask
+    widest = max(0 if own is None else own.bit_count(), fewest_if_empty(need, offered) or 0)
+    if joint.admitted and joint.hint.preferred and mask is not None and mask.bit_count() <= widest:
+        return offered, joint
+    return alone, apart
 
 
 def _alignment(need: NumaRequest, offered: NumaOffers, decision: Decision) -> Alignment:

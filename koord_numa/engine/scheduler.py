@@ -74,7 +74,7 @@ class Scheduler:
         self.namespaces = NamespaceLister(self.cache.index, self._on_namespaces)
         self._node_table = NodeTable()
         self._node_backoff = NodeBackoff(settings.cool_down)
-        self.claims = ClaimLister(self._on_claims, self._on_claim)
+        self.claims = ClaimLister(self._on_claims, self._on_claim, self.cache.set_cpus_by_claim)
         self.claims.enabled = settings.dynamic_resources is not DynamicResources.OFF
         resolver = PodClaimResolver(self.claims)
         self.classes = RequestClasses(settings, self.cache.index, resolver.of)

@@ -80,6 +80,7 @@ class ScoreWeightSettings(Section):
     devices: Weight = 5
     numa: Weight = 1
     exclusivity: Weight = 40
+    claims: Weight = 20
     node_affinity: Weight = 20
     taints: Weight = 30
     pod_affinity: Weight = 20

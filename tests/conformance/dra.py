@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from koord_numa.core.cel.program import CelDevice, compile_selector
 from koord_numa.core.claims.objects.claim import ClaimToAllocate, DeviceClass
 from koord_numa.core.claims.objects.features import Features
 from koord_numa.core.claims.objects.pools import gather_pools
@@ -146,30 +147,51 @@ def _term(term: Mapping[str, Any]) -> object:
 
 
 def _foreign(case: Case, ours: Allocated | NotAllocated) -> bool:
-    """Is a pool blamed that no request can draw from: of a driver that no class names, or published for other nodes only?"""
+    """
+    Is a pool blamed that the request cannot draw from: of a driver that its class rules out, or published for other nodes throughout?
+
+    Where no other request can draw from it either, ours must be the answer that is given when the cluster has no such pool.
+    """
     text = (case.get("expectDefaultGates") or case["expect"]).get("error", "")
     blamed = re.search(r"request (\S+): asks for all devices, but resource pool (\S+) is currently", text)
-    if blamed is None:
-        return text == INVALID_POOLS and isinstance(ours, NotAllocated) and not ours.error
-    driver, _, pool = blamed[2].partition("/")
-    slices = [
-        it["spec"] for it in case["slices"] if (it["spec"]["driver"], it["spec"]["pool"]["name"]) == (driver, pool)
-    ]
+    if blamed is not None:
+        pools = {PoolId(*blamed[2].split("/", 1))}
+        if not all(_serves_nothing(case, pool, blamed[1]) for pool in pools):
+            return False
+    elif text == INVALID_POOLS:
+        pools = {pool.id for pool in load(case).node.pools if pool.invalid}
+    else:
+        return False
+    if not all(_serves_nothing(case, pool) for pool in pools):
+        return blamed is not None
+    kept = [it for it in case["slices"] if PoolId(it["spec"]["driver"], it["spec"]["pool"]["name"]) not in pools]
+    return _said(ours) == _said(answer(load({**case, "slices": kept})))
+
+
+def _serves_nothing(case: Case, pool: PoolId, request: str = "") -> bool:
+    slices = [it["spec"] for it in case["slices"] if (it["spec"]["driver"], it["spec"]["pool"]["name"]) == pool]
     elsewhere = all(it.get("nodeName", "") not in ("", case["node"]["metadata"]["name"]) for it in slices)
-    return elsewhere or all(f'"{driver}"' not in it and "device.driver" in it for it in _selectors(case, blamed[1]))
+    return elsewhere or all(_rules_out(each, pool.driver) for each in _classes_asked_for(case, request))
 
 
-def _selectors(case: Case, name: str) -> list[str]:
-    """The selectors of the classes of all requests of this name, each class as one text."""
+def _classes_asked_for(case: Case, name: str) -> list[dict[str, Any]]:
+    """The classes of all requests, or alternatives, of this name; of all without one."""
     requests = [it for claim in case["claims"] for it in claim["spec"]["devices"]["requests"]]
     demands = [
         it
         for request in requests
         for it in request.get("firstAvailable") or [{**request["exactly"], "name": request["name"]}]
     ]
-    wanted = {it["deviceClassName"] for it in demands if it["name"] == name}
-    classes = [it for it in case["deviceClasses"] if it["metadata"]["name"] in wanted]
-    return [" ".join(each["cel"]["expression"] for each in it["spec"].get("selectors") or ()) for it in classes]
+    wanted = {it["deviceClassName"] for it in demands if name in ("", it["name"])}
+    return [it for it in case["deviceClasses"] if it["metadata"]["name"] in wanted]
+
+
+def _rules_out(device_class: Mapping[str, Any], driver: str) -> bool:
+    """Is the first selector, which looks at nothing but the driver's name, false for every device of the driver?"""
+    first = next(iter(device_class["spec"].get("selectors") or ()), None)
+    expression = "true" if first is None else first["cel"]["expression"]
+    looks_further = re.search(r"device\.(?!driver\b)", expression)
+    return looks_further is None and not compile_selector(expression).matches(CelDevice(driver))
 
 
 ORACLE = Oracle("dra", load, answer, agrees, (Deviation("foreign-pools", _foreign),))

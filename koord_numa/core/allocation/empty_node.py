@@ -25,7 +25,10 @@ LISTED: Final = 2000
 
 
 def fewest_if_empty(need: NumaRequest, offers: NumaOffers) -> int | None:
-    """The smallest number of NUMA nodes whose totals hold the whole request; ``None`` when all of them together do not."""
+    """
+    The smallest number of NUMA nodes whose totals hold the whole request, the devices of its claims included; ``None`` when all of them
+    together do not.
+    """
     totals = _totals(need, offers)
     if not totals or any(sum(amounts.values()) < need.amounts[name] for name, amounts in totals.items()):
         return None
@@ -49,11 +52,16 @@ def _totals(need: NumaRequest, offers: NumaOffers) -> dict[str, dict[int, int]]:
 def _holds_some(need: NumaRequest, offers: NumaOffers, totals: Mapping[str, Mapping[int, int]], size: int) -> bool:
     if comb(len(offers.numa_ids), size) > LISTED:
         families = [Counted(dict(amounts), need.amounts[name], size) for name, amounts in totals.items()]
-        return bool(common_masks(families, size))
+        return any(_could_hold_devices(offers, mask) for mask in common_masks(families, size))
     return any(
         all(
             sum(amount for numa, amount in amounts.items() if mask >> numa & 1) >= need.amounts[name]
             for name, amounts in totals.items()
         )
+        and _could_hold_devices(offers, mask)
         for mask in masks_of_size(offers.mask, size)
     )
+
+
+def _could_hold_devices(offers: NumaOffers, mask: int) -> bool:
+    return offers.devices is None or offers.devices.fits_if_empty(mask)

@@ -28,6 +28,7 @@ POLICY_MISMATCH: Final = "node(s) NUMA Topology policy not match"
 NO_CPU_TOPOLOGY: Final = "node(s) invalid CPU Topology"
 NO_NUMA_DATA: Final = "node(s) missing NUMA resources"
 BIND_CONFLICT: Final = "node(s) cpu bind policy conflicts with pod's required cpu bind policy"
+CPUS_BY_CLAIM: Final = "node(s) whose CPUs are handed out by claim (dra.cpu)"
 FULL_CORES_ONLY: Final = "node(s) give out full cores only, to Guaranteed, LSE and LSR pods"
 BROKEN_CORE: Final = "node(s) requested cpus not multiple cpus per core"
 
@@ -87,6 +88,8 @@ def _binding(demand: AllocationDemand, inventory: Inventory) -> CpuBinding | Rej
         return None if inventory.machine else _no_machine(inventory)
     if demand.use is not CpuUse.OWN and not (imposed and demand.cpu) and not _is_pinned(demand, inventory):
         return None
+    if inventory.cpus_by_claim:
+        return _refuse(Reason.BIND_POLICY, CPUS_BY_CLAIM, "CPUs of one's own are had there by a ResourceClaim only")
     if not demand.has_whole_cpus:
         return NOT_WHOLE
     if inventory.machine is None:

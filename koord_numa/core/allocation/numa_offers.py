@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from koord_numa.core.allocation.device_hints import DeviceHints
 from koord_numa.core.cpus.ask import CpuOccupancy
 from koord_numa.core.cpus.bind_policies import Downgrade
 from koord_numa.core.numa.hints import mask_of
@@ -77,7 +78,8 @@ class NumaOffers:
 
     ``units`` is the smallest share of a resource; ``lacking`` has, as a mask, the NUMA nodes with nothing left of it.
     ``free`` and ``total`` are the accounts of these and of the scored resources, CPUs limited to what a required bind policy
-    can use. ``cpus``: free CPUs per NUMA node that the binding may choose from.
+    can use. ``cpus``: free CPUs per NUMA node that the binding may choose from. ``devices`` of resource claims have to be on the same
+    NUMA nodes, ``None`` where there are none or they may be anywhere.
     """
 
     accounts: NumaFree
@@ -87,6 +89,7 @@ class NumaOffers:
     free: Mapping[str, PerNuma]
     cpus: PerNuma
     occupancy: CpuOccupancy = field(default_factory=CpuOccupancy)
+    devices: DeviceHints | None = None
 
     @property
     def numa_ids(self) -> tuple[int, ...]:

@@ -66,7 +66,7 @@ class NumaSets:
 
     def holds(self, mask: int) -> bool:
         """Could the whole pod be placed on exactly this set?"""
-        return self.adds_up(mask) and self._has_cpus(mask)
+        return self.adds_up(mask) and self._has_cpus(mask) and self._has_devices(mask)
 
     def adds_up(self, mask: int) -> bool:
         """Do its members have enough of everything together? If not, no part of the set can hold the pod either."""
@@ -104,6 +104,9 @@ class NumaSets:
             if capacity:
                 parts.append((weight, max(0, used) + more, capacity))
         return score_parts(scoring.type, parts)
+
+    def _has_devices(self, mask: int) -> bool:
+        return self.offers.devices is None or self.offers.devices.fits(mask)
 
     def _has_cpus(self, mask: int) -> bool:
         """Where amounts may promise more CPUs than can be taken, the shares must be there as CPUs."""

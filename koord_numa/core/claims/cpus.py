@@ -16,9 +16,10 @@ from koord_numa.core.claims.objects.claim import OpaqueConfig
 from koord_numa.core.claims.search.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
 from koord_numa.core.claims.search.inventory import Device, DeviceId
 from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
-from koord_numa.core.cpus.ask import NotEnoughCpus
+from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, CpuOccupancy, NotEnoughCpus
 from koord_numa.core.cpus.bind_policies import CpuPolicies, pick_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
 
 DRIVER: Final = "dra.cpu"
 CAPACITY: Final = "dra.cpu/cpu"
@@ -33,14 +34,15 @@ NANO: Final = 10**9
 @dataclass(frozen=True, slots=True)
 class CpuSite:
     """
-    The CPUs of a node: its topology where a NodeResourceTopology tells it, what claims hold, and on which NUMA nodes to choose first.
+    The CPUs of a node: its topology where a NodeResourceTopology tells it, what claims and pods hold, and on which NUMA nodes to choose.
 
-    ``masks`` are sets of NUMA nodes in the order in which they are tried; 0 stands for all CPUs.
+    ``mask`` is a set of NUMA nodes, 0 for all CPUs. CPUs of which nobody tells where they are fit every set unless ``strict``.
     """
 
     machine: CpuTopology | None = None
     taken: CpuSet = EMPTY
-    masks: tuple[int, ...] = (0,)
+    mask: int = 0
+    strict: bool = False
 
 
 class CpuClaimError(Exception):
@@ -133,16 +135,25 @@ def _count(request: str, result: DeviceResult) -> int:
 def _pick(device: Device, count: int, site: CpuSite, policies: CpuPolicies) -> CpuSet:
     machine, usable = _cpus(device, site)
     free = usable - site.taken
+    if site.mask and device.own_numa is None:
+        if machine is site.machine:
+            free &= _on(machine, site.mask)
+        elif site.strict:
+            raise CpuClaimError(
+                f"device {device.id.device} does not say on which NUMA nodes its CPUs are, and no NodeResourceTopology does"
+            )
     wish = replace(policies, ask=replace(policies.ask, count=count))
-    answer: NotEnoughCpus | None = None
-    for mask in site.masks:
-        found = pick_cpus(wish, machine, free & _on(machine, mask) if mask else free)
-        if not isinstance(found, NotEnoughCpus):
-            return found.cpus
-        answer = found
-    raise CpuClaimError(
-        f"device {device.id.device}: {answer}" if answer else f"device {device.id.device}: no NUMA node is left"
-    )
+    found = pick_cpus(wish, machine, free, _occupancy(wish.ask, site))
+    if isinstance(found, NotEnoughCpus):
+        raise CpuClaimError(f"device {device.id.device}: {found}")
+    return found.cpus
+
+
+def _occupancy(ask: CpuAsk, site: CpuSite) -> CpuOccupancy:
+    """Whom an exclusive policy keeps away from: which one other claims were chosen by is not recorded, so all of them count."""
+    if ask.exclusive is CpuExclusivePolicy.NONE:
+        return UNOCCUPIED
+    return CpuOccupancy(pcpu_level=site.taken, numa_level=site.taken)
 
 
 def _on(machine: CpuTopology, mask: int) -> CpuSet:

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from koord_numa.core.claims.numa import numa_of
 from koord_numa.core.claims.objects.claim import ClaimToAllocate, Classes, DeviceDemand
 from koord_numa.core.claims.search.allocator import NodeDevices
-from koord_numa.core.claims.search.inventory import Device
+from koord_numa.core.claims.search.inventory import Device, NumaByRoot
 from koord_numa.core.claims.search.selection import ClaimError, SelectorRows
 from koord_numa.core.claims.search.usage import DeviceUsage
 
@@ -61,13 +60,13 @@ def _numbers(selectors: SelectorRows, demand: DeviceDemand, node: NodeDevices, u
     wanted = "all" if demand.mode == "All" else str(demand.count)
     unusable = sum(not pool.usable for pool in pools)
     broken = f", {unusable} of {len(pools)} pools incomplete or invalid" if unusable else ""
-    return f"{wanted} wanted, {len(matching)} of {len(devices)} devices match, {len(free)} free{_by_numa(free)}{broken}"
+    return f"{wanted} wanted, {len(matching)} of {len(devices)} devices match, {len(free)} free{_by_numa(free, node.numa_by_root)}{broken}"
 
 
-def _by_numa(devices: Sequence[Device]) -> str:
+def _by_numa(devices: Sequence[Device], roots: NumaByRoot) -> str:
     counts: dict[int, int] = {}
     for device in devices:
-        numa = numa_of(device)
+        numa = device.numa(roots)
         if numa is not None:
             counts[numa] = counts.get(numa, 0) + 1
     return f" ({', '.join(f'{count} on NUMA {numa}' for numa, count in sorted(counts.items()))})" if counts else ""

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from koord_numa.core.claims.objects.claim import ClaimToAllocate
+from koord_numa.core.claims.search.inventory import DeviceId
+from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.constraints import NodeTerm
 
 
@@ -25,9 +27,12 @@ class PodClaims:
     """
     What a pod's claims mean for nodes: equal for pods whose claims ask for the same, whatever their names.
 
-    ``problem`` is why the pod cannot be tried yet. ``allocated`` are the nodes that claims which have devices can be used from.
+    ``problem`` is why the pod cannot be tried yet. ``allocated`` are the nodes that claims which have devices can be used from, ``devices``
+    and ``cpus`` what these claims hold: the pod has to be near them as to those that are still to be allocated.
     """
 
     to_allocate: tuple[ClaimToAllocate, ...] = ()
     allocated: tuple[tuple[NodeTerm, ...], ...] = ()
     problem: str = ""
+    devices: tuple[DeviceId, ...] = ()
+    cpus: CpuSet = EMPTY

@@ -127,6 +127,7 @@ class NodeResourceTopology:
     ``machine`` is present when the NRT carries ``node.koordinator.sh/cpu-topology``, which also makes the CPUs
     scheduler-owned. ``reserved`` unites kubelet-reserved CPUs, reservation CPUs, exclusive system-QoS CPUs and CPUs of
     kubelet-managed pods. ``differences`` are by ``namespace/name`` of the pod.
+    ``numa_by_root`` is the NUMA node of each PCIe root (``pci0000:00``) whose devices agree on one.
     ``amplification`` is ``None`` when the NRT carries no ratios; otherwise zones are amplified already.
     """
 
@@ -141,6 +142,7 @@ class NodeResourceTopology:
     differences: Mapping[str, CpusetDifference] = field(default_factory=dict)
     amplification: Mapping[str, float] | None = None
     distances: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    numa_by_root: Mapping[str, int] = field(default_factory=dict)
     fingerprint: str = ""
     fingerprint_method: str = ""
     node_uid: str = ""  # from the owner reference, when there is one

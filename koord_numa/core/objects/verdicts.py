@@ -60,6 +60,7 @@ class Reason(Enum):
     UNSUPPORTED = "unsupported"
     LOCKED = "locked"  # a rebind works on the node
     RESOURCE_CLAIMS = "resource-claims"  # no devices for the pod's claims
+    CLAIM_ALIGNMENT = "claim-alignment"  # devices for them, but not on the pod's NUMA nodes
     BIND_QUEUE = "bind-queue"  # many binds to the node wait for their turn; over in milliseconds
 
 
@@ -98,7 +99,8 @@ class Placement:
 
     ``mask`` is the chosen set of NUMA nodes, ``None`` when none was chosen. ``bind`` is the CPU bind policy in force
     (``NONE`` without own CPUs) and ``bind_required`` whether it had to hold. ``note`` says why no alignment was attempted,
-    or which assumption about a kubelet decided. ``explores`` names options of the kubelet that are not known and on which its admission
+    or which assumption about a kubelet decided. ``claim_points`` rank nodes by where devices of claims are, 0 to 100; before these
+    are chosen it is the most that they can be. ``explores`` names options of the kubelet that are not known and on which its admission
     depends.
     """
 
@@ -114,6 +116,7 @@ class Placement:
     exclusivity: Exclusivity = Exclusivity.HONOURED
     note: str = ""
     allocations: tuple[Allocation, ...] = ()  # of the pod's claims that have no devices yet, in their order
+    claim_points: int = 100
     explores: tuple[str, ...] = ()
 
     @property

@@ -149,7 +149,11 @@ PRE_FILTERS: Final = (
     PreFilter("UnsupportedFields", {Reason.UNSUPPORTED: frozenset({ClusterEvent.NODE_ADDED})}, _supported),
     PreFilter("VolumeBinding", {Reason.VOLUME: ON_VOLUMES}, _claims_usable),
     # Devices are looked for last, on the nodes that all other rules let through: ``engine/claims/late_check.py``.
-    PreFilter("DynamicResources", {Reason.RESOURCE_CLAIMS: ON_CLAIMS}, _resource_claims_usable),
+    PreFilter(
+        "DynamicResources",
+        {Reason.RESOURCE_CLAIMS: ON_CLAIMS, Reason.CLAIM_ALIGNMENT: ON_CLAIMS | ON_CAPACITY},
+        _resource_claims_usable,
+    ),
 )
 
 FILTERS: Final = (

@@ -1,14 +1,18 @@
 """What a node gives to a pod: CPUs that the scheduler chooses, or a kubelet's admission as far as it can be foreseen."""
 
+from dataclasses import replace
 from typing import Final
 
 from koord_numa.core.allocate import allocate_demand
+from koord_numa.core.allocation.device_hints import DeviceHints
 from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.exploration import refuse_exploration
 from koord_numa.core.kubelet.inference.worst_case_alignment import NOT_SURELY_ALIGNED, refuse_unsure
 from koord_numa.core.kubelet.unsupported_policies import refuse_promises
+from koord_numa.core.objects.node import KubeletConfig
+from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Alignment, Exclusivity, Placement, Reason, Rejection
-from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, KubeQos
+from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, KubeletPolicy, KubeQos, NumaPolicy
 from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.resources import ResourceList, total
 from koord_numa.core.scheduling.request import SchedulingRequest
@@ -19,14 +23,18 @@ from koord_numa.core.state.node_snapshot import NodeSnapshot
 _NOT_BY_KUBELETS: Final = "its kubelet chooses the CPUs: no exclusive policy is honoured"
 
 
-def place(ask: SchedulingRequest, seen: NodeSnapshot) -> Placement | Rejection:
-    """What the pod would get on this node now, or which rule of its CPUs and NUMA nodes forbids it."""
+def place(ask: SchedulingRequest, seen: NodeSnapshot, devices: DeviceHints | None = None) -> Placement | Rejection:
+    """
+    What the pod would get on this node now, or which rule of its CPUs and NUMA nodes forbids it.
+
+    ``devices`` of its claims are placed on the same NUMA nodes where the scheduler chooses these; a kubelet does not ask for them.
+    """
     offer = seen.offer
     if isinstance(offer, Rejection):
         return offer
     if isinstance(offer, Inventory):
-        return _chosen(ask, offer, seen.ledger)
-    if refusal := refuse_promises(ask.request, offer.state.node.config):
+        return _chosen(ask, offer, seen.ledger, devices)
+    if refusal := refuse_promises(aligned_by_kubelet(ask, offer.state.node.config), offer.state.node.config):
         return refusal
     admission = would_admit(ask.request, offer)
     if isinstance(admission, Rejection):
@@ -55,13 +63,32 @@ def _is_certain(numa: tuple[tuple[int, ResourceList], ...], requested: ResourceL
     return all(amount <= requested.get(name, 0) for name, amount in held.items())
 
 
-def _chosen(ask: SchedulingRequest, offer: Inventory, ledger: Ledger) -> Placement | Rejection:
+def aligned_by_kubelet(ask: SchedulingRequest, config: KubeletConfig) -> PodRequest:
+    """
+    The pod as the kubelet's NUMA policy concerns it: not at all where the kubelet has none and the pod has claims.
+
+    Such a pod's CPUs can be claimed too, and its policy is then met by the devices of its claims (``claim_devices``).
+    """
+    request = ask.request
+    if ask.claims is None or config.topology_policy not in (None, KubeletPolicy.NONE):
+        return request
+    return replace(request, numa=replace(request.numa, policy=NumaPolicy.NONE))
+
+
+def _chosen(
+    ask: SchedulingRequest, offer: Inventory, ledger: Ledger, devices: DeviceHints | None
+) -> Placement | Rejection:
     """The scheduler's choice, unless a strict kubelet beside the agent might align the pod elsewhere or not at all."""
     if isinstance(ask.demand, Rejection):
         return ask.demand
     if offer.kubelet_unknown and kube_qos(ask.request) is KubeQos.GUARANTEED:
         return Rejection(Reason.BAD_TOPOLOGY, NOT_SURELY_ALIGNED, offer.problem, resolvable=False)
-    granted = allocate_demand(ask.demand, offer, ledger)
+    demand = ask.demand
+    if ask.claims is not None and not offer.zones and not offer.problem:
+        demand = replace(
+            demand, numa=NumaPolicy.NONE
+        )  # as before such a kubelet: claims may tell what no topology does
+    granted = allocate_demand(demand, offer, ledger, devices)
     if offer.aligner is None or isinstance(granted, Rejection):
         return granted
     return refuse_unsure(ask.request, offer.aligner, ledger) or granted

@@ -103,6 +103,20 @@ def wants_exclusivity(ask: SchedulingRequest) -> bool:
     return demand.cpu_exclusive is not CpuExclusivePolicy.NONE or demand.numa_exclusive is NumaExclusive.PREFERRED
 
 
+def score_claims(ask: SchedulingRequest, _seen: NodeSnapshot, placement: Placement, _profile: Profile) -> int:
+    """
+    How near devices of claims are to the pod's CPUs and memory, and which alternatives of ``firstAvailable`` they are; 0 without claims.
+
+    Before devices are chosen every node counts as the best that it can be (``claim_devices``).
+    """
+    return placement.claim_points if wants_devices(ask) else 0
+
+
+def wants_devices(ask: SchedulingRequest) -> bool:
+    """Are there claims that devices are to be chosen for?"""
+    return ask.claims is not None and bool(ask.claims.to_allocate)
+
+
 def _filling(ask: SchedulingRequest, seen: NodeSnapshot, _placement: Placement, profile: Profile) -> int:
     return score_filling(profile.scoring, ask.amounts, seen.allocatable, seen.ledger.amounts, profile.weights)
 
@@ -128,6 +142,7 @@ SCORERS: Final = (
     Scorer("devices", "DeviceReserve", 5, _devices),
     Scorer("numa", "NodeNUMAResource", 1, score_numa),
     Scorer("exclusivity", "NodeNUMAResource", 40, score_exclusivity),
+    Scorer("claims", "DynamicResources", 20, score_claims),
 )
 
 PREFERENCES: Final = (

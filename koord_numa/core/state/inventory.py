@@ -37,7 +37,7 @@ class Inventory:
     shared pool although no pod in the ledger holds them. ``kubelet_pods`` are pods (by uid) whose CPUs the kubelet chose: they
     are already missing from ``zones``. ``kubelet_whole_cores``: a static kubelet with full-pcpus-only refuses what splits a core,
     whatever the label says; ``kubelet_unknown``: a kubelet chooses CPUs here, by settings that cannot be read; ``never_aligned``: the
-    label says ``None``.
+    label says ``None``. ``cpus_by_claim``: a driver hands out the CPUs, to pods with claims and to no others.
     ``aligner`` is the node's kubelet where it might refuse pods for their NUMA nodes all the same.
     """
 
@@ -56,6 +56,7 @@ class Inventory:
     kubelet_whole_cores: bool = False
     kubelet_unknown: bool = False
     never_aligned: bool = False
+    cpus_by_claim: bool = False
     kept_from_pools: CpuSet = EMPTY
     kubelet_pods: frozenset[str] = frozenset()
     aligner: Aligner | None = None

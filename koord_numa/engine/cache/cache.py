@@ -213,6 +213,15 @@ class Cache:
         self.on_change(None if is_long else ClusterEvent.BINDS_DONE, info, None)
         self._forget_if_empty(info)
 
+    def set_cpus_by_claim(self, name: str, by_claim: bool) -> None:
+        """Whether a driver publishes the CPUs of a node, and hands them out by claim."""
+        info = self._info(name)
+        if info.cpus_by_claim != by_claim:
+            info.cpus_by_claim = by_claim
+            info.set_objects(info.node, info.published)
+            self.on_change(None if by_claim else ClusterEvent.TOPOLOGY_CHANGED, info, None)
+            self._forget_if_empty(info)
+
     def set_broken(self, name: str, uid: str, why: str) -> None:
         """An object about this node cannot be processed, so nothing may go there; an empty reason takes that back."""
         info = self._info(name)

@@ -55,6 +55,7 @@ class NodeInfo:
     history: KubeletHistory = field(default_factory=KubeletHistory)  # where a kubelet chooses
     locked: str = ""
     long_bind_line: bool = False
+    cpus_by_claim: bool = False  # a driver publishes the node's CPUs
     broken: dict[str, str] = field(
         default_factory=dict
     )  # by uid, objects about the node that cannot be processed, and why
@@ -82,6 +83,7 @@ class NodeInfo:
             or self.locked
             or self.nominees
             or self.long_bind_line
+            or self.cpus_by_claim
             or self.broken
         )
 
@@ -119,7 +121,9 @@ class NodeInfo:
         if node is not None:
             if published is not None and not (published.node_uid and node.uid and published.node_uid != node.uid):
                 self.topology = published
-            self.inventory = inventory_of(node, self.topology)
+            found = inventory_of(node, self.topology)
+            by_claim = self.cpus_by_claim and isinstance(found, Inventory)
+            self.inventory = replace(found, cpus_by_claim=True) if by_claim and isinstance(found, Inventory) else found
             if self.inventory is None and self.topology is not None and not self.topology.problem:
                 self.history.publish(self.topology, frame_of(node, self.topology, self._view))
             else:

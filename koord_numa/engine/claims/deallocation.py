@@ -11,12 +11,16 @@ from logging import getLogger
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Unschedulable
+from koord_numa.core.scheduling.claim_devices import NOT_TOGETHER
 from koord_numa.engine.claims.late_check import UNAVAILABLE
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.ports import ClaimWriter, ClusterError, Lease
 
 log = getLogger(__name__)
+
+_IN_THE_WAY = (UNAVAILABLE, NOT_TOGETHER)
+"""Refusals that other devices for the claim could lift: it holds devices of another node, or far from where the pod fits."""
 
 
 class Deallocation:
@@ -32,7 +36,7 @@ class Deallocation:
 
     def consider(self, pod: Pod, verdict: Unschedulable) -> None:
         """The first claim, in the pod's order, that keeps the pod from a node and that no other pod uses."""
-        if not pod.resource_claims or not any(it.message == UNAVAILABLE for it in verdict.rejections.values()):
+        if not pod.resource_claims or not any(it.message in _IN_THE_WAY for it in verdict.rejections.values()):
             return
         for claim in self._resolver.claims_of(pod):
             if claim.allocation is not None and claim.allocation.nodes is not None and _is_ours(claim, pod):

@@ -1,148 +1,109 @@
 """
-The last filter of a node that a pod with claims would go to: are there devices for its claims, and on which NUMA nodes?
+The last filter of a node that a pod with claims would go to: are there devices for its claims, and how near to the rest of the pod?
 
-It runs on nodes in the order of their scores until one has them, so a decision costs the allocation on hardly more than one node. Refusals
-are remembered until devices of the node, or what is in use of them, change.
-
-Theory of alignment: the NUMA nodes that the pod was given by its policy come first, and devices are looked for there. A policy that
-demands one set of NUMA nodes (SingleNUMANode, Restricted) makes that the only place; otherwise single NUMA nodes are tried, then all of
-them. Devices that do not say where they are fit everywhere. A kubelet does not align devices of claims: on its nodes the same search
-makes it likely that CPUs and devices meet, and no more is claimed.
+It runs on nodes in the order of their scores until one has them where they are best, so a decision costs the allocation on hardly more
+than one node. Refusals are remembered until devices of the node, or what is in use of them, change; those that depend on CPUs and memory
+too, until anything of the node changes. Which NUMA nodes are tried is ``core.scheduling.claim_devices``'.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
-from koord_numa.core.claims.cpus import CpuClaimError, CpuSite, assign_cpus
+from koord_numa.core.claims.cpus import CpuSite
 from koord_numa.core.claims.explain import numbers_of, runs_short
-from koord_numa.core.claims.numa import numa_of
-from koord_numa.core.claims.objects.features import ALL_FEATURES
 from koord_numa.core.claims.pod_claims import PodClaims
-from koord_numa.core.claims.search.allocation import Allocation
-from koord_numa.core.claims.search.allocator import NO_SOLUTION, Allocated, NodeDevices, NotAllocated, allocate
-from koord_numa.core.claims.search.inventory import Device, DeviceId
-from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.claims.search.allocator import NO_SOLUTION, NodeDevices
 from koord_numa.core.cpus.ask import CpuAsk
 from koord_numa.core.cpus.bind_policies import CpuPolicies
-from koord_numa.core.objects.constraints import NodeTerm
-from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
-from koord_numa.core.objects.vocabulary import CpuBindPolicy, NumaPolicy
+from koord_numa.core.objects.vocabulary import CpuBindPolicy
+from koord_numa.core.scheduling.claim_devices import HARD, ClaimDevices, place_devices, policy_of_devices
+from koord_numa.core.scheduling.request import SchedulingRequest
 from koord_numa.core.selectors import matches_term
-from koord_numa.engine.claims.lister import ClaimLister, Revision
+from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.engine.claims.lister import ClaimLister
+from koord_numa.engine.claims.slice_index import Revision
 
-UNAVAILABLE = "resourceclaim not available on the node"
+UNAVAILABLE: Final = "resourceclaim not available on the node"
 
-NUMBERED = 32
+NUMBERED: Final = 32
 """Refused nodes of a class for which numbers are worked out."""
 
-Machines = Callable[[str], CpuTopology | None]
-"""The CPU topology of a node, where its NodeResourceTopology tells it."""
+Topologies = Callable[[str], NodeResourceTopology | None]
+"""The NodeResourceTopology of a node, where there is one that can be read."""
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimPolicy:
-    """What a pod asks of the devices and CPUs of its claims besides the claims themselves."""
+class Refusal:
+    """A remembered refusal, and what it depends on; ``seen`` is None where CPUs and memory of the node have no part in it."""
 
-    cpus: CpuPolicies
-    numa: NumaPolicy = NumaPolicy.NONE
+    rejection: Rejection
+    revision: Revision
+    node: Node
+    seen: NodeSnapshot | None
 
-    @property
-    def is_hard(self) -> bool:
-        """Must devices be on the NUMA nodes that the pod is given?"""
-        return self.numa in (NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED)
-
-    @classmethod
-    def of(cls, request: PodRequest) -> "ClaimPolicy":
-        """The policies of a pod; CPUs come in whole cores unless it says otherwise."""
-        bind = request.bind
-        wanted = bind.required if bind.required is not CpuBindPolicy.NONE else bind.preferred
-        ask = CpuAsk(0, CpuBindPolicy.FULL_PCPUS if wanted is CpuBindPolicy.NONE else wanted, bind.exclusive)
-        return cls(CpuPolicies(ask, required=bind.required is not CpuBindPolicy.NONE), request.numa.policy)
+    def holds(self, revision: Revision, seen: NodeSnapshot) -> bool:
+        """Is everything as it was?"""
+        same = self.revision == revision and self.node is seen.node
+        return same and (self.seen is None or self.seen is seen)
 
 
 class ClaimCheck:
     """The check for one request class. ``check`` completes a placement with allocations, or refuses it."""
 
-    def __init__(self, lister: ClaimLister, claims: PodClaims, policy: ClaimPolicy, machines: Machines) -> None:
+    def __init__(self, lister: ClaimLister, claims: PodClaims, topologies: Topologies) -> None:
         self._lister = lister
         self._claims = claims
-        self._policy = policy
-        self._machines = machines
-        self._refused: dict[str, tuple[Revision, Node, int | None, Rejection]] = {}
+        self._topologies = topologies
+        self._refused: dict[str, Refusal] = {}
 
-    def check(self, node: Node, placement: Placement) -> Placement | Rejection:
+    def check(self, ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement) -> Placement | Rejection:
         """The placement with an allocation for each claim that has none yet."""
-        revision = self._lister.revision(node.name)
-        known = self._refused.get(node.name)
-        if known is not None and known[:3] == (revision, node, placement.mask):
-            return known[3]
-        answer = self._decide(node, placement)
+        revision = self._lister.revision(seen.node.name)
+        known = self._refused.get(seen.node.name)
+        if known is not None and known.holds(revision, seen):
+            return known.rejection
+        answer = self._decide(ask, seen, placement)
         if isinstance(answer, Rejection):
-            self._refused[node.name] = (revision, node, placement.mask, answer)
+            alone = answer.reason is Reason.RESOURCE_CLAIMS
+            self._refused[seen.node.name] = Refusal(answer, revision, seen.node, None if alone else seen)
         return answer
 
-    def _decide(self, node: Node, placement: Placement) -> Placement | Rejection:
-        for terms in self._claims.allocated:
-            if not _reachable(terms, node):
+    def _decide(self, ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement) -> Placement | Rejection:
+        node, lister, claims = seen.node, self._lister, self._claims
+        for terms in claims.allocated:
+            if not any(matches_term(term, node.name, node.labels) for term in terms):
                 return Rejection(Reason.RESOURCE_CLAIMS, UNAVAILABLE, resolvable=False)
-        if not self._claims.to_allocate:
+        if not claims.to_allocate and not claims.devices:
             return placement
-        lister = self._lister
-        devices = NodeDevices(node.name, node.labels, lister.pools_of(node), ALL_FEATURES)
-        if runs_short(self._claims.to_allocate, lister.classes, devices, lister.usage):
-            return self._rejection(NO_SOLUTION, devices)
-        anywhere = self._allocate(devices, 0)
-        if isinstance(anywhere, str):
-            return self._rejection(anywhere, devices)
-        for mask in self._masks(devices, placement):
-            answer = self._allocate(replace(devices, numa_mask=mask), mask) if mask else anywhere
-            if not isinstance(answer, str):
-                return replace(placement, allocations=answer)
-        return self._rejection("cannot allocate all claims on the NUMA nodes of the pod", devices)
+        topology = self._topologies(node.name)
+        roots = {} if topology is None else topology.numa_by_root
+        devices = NodeDevices(node.name, node.labels, lister.pools_of(node), lister.features, numa_by_root=roots)
+        if runs_short(claims.to_allocate, lister.classes, devices, lister.usage):
+            return self._with_numbers(Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, resolvable=False), devices)
+        site = CpuSite(
+            None if topology is None else topology.machine,
+            lister.cpus_held(node.name) | seen.ledger.cpus,
+            strict=policy_of_devices(ask, seen) in HARD,
+        )
+        found = ClaimDevices(claims, lister.classes, devices, lister.usage, site, cpu_policies(ask.request))
+        answer = place_devices(ask, seen, placement, found)
+        return self._with_numbers(answer, devices) if isinstance(answer, Rejection) else answer
 
-    def _rejection(self, message: str, devices: NodeDevices) -> Rejection:
+    def _with_numbers(self, rejection: Rejection, devices: NodeDevices) -> Rejection:
         """Numbers are worked out for some nodes only: no message shows more."""
-        detail = ""
-        if len(self._refused) < NUMBERED:
-            detail = numbers_of(self._claims.to_allocate, self._lister.classes, devices, self._lister.usage)
-        return Rejection(Reason.RESOURCE_CLAIMS, message, detail, resolvable=False)
-
-    def _masks(self, devices: NodeDevices, placement: Placement) -> Sequence[int]:
-        """Sets of NUMA nodes in the order in which they are tried; 0 is every place."""
-        if placement.mask and self._policy.is_hard:
-            return (placement.mask,)
-        places = {
-            numa for pool in devices.pools for it in pool.candidates() if (numa := numa_of(it.device)) is not None
-        }
-        machine = self._machines(devices.name)
-        if machine is not None:
-            places.update(machine.numa_ids)
-        singles = [1 << numa for numa in sorted(places)]
-        if not placement.mask and self._policy.numa is NumaPolicy.SINGLE_NUMA_NODE and singles:
-            return singles
-        first = (placement.mask,) if placement.mask else ()
-        return (*first, *(mask for mask in singles if mask != placement.mask), 0)
-
-    def _allocate(self, devices: NodeDevices, mask: int) -> tuple[Allocation, ...] | str:
-        lister = self._lister
-        answer = allocate(self._claims.to_allocate, lister.classes, devices, lister.usage)
-        if isinstance(answer, NotAllocated):
-            return answer.message
-        return self._with_cpus(answer, devices, mask)
-
-    def _with_cpus(self, answer: Allocated, devices: NodeDevices, mask: int) -> tuple[Allocation, ...] | str:
-        site = CpuSite(self._machines(devices.name), self._lister.cpus_held(devices.name), (mask,))
-        try:
-            return assign_cpus(answer.allocations, _by_id(devices), site, self._policy.cpus)
-        except CpuClaimError as error:
-            return f"cannot allocate CPUs by claim: {error}"
+        if len(self._refused) >= NUMBERED:
+            return rejection
+        numbers = numbers_of(self._claims.to_allocate, self._lister.classes, devices, self._lister.usage)
+        return replace(rejection, detail="; ".join(filter(None, (rejection.detail, numbers))))
 
 
-def _by_id(devices: NodeDevices) -> dict[DeviceId, Device]:
-    return {it.device.id: it.device for pool in devices.pools for it in pool.candidates()}
-
-
-def _reachable(terms: Sequence[NodeTerm], node: Node) -> bool:
-    return any(matches_term(term, node.name, node.labels) for term in terms)
+def cpu_policies(request: PodRequest) -> CpuPolicies:
+    """By which policies a pod's CPUs by claim are chosen; they come in whole cores unless it says otherwise."""
+    bind = request.bind
+    wanted = bind.required if bind.required is not CpuBindPolicy.NONE else bind.preferred
+    ask = CpuAsk(0, CpuBindPolicy.FULL_PCPUS if wanted is CpuBindPolicy.NONE else wanted, bind.exclusive)
+    return CpuPolicies(ask, required=bind.required is not CpuBindPolicy.NONE)

@@ -9,24 +9,22 @@ assume cache). A claim therefore counts exactly once, whatever comes first.
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 from koord_numa.core.claims.cpus import DRIVER, cpus_of
 from koord_numa.core.claims.objects.claim import DeviceClass
-from koord_numa.core.claims.objects.pools import Pool, gather_pools
+from koord_numa.core.claims.objects.features import ALL_FEATURES
+from koord_numa.core.claims.objects.pools import Pool
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.claims.search.inventory import PoolId, ResourceSlice
 from koord_numa.core.claims.search.usage import DeviceUsage
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import Node
+from koord_numa.engine.claims.slice_index import Revision, SliceIndex
 from koord_numa.ports import DELETED
 
 ClaimKey = tuple[str, str]
 """Namespace and name."""
-
-Revision = tuple[int, int]
-_Key = TypeVar("_Key", PoolId, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +40,10 @@ OnClaim = Callable[[ClaimKey | None], None]
 """Told which claim changed; None when what every claim means may have changed."""
 
 
+OnCpus = Callable[[str, bool], None]
+"""Told of a node whether the driver dra.cpu publishes its CPUs."""
+
+
 class ClaimLister:
     """
     Told by those who watch, level-based as all facts. ``on_change`` hears of what may make devices available, ``on_claim`` of every
@@ -50,8 +52,9 @@ class ClaimLister:
     ``known`` is set when all three kinds were listed; ``enabled`` is false where claims are switched off or not served.
     """
 
-    def __init__(self, on_change: OnChange, on_claim: OnClaim) -> None:
+    def __init__(self, on_change: OnChange, on_claim: OnClaim, on_cpus: OnCpus = lambda _node, _by_claim: None) -> None:
         self._on_change = on_change
+        self._on_cpus = on_cpus
         self._tell_claim = on_claim
         self._waiters: set[asyncio.Future[None]] = set()
         self.enabled = True
@@ -60,38 +63,19 @@ class ClaimLister:
         self.claims: dict[ClaimKey, ResourceClaim] = {}
         self.assumed: dict[str, AssumedClaim] = {}  # by uid of the claim
         self.usage = DeviceUsage()
+        self.features = ALL_FEATURES
         self._cpus: dict[str, list[CpuSet]] = {}  # cpusets of dra.cpu's claims, by pool
-        self._slices: dict[str, ResourceSlice] = {}
-        self._by_pool: dict[PoolId, dict[str, ResourceSlice]] = {}
-        self._by_node: dict[str, dict[str, ResourceSlice]] = {}  # slices that name a node, by that
-        self._wide: dict[str, ResourceSlice] = {}  # all others
-        self._revision = 0
-        self._revisions: dict[str, int] = {}
-        self._shape = 0  # grows with changes of slices that name no node
-        self._shapes: dict[str, int] = {}  # the same, by the node that slices name
-        self._pools: dict[str, tuple[Revision, Node, tuple[Pool, ...]]] = {}
+        self._index = SliceIndex()
 
     # What a decision reads.
 
     def revision(self, node: str) -> Revision:
         """Differs from an earlier value when devices of the node, or what is in use of them, may have changed."""
-        return self._revision, self._revisions.get(node, 0)
+        return self._index.revision(node)
 
     def pools_of(self, node: Node) -> tuple[Pool, ...]:
-        """The pools that the node can draw from. Counters of other nodes' pools are left out: nothing there is for this node."""
-        shape = (self._shape, self._shapes.get(node.name, 0))
-        known = self._pools.get(node.name)
-        if known is not None and known[0] == shape and known[1] is node:
-            return known[2]
-        own = self._by_node.get(node.name, {})
-        reached = {each.pool for each in self._wide.values() if each.reaches(node.name, node.labels)}
-        reached.update(each.pool for each in own.values())
-        slices = [each for pool in sorted(reached) for each in self._by_pool[pool].values()]
-        pools = gather_pools(
-            slices, node.name, node.labels, {pool: list(self._by_pool[pool].values()) for pool in reached}
-        )
-        self._pools[node.name] = (shape, node, pools)
-        return pools
+        """The pools that the node can draw from."""
+        return self._index.pools_of(node)
 
     def cpus_held(self, pool: str) -> CpuSet:
         """CPUs that claims hold by the driver dra.cpu, whose pools are named after their nodes."""
@@ -103,7 +87,7 @@ class ClaimLister:
 
     def slices(self) -> Iterator[ResourceSlice]:
         """Every slice, in no particular order."""
-        return iter(self._slices.values())
+        return iter(self._index)
 
     async def change(self) -> None:
         """Return after the next change of any claim."""
@@ -196,45 +180,40 @@ class ClaimLister:
             self.usage.remove(allocation)
         cpus = cpus_of(allocation)
         if cpus:
-            held = self._cpus.setdefault(
-                next(it.device.pool for it in allocation.results if it.device.driver == DRIVER), []
-            )
+            pool = next(it.device.pool for it in allocation.results if it.device.driver == DRIVER)
+            held = self._cpus.setdefault(pool, [])
             if sign > 0:
                 held.append(cpus)
             else:
                 held.remove(cpus)
-        for pool in {PoolId(it.device.driver, it.device.pool) for it in allocation.results}:
-            self._touch(self._by_pool.get(pool, {}).values())
+            if len(held) == (sign > 0):
+                self._tell_cpus(pool)
+        self._index.touch_pools({PoolId(it.device.driver, it.device.pool) for it in allocation.results})
 
     # Facts: slices and classes.
 
     def observe_slice(self, event: str | None, each: ResourceSlice) -> None:
         """A ResourceSlice."""
-        former = self._slices.pop(each.name, None)
-        if former is not None:
-            self._remove_slice(former)
-        if event != DELETED:
-            self._add_slice(each)
-        concerned = [it for it in (former, each) if it is not None] + list(self._by_pool.get(each.pool, {}).values())
-        self._touch(concerned)
-        for it in concerned:
-            if it.nodes.name and not it.per_device:
-                self._shapes[it.nodes.name] = self._shapes.get(it.nodes.name, 0) + 1
-            else:
-                self._shape += 1
+        former = self._index.remove(each) if event == DELETED else self._index.put(each)
+        for it in (each, former):
+            if it is not None and it.pool.driver == DRIVER and it.nodes.name:
+                self._tell_cpus(it.nodes.name)
         self._on_change()
 
     def replace_slices(self, slices: Iterable[ResourceSlice]) -> None:
         """All ResourceSlices there are."""
-        self._slices.clear()
-        self._by_pool.clear()
-        self._by_node.clear()
-        self._wide.clear()
-        for each in slices:
-            self._add_slice(each)
-        self._revision += 1
-        self._shape += 1
+        former = self._nodes_with_cpus()
+        self._index.replace(slices)
+        for node in former | self._nodes_with_cpus():
+            self._tell_cpus(node)
         self._on_change()
+
+    def _nodes_with_cpus(self) -> set[str]:
+        return {each.nodes.name for each in self._index if each.pool.driver == DRIVER and each.nodes.name}
+
+    def _tell_cpus(self, node: str) -> None:
+        """A node's CPUs are claims' for as long as a driver publishes them, or a claim holds some."""
+        self._on_cpus(node, bool(self._cpus.get(node)) or self._index.publishes(node, DRIVER))
 
     def observe_class(self, event: str | None, device_class: DeviceClass) -> None:
         """A DeviceClass."""
@@ -255,38 +234,9 @@ class ClaimLister:
         self._on_change()
 
     def _classes_changed(self) -> None:
-        self._revision += 1
+        self._index.everything_changed()
         self._on_claim(None)
         self._on_change()
-
-    def _add_slice(self, each: ResourceSlice) -> None:
-        self._slices[each.name] = each
-        self._by_pool.setdefault(each.pool, {})[each.name] = each
-        if each.nodes.name and not each.per_device:
-            self._by_node.setdefault(each.nodes.name, {})[each.name] = each
-        else:
-            self._wide[each.name] = each
-
-    def _remove_slice(self, each: ResourceSlice) -> None:
-        self._wide.pop(each.name, None)
-        _discard(self._by_pool, each.pool, each.name)
-        _discard(self._by_node, each.nodes.name, each.name)
-
-    def _touch(self, slices: Iterable[ResourceSlice]) -> None:
-        """What was found for the nodes of these slices is out of date."""
-        for each in slices:
-            if each.nodes.name and not each.per_device:
-                self._revisions[each.nodes.name] = self._revisions.get(each.nodes.name, 0) + 1
-            else:
-                self._revision += 1
-
-
-def _discard(index: dict[_Key, dict[str, ResourceSlice]], key: _Key, name: str) -> None:
-    kept = index.get(key)
-    if kept is not None:
-        kept.pop(name, None)
-        if not kept:
-            del index[key]
 
 
 def _older(claim: ResourceClaim, known: ResourceClaim) -> bool:

@@ -4,9 +4,12 @@ From a pod's entries to its claims, and what they mean for its request class (ku
 
 from collections.abc import Iterator, Sequence
 
+from koord_numa.core.claims.cpus import cpus_of
 from koord_numa.core.claims.objects.claim import ClaimToAllocate
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.pod_claims import PodClaims, PodResourceClaim
+from koord_numa.core.claims.search.allocation import Allocation
+from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
 
@@ -83,6 +86,7 @@ class PodClaimResolver:
     def _meaning(self, pod: Pod, claims: Sequence[ResourceClaim]) -> PodClaims:
         wanted: list[ClaimToAllocate] = []
         allocated = []
+        held: list[Allocation] = []
         names = [entry.name for entry in pod.resource_claims if entry.needed]
         for name, claim in zip(names, claims, strict=True):
             problem = self._unusable(pod, claim)
@@ -90,9 +94,13 @@ class PodClaimResolver:
                 return PodClaims(problem=problem)
             if claim.allocation is None:
                 wanted.append(ClaimToAllocate("", name, claim.spec))
-            elif claim.allocation.nodes is not None:
+                continue
+            held.append(claim.allocation)
+            if claim.allocation.nodes is not None:
                 allocated.append(claim.allocation.nodes)
-        return PodClaims(tuple(wanted), tuple(allocated))
+        devices = tuple(result.device for allocation in held for result in allocation.results)
+        cpus = CpuSet.of(cpu for allocation in held for cpu in cpus_of(allocation))
+        return PodClaims(tuple(wanted), tuple(allocated), devices=devices, cpus=cpus)
 
     def _unusable(self, pod: Pod, claim: ResourceClaim) -> str:
         if claim.problem:

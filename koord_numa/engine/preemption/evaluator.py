@@ -201,9 +201,10 @@ class Evaluator:
 
     def _has_devices(self, klass: RequestClass, record: NodeInfo) -> bool:
         """Evictions free no devices of claims: those are given back when the claims are, and only then."""
-        if klass.claims is None or record.node is None:
+        seen = record.candidate()
+        if klass.claims is None or seen is None:
             return True
-        answer = self._handle.selector.devices_at(klass, record.node, Placement(record.name))
+        answer = self._handle.selector.devices_at(klass, seen, Placement(record.name))
         return isinstance(answer, Placement)
 
     def _is_outdated(self, record: NodeInfo) -> bool:

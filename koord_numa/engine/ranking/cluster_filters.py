@@ -13,7 +13,6 @@ from koord_numa.core.fit.spread import fits_spread
 from koord_numa.core.fit.taints import fits_taints
 from koord_numa.core.fit.volumes import uses_volumes
 from koord_numa.core.objects.constraints import PodTerm, SpreadConstraint
-from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.volumes import Storage
@@ -29,7 +28,7 @@ from koord_numa.engine.ranking.volume_filters import volume_refusals
 StorageNow = Callable[[], Storage]
 
 
-DevicesAt = Callable[[Node, Placement], Placement | Rejection]
+DevicesAt = Callable[[NodeSnapshot, Placement], Placement | Rejection]
 """Completes a placement with devices for the pod's resource claims, or refuses the node."""
 
 
@@ -67,7 +66,7 @@ class ClusterFilters:
         refused = self._refused_beside(seen) if seen.nominated else None
         if refused is not None or self.devices is None:
             return refused or placement
-        return self.devices(seen.node, placement)
+        return self.devices(seen, placement)
 
     def _refused_beside(self, seen: NodeSnapshot) -> Rejection | None:
         counts = self.spread.counts()

@@ -17,12 +17,13 @@ Array shapes: every array has one element per row of the table (its capacity), i
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
-from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate_alone
+from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate_alone, score_parts
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.score.normalize import MISSING, as_given
 from koord_numa.core.state.node_snapshot import NodeSnapshot
@@ -38,6 +39,25 @@ from koord_numa.engine.ranking.undecided import LimitReached, Undecided
 STEP: Final = np.array(SPACE)
 FEW: Final = 2
 """So many changed rows are evaluated at once; for more, a sweep finds out first which of them matter."""
+
+
+COMPARED: Final = 32
+"""Of nodes whose score falls when devices for resource claims are chosen, so many are compared."""
+
+
+@dataclass(slots=True)
+class Settled:
+    """The best complete placement so far, by its key; ``count`` of them were compared."""
+
+    key: int = NO
+    placement: Placement | None = None
+    count: int = 0
+
+    def note(self, key: int, placement: Placement | None) -> None:
+        """Keep the placement if it is better; of equal keys, which nodes never have, the first."""
+        self.count += 1
+        if placement is not None and (self.placement is None or key > self.key):
+            self.key, self.placement = max(key, NO), placement
 
 
 Bars = Callable[[str], Rejection | None]
@@ -127,31 +147,41 @@ class NodeRanking:
 
     def _best(self, keys: Ints) -> Placement | None:
         """The placement at the largest of the keys, which are changed where rows have to be evaluated first."""
-        while keys[row := int(keys.argmax())] >= 0:
+        settled = Settled()
+        while keys[row := int(keys.argmax())] > settled.key:
             known = self._fits.get(row)
-            if known is not None and (settled := self._settle(row, known)) is not None:
-                return settled
             if known is not None:
+                if self._settle(row, known, int(keys[row]), settled):
+                    break
                 keys[row] = NO
                 continue
             bound = self._keys[row]
             self._evaluate_within_limit(row)
             if keys is not self._keys:
                 keys[row] = NO if self._keys[row] < 0 else keys[row] - bound + self._keys[row]
-        return None
+        return settled.placement
 
-    def _settle(self, row: int, placement: Placement) -> Placement | None:
-        """The placement, complete, unless a rule that is asked last refuses it."""
-        if self._cluster is None:
-            return placement
-        seen = self._columns.candidate(row)
-        if seen is None:
-            return None
+    def _settle(self, row: int, placement: Placement, key: int, best: "Settled") -> bool:
+        """
+        Complete the placement by the rules that are asked last, and note it where it is the best so far.
+
+        Returns whether the search can end.
+        """
+        seen = None if self._cluster is None else self._columns.candidate(row)
+        if self._cluster is None or seen is None:
+            best.note(key, placement if self._cluster is None else None)
+            return self._cluster is None
         settled = self._cluster.settle(seen, placement)
         if isinstance(settled, Rejection):
             self._late[seen.node.name] = settled
-            return None
-        return settled
+            return False
+        if settled is not placement:
+            key -= SPACE * (self._points(seen, placement) - self._points(seen, settled))
+        best.note(key, settled)
+        return best.count == COMPARED
+
+    def _points(self, seen: NodeSnapshot, placement: Placement) -> int:
+        return sum(score_parts(self._ask, seen, placement, self._rules).values())
 
     def _find_witnesses(self, keys: Ints, raw: Ints) -> None:
         """Evaluate rows until one that fits is known at the lowest and at the highest raw score. Rows that do not fit lose their key."""

@@ -12,8 +12,8 @@ preferences are added later (``preference_rows``). The bound holds because no te
 - Amounts of whole nodes are compared and scored in ``ResourceBounds``.
 - The alignment is relaxed: ``fewest`` counts, for each resource by itself, how many of the emptiest NUMA nodes hold the amount. A
   placement takes one set of NUMA nodes for all resources, under bind policies too, so it takes at least ``fewest`` of
-  them, and the ``numa`` score falls with their number; ``numa_score_bounds`` has the proof for each method. Exclusivity counts as
-  ``MAX_SCORE``.
+  them, and the ``numa`` score falls with their number; ``numa_score_bounds`` has the proof for each method. Exclusivity and claims count
+  as ``MAX_SCORE``.
 
 Shapes. ``rows`` are n indices into the node table; the bounds are ``int64[n]``. ``reach`` of the NUMA table is
 ``int64[resources, counts, table rows]`` and does not fall along ``counts``. ``ClassJudgement`` holds ``objects[kinds]``,
@@ -35,8 +35,9 @@ from koord_numa.core.kubelet.unsupported_policies import refuse_promises
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.vocabulary import NodeScoring
 from koord_numa.core.scheduling.evaluate import fits_node_object
+from koord_numa.core.scheduling.placement import aligned_by_kubelet
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
-from koord_numa.core.scheduling.scorers import SCORERS, wants_exclusivity, weight_of
+from koord_numa.core.scheduling.scorers import SCORERS, wants_devices, wants_exclusivity, weight_of
 from koord_numa.core.score.node_resources import MAX_SCORE
 from koord_numa.engine.ranking.columns.node_class import NodeClass, compares_numbers
 from koord_numa.engine.ranking.columns.node_table import NodeTable
@@ -123,17 +124,21 @@ class ScoreBounds:
         )
 
     def _points(self, kind: NodeClass, counts: int) -> list[int]:
-        """By the number of NUMA nodes that are needed at least, the most that they and exclusivity are worth on such a node."""
-        if kind.config is not None and refuse_promises(self._ask.request, kind.config) is not None:
+        """By the number of NUMA nodes that are needed at least, the most that they, exclusivity and claims are worth on such a node."""
+        if (
+            kind.config is not None
+            and refuse_promises(aligned_by_kubelet(self._ask, kind.config), kind.config) is not None
+        ):
             return [NEVER] * counts
         if self._alignment.splits_cores_of(kind):
             return [NEVER] * counts
         weight, one = self._weights["numa"], self._alignment.needs_one_on(kind)
-        exclusivity = self._weights["exclusivity"] * MAX_SCORE if wants_exclusivity(self._ask) else 0
+        most = self._weights["exclusivity"] * MAX_SCORE if wants_exclusivity(self._ask) else 0
+        most += self._weights["claims"] * MAX_SCORE if wants_devices(self._ask) else 0
         points = []
         for fewest in range(counts):
             score = numa_score_bound(self._rules.numa_method, self._alignment, kind, fewest)
-            points.append(NEVER if one and fewest > 1 else weight * score + exclusivity)
+            points.append(NEVER if one and fewest > 1 else weight * score + most)
         return points
 
     def _row_by_row(self, rows: Ints) -> Ints:

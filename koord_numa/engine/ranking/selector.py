@@ -6,27 +6,28 @@ It reads the cluster state and changes nothing in it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from cachetools import LRUCache
 
 from koord_numa.core.allocate import AllocateOptions, NumaScoring, WithoutTopology
 from koord_numa.core.claims.pod_claims import PodClaims
-from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.fit.pod_affinity import pod_affinity_counts
 from koord_numa.core.fit.spread import spread_counts
 from koord_numa.core.fit.volumes import uses_volumes
-from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import NumaAllocateStrategy, ScoringType
 from koord_numa.core.objects.volumes import Storage
 from koord_numa.core.scheduling.decide import answers
-from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere
+from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere, score_parts
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, depends_on_other_pods, scheduling_request
 from koord_numa.core.scheduling.scorers import PREFERENCES, SCORERS
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.volume_lister import VolumeLister
-from koord_numa.engine.claims.late_check import ClaimCheck, ClaimPolicy
+from koord_numa.engine.claims.late_check import ClaimCheck
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.request_class import RequestClass
@@ -106,7 +107,7 @@ class NodeSelection:
         found_answers = answers(self._with_images(klass, pod), barred, self.profile_of(klass))
         if klass.claims is None:
             return found_answers
-        nodes = {it.node.name: it.node for it in barred}
+        nodes = {it.node.name: it for it in barred}
         return {name: self._with_devices(klass, nodes[name], answer) for name, answer in found_answers.items()}
 
     def _with_images(self, klass: RequestClass, pod: Pod) -> SchedulingRequest:
@@ -114,12 +115,15 @@ class NodeSelection:
         return replace(self.request_now(klass), images=self._columns.images.seen_by(pod.images))
 
     def _with_devices(
-        self, klass: RequestClass, node: Node, answer: ScoredPlacement | Rejection
+        self, klass: RequestClass, seen: NodeSnapshot, answer: ScoredPlacement | Rejection
     ) -> ScoredPlacement | Rejection:
         if isinstance(answer, Rejection):
             return answer
-        placed = self.devices_at(klass, node, answer.placement)
-        return placed if isinstance(placed, Rejection) else replace(answer, placement=placed)
+        placed = self.devices_at(klass, seen, answer.placement)
+        if isinstance(placed, Rejection):
+            return placed
+        parts = {**(answer.parts or {}), **score_parts(self._ask(klass), seen, placed, self.profile_of(klass))}
+        return ScoredPlacement(sum(parts.values()), placed, parts)
 
     def compare(self, klass: RequestClass, pod: Pod, node: str, others: int) -> dict[str, ScoredPlacement | Rejection]:
         """
@@ -161,22 +165,25 @@ class NodeSelection:
             if _looks_around(klass):
                 cluster = ClusterFilters(klass.request, klass.pickers, self._columns, self._storage_now)
                 if klass.claims is not None:
-                    cluster.devices = self._claim_check(klass, klass.claims).check
+                    check = self._claim_check(klass.claims)
+                    cluster.devices = partial(check.check, self._ask(klass))
             ask, bars = self._ask(klass), self.bars_of(klass)
             ranking = NodeRanking(ask, self.profile_of(klass), self._columns, bars, cluster)
             self._rankings[klass] = ranking
         return ranking
 
-    def devices_at(self, klass: RequestClass, node: Node, placement: Placement) -> Placement | Rejection:
+    def devices_at(self, klass: RequestClass, seen: NodeSnapshot, placement: Placement) -> Placement | Rejection:
         """The placement with devices for the claims of the class, or why there are none. Without claims it stays as it is."""
-        return placement if klass.claims is None else self._claim_check(klass, klass.claims).check(node, placement)
+        if klass.claims is None:
+            return placement
+        return self._claim_check(klass.claims).check(self._ask(klass), seen, placement)
 
-    def _claim_check(self, klass: RequestClass, claims: PodClaims) -> ClaimCheck:
-        return ClaimCheck(self.claims, claims, ClaimPolicy.of(klass.request), self._machine_of)
+    def _claim_check(self, claims: PodClaims) -> ClaimCheck:
+        return ClaimCheck(self.claims, claims, self._topology_of)
 
-    def _machine_of(self, node: str) -> CpuTopology | None:
+    def _topology_of(self, node: str) -> NodeResourceTopology | None:
         info = self._state.nodes.get(node)
-        return None if info is None or info.topology is None else info.topology.machine
+        return None if info is None or info.topology is None or info.topology.problem else info.topology
 
     def _storage_now(self) -> Storage:
         return self.storage.storage()
@@ -195,7 +202,7 @@ class NodeSelection:
             return None
         ask = self.request_now(klass)
         answer = refuse_everywhere(ask) or self.bars_of(klass)(node) or evaluate(ask, seen, self.profile_of(klass))
-        return answer if isinstance(answer, Rejection) else self.devices_at(klass, seen.node, answer.placement)
+        return answer if isinstance(answer, Rejection) else self.devices_at(klass, seen, answer.placement)
 
     def request_now(self, klass: RequestClass) -> SchedulingRequest:
         """What a pod of this class asks for at this moment: counts of pods by topology domain change with every placement."""

@@ -12,6 +12,7 @@ from koord_numa.wire.node.cpu_topology import machine
 from koord_numa.wire.node.cpuset_differences import cpuset_differences
 from koord_numa.wire.node.kubelet_config import NUMA_POLICY_OF, TOPOLOGY_POLICIES, kubelet_config
 from koord_numa.wire.node.node_annotations import amplification
+from koord_numa.wire.node.pci_devices import numa_by_root
 from koord_numa.wire.node.reserved import reserved_cpus
 from koord_numa.wire.node.zones import AttributeModel, ZoneModel, distances, zones
 from koord_numa.wire.parsing import Problems, Strict, read
@@ -56,6 +57,7 @@ def _read(top: Head, blank: NodeResourceTopology) -> NodeResourceTopology:
         zones=found_zones,
         kubelet=kubelet,
         distances=costs,
+        numa_by_root=numa_by_root(top.annotations, top.path),
         differences=cpuset_differences(top.annotations, top.path),
         fingerprint=_first(attributes, names.ATTRIBUTE_FINGERPRINT)
         or top.annotations.get(names.FINGERPRINT_ANNOTATION, ""),

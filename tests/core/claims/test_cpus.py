@@ -86,7 +86,7 @@ def test_requests_of_one_claim_get_cpus_of_their_own_and_a_configuration_each() 
 def test_numa_nodes_come_from_the_topology_of_the_node() -> None:
     machine = regular_topology(1, 2, 2, 2)  # NUMA 0: CPUs 0-3, NUMA 1: 4-7
     slice_ = cpu_slice("0-7", "0-7>1")
-    assert given_by(slice_, claim_object(cpus("a", "2")), site=CpuSite(machine, masks=(0b10,))) == ["4-5"]
+    assert given_by(slice_, claim_object(cpus("a", "2")), site=CpuSite(machine, mask=0b10)) == ["4-5"]
 
 
 @pytest.mark.parametrize(

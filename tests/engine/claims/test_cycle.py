@@ -6,15 +6,19 @@ from typing import Any
 import pytest
 
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.claims.pod_claims import PodResourceClaim
+from koord_numa.core.claims.pod_claims import PodClaims, PodResourceClaim
 from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.claims.search.usage import DeviceUsage
-from koord_numa.core.objects.node import Node
-from koord_numa.core.objects.request import Pod, PodKey, PodRequest
+from koord_numa.core.kubelet.view import kubelet_view
+from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology
+from koord_numa.core.objects.request import NumaSpec, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
-from koord_numa.core.objects.vocabulary import NumaPolicy
+from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NumaPolicy
+from koord_numa.core.scheduling.request import Profile, scheduling_request
+from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.state.node_snapshot import candidate
 from koord_numa.engine.claims.deallocation import Deallocation
-from koord_numa.engine.claims.late_check import UNAVAILABLE, ClaimCheck, ClaimPolicy
+from koord_numa.engine.claims.late_check import UNAVAILABLE, ClaimCheck
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.claims.pre_bind import DynamicResources
@@ -80,8 +84,7 @@ class World:
         claims = self.resolver.of(pod)
         assert claims is not None
         assert not claims.problem
-        found = ClaimCheck(self.lister, claims, replace(ClaimPolicy.of(pod.request), numa=policy), lambda _: None)
-        return found.check(NODE, Placement("node-1", mask=mask))
+        return asked(self.lister, claims, NODE, Placement("node-1", mask=mask), policy)
 
     def placed(self, pod: Pod = POD) -> Placement:
         """A placement with devices."""
@@ -93,6 +96,17 @@ class World:
     def in_use(self) -> list[str]:
         """Devices that count as in use."""
         return sorted(it.device for it in self.lister.usage.exclusive)
+
+
+def asked(
+    lister: ClaimLister, claims: PodClaims, node: Node, placement: Placement, policy: NumaPolicy = NumaPolicy.NONE
+) -> Placement | Rejection:
+    """What the check of a kubelet's node without a NUMA policy says; the kubelet is expected to use the placement's NUMA nodes."""
+    request = PodRequest(numa=NumaSpec(policy))
+    ask = replace(scheduling_request(request, Profile()), claims=claims)
+    topology = NodeResourceTopology(node.name, CpuOwner.KUBELET, kubelet=KubeletConfig(KubeletPolicy.SINGLE_NUMA_NODE))
+    seen = candidate(node, kubelet_view(node, topology, ()), Ledger())
+    return ClaimCheck(lister, claims, lambda _: None).check(ask, seen, placement)
 
 
 def names(placement: Placement | Rejection) -> list[str]:
@@ -217,8 +231,7 @@ async def test_an_allocation_for_another_node_is_given_up_where_no_other_pod_use
     await world.step.do(POD, placement)
     claims = world.resolver.of(POD)
     assert claims is not None
-    check = ClaimCheck(world.lister, claims, ClaimPolicy.of(POD.request), lambda _: None)
-    refused = check.check(Node("node-2"), Placement("node-2"))
+    refused = asked(world.lister, claims, Node("node-2"), Placement("node-2"))
     assert isinstance(refused, Rejection)
     assert refused.message == UNAVAILABLE
     work = Deallocation(world.lister, world.resolver, world.server, _Leader())

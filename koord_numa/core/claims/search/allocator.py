@@ -14,6 +14,7 @@ from koord_numa.core.claims.objects.features import ALL_FEATURES, Features
 from koord_numa.core.claims.objects.pools import Pool
 from koord_numa.core.claims.objects.results import allocation_of, taken_alternatives
 from koord_numa.core.claims.search.allocation import Allocation
+from koord_numa.core.claims.search.inventory import NumaByRoot
 from koord_numa.core.claims.search.search import Search
 from koord_numa.core.claims.search.selection import ClaimError
 from koord_numa.core.claims.search.usage import DeviceUsage
@@ -32,6 +33,7 @@ class NodeDevices:
     pools: tuple[Pool, ...] = ()
     features: Features = ALL_FEATURES
     numa_mask: int = 0  # only devices on these NUMA nodes, or of unknown place, are tried; 0 sets no bound
+    numa_by_root: NumaByRoot = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from koord_numa.core.cel.errors import CelError
 from koord_numa.core.cel.program import CelDevice
+from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.objects.constraints import NodeTerm
 from koord_numa.core.selectors import Labels, matches_term
 
@@ -96,6 +97,17 @@ Amounts = Mapping[str, int]
 
 _MOST_MEMORIES: Final = 64
 
+NUMA_ATTRIBUTES: Final = ("resource.kubernetes.io/numaNode", "dra.cpu/numaNodeID", "dra.net/numaNode")
+"""The standard attribute of a device's NUMA node first, then the names that drivers used before it."""
+
+BARE_NUMA_ATTRIBUTES: Final = ("numaNode", "numaNodeID", "numa")
+"""Names in the driver's own domain."""
+
+PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
+
+NumaByRoot = Mapping[str, int]
+"""The NUMA node by PCIe root, as the node agent publishes it."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
@@ -118,6 +130,24 @@ class Device:
     binding_conditions: tuple[str, ...] = ()
     binding_failure_conditions: tuple[str, ...] = ()
     memory: dict[str, bool | CelError] = field(default_factory=dict, repr=False)
+    own_numa: int | None = field(init=False)  # as the driver says it
+    pcie_root: str = field(init=False)  # empty where it is not published
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "own_numa", self._own_numa())
+        root = self.attribute(PCIE_ROOT)
+        object.__setattr__(self, "pcie_root", root.value if root is not None and isinstance(root.value, str) else "")
+
+    def _own_numa(self) -> int | None:
+        for name in (*NUMA_ATTRIBUTES, *(f"{self.id.driver}/{bare}" for bare in BARE_NUMA_ATTRIBUTES)):
+            value = self.attribute(name)
+            if value is not None and value.kind == "int" and isinstance(value.value, int):
+                return value.value if 0 <= value.value <= MAX_NUMA_ID else None
+        return None
+
+    def numa(self, roots: NumaByRoot) -> int | None:
+        """Its NUMA node: as the driver says, else (also after -1, which is none) that of its PCIe root; None where neither tells."""
+        return roots.get(self.pcie_root) if self.own_numa is None else self.own_numa
 
     def attribute(self, name: str) -> Attribute | None:
         """By its full name; names without a domain belong to the driver's domain (allocator, ``lookupAttribute``)."""

@@ -8,7 +8,6 @@ first device again. Everything that a pick changes is taken back when the search
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from koord_numa.core.claims.numa import numa_of
 from koord_numa.core.claims.objects.capacity import room_for
 from koord_numa.core.claims.objects.claim import MAX_RESULTS, DeviceDemand
 from koord_numa.core.claims.objects.counters import CounterAccounts
@@ -124,7 +123,7 @@ class Search:
             return self._request(claim, number + 1)
         self._step()
         candidate = alternative.every[have]
-        if not self._available(claim, alternative, candidate):
+        if not self._near(candidate.device) or not self._available(claim, alternative, candidate):
             return False
         if not self._take(claim, alternative, candidate, must=True):
             return False
@@ -167,7 +166,7 @@ class Search:
 
     def _near(self, device: Device) -> bool:
         mask = self._node.numa_mask
-        numa = numa_of(device) if mask else None
+        numa = device.numa(self._node.numa_by_root) if mask else None
         return numa is None or bool(mask >> numa & 1)
 
     def _likeness(self, candidate: Candidate) -> object:

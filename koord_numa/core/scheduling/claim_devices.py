@@ -1,0 +1,300 @@
+"""
+Devices and CPUs of resource claims in a placement: on the NUMA nodes that the pod gets, as its policy demands or prefers.
+
+Theory. Where the scheduler chooses NUMA nodes, devices are a hint provider of the same merge as CPUs, memory and huge pages
+(``core/allocation``): a set of NUMA nodes holds the pod when all of these are there. SingleNUMANode and Restricted refuse the node
+otherwise; BestEffort, and no policy, take devices as near as there are some, and the node scores less. A kubelet does not know devices of
+claims. On its nodes devices are looked for where the kubelet is expected to put the pod, so that a node where both meet scores best; a
+policy that the pod itself demands refuses all others. Devices that do not say where they are fit everywhere.
+
+Example. NUMA node 0 has 4 free CPUs and no free GPU, NUMA node 1 has 8 free CPUs and a free GPU. A pod of 4 CPUs with a claim for a GPU
+gets NUMA node 1 under any policy, though without the claim it would have been NUMA node 0.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from math import comb
+from typing import Final
+
+from koord_numa.core.allocate import policy_in_force
+from koord_numa.core.claims.cpus import DRIVER, CpuClaimError, CpuSite, assign_cpus, cpus_of
+from koord_numa.core.claims.objects.claim import Classes
+from koord_numa.core.claims.pod_claims import PodClaims
+from koord_numa.core.claims.search.allocation import Allocation
+from koord_numa.core.claims.search.allocator import ALTERNATIVES, NO_SOLUTION, Allocated, NodeDevices, allocate
+from koord_numa.core.claims.search.inventory import Device, DeviceId
+from koord_numa.core.claims.search.usage import DeviceUsage
+from koord_numa.core.cpu_topology import MAX_NUMA_ID
+from koord_numa.core.cpus.bind_policies import CpuPolicies
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.numa.hints import mask_of, masks_of_size, numa_ids
+from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
+from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, KubeletPolicy, NumaPolicy
+from koord_numa.core.resources import MEMORY
+from koord_numa.core.scheduling.placement import place
+from koord_numa.core.scheduling.request import SchedulingRequest
+from koord_numa.core.score.node_resources import MAX_SCORE
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.node_snapshot import NodeSnapshot
+
+HARD: Final = frozenset({NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED})
+"""Policies under which devices must be on the NUMA nodes of the pod."""
+
+NOT_TOGETHER: Final = "cannot allocate all claims on the NUMA nodes of the pod"
+NO_CPUS_BY_CLAIM: Final = "node(s) NUMA Topology policy not match"
+
+ELSEWHERE: Final = 1 << MAX_NUMA_ID + 1
+"""Stands for all NUMA nodes that no device is on."""
+
+LISTED: Final = 256
+"""Sets of NUMA nodes that are tried for devices alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Allocations of all claims, the NUMA nodes that these devices and CPUs are on, and the raw points of chosen alternatives."""
+
+    allocations: tuple[Allocation, ...]
+    numa: int
+    score: int
+
+
+@dataclass(slots=True)
+class ClaimDevices:
+    """What the claims of one pod can get on one node. Answers are remembered by set of NUMA nodes: it lives as long as one decision."""
+
+    claims: PodClaims
+    classes: Classes
+    node: NodeDevices
+    usage: DeviceUsage
+    site: CpuSite
+    cpus: CpuPolicies
+    places: int = 0  # the NUMA nodes that devices and CPUs of the node are on
+    fixed: int = 0  # those of what the pod's claims hold already
+    _devices: dict[DeviceId, Device] = field(default_factory=dict)
+    _found: dict[tuple[int, bool], Found | str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._devices = {it.device.id: it.device for pool in self.node.pools for it in pool.candidates()}
+        known = {device.numa(self.node.numa_by_root) for device in self._devices.values()}
+        if self.site.machine is not None and any(device.driver == DRIVER for device in self._devices):
+            known.update(self.site.machine.numa_ids)
+        self.places = mask_of(numa for numa in known if numa is not None)
+        self.fixed = self._numa_of(self.claims.devices, self.claims.cpus)
+
+    def at(self, mask: int) -> Found | str:
+        """Allocations on this set of NUMA nodes, on any for 0; or why there are none."""
+        return self._at(mask, empty=False)
+
+    def fits(self, mask: int) -> bool:
+        """``DeviceHints``: can all claims be allocated there?"""
+        return not isinstance(self._at(mask, empty=False), str)
+
+    def fits_if_empty(self, mask: int) -> bool:
+        """``DeviceHints``: could they be if nothing were in use?"""
+        return self.fits(mask) or not isinstance(self._at(mask, empty=True), str)
+
+    def _at(self, mask: int, *, empty: bool) -> Found | str:
+        # Sets with the same members among the devices' places offer the same devices, and CPUs.
+        key = (mask and (mask & self.places or ELSEWHERE), empty)
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._allocate(key[0], empty=empty)
+        return found
+
+    def _allocate(self, mask: int, *, empty: bool) -> Found | str:
+        if mask and self.fixed & ~mask:
+            return f"claims that are allocated already hold devices on NUMA {ids_text(self.fixed)}"
+        node = replace(self.node, numa_mask=mask) if mask else self.node
+        answer = allocate(self.claims.to_allocate, self.classes, node, DeviceUsage() if empty else self.usage)
+        if not isinstance(answer, Allocated):
+            return answer.message
+        site = replace(self.site, mask=mask, taken=EMPTY if empty else self.site.taken)
+        try:
+            allocations = assign_cpus(answer.allocations, self._devices, site, self.cpus)
+        except CpuClaimError as error:
+            return f"cannot allocate CPUs by claim: {error}"
+        devices = (result.device for allocation in allocations for result in allocation.results)
+        return Found(allocations, self.fixed | self._numa_of(devices, _cpus(allocations)), answer.score)
+
+    def _numa_of(self, devices: Iterable[DeviceId], cpus: CpuSet) -> int:
+        """The NUMA nodes of these devices and CPUs, as far as they are known; devices that have vanished are nowhere."""
+        mask = 0 if self.site.machine is None else self.site.machine.numa_of(cpus)
+        for each in devices:
+            device = self._devices.get(each)
+            numa = None if device is None else device.numa(self.node.numa_by_root)
+            mask |= 0 if numa is None else 1 << numa
+        return mask
+
+    def crowding(self, mask: int) -> int:
+        """CPUs that others hold there, for a pod that keeps away from NUMA nodes with such; 0 for all others."""
+        machine = self.site.machine
+        if machine is None or self.cpus.ask.exclusive is not CpuExclusivePolicy.NUMA_NODE_LEVEL:
+            return 0
+        return sum(machine.numa_of(CpuSet.of((cpu,))) & mask != 0 for cpu in self.site.taken)
+
+    def best_score(self) -> int:
+        """The raw points of the first alternative of every prioritized list."""
+        lists = sum(request.prioritized for claim in self.claims.to_allocate for request in claim.spec.requests)
+        return ALTERNATIVES * lists
+
+
+def place_devices(
+    ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, devices: ClaimDevices
+) -> Placement | Rejection:
+    """
+    The placement with an allocation for each claim, on other NUMA nodes than before where only those hold everything.
+
+    Of a refusal the message is the allocator's where devices run out, else it says that they are not where the pod has to be.
+    """
+    anywhere = devices.at(0)
+    if isinstance(anywhere, str):
+        return Rejection(Reason.RESOURCE_CLAIMS, anywhere, resolvable=False)
+    policy = policy_of_devices(ask, seen)
+    if aligned_by_claims_only(ask, seen) and not devices.claims.cpus | _cpus(anywhere.allocations):
+        detail = f"the pod wants {policy}, nothing on the node aligns its CPUs, and it claims none"
+        return Rejection(Reason.NUMA_POLICY, NO_CPUS_BY_CLAIM, detail, resolvable=False)
+    if not devices.places:
+        if policy in HARD and _cpus(anywhere.allocations):
+            return _refused("on which NUMA nodes its CPUs are is not published")
+        return _complete(placement, anywhere, devices, seen)
+    joint = _joint(ask, seen, placement, devices)
+    if joint.mask is not None and isinstance(found := devices.at(joint.mask), Found):
+        return _complete(joint, found, devices, seen)
+    if policy in HARD and joint.mask is not None:
+        return _refused(devices.at(joint.mask))
+    why: Found | str = ""
+    for mask in _own_sets(policy, devices, _room(ask, seen, policy)):
+        why = devices.at(mask)
+        if isinstance(why, Found):
+            return _complete(joint, why, devices, seen)
+    return _refused(why) if policy in HARD else _complete(joint, anywhere, devices, seen)
+
+
+def _cpus(allocations: Iterable[Allocation]) -> CpuSet:
+    return CpuSet.of(cpu for allocation in allocations for cpu in cpus_of(allocation))
+
+
+def aligned_by_claims_only(ask: SchedulingRequest, seen: NodeSnapshot) -> bool:
+    """Does the pod demand NUMA nodes where only its claims could align it?"""
+    if ask.request.numa.policy not in HARD:
+        return False
+    offer = seen.offer
+    if isinstance(offer, KubeletView):
+        return _policy_of_kubelet_is_none(offer)
+    return isinstance(offer, Inventory) and not offer.zones
+
+
+def _policy_of_kubelet_is_none(view: KubeletView) -> bool:
+    return view.state.node.config.topology_policy in (None, KubeletPolicy.NONE)
+
+
+def _refused(why: Found | str) -> Rejection:
+    detail = why if isinstance(why, str) and why != NO_SOLUTION else ""
+    return Rejection(Reason.CLAIM_ALIGNMENT, NOT_TOGETHER, detail, resolvable=False)
+
+
+def policy_of_devices(ask: SchedulingRequest, seen: NodeSnapshot) -> NumaPolicy:
+    """The policy that devices are placed by: a kubelet's own does not concern them, the pod's does."""
+    if isinstance(seen.offer, Inventory) and seen.offer.zones and not isinstance(ask.demand, Rejection):
+        return policy_in_force(ask.demand, seen.offer)
+    return ask.request.numa.policy
+
+
+def _joint(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, devices: ClaimDevices) -> Placement:
+    """The placement by the merge of all resources with the devices, where ours alone is none for these; the former one if none is found."""
+    if placement.mask is None or not isinstance(seen.offer, Inventory) or devices.fits(placement.mask):
+        return placement
+    again = place(ask, seen, devices)
+    return placement if isinstance(again, Rejection) else again
+
+
+def _own_sets(policy: NumaPolicy, devices: ClaimDevices, room: Callable[[int], bool]) -> Iterator[int]:
+    """
+    Sets for devices that have no set of the pod to follow, the narrowest first.
+
+    Under Restricted they are of the size that an empty node would need.
+    """
+    places = devices.places
+    if policy is not NumaPolicy.RESTRICTED:
+        singles = [1 << numa for numa in numa_ids(places) if room(1 << numa)]
+        yield from sorted(singles, key=devices.crowding)
+        return
+    for size in range(1, places.bit_count() + 1):
+        if comb(places.bit_count(), size) > LISTED:
+            return
+        masks = masks_of_size(places, size)
+        if any(devices.fits_if_empty(mask) for mask in masks):
+            yield from filter(room, masks)
+            return
+
+
+def _room(ask: SchedulingRequest, seen: NodeSnapshot, policy: NumaPolicy) -> Callable[[int], bool]:
+    """
+    Have the zones of a set the memory and huge pages that the pod asks for?
+
+    Asked where a kubelet places nothing and the pod's policy demands NUMA nodes: only its claims align it there.
+    """
+    offer = seen.offer
+    topology = offer.topology if isinstance(offer, KubeletView) and policy in HARD else None
+    if topology is None:
+        return lambda _: True
+    wanted = {name: amount for name, amount in ask.amounts.items() if name == MEMORY or name.startswith("hugepages-")}
+    zones = {zone.numa: zone.available for zone in topology.zones}
+    listed = {name for available in zones.values() for name in available}
+
+    def room(mask: int) -> bool:
+        there = [zones.get(numa, {}) for numa in numa_ids(mask)]
+        return all(
+            sum(zone.get(name, 0) for zone in there) >= amount for name, amount in wanted.items() if name in listed
+        )
+
+    return room
+
+
+def _complete(placement: Placement, found: Found, devices: ClaimDevices, seen: NodeSnapshot) -> Placement:
+    points = (_alignment_points(placement, found, seen) + _preference_points(found, devices)) // 2
+    note = _kubelet_note(placement, found) if isinstance(seen.offer, KubeletView) else ""
+    return replace(
+        placement,
+        allocations=found.allocations,
+        claim_points=points,
+        note="; ".join(filter(None, (placement.note, note))),
+    )
+
+
+def _alignment_points(placement: Placement, found: Found, seen: NodeSnapshot) -> int:
+    """100 where devices are on the pod's NUMA nodes, or on one where it has none; 50 on one that is not known to be the pod's; else 0."""
+    on_one = not found.numa & (found.numa - 1)
+    if placement.mask is None:
+        pinned = isinstance(seen.offer, KubeletView) and seen.offer.state.node.config.cpu_policy == "static"
+        return (MAX_SCORE // 2 if pinned and found.numa else MAX_SCORE) if on_one else 0
+    if not found.numa & ~placement.mask:
+        return MAX_SCORE
+    return MAX_SCORE // 2 if on_one else 0
+
+
+def _preference_points(found: Found, devices: ClaimDevices) -> int:
+    """
+    What chosen alternatives of ``firstAvailable`` are worth: 100 when all are the first ones (dynamicresources Score, ``8 - index``).
+    """
+    best = devices.best_score()
+    return MAX_SCORE if not best else min(MAX_SCORE, MAX_SCORE * found.score // best)
+
+
+def _kubelet_note(placement: Placement, found: Found) -> str:
+    """A kubelet's topology manager knows nothing of claims: what that means for this pod."""
+    if not found.numa:
+        return ""
+    where = f"devices of claims are on NUMA {ids_text(found.numa)}"
+    if placement.mask is None:
+        return f"{where}; its kubelet does not align the pod with them"
+    if found.numa & ~placement.mask:
+        return f"{where}, apart from NUMA {ids_text(placement.mask)}, where its kubelet is expected to put the pod"
+    return f"{where}, where its kubelet, which does not align devices of claims, is expected to put the pod"
+
+
+def ids_text(mask: int) -> str:
+    """``0,1`` for a set of NUMA nodes."""
+    return ",".join(map(str, numa_ids(mask)))

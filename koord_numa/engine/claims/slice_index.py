@@ -1,0 +1,128 @@
+"""ResourceSlices by pool and by node, and the pools that a node can draw from, remembered until their slices change."""
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from koord_numa.core.claims.objects.pools import Pool, gather_pools
+from koord_numa.core.claims.search.inventory import PoolId, ResourceSlice
+from koord_numa.core.objects.node import Node
+
+Revision = tuple[int, int]
+_Key = TypeVar("_Key", PoolId, str)
+
+
+class SliceIndex:
+    """
+    ``revision`` of a node changes with everything that may concern its devices, their use included (``touch_pools``); its pools are
+    gathered anew only when slices change.
+    """
+
+    def __init__(self) -> None:
+        self._slices: dict[str, ResourceSlice] = {}
+        self._by_pool: dict[PoolId, dict[str, ResourceSlice]] = {}
+        self._by_node: dict[str, dict[str, ResourceSlice]] = {}  # slices that name a node, by that
+        self._wide: dict[str, ResourceSlice] = {}  # all others
+        self._revision = 0
+        self._revisions: dict[str, int] = {}
+        self._shape = 0  # grows with changes of slices that name no node
+        self._shapes: dict[str, int] = {}  # the same, by the node that slices name
+        self._pools: dict[str, tuple[Revision, Node, tuple[Pool, ...]]] = {}
+
+    def __iter__(self) -> Iterator[ResourceSlice]:
+        """Every slice, in no particular order."""
+        return iter(self._slices.values())
+
+    def revision(self, node: str) -> Revision:
+        """Differs from an earlier value when devices of the node, or what is in use of them, may have changed."""
+        return self._revision, self._revisions.get(node, 0)
+
+    def publishes(self, node: str, driver: str) -> bool:
+        """Does a slice of the driver name the node?"""
+        return any(each.pool.driver == driver for each in self._by_node.get(node, {}).values())
+
+    def pools_of(self, node: Node) -> tuple[Pool, ...]:
+        """The pools that the node can draw from. Counters of other nodes' pools are left out: nothing there is for this node."""
+        shape = (self._shape, self._shapes.get(node.name, 0))
+        known = self._pools.get(node.name)
+        if known is not None and known[0] == shape and known[1] is node:
+            return known[2]
+        own = self._by_node.get(node.name, {})
+        reached = {each.pool for each in self._wide.values() if each.reaches(node.name, node.labels)}
+        reached.update(each.pool for each in own.values())
+        slices = [each for pool in sorted(reached) for each in self._by_pool[pool].values()]
+        pools = gather_pools(
+            slices, node.name, node.labels, {pool: list(self._by_pool[pool].values()) for pool in reached}
+        )
+        self._pools[node.name] = (shape, node, pools)
+        return pools
+
+    def put(self, each: ResourceSlice) -> ResourceSlice | None:
+        """A new or changed slice; returns the former one of this name."""
+        former = self._take(each.name)
+        self._add(each)
+        self._changed(former, each)
+        return former
+
+    def remove(self, each: ResourceSlice) -> ResourceSlice | None:
+        """A slice that is gone; returns what was known of it."""
+        former = self._take(each.name)
+        self._changed(former, each)
+        return former
+
+    def replace(self, slices: Iterable[ResourceSlice]) -> None:
+        """All there are."""
+        for index in (self._slices, self._by_pool, self._by_node, self._wide):
+            index.clear()
+        for each in slices:
+            self._add(each)
+        self.everything_changed()
+        self._shape += 1
+
+    def everything_changed(self) -> None:
+        """What was found for any node is out of date."""
+        self._revision += 1
+
+    def touch_pools(self, pools: Iterable[PoolId]) -> None:
+        """The use of devices of these pools changed."""
+        for pool in pools:
+            self._touch(self._by_pool.get(pool, {}).values())
+
+    def _changed(self, former: ResourceSlice | None, each: ResourceSlice) -> None:
+        concerned = [it for it in (former, each) if it is not None] + list(self._by_pool.get(each.pool, {}).values())
+        self._touch(concerned)
+        for it in concerned:
+            if it.nodes.name and not it.per_device:
+                self._shapes[it.nodes.name] = self._shapes.get(it.nodes.name, 0) + 1
+            else:
+                self._shape += 1
+
+    def _touch(self, slices: Iterable[ResourceSlice]) -> None:
+        for each in slices:
+            if each.nodes.name and not each.per_device:
+                self._revisions[each.nodes.name] = self._revisions.get(each.nodes.name, 0) + 1
+            else:
+                self._revision += 1
+
+    def _add(self, each: ResourceSlice) -> None:
+        self._slices[each.name] = each
+        self._by_pool.setdefault(each.pool, {})[each.name] = each
+        if each.nodes.name and not each.per_device:
+            self._by_node.setdefault(each.nodes.name, {})[each.name] = each
+        else:
+            self._wide[each.name] = each
+
+    def _take(self, name: str) -> ResourceSlice | None:
+        former = self._slices.pop(name, None)
+        if former is not None:
+            self._wide.pop(name, None)
+            _discard(self._by_pool, former.pool, name)
+            _discard(self._by_node, former.nodes.name, name)
+        return former
+
+
+def _discard(index: dict[_Key, dict[str, ResourceSlice]], key: _Key, name: str) -> None:
+    kept = index.get(key)
+    if kept is not None:
+        kept.pop(name, None)
+        if not kept:
+            del index[key]
