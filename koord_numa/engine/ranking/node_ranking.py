@@ -227,16 +227,19 @@ class NodeRanking:
         if not rows:
             return
         self._fit_size()
+        if len(rows) <= FEW:
+            for row in rows:
+                self._fits.pop(row, None)
+                self._exact[row] = False
+                self._refusals.forget_one(row)
+                self._evaluate(row)
+            return
         changed = np.array(rows, dtype=np.int64)
         self._refusals.forget(changed)
         for row in self._fits.keys() & rows:
             del self._fits[row]
         self._exact[changed] = False
-        if len(rows) <= FEW:
-            for row in rows:
-                self._evaluate(row)
-        else:
-            self._bound(changed)
+        self._bound(changed)
 
     def _start_over(self) -> None:
         self._epoch = self._columns.order.epoch
@@ -288,8 +291,10 @@ class NodeRanking:
     def _evaluate(self, row: int) -> None:
         """Replace a row's bound by the truth. An exception about this node and this pod is a refusal, told once a class."""
         try:
-            candidate = self._columns.candidate(row)
-            answer = None if candidate is None else self._ask_node(candidate)
+            seen = self._columns.candidate(row)
+            answer = (
+                None if seen is None else self._bars(seen.node.name) or evaluate_alone(self._ask, seen, self._rules)
+            )
         except Exception as error:  # noqa: BLE001 - contained: the other nodes may take the pod
             answer = Rejection(Reason.BAD_NODE, "node(s) could not be judged", f"{error!r}"[:200], resolvable=False)
             if not self._reported:
@@ -304,9 +309,6 @@ class NodeRanking:
         else:
             self._refusals.add(row, answer)
             self._keys[row] = NO
-
-    def _ask_node(self, candidate: NodeSnapshot) -> ScoredPlacement | Rejection:
-        return self._bars(candidate.node.name) or evaluate_alone(self._ask, candidate, self._rules)
 
     def _explain(self) -> dict[str, Rejection]:
         """Every node's refusal; only nodes that changed since the last time are asked."""

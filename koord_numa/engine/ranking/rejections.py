@@ -60,6 +60,11 @@ class RejectionTable:
             for row in self._detailed.keys() & set(rows.tolist()):
                 del self._detailed[row]
 
+    def forget_one(self, row: int) -> None:
+        """This node changed."""
+        self._codes[row] = UNKNOWN
+        self._detailed.pop(row, None)
+
     def clear(self) -> None:
         """Forget everything."""
         self._codes[:] = UNKNOWN

@@ -48,6 +48,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What a class asks for by the rules of its profile, and what stands against that on every node, volumes aside. Never changes."""
+
+    request: SchedulingRequest
+    refusal: Rejection | None
+
+
+@dataclass(frozen=True, slots=True)
 class Listers:
     """What is known besides nodes and pods."""
 
@@ -66,6 +74,7 @@ class NodeSelection:
         self._cooling = cooling
         self._clock = limits.clock
         self._rankings: LRUCache[RequestClass, NodeRanking] = LRUCache(maxsize=limits.remembered_classes)
+        self._asked: LRUCache[RequestClass, Asked] = LRUCache(maxsize=limits.remembered_classes)
         self._rules: dict[str, Profile] = {}
         self.storage = listers.volumes
         self.claims = listers.claims
@@ -153,10 +162,10 @@ class NodeSelection:
 
     def _refusal(self, klass: RequestClass) -> Rejection | None:
         """What stands against the class on every node."""
-        ask = self._ask(klass)
+        asked = self._asked_by(klass)
         if klass.request.constraints.claims:
-            ask = replace(ask, storage=self._storage_now())
-        return refuse_everywhere(ask)
+            return refuse_everywhere(replace(asked.request, storage=self._storage_now()))
+        return asked.refusal
 
     def _ranking(self, klass: RequestClass) -> NodeRanking:
         ranking = self._rankings.get(klass)
@@ -223,8 +232,16 @@ class NodeSelection:
         return Bars(self._cooling, self._clock, klass)
 
     def _ask(self, klass: RequestClass) -> SchedulingRequest:
-        ask = scheduling_request(klass.request, self.profile_of(klass))
-        return ask if klass.claims is None else replace(ask, claims=klass.claims)
+        return self._asked_by(klass).request
+
+    def _asked_by(self, klass: RequestClass) -> Asked:
+        known = self._asked.get(klass)
+        if known is None:
+            ask = scheduling_request(klass.request, self.profile_of(klass))
+            if klass.claims is not None:
+                ask = replace(ask, claims=klass.claims)
+            known = self._asked[klass] = Asked(ask, refuse_everywhere(ask))
+        return known
 
     def profile_of(self, klass: RequestClass) -> Profile:
         """The rules of the scheduler name that the class asks for."""
