@@ -1,138 +1,137 @@
 """
-A simulated cluster as a process of its own, and schedulers as processes beside it: what the end-to-end figures are measured on.
+What a simulated cluster is asked to do while it is measured. It runs in a process of its own, see ``_processes``.
 
-The cluster's process notes when each pod was created and bound, so that the measuring process costs nobody anything.
+The moments at which pods are created and bound are noted here, and the CPU time of the scheduler at each bind, so that the measuring
+process costs nobody anything.
 """
 
 import asyncio
-import gc
-import multiprocessing
-import os
-import signal
-import socket
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from itertools import count as counter
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Final, Self
+from typing import Final
 
-import uvloop
-
-from bench._shapes import PRIORITIES, WORKLOADS, Workload, node
-from bench.figure import NotMeasurableError
+from bench._background import Background
+from bench._machines import MACHINES, pod
+from bench._shapes import PRIORITIES, Churn, Workload
+from bench._suite import WORKLOADS
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions, JsonObject
-from koord_numa.sandbox.apiserver.kubeconfig import write_kubeconfig
-from koord_numa.sandbox.bundled import definitions
 from koord_numa.sandbox.machines import Fleet, read_descriptions
 
 LEASES: Final = "leases.coordination.k8s.io"
 LEASE: Final = "koord-numa"
 LEASE_NAMESPACE: Final = "koord-numa"
-PATIENCE: Final = 180.0
+PATIENCE: Final = 300.0
 """Seconds after which a measurement is given up."""
 
-KINDS: Final = (("LSR", "2", ""), ("LS", "1", ""), ("LSR", "4", "SingleNUMANode"), ("LS", "500m", ""), ("LSE", "2", ""))
-"""QoS class, CPUs and NUMA policy of the pods, in turn."""
+PLURALS: Final[Mapping[str, str]] = {
+    "Node": "nodes",
+    "Pod": "pods",
+    "RebindResource": "rebindresources.scheduling.koordinator.sh",
+}
 
-IDLE: Final = 0.05
-"""CPU seconds in a second of a process that has nothing to do."""
-
-TICKS: Final = os.sysconf("SC_CLK_TCK")
-
-
-def machines(count: int) -> JsonObject:
-    """So many machines of two sockets with 32 CPUs each."""
-    shape = {"sockets": 2, "numa": 1, "cores": 16, "threads": 2, "memory": "128Gi"}
-    return {"machines": [{"name": "node", "count": count, **shape}]}
+BY_WORKLOAD: Final[Mapping[str, Workload]] = {workload.name: workload for workload in WORKLOADS}
 
 
-def pod(number: int, **spec: Any) -> JsonObject:
-    """One of five kinds of pods, small enough that ten of them fit on a machine."""
-    qos, cpu, policy = KINDS[number % len(KINDS)]
-    amounts = {"cpu": cpu, "memory": "1Gi"}
-    metadata: JsonObject = {"name": f"pod-{number:06}", "labels": {"koordinator.sh/qosClass": qos}}
-    if policy:
-        annotation = f'{{"numaTopologyPolicy":"{policy}"}}'
-        metadata["annotations"] = {"scheduling.koordinator.sh/numa-topology-spec": annotation}
-    container = {"name": "main", "image": "none", "resources": {"requests": amounts, "limits": amounts}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": {"schedulerName": "koord-numa", "containers": [container], **spec},
-    }
+def cpu_seconds(pid: int) -> float:
+    """Seconds of CPU that a process has used so far, by its clock (``clock_getcpuclockid``)."""
+    return time.clock_gettime(~pid << 3 | 2)
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """When the first and the last of some pods were bound, and what CPU time a process had used by then."""
+
+    pid: int
+    first: tuple[float, float] | None = None
+    last: tuple[float, float] = (0.0, 0.0)
+
+    def bound(self) -> None:
+        """One more pod is bound."""
+        self.last = (time.perf_counter(), cpu_seconds(self.pid))
+        if self.first is None:
+            self.first = self.last
 
 
 @dataclass(slots=True)
 class Cluster:
-    """In the cluster's process: the server, and the moments at which pods were created and bound, by name."""
+    """The server, and the moments at which pods were created and bound, by name."""
 
     server: ApiServer
     created: dict[str, float] = field(default_factory=dict)
     bound: dict[str, float] = field(default_factory=dict)
     idle: set[str] = field(default_factory=set)  # names of pods that nobody is to bind
     count: int = 0
+    stopwatch: Stopwatch | None = None
 
     def observe(self, event: str, pod: JsonObject) -> None:
         """Take the time of the first look at a pod, and of the first with a node."""
         name = pod["metadata"]["name"]
         if event == "ADDED":
             self.created.setdefault(name, time.perf_counter())
-        if pod["spec"].get("nodeName"):
-            self.bound.setdefault(name, time.perf_counter())
+        if pod["spec"].get("nodeName") and name not in self.bound:
+            self.bound[name] = time.perf_counter()
+            if self.stopwatch is not None and name not in self.idle:
+                self.stopwatch.bound()
 
     async def url(self) -> str:
         """Where the server listens."""
         return self.server.url
 
-    async def nodes(self, count: int) -> int:
-        """Register machines with their topologies; nothing acts on pods."""
-        rack = Fleet(self.server.store, read_descriptions(machines(count), Path()))
-        for machine in rack.nodes.values():
+    async def nodes(self, count: int, machines: str = "scheduler") -> int:
+        """Register machines of a kind with their topologies; nothing acts on pods."""
+        fleet = Fleet(self.server.store, read_descriptions(MACHINES[machines](count), Path()))
+        for number, machine in enumerate(fleet.nodes.values()):
             machine.register()
+            if not number % 50:
+                await asyncio.sleep(0)
         return count
 
     async def workload_nodes(self, name: str, count: int) -> int:
         """The nodes of a workload."""
-        make = _workload(name).node or node
-        for number in range(count):
-            self.server.store.create(make(number))
+        workload, store = BY_WORKLOAD[name], self.server.store
+        if workload.machines:
+            await self.nodes(count, workload.machines)
+        else:
+            for number in range(count):
+                store.create(workload.node(number))
+        if workload.extra_node is not None:
+            store.create(workload.extra_node)
         for priority in PRIORITIES:
-            self.server.store.create(priority)
-        labels = {"team": "devops"}
-        self.server.store.patch("namespaces", "default", {"metadata": {"labels": labels}})
+            store.create(priority)
+        store.patch("namespaces", "default", {"metadata": {"labels": {"team": "devops"}}})
         return count
 
-    async def workload_before(self, name: str) -> int:
+    async def workload_before(self, name: str, nodes: int) -> int:
         """The pods that are there before: those that can be are placed first."""
-        workload = _workload(name)
+        workload = BY_WORKLOAD[name]
+        count = workload.count_before + workload.before_a_node * nodes
         if workload.before is not None:
-            await self._create(workload.before, workload.count_before)
+            await self._create(workload.before, count)
             await self.all_bound()
         if workload.idle is not None:
             for number in range(workload.count_idle):
-                self.server.store.create(workload.idle(number))
-                self.idle.add(workload.idle(number)["metadata"]["name"])
-        return workload.count_before
+                self.idle.add(self.server.store.create(workload.idle(number))["metadata"]["name"])
+        return count
 
-    async def workload_measured(self, name: str) -> tuple[float, float, int]:
-        """The pods that are measured; returns when the first and the last was bound, and how many there were."""
-        workload = _workload(name)
-        begun = time.perf_counter()
-        churning = asyncio.create_task(self._churn()) if workload.churn else None
+    async def workload_measured(self, name: str, pid: int) -> tuple[float, float, int]:
+        """
+        The pods that are measured. Returns the seconds from the first to the last bind, the CPU seconds that the process used between
+        them, and how many pods there were.
+        """
+        workload = BY_WORKLOAD[name]
+        churning = None if workload.churn is None else asyncio.create_task(self._churn(workload.churn))
+        self.stopwatch = watch = Stopwatch(pid)
         await self._create(workload.pod, workload.count)
         await self.all_bound()
+        self.stopwatch = None
         if churning is not None:
             churning.cancel()
-        moments = [when for each, when in self.bound.items() if self.created[each] >= begun and each not in self.idle]
-        return min(moments), max(moments), workload.count
+            await asyncio.gather(churning, return_exceptions=True)
+        first, last = watch.first or watch.last, watch.last
+        return last[0] - first[0], last[1] - first[1], workload.count
 
     async def _create(self, make: Callable[[int], JsonObject], count: int) -> None:
         for number in range(count):
@@ -140,23 +139,31 @@ class Cluster:
             if not number % 50:
                 await asyncio.sleep(0)
 
-    async def _churn(self) -> None:
-        """A node, a pod that fits nowhere and a Service come and go, five times a second (``churn`` of scheduler_perf)."""
-        for number in range(1_000_000):
-            stranger = pod(0) | {"metadata": {"name": f"churn-{number}"}}
-            stranger["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "9999"}}
-            self.idle.add(f"churn-{number}")
-            self.server.store.create(node(900_000 + number) | {"spec": {"unschedulable": True}})
-            self.server.store.create(stranger)
-            await asyncio.sleep(0.2)
-            self.server.store.delete("nodes", f"node-{900_000 + number:05}", options=DeleteOptions(grace=0))
-            self.server.store.delete("pods", f"churn-{number}", "default", DeleteOptions(grace=0))
+    async def _churn(self, churn: Churn) -> None:
+        """Objects come five times a second, and go again unless they are to stay (``churn`` of scheduler_perf)."""
+        store = self.server.store
+        for number in counter():
+            objects = churn.objects(number)
+            self.idle.update(each["metadata"]["name"] for each in objects)
+            for each in objects:
+                store.create(each)
+            await asyncio.sleep(churn.pause)
+            for each in objects if churn.go else ():
+                about = each["metadata"]
+                options = DeleteOptions(grace=0)
+                store.delete(PLURALS[each["kind"]], about["name"], about.get("namespace", ""), options)
 
-    async def placed(self, count: int) -> int:
-        """Pods that some scheduler has placed already, without CPUs of their own."""
+    async def placed(self, count: int, nodes: int = 1_000) -> int:
+        """Pods that some scheduler has placed already, without CPUs of their own, and that run."""
         for number in range(count):
-            self.server.store.create(pod(5 * number + 1, nodeName=f"node-{number % 1000}"))
+            self.server.store.create(pod(5 * number + 1, nodeName=f"node-{number % nodes}"))
+            if not number % 200:
+                await asyncio.sleep(0)
         return count
+
+    async def background(self, seconds: float, rates: Mapping[str, float]) -> dict[str, int]:
+        """Updates of kinds at rates for so long; returns how many of each there were."""
+        return await Background(self.server.store).run(seconds, rates)
 
     async def reign(self) -> None:
         """Somebody who is not there holds the lease for long: schedulers get warm, and wait."""
@@ -215,129 +222,3 @@ class Cluster:
             while not (later := [when for when in self.bound.values() if when > moment]):  # noqa: ASYNC110  (as above)
                 await asyncio.sleep(0.01)
         return min(later)
-
-
-def _workload(name: str) -> Workload:
-    return next(workload for workload in WORKLOADS if workload.name == name)
-
-
-class ClusterProcess:
-    """The cluster seen from outside: ``ask`` calls a method of ``Cluster`` by name."""
-
-    def __init__(self, folder: Path) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._ours, theirs = context.Pipe()
-        self._child = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self.folder = folder
-        self.kubeconfig = folder / "kubeconfig"
-
-    def __enter__(self) -> Self:
-        self._child.start()
-        write_kubeconfig(self.kubeconfig, self.ask("url"))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ours.send(None)
-        self._child.join(10)
-
-    def ask(self, question: str, *arguments: object) -> Any:
-        """Call a method in the other process and wait for what it returns. Raises ``RuntimeError`` when it failed."""
-        self._ours.send((question, arguments))
-        answer, error = self._ours.recv()
-        if error:
-            raise RuntimeError(f"{question}: {error}")
-        return answer
-
-
-def _serve(client: Connection) -> None:
-    # Nothing that a real API server does: a walk over all its objects would hold every request for 0.4 s. JSON has no cycles.
-    gc.disable()
-    uvloop.run(_serving(client))
-
-
-async def _serving(client: Connection) -> None:
-    async with ApiServer(crds=definitions()) as server:
-        cluster = Cluster(server)
-        server.subscribe("pods", cluster.observe)
-        while (asked := await asyncio.to_thread(client.recv)) is not None:
-            question, arguments = asked
-            try:
-                client.send((await getattr(cluster, question)(*arguments), ""))
-            except TimeoutError:
-                client.send((None, f"gave up after {PATIENCE:.0f} s"))
-
-
-class SchedulerProcess:
-    """``koord-numa run`` as a process of its own."""
-
-    def __init__(self, cluster: ClusterProcess, identity: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
-        environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "KOORD_NUMA_IDENTITY": identity}
-        environment |= {"KOORD_NUMA_METRICS_PORT": str(self.port), "KOORD_NUMA_CONFIG": ""}
-        command = (sys.executable, "-m", "koord_numa", "run", "--log-level", "warning")
-        self.begun = time.perf_counter()
-        self._process = subprocess.Popen(command, env=environment)  # noqa: S603  (our own program)
-
-    @property
-    def cpu(self) -> float:
-        """Seconds of CPU that the process has used so far."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
-
-    @property
-    def memory(self) -> float:
-        """Resident memory in MB."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) / 1000
-
-    def until_ready(self) -> float:
-        """Wait until it says so; returns the seconds since the process was started."""
-        while time.perf_counter() - self.begun < PATIENCE:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5):
-                    return time.perf_counter() - self.begun
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.05)
-        raise NotMeasurableError("the scheduler never got ready")
-
-    def settled(self) -> float:
-        """Wait until it has nothing to do; returns the seconds of CPU so far."""
-        used = self.cpu
-        while True:
-            time.sleep(1.0)
-            before, used = used, self.cpu
-            if used - before < IDLE:
-                return used
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Send a signal and wait for the end."""
-        if self._process.poll() is None:
-            self._process.send_signal(number)
-            self._process.wait(30)
-
-    def signal(self, number: signal.Signals) -> float:
-        """Send a signal; returns when."""
-        self._process.send_signal(number)
-        return time.perf_counter()
-
-
-@contextmanager
-def cluster() -> Iterator[ClusterProcess]:
-    """A running cluster without anything in it."""
-    if not Path("/proc/self/stat").exists():
-        raise NotMeasurableError("CPU time of other processes is read from /proc")
-    with TemporaryDirectory() as folder, ClusterProcess(Path(folder)) as made:
-        yield made
-
-
-@contextmanager
-def scheduler(cluster: ClusterProcess, identity: str = "bench") -> Iterator[SchedulerProcess]:
-    """A scheduler that is ready; it is killed at the end."""
-    process = SchedulerProcess(cluster, identity)
-    try:
-        process.until_ready()
-        yield process
-    finally:
-        process.end(signal.SIGKILL)

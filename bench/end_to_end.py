@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from statistics import quantiles
 from typing import Final
 
-from bench._cluster import cluster, scheduler
+from bench._processes import cluster, scheduler
 from bench.figure import Figure
 
 NODES: Final = 1_000

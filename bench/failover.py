@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Final
 
-from bench._cluster import ClusterProcess, cluster, scheduler
+from bench._processes import ClusterProcess, cluster, scheduler
 from bench.figure import Figure
 from koord_numa.settings import LeaseSettings
 
