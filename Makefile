@@ -5,9 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEV    := $(VENV)/.installed-dev
 IMAGE  ?= koord-numa:dev
+REPOSITORY ?= koord-numa/koord-numa
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types imports unit fix bench chaos chaos-round docs docs-output dist chart image version clean
+.PHONY: help setup demo test check lint types imports unit fix bench chaos chaos-round docs docs-output dist krew chart image version clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -66,17 +67,19 @@ docs-output: $(DEV)  ## Write anew what commands print, and what the code says, 
 	$(BIN)/python docs/tools/reference.py
 	$(BIN)/python docs/tools/regenerate.py
 
-dist: $(DEV)  ## Source archive, wheel, kubectl plugin archive and a list of what is in them, into build/dist
+dist: $(DEV)  ## Source archive, wheel, kubectl plugin with its manifest, and the list of what an installation contains (SBOM), into build/dist
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[release]'
 	rm -rf build/dist
 	$(BIN)/python -m build --outdir build/dist
-	tar -czf build/dist/kubectl-koord_numa.tar.gz -C deploy/krew kubectl-koord_numa -C ../.. LICENSE
-	$(BIN)/cyclonedx-py environment $(BIN)/python --output-file build/dist/sbom.json
+	$(MAKE) krew
+	rm -rf build/sbom && $(PYTHON) -m venv build/sbom && build/sbom/bin/python -m pip install --quiet --disable-pip-version-check build/dist/*.whl
+	$(BIN)/cyclonedx-py environment build/sbom/bin/python --pyproject pyproject.toml --output-reproducible --output-file build/dist/sbom.json
 
-chart:  ## Lint, render and pack the Helm chart (needs helm), into build/chart
-	helm lint --strict deploy/chart/koord-numa
-	helm template koord-numa deploy/chart/koord-numa >/dev/null
-	helm package deploy/chart/koord-numa --destination build/chart
+krew:  ## kubectl plugin archive and its Krew manifest, into build/dist (REPOSITORY=owner/name on GitHub)
+	$(PYTHON) deploy/tools/krew.py build/dist $(REPOSITORY)
+
+chart: $(DEV)  ## Lint, render and pack the Helm chart by Helm's library, into build/chart
+	$(BIN)/python deploy/tools/chart.py build/chart
 
 image:  ## Build the image with buildah or docker (IMAGE=name:tag)
 	if command -v buildah >/dev/null; then buildah build -t $(IMAGE) -f deploy/Dockerfile .; else docker build -t $(IMAGE) -f deploy/Dockerfile .; fi

@@ -93,5 +93,27 @@ def test_promtool_accepts_the_rules() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed (Debian's package prometheus has it)"
+)
+def test_promtool_accepts_the_queries_of_dashboards(tmp_path: Path) -> None:
+    """As recording rules, with Grafana's variables filled in as Grafana does."""
+    values = {"$job": ".*", "$__range": "6h", "$__rate_interval": "1m"}
+    rules = []
+    for number, (_, query) in enumerate(queries()):
+        for variable, value in values.items():
+            query = query.replace(variable, value)
+        rules.append({"record": f"query:{number}", "expr": query})
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "dashboards", "rules": rules}]}))
+    done = subprocess.run(["promtool", "check", "rules", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_dashboard_is_deployed() -> None:
+    listed = yaml.safe_load((MONITORING / "kustomization.yaml").read_text())["configMapGenerator"][0]["files"]
+    assert sorted(listed) == [f"dashboards/{path.name}" for path in DASHBOARDS]
+
+
 def test_the_prometheus_operator_gets_the_same_rules() -> None:
     assert yaml.safe_load((MONITORING / "prometheusrule.yaml").read_text())["spec"] == RULES

@@ -1,7 +1,10 @@
 """One version everywhere, and workflows that call make targets which exist."""
 
+import hashlib
 import re
 import subprocess
+import sys
+import tarfile
 from pathlib import Path
 from typing import Final
 
@@ -17,15 +20,49 @@ MAKEFILE: Final = (ROOT / "Makefile").read_text()
 
 def test_the_version_is_the_same_everywhere() -> None:
     chart = yaml.safe_load((ROOT / "deploy" / "chart" / "koord-numa" / "Chart.yaml").read_text())
-    krew = yaml.safe_load((ROOT / "deploy" / "krew" / "koord-numa.yaml").read_text())
     printed = subprocess.run(
         ["make", "--silent", "version"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    assert {chart["version"], str(chart["appVersion"]), krew["spec"]["version"].removeprefix("v"), printed.strip()} == {
-        __version__
-    }
-    assert f"/v{__version__}/" in krew["spec"]["platforms"][0]["uri"]
+    assert {chart["version"], str(chart["appVersion"]), printed.strip()} == {__version__}
     assert "version =" not in (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[0]
+
+
+def test_the_plugin_manifest_is_filled_in_from_the_archive(tmp_path: Path) -> None:
+    made = []
+    for folder in (tmp_path / "one", tmp_path / "other"):
+        script = ROOT / "deploy" / "tools" / "krew.py"
+        subprocess.run([sys.executable, script, folder, "acme/koord-numa"], check=True)
+        made.append((folder / "kubectl-koord_numa.tar.gz").read_bytes())
+    assert made[0] == made[1]
+    text = (tmp_path / "one" / "koord-numa.yaml").read_text()
+    spec = yaml.safe_load(text)["spec"]
+    [platform] = spec["platforms"]
+    assert platform["sha256"] == hashlib.sha256(made[0]).hexdigest()
+    assert spec["version"] == f"v{__version__}"
+    assert (
+        platform["uri"]
+        == f"https://github.com/acme/koord-numa/releases/download/v{__version__}/kubectl-koord_numa.tar.gz"
+    )
+    assert not re.search("REPOSITORY|VERSION|SHA256", text)
+    with tarfile.open(tmp_path / "one" / "kubectl-koord_numa.tar.gz") as archive:
+        modes = {member.name: member.mode for member in archive}
+    assert modes == {"kubectl-koord_numa": 0o755, "LICENSE": 0o644}
+    assert {entry["from"] for entry in platform["files"]} == modes.keys()
+    assert platform["bin"] in modes
+
+
+@pytest.mark.parametrize("repository", ["", "acme", "https://github.com/acme/x"])
+def test_a_repository_is_an_owner_and_a_name(repository: str, tmp_path: Path) -> None:
+    script = ROOT / "deploy" / "tools" / "krew.py"
+    done = subprocess.run([sys.executable, script, tmp_path, repository], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "OWNER/NAME" in done.stderr
+
+
+def test_the_chart_is_packed_with_the_version(tmp_path: Path) -> None:
+    pytest.importorskip("helm_python", reason="Helm's library is not installed on this platform")
+    subprocess.run([sys.executable, ROOT / "deploy" / "tools" / "chart.py", tmp_path], check=True)
+    assert [path.name for path in tmp_path.iterdir()] == [f"koord-numa-{__version__}.tgz"]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -53,5 +90,5 @@ def test_the_plugin_says_what_it_needs(tmp_path: Path) -> None:
 
 def test_every_target_is_explained() -> None:
     helped = subprocess.run(["make", "--silent", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for target in ("docs", "docs-output", "dist", "chart", "image", "version"):
+    for target in ("docs", "docs-output", "dist", "krew", "chart", "image", "version"):
         assert re.search(rf"^{target} ", helped, re.MULTILINE)
