@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.settings import Settings, load_settings
 from tests.cluster.objects import until
 from tests.e2e.world import World, world
-from tests.test_operator import operating
+from tests.test_operator import SETTINGS, operating
 
 pytestmark = pytest.mark.e2e
 
@@ -25,6 +26,7 @@ class Seen:
 
     def __init__(self, cluster: World) -> None:
         self.pods: Pods = {pod["metadata"]["name"]: pod for pod in cluster.server.store.list("pods")}
+        self.rebinds = cluster.server.store.list("rebindresources.scheduling.koordinator.sh")
         self.refusals = cluster.rack.refusals
         self.machine = cluster.rack.nodes["own-0"].description.hardware.machine  # those of all nodes are alike
 
@@ -106,6 +108,18 @@ def preemption(seen: Seen) -> None:
     assert len(seen.numa("urgent")) == 1
 
 
+def automatic_rebind(seen: Seen) -> None:
+    assert seen.node("database") == "own-0"
+    assert len(seen.numa("database")) == 1
+    for name in ("left", "right"):
+        assert len(seen.cpus(name)) == 8
+        assert seen.machine.numa_of(seen.cpus(name)).bit_count() == 1
+    [rebind] = seen.rebinds
+    assert rebind["spec"]["nodeName"] == "own-0"
+    assert "database" in rebind["metadata"]["annotations"]["koord-numa/rebind-reason"]
+    assert rebind["status"]["phase"] == "Succeed"
+
+
 def two_schedulers(seen: Seen) -> None:
     assert sorted(bool(seen.node(name)) for name in ("ours", "too-many")) == [False, True]
 
@@ -125,6 +139,7 @@ CLAIMS: Final[Mapping[str, Callable[[Seen], None]]] = {
     "shared-pool": shared_pool,
     "kubelet-owned": kubelet_owned,
     "preemption": preemption,
+    "automatic-rebind": automatic_rebind,
     "two-schedulers": two_schedulers,
     "statefulset-local-volumes": statefulset_local_volumes,
 }
@@ -146,17 +161,26 @@ async def test_a_story_keeps_its_word(name: str, tmp_path: Path, monkeypatch: py
     urgent = [each for each in objects if each["metadata"]["name"] == "urgent"]
     async with world(tmp_path, MACHINES) as cluster:
         cluster.create([each for each in objects if each not in urgent])
-        async with operating(cluster.server, tmp_path, monkeypatch) as runtime:
+        async with operating(cluster.server, tmp_path, monkeypatch, settings_of(name)) as runtime:
             await until(lambda: settled(cluster) and runtime.scheduler.ready)
             if urgent:
                 await until(lambda: cluster.unbound() == [])
                 cluster.create(urgent)
                 await until(lambda: Seen(cluster).node("urgent") == "own-0")
             await until(lambda: len(cluster.unbound()) == WAITS.get(name, 0))
+            await until(
+                lambda: all((one.get("status") or {}).get("phase") == "Succeed" for one in Seen(cluster).rebinds)
+            )
             await until(lambda: all(Seen(cluster).why(pod) for pod in cluster.unbound()))
             seen = Seen(cluster)
     assert seen.refusals == []
     CLAIMS[name](seen)
+
+
+def settings_of(story: str) -> Settings:
+    """The story's own configuration, if it has one, with the times of the tests' lease."""
+    path = STORIES / story / "config.yaml"
+    return load_settings(path).model_copy(update={"lease": SETTINGS.lease}) if path.exists() else SETTINGS
 
 
 def settled(cluster: World) -> bool:
