@@ -51,7 +51,7 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     if view.problem and _is_aligned(demand):
         return Rejection(Reason.NO_TOPOLOGY, NOTHING_KNOWN, view.problem, resolvable=False)
     explores: list[str] = []
-    if (spoiled := _split_cores(demand, view)) is not None:
+    if (spoiled := split_cores(demand, view)) is not None:
         if not view.cores.option or (view.cores.option == THREADS and spoiled.resolvable):
             return spoiled
         explores.append(view.cores.option)
@@ -76,7 +76,8 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     return _admission(demand, first, view, _Places(places), tuple(explores))
 
 
-def _split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
+def split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
+    """Why the pod breaks the most careful rule about whole cores; ``None`` when it keeps it, or where none has to be kept."""
     counts, rule = demand.counts, view.cores
     if rule.free is None:
         return None

@@ -7,6 +7,8 @@ refuses is lost. Evidence is in the objects: pods that run, and pods that failed
 
 from typing import Final
 
+from koord_numa.core.kubelet.admission import split_cores
+from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.results import KubeletAdmission
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
@@ -22,18 +24,28 @@ def refuse_exploration(
     """Why the pod may not explore these options on this node; ``None`` when it explores nothing, or may."""
     if not admission.explores:
         return None
-    options = ", ".join(admission.explores)
+    options = f"{_shape(request, view, admission)}{', '.join(admission.explores)}"
     if rule is UnknownKubeletOptions.STRICT:
         detail = f"{options} is not known, and the pod might be refused for it"
         return Rejection(Reason.KUBELET_SMT, UNKNOWN_OPTIONS, detail, resolvable=False)
     if view.found_on.intersection(admission.explores):
-        detail = f"its kubelet refused a pod that found out about {options}"
+        detail = f"{options}: its kubelet refused a pod that found out"
         return Rejection(Reason.KUBELET_SMT, UNKNOWN_OPTIONS, detail, resolvable=False)
     if not request.replaceable:
-        detail = f"{options} is not known; only pods that a controller makes anew find out, as a refused pod is lost"
+        detail = (
+            f"{options} is not known, and only pods that a controller makes anew find out, as a refused pod is lost"
+        )
         return Rejection(Reason.KUBELET_SMT, UNKNOWN_OPTIONS, detail, resolvable=False)
     if view.explored:
         return Rejection(
-            Reason.KUBELET_SMT, UNKNOWN_OPTIONS, f"another pod finds out about {options}", resolvable=False
+            Reason.KUBELET_SMT, UNKNOWN_OPTIONS, f"{options}: another pod is finding out", resolvable=False
         )
     return None
+
+
+def _shape(request: PodRequest, view: KubeletView, admission: KubeletAdmission) -> str:
+    """What about the pod makes it depend on the option, where that is a count of CPUs: ``3 CPUs are not a multiple of 2; …; ``."""
+    if view.cores.option not in admission.explores:
+        return ""
+    spoiled = split_cores(pod_demand(request), view)
+    return "" if spoiled is None else f"{spoiled.detail}; "
