@@ -69,7 +69,12 @@ class Scheduler:
         self.settings = settings
         self.dependencies = dependencies
         self.metrics = SchedulerMetrics()
-        self.cache = Cache(self._on_change, clock=dependencies.clock, headroom=settings.headroom_amounts)
+        self.cache = Cache(
+            self._on_change,
+            clock=dependencies.clock,
+            headroom=settings.headroom_amounts,
+            stated=settings.stated_kubelet_options,
+        )
         self.volumes = VolumeLister(self._on_volumes, self.cache.index, self.cache.node_exists, dependencies.clock)
         self.namespaces = NamespaceLister(self.cache.index, self._on_namespaces)
         self._node_table = NodeTable()

@@ -12,6 +12,7 @@ from koord_numa.settings.document import (
 )
 from koord_numa.settings.sections import (
     DEFAULT_SCHEDULER,
+    AssumedKubeletOptions,
     BackoffSettings,
     Budgets,
     EventSettings,
@@ -30,6 +31,7 @@ __all__ = [
     "API_VERSION",
     "DEFAULT_SCHEDULER",
     "KIND",
+    "AssumedKubeletOptions",
     "BackoffSettings",
     "Budgets",
     "DynamicResources",

@@ -11,8 +11,11 @@ from typing import Annotated, Any, Final, Literal, Self
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
+from koord_numa.core.kubelet.assumed_options import StatedOptions
+from koord_numa.core.objects.vocabulary import UnknownKubeletOptions
 from koord_numa.core.quantity import supply
 from koord_numa.settings.sections import (
+    AssumedKubeletOptions,
     BackoffSettings,
     EventSettings,
     LeaseSettings,
@@ -71,6 +74,7 @@ class Settings(Section):
     pod_source: PodSource = PodSource.KOPF
     headroom: Annotated[dict[str, str | int], AfterValidator(_are_amounts)] = Field(default_factory=dict)
     repair_double_holds: Annotated[RepairDoubleHolds, BeforeValidator(off_is_a_word)] = RepairDoubleHolds.OFF
+    assumed_kubelet_options: tuple[AssumedKubeletOptions, ...] = ()
     rebind_policy: RebindPolicySettings = RebindPolicySettings()
     backoff: BackoffSettings = BackoffSettings()
     api_backoff: Annotated[BackoffSettings, Field(alias="apiBackoff")] = BackoffSettings(initial=0.1, max=5.0)
@@ -92,6 +96,23 @@ class Settings(Section):
         if len(set(names)) != len(names):
             raise ValueError("two profiles have the same schedulerName")
         return self
+
+    @model_validator(mode="after")
+    def _statements_are_used(self) -> Self:
+        assume = any(one.unknown_kubelet_options is UnknownKubeletOptions.ASSUME for one in self.profiles)
+        if assume and not self.assumed_kubelet_options:
+            raise ValueError("unknownKubeletOptions is Assume, and assumedKubeletOptions states nothing")
+        if self.assumed_kubelet_options and not assume:
+            raise ValueError("assumedKubeletOptions is used by no profile: none has unknownKubeletOptions: Assume")
+        return self
+
+    @property
+    def stated_kubelet_options(self) -> tuple[StatedOptions, ...]:
+        """What is stated of kubelets that publish no options, in the words of the core."""
+        return tuple(
+            StatedOptions(one.node_selector, one.cpu_manager_policy_options, one.topology_manager_policy_options)
+            for one in self.assumed_kubelet_options
+        )
 
     @property
     def headroom_amounts(self) -> dict[str, int]:

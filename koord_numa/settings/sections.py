@@ -1,12 +1,14 @@
 """The sections of the configuration, each a frozen, validated object with the defaults that hold without it."""
 
+from collections.abc import Callable
 from datetime import time
 from enum import StrEnum
 from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS
 from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
     NodeScoring,
@@ -70,6 +72,15 @@ class ScoringStrategy(Section):
         return self
 
 
+def _known_options(names: frozenset[str]) -> Callable[[dict[str, bool]], dict[str, bool]]:
+    def check(options: dict[str, bool]) -> dict[str, bool]:
+        if unknown := sorted(options.keys() - names):
+            raise ValueError(f"{unknown[0]} is no option of the kubelet; known are {', '.join(sorted(names))}")
+        return options
+
+    return check
+
+
 Weight = Annotated[int, Field(ge=0, le=100)]
 
 
@@ -120,6 +131,18 @@ class ProfileSettings(Section):
                 "numaScoringStrategy compares NUMA nodes one by one, so LeastNUMANodes means nothing there"
             )
         return self
+
+
+class AssumedKubeletOptions(Section):
+    """
+    What the kubelets of the nodes with all of these labels are configured with, where their exporters publish no options.
+
+    Keys are the kubelet's own option names; options that are not named are off.
+    """
+
+    node_selector: dict[str, str] = {}
+    cpu_manager_policy_options: Annotated[dict[str, bool], AfterValidator(_known_options(CPU_OPTIONS))] = {}
+    topology_manager_policy_options: Annotated[dict[str, bool], AfterValidator(_known_options(TOPOLOGY_OPTIONS))] = {}
 
 
 class BackoffSettings(Section):

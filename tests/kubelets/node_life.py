@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from koord_numa.core.kubelet.assumed_options import StatedOptions
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.scheduling.evaluate import evaluate
 from koord_numa.core.scheduling.request import Profile, scheduling_request
+from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.ports import DELETED
 from koord_numa.sandbox.machines import NodeDescription
@@ -44,6 +46,8 @@ class NodeLife:
 
     description: NodeDescription
     profile: Profile = field(default_factory=Profile)
+    stated: tuple[StatedOptions, ...] = ()
+    owner: JsonObject | None = field(default_factory=lambda: dict(OWNER))
     now: float = 0.0
     refusals: list[Refusal] = field(default_factory=list)
     placed: int = 0
@@ -52,8 +56,8 @@ class NodeLife:
 
     def __post_init__(self) -> None:
         self.agent = KubeletAgent(self.description)
-        self.cache = Cache(lambda *_: None, clock=lambda: self.now)
-        self.cache.observe_node(None, parse_node(self._node()))
+        self.cache = Cache(lambda *_: None, clock=lambda: self.now, stated=self.stated)
+        self.tell_node()
         self.running: list[str] = []
         self.arriving: deque[tuple[str, Placement]] = deque()
         self.news: deque[Callable[[], None]] = deque()
@@ -63,10 +67,18 @@ class NodeLife:
         self.scan()
         self.deliver()
 
+    def tell_node(self) -> None:
+        """The cache sees the Node."""
+        self.cache.observe_node(None, parse_node(self._node()))
+
+    def seen(self) -> NodeSnapshot | None:
+        """The node as a decision sees it."""
+        return self.cache.nodes[self.description.name].candidate()
+
     def ask(self, spec: JsonObject) -> Placement | Rejection:
         """What a scheduling cycle answers for a new pod."""
-        pod = parse_pod(self._pod("question", spec))
-        seen = self.cache.nodes[self.description.name].candidate()
+        pod = parse_pod(self.pod("question", spec))
+        seen = self.seen()
         assert seen is not None
         answer = evaluate(scheduling_request(pod.request, self.profile), seen, self.profile)
         return answer if isinstance(answer, Rejection) else answer.placement
@@ -81,7 +93,7 @@ class NodeLife:
         self.placed += 1
         self._count += 1
         uid = f"p{self._count}"
-        obj = self._objects[uid] = self._pod(uid, spec)
+        obj = self._objects[uid] = self.pod(uid, spec)
         self.log.append(f"{self.now:.0f} bind {uid} {spec} {answer.note} {answer.explores}")
         self.cache.hold(parse_pod(obj), answer)
         obj["spec"] = {**obj["spec"], "nodeName": self.description.name}
@@ -165,14 +177,15 @@ class NodeLife:
         obj["metadata"]["uid"] = f"uid-{self.description.name}"
         return obj
 
-    def _pod(self, uid: str, spec: JsonObject) -> JsonObject:
+    def pod(self, uid: str, spec: JsonObject) -> JsonObject:
+        """A pod that waits for a node."""
         return {
             "metadata": {
                 "name": uid,
                 "namespace": "default",
                 "uid": uid,
                 "creationTimestamp": self._time(),
-                "ownerReferences": [OWNER],
+                **({} if self.owner is None else {"ownerReferences": [self.owner]}),
             },
             "spec": {**spec, "schedulerName": "koord-numa"},
             "status": {"phase": "Pending"},

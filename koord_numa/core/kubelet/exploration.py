@@ -25,7 +25,7 @@ def refuse_exploration(
     if not admission.explores:
         return None
     options = f"{_shape(request, view, admission)}{', '.join(admission.explores)}"
-    if rule is UnknownKubeletOptions.STRICT:
+    if rule is not UnknownKubeletOptions.EXPLORE:
         detail = f"{options} is not known, and the pod might be refused for it"
         return Rejection(Reason.KUBELET_SMT, UNKNOWN_OPTIONS, detail, resolvable=False)
     if view.found_on.intersection(admission.explores):

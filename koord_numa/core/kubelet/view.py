@@ -17,7 +17,9 @@ from koord_numa.core.kubelet.managers.admit import Trust
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.cores import ARCHITECTURE, NO_RULE, WholeCores, whole_cores
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
-from koord_numa.core.objects.node import Node, NodeResourceTopology, Zone
+from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS, unknown_options
+from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
+from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.resources import PODS, total
 from koord_numa.core.state.ledger import Holding, Ledger
 
@@ -177,4 +179,14 @@ def problem_of(topology: NodeResourceTopology) -> str:
         return f"{len(topology.zones)} NUMA nodes are published, more than a kubelet can align"
     if topology.kubelet.topology_policy is None:
         return "the topology manager policy is not published"
-    return ""
+    return unknown_words(topology.kubelet)
+
+
+def unknown_words(config: KubeletConfig) -> str:
+    """Which published option changes the kubelet's decisions in a way that is not known here; empty when none does."""
+    found: tuple[str, ...] = ()
+    if config.topology_policy is not KubeletPolicy.NONE:
+        found += unknown_options(config.topology_options, TOPOLOGY_OPTIONS)
+    if config.cpu_policy != "none":
+        found += unknown_options(config.cpu_options, CPU_OPTIONS)
+    return f"what the kubelet option {', '.join(found)} does is not known" if found else ""

@@ -145,3 +145,4 @@ class UnknownKubeletOptions(StrEnum):
 
     EXPLORE = "Explore"  # one pod at a time finds out
     STRICT = "Strict"  # the pod goes elsewhere or waits
+    ASSUME = "Assume"  # they are as the configuration states for the node; without a statement as under Strict

@@ -57,7 +57,14 @@ def fits_node_object(ask: SchedulingRequest, node: Node) -> Rejection | None:
 
 
 def score_parts(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, profile: Profile) -> dict[str, int]:
-    """The weighted points of each absolute scorer."""
+    """
+    The weighted points of each absolute scorer.
+
+    A placement that explores earns none, so that it loses to every node whose answer is known and a refusal is risked only where
+    nothing else is left, apart from what the pod's own preferences say.
+    """
+    if placement.explores:
+        return dict.fromkeys([row.name for row in SCORERS], 0)
     return {row.name: weight_of(row, profile) * row.score(ask, seen, placement, profile) for row in SCORERS}
 
 

@@ -8,6 +8,7 @@ from koord_numa.core.allocation.device_hints import DeviceHints
 from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.exploration import refuse_exploration
 from koord_numa.core.kubelet.inference.worst_case_alignment import NOT_SURELY_ALIGNED, refuse_unsure
+from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.unsupported_policies import refuse_promises
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodRequest
@@ -75,13 +76,19 @@ def aligned_by_kubelet(ask: SchedulingRequest, config: KubeletConfig) -> PodRequ
     return replace(request, numa=replace(request.numa, policy=NumaPolicy.NONE))
 
 
+def _may_be_aligned(request: PodRequest) -> bool:
+    """Might a kubelet of unknown settings tie the pod to NUMA nodes? CPUs and memory of Guaranteed pods, devices of any."""
+    parts = [part for _, part in pod_demand(request).containers]
+    return kube_qos(request) is KubeQos.GUARANTEED or any(part.devices for part in parts)
+
+
 def _chosen(
     ask: SchedulingRequest, offer: Inventory, ledger: Ledger, devices: DeviceHints | None
 ) -> Placement | Rejection:
     """The scheduler's choice, unless a strict kubelet beside the agent might align the pod elsewhere or not at all."""
     if isinstance(ask.demand, Rejection):
         return ask.demand
-    if offer.kubelet_unknown and kube_qos(ask.request) is KubeQos.GUARANTEED:
+    if offer.kubelet_unknown and _may_be_aligned(ask.request):
         return Rejection(Reason.BAD_TOPOLOGY, NOT_SURELY_ALIGNED, offer.problem, resolvable=False)
     demand = ask.demand
     if ask.claims is not None and not offer.zones and not offer.problem:

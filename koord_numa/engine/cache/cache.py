@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from koord_numa.core.kubelet.assumed_options import StatedOptions
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
@@ -57,6 +58,7 @@ class Cache:
     index: PodIndex = field(default_factory=PodIndex)
     clock: Callable[[], float] = lambda: 0.0  # monotonic seconds
     headroom: ResourceList = field(default_factory=dict)  # kept free on every node that is not dedicated
+    stated: tuple[StatedOptions, ...] = ()  # what the configuration says of kubelets that publish no options
     _unjudged: set[str] = field(default_factory=set)  # names of nodes with pods to be held against their topology
     _lagging: set[str] = field(default_factory=set)  # names of nodes with pods that are reported when time has passed
 
@@ -287,7 +289,7 @@ class Cache:
     def _info(self, name: str) -> NodeInfo:
         info = self.nodes.get(name)
         if info is None:
-            info = self.nodes[name] = NodeInfo(name, headroom=self.headroom)
+            info = self.nodes[name] = NodeInfo(name, headroom=self.headroom, stated=self.stated)
         return info
 
     def _forget_if_empty(self, info: NodeInfo) -> None:

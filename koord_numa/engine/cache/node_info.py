@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from koord_numa.core.kubelet.assumed_options import StatedOptions, with_stated_options
 from koord_numa.core.kubelet.inference.replay import arrive
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.view import CoreEvidence, KubeletView, cores_of, followed_view, frame_of, kubelet_view
@@ -47,6 +48,7 @@ class NodeInfo:
     inventory: Inventory | Rejection | None = None
     allocatable: ResourceList = field(default_factory=dict)
     headroom: ResourceList = field(default_factory=dict)  # kept free, unless the node is dedicated
+    stated: tuple[StatedOptions, ...] = ()  # what the configuration says of kubelets that publish no options
     ledger: Ledger = field(default_factory=Ledger)
     pods: dict[str, Pod] = field(default_factory=dict)
     unreported: UnreportedPods = field(init=False)
@@ -120,7 +122,7 @@ class NodeInfo:
         self.topology, self.inventory, self.allocatable = None, None, {}
         if node is not None:
             if published is not None and not (published.node_uid and node.uid and published.node_uid != node.uid):
-                self.topology = published
+                self.topology = with_stated_options(published, node.labels, self.stated)
             found = inventory_of(node, self.topology)
             by_claim = self.cpus_by_claim and isinstance(found, Inventory)
             self.inventory = replace(found, cpus_by_claim=True) if by_claim and isinstance(found, Inventory) else found

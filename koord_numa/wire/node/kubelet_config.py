@@ -13,6 +13,7 @@ from typing import Final
 from pydantic import Field, TypeAdapter
 
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS
 from koord_numa.core.objects.node import DEFAULT_MAX_NUMA_NODES, KubeletConfig
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope, NumaPolicy
 from koord_numa.wire import names
@@ -30,6 +31,7 @@ CPU_POLICIES: Final = EnumReader({"none": "none", "static": "static"})
 MEMORY_POLICIES: Final = EnumReader({"None": "None", "Static": "Static"})
 BOOLEANS: Final = EnumReader({"true": True, "false": False}, also={"1": True, "t": True, "0": False, "f": False})
 
+_FALSE: Final = ("false", "False", "FALSE", "f", "0")
 _OPTIONS: Final = TypeAdapter(dict[str, str] | None)
 _KUBELET_OF: Final = {
     "None": KubeletPolicy.NONE,
@@ -113,7 +115,9 @@ def _apply_annotation(known: _Known, annotations: Mapping[str, str], path: Field
     elif found.reserved_cpus:
         known.reserved = cpu_list(found.reserved_cpus, path.at("reservedCPUs"))
     for name, value in found.options.items():
-        known.cpu_options[name] = value if isinstance(value, bool) else BOOLEANS.read(value, path.at(name))
+        known.cpu_options[name] = (
+            value if isinstance(value, bool) else _read_option(name, value, CPU_OPTIONS, path.at(name))
+        )
 
 
 def _apply_agent_options(known: _Known, annotations: Mapping[str, str], path: FieldPath) -> None:
@@ -134,9 +138,20 @@ def _apply_attribute(known: _Known, name: str, value: str, path: FieldPath) -> N
         if option == "max-allowable-numa-nodes":
             known.max_numa_nodes = _count(value, path)
         else:
-            known.topology_options[option] = BOOLEANS.read(value, path)
+            known.topology_options[option] = _read_option(option, value, TOPOLOGY_OPTIONS, path)
     elif name.startswith(names.ATTRIBUTE_CPU_OPTION):
-        known.cpu_options[_kebab(name.removeprefix(names.ATTRIBUTE_CPU_OPTION))] = BOOLEANS.read(value, path)
+        option = _kebab(name.removeprefix(names.ATTRIBUTE_CPU_OPTION))
+        known.cpu_options[option] = _read_option(option, value, CPU_OPTIONS, path)
+
+
+def _read_option(option: str, value: str, known: frozenset[str], path: FieldPath) -> bool:
+    """
+    Is the option on?
+
+    An option that this version does not know may have values of any kind (``numa-allocation-strategy=most-allocated``): all but false
+    turn it on, and ``core/kubelet/options.py`` says what follows. Raises ``WireError`` for a known one that is neither true nor false.
+    """
+    return BOOLEANS.read(value, path) if option in known or value in _FALSE else True
 
 
 def _set_policy(known: _Known, value: str, path: FieldPath) -> None:
@@ -157,8 +172,8 @@ def _set_cpu_policy(known: _Known, value: str, path: FieldPath) -> None:
 
 def _set_cpu_options(known: _Known, value: str, path: FieldPath) -> None:
     for item in filter(None, value[:4096].split(",")):
-        option, _, word = item.partition("=")
-        known.cpu_options[option.strip()] = BOOLEANS.read(word.strip(), path.at(option.strip()))
+        option, _, word = (part.strip() for part in item.partition("="))
+        known.cpu_options[option] = _read_option(option, word, CPU_OPTIONS, path.at(option))
 
 
 def _set_memory_policy(known: _Known, value: str, path: FieldPath) -> None:

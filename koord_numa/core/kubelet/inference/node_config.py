@@ -42,7 +42,9 @@ class NodeConfig:
         A manager whose resources no zone lists is taken to be off, as exporters list exactly what is managed.
         """
         zones = topology.zones
-        kinds = sorted({kind for zone in zones for kind in zone.allocatable if is_memory(kind)})
+        listed = sorted({kind for zone in zones for kind in zone.allocatable if is_memory(kind)})
+        # Whoever lists memory although the memory manager is off describes the machine, not what is bound.
+        kinds = [] if topology.kubelet.memory_policy == "None" else listed
         machine = _machine(
             tuple((zone.numa, zone.capacity.get(CPU, 0) // MILLI) for zone in zones),
             tuple(sorted(topology.distances.items())),

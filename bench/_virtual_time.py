@@ -1,0 +1,44 @@
+"""An asyncio event loop whose time passes only when nobody has anything to do: hours of waiting cost what the work in them costs."""
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class _NoWaiting(selectors.DefaultSelector):
+    """Looks at files without waiting; the time that would have been waited for passes at once."""
+
+    def __init__(self, advance: Callable[[float], None]) -> None:
+        super().__init__()
+        self._advance = advance
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """As the real one with a timeout of 0. Raises ``RuntimeError`` where a real loop would wait for ever."""
+        if timeout is None:
+            raise RuntimeError("everything waits, and no timer runs")
+        self._advance(max(0.0, timeout))
+        return super().select(0)
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """``time`` starts at 0. Only for programs that wait for timers and for one another, not for files or threads."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        super().__init__(_NoWaiting(self._pass))
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._now
+
+    def _pass(self, seconds: float) -> None:
+        self._now += seconds
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """``asyncio.run`` in virtual time."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(main)
