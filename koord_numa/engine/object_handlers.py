@@ -10,9 +10,11 @@ from typing import Generic, TypeVar
 
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.state.inventory import with_kubelet_reserved_cpus
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.containment import Quarantine, Subject
 from koord_numa.engine.handle import subject_of
+from koord_numa.settings import KubeletReservedCpus
 
 T = TypeVar("T")
 Observe = Callable[[str | None, T], None]
@@ -143,15 +145,23 @@ def node_handler(cache: Cache, quarantine: Quarantine, on_synced: Callable[[], N
 
 
 def topology_handler(
-    cache: Cache, quarantine: Quarantine, on_synced: Callable[[], None]
+    cache: Cache,
+    quarantine: Quarantine,
+    on_synced: Callable[[], None],
+    reserved: KubeletReservedCpus = KubeletReservedCpus.KEPT,
 ) -> ObjectHandler[NodeResourceTopology]:
     """NodeResourceTopologies, which may come before their nodes, after them, or never."""
+
+    def observe(event: str | None, topology: NodeResourceTopology) -> None:
+        is_released = reserved is KubeletReservedCpus.ALLOCATABLE and bool(topology.kubelet_reserved)
+        cache.observe_topology(event, with_kubelet_reserved_cpus(topology) if is_released else topology)
+
     kind = KindOf(
         topology_subject, lambda: {it.name: it.published for it in cache.nodes.values() if it.published is not None}
     )
     return ObjectHandler(
         kind,
-        cache.observe_topology,
+        observe,
         quarantine,
         on_synced,
         lambda topology, why: cache.set_broken(topology.node, "topology", why),

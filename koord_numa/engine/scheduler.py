@@ -127,7 +127,9 @@ class Scheduler:
             bound_pods=BoundPodHandler(handle, bound, self._after_pods),
             nominated_pods=NominatedPodHandler(handle),
             nodes=node_handler(cache, quarantine, synced[Source.NODES]),
-            topologies=topology_handler(cache, quarantine, synced[Source.TOPOLOGIES]),
+            topologies=topology_handler(
+                cache, quarantine, synced[Source.TOPOLOGIES], self.settings.kubelet_reserved_cpus
+            ),
             namespaces=ListerHandler(self.namespaces.replace, self.namespaces.observe, synced[Source.NAMESPACES]),
             budgets=ListerHandler(self.preemption.replace_budgets, self.preemption.evaluator.observe_budget),
         )

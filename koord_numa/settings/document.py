@@ -51,6 +51,13 @@ class RepairDoubleHolds(StrEnum):
     EVICT = "Evict"
 
 
+class KubeletReservedCpus(StrEnum):
+    """Whether pods may be given the CPUs that the kubelet reserves, on nodes whose CPUs the scheduler owns."""
+
+    KEPT = "Kept"  # as in Koordinator's code: they stay in the shared pool
+    ALLOCATABLE = "Allocatable"  # as the fine-grained CPU orchestration proposal says
+
+
 def _are_amounts(amounts: dict[str, str | int]) -> dict[str, str | int]:
     for name, text in amounts.items():
         if supply(name, text) < 0:
@@ -76,6 +83,7 @@ class Settings(Section):
     repair_double_holds: Annotated[RepairDoubleHolds, BeforeValidator(off_is_a_word)] = RepairDoubleHolds.OFF
     assumed_kubelet_options: tuple[AssumedKubeletOptions, ...] = ()
     rebind_policy: RebindPolicySettings = RebindPolicySettings()
+    kubelet_reserved_cpus: Annotated[KubeletReservedCpus, Field(alias="kubeletReservedCPUs")] = KubeletReservedCpus.KEPT
     backoff: BackoffSettings = BackoffSettings()
     api_backoff: Annotated[BackoffSettings, Field(alias="apiBackoff")] = BackoffSettings(initial=0.1, max=5.0)
     wake_pause: BackoffSettings = BackoffSettings(initial=0.05, max=2.0)

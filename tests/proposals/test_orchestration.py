@@ -2,6 +2,9 @@
 
 import pytest
 
+from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.state.shared_pools import shared_pools
 from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
 
 FULL = {"node.koordinator.sh/cpu-bind-policy": "FullPCPUsOnly"}
@@ -164,3 +167,36 @@ async def test_score_b_of_two_of_eight_numa_nodes() -> None:
     assert placement.mask.bit_count() == 2
     # A: each of the two NUMA nodes is left with 0 of 2 CPUs and 28 of 32 GiB (43); B: 75; half of both together.
     assert there.score(wide, "n") == (43 + 75) // 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "kept", "cpus"),
+    [
+        pytest.param("", "0-1", "", id="by-default"),
+        pytest.param("kubeletReservedCPUs: Kept\n", "0-1", "", id="kept"),
+        pytest.param("kubeletReservedCPUs: Allocatable\n", "", "0-7", id="allocatable"),
+    ],
+)
+async def test_kubelet_reserved_cpus_are_allocatable_by_a_setting(setting: str, kept: str, cpus: str) -> None:
+    """The kubelet keeps 0-1 of 16 CPUs, so 14 are allocatable: a pod of 8 fits NUMA node 0 only with those two."""
+    reserved = {"kubelet.koordinator.sh/cpu-manager-policy": {"policy": "none", "reservedCPUs": "0-1"}}
+    there = cluster(node("n", 14), koordlet_nrt("n", annotations=reserved), settings=setting)
+    single = {"numaTopologyPolicy": "SingleNUMANode"}
+    await there.create(pod("other", guaranteed("8"), qos="LSR", spec=single))
+    await there.create(pod("a", guaranteed("6"), qos="LSR", spec=single))
+    assert there.cpus("other") == (cpus or "8-15")
+    assert there.cpus("a") == ("8-13" if cpus else "2-7")
+    offer = there.world.engine.cache.nodes["n"].inventory
+    assert isinstance(offer, Inventory)
+    assert str(offer.reserved) == kept
+    assert str(shared_pools(offer, Ledger())[0].cpus) == "0-7"  # the shared pool has them in either case
+
+
+async def test_allocatable_reserved_cpus_add_nothing_to_what_the_node_has() -> None:
+    """16 CPUs, 14 allocatable: two pods of 8 do not fit although each NUMA node has eight."""
+    reserved = {"kubelet.koordinator.sh/cpu-manager-policy": {"policy": "none", "reservedCPUs": "0-1"}}
+    there = cluster(
+        node("n", 14), koordlet_nrt("n", annotations=reserved), settings="kubeletReservedCPUs: Allocatable\n"
+    )
+    await there.create(*(pod(name, guaranteed("8"), qos="LSR") for name in "ab"))
+    assert (there.node_of("a"), there.node_of("b")) == ("n", "")

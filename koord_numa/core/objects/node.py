@@ -126,7 +126,8 @@ class NodeResourceTopology:
 
     ``machine`` is present when the NRT carries ``node.koordinator.sh/cpu-topology``, which also makes the CPUs
     scheduler-owned. ``reserved`` unites kubelet-reserved CPUs, reservation CPUs, exclusive system-QoS CPUs and CPUs of
-    kubelet-managed pods. ``differences`` are by ``namespace/name`` of the pod.
+    kubelet-managed pods; ``kubelet_reserved`` are those that nothing but the kubelet's configuration reserves.
+    ``differences`` are by ``namespace/name`` of the pod.
     ``numa_by_root`` is the NUMA node of each PCIe root (``pci0000:00``) whose devices agree on one.
     ``amplification`` is ``None`` when the NRT carries no ratios; otherwise zones are amplified already.
     """
@@ -138,6 +139,7 @@ class NodeResourceTopology:
     kubelet: KubeletConfig = KubeletConfig()
     numa_policy: NumaPolicy = NumaPolicy.NONE  # of a scheduler-owned node, from topologyPolicies
     reserved: CpuSet = EMPTY
+    kubelet_reserved: CpuSet = EMPTY
     kubelet_pods: tuple[KubeletAllocation, ...] = ()
     differences: Mapping[str, CpusetDifference] = field(default_factory=dict)
     amplification: Mapping[str, float] | None = None

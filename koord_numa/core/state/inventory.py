@@ -5,7 +5,7 @@ It knows nothing of who holds what: that is the ledger.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
@@ -127,6 +127,16 @@ def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | 
         kubelet_pods=frozenset(pod.uid for pod in topology.kubelet_pods if pod.managed_by_kubelet),
         aligner=aligner(node, topology, ratios),
     )
+
+
+def with_kubelet_reserved_cpus(topology: NodeResourceTopology) -> NodeResourceTopology:
+    """
+    The topology with the kubelet's reserved CPUs among those that pods may be given, and among the amounts of their NUMA nodes.
+
+    Fine-grained CPU orchestration, "Take over kubelet CPU management policies". The node's allocatable stays as it is and bounds what all
+    pods together get.
+    """
+    return replace(topology, reserved=topology.reserved - topology.kubelet_reserved)
 
 
 def reserve(allocatable: ResourceList, reservation: NodeReservation) -> ResourceList:

@@ -36,9 +36,10 @@ class SystemQos(GoJson):
 
 @dataclass(frozen=True, slots=True)
 class ReservedCpus:
-    """The union of all sources, and the pods among them."""
+    """The union of all sources, those of them that only the kubelet's configuration reserves, and the pods among them."""
 
     cpus: CpuSet
+    by_kubelet_alone: CpuSet
     kubelet_pods: tuple[KubeletAllocation, ...]
 
 
@@ -48,11 +49,12 @@ def reserved_cpus(annotations: Mapping[str, str], kubelet: CpuSet | None, path: 
     the node's reservation (whatever its apply policy), exclusive CPUs of the SYSTEM QoS class.
     """
     pods = _kubelet_pods(annotations, path)
-    cpus = (kubelet or EMPTY) | reservation(annotations, path).cpus | _system_cpus(annotations, path)
+    cpus = reservation(annotations, path).cpus | _system_cpus(annotations, path)
     for pod in pods:
         if pod.managed_by_kubelet:
             cpus |= pod.cpus
-    return ReservedCpus(cpus, pods)
+    by_kubelet = kubelet or EMPTY
+    return ReservedCpus(cpus | by_kubelet, by_kubelet - cpus, pods)
 
 
 def _kubelet_pods(annotations: Mapping[str, str], path: FieldPath) -> tuple[KubeletAllocation, ...]:

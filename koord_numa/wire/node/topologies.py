@@ -77,6 +77,7 @@ def _scheduler_owned(
         machine=machine(text, numa_ids, topology.distances, top.path.annotation(names.CPU_TOPOLOGY)),
         numa_policy=_numa_policy(policies, topology.kubelet, top),
         reserved=reserved.cpus,
+        kubelet_reserved=reserved.by_kubelet_alone,
         kubelet_pods=reserved.kubelet_pods,
         amplification=amplification(top.annotations, top.path),
     )

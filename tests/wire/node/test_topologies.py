@@ -37,6 +37,7 @@ def test_koordinators_agent() -> None:
         ),
         numa_policy=NumaPolicy.SINGLE_NUMA_NODE,
         reserved=CpuSet.parse("0,2-4,7"),
+        kubelet_reserved=CpuSet.parse("0"),
         kubelet_pods=(KubeletAllocation("a", "b", "c", CpuSet.parse("2-3"), managed_by_kubelet=True),),
         amplification={"cpu": 2.0},
         node_uid="n1",
