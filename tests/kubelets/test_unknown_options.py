@@ -48,7 +48,7 @@ def test_one_pod_at_a_time_explores_and_the_first_answer_is_remembered() -> None
     life.settle()
     third = life.ask(ODD)
     assert isinstance(third, Rejection)
-    assert "its kubelet refused a pod that found out" in third.detail
+    assert "its kubelet refused a pod for its whole cores" in third.detail
     assert len(life.refusals) == 1
 
 
