@@ -171,6 +171,17 @@ class Cluster:
                 self.bound[parsed.key.name] = bound = replace(parse_pod(shown), started=True)
                 self.world.engine.handlers.bound_pods.observe("ADDED", bound)
 
+    def create_bound(self, obj: Json, node: str, cpus: str) -> None:
+        """A pod that is on a node already, on these CPUs."""
+        annotations = {**obj["metadata"]["annotations"], names.RESOURCE_STATUS: json.dumps({"cpuset": cpus})}
+        shown = {
+            **obj,
+            "metadata": {**obj["metadata"], "annotations": annotations},
+            "spec": {**obj["spec"], "nodeName": node},
+        }
+        self.bound[obj["metadata"]["name"]] = bound = replace(parse_pod(shown), started=True)
+        self.world.engine.handlers.bound_pods.observe("ADDED", bound)
+
     def node_of(self, name: str) -> str:
         """Where a pod is; empty while it waits."""
         return self.bound[name].node if name in self.bound else ""

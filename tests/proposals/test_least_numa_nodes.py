@@ -96,3 +96,15 @@ async def test_guaranteed_pods_in_the_shared_pool_need_as_few_as_could_hold_them
     assert there.score(pod("small", guaranteed("3")), "n") == 94
     assert there.score(pod("wide", guaranteed("12")), "n") == 82
     assert there.score(pod("burst", {"requests": {"cpu": "3"}}), "n") == 100
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+async def test_zones_in_any_order_are_the_same_numa_nodes(order: tuple[int, ...]) -> None:
+    """4, 2 and 8 CPUs free: the first container of 4 empties NUMA node 0, the second of 10 needs the two others."""
+    free = {0: "4", 1: "2", 2: "8"}
+    zones = [
+        zone(numa, {"cpu": free[numa]}, {other: 10 if other == numa else 20 for other in free}, cpu="8")
+        for numa in order
+    ]
+    there = cluster(node("n", 24), kubelet_nrt("n", zones, "best-effort", memoryManagerPolicy="None"), settings=ONLY)
+    assert there.score(pod("a", guaranteed("4"), guaranteed("10")), "n") == 82
