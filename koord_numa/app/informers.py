@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from koord_numa.app.callbacks import Callbacks
 from koord_numa.app.contained_parsing import ContainedParser, bound_to, own_name
 from koord_numa.app.kopf_feed import KopfParsers, KopfStores
+from koord_numa.app.workload_informers import workload_informers
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.resources import (
     ATTACHMENTS,
@@ -97,8 +98,12 @@ class Informers:
 
 def informers_of(api: Api, scheduler: Scheduler, stores: KopfStores, parsers: KopfParsers) -> Informers:
     """Everything that feeds this scheduler, by its ``podSource``."""
-    essential = (_nodes(api, scheduler), _namespaces(api, scheduler))
+    essential: tuple[Informer[Any], ...] = (_nodes(api, scheduler), _namespaces(api, scheduler))
     other = (_budgets(api, scheduler), *_volumes(api, scheduler), *_resource_claims(api, scheduler))
+    if scheduler.settings.needs_workloads:
+        essential += workload_informers(api, scheduler)
+    else:
+        other += workload_informers(api, scheduler)
     resyncs = (_topologies(api, stores, parsers), _rebinds(api, stores, parsers))
     if scheduler.settings.pod_source is PodSource.INFORMER:
         return Informers((all_pods(api, scheduler), *essential), other, resyncs)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+from koord_numa.core.objects.workloads import WorkloadKind
 from koord_numa.wire import names
 
 METHODS: Final = {
@@ -60,6 +61,13 @@ STORAGE_CLASSES: Final = Resource("storage.k8s.io", "v1", "storageclasses", name
 RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims")
 RESOURCE_SLICES: Final = Resource("resource.k8s.io", "v1", "resourceslices", namespaced=False)
 DEVICE_CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", namespaced=False)
+WORKLOADS: Final = {
+    WorkloadKind.SERVICE: Resource("", "v1", "services"),
+    WorkloadKind.REPLICATION_CONTROLLER: Resource("", "v1", "replicationcontrollers"),
+    WorkloadKind.REPLICA_SET: Resource("apps", "v1", "replicasets"),
+    WorkloadKind.STATEFUL_SET: Resource("apps", "v1", "statefulsets"),
+}
+"""The kinds that pods are spread by."""
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
 PRIORITY_CLASSES: Final = Resource("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)
 TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", namespaced=False)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from koord_numa.core.objects.budgets import DisruptionBudget
+from koord_numa.core.objects.constraints import PodTerm
 from koord_numa.core.objects.namespaces import Namespace
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
@@ -54,11 +55,14 @@ class PendingPodHandler:
         """Every pod without a node has been told."""
         self._on_synced()
 
-    def reclassify(self) -> None:
+    def reclassify_by_news(self) -> None:
         """Terms of placed pods that came or went put the waiting pods that they select into other classes."""
         terms = self._handle.cache.index.take_news()
-        if terms == ():
-            return
+        if terms != ():
+            self.reclassify(terms)
+
+    def reclassify(self, terms: tuple[PodTerm, ...] | None) -> None:
+        """Waiting pods that one of these terms selects (or any, with ``None``) may belong to other classes now."""
         pending = self._handle.pending
         for each in pending if terms is None else pending.selected_by(terms):
             self.observe(None, each.pod)

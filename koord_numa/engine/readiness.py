@@ -12,13 +12,17 @@ class Source(StrEnum):
     NODES = "nodes"
     TOPOLOGIES = "topologies"
     NAMESPACES = "namespaces"
+    WORKLOADS = "workloads"  # only where a default spread constraint may refuse a node
 
 
 class Readiness:
-    """``wait`` returns when every source has synced, or when ``end`` says that nothing is waited for any more."""
+    """
+    ``wait`` returns when every source has synced, apart from those that are ``optional``, or when ``end`` says that nothing is waited for
+    any more.
+    """
 
-    def __init__(self) -> None:
-        self._missing = set(Source)
+    def __init__(self, optional: frozenset[Source] = frozenset()) -> None:
+        self._missing = set(Source) - optional
         self._begin = asyncio.Event()
 
     def __bool__(self) -> bool:

@@ -6,7 +6,6 @@ Facts are level-based: they may come in any order, merged or repeated. Nothing i
 
 import asyncio
 from functools import partial
-from logging import getLogger
 from typing import Final
 
 from koord_numa.core.objects.request import Pod
@@ -16,6 +15,7 @@ from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.namespace_lister import NamespaceLister
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.volume_lister import VolumeLister
+from koord_numa.engine.cache.workload_lister import WorkloadLister
 from koord_numa.engine.claims.deallocation import Deallocation
 from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
@@ -57,8 +57,6 @@ from koord_numa.settings import DynamicResources, Settings
 
 __all__ = ["DELETED", "Scheduler", "Source"]
 
-log = getLogger(__name__)
-
 HOUSEKEEPING_SECONDS: Final = 1.0
 
 
@@ -82,7 +80,8 @@ class Scheduler:
         self.claims = ClaimLister(self._on_claims, self._on_claim, self.cache.set_cpus_by_claim)
         self.claims.enabled = settings.dynamic_resources is not DynamicResources.OFF
         resolver = PodClaimResolver(self.claims)
-        self.classes = RequestClasses(settings, self.cache.index, resolver.of)
+        self.workloads = WorkloadLister(lambda terms: self.handlers.pending_pods.reclassify(terms))  # noqa: PLW0108  (made later)
+        self.classes = RequestClasses(settings, self.cache.index, resolver.of, self.workloads.selector_for)
         self.queue = SchedulingQueue(settings, dependencies.random)
         self._conditions = PodConditions(dependencies)
         self.handle = Handle(
@@ -109,13 +108,13 @@ class Scheduler:
         self.writers = ConflictingWriters(self.handle)
         self._node_table.on_error = self._quarantine_node
         self.preemption = Executor(self.handle)
-        self._deallocation = _deallocation(self.handle, self.claims)
+        self._deallocation = Deallocation.through(dependencies, self.claims, resolver)
         self.loop = SchedulingLoop(self.handle, self._after_unschedulable)
         self.assumed_pods = AssumedPods(
             self.handle, self._node_table, self._node_backoff, lambda pod: self.handlers.bound_pods.observe(None, pod)
         )
         self.handlers = self._event_handlers()
-        self._readiness = Readiness()
+        self._readiness = Readiness(frozenset() if settings.needs_workloads else frozenset({Source.WORKLOADS}))
 
     def _event_handlers(self) -> EventHandlers:
         """Where facts come in, kind by kind."""
@@ -234,7 +233,7 @@ class Scheduler:
 
     def _after_pods(self) -> None:
         self.cache.judge_found_pods()
-        self.handlers.pending_pods.reclassify()
+        self.handlers.pending_pods.reclassify_by_news()
 
     def _on_change(self, event: ClusterEvent | None, info: NodeInfo, pod: Pod | None) -> None:
         """Results about this node are out of date, and classes that such a change may help are tried again."""
@@ -284,7 +283,7 @@ class Scheduler:
         self.loop.kick()
 
     def _on_namespaces(self) -> None:
-        self.handlers.pending_pods.reclassify()
+        self.handlers.pending_pods.reclassify_by_news()
         self.queue.wake(ClusterEvent.NAMESPACE_CHANGED, self.dependencies.clock())
         self.loop.kick()
 
@@ -299,9 +298,3 @@ class Scheduler:
             self.loop.kick()
             await self.assumed_pods.read_back_overdue()
             await self.loop.expire_volumes()
-
-
-def _deallocation(handle: Handle, claims: ClaimLister) -> Deallocation | None:
-    """Nothing gives up claims where no claims are written."""
-    writer, lease = handle.dependencies.claim_writer, handle.dependencies.lease
-    return None if writer is None else Deallocation(claims, handle.resource_claims, writer, lease)

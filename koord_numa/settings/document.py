@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from koord_numa.core.kubelet.assumed_options import StatedOptions
 from koord_numa.core.objects.vocabulary import UnknownKubeletOptions
 from koord_numa.core.quantity import supply
+from koord_numa.settings.section import Section
 from koord_numa.settings.sections import (
     AssumedKubeletOptions,
     BackoffSettings,
@@ -22,7 +23,6 @@ from koord_numa.settings.sections import (
     PreemptionSettings,
     ProfileSettings,
     RebindPolicySettings,
-    Section,
     off_is_a_word,
 )
 
@@ -131,6 +131,11 @@ class Settings(Section):
     def scheduler_names(self) -> tuple[str, ...]:
         """The scheduler names that pods may ask for, in the order of the profiles."""
         return tuple(profile.scheduler_name for profile in self.profiles)
+
+    @property
+    def needs_workloads(self) -> bool:
+        """Can a default spread constraint refuse a node? Then no pod is placed before its workload can be known."""
+        return any(each.hard for profile in self.profiles for each in profile.pod_topology_spread.constraints)
 
     def profile(self, scheduler_name: str) -> ProfileSettings | None:
         """The rules for one scheduler name; ``None`` when that scheduler is not us."""

@@ -5,8 +5,7 @@ from datetime import time
 from enum import StrEnum
 from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS
 from koord_numa.core.objects.vocabulary import (
@@ -19,6 +18,8 @@ from koord_numa.core.objects.vocabulary import (
     UnknownKubeletOptions,
 )
 from koord_numa.core.resources import CPU, MEMORY
+from koord_numa.settings.section import Section
+from koord_numa.settings.spreading import PodTopologySpreadSettings
 
 DEFAULT_SCHEDULER: Final = "koord-numa"
 
@@ -39,14 +40,6 @@ class NodesWithoutTopology(StrEnum):
 
     REFUSE = "Refuse"
     PERMISSIVE = "Permissive"
-
-
-class Section(BaseModel):
-    """A part of the configuration: unknown keys are mistakes, and keys are in camel case."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True, use_enum_values=False
-    )
 
 
 class ResourceWeight(Section):
@@ -96,6 +89,7 @@ class ScoreWeightSettings(Section):
     taints: Weight = 30
     pod_affinity: Weight = 20
     spread: Weight = 20
+    default_spread: Weight = 2
     images: Weight = 1
 
 
@@ -117,6 +111,7 @@ class ProfileSettings(Section):
     nodes_without_topology: NodesWithoutTopology = NodesWithoutTopology.REFUSE
     unknown_kubelet_options: UnknownKubeletOptions = UnknownKubeletOptions.EXPLORE
     score_weights: ScoreWeightSettings = ScoreWeightSettings()
+    pod_topology_spread: PodTopologySpreadSettings = PodTopologySpreadSettings()
 
     @model_validator(mode="after")
     def _values_make_sense(self) -> Self:
@@ -140,9 +135,13 @@ class AssumedKubeletOptions(Section):
     Keys are the kubelet's own option names; options that are not named are off.
     """
 
-    node_selector: dict[str, str] = {}
-    cpu_manager_policy_options: Annotated[dict[str, bool], AfterValidator(_known_options(CPU_OPTIONS))] = {}
-    topology_manager_policy_options: Annotated[dict[str, bool], AfterValidator(_known_options(TOPOLOGY_OPTIONS))] = {}
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    cpu_manager_policy_options: Annotated[dict[str, bool], AfterValidator(_known_options(CPU_OPTIONS))] = Field(
+        default_factory=dict
+    )
+    topology_manager_policy_options: Annotated[dict[str, bool], AfterValidator(_known_options(TOPOLOGY_OPTIONS))] = (
+        Field(default_factory=dict)
+    )
 
 
 class BackoffSettings(Section):

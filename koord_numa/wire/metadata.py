@@ -10,7 +10,9 @@ from koord_numa.wire.parsing import Int64, Problems, Strict, plain, read, read_t
 class Owner(Strict):
     """One owner reference."""
 
+    api_version: str = ""
     kind: str = ""
+    name: str = ""
     uid: str = ""
     controller: bool | None = None
 

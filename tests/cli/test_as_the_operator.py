@@ -27,6 +27,10 @@ DECIDING = (
     "storageclasses.storage.k8s.io",
     "poddisruptionbudgets.policy",
     "priorityclasses.scheduling.k8s.io",
+    "services",
+    "replicationcontrollers",
+    "replicasets.apps",
+    "statefulsets.apps",
 )
 """Every kind that decides where pods go."""
 
@@ -177,9 +181,9 @@ async def test_a_manifest_brings_what_its_pods_need(tmp_path: Path) -> None:
         "metadata": {"name": "nightly"},
         "spec": {"jobTemplate": {"spec": {"parallelism": 2, "template": template}}},
     }
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "db"}}
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "db"}}
     documents = [
-        {"apiVersion": "v1", "kind": "List", "items": [priority_class("new", 5), service, stateful]},
+        {"apiVersion": "v1", "kind": "List", "items": [priority_class("new", 5), config, stateful]},
         volume("pv", "data-db-0"),
         claim("data-db-0", "pv"),
         cron,
@@ -197,7 +201,7 @@ async def test_a_manifest_brings_what_its_pods_need(tmp_path: Path) -> None:
         "  own, NUMA 1, CPUs 4-5,12-13",
         "",
         "3 of 4 pods would be placed.",
-        "Passed over: 1 Service.",
+        "Passed over: 1 ConfigMap.",
     ]
 
 
@@ -292,3 +296,22 @@ async def test_without_the_right_to_see_priority_classes_a_manifest_must_not_nam
         plain = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump(pod("plain", 2)))
     assert "there is no PriorityClass high (list priorityclasses.scheduling.k8s.io: 403" in named.stderr
     assert "1 of 1 pods would be placed." in plain.stdout
+
+
+async def test_the_pods_of_a_deployment_are_spread_by_default(tmp_path: Path) -> None:
+    labels = {"app": "web"}
+    template = {"metadata": {"labels": labels}, "spec": pod("", 1)["spec"]}
+    del template["spec"]["containers"][0]["resources"]["limits"]  # so that NUMA nodes do not matter
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {"replicas": 2, "selector": {"matchLabels": labels}, "template": template},
+    }
+    async with small_cluster(tmp_path) as cluster:
+        names = [obj["metadata"]["name"] for obj in cluster.server.store.list("nodes")]
+        for name in names:
+            cluster.server.store.patch("nodes", name, {"metadata": {"labels": {"kubernetes.io/hostname": name}}})
+        answer = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump(deployment))
+    lines = answer.output.splitlines()
+    assert {line.split(",")[0].strip() for line in lines[1:4:2]} == set(names)

@@ -15,11 +15,11 @@ EXAMPLES: Final = Path(__file__).parents[2] / "examples" / "pods"
 
 PLACED: Final = {
     "best-effort.yaml": ["xeon-0, NUMA 0, CPUs 1-6,49-54"],
-    "deployment.yaml": [
+    "deployment.yaml": [  # its replicas are spread by default
         "xeon-0, NUMA 0, CPUs 1-2,49-50",
-        "xeon-0, NUMA 0, CPUs 3-4,51-52",
-        "xeon-0, NUMA 0, CPUs 5-6,53-54",
-        "xeon-0, NUMA 0, CPUs 7-8,55-56",
+        "xeon-1, NUMA 0, CPUs 1-2,49-50",
+        "xeon-2, NUMA 0, CPUs 1-2,49-50",
+        "xeon-kubelet-0, NUMA 0",
     ],
     "gpu-aligned.yaml": ["dgx, NUMA 1, CPUs 16-27,144-155"],
     "kubelet-pinned.yaml": ["xeon-kubelet-0, NUMA 0"],

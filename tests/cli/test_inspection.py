@@ -170,7 +170,7 @@ async def test_pods_of_a_manifest_go_one_after_another(tmp_path: Path) -> None:
             "kind: Pod\nmetadata: {name: p}\nspec: {priorityClassName: x}", "no PriorityClass x", id="priority"
         ),
         pytest.param("- 1", "no Kubernetes object", id="a-list"),
-        pytest.param("kind: Service", "the manifest makes no pods: it has 1 Service", id="no-pods"),
+        pytest.param("kind: ConfigMap", "the manifest makes no pods: it has 1 ConfigMap", id="no-pods"),
         pytest.param("kind: Job\nspec: {parallelism: -1, template: {}}", "replicas must be a number", id="negative"),
         pytest.param("kind: Pod\nmetadata: {}", "metadata.name", id="no-name"),
         pytest.param("kind: Pod\nmetadata: {name: p}\nspec: {nodeName: own}", "names its node", id="bound"),

@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner
 
 from koord_numa.cli import main
-from koord_numa.cli.commands.snapshot import hashed
+from koord_numa.cli.commands.snapshot import hashed, trimmed
 from koord_numa.cli.kubectl_completion import complete
 from koord_numa.cli.render.output import render_jsonpath
 from koord_numa.sandbox.apiserver.faults import Fault
@@ -173,13 +173,22 @@ async def test_a_snapshot_answers_as_the_cluster_does(tmp_path: Path) -> None:
         live = await ask(cluster, "explain", "wide")
         nodes = await ask(cluster, "nodes", "--no-headers")
     assert CliRunner().invoke(main, ["explain", "wide", "--from", str(file)]).output == live.output
-    assert "image:" not in file.read_text()
+    assert "image: none" not in file.read_text()
     text = names.read_text()
     assert "wide" not in text
     assert "theirs" not in text
     hidden = CliRunner().invoke(main, ["nodes", "--no-headers", "--from", str(names)]).output
     columns = [line.split()[1:] for line in nodes.output.splitlines()]
     assert sorted(line.split()[1:] for line in hidden.splitlines()) == sorted(columns)
+
+
+def test_of_images_only_what_is_equal_is_left() -> None:
+    pod = {"spec": {"containers": [{"name": "main", "image": "corp/secret", "command": ["x"]}], "template": {}}}
+    node = {"status": {"images": [{"names": ["corp/secret:latest"], "sizeBytes": 5}]}}
+    container, listed = trimmed(pod)["spec"]["containers"][0], trimmed(node)["status"]["images"][0]
+    assert container == {"name": "main", "image": listed["names"][0]}
+    assert listed["sizeBytes"] == 5
+    assert "secret" not in container["image"]
 
 
 def test_hashes_keep_references() -> None:

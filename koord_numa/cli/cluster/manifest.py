@@ -29,6 +29,14 @@ class Manifest:
     passed: Counter[str] = field(default_factory=Counter)
 
 
+CONTROLLERS: Final[Mapping[str, str]] = {
+    "Deployment": "ReplicaSet",
+    "ReplicaSet": "ReplicaSet",
+    "StatefulSet": "StatefulSet",
+    "ReplicationController": "ReplicationController",
+}
+"""What controls the pods of a workload: their selector spreads them by default. A Deployment's ReplicaSet goes by its name here."""
+
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
@@ -63,7 +71,9 @@ def take(found: Iterable[Document], objects: ClusterObjects) -> Manifest:
         kind = str(document.get("kind") or "object without kind")
         if kind == "Pod" or _template(document) is not None:
             manifest.makers.append(document)
-            continue
+            if kind not in CONTROLLERS:
+                continue
+            document = {**document, "kind": CONTROLLERS[kind]}
         try:
             known = objects.add(document)
         except WireError as error:
@@ -102,7 +112,8 @@ def pods(manifest: Manifest, objects: ClusterObjects, namespace: str = "default"
 
 def _template(document: Document) -> Mapping[str, Any] | None:
     """What a workload makes its pods of; of a CronJob, those of its next Job."""
-    if document.get("kind") in PARSERS:
+    kind = document.get("kind")
+    if kind in PARSERS and kind not in CONTROLLERS:
         return None
     spec = document.get("spec")
     if isinstance(spec, dict) and document.get("kind") == "CronJob" and isinstance(spec.get("jobTemplate"), dict):
@@ -117,7 +128,7 @@ def _instances(document: Document, namespace: str) -> Iterator[Document]:
     if template is None:
         yield document
         return
-    kind, owner, spec = document.get("kind"), document.get("metadata") or {}, document["spec"]
+    kind, owner, spec = str(document.get("kind")), document.get("metadata") or {}, document["spec"]
     if kind == "DaemonSet":
         raise click.ClickException("a DaemonSet makes a pod for every node, which is not simulated")
     if kind == "CronJob":
@@ -127,12 +138,22 @@ def _instances(document: Document, namespace: str) -> Iterator[Document]:
         raise click.ClickException(f"replicas must be a number up to {_MANY}, found {replicas!r}")
     first = 0 if kind == "StatefulSet" else 1
     for number in range(first, first + replicas):
-        made = {"name": f"{owner.get('name')}-{number}", "namespace": owner.get("namespace") or namespace}
+        made: dict[str, Any] = {
+            "name": f"{owner.get('name')}-{number}",
+            "namespace": owner.get("namespace") or namespace,
+        }
+        if kind in CONTROLLERS:
+            made["ownerReferences"] = [_reference(CONTROLLERS[kind], owner)]
         yield {
             **template,
             "metadata": {**(template.get("metadata") or {}), **made},
             "spec": _with_claims(template.get("spec"), spec, made["name"]),
         }
+
+
+def _reference(kind: str, owner: Mapping[str, Any]) -> Document:
+    version = "v1" if kind == "ReplicationController" else "apps/v1"
+    return {"apiVersion": version, "kind": kind, "name": owner.get("name"), "uid": "simulated", "controller": True}
 
 
 def _with_claims(pod_spec: Any, workload: Mapping[str, Any], pod: str) -> Any:

@@ -6,6 +6,7 @@ The same kinds that the operator watches, and PriorityClasses, whose work the AP
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from koord_numa.cluster.resources import (
     STORAGE_CLASSES,
     TOPOLOGIES,
     VOLUMES,
+    WORKLOADS,
     Resource,
 )
 from koord_numa.cluster.watch.lister import ListedKind, list_first_served
@@ -38,6 +40,7 @@ from koord_numa.core.objects.namespaces import Namespace
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from koord_numa.core.objects.workloads import Workload, WorkloadKind
 from koord_numa.ports import Forbidden
 from koord_numa.wire.budgets import parse_budget
 from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
@@ -50,6 +53,7 @@ from koord_numa.wire.node.topologies import parse_topology
 from koord_numa.wire.pod.pods import parse_pod
 from koord_numa.wire.pod.priorities import PriorityClass, parse_priority_class
 from koord_numa.wire.storage.volumes import parse_claim, parse_storage_class, parse_volume
+from koord_numa.wire.workloads import parse_workload
 
 Document = Mapping[str, Any]
 
@@ -70,6 +74,7 @@ class ClusterObjects:
     device_classes: list[DeviceClass] = field(default_factory=list)
     budgets: list[DisruptionBudget] = field(default_factory=list)
     priority_classes: list[PriorityClass] = field(default_factory=list)
+    workloads: list[Workload] = field(default_factory=list)
     unread: dict[Resource, str] = field(default_factory=dict)
 
     def add(self, document: Document) -> bool:
@@ -97,6 +102,7 @@ PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
     "DeviceClass": ("device_classes", parse_device_class),
     "PodDisruptionBudget": ("budgets", parse_budget),
     "PriorityClass": ("priority_classes", parse_priority_class),
+    **{kind.value: ("workloads", partial(parse_workload, kind)) for kind in WorkloadKind},
 }
 """For each kind the field of ``ClusterObjects`` and the parser."""
 
@@ -116,12 +122,14 @@ _LISTED: Final[Mapping[str, Resource]] = {
     "DeviceClass": DEVICE_CLASSES,
     "PodDisruptionBudget": BUDGETS,
     "PriorityClass": PRIORITY_CLASSES,
+    **{kind.value: resource for kind, resource in WORKLOADS.items()},
 }
 
 
 async def list_objects(api: Api) -> ClusterObjects:
     """
-    List everything. Volumes, budgets and PriorityClasses are left out, and named in ``unread``, where RBAC forbids to list them.
+    List everything. Volumes, budgets, PriorityClasses and what pods are spread by are left out, and named in ``unread``, where RBAC
+    forbids to list them.
 
     Raises ``ClusterError``.
     """

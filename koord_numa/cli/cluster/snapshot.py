@@ -143,6 +143,8 @@ def snapshot_of(settings: Settings, objects: ClusterObjects) -> Snapshot:
     scheduler.claims.replace_claims(objects.resource_claims)
     if objects.unread.keys().isdisjoint((RESOURCE_CLAIMS, RESOURCE_SLICES, DEVICE_CLASSES)):
         scheduler.claims.synced()
+    for workload in objects.workloads:
+        scheduler.workloads.observe(None, workload)
     if BUDGETS not in objects.unread:
         scheduler.handlers.budgets.replace(objects.budgets)
     for pod in objects.pods:

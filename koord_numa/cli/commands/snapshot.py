@@ -11,6 +11,7 @@ import yaml
 
 from koord_numa.cli.cluster.access import Access, with_cluster
 from koord_numa.cli.cluster.objects import list_raw
+from koord_numa.wire.images import normalized
 
 NAMES: Final = re.compile(r"^(name|namespace|nodeName|nominatedNodeName|volumeName|claimName|generateName)$")
 DROPPED: Final = frozenset(
@@ -21,10 +22,13 @@ DROPPED: Final = frozenset(
         "envFrom",
         "command",
         "args",
-        "image",
         "imageID",
-        "images",
         "selfLink",
+        "template",
+        "volumeClaimTemplates",
+        "clusterIP",
+        "clusterIPs",
+        "externalIPs",
         "addresses",
         "podIP",
         "podIPs",
@@ -43,9 +47,11 @@ DROPPED: Final = frozenset(
 @with_cluster
 def command(output: Path, hash_names: bool, access: Access) -> None:
     """
-    Write nodes, topologies, pods, namespaces, volumes, claims, storage classes, budgets and priority classes to one file.
+    Write nodes, topologies, pods, namespaces, volumes, claims, storage classes, budgets, priority classes, services and what makes pods to
+    one file.
 
-    Images, commands and environments are left out. explain, node, nodes, simulate, top and page read it by --from.
+    Commands, environments and templates are left out, and of images only hashes of their names are written. explain, node, nodes,
+    simulate, top and page read it by --from.
     """
     objects, unread = access.run(list_raw)
     for why in unread:
@@ -61,11 +67,14 @@ def command(output: Path, hash_names: bool, access: Access) -> None:
     click.echo(f"{output}: {len(kept)} objects")
 
 
-def trimmed(value: Any) -> Any:
-    """The object without fields that decide nothing."""
+def trimmed(value: Any, key: str = "", inside: str = "") -> Any:
+    """The object without fields that decide nothing, and with hashes for names of images: which are the same is all that decides."""
     if isinstance(value, Mapping):
-        return {key: trimmed(item) for key, item in value.items() if key not in DROPPED}
-    return [trimmed(item) for item in value] if isinstance(value, list) else value
+        return {name: trimmed(item, name, key) for name, item in value.items() if name not in DROPPED}
+    if isinstance(value, list):
+        return [trimmed(item, key, inside) for item in value]
+    is_image = key == "image" or (inside, key) in (("image", "reference"), ("images", "names"))
+    return short_hash(normalized(value)) if is_image and isinstance(value, str) and value else value
 
 
 def hashed(value: Any, key: str = "", path: tuple[str, ...] = ()) -> Any:

@@ -58,14 +58,14 @@ def spread_counts(request: PodRequest, nodes: Iterable[Node], placed: Iterable[t
     for node in nodes:
         for index, constraint in enumerate(constraints):
             if _counts_here(request, node, constraint):
-                counts[index][node.labels[constraint.topology_key]] += 0
+                counts[index][_domain(node, constraint)] += 0
     for node, pod in placed:
         if pod.key.namespace != request.namespace or pod.deleting:
             continue
         labels = dict(pod.labels)
         for index, constraint in enumerate(constraints):
             if selects(constraint.selector, labels) and _counts_here(request, node, constraint):
-                counts[index][node.labels[constraint.topology_key]] += 1
+                counts[index][_domain(node, constraint)] += 1
     return SpreadCounts(counts)
 
 
@@ -103,23 +103,31 @@ def crowding(request: PodRequest, node: Node, view: SpreadCounts) -> int:
 
     As ``podtopologyspread/scoring.go`` (``Score``): counts are weighted by ``log(domains + 2)``, so that a constraint over few domains
     weighs as much as one over many. Domains are those of all nodes that count, so that the number depends on no other node's fit.
+    Constraints that need no label say nothing about a node without it, and such nodes are together one domain.
     """
     crowd = 0.0
     for index, constraint in enumerate(request.constraints.spread):
         if constraint.hard:
             continue
         value = node.labels.get(constraint.topology_key)
-        if value is None:
+        if value is None and constraint.needs_label:
             return MISSING
+        if value is None:
+            continue
         counts = view.counts[index]
         crowd += counts[value] * log(len(counts) + 2) + float(constraint.max_skew - 1)
     return floor(crowd + 0.5)
 
 
 def _counts_here(request: PodRequest, node: Node, constraint: SpreadConstraint) -> bool:
-    needed = [c.topology_key for c in request.constraints.spread if c.hard == constraint.hard]
+    needed = [c.topology_key for c in request.constraints.spread if c.hard == constraint.hard and c.needs_label]
     if any(key not in node.labels for key in needed):
         return False
     if constraint.honor_affinity and not matches_node(request, node):
         return False
     return not constraint.honor_taints or fits_taints(request, node) is None
+
+
+def _domain(node: Node, constraint: SpreadConstraint) -> str:
+    """The node's value of the topology label; nodes without it are one domain, where they count at all."""
+    return node.labels.get(constraint.topology_key, "")

@@ -95,6 +95,8 @@ class SpreadConstraint:
     min_domains: int = 1
     honor_affinity: bool = True  # nodeAffinityPolicy: Honor (default)
     honor_taints: bool = False  # nodeTaintsPolicy: Ignore (default)
+    default: bool = False  # from the configuration: the pod itself names no constraint
+    needs_label: bool = True  # a node without the label is no good; else it is compared by the other constraints alone
 
 
 @dataclass(frozen=True, slots=True)

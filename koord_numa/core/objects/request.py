@@ -19,6 +19,7 @@ from koord_numa.core.objects.vocabulary import (
     PriorityClass,
     QosClass,
 )
+from koord_numa.core.objects.workloads import WorkloadKey
 from koord_numa.core.resources import NOTHING, ResourceList
 
 
@@ -199,6 +200,9 @@ class Pod:
     mirror: bool = False  # a static pod's mirror: the kubelet runs it whatever we think
     labels: tuple[tuple[str, str], ...] = ()
     owner: str = ""  # uid of the controlling owner, to recognise a pod's siblings
+    controller: WorkloadKey | None = (
+        None  # that owner, of a pod without a node, if it is of a kind that is spread by default
+    )
     assignment: Assignment | None = None
     preempts: bool = True  # preemptionPolicy: PreemptLowerPriority
     ready: bool = True  # condition Ready

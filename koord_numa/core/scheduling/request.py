@@ -72,14 +72,14 @@ def scheduling_request(request: PodRequest, profile: Profile) -> SchedulingReque
 
 
 def depends_on_other_pods(request: PodRequest) -> bool:
-    """Does the answer of a node depend on anything but the node: on pods elsewhere, on volumes?"""
+    """Does the answer of a node, or its score, depend on anything but the node: on pods elsewhere, on volumes?"""
     demands = request.constraints
-    return bool(
-        demands.affinity
-        or demands.anti_affinity
-        or demands.preferred_affinity
-        or demands.preferred_anti_affinity
-        or demands.spread
-        or demands.claims
-        or demands.disks
-    )
+    preferred = demands.preferred_affinity or demands.preferred_anti_affinity or demands.spread
+    return bool(preferred) or may_be_refused_for_others(request)
+
+
+def may_be_refused_for_others(request: PodRequest) -> bool:
+    """May a node refuse the pod for what lies elsewhere? Preferences make a node better, never possible."""
+    demands = request.constraints
+    required = demands.affinity or demands.anti_affinity or any(each.hard for each in demands.spread)
+    return bool(required or demands.claims or demands.disks)

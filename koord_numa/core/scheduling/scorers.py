@@ -22,6 +22,7 @@ from koord_numa.core.fit.pod_affinity import pod_preference
 from koord_numa.core.fit.spread import crowding
 from koord_numa.core.fit.taints import soft_taints
 from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Exclusivity, Placement, Rejection
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, KubeQos, NodeScoring, NumaExclusive, ScoringType
 from koord_numa.core.pod_resources import kube_qos
@@ -130,7 +131,17 @@ def _pod_affinity(ask: SchedulingRequest, seen: NodeSnapshot) -> int:
 
 
 def _crowding(ask: SchedulingRequest, seen: NodeSnapshot) -> int:
-    return 0 if ask.spread is None else crowding(ask.request, seen.node, ask.spread)
+    return 0 if ask.spread is None or spreads_by_default(ask.request) else crowding(ask.request, seen.node, ask.spread)
+
+
+def _default_crowding(ask: SchedulingRequest, seen: NodeSnapshot) -> int:
+    return crowding(ask.request, seen.node, ask.spread) if ask.spread and spreads_by_default(ask.request) else 0
+
+
+def spreads_by_default(request: PodRequest) -> bool:
+    """Are the pod's spread constraints those of the configuration? It has either those or its own."""
+    spread = request.constraints.spread
+    return bool(spread) and spread[0].default
 
 
 def _images(ask: SchedulingRequest, seen: NodeSnapshot) -> int:
@@ -156,7 +167,8 @@ PREFERENCES: Final = (
     Preference("taints", "TaintToleration", 30, lambda ask, seen: soft_taints(ask.request, seen.node), fewest_first),
     Preference("pod_affinity", "InterPodAffinity", 20, _pod_affinity, between_extremes),
     Preference("spread", "PodTopologySpread", 20, _crowding, least_crowded),
-    # Nobody's explicit wish: it weighs beside the filling of nodes as in kube-scheduler.
+    # Nobody's explicit wishes: they weigh beside the filling of nodes as in kube-scheduler.
+    Preference("default_spread", "PodTopologySpread", 2, _default_crowding, least_crowded),
     Preference("images", "ImageLocality", 1, _images, as_given),
 )
 

@@ -7,6 +7,7 @@ A claim is allocated for one node; if the pod cannot go there any more, the clai
 import asyncio
 from collections.abc import Sequence
 from logging import getLogger
+from typing import Self
 
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.objects.request import Pod
@@ -15,7 +16,7 @@ from koord_numa.core.scheduling.claim_devices import NOT_TOGETHER
 from koord_numa.engine.claims.late_check import UNAVAILABLE
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
-from koord_numa.ports import ClaimWriter, ClusterError, Lease
+from koord_numa.ports import ClaimWriter, ClusterError, Dependencies, Lease
 
 log = getLogger(__name__)
 
@@ -33,6 +34,11 @@ class Deallocation:
         self._lease = lease
         self._noted: dict[str, tuple[ResourceClaim, str]] = {}  # by uid of the claim, with that of the pod
         self._wake = asyncio.Event()
+
+    @classmethod
+    def through(cls, ports: Dependencies, lister: ClaimLister, resolver: PodClaimResolver) -> Self | None:
+        """``None`` where no claims are written: nothing gives any up."""
+        return None if ports.claim_writer is None else cls(lister, resolver, ports.claim_writer, ports.lease)
 
     def consider(self, pod: Pod, verdict: Unschedulable) -> None:
         """The first claim, in the pod's order, that keeps the pod from a node and that no other pod uses."""

@@ -89,7 +89,7 @@ class Evaluator:
         No more than ``candidateNodes`` are tried out: of those whose amounts would suffice, the ones with most CPU free, then by name.
         What was found of a node is remembered until the node changes, so the pods of one class share it.
         """
-        ask, terms = self._handle.selector.request_now(klass), self.terms(klass)
+        ask, terms = self._handle.selector.requirements_now(klass), self.terms(klass)
         everywhere = refuse_everywhere(ask)
         if everywhere is not None and not everywhere.resolvable:
             return None
@@ -139,7 +139,7 @@ class Evaluator:
 
     def repeats(self, pod: Pod, klass: RequestClass, candidate: PreemptionCandidate) -> bool:
         """Does the same node, in the state of this moment, give the same answer?"""
-        ask = self._handle.selector.request_now(klass)
+        ask = self._handle.selector.requirements_now(klass)
         known = self._known_of(klass, ask)
         changed, _ = self._handle.selector.changed_since(known.position)
         if changed is not None and candidate.node not in changed and known.tried.get(candidate.node) is candidate:
@@ -172,7 +172,7 @@ class Evaluator:
     def confirms(self, pod: Pod, klass: RequestClass, candidate: PreemptionCandidate) -> bool:
         """Is it still right to evict those victims who have not been evicted yet?"""
         node = self._preemption_node(pod, klass, candidate.node)
-        ask = self._handle.selector.request_now(klass)
+        ask = self._handle.selector.requirements_now(klass)
         return node is not None and still_right(ask, node, self.terms(klass), candidate)
 
     def _preemption_node(self, pod: Pod, klass: RequestClass, name: str) -> PreemptionNode | None:

@@ -14,7 +14,7 @@ from koord_numa.core.fit.taints import fits_taints, fits_unschedulable
 from koord_numa.core.objects.constraints import PodTerm
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodRequest
-from koord_numa.core.scheduling.request import depends_on_other_pods
+from koord_numa.core.scheduling.request import may_be_refused_for_others
 from koord_numa.core.selectors import Labels, selects
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.queue.cluster_events import ClusterEvent
@@ -32,7 +32,7 @@ def node_may_help(node: Node) -> Help:
     """
 
     def helps(klass: RequestClass) -> bool:
-        elsewhere = bool(klass.pickers) or depends_on_other_pods(klass.request)
+        elsewhere = bool(klass.pickers) or may_be_refused_for_others(klass.request)
         return elsewhere or not any(filter_(klass.request, node) for filter_ in _OF_NODE_OBJECT)
 
     return helps
@@ -47,7 +47,9 @@ def pod_may_help(pod: Pod, namespaces: Mapping[str, Labels]) -> Help:
         demands = request.constraints
         if demands.claims and pod.request.constraints.claims and request.namespace == namespace:
             return True
-        if namespace == request.namespace and any(selects(each.selector, labels) for each in demands.spread):
+        if namespace == request.namespace and any(
+            each.hard and selects(each.selector, labels) for each in demands.spread
+        ):
             return True
         if any(_selects(term, namespace, labels, namespaces) for term in _required(request)):
             return True

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
 from koord_numa.core.claims.pod_claims import PodClaims
-from koord_numa.core.objects.constraints import PodTerm
+from koord_numa.core.fit.default_spread import constraints_for
+from koord_numa.core.objects.constraints import LabelSelector, PodTerm, SpreadConstraint
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, ResourceList
+from koord_numa.core.selectors import selects
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.settings import ProfileSettings, Settings
 
@@ -47,8 +49,10 @@ class RequestClasses:
     settings: Settings
     placed: PodIndex
     claims_of: Callable[[Pod], PodClaims | None] = lambda _: None
+    selector_for: Callable[[Pod], LabelSelector | None] = lambda _: None  # what its workload selects by
     _known: WeakValueDictionary[Hashable, RequestClass] = field(default_factory=WeakValueDictionary)
     _count: int = 0
+    _defaults: dict[str, tuple[SpreadConstraint, ...]] = field(default_factory=dict)  # by scheduler name
 
     def of(self, pod: Pod) -> RequestClass | None:
         """The class of a pod; ``None`` when its scheduler is not us."""
@@ -57,11 +61,31 @@ class RequestClasses:
             return None
         pickers = self.placed.pickers(pod)
         claims = self.claims_of(pod) if pod.resource_claims else None
-        key = (pod.scheduler, pod.request.class_key, pickers, claims)
+        spread = self._default_spread(pod, profile)
+        key = (pod.scheduler, pod.request.class_key, pickers, claims, spread and _spread_key(pod, spread))
         known = self._known.get(key)
         if known is None:
             self._count += 1
             request = replace(pod.request, labels=pod.labels) if pickers else pod.request
+            if spread:
+                request = replace(request, constraints=replace(request.constraints, spread=spread))
             known = RequestClass(self._count, key, profile, request, effective_requests(request), pickers, claims)
             self._known[key] = known
         return known
+
+    def _default_spread(self, pod: Pod, profile: ProfileSettings) -> tuple[SpreadConstraint, ...]:
+        """The default constraints of a pod that has none of its own, by what its workload selects."""
+        if pod.request.constraints.spread:
+            return ()
+        selector = self.selector_for(pod)
+        if selector is None:
+            return ()
+        defaults = self._defaults.get(profile.scheduler_name)
+        if defaults is None:
+            defaults = self._defaults[profile.scheduler_name] = profile.pod_topology_spread.constraints
+        return constraints_for(defaults, selector)
+
+
+def _spread_key(pod: Pod, spread: tuple[SpreadConstraint, ...]) -> Hashable:
+    """What of a pod its default constraints depend on: its namespace, and whether it is one of those that they count."""
+    return pod.key.namespace, spread, selects(spread[0].selector, dict(pod.labels))

@@ -45,7 +45,7 @@ class ClusterFilters:
         self._matching: tuple[tuple[int, int], Bools] | None = None
         self.devices: DevicesAt | None = None
         self.affinity = InterPodAffinity(request, pickers, sums)
-        self.spread = PodTopologySpread(request, sums, self._eligible)
+        self.spread = PodTopologySpread(request, sums, self._eligible, lambda: columns.taints_version)
 
     def refusals(self) -> Iterator[tuple[Bools, Rejection]]:
         """Which rows refuse the pod and why, a rule at a time, in the order of the filters."""

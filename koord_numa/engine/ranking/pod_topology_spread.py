@@ -5,7 +5,8 @@ The scalar rules in ``core.fit.spread`` are the specification. Arrays have one e
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from math import log
 from typing import Final
 
@@ -18,23 +19,40 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.selectors import selects
 from koord_numa.engine.ranking.columns.domain_sums import DomainSums
+from koord_numa.engine.ranking.columns.label_columns import ABSENT, NAME_FIELD, LabelColumn
 from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
 from koord_numa.engine.ranking.columns.pod_counts import PodSelection
 
 Eligible = Callable[[SpreadConstraint], Bools]
 """Which rows a constraint counts, by its node inclusion policies."""
 
+Version = Callable[[], Hashable]
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What a constraint counts, until labels or taints change: the rows, and the ids of the domains that they are in."""
+
+    column: LabelColumn
+    rows: Bools
+    domains: Ints
+
 
 class PodTopologySpread:
-    """The constraints of one request. ``eligible`` applies ``nodeAffinityPolicy`` and ``nodeTaintsPolicy``."""
+    """
+    The constraints of one request. ``eligible`` applies ``nodeAffinityPolicy`` and ``nodeTaintsPolicy``; what it says holds as long as
+    ``version`` stays the same.
+    """
 
-    def __init__(self, request: PodRequest, sums: DomainSums, eligible: Eligible) -> None:
+    def __init__(self, request: PodRequest, sums: DomainSums, eligible: Eligible, version: Version) -> None:
         constraints = request.constraints.spread
         labels = dict(request.labels)
         self._constraints = constraints
         self._namespace = request.namespace
         self._sums = sums
         self._eligible = eligible
+        self._version = version
+        self._known: tuple[Hashable, dict[SpreadConstraint, _Counted]] = (None, {})
         self._hard: Final = [(it, int(selects(it.selector, labels))) for it in constraints if it.hard]
         self._soft: Final = [it for it in constraints if not it.hard]
 
@@ -42,24 +60,20 @@ class PodTopologySpread:
         """Which rows refuse the pod: first those without a label, then those where the skew would be too large (``filtering.go``)."""
         if not self._hard:
             return
-        labelled = self._sums.present({it.topology_key for it, _ in self._hard})
-        yield ~labelled, MISSING_LABEL
+        yield ~self._labelled(hard=True), MISSING_LABEL
         for constraint, own in self._hard:
-            yield self._too_skewed(constraint, own, labelled), SPREAD_RULES
+            yield self._too_skewed(constraint, own), SPREAD_RULES
 
     def counts(self) -> SpreadCounts | None:
         """The counts by domain of every hard constraint, as the scalar rule sees them; ``None`` without any."""
         if not self._hard:
             return None
-        labelled = self._sums.present({it.topology_key for it, _ in self._hard})
         found: dict[int, Counter[str]] = {}
         for index, constraint in enumerate(self._constraints):
             if constraint.hard:
-                column = self._sums.labels.column(constraint.topology_key)
-                where = labelled & self._eligible(constraint)
-                here = self._sums.per_domain(self._selection(constraint), column, where)
-                ids = np.unique(column.ids[where]).tolist()
-                found[index] = Counter({str(column.values[number]): int(here[number]) for number in ids})
+                counted = self._counted(constraint)
+                here, values = self._per_domain(constraint, counted), counted.column.values
+                found[index] = Counter({str(values[number]): int(here[number]) for number in counted.domains.tolist()})
         return SpreadCounts(found)
 
     def raw_scores(self) -> tuple[Ints, Bools] | None:
@@ -71,23 +85,37 @@ class PodTopologySpread:
         """
         if not self._soft:
             return None
-        labelled = self._sums.present({it.topology_key for it in self._soft})
-        crowd: NDArray[np.float64] = np.zeros(len(labelled))
+        crowd: NDArray[np.float64] = np.zeros(self._sums.labels.rows)
         for constraint in self._soft:
-            column = self._sums.labels.column(constraint.topology_key)
-            where = labelled & self._eligible(constraint)
-            here = self._sums.per_domain(self._selection(constraint), column, where)
-            domains = len(np.unique(column.ids[where]))
-            crowd += here[column.ids] * log(domains + 2) + float(constraint.max_skew - 1)
-        return np.floor(crowd + 0.5).astype(np.int64), ~labelled
+            counted = self._counted(constraint)
+            here = self._per_domain(constraint, counted)
+            by_domain = here * log(len(counted.domains) + 2) + float(constraint.max_skew - 1)
+            by_domain[ABSENT] = 0.0  # where the label is not needed, a node without it is compared by the others
+            crowd += by_domain[counted.column.ids]
+        return np.floor(crowd + 0.5).astype(np.int64), ~self._labelled(hard=False)
 
-    def _too_skewed(self, constraint: SpreadConstraint, own: int, labelled: Bools) -> Bools:
-        column = self._sums.labels.column(constraint.topology_key)
-        where = labelled & self._eligible(constraint)
-        here = self._sums.per_domain(self._selection(constraint), column, where)
-        domains = np.unique(column.ids[where])
+    def _too_skewed(self, constraint: SpreadConstraint, own: int) -> Bools:
+        counted = self._counted(constraint)
+        here, domains = self._per_domain(constraint, counted), counted.domains
         lowest = int(here[domains].min()) if len(domains) and len(domains) >= constraint.min_domains else 0
-        return here[column.ids] + (own - lowest) > constraint.max_skew
+        return here[counted.column.ids] + (own - lowest) > constraint.max_skew
 
-    def _selection(self, constraint: SpreadConstraint) -> PodSelection:
-        return PodSelection((((self._namespace,), None, constraint.selector),), staying=True)
+    def _labelled(self, *, hard: bool) -> Bools:
+        keys = {it.topology_key for it in self._constraints if it.hard is hard and it.needs_label}
+        return self._sums.present(keys or {NAME_FIELD})  # rows of nodes at least
+
+    def _counted(self, constraint: SpreadConstraint) -> _Counted:
+        column = self._sums.labels.column(constraint.topology_key)  # made first: a new column is news
+        version = (self._version(), self._sums.labels.version)
+        if self._known[0] != version:
+            self._known = (version, {})
+        known = self._known[1].get(constraint)
+        if known is None:
+            rows = self._labelled(hard=constraint.hard) & self._eligible(constraint)
+            known = self._known[1][constraint] = _Counted(column, rows, np.unique(column.ids[rows]))
+        return known
+
+    def _per_domain(self, constraint: SpreadConstraint, counted: _Counted) -> Ints:
+        """By id of the values of the constraint's label, the matching pods on the rows that count."""
+        selection = PodSelection((((self._namespace,), None, constraint.selector),), staying=True)
+        return self._sums.per_domain(selection, counted.column, counted.rows)

@@ -7,7 +7,7 @@ import numpy as np
 
 from koord_numa.core.fit.taints import soft_taints
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
-from koord_numa.core.scheduling.scorers import PREFERENCES, Preference, weight_of
+from koord_numa.core.scheduling.scorers import PREFERENCES, Preference, spreads_by_default, weight_of
 from koord_numa.core.score.normalize import MISSING
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
 from koord_numa.engine.ranking.columns.node_table import NodeTable
@@ -26,6 +26,7 @@ class PreferenceRows:
         self, ask: SchedulingRequest, profile: Profile, columns: NodeTable, cluster: ClusterFilters | None
     ) -> None:
         self._request = ask.request
+        self._by_default = spreads_by_default(ask.request)
         self._columns = columns
         self._cluster = cluster
         self._weights = {name: weight_of(row, profile) for name, row in _ROWS.items()}
@@ -41,7 +42,7 @@ class PreferenceRows:
         }
         if self._cluster is not None:
             found["pod_affinity"] = self._cluster.affinity.raw_scores()
-            found["spread"] = self._spread(self._cluster)
+            found["default_spread" if self._by_default else "spread"] = self._spread(self._cluster)
         return [
             (_ROWS[name], weight, raw)
             for name, raw in found.items()

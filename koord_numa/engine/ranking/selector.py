@@ -4,13 +4,11 @@ Decides where a pod goes, now: remembered rankings for classes that do not care 
 It reads the cluster state and changes nothing in it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 from cachetools import LRUCache
 
-from koord_numa.core.allocate import AllocateOptions, NumaScoring, WithoutTopology
 from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.fit.pod_affinity import pod_affinity_counts
 from koord_numa.core.fit.spread import spread_counts
@@ -18,12 +16,16 @@ from koord_numa.core.fit.volumes import uses_volumes
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
-from koord_numa.core.objects.vocabulary import NumaAllocateStrategy, ScoringType
 from koord_numa.core.objects.volumes import Storage
 from koord_numa.core.scheduling.decide import answers
 from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere, score_parts
-from koord_numa.core.scheduling.request import Profile, SchedulingRequest, depends_on_other_pods, scheduling_request
-from koord_numa.core.scheduling.scorers import PREFERENCES, SCORERS
+from koord_numa.core.scheduling.request import (
+    Profile,
+    SchedulingRequest,
+    depends_on_other_pods,
+    may_be_refused_for_others,
+    scheduling_request,
+)
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.volume_lister import VolumeLister
@@ -34,9 +36,9 @@ from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
 from koord_numa.engine.ranking.columns.node_table import NodeTable
 from koord_numa.engine.ranking.node_ranking import NodeRanking
+from koord_numa.engine.ranking.profiles import profile_of
 from koord_numa.engine.ranking.undecided import Undecided
 from koord_numa.ports import Clock
-from koord_numa.settings import NodesWithoutTopology, ProfileSettings, ScoringStrategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +211,14 @@ class NodeSelection:
         seen = record.candidate() if pod is None else record.candidate_for(pod)
         if seen is None:
             return None
-        ask = self.request_now(klass)
+        ask = self.requirements_now(klass)
         answer = refuse_everywhere(ask) or self.bars_of(klass)(node) or evaluate(ask, seen, self.profile_of(klass))
         return answer if isinstance(answer, Rejection) else self.devices_at(klass, seen, answer.placement)
+
+    def requirements_now(self, klass: RequestClass) -> SchedulingRequest:
+        """As ``request_now`` where only refusals matter: what is merely preferred is not counted."""
+        required = klass.pickers or klass.claims is not None or may_be_refused_for_others(klass.request)
+        return self.request_now(klass) if required else self._ask(klass)
 
     def request_now(self, klass: RequestClass) -> SchedulingRequest:
         """What a pod of this class asks for at this moment: counts of pods by topology domain change with every placement."""
@@ -267,41 +274,3 @@ class Bars:
     def __call__(self, node: str) -> Rejection | None:
         """Why this class may not go there, ``None`` when it may."""
         return self._cooling.refusal(node, self._klass, self._clock()) if len(self._cooling) else None
-
-
-def profile_of(profile: ProfileSettings) -> Profile:
-    """What a profile says, in the words of the core."""
-    weights = profile.score_weights
-    return Profile(
-        allocate=AllocateOptions(
-            bind=profile.default_cpu_bind_policy,
-            numa_policy=profile.default_numa_policy,
-            exclusive=profile.single_numa_node_exclusive,
-            strategy=_default_strategy(profile.numa_scoring_strategy),
-            scoring=NumaScoring(profile.numa_scoring_strategy.type, _weights(profile.numa_scoring_strategy)),
-            restricted=profile.restricted_policy,
-            without_topology=_WITHOUT_TOPOLOGY[profile.nodes_without_topology],
-        ),
-        node_scoring=profile.node_scoring,
-        scoring=profile.scoring_strategy.type,
-        weights=_weights(profile.scoring_strategy),
-        kubelet_options=profile.unknown_kubelet_options,
-        score_weights={row.name: getattr(weights, row.name) for row in (*SCORERS, *PREFERENCES)},
-    )
-
-
-def _default_strategy(strategy: ScoringStrategy) -> NumaAllocateStrategy:
-    """As Koordinator: nodes that name no strategy follow the NUMA scoring."""
-    if strategy.type is ScoringType.MOST_ALLOCATED:
-        return NumaAllocateStrategy.MOST_ALLOCATED
-    return NumaAllocateStrategy.LEAST_ALLOCATED
-
-
-def _weights(strategy: ScoringStrategy) -> dict[str, int]:
-    return {resource.name: resource.weight for resource in strategy.resources}
-
-
-_WITHOUT_TOPOLOGY: Mapping[NodesWithoutTopology, WithoutTopology] = {
-    NodesWithoutTopology.REFUSE: WithoutTopology.REFUSE,
-    NodesWithoutTopology.PERMISSIVE: WithoutTopology.PERMIT,
-}

@@ -20,7 +20,7 @@ from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
 from koord_numa.core.scheduling.evaluate import evaluate
 from koord_numa.core.scheduling.request import scheduling_request
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.ranking.selector import profile_of
+from koord_numa.engine.ranking.profiles import profile_of
 from koord_numa.engine.rebind.context import RebindPorts
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.rebind.snapshot import layout_of_node

@@ -15,6 +15,7 @@ from koord_numa.wire.parsing import Int64, Problems, Strict, read, read_time
 from koord_numa.wire.pod.pod_annotations import assignment, check_bind_policy
 from koord_numa.wire.pod.request_cache import cached_request
 from koord_numa.wire.pod.resize import counted_request
+from koord_numa.wire.workloads import controller_of
 
 
 class PodClaimModel(Strict):
@@ -94,6 +95,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         mirror=names.MIRROR in top.annotations,
         labels=request.labels,
         owner=top.metadata.controller,
+        controller=None if node else controller_of(top),
         assignment=problems.collect(lambda: _assignment(held, top.path), None) if node and held is not None else None,
         preempts=scheduling.preemption_policy != "Never",
         ready=_is_ready(status.conditions or ()),

@@ -151,12 +151,18 @@ def random_demands(dice: Random) -> Constraints:
     def even() -> SpreadConstraint:
         return SpreadConstraint("zone", 1, hard=dice.random() < 0.5, selector=app(dice.choice("xyz")))
 
+    def by_default() -> tuple[SpreadConstraint, ...]:
+        soft = SpreadConstraint(
+            "zone", 5, hard=False, selector=app(dice.choice("xyz")), default=True, needs_label=False
+        )
+        return soft, replace(soft, topology_key="kubernetes.io/hostname", max_skew=3)
+
     return Constraints(
         affinity=sometimes(dice, 0.2, term),
         anti_affinity=sometimes(dice, 0.3, term),
         preferred_affinity=sometimes(dice, 0.3, preference),
         preferred_anti_affinity=sometimes(dice, 0.3, preference),
-        spread=sometimes(dice, 0.4, even),
+        spread=by_default() if dice.random() < 0.2 else sometimes(dice, 0.4, even),
     )
 
 

@@ -70,6 +70,7 @@ class NodeTable:
         self.pods = PodCounts(self.row_of.get, FIRST_ROWS)
         self.on_error: Callable[[str, Exception], None] = _raise
         self.kinds_version = 0  # grows when a number of ``known_kinds`` gets another meaning
+        self.taints_version = 0  # grows when the taints of a row may have changed
         self._kind_numbers: dict[Hashable, int] = {NO_NODE.key: 0}
         self._kind_rows: list[int] = [1]  # how many rows are of each kind; the first is always kept
         self._free_kinds: list[int] = []
@@ -196,6 +197,8 @@ class NodeTable:
         if written is None or written[0] is not node or written[1] is not record.published:
             if written is None or written[0].labels != node.labels:
                 self.labels.write(row, node)
+            if written is None or written[0].taints != node.taints:
+                self.taints_version += 1
             self.images.write(row, node.images)
             self._objects[row] = (node, record.published)
             self._set_kind(row, NodeClass.of(record, node))

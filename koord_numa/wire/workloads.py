@@ -1,0 +1,71 @@
+"""Services and the controllers of pods: of each only its name and selector are read. A malformed one selects nothing."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+from koord_numa.core.objects.constraints import LabelSelector
+from koord_numa.core.objects.workloads import Workload, WorkloadKey, WorkloadKind
+from koord_numa.wire.errors import FieldPath
+from koord_numa.wire.metadata import Head, Owner, head
+from koord_numa.wire.parsing import Problems, Strict, read
+from koord_numa.wire.selectors import LabelSelectorModel, label_selector
+
+
+class LabelsSpec(Strict):
+    """A spec that selects by labels: of a Service or a ReplicationController."""
+
+    selector: dict[str, str] | None = None
+
+
+class SelectorSpec(Strict):
+    """A spec with a LabelSelector: of a ReplicaSet or a StatefulSet."""
+
+    selector: LabelSelectorModel | None = None
+
+
+VERSIONS: Final = {
+    ("v1", "ReplicationController"): WorkloadKind.REPLICATION_CONTROLLER,
+    ("apps/v1", "ReplicaSet"): WorkloadKind.REPLICA_SET,
+    ("apps/v1", "StatefulSet"): WorkloadKind.STATEFUL_SET,
+}
+"""The owners that kube-scheduler looks up (``DefaultSelector``), by apiVersion and kind."""
+
+
+def parse_workload(kind: WorkloadKind, obj: Mapping[str, Any]) -> Workload:
+    """One object of this kind. Raises ``WireError`` only when it has no name."""
+    problems = Problems()
+    top = head(obj, kind.value, problems)
+    selector = problems.collect(lambda: _selector(kind, top), None)
+    return Workload(WorkloadKey(kind, top.namespace or "default", top.name), selector)
+
+
+parse_service = partial(parse_workload, WorkloadKind.SERVICE)
+parse_replication_controller = partial(parse_workload, WorkloadKind.REPLICATION_CONTROLLER)
+parse_replica_set = partial(parse_workload, WorkloadKind.REPLICA_SET)
+parse_stateful_set = partial(parse_workload, WorkloadKind.STATEFUL_SET)
+
+
+def controller_of(top: Head) -> WorkloadKey | None:
+    """The controlling owner of a pod, if it is of a kind whose selector is known."""
+    for owner in top.metadata.owner_references or ():
+        if owner.controller:
+            return _key(owner, top.namespace or "default")
+    return None
+
+
+def _key(owner: Owner, namespace: str) -> WorkloadKey | None:
+    kind = VERSIONS.get((owner.api_version, owner.kind))
+    return None if kind is None or not owner.name else WorkloadKey(kind, namespace, owner.name)
+
+
+def _selector(kind: WorkloadKind, top: Head) -> LabelSelector | None:
+    spec, path = top.body.get("spec") or {}, top.path.at("spec")
+    if kind in (WorkloadKind.SERVICE, WorkloadKind.REPLICATION_CONTROLLER):
+        labels = read(LabelsSpec, spec, path).selector
+        return _equal(labels, path) if labels else None
+    return label_selector(read(SelectorSpec, spec, path).selector, path.at("selector"))
+
+
+def _equal(labels: dict[str, str], path: FieldPath) -> LabelSelector | None:
+    return label_selector(LabelSelectorModel(matchLabels=labels), path.at("selector"))
