@@ -6,15 +6,33 @@ Commands are imported when they are used, so that ``--help`` of one does not loa
 
 import pkgutil
 from importlib import import_module
+from typing import Any
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from koord_numa import __version__
 from koord_numa.cli import commands
 
 
+class _Misused(click.ClickException):
+    """A command line that cannot be understood, in one line with the way out."""
+
+    exit_code = 2
+
+
 class _Commands(click.Group):
     """The modules of ``commands``, each with a ``click`` command named ``command``."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            path = error.ctx.command_path if error.ctx is not None else ctx.command_path
+            text = " ".join(error.format_message().split())
+            raise _Misused(f"{text} (see: {path} --help)") from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
         return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))

@@ -80,6 +80,30 @@ async def test_selectors_headings_and_names(tmp_path: Path) -> None:
     assert names.output == "node/own\nnode/theirs\n"
     assert wide.output.splitlines()[0].endswith("TOPOLOGY-VERSION")
     assert wrong.exit_code == 2
+    assert len(wrong.output.splitlines()) == 1
+    assert "nodes --help)" in wrong.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nop",),
+        ("nodes", "-o", "table"),
+        ("nodes", "--no-such-option"),
+        ("node",),
+        ("simulate",),
+        ("top", "--interval", "0"),
+    ],
+)
+def test_a_misused_command_is_told_in_one_line(arguments: tuple[str, ...]) -> None:
+    answer = CliRunner().invoke(main, arguments)
+    assert answer.exit_code == 2
+    assert len(answer.output.splitlines()) == 1, answer.output
+    assert "--help)" in answer.output
+
+
+def test_without_a_command_help_is_shown() -> None:
+    assert "Commands:" in CliRunner().invoke(main, []).output
 
 
 @pytest.mark.parametrize("name", ["wide", "pod/wide", "default/wide"])
@@ -116,13 +140,20 @@ def without_namespace(obj: dict[str, object]) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    "command", [("nodes",), ("node", "own"), ("explain", "p"), ("top", "--once"), ("rebind", "own")]
-)
+    "command",
+    [
+        ("nodes",), ("node", "own"), ("explain", "p"), ("explain",), ("top", "--once"), ("rebind", "own"), ("rebind", "own", "--dry-run"),
+        ("snapshot", "-o", "unused.yaml"), ("page", "-o", "unused.html"), ("simulate", "-f", "-"), ("nodes", "-o", "json"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
 async def test_an_api_server_that_is_away_or_forbids(command: tuple[str, ...], tmp_path: Path) -> None:
+    manifest = yaml.safe_dump(pod("new", 2))
     async with small_cluster(tmp_path) as cluster:
         cluster.server.faults.add(Fault(verb="list", resource="nodes", status=403))
-        forbidden = await ask(cluster, *command)
-    away = await asyncio.to_thread(CliRunner().invoke, main, [*command, "--kubeconfig", str(tmp_path / "kubeconfig")])
+        forbidden = await ask(cluster, *command, text=manifest)
+    options = ["--kubeconfig", str(tmp_path / "kubeconfig")]
+    away = await asyncio.to_thread(CliRunner().invoke, main, [*command, *options], input=manifest)
     for answer in (forbidden, away):
         assert answer.exit_code == 1
         assert len(answer.output.splitlines()) == 1, answer.output

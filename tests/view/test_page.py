@@ -52,6 +52,8 @@ def url(runtime: Runtime) -> str:
 
 
 async def accessible(page: Page) -> None:
+    """No violation in either scheme, and no value that is missing shown as a word."""
+    assert not re.search(r"\b(null|undefined|NaN)\b", await page.locator("body").inner_text())
     for scheme in ("light", "dark"):
         await page.emulate_media(color_scheme=scheme)
         assert await violations(page) == []
@@ -122,6 +124,14 @@ async def test_changes_arrive_live(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         )
         cluster.server.store.delete("nodes", "own-1")
         await expect(page.locator("a.node")).to_have_count(2, timeout=20_000)
+        await expect(page.locator("dl.facts div").first).to_have_text("Nodes2")
+
+        await page.goto(f"{url(runtime)}#/waiting")
+        await expect(page.get_by_role("heading", name="default/too-wide")).to_be_visible()
+        cluster.create([pinned("wider", 14, policy="SingleNUMANode")])
+        await expect(page.get_by_role("heading", name="default/wider")).to_be_visible(timeout=20_000)
+        cluster.server.store.delete("pods", "too-wide", "default")
+        await expect(page.get_by_role("heading", name="default/too-wide")).to_have_count(0, timeout=20_000)
 
 
 async def test_the_keyboard_reaches_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,4 +109,5 @@ def _shape(snapshot: Snapshot, pods: list[Pod]) -> WaitingShape | None:
     verdict = snapshot.decide(pods[0])
     if not isinstance(verdict, WouldWait):
         return None
-    return WaitingShape(pods, verdict.why, rejections_of(snapshot, pods[0]), 0.0, remedies_for(snapshot, pods[0]))
+    waited = max(0.0, datetime.now(UTC).timestamp() - pods[0].created) if pods[0].created else 0.0
+    return WaitingShape(pods, verdict.why, rejections_of(snapshot, pods[0]), waited, remedies_for(snapshot, pods[0]))

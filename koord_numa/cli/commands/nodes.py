@@ -31,6 +31,9 @@ def command(access: Access, output: Output, selects: Selects, watch: bool) -> No
         output.print_document(listed, (f"node/{entry['name']}" for entry in entries))
         return
     console = open_console()
+    if not watch and not any(selects(one.node.labels) for one in snapshot.candidates()):
+        click.echo("No nodes are selected.", err=True)
+        return
     shown = _rows(snapshot, selects, output)
     headings = (*HEADINGS, *WIDE) if output.form == "wide" else HEADINGS
     output.print_table(console, headings, list(shown.values()))

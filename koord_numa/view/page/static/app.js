@@ -22,7 +22,7 @@ const show = async () => {
     else current = clusterView(main);
     document.title = `${name || VIEWS.find(([key]) => key === view)?.[1] || "Cluster"} – koord-numa`;
   } catch (error) {
-    main.replaceChildren(el("h2", {}, "Nothing to show"), el("p", { class: "bad" }, String(error.message || error)));
+    fill(main, el("h2", {}, "Nothing to show"), el("p", { class: "bad" }, String(error.message || error)));
     current = { update: () => {} };
   }
 };
@@ -48,7 +48,7 @@ addEventListener("keydown", (event) => {
   try {
     await store.load();
   } catch (error) {
-    main.replaceChildren(el("p", { class: "bad" }, `The state of the cluster cannot be read: ${error.message || error}`));
+    fill(main, el("p", { class: "bad" }, `The state of the cluster cannot be read: ${error.message || error}`));
     return;
   }
   await show();

@@ -45,8 +45,7 @@ const legend = (top) => {
 };
 
 const clusterView = (main) => {
-  const { summary } = store.cluster;
-  const top = Math.max(0, ...store.cluster.nodes.flatMap((node) => node.numa.map((one) => one.cpus)));
+  const top = largest(store.cluster.nodes.map((node) => largest(node.numa.map((one) => one.cpus))));
   const states = [...new Set(store.cluster.nodes.map((node) => node.state))].sort();
   const devices = [...new Set(store.cluster.nodes.flatMap((node) => node.numa.flatMap((one) => Object.keys(one.devices))))].sort();
   let shown = [];
@@ -90,7 +89,11 @@ const clusterView = (main) => {
     const link = list.querySelector(`li[data-at="${at}"] a`);
     if (link) link.focus({ preventScroll: true });
   };
+  const sums = el("div", {});
   const refresh = () => {
+    const { summary } = store.cluster;
+    fill(sums, facts([["Nodes", String(summary.nodes)], ["CPUs free", `${number(summary.freeCPUs)} of ${number(summary.cpus)}`],
+      ["Largest aligned request", summary.largest || "none"], ["Pods that wait", String(summary.waiting)]]));
     shown = store.cluster.nodes.filter(matches);
     found.textContent = `${shown.length} of ${plural(store.cluster.nodes.length, "node")}`;
     draw();
@@ -103,14 +106,13 @@ const clusterView = (main) => {
     focusOn(Number(item.dataset.at) + step);
   });
 
-  main.replaceChildren(
+  fill(main,
     el("h2", {}, "Cluster"),
-    facts([["Nodes", String(summary.nodes)], ["CPUs free", `${number(summary.freeCPUs)} of ${number(summary.cpus)}`],
-      ["Largest aligned request", summary.largest || "none"], ["Pods that wait", String(summary.waiting)]]),
+    sums,
     el("form", { class: "filter", on: { submit: (event) => event.preventDefault() } },
       el("label", {}, "Filter", text),
       select("State", "state", [["", "all"], ...states.map((one) => [one, one])]),
-      select("CPUs of", "owner", [["", "all"], ["scheduler", "scheduler"], ["kubelet", "kubelet"], ["none", "nobody"]]),
+      select("CPUs of", "owner", [["", "all"], ["scheduler", "scheduler"], ["kubelet", "kubelet"], ["none", "not known"]]),
       devices.length ? select("Colour by", "device", [["", "CPUs"], ...devices.map((one) => [one, `CPUs with ${one}`])]) : null),
     legend(top), found, pane);
   refresh();

@@ -11,6 +11,12 @@ const el = (tag, attributes = {}, ...children) => {
   return made;
 };
 
+// Only what there is: replaceChildren alone would show the word null.
+const fill = (parent, ...children) =>
+  parent.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+
+const largest = (values) => values.reduce((most, value) => (value > most ? value : most), 0);
+
 const number = (value) => (Number.isInteger(value) ? String(value) : String(Math.floor(value * 10) / 10));
 
 const UNITS = [["Ti", 2 ** 40], ["Gi", 2 ** 30], ["Mi", 2 ** 20], ["Ki", 2 ** 10]];

@@ -4,7 +4,7 @@ const cpuCell = (cpu, pods) => {
   const observed = cpu.observed.map((at) => pods[at].pod);
   const differs = cpu.observedKnown && holders.join() !== observed.join();
   const state = holders.length > 1 ? "contested" : holders.length ? "held" : cpu.reserved ? "reserved" : "free";
-  const title = `CPU ${cpu.id}: ${holders.length ? holders.join(" and ") : state}${differs ? `; observed: ${observed.join(" and ") || "nobody"}` : ""}`;
+  const title = `CPU ${cpu.id}: ${holders.length ? holders.join(" and ") : state}${differs ? `; observed: ${observed.join(" and ") || "no pod"}` : ""}`;
   return el("span", { class: `cpu ${state}${differs ? " differs" : ""}`, title,
     style: holders.length === 1 ? { "--pod": podColour(cpu.pods[0]) } : {} }, String(cpu.id));
 };
@@ -68,7 +68,7 @@ const podRow = (pod, at) => [
 const nodeView = async (main, name) => {
   const node = await store.read(`/api/v1/nodes/${encodeURIComponent(name)}`);
   const plan = (node.rebind && node.rebind.plan) || [];
-  main.replaceChildren(
+  fill(main,
     el("p", {}, el("a", { href: "#/cluster" }, "← Cluster")),
     el("h2", {}, node.name),
     node.why ? el("p", { class: "bad" }, node.why) : null,

@@ -25,25 +25,46 @@ const waitingEntry = (one) =>
       : el("p", { class: "muted" }, "No single change of the pod, rebind or eviction was found."),
     one.closest.length ? el("details", { open: true }, el("summary", {}, "Nodes that came closest"), one.closest.map(closest)) : null);
 
-const waitingView = async (main) => {
-  const found = await store.read("/api/v1/waiting");
-  main.replaceChildren(el("h2", {}, "Pods that wait"),
-    found.classes.length ? el("div", {}, found.classes.map(waitingEntry)) : el("p", { class: "ok" }, "No pod waits."),
-    found.more ? el("p", { class: "muted" }, `${plural(found.more, "more shape")} not shown.`) : null);
-  return { update: () => {} };
+// A document that is read again some time after the cluster has changed, and drawn again when it says something else.
+const READ_AGAIN = 2000;
+const sameText = (key, value) => (key === "generatedAt" || key === "waitedSeconds" ? undefined : value);
+
+const followed = async (main, path, draw) => {
+  let said = "";
+  let pause = 0;
+  const here = location.hash;
+  const read = async () => {
+    const found = await store.read(path);
+    const text = JSON.stringify(found, sameText);
+    if (text === said || location.hash !== here) return;
+    said = text;
+    fill(main, draw(found));
+  };
+  await read();
+  return { update: () => {
+    if (pause) return;
+    pause = setTimeout(() => {
+      pause = 0;
+      read().catch(() => {});
+    }, READ_AGAIN);
+  } };
 };
+
+const waitingView = (main) => followed(main, "/api/v1/waiting", (found) => [
+  el("h2", {}, "Pods that wait"),
+  found.classes.length ? el("div", {}, found.classes.map(waitingEntry)) : el("p", { class: "ok" }, "No pod waits."),
+  found.more ? el("p", { class: "muted" }, `${plural(found.more, "more shape")} not shown.`) : null,
+]);
 
 const runnersUp = (one) =>
   one.runnersUp.length
     ? el("ul", { class: "would" }, one.runnersUp.map((other) => el("li", {}, nodeLink(other.node), `: ${other.why}`)))
     : "–";
 
-const decisionsView = async (main) => {
-  const found = await store.read("/api/v1/decisions");
-  main.replaceChildren(el("h2", {}, "Recent decisions"),
-    found.decisions.length
-      ? table("Recent decisions", ["Time", "Pod", "Node", "NUMA", "CPUs", "Score", "Runners-up"], found.decisions.map((one) =>
-        [one.time, one.pod, nodeLink(one.node), one.numa.join(", ") || "–", el("span", { class: "mono" }, one.cpus || "shared"), one.score, runnersUp(one)]))
-      : el("p", { class: "muted" }, "No decision is on record."));
-  return { update: () => {} };
-};
+const decisionsView = (main) => followed(main, "/api/v1/decisions", (found) => [
+  el("h2", {}, "Recent decisions"),
+  found.decisions.length
+    ? table("Recent decisions", ["Time", "Pod", "Node", "NUMA", "CPUs", "Score", "Runners-up"], found.decisions.map((one) =>
+      [one.time, one.pod, nodeLink(one.node), one.numa.join(", ") || "–", el("span", { class: "mono" }, one.cpus || "shared"), one.score, runnersUp(one)]))
+    : el("p", { class: "muted" }, "No decision is on record."),
+]);
