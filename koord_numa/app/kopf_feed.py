@@ -1,10 +1,9 @@
 """What Kopf's events and the resyncs beside them pass through on their way to the event handlers: parsers and stores, one a kind."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from koord_numa.app.callbacks import Callbacks
 from koord_numa.app.contained_parsing import ContainedParser, own_name
 from koord_numa.cluster.watch.resync_store import ResyncStore
 from koord_numa.core.objects.node import NodeResourceTopology
@@ -16,10 +15,6 @@ from koord_numa.handlers.dispatch import known_version, meta
 from koord_numa.wire.node.topologies import parse_topology
 from koord_numa.wire.pod.pods import parse_pod
 from koord_numa.wire.rebinds import parse_rebind
-
-
-def _ignore(_: Iterable[object]) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,5 +59,5 @@ def kopf_stores(scheduler: Scheduler, rebinds: RebindController) -> KopfStores:
     return KopfStores(
         ResyncStore(scheduler.handlers.pending_pods, lambda pod: pod.key.uid),
         ResyncStore(scheduler.handlers.topologies, lambda topology: topology.node),
-        ResyncStore(Callbacks(_ignore, rebinds.observe_rebind), lambda rebind: rebind.uid),
+        ResyncStore(rebinds, lambda rebind: rebind.uid),
     )

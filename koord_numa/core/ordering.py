@@ -5,11 +5,15 @@ Keys end in a unique id, so that no answer depends on the order of its inputs. N
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final, TypeVar
 
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.objects.vocabulary import NumaAllocateStrategy
+from koord_numa.core.objects.vocabulary import NumaAllocateStrategy, QosClass
 
 Key = tuple[int, ...]
+P = TypeVar("P")
+
+_QOS_ORDER: Final = (QosClass.LSE, QosClass.LSR)
 
 
 def tightness(strategy: NumaAllocateStrategy) -> int:
@@ -44,6 +48,29 @@ def node_key(score: int, node: str) -> tuple[int, str]:
 def importance(pod: Pod) -> tuple[int, float, str, str]:
     """Sort key: the most important first. Higher priority, then older, then by name and uid."""
     return (-pod.request.priority, pod.created, str(pod.key), pod.key.uid)
+
+
+def reallocation_order(
+    qos: QosClass, *, required: bool, count: int, created: float, uid: str
+) -> tuple[int | float | str, ...]:
+    """Pods that a rebind moves: QoS, then required policies, then size (larger first), then age (older first), then uid."""
+    rank = _QOS_ORDER.index(qos) if qos in _QOS_ORDER else len(_QOS_ORDER)
+    return (rank, 0 if required else 1, -count, created, uid)
+
+
+def repacking_order(count: int, order: tuple[int | float | str, ...], index: int) -> tuple[object, ...]:
+    """Pods that a rebind places again: larger ones first, then in their order of reallocation, then by position."""
+    return (-count, order, index)
+
+
+def candidate_order(
+    price: P, *, is_waited_for: bool, is_aligned: bool, latest_start: float, node: str
+) -> tuple[P, bool, bool, float, str]:
+    """
+    Nodes that preemption could free: the cheapest by ``eviction_cost``, then one that is free at once before one to be waited for, then
+    an aligned placement, then the victims that started last, then by name. As kube-scheduler's ``pickOneNodeForPreemption``.
+    """
+    return (price, is_waited_for, not is_aligned, -latest_start, node)
 
 
 def age_key(created: float, uid: str) -> tuple[float, str]:

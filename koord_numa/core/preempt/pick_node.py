@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from koord_numa.core.objects.verdicts import Alignment
+from koord_numa.core.ordering import candidate_order
 from koord_numa.core.preempt.eviction_cost import Price, latest_start, price
 from koord_numa.core.preempt.victims import PreemptionCandidate
 
@@ -13,11 +14,11 @@ def choose(candidates: Iterable[PreemptionCandidate]) -> PreemptionCandidate | N
 
 
 def rank(candidate: PreemptionCandidate) -> tuple[Price, bool, bool, float, str]:
-    """Sort key of a candidate, the best first; names make it unique. A node that is free at once goes before one to be waited for."""
-    return (
+    """Sort key of a candidate, the best first."""
+    return candidate_order(
         price(candidate.victims, candidate.violations),
-        len(candidate.awaited) > len(candidate.victims),
-        candidate.placement.alignment is not Alignment.ALIGNED,
-        -latest_start(candidate.victims),
-        candidate.node,
+        is_waited_for=len(candidate.awaited) > len(candidate.victims),
+        is_aligned=candidate.placement.alignment is Alignment.ALIGNED,
+        latest_start=latest_start(candidate.victims),
+        node=candidate.node,
     )

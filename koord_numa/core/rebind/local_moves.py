@@ -15,6 +15,7 @@ from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.arrangement.regression import Changes, EvaluatedLayout
 from koord_numa.core.rebind.pick import choose_cpus, exclusive_neighbours
 from koord_numa.core.rebind.place_pod import Counts, best_single, over, place, useful
+from koord_numa.core.rebind.repack import largest_first
 
 _SETS: Final = 6
 """So many sets of NUMA nodes of one size are tried for a pod that no single one can hold."""
@@ -152,8 +153,7 @@ def _with_ejected(
         free |= assigned[gone]
         assigned[gone] = 0
     counts = over(layout, index, free, numas)
-    largest_first = sorted(ejected, key=lambda i: (-len(layout.pods[i].cpus), layout.pods[i].order, i))
-    for one in (index, *largest_first):
+    for one in (index, *sorted(ejected, key=largest_first(layout))):
         if one != index:
             bits = place(layout, assigned, one, free)
         else:

@@ -12,13 +12,11 @@ from typing import Final
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import PodKey
-from koord_numa.core.objects.vocabulary import QosClass
 from koord_numa.core.rebind.arrangement.layout import Arrangement, Figures, NodeLayout
 from koord_numa.core.rebind.arrangement.pinned_pod import PinnedPod
 from koord_numa.core.rebind.search import SearchBudget, better_arrangements, improvements, other_arrangements, ranked
 from koord_numa.core.rebind.sequence import Route, Step, joined, route
 
-_QOS_ORDER: Final = (QosClass.LSE, QosClass.LSR)
 _EFFORT: Final = 3_000
 """Evaluations of arrangements when a node is first looked at."""
 
@@ -71,14 +69,6 @@ class RebindPlan:
 
     def __bool__(self) -> bool:
         return bool(self.moves)
-
-
-def reallocation_order(
-    qos: QosClass, *, required: bool, count: int, created: float, uid: str
-) -> tuple[int | float | str, ...]:
-    """The sort key of a pod: QoS, then required policies, then size (larger first), then age, then uid."""
-    rank = _QOS_ORDER.index(qos) if qos in _QOS_ORDER else len(_QOS_ORDER)
-    return (rank, 0 if required else 1, -count, created, uid)
 
 
 def plan_rebind(layout: NodeLayout) -> RebindPlan:

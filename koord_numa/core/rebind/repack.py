@@ -1,12 +1,13 @@
 """Every pod placed again, as places to start a search from. Nothing here minds whether a pod is worse off: the search repairs that."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from koord_numa.core.cpus.ask import CpuAsk
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import NumaAllocateStrategy
+from koord_numa.core.ordering import repacking_order
 from koord_numa.core.rebind.arrangement.layout import Arrangement, NodeLayout
 from koord_numa.core.rebind.place_pod import place
 
@@ -21,8 +22,7 @@ def repackings(layout: NodeLayout) -> Iterator[Arrangement]:
     Last comes what the proposal itself describes: one after the other in that order, as if they were new. Pods whose CPUs per
     NUMA node are fixed come before the others.
     """
-    everyone = range(len(layout.pods))
-    in_order = sorted(everyone, key=lambda i: (layout.pods[i].order, i))
+    in_order = list(layout.in_order)
     by_size = _by_size(layout)
     keeping = sorted(by_size, key=lambda i: layout.qualities_now[i].numa_nodes > 1)
     for order in (in_order, by_size, keeping):
@@ -42,7 +42,12 @@ def largest_first_but_one(layout: NodeLayout) -> Iterator[Arrangement]:
 
 
 def _by_size(layout: NodeLayout) -> list[int]:
-    return sorted(range(len(layout.pods)), key=lambda i: (-len(layout.pods[i].cpus), layout.pods[i].order, i))
+    return sorted(range(len(layout.pods)), key=largest_first(layout))
+
+
+def largest_first(layout: NodeLayout) -> Callable[[int], tuple[object, ...]]:
+    """Sort key of pods by their index: larger ones first."""
+    return lambda index: repacking_order(len(layout.pods[index].cpus), layout.pods[index].order, index)
 
 
 def _numa_bound_first(layout: NodeLayout, order: list[int]) -> list[int]:

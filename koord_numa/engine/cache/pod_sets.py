@@ -9,7 +9,11 @@ from koord_numa.core.objects.request import PodRequest
 
 @dataclass(slots=True)
 class KnownPod:
-    """A pod of this node. ``exclusive``: the exporters' method ``with-exclusive-resources`` counts it."""
+    """
+    A pod of this node. ``bound`` is when it was first counted and ``left_at`` when it was seen gone, in seconds of the cache's clock.
+
+    ``started``: its node has reported it as running. ``left``: it is gone, and the node's topology may not show that yet.
+    """
 
     uid: str
     namespace: str

@@ -1,14 +1,16 @@
 """
 Where RebindResources come in: each is worked on once, those of one node one after the other, oldest first, and only by the leader.
 
-Level-based: it is told what exists, as often as anyone likes. A rebind that ends because the lease was lost is begun again when this
-replica leads again and no pod else has ended it.
+Level-based: events may come late, repeated or merged. A rebind that ends because the lease was lost is begun again when this replica
+leads again, unless another one has ended it.
 """
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final
 
 from koord_numa.core.objects.rebind_request import RebindRequest
+from koord_numa.core.ordering import age_key
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.rebind.context import RebindContext, RebindPorts
 from koord_numa.engine.rebind.reconcile import RebindReconciler
@@ -20,7 +22,11 @@ IDLE_SECONDS: Final = 0.2
 
 
 class RebindController:
-    """``run`` works on what ``observe_rebind`` brings. A bug in one rebind ends the controller: the process is to be restarted."""
+    """
+    An ``EventHandler`` of RebindResources; ``run`` works on what they ask for.
+
+    A bug in one rebind ends the controller: the process is to be restarted.
+    """
 
     def __init__(self, engine: Scheduler, ports: RebindPorts) -> None:
         self._engine = engine
@@ -32,14 +38,25 @@ class RebindController:
         self._news = asyncio.Event()
         self._stopping = False
 
-    def observe_rebind(self, event: str | None, request: RebindRequest) -> None:
+    def replace(self, objects: Iterable[RebindRequest]) -> None:
+        """These RebindResources exist and no others."""
+        found = {request.uid: request for request in objects}
+        for uid in self._known.keys() - found.keys():
+            self.observe(DELETED, self._known[uid])
+        for request in found.values():
+            self.observe(None, request)
+
+    def observe(self, event: str | None, obj: RebindRequest) -> None:
         """A RebindResource as it is now; ``DELETED`` when it is gone."""
         if event == DELETED:
-            self._known.pop(request.uid, None)
-            self._ended.pop(request.uid, None)
+            self._known.pop(obj.uid, None)
+            self._ended.pop(obj.uid, None)
             return
-        self._known[request.uid] = request
+        self._known[obj.uid] = obj
         self._news.set()
+
+    def synced(self) -> None:
+        """Every RebindResource has been told. Nothing waits for it: each is worked on when it is seen."""
 
     def known(self) -> list[RebindRequest]:
         """Every RebindResource, as last seen."""
@@ -77,7 +94,7 @@ class RebindController:
             and not request.deleting
             and self._ended.get(request.uid, -1) < request.generation
         )
-        return sorted(waiting, key=lambda request: (request.created, request.name))
+        return sorted(waiting, key=lambda request: age_key(request.created, request.name))
 
     def _begin(self, jobs: asyncio.TaskGroup, request: RebindRequest) -> None:
         self._under_way.add(request.uid)

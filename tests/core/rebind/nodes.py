@@ -7,10 +7,11 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaExclusive, QosClass
+from koord_numa.core.ordering import reallocation_order
 from koord_numa.core.rebind.arrangement.exclusivity import FixedPods
 from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.arrangement.pinned_pod import PinnedPod
-from koord_numa.core.rebind.plan import layout_of_pods, reallocation_order
+from koord_numa.core.rebind.plan import layout_of_pods
 from tests.machines import machine
 
 SHAPES = ("1x2x4x2", "2x1x8x2", "2x2x8x2", "2x2x4x1", "2x4x8x2", "2x2x16x1", "2x4x24x2")

@@ -18,10 +18,11 @@ from koord_numa.core.objects.vocabulary import (
     NumaExclusive,
     NumaPolicy,
 )
+from koord_numa.core.ordering import reallocation_order
 from koord_numa.core.rebind.arrangement.exclusivity import FixedPods
 from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.arrangement.pinned_pod import PinnedPod
-from koord_numa.core.rebind.plan import layout_of_pods, reallocation_order
+from koord_numa.core.rebind.plan import layout_of_pods
 from koord_numa.core.resources import CPU, MEMORY, MILLI, is_hugepages, is_native
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger

@@ -15,10 +15,10 @@ from koord_numa.core.objects.vocabulary import (
     NumaPolicy,
     QosClass,
 )
+from koord_numa.core.ordering import reallocation_order
 from koord_numa.core.rebind.arrangement.exclusivity import FixedPods
 from koord_numa.core.rebind.arrangement.from_ledger import Defaults, layout_of_ledger
 from koord_numa.core.rebind.arrangement.pinned_pod import PinnedPod
-from koord_numa.core.rebind.plan import reallocation_order
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from tests.machines import machine
