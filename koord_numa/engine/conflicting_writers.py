@@ -43,6 +43,7 @@ class ConflictingWriters:
         self.overcommitted: dict[str, str] = {}
         self.foreign: Counter[str] = Counter({FOREIGN_BIND: 0, FOREIGN_STATUS: 0})
         self._handle = handle
+        self._ours = frozenset(handle.settings.scheduler_names)
         self._leading_since: float | None = None
         self._last: tuple[float, str] | None = None
 
@@ -70,21 +71,11 @@ class ConflictingWriters:
 
     def _check_overcommit(self, info: NodeInfo) -> None:
         """More is requested than the node has: another scheduler has placed pods from a view that was a moment older, or newer."""
-        held, node = info.ledger.amounts, info.node
-        over = (
-            ()
-            if node is None
-            else tuple(
-                (name, held.get(name, 0), node.allocatable.get(name, 0))
-                for name in GUARDED
-                if held.get(name, 0) > node.allocatable.get(name, 0)
-            )
-        )
+        over = _beyond(info)
         if not over:
             self.overcommitted.pop(info.name, None)
             return
-        ours = self._handle.settings.scheduler_names
-        foreign = sum(pod.scheduler not in ours for pod in info.pods.values())
+        foreign = sum(pod.scheduler not in self._ours for pod in info.pods.values())
         if info.name in self.overcommitted or not foreign or foreign == len(info.pods):
             return  # said already, or not by a race of two schedulers
         parts = ", ".join(
@@ -99,7 +90,7 @@ class ConflictingWriters:
     def pod_observed(self, event: str | None, pod: Pod) -> None:
         """A pod with a node, before the cache counts it as it is now."""
         handle, uid = self._handle, pod.key.uid
-        if event == DELETED or pod.finished or pod.scheduler not in handle.settings.scheduler_names:
+        if event == DELETED or pod.finished or pod.scheduler not in self._ours:
             return
         if not self._leads_for_long():
             return
@@ -144,3 +135,16 @@ class ConflictingWriters:
         log.warning("pod %s: %s", pod, text)
         if self._handle.dependencies.lease.fresh():
             self._handle.dependencies.recorder.event(pod, warning=True, reason=kind, message=text)
+
+
+def _beyond(info: NodeInfo) -> list[tuple[str, int, int]]:
+    """Resources of which more is requested than there is: name, requested, there. Asked with every change of a node."""
+    if info.node is None:
+        return []
+    held, there = info.ledger.amounts, info.node.allocatable
+    found = []
+    for name in GUARDED:
+        asked, amount = held.get(name, 0), there.get(name, 0)
+        if asked > amount:
+            found.append((name, asked, amount))
+    return found

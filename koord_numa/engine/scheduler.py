@@ -246,7 +246,8 @@ class Scheduler:
             wake(self.queue, self.dependencies.clock(), NodeChange(event, info, pod, self.cache.index.namespaces))
         if info.topology is not None and info.topology.kubelet_pods:
             self.assumed_pods.say_cpu_conflict(info)
-        self.loop.kick()
+        if len(self.handle.pending):
+            self.loop.kick()
 
     def _tell_quarantine(self, subject: Subject, why: str) -> None:
         """Say it where people look: on the pod, or on the node that the object is about."""

@@ -6,8 +6,8 @@ A long list gives way to the event loop between slices. Objects that cannot even
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -120,18 +120,31 @@ async def list_all(api: Api, kind: ListedKind[T]) -> Listed[T]:
     Raises every ``ClusterError`` of a read: ``Gone`` when the kind is not installed, ``Expired`` when the server forgot the
     list's snapshot half-way.
     """
-    call = Call("list", kind.resource)
-    params = kind.params | {"limit": str(PAGE)}
     objects: list[T] = []
+    version = ""
     with kind.parser.listing():
-        while True:
-            page = await api.send(call, params=params)
-            await _add(objects, page.get("items") or (), kind)
-            about = page.get("metadata") or {}
-            token = about.get("continue")
-            if not token:
-                return Listed(objects, str(about.get("resourceVersion", "")))
-            params["continue"] = token
+        async with aclosing(_pages(api, kind)) as pages:
+            async for page in pages:
+                await _add(objects, page.get("items") or (), kind)
+                version = str((page.get("metadata") or {}).get("resourceVersion", ""))
+    return Listed(objects, version)
+
+
+async def _pages(api: Api, kind: ListedKind[T]) -> AsyncGenerator[Mapping[str, Any], None]:
+    """The pages of a list. While one is worked on the server prepares the next: neither waits for the other."""
+    call, params = Call("list", kind.resource), kind.params | {"limit": str(PAGE)}
+    asked: asyncio.Task[Any] | None = asyncio.create_task(api.send(call, params=params))
+    try:
+        while asked is not None:
+            page = await asked
+            token = (page.get("metadata") or {}).get("continue")
+            following = params | {"continue": str(token)}
+            asked = asyncio.create_task(api.send(call, params=following)) if token else None
+            yield page
+    finally:
+        if asked is not None:
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
 
 
 async def list_first_served(api: Api, kinds: Sequence[ListedKind[T]]) -> list[T]:
