@@ -8,7 +8,7 @@ Theory. This is branch and bound: ``NodeRanking`` evaluates the node with the la
 repeats this until the largest value is a score; no other node can exceed it. What is bounded is the weighted sum of ``SCORERS``;
 preferences are added later (``preference_rows``). The bound holds because no term is less than what ``evaluate`` gives for it:
 
-- Filters on the Node object are evaluated themselves, for each node class, or for each row if the request reads labels.
+- Filters on the Node object are evaluated themselves, for each node class; names and labels for all rows at once (``selected_rows``).
 - Amounts of whole nodes are compared and scored in ``ResourceBounds``.
 - The alignment is relaxed: ``fewest`` counts, for each resource by itself, how many of the emptiest NUMA nodes hold the amount. A
   placement takes one set of NUMA nodes for all resources, under bind policies too, so it takes at least ``fewest`` of
@@ -44,6 +44,7 @@ from koord_numa.engine.ranking.columns.node_table import NodeTable
 from koord_numa.engine.ranking.columns.numa_table import UNLIMITED, Ints
 from koord_numa.engine.ranking.numa_score_bounds import NOTHING_LISTED, RequestAlignment, numa_score_bound
 from koord_numa.engine.ranking.resource_bounds import ResourceBounds
+from koord_numa.engine.ranking.selected_rows import SelectedRows, names_nodes, of_any_node
 
 NO: Final = -1
 NEVER: Final = -(1 << 40)
@@ -73,13 +74,9 @@ class ScoreBounds:
         self._ask = ask
         self._rules = rules
         self._columns = columns
-        demands = ask.request.constraints
-        self._by_labels = bool(
-            demands.node_name
-            or demands.node_selector
-            or demands.node_terms is not None
-            or compares_numbers(ask.request)
-        )
+        self._by_numbers = compares_numbers(ask.request)
+        self._selected = SelectedRows(ask.request, columns.labels) if names_nodes(ask.request) else None
+        self._anywhere = ask if self._selected is None else of_any_node(ask)
         self._weights = {row.name: weight_of(row, rules) for row in SCORERS}
         self._alignment = RequestAlignment.of(ask, rules)
         self._ledger = ResourceBounds(ask, rules, columns)
@@ -88,13 +85,23 @@ class ScoreBounds:
 
     def bounds(self, rows: Ints) -> Ints:
         """An upper bound of the score of each of these rows, or ``NO``. The columns must be up to date."""
+        if self._selected is None:
+            return self._bounds(rows)
+        selected = self._selected.mask().take(rows)
+        bound: Ints = np.full(len(rows), NO, dtype=np.int64)
+        if selected.any():
+            bound[selected] = self._bounds(rows[selected])
+        return bound
+
+    def _bounds(self, rows: Ints) -> Ints:
+        """Of rows whose names and labels fit."""
         columns, judged = self._columns, self._up_to_date()
         kinds, sums = columns.kinds.take(rows), self._ledger.sums(rows)
         wanted = judged.wanted.take(kinds, axis=1)
         fewest = columns.zones.fewest(rows, wanted)
         if self._rules.numa_method is NodeScoring.LEAST_NUMA_NODES:
             fewest[~columns.zones.lists_any(rows, wanted)] = NOTHING_LISTED
-        objects = self._row_by_row(rows) if self._by_labels else judged.objects.take(kinds)
+        objects = self._row_by_row(rows) if self._by_numbers else judged.objects.take(kinds)
         bound = objects + judged.points[kinds, fewest]
         bound += self._weights["resources"] * sums.filling
         bound += self._weights["devices"] * sums.sparing
@@ -154,4 +161,4 @@ class ScoreBounds:
         return known[1]
 
     def _of(self, node: Node) -> int:
-        return 0 if fits_node_object(self._ask, node) is None else NEVER
+        return 0 if fits_node_object(self._anywhere, node) is None else NEVER

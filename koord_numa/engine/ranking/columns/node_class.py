@@ -36,8 +36,8 @@ def compares_numbers(request: PodRequest) -> bool:
 @dataclass(frozen=True, slots=True)
 class NodeClass:
     """
-    ``example`` is some node of the kind: its cordon, taints and problem are those of all. ``config`` is present where a kubelet chooses;
-    exclusive CPUs must then be a multiple of ``threads``.
+    ``example`` is some node of the kind: its cordon, taints, features and problem are those of all. ``config`` is present where a kubelet
+    chooses; exclusive CPUs must then be a multiple of ``threads``.
 
     Otherwise ``zones`` tells whether NUMA nodes are published that are ours to align on, ``policy`` which NUMA policy the node names, and
     ``pins`` whether every pod with whole CPUs may get its own. ``aligns_by_default``: pods with CPUs of their own are aligned there by the
@@ -76,7 +76,7 @@ class NodeClass:
             tuple(sorted(config.cpu_options.items())),
         )
         own = self.zones, self.policy, self.pins, self.aligns_by_default
-        return node.problem, node.unschedulable, node.taints, settings, self.threads, *own
+        return node.problem, node.unschedulable, node.taints, node.features, settings, self.threads, *own
 
     def with_pods(self, record: NodeInfo) -> "NodeClass":
         """The kind that the pods make of this node which its topology shows: they may prove that no whole cores have to be kept."""
