@@ -16,8 +16,9 @@ from koord_numa.core.claims.objects.claim import DeviceClass
 from koord_numa.core.claims.objects.pools import gather_pools
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.pod_claims import PodResourceClaim
-from koord_numa.core.claims.search.allocator import Allocated, NodeDevices, allocate
+from koord_numa.core.claims.search.allocator import Allocated, allocate
 from koord_numa.core.claims.search.inventory import DeviceId, ResourceSlice
+from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.claims.search.usage import DeviceUsage
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
@@ -185,10 +186,14 @@ def _choose(scheduler: Scheduler, pod: Pod) -> Placement:
     return found
 
 
+async def _never_waits(_pod: PodKey) -> bool:
+    return False
+
+
 def _cluster() -> Iterator[Figure]:
     scheduler = _scheduler()
     writer: Any = None  # nothing is written in a measurement
-    step = DynamicResources(scheduler.claims, scheduler.handle.resource_claims, writer)
+    step = DynamicResources(scheduler.claims, scheduler.handle.resource_claims, writer, _never_waits)
     seconds: list[float] = []
     for number in range(200):
         pod = _pod(scheduler, number)

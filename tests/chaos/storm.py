@@ -1,7 +1,7 @@
 """Random faults of every kind that the embedded API server can suffer, from a seed; each is there for a moment, then over."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -42,6 +42,7 @@ class Storm:
     server: ApiServer
     dice: Random
     hits: int = 0
+    targets: Sequence[tuple[str, str, str]] = TARGETS
     kinds: set[Effect] = field(default_factory=set)
 
     async def inject(self, wanted: int) -> None:
@@ -70,7 +71,7 @@ class Storm:
         effect = self.dice.choice(
             (*PASSING, *PASSING, *WATCHES, *((Effect.OUTAGE,) if self.dice.random() < 0.2 else ()))
         )
-        verb, resource, subresource = self.dice.choice(TARGETS) if effect in PASSING else ("*", "*", "*")
+        verb, resource, subresource = self.dice.choice(self.targets) if effect in PASSING else ("*", "*", "*")
         status = self.dice.choice(REFUSALS)
         return Fault(
             effect=effect,

@@ -13,8 +13,9 @@ from koord_numa.core.cel.program import CelDevice, compile_selector
 from koord_numa.core.claims.objects.claim import ClaimToAllocate, DeviceClass
 from koord_numa.core.claims.objects.features import Features
 from koord_numa.core.claims.objects.pools import gather_pools
-from koord_numa.core.claims.search.allocator import INVALID_POOLS, Allocated, NodeDevices, NotAllocated, allocate
+from koord_numa.core.claims.search.allocator import INVALID_POOLS, Allocated, NotAllocated, allocate
 from koord_numa.core.claims.search.inventory import DeviceId, PoolId, ResourceSlice
+from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.claims.search.usage import DeviceUsage
 from koord_numa.core.quantity import parse_quantity
 from koord_numa.wire.claims.claim_json import allocation_json

@@ -11,8 +11,9 @@ from koord_numa.core.claims.objects.claim import DeviceClass
 from koord_numa.core.claims.objects.pools import gather_pools
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.allocation import Allocation
-from koord_numa.core.claims.search.allocator import Allocated, NodeDevices, allocate
+from koord_numa.core.claims.search.allocator import Allocated, allocate
 from koord_numa.core.claims.search.inventory import ResourceSlice
+from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.claims.search.usage import DeviceUsage
 from koord_numa.core.cpus.ask import CpuAsk
 from koord_numa.core.cpus.bind_policies import CpuPolicies

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from koord_numa.core.claims.objects.claim import ClaimToAllocate, Classes, DeviceDemand
-from koord_numa.core.claims.search.allocator import NodeDevices
 from koord_numa.core.claims.search.inventory import Device, NumaByRoot
+from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.claims.search.selection import ClaimError, SelectorRows
 from koord_numa.core.claims.search.usage import DeviceUsage
 

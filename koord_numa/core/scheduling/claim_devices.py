@@ -21,8 +21,9 @@ from koord_numa.core.claims.cpus import DRIVER, CpuClaimError, CpuSite, assign_c
 from koord_numa.core.claims.objects.claim import Classes
 from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.claims.search.allocation import Allocation
-from koord_numa.core.claims.search.allocator import ALTERNATIVES, NO_SOLUTION, Allocated, NodeDevices, allocate
+from koord_numa.core.claims.search.allocator import ALTERNATIVES, NO_SOLUTION, Allocated, allocate
 from koord_numa.core.claims.search.inventory import Device, DeviceId
+from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.claims.search.usage import DeviceUsage
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.cpus.bind_policies import CpuPolicies

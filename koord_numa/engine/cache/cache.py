@@ -67,6 +67,10 @@ class Cache:
         name = self.node_of.get(uid)
         return None if name is None else self.nodes[name].pods[uid]
 
+    def pods(self) -> Iterator[Pod]:
+        """Every pod that has a node, or is assumed to."""
+        return (pod for info in self.nodes.values() for pod in info.pods.values())
+
     def node_exists(self, name: str) -> bool:
         """Is there a Node object of this name?"""
         info = self.nodes.get(name)

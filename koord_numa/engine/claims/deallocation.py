@@ -5,7 +5,7 @@ A claim is allocated for one node; if the pod cannot go there any more, the clai
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from logging import getLogger
 from typing import Self
 
@@ -24,21 +24,31 @@ _IN_THE_WAY = (UNAVAILABLE, NOT_TOGETHER)
 """Refusals that other devices for the claim could lift: it holds devices of another node, or far from where the pod fits."""
 
 
+PlacedPods = Callable[[], Iterable[Pod]]
+"""All pods that have a node, or are about to have one."""
+
+
+Outside = tuple[ClaimWriter, Lease]
+"""Who writes, and whether it may."""
+
+
 class Deallocation:
     """``consider`` notes which claim a pod should give up, ``run`` writes it."""
 
-    def __init__(self, lister: ClaimLister, resolver: PodClaimResolver, writer: ClaimWriter, lease: Lease) -> None:
+    def __init__(self, lister: ClaimLister, resolver: PodClaimResolver, placed: PlacedPods, outside: Outside) -> None:
         self._lister = lister
         self._resolver = resolver
-        self._writer = writer
-        self._lease = lease
+        self._placed = placed
+        self._writer, self._lease = outside
         self._noted: dict[str, tuple[ResourceClaim, str]] = {}  # by uid of the claim, with that of the pod
         self._wake = asyncio.Event()
 
     @classmethod
-    def through(cls, ports: Dependencies, lister: ClaimLister, resolver: PodClaimResolver) -> Self | None:
+    def through(
+        cls, ports: Dependencies, lister: ClaimLister, resolver: PodClaimResolver, placed: PlacedPods
+    ) -> Self | None:
         """``None`` where no claims are written: nothing gives any up."""
-        return None if ports.claim_writer is None else cls(lister, resolver, ports.claim_writer, ports.lease)
+        return None if ports.claim_writer is None else cls(lister, resolver, placed, (ports.claim_writer, ports.lease))
 
     def consider(self, pod: Pod, verdict: Unschedulable) -> None:
         """The first claim, in the pod's order, that keeps the pod from a node and that no other pod uses."""
@@ -63,10 +73,16 @@ class Deallocation:
         current = self._lister.claim((claim.namespace, claim.name))
         if current is None or current.uid != claim.uid or current.allocation is None or not self._lease.fresh():
             return
+        if any(_uses(there, current) for there in self._placed()):
+            return  # its reservation is missing, which the claim controller repairs; the devices are in use
         try:
-            self._lister.observe_claim(None, await self._writer.deallocate(current, pod))
+            self._lister.observe_written(await self._writer.deallocate(current, pod))
         except ClusterError as error:
             log.warning("claim %s cannot be deallocated: %r", current, error)
+
+
+def _uses(pod: Pod, claim: ResourceClaim) -> bool:
+    return pod.key.namespace == claim.namespace and any(it.claim == claim.name for it in pod.resource_claims)
 
 
 def _is_ours(claim: ResourceClaim, pod: Pod) -> bool:

@@ -13,7 +13,8 @@ from typing import Final
 from koord_numa.core.claims.cpus import CpuSite
 from koord_numa.core.claims.explain import numbers_of, runs_short
 from koord_numa.core.claims.pod_claims import PodClaims
-from koord_numa.core.claims.search.allocator import NO_SOLUTION, NodeDevices
+from koord_numa.core.claims.search.allocator import NO_SOLUTION
+from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.cpus.ask import CpuAsk
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.objects.node import Node, NodeResourceTopology

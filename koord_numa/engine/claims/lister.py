@@ -131,6 +131,16 @@ class ClaimLister:
         if freed:
             self._on_change()
 
+    def observe_written(self, claim: ResourceClaim) -> None:
+        """
+        The answer to a write. It may come after the watch has told that the claim is gone, and then says nothing.
+
+        As kube-scheduler's assume cache, which takes in only what its informer knows.
+        """
+        known = self.claims.get((claim.namespace, claim.name))
+        if known is not None and known.uid == claim.uid:
+            self.observe_claim(None, claim)
+
     def replace_claims(self, claims: Iterable[ResourceClaim]) -> None:
         """All ResourceClaims there are."""
         found = {(claim.namespace, claim.name): claim for claim in claims}

@@ -7,28 +7,35 @@ The PreBind step of claims (kube-scheduler's dynamicresources Reserve, PreBind, 
 
 An allocation stays when the bind fails: the next decision about the pod uses it, and a pod that fits nowhere because of it gives it up
 (``deallocation``). After a restart the claims say by themselves how far the cycle had come.
+
+A reservation is taken back only from a pod that surely has no node: a bind may have failed because another leader has bound the pod by
+the same reservation, and a kubelet starts no pod without.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from logging import getLogger
 from typing import Final
 from uuid import uuid4
 
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.allocation import NEW_SHARE, Allocation
-from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.engine.binding.pre_bind import OnConflict
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.handle import Handle
-from koord_numa.ports import ClaimWriter, ClusterError, Conflict
+from koord_numa.ports import ClaimWriter, ClusterError, Conflict, Dependencies, Gone
 
 log = getLogger(__name__)
 
 TIMEOUT: Final = 600.0
 """Seconds that binding conditions of devices may take (DynamicResourcesArgs.bindingTimeout)."""
+
+StillWaits = Callable[[PodKey], Awaitable[bool]]
+"""Whether a pod surely has no node, and is ours to bind."""
 
 Work = tuple[ResourceClaim, Allocation | None]
 
@@ -40,6 +47,7 @@ class DynamicResources:
     lister: ClaimLister
     resolver: PodClaimResolver
     writer: ClaimWriter
+    waits: StillWaits
     name: str = "DynamicResources"
     timeout: float = TIMEOUT
     on_conflict: OnConflict = OnConflict.DECIDE_AGAIN
@@ -76,12 +84,14 @@ class DynamicResources:
         """Write allocations and reservations, then wait until drivers report the binding conditions of the devices."""
         work = self._cycles[pod.key.uid]
         for claim, allocation in work:
-            self.lister.observe_claim(None, await self.writer.reserve(claim, pod.key, allocation))
+            self.lister.observe_written(await self.writer.reserve(claim, pod.key, allocation))
         while not self._devices_ready(work):
             await self.lister.change()
 
     async def undo(self, pod: Pod, placement: Placement) -> None:  # noqa: ARG002  (the protocol of all steps)
         """Take reservations back; each on its own, so that one failure leaves the others taken back."""
+        if not await self.waits(pod.key):
+            return
         for claim, _ in self._cycles.get(pod.key.uid, ()):
             try:
                 await self.writer.release(claim, pod.key)
@@ -110,4 +120,19 @@ def _with_shares(allocation: Allocation) -> Allocation:
 def dynamic_resources(handle: Handle) -> DynamicResources | None:
     """The step of this process; none where claims are switched off."""
     writer = handle.dependencies.claim_writer
-    return None if writer is None else DynamicResources(handle.selector.claims, handle.resource_claims, writer)
+    if writer is None:
+        return None
+    return DynamicResources(
+        handle.selector.claims, handle.resource_claims, writer, partial(_still_waits, handle.dependencies)
+    )
+
+
+async def _still_waits(dependencies: Dependencies, pod: PodKey) -> bool:
+    """A pod that is gone waits no more: its reservations are taken back by the ResourceClaim controller."""
+    if not dependencies.lease.fresh():
+        return False
+    try:
+        seen = await dependencies.binder.read_pod(pod)
+    except Gone:
+        return False
+    return not seen.node

@@ -17,16 +17,14 @@ Array shapes: every array has one element per row of the table (its capacity), i
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
-from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate_alone, score_parts
+from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate_alone
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.score.normalize import MISSING, as_given
-from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
 from koord_numa.engine.ranking.columns.name_order import SPACE
 from koord_numa.engine.ranking.columns.node_table import NodeTable
@@ -34,30 +32,12 @@ from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
 from koord_numa.engine.ranking.preference_rows import PreferenceRows
 from koord_numa.engine.ranking.rejections import RejectionTable
 from koord_numa.engine.ranking.score_bounds import NO, ScoreBounds
+from koord_numa.engine.ranking.settled import LateRules, Settled
 from koord_numa.engine.ranking.undecided import LimitReached, Undecided
 
 STEP: Final = np.array(SPACE)
 FEW: Final = 2
 """So many changed rows are evaluated at once; for more, a sweep finds out first which of them matter."""
-
-
-COMPARED: Final = 32
-"""Of nodes whose score falls when devices for resource claims are chosen, so many are compared."""
-
-
-@dataclass(slots=True)
-class Settled:
-    """The best complete placement so far, by its key; ``count`` of them were compared."""
-
-    key: int = NO
-    placement: Placement | None = None
-    count: int = 0
-
-    def note(self, key: int, placement: Placement | None) -> None:
-        """Keep the placement if it is better; of equal keys, which nodes never have, the first."""
-        self.count += 1
-        if placement is not None and (self.placement is None or key > self.key):
-            self.key, self.placement = max(key, NO), placement
 
 
 Bars = Callable[[str], Rejection | None]
@@ -99,7 +79,7 @@ class NodeRanking:
         self._untold: set[int] = set()
         self._left: int | None = None  # nodes that this decision may still ask, if that is limited
         self._reported = False  # has an exception been reported?
-        self._late: dict[str, Rejection] = {}  # of the last decision, by rules that are asked last
+        self._late = None if cluster is None else LateRules(ask, rules, cluster)
 
     def choose_some(self, limit: int, images: tuple[str, ...] = ()) -> Placement | Undecided | None:
         """
@@ -123,7 +103,8 @@ class NodeRanking:
         self._catch_up()
         blocked = None if self._cluster is None else self._cluster.blocked()
         raws = self._preferences.raws(images)
-        self._late.clear()
+        if self._late is not None:
+            self._late.refusals.clear()
         if self._cluster is None and not raws:
             return self._best(self._keys)
         keys = self._keys.copy()
@@ -151,7 +132,10 @@ class NodeRanking:
         while keys[row := int(keys.argmax())] > settled.key:
             known = self._fits.get(row)
             if known is not None:
-                if self._settle(row, known, int(keys[row]), settled):
+                if self._late is None:
+                    return known
+                seen = self._columns.candidate(row)
+                if seen is not None and self._late.settle(seen, known, int(keys[row]), settled):
                     break
                 keys[row] = NO
                 continue
@@ -160,28 +144,6 @@ class NodeRanking:
             if keys is not self._keys:
                 keys[row] = NO if self._keys[row] < 0 else keys[row] - bound + self._keys[row]
         return settled.placement
-
-    def _settle(self, row: int, placement: Placement, key: int, best: "Settled") -> bool:
-        """
-        Complete the placement by the rules that are asked last, and note it where it is the best so far.
-
-        Returns whether the search can end.
-        """
-        seen = None if self._cluster is None else self._columns.candidate(row)
-        if self._cluster is None or seen is None:
-            best.note(key, placement if self._cluster is None else None)
-            return self._cluster is None
-        settled = self._cluster.settle(seen, placement)
-        if isinstance(settled, Rejection):
-            self._late[seen.node.name] = settled
-            return False
-        if settled is not placement:
-            key -= SPACE * (self._points(seen, placement) - self._points(seen, settled))
-        best.note(key, settled)
-        return best.count == COMPARED
-
-    def _points(self, seen: NodeSnapshot, placement: Placement) -> int:
-        return sum(score_parts(self._ask, seen, placement, self._rules).values())
 
     def _find_witnesses(self, keys: Ints, raw: Ints) -> None:
         """Evaluate rows until one that fits is known at the lowest and at the highest raw score. Rows that do not fit lose their key."""
@@ -207,14 +169,14 @@ class NodeRanking:
     def explain(self) -> Unschedulable:
         """Every node's refusal in the state of the last ``choose``, which found none."""
         told = self._explain()
-        if self._cluster is None:
+        if self._cluster is None or self._late is None:
             return Unschedulable(told)
         for refused, rejection in self._cluster.refusals():
             for row in np.flatnonzero(refused[: len(self._columns)]).tolist():
                 record = self._columns.records[row]
                 if record is not None and record.node is not None:
                     told.setdefault(record.name, rejection)
-        return Unschedulable(self._late | told)
+        return Unschedulable(self._late.refusals | told)
 
     def _catch_up(self) -> None:
         columns = self._columns

@@ -1,10 +1,12 @@
 """
 The ResourceClaim controller of kube-controller-manager, in what a scheduler can see of it.
 
-Claims are made from templates and named in the pod's status; when the last pod that a claim is reserved for is gone or finished, the
-claim is deallocated; a deleted claim without reservations loses its finalizer; a template's claim goes with its pod.
+Claims are made from templates and named in the pod's status; a pod that has a node is reserved its allocated claims. When the last pod
+that a claim is reserved for is gone or finished, the claim is deallocated; a deleted claim without reservations loses its finalizer; a
+template's claim goes with its pod.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -53,6 +55,8 @@ class ClaimController:
             return
         if not metadata.get("deletionTimestamp"):
             self._make_claims(pod, entries)
+        if pod["spec"].get("nodeName"):
+            self._reserve(pod)
 
     def _make_claims(self, pod: Json, entries: list[Json]) -> None:
         namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
@@ -107,6 +111,16 @@ class ClaimController:
             if gone and any(owner["uid"] == uid and owner.get("controller") for owner in owners):
                 self._delete(claim)
 
+    def _reserve(self, pod: Json) -> None:
+        """A pod with a node uses its claims, whoever bound it (``syncPod`` and ``reserveForPod``)."""
+        metadata = pod["metadata"]
+        for claim in claims_of(self.store, pod):
+            status = claim.get("status") or {}
+            consumers = status.get("reservedFor") or []
+            if status.get("allocation") and all(it["uid"] != metadata["uid"] for it in consumers):
+                entry = {"resource": "pods", "name": metadata["name"], "uid": metadata["uid"]}
+                self.store.update({**claim, "status": {**status, "reservedFor": [*consumers, entry]}}, "status")
+
     def _unreserve(self, claim: Json, left: list[Json]) -> None:
         status = dict(claim["status"])
         status["reservedFor"] = left
@@ -123,17 +137,55 @@ class ClaimController:
                 raise
 
     def _on_claim(self, event: str, claim: Json) -> None:
+        """``syncClaim``: reservations of pods that are gone or finished go, those of pods with a node come."""
         metadata = claim["metadata"]
-        if event == "DELETED" or FINALIZER not in (metadata.get("finalizers") or ()):
-            return
-        current = self.store.find(CLAIMS, metadata["name"], metadata["namespace"])
+        current = None if event == "DELETED" else self.store.find(CLAIMS, metadata["name"], metadata["namespace"])
         if current is None or current["metadata"]["uid"] != metadata["uid"]:
             return
         status = current.get("status") or {}
-        deleting = current["metadata"].get("deletionTimestamp")
-        if deleting and status.get("allocation") and not status.get("reservedFor"):
-            self._unreserve(current, [])
+        consumers = status.get("reservedFor") or []
+        using = self._users(current)
+        left = [it for it in consumers if it["uid"] in using]
+        if len(left) < len(consumers):
+            self._unreserve(current, left)
+        elif status.get("allocation") and self._reserve_placed(current, using):
             return
-        if deleting and not status.get("allocation"):
-            kept = [it for it in current["metadata"].get("finalizers") or () if it != FINALIZER]
-            self.store.update({**current, "metadata": {**current["metadata"], "finalizers": kept}})
+        else:
+            self._finalize(current)
+
+    def _users(self, claim: Json) -> dict[str, Json]:
+        """Pods of the claim's namespace that have not ended, by uid."""
+        pods = self.store.list("pods", claim["metadata"]["namespace"])
+        return {it["metadata"]["uid"]: it for it in pods if (it.get("status") or {}).get("phase") not in _ENDED}
+
+    def _reserve_placed(self, claim: Json, pods: Mapping[str, Json]) -> bool:
+        known = {it["uid"] for it in claim["status"].get("reservedFor") or ()}
+        for uid, pod in pods.items():
+            if uid not in known and pod["spec"].get("nodeName") and pod["spec"].get("resourceClaims"):
+                names = {it["metadata"]["name"] for it in claims_of(self.store, pod)}
+                if claim["metadata"]["name"] in names:
+                    self._reserve(pod)
+                    return True
+        return False
+
+    def _finalize(self, current: Json) -> None:
+        """A claim that is being deleted is deallocated, and goes."""
+        metadata, status = current["metadata"], current.get("status") or {}
+        if not metadata.get("deletionTimestamp") or FINALIZER not in (metadata.get("finalizers") or ()):
+            return
+        if status.get("allocation"):
+            if not status.get("reservedFor"):
+                self._unreserve(current, [])
+            return
+        kept = [it for it in metadata["finalizers"] if it != FINALIZER]
+        self.store.update({**current, "metadata": {**metadata, "finalizers": kept}})
+
+
+def claims_of(store: DirectStore, pod: Json) -> list[Json]:
+    """The claims of a pod that exist, in its order."""
+    made = {
+        it["name"]: it.get("resourceClaimName") for it in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    }
+    names = [it.get("resourceClaimName") or made.get(it["name"]) for it in pod["spec"]["resourceClaims"]]
+    found = (store.find(CLAIMS, name, pod["metadata"]["namespace"]) for name in names if name)
+    return [claim for claim in found if claim is not None]

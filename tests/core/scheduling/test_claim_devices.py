@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from koord_numa.core.claims.cpus import CpuSite, cpus_of
 from koord_numa.core.claims.objects.pools import gather_pools
 from koord_numa.core.claims.pod_claims import PodClaims
-from koord_numa.core.claims.search.allocator import NodeDevices
 from koord_numa.core.claims.search.inventory import DeviceId, PoolId, ResourceSlice
+from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.claims.search.usage import DeviceUsage
 from koord_numa.core.cpus.ask import CpuAsk
 from koord_numa.core.cpus.bind_policies import CpuPolicies

@@ -60,6 +60,7 @@ class World:
 
     def __init__(self, **claim: Any) -> None:
         self.changes: list[str] = []
+        self.placed: list[Pod] = []
         self.lister = ClaimLister(lambda: self.changes.append("devices"), lambda key: self.changes.append(str(key)))
         self.resolver = PodClaimResolver(self.lister)
         gpus = [
@@ -70,7 +71,11 @@ class World:
         self.lister.observe_claim(None, self.claim(**claim))
         self.lister.synced()
         self.server = Server(self.lister)
-        self.step = DynamicResources(self.lister, self.resolver, self.server)
+        self.step = DynamicResources(self.lister, self.resolver, self.server, self.waits)
+
+    async def waits(self, pod: PodKey) -> bool:
+        """Has the pod no node?"""
+        return all(it.key != pod for it in self.placed)
 
     @staticmethod
     def claim(name: str = "claim", count: int = 1, version: str = "1") -> ResourceClaim:
@@ -86,7 +91,7 @@ class World:
         assert not claims.problem
         return asked(self.lister, claims, NODE, Placement("node-1", mask=mask), policy)
 
-    def placed(self, pod: Pod = POD) -> Placement:
+    def placed_on(self, pod: Pod = POD) -> Placement:
         """A placement with devices."""
         found = self.check(pod)
         assert isinstance(found, Placement)
@@ -117,7 +122,7 @@ def names(placement: Placement | Rejection) -> list[str]:
 
 async def test_a_claim_counts_once_from_the_decision_on() -> None:
     world = World()
-    placement = world.placed()
+    placement = world.placed_on()
     world.step.reserve(POD, placement)
     assert world.in_use == ["a"]
     await world.step.do(POD, placement)
@@ -130,7 +135,7 @@ async def test_a_claim_counts_once_from_the_decision_on() -> None:
 
 async def test_an_older_event_does_not_undo_what_was_written() -> None:
     world = World()
-    placement = world.placed()
+    placement = world.placed_on()
     world.step.reserve(POD, placement)
     await world.step.do(POD, placement)
     world.lister.observe_claim("MODIFIED", world.claim(version="2"))
@@ -139,7 +144,7 @@ async def test_an_older_event_does_not_undo_what_was_written() -> None:
 
 async def test_a_write_that_fails_gives_the_devices_back() -> None:
     world = World()
-    placement = world.placed()
+    placement = world.placed_on()
     world.server.fails = Unavailable("busy")
     world.step.reserve(POD, placement)
     with pytest.raises(Unavailable):
@@ -153,7 +158,7 @@ async def test_a_write_that_fails_gives_the_devices_back() -> None:
 
 async def test_a_bind_that_fails_keeps_the_allocation_and_takes_the_reservation_back() -> None:
     world = World()
-    placement = world.placed()
+    placement = world.placed_on()
     world.step.reserve(POD, placement)
     await world.step.do(POD, placement)
     await world.step.undo(POD, placement)
@@ -163,9 +168,31 @@ async def test_a_bind_that_fails_keeps_the_allocation_and_takes_the_reservation_
     assert names(world.check()) == []  # the next decision uses what is allocated
 
 
+async def test_a_reservation_stays_where_the_pod_turns_out_to_have_a_node() -> None:
+    """Another leader bound it by this reservation, or our own bind had effect though it seemed to fail."""
+    world = World()
+    placement = world.placed_on()
+    world.step.reserve(POD, placement)
+    await world.step.do(POD, placement)
+    world.placed.append(replace(POD, node="node-1"))
+    await world.step.undo(POD, placement)
+    assert world.server.released == []
+
+
+async def test_an_answer_that_comes_after_the_claim_is_gone_says_nothing() -> None:
+    world = World()
+    placement = world.placed_on()
+    world.step.reserve(POD, placement)
+    written = await world.server.reserve(world.claim(), POD.key, placement.allocations[0])
+    world.lister.observe_claim(DELETED, world.claim())
+    world.lister.observe_written(written)
+    assert world.in_use == []
+    assert not world.lister.claims
+
+
 def test_a_deleted_claim_frees_its_devices_and_says_so() -> None:
     world = World()
-    world.step.reserve(POD, world.placed())
+    world.step.reserve(POD, world.placed_on())
     world.changes.clear()
     world.lister.observe_claim(DELETED, world.claim())
     assert world.in_use == []
@@ -174,7 +201,7 @@ def test_a_deleted_claim_frees_its_devices_and_says_so() -> None:
 
 def test_a_claim_in_flight_is_waited_for_by_other_pods() -> None:
     world = World()
-    world.step.reserve(POD, world.placed())
+    world.step.reserve(POD, world.placed_on())
     other = replace(POD, key=PodKey("default", "other", "uid-other"))
     claims = world.resolver.of(other)
     assert claims is not None
@@ -183,7 +210,7 @@ def test_a_claim_in_flight_is_waited_for_by_other_pods() -> None:
 
 def test_a_decision_about_claims_that_have_changed_is_void() -> None:
     world = World()
-    placement = world.placed()
+    placement = world.placed_on()
     world.step.reserve(POD, placement)
     with pytest.raises(Conflict):
         world.step.reserve(replace(POD, key=PodKey("default", "other", "uid-other")), placement)
@@ -226,7 +253,7 @@ def test_devices_are_on_the_numa_nodes_of_the_pod() -> None:
 
 async def test_an_allocation_for_another_node_is_given_up_where_no_other_pod_uses_it() -> None:
     world = World()
-    placement = world.placed()
+    placement = world.placed_on()
     world.step.reserve(POD, placement)
     await world.step.do(POD, placement)
     claims = world.resolver.of(POD)
@@ -234,9 +261,13 @@ async def test_an_allocation_for_another_node_is_given_up_where_no_other_pod_use
     refused = asked(world.lister, claims, Node("node-2"), Placement("node-2"))
     assert isinstance(refused, Rejection)
     assert refused.message == UNAVAILABLE
-    work = Deallocation(world.lister, world.resolver, world.server, _Leader())
+    work = Deallocation(world.lister, world.resolver, world.placed.copy, (world.server, _Leader()))
     work.consider(POD, Unschedulable({"node-2": refused}))
     claim, pod = work._noted.popitem()[1]
+    world.placed.append(replace(POD, key=PodKey("default", "other", "uid-other"), node="node-1"))
+    await work._deallocate(claim, pod)
+    assert world.server.deallocated == []  # a pod with a node uses it, though its reservation is missing
+    world.placed.clear()
     await work._deallocate(claim, pod)
     assert world.server.deallocated == ["claim"]
     assert world.in_use == []

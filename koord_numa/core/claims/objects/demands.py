@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from koord_numa.core.claims.objects.capacity import room_for
 from koord_numa.core.claims.objects.claim import (
@@ -16,11 +15,9 @@ from koord_numa.core.claims.objects.claim import (
 )
 from koord_numa.core.claims.objects.features import Features
 from koord_numa.core.claims.objects.pools import Candidate, Pool
+from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.claims.search.selection import ClaimError, SelectorRows
 from koord_numa.core.claims.search.usage import DeviceUsage
-
-if TYPE_CHECKING:
-    from koord_numa.core.claims.search.allocator import NodeDevices
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ class Setting:
     """What claims are decided against: the classes of the cluster, one node, and what is in use."""
 
     classes: Classes
-    node: "NodeDevices"
+    node: NodeDevices
     usage: DeviceUsage
 
 
@@ -161,6 +158,6 @@ def concerns(pool: Pool, selectors: SelectorRows) -> bool:
     return not pool.foreign and not selectors.excludes_driver(pool.id.driver)
 
 
-def offered(candidate: Candidate, node: "NodeDevices") -> bool:
+def offered(candidate: Candidate, node: NodeDevices) -> bool:
     """Can this node use the device, where devices choose their nodes themselves?"""
     return not candidate.slice.per_device or candidate.device.nodes.includes(node.name, node.labels)

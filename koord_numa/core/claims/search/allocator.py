@@ -6,34 +6,19 @@ their order, and the first solution wins. Where upstream is wrong (``docs/deviat
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from koord_numa.core.claims.objects.claim import ClaimToAllocate, Classes
 from koord_numa.core.claims.objects.demands import Prepared, Setting, prepare
-from koord_numa.core.claims.objects.features import ALL_FEATURES, Features
-from koord_numa.core.claims.objects.pools import Pool
 from koord_numa.core.claims.objects.results import allocation_of, taken_alternatives
 from koord_numa.core.claims.search.allocation import Allocation
-from koord_numa.core.claims.search.inventory import NumaByRoot
+from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.claims.search.search import Search
 from koord_numa.core.claims.search.selection import ClaimError
 from koord_numa.core.claims.search.usage import DeviceUsage
-from koord_numa.core.selectors import Labels
 
 ALTERNATIVES = 8
 """Alternatives of a prioritized list at most (resource/v1 FirstAvailableDeviceRequestMaxSize): the first scores 8, the last 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeDevices:
-    """What the allocator needs to know of one node."""
-
-    name: str
-    labels: Labels = field(default_factory=dict)
-    pools: tuple[Pool, ...] = ()
-    features: Features = ALL_FEATURES
-    numa_mask: int = 0  # only devices on these NUMA nodes, or of unknown place, are tried; 0 sets no bound
-    numa_by_root: NumaByRoot = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

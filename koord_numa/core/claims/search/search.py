@@ -6,7 +6,6 @@ first device again. Everything that a pick changes is taken back when the search
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from koord_numa.core.claims.objects.capacity import room_for
 from koord_numa.core.claims.objects.claim import MAX_RESULTS, DeviceDemand
@@ -16,11 +15,9 @@ from koord_numa.core.claims.objects.pools import Candidate
 from koord_numa.core.claims.search.constraints import ConstraintState
 from koord_numa.core.claims.search.inventory import Device, DeviceId
 from koord_numa.core.claims.search.looks import DeviceLooks
+from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.claims.search.selection import ClaimError
 from koord_numa.core.claims.search.usage import DeviceUsage
-
-if TYPE_CHECKING:
-    from koord_numa.core.claims.search.allocator import NodeDevices
 
 MAX_STEPS = 200_000
 """Steps of a search. kube-scheduler stops after ten seconds; a bound by steps gives the same answer on every machine."""
@@ -43,7 +40,7 @@ class Pick:
 class Search:
     """The state of one search."""
 
-    def __init__(self, prepared: Prepared, node: "NodeDevices", usage: DeviceUsage) -> None:
+    def __init__(self, prepared: Prepared, node: NodeDevices, usage: DeviceUsage) -> None:
         self._prepared = prepared
         self._node = node
         self._usage = usage
