@@ -66,6 +66,7 @@ docs: $(DEV)  ## Build the documentation site, strictly, into build/site
 docs-output: $(DEV)  ## Write anew what commands print, and what the code says, into the documents
 	$(BIN)/python docs/tools/reference.py
 	$(BIN)/python docs/tools/regenerate.py
+	$(BIN)/python docs/tools/screenshots.py
 
 dist: $(DEV)  ## Source archive, wheel, kubectl plugin with its manifest, and the list of what an installation contains (SBOM), into build/dist
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[release]'

@@ -1,4 +1,4 @@
-# noqa: INP001  (a script: nothing imports it)
+# noqa: INP001  (a script, which the one beside it imports by its name)
 """
 Writes what commands really print into the documents: ``make docs-output``. A test compares the documents with the same output.
 
@@ -10,7 +10,8 @@ import os
 import re
 import sys
 from asyncio.subprocess import PIPE, STDOUT
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -21,21 +22,32 @@ LAST: Final = "  koord-numa explain too-wide"
 
 
 async def main() -> None:
-    """Run the demo, then each command, and write the document anew."""
+    """Run the demo, then each command, and write what it prints into the document."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    async with look_around() as kubeconfig:
+        for block in list(BLOCK.finditer(text))[1:]:
+            command = await start(*block[2].split(), kubeconfig=kubeconfig)
+            output, _ = await command.communicate()
+            text = text.replace(block[0], f"{block[1]}{output.decode()}{block[4]}")
+    DOCUMENT.write_text(text, encoding="utf-8")
+
+
+@asynccontextmanager
+async def look_around() -> AsyncIterator[str]:
+    """The kubeconfig of a demo that has ended and is kept while the block runs."""
     process = await start("demo", "--keep", "--speed", "10")
     assert process.stdout is not None  # noqa: S101  (a pipe was asked for)
     lines: list[str] = []
     while not lines or lines[-1] != LAST:
+        if process.stdout.at_eof():
+            raise SystemExit("\n".join(lines))
         lines.append((await process.stdout.readline()).decode().rstrip("\n"))
     [kubeconfig] = [line.partition("=")[2] for line in lines if "export KUBECONFIG" in line]
-    text = DOCUMENT.read_text(encoding="utf-8")
-    for block in list(BLOCK.finditer(text))[1:]:
-        command = await start(*block[2].split(), kubeconfig=kubeconfig)
-        output, _ = await command.communicate()
-        text = text.replace(block[0], f"{block[1]}{output.decode()}{block[4]}")
-    DOCUMENT.write_text(text, encoding="utf-8")
-    process.terminate()
-    await process.wait()
+    try:
+        yield kubeconfig
+    finally:
+        process.terminate()
+        await process.wait()
 
 
 async def start(*arguments: str, kubeconfig: str = "") -> asyncio.subprocess.Process:
