@@ -20,6 +20,7 @@ from koord_numa.core.allocation.numa_selection import select_numa_nodes
 from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
 from koord_numa.core.numa.exclusive import Exclusivity
 from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
@@ -64,12 +65,12 @@ def _recorded_cases() -> Iterator[Figure]:
 def _decide(question: Question) -> object:
     question.ledger.derived.clear()
     books = accounts(question.inventory, question.ledger, question.books)
-    room = offers(question.need, books, cpu_occupancy(question.ledger, question.books.references))
+    room = offers(question.rules, books, cpu_occupancy(question.ledger, question.books.references))
     if question.what == "allocate":
-        return place(question.need, room, question.mask)
+        return place(question.rules, room, Placement("n", mask=question.mask))
     exclusivity = Exclusivity(question.exclusive, numa_occupancy(question.ledger, question.inventory.machine))
-    elected = select_numa_nodes(question.need, room, exclusivity)
-    return place(question.need, room, elected.hint.mask) if elected.admitted else elected
+    elected = select_numa_nodes(question.rules, room, exclusivity)
+    return place(question.rules, room, Placement("n", mask=elected.hint.mask)) if elected.admitted else elected
 
 
 def _own_machines() -> Iterator[Figure]:

@@ -6,20 +6,18 @@ Pure and repeatable: same request, inventory, ledger and options, same answer. T
 """
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from koord_numa.core.allocation.cpu_exclusivity import PCPU_LEVEL_BROKEN, outcome
 from koord_numa.core.allocation.demand import AllocationDemand, CpuUse, demand_of
 from koord_numa.core.allocation.device_hints import DeviceHints
 from koord_numa.core.allocation.empty_node import fewest_if_empty
-from koord_numa.core.allocation.grant import CpuGrant, Shortage, place
+from koord_numa.core.allocation.grant import place
 from koord_numa.core.allocation.node_rules import NodeRules, node_rules
-from koord_numa.core.allocation.numa_offers import NumaOffers, NumaRequest, offers
+from koord_numa.core.allocation.numa_offers import NumaOffers, offers
 from koord_numa.core.allocation.numa_selection import NO_DISTANCES, preferred, select_numa_nodes
 from koord_numa.core.allocation.options import AllocateOptions, WithoutTopology
 from koord_numa.core.allocation.refusals import (
     amplified_shortage,
-    cannot_be_placed,
     kubelet_cores_shortage,
     no_pool,
     not_aligned,
@@ -74,7 +72,7 @@ def allocate(
 def policy_in_force(demand: AllocationDemand, inventory: Inventory) -> NumaPolicy:
     """The NUMA policy that the pod is placed by on this node; ``NONE`` also where their rules keep them apart."""
     rules = node_rules(demand, inventory)
-    return NumaPolicy.NONE if isinstance(rules, Rejection) else rules.need.policy
+    return NumaPolicy.NONE if isinstance(rules, Rejection) else rules.policy
 
 
 def allocate_demand(
@@ -89,28 +87,27 @@ def allocate_demand(
     rules = node_rules(demand, inventory)
     if isinstance(rules, Rejection):
         return rules
-    need = rules.need
     free = accounts(
-        inventory, ledger, EVERY_POD if need.accounting is Accounting.EVERY_POD else NumaAccounting(need.accounting)
+        inventory, ledger, EVERY_POD if rules.accounting is Accounting.EVERY_POD else NumaAccounting(rules.accounting)
     )
     refusal = (
-        amplified_shortage(need, inventory, ledger)
-        or overcommitted(need, free)
+        amplified_shortage(rules, inventory, ledger)
+        or overcommitted(rules, free)
         or kubelet_cores_shortage(demand.pinned, inventory, free)
     )
     if refusal is not None:
         return refusal
-    offered = replace(_numa_offers(need, free, ledger), devices=devices)
+    offered = replace(_numa_offers(rules, free, ledger), devices=devices)
     if demand.use is CpuUse.POOL_OF_ONE_NUMA:
         return _into_one_pool(demand, rules, inventory, offered, ledger)
-    if need.policy is NumaPolicy.NONE or not offered.given:
-        return _unaligned(rules, inventory, offered)
+    if rules.policy is NumaPolicy.NONE or not offered.given:
+        return place(rules, offered, Placement(inventory.node, note=rules.note or _NOTHING_TO_ALIGN))
     return _aligned(demand, rules, inventory, offered, ledger)
 
 
-def _numa_offers(need: NumaRequest, free: NumaFree, ledger: Ledger) -> NumaOffers:
-    exclusive = need.binding is not None and need.binding.exclusive is not CpuExclusivePolicy.NONE
-    return offers(need, free, cpu_occupancy(ledger) if exclusive else UNOCCUPIED)
+def _numa_offers(rules: NodeRules, free: NumaFree, ledger: Ledger) -> NumaOffers:
+    exclusive = rules.binding is not None and rules.binding.exclusive is not CpuExclusivePolicy.NONE
+    return offers(rules, free, cpu_occupancy(ledger) if exclusive else UNOCCUPIED)
 
 
 def _numa_exclusivity(rules: NodeRules, inventory: Inventory, ledger: Ledger) -> NumaExclusivity:
@@ -123,7 +120,7 @@ def _numa_exclusivity(rules: NodeRules, inventory: Inventory, ledger: Ledger) ->
     if rules.exclusive is NumaExclusive.NONE:
         return UNCONSTRAINED
     occupancy = numa_occupancy(ledger, inventory.machine)
-    if rules.need.policy is not NumaPolicy.SINGLE_NUMA_NODE:
+    if rules.policy is not NumaPolicy.SINGLE_NUMA_NODE:
         occupancy = replace(occupancy, shared=0)
     return NumaExclusivity(rules.exclusive, occupancy)
 
@@ -131,28 +128,24 @@ def _numa_exclusivity(rules: NodeRules, inventory: Inventory, ledger: Ledger) ->
 def _aligned(
     demand: AllocationDemand, rules: NodeRules, inventory: Inventory, offered: NumaOffers, ledger: Ledger
 ) -> Placement | Rejection:
-    need = rules.need
     exclusivity = _numa_exclusivity(rules, inventory, ledger)
     distances = inventory.machine.distances if inventory.machine else NO_DISTANCES
-    decision = select_numa_nodes(need, offered, exclusivity, distances)
-    if offered.devices is not None and need.policy is NumaPolicy.BEST_EFFORT:
-        offered, decision = _with_or_without_devices(need, offered, decision, (exclusivity, distances))
+    decision = select_numa_nodes(rules, offered, exclusivity, distances)
+    if offered.devices is not None and rules.policy is NumaPolicy.BEST_EFFORT:
+        offered, decision = _with_or_without_devices(rules, offered, decision, (exclusivity, distances))
     if not decision.admitted:
-        return not_aligned(need, offered, exclusivity)
+        return not_aligned(rules, offered, exclusivity)
     mask = decision.hint.mask
-    granted = place(need, offered, mask)
-    if isinstance(granted, Shortage):
-        return cannot_be_placed(need, offered, granted)
-    pooled = need.binding is None and not demand.best_effort and need.policy in _POOLED and mask is not None
-    placement = _placement(
-        need,
-        inventory,
-        offered,
-        granted,
+    pooled = rules.binding is None and not demand.best_effort and rules.policy in _POOLED
+    chosen = Placement(
+        inventory.node,
         mask=mask,
         shared_pools=_pools(inventory, mask) if pooled and mask is not None else (),
-        alignment=_alignment(need, offered, decision),
+        alignment=_alignment(rules, offered, decision),
     )
+    placement = place(rules, offered, chosen)
+    if isinstance(placement, Rejection):
+        return placement
     if exclusivity.wish is NumaExclusive.PREFERRED and mask is not None and exclusivity.occupancy.disturbs(mask):
         note = "; ".join(filter(None, (placement.note, _DISTURBS)))
         return replace(placement, exclusivity=Exclusivity.BROKEN, note=note)
@@ -160,7 +153,7 @@ def _aligned(
 
 
 def _with_or_without_devices(
-    need: NumaRequest, offered: NumaOffers, joint: Decision, context: tuple[NumaExclusivity, Distances]
+    rules: NodeRules, offered: NumaOffers, joint: Decision, context: tuple[NumaExclusivity, Distances]
 ) -> tuple[NumaOffers, Decision]:
     """
     The joint decision unless it spreads the pod over more NUMA nodes than it and its devices need.
@@ -168,29 +161,22 @@ def _with_or_without_devices(
     Devices that are free elsewhere are no reason to split CPUs and memory: those are then aligned among themselves.
     """
     alone = replace(offered, devices=None)
-    apart = select_numa_nodes(need, alone, *context)
+    apart = select_numa_nodes(rules, alone, *context)
     mask, own = joint.hint.mask, apart.hint.mask
-    widest = max(0 if own is None else own.bit_count(), fewest_if_empty(need, offered) or 0)
+    widest = max(0 if own is None else own.bit_count(), fewest_if_empty(rules, offered) or 0)
     if joint.admitted and joint.hint.preferred and mask is not None and mask.bit_count() <= widest:
         return offered, joint
     return alone, apart
 
 
-def _alignment(need: NumaRequest, offered: NumaOffers, decision: Decision) -> Alignment:
+def _alignment(rules: NodeRules, offered: NumaOffers, decision: Decision) -> Alignment:
     """Aligned is a pod on as few NUMA nodes as it would need if the node were empty (KEP-693, "Topology Hints")."""
     mask = decision.hint.mask
     if not decision.hint.preferred:
         return Alignment.UNALIGNED
-    if mask is None or not mask & (mask - 1) or need.restricted is RestrictedRule.KOORDINATOR:
+    if mask is None or not mask & (mask - 1) or rules.restricted is RestrictedRule.KOORDINATOR:
         return Alignment.ALIGNED
-    return Alignment.ALIGNED if mask.bit_count() == fewest_if_empty(need, offered) else Alignment.UNALIGNED
-
-
-def _unaligned(rules: NodeRules, inventory: Inventory, offered: NumaOffers) -> Placement | Rejection:
-    granted = place(rules.need, offered, None)
-    if isinstance(granted, Shortage):
-        return cannot_be_placed(rules.need, offered, granted)
-    return _placement(rules.need, inventory, offered, granted, note=rules.note or _NOTHING_TO_ALIGN)
+    return Alignment.ALIGNED if mask.bit_count() == fewest_if_empty(rules, offered) else Alignment.UNALIGNED
 
 
 def _into_one_pool(
@@ -201,39 +187,17 @@ def _into_one_pool(
 
     From the fine-grained CPU orchestration proposal; the constant is inert upstream.
     """
-    need = replace(rules.need, policy=NumaPolicy.SINGLE_NUMA_NODE)
+    exclusivity = _numa_exclusivity(rules, inventory, ledger)
+    rules = replace(rules, policy=NumaPolicy.SINGLE_NUMA_NODE)
     sizes = {pool.numa: MILLI * len(pool.cpus) for pool in shared_pools(inventory, ledger)}
     large = sum(1 << numa for numa, size in sizes.items() if size >= demand.burst)
-    exclusivity = _numa_exclusivity(rules, inventory, ledger)
-    best = preferred(need, offered, exclusivity, lambda mask: not mask & ~large)
-    granted = None if best is None else place(need, offered, best.mask)
-    if best is None or granted is None or isinstance(granted, Shortage):
-        return no_pool(need, offered, sizes, demand.burst)
+    best = preferred(rules, offered, exclusivity, lambda mask: not mask & ~large)
+    if best is None:
+        return no_pool(rules, offered, sizes, demand.burst)
     pools = _pools(inventory, best.mask or 0)
-    return _placement(
-        need, inventory, offered, granted, mask=best.mask, shared_pools=pools, alignment=Alignment.ALIGNED
-    )
-
-
-def _placement(
-    need: NumaRequest, inventory: Inventory, offered: NumaOffers, granted: CpuGrant, note: str = "", **more: Any
-) -> Placement:
-    binding = need.binding
-    if binding is None:
-        return Placement(inventory.node, numa=granted.numa, note=note, **more)
-    exclusivity = outcome(binding, granted.cpus, offered.occupancy, inventory.machine)
-    broken = exclusivity is Exclusivity.BROKEN and binding.exclusive is CpuExclusivePolicy.PCPU_LEVEL
-    return Placement(
-        inventory.node,
-        cpus=granted.cpus,
-        numa=granted.numa,
-        bind=binding.policy,
-        bind_required=binding.required,
-        exclusive=binding.exclusive,
-        exclusivity=exclusivity,
-        note="; ".join(filter(None, (note, *granted.notes, PCPU_LEVEL_BROKEN if broken else ""))),
-        **more,
-    )
+    chosen = Placement(inventory.node, mask=best.mask, shared_pools=pools, alignment=Alignment.ALIGNED)
+    placement = place(rules, offered, chosen)
+    return no_pool(rules, offered, sizes, demand.burst) if isinstance(placement, Rejection) else placement
 
 
 def _pools(inventory: Inventory, mask: int) -> tuple[SharedPool, ...]:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from koord_numa.core.allocation.grant import CpuGrant
 from koord_numa.core.numa.hints import Hint
+from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from tests.conformance.deviations import Deviation
 from tests.conformance.koord_rm_cases import Answer, answer, load
 from tests.conformance.split_rules import election_differs, split_in_another_order, split_in_whole_cpus
@@ -48,9 +48,16 @@ def _recorded(out: Mapping[str, Any]) -> object:
 def _ours(found: Answer) -> object:
     if found.question.what == "hints":
         return None
-    if not isinstance(found.allocated, CpuGrant):
-        return found.allocated.resources if found.allocated else ()
+    if not isinstance(found.allocated, Placement):
+        return _short(found.allocated) if found.allocated else ()
     return (str(found.allocated.cpus), [(numa, dict(amounts)) for numa, amounts in found.allocated.numa])
+
+
+def _short(refused: Rejection) -> tuple[str, ...]:
+    """The resources that the NUMA nodes are short of; none where CPUs of the right shape are."""
+    if refused.reason is not Reason.RESOURCES:
+        return ()
+    return tuple(refused.message.removeprefix("Insufficient NUMA ").split(" and "))
 
 
 ORACLE = Oracle(

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from koord_numa.core.allocation.grant import CpuGrant, Shortage, place
-from koord_numa.core.allocation.numa_offers import CpuBinding, NumaOffers, NumaRequest, offers
+from koord_numa.core.allocation.grant import place
+from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
+from koord_numa.core.allocation.numa_offers import NumaOffers, offers
 from koord_numa.core.allocation.numa_selection import hints, select_numa_nodes
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.bind_policies import Downgrade
@@ -19,6 +20,7 @@ from koord_numa.core.numa.exclusive import Exclusivity, NumaOccupancy
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.numa.policies import Decision, decide_koordinator
 from koord_numa.core.objects.request import PodKey
+from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
     NumaExclusive,
@@ -42,7 +44,7 @@ class Question:
     """One pod before one node, and what is asked: hints, an allocation on a mask, or all of it."""
 
     what: str
-    need: NumaRequest
+    rules: NodeRules
     inventory: Inventory
     ledger: Ledger
     books: NumaAccounting
@@ -59,7 +61,7 @@ class Answer:
     hints: Mapping[str, list[Hint]]
     merged: Decision | None
     elected: Decision | None
-    allocated: CpuGrant | Shortage | None
+    allocated: Placement | Rejection | None
 
 
 def load(case: Case) -> Question:
@@ -83,7 +85,7 @@ def load(case: Case) -> Question:
     exclusive = NumaExclusive(given.get("exclusive") or "")
     return Question(
         what=given["fn"],
-        need=NumaRequest(
+        rules=NodeRules(
             amounts=request.get("res") or {},
             binding=binding if request.get("cpu_bind") else None,
             policy=NumaPolicy(given.get("policy") or ""),
@@ -109,23 +111,23 @@ def load(case: Case) -> Question:
 
 def answer(question: Question) -> Answer:
     """What we decide."""
-    books, need = question.books, question.need
+    books, rules = question.books, question.rules
     room = offers(
-        need,
+        rules,
         accounts(question.inventory, question.ledger, books),
         cpu_occupancy(question.ledger, books.references),
     )
     if question.what == "allocate":
-        return Answer(question, room, {}, None, None, place(need, room, question.mask))
+        return Answer(question, room, {}, None, None, place(rules, room, Placement("n", mask=question.mask)))
     exclusivity = Exclusivity(question.exclusive, koordinator_occupancy(question.ledger, question.inventory.machine))
-    generated = hints(need, room, exclusivity)
+    generated = hints(rules, room, exclusivity)
     if question.what == "hints":
         return Answer(question, room, generated, None, None, None)
-    merged = decide_koordinator(need.policy, [generated], room.mask, exclusivity)
-    elected = select_numa_nodes(need, room, exclusivity)
-    if need.policy is NumaPolicy.BEST_EFFORT and exclusivity.wish is NumaExclusive.REQUIRED and not elected.admitted:
+    merged = decide_koordinator(rules.policy, [generated], room.mask, exclusivity)
+    elected = select_numa_nodes(rules, room, exclusivity)
+    if rules.policy is NumaPolicy.BEST_EFFORT and exclusivity.wish is NumaExclusive.REQUIRED and not elected.admitted:
         elected = merged  # the row `required-holds-for-best-effort`: upstream places the pod all the same
-    allocated = place(need, room, elected.hint.mask) if elected.admitted else None
+    allocated = place(rules, room, Placement("n", mask=elected.hint.mask)) if elected.admitted else None
     return Answer(question, room, generated, merged, elected, allocated)
 
 

@@ -9,9 +9,10 @@ gives the recorded answer, and ours fits exactly when it can and is even (rows `
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
-from koord_numa.core.allocation.grant import CpuGrant, place
+from koord_numa.core.allocation.grant import place
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.numa.policies import Decision
+from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from tests.conformance.koord_rm_cases import Answer
 from tests.conformance.vectors import Case
@@ -87,18 +88,18 @@ def _recorded(case: Case) -> Shares | None:
 
 
 def _ours(found: Answer, mask: int) -> Shares | None:
-    given = place(found.question.need, found.offers, mask)
-    return dict(given.numa) if isinstance(given, CpuGrant) else None
+    given = place(found.question.rules, found.offers, Placement("n", mask=mask))
+    return dict(given.numa) if isinstance(given, Placement) else None
 
 
 def _theirs(found: Answer, mask: int, order: Order) -> Shares | None:
     """Upstream's split: each NUMA node in turn gives an equal part of the rest in whole units, or all it has, broken or not."""
-    room, need = found.offers, found.question.need
+    room, rules = found.offers, found.question.rules
     shares: dict[int, dict[str, int]] = {}
     for name, unit in room.units.items():
         free = dict(zip(room.numa_ids, room.free[name], strict=True))
         served = order(list(numa_ids(mask)), free)
-        rest = need.amounts[name]
+        rest = rules.amounts[name]
         for index, numa in enumerate(served):
             part = min(free.get(numa, 0), rest // (len(served) - index) // unit * unit)
             rest -= part
@@ -106,14 +107,14 @@ def _theirs(found: Answer, mask: int, order: Order) -> Shares | None:
                 shares.setdefault(numa, {})[name] = part
         if rest:
             return None
-    return shares if need.binding is None or _has_cpus_for(found, shares) else None
+    return shares if rules.binding is None or _has_cpus_for(found, shares) else None
 
 
 def _has_cpus_for(found: Answer, shares: Shares) -> bool:
     """The whole CPUs of every share are there, and make the number."""
     free_cpus = dict(zip(found.offers.numa_ids, found.offers.cpus, strict=True))
     counts = {numa: amounts.get(CPU, 0) // MILLI for numa, amounts in shares.items()}
-    return sum(counts.values()) == found.question.need.cpus and all(n <= free_cpus[numa] for numa, n in counts.items())
+    return sum(counts.values()) == found.question.rules.cpus and all(n <= free_cpus[numa] for numa, n in counts.items())
 
 
 def by_position(ids: Sequence[int], free: Mapping[int, int]) -> Sequence[int]:
@@ -140,12 +141,12 @@ def _is_right(found: Answer, mask: int, shares: Shares | None) -> bool:
     """
     if shares is None or not _can(found, mask):
         return (shares is None) is not _can(found, mask)
-    room, need = found.offers, found.question.need
+    room, rules = found.offers, found.question.rules
     for name, given in room.given.items():
         unit = room.units[name]
         got = {numa: shares.get(numa, {}).get(name, 0) for numa in numa_ids(mask)}
         free = dict(zip(room.numa_ids, given, strict=True))
-        if sum(got.values()) != need.amounts[name] or any(got[numa] > free.get(numa, 0) for numa in got):
+        if sum(got.values()) != rules.amounts[name] or any(got[numa] > free.get(numa, 0) for numa in got):
             return False
         others = [amount for numa, amount in got.items() if free.get(numa, 0) // unit * unit > amount]
         if others and max(got.values()) - min(others) > unit:
@@ -159,15 +160,17 @@ def _can(found: Answer, mask: int) -> bool:
 
     Amounts and CPUs disagree where a pod holds CPUs and no amounts; here, as upstream, shares follow the amounts.
     """
-    room, need = found.offers, found.question.need
+    room, rules = found.offers, found.question.rules
     members = [at for at, numa in enumerate(room.numa_ids) if mask >> numa & 1]
     for name, given in room.given.items():
         unit = room.units[name]
-        if need.amounts[name] % unit or sum(given[at] // unit * unit for at in members) < need.amounts[name]:
+        if rules.amounts[name] % unit or sum(given[at] // unit * unit for at in members) < rules.amounts[name]:
             return False
-    if need.binding is None:
+    if rules.binding is None:
         return True
-    shares = _fill(need.amounts[CPU] // room.units[CPU], {at: room.given[CPU][at] // room.units[CPU] for at in members})
+    shares = _fill(
+        rules.amounts[CPU] // room.units[CPU], {at: room.given[CPU][at] // room.units[CPU] for at in members}
+    )
     return all(share * room.units[CPU] <= MILLI * room.cpus[at] for at, share in shares.items())
 
 

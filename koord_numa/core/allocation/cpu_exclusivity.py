@@ -12,7 +12,8 @@ one of four CPUs NUMA node 0 offers no exclusive CPU and NUMA node 1 four, one a
 
 from collections.abc import Iterable
 
-from koord_numa.core.allocation.numa_offers import CpuBinding, NumaOffers, NumaRequest
+from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
+from koord_numa.core.allocation.numa_offers import NumaOffers
 from koord_numa.core.allocation.split import split
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.ask import CpuOccupancy
@@ -28,15 +29,15 @@ from koord_numa.core.state.inventory import PerNuma
 PCPU_LEVEL_BROKEN = "PCPULevel is not honoured: too few cores are free of pods with the same policy"
 
 
-def honouring_first(masks: list[int], need: NumaRequest, offers: NumaOffers) -> list[int]:
+def honouring_first(masks: list[int], rules: NodeRules, offers: NumaOffers) -> list[int]:
     """Those of the sets on which the pod's exclusive policy can be honoured; all of them when there is none or no policy."""
-    machine, binding = offers.accounts.machine, need.binding
+    machine, binding = offers.accounts.machine, rules.binding
     if len(masks) < 2 or machine is None or binding is None or binding.downgrade is Downgrade.NONE:
         return masks  # Koordinator, which downgrades nothing, does not look ahead either
     if not _held(binding.exclusive, offers.occupancy, machine):
         return masks
     exclusive = _exclusive_cpus(binding, machine, offers)
-    return [mask for mask in masks if _honours(mask, exclusive, need, offers)] or masks
+    return [mask for mask in masks if _honours(mask, exclusive, rules, offers)] or masks
 
 
 def outcome(
@@ -79,12 +80,12 @@ def _exclusive_cpus(binding: CpuBinding, machine: CpuTopology, offers: NumaOffer
     return tuple((usable & machine.numa_bits.get(numa, 0)).bit_count() for numa in offers.numa_ids)
 
 
-def _honours(mask: int, exclusive: PerNuma, need: NumaRequest, offers: NumaOffers) -> bool:
+def _honours(mask: int, exclusive: PerNuma, rules: NodeRules, offers: NumaOffers) -> bool:
     if CPU not in offers.given:
         return False
     position = {numa: at for at, numa in enumerate(offers.numa_ids)}
     positions = [position[numa] for numa in numa_ids(mask)]
-    shares = split(need.amounts[CPU], [offers.given[CPU][at] for at in positions], offers.units[CPU])
+    shares = split(rules.amounts[CPU], [offers.given[CPU][at] for at in positions], offers.units[CPU])
     return shares is not None and all(
         share <= MILLI * exclusive[at] for share, at in zip(shares, positions, strict=True)
     )

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from math import comb
 from typing import Final
 
-from koord_numa.core.allocation.numa_offers import NumaOffers, NumaRequest
+from koord_numa.core.allocation.node_rules import NodeRules
+from koord_numa.core.allocation.numa_offers import NumaOffers
 from koord_numa.core.numa.common_masks import common_masks
 from koord_numa.core.numa.counted import Counted, fewest_that_reach
 from koord_numa.core.numa.hints import masks_of_size
@@ -24,38 +25,38 @@ LISTED: Final = 2000
 """More sets of one size than these are searched for instead of listed."""
 
 
-def fewest_if_empty(need: NumaRequest, offers: NumaOffers) -> int | None:
+def fewest_if_empty(rules: NodeRules, offers: NumaOffers) -> int | None:
     """
     The smallest number of NUMA nodes whose totals hold the whole request, the devices of its claims included; ``None`` when all of them
     together do not.
     """
-    totals = _totals(need, offers)
-    if not totals or any(sum(amounts.values()) < need.amounts[name] for name, amounts in totals.items()):
+    totals = _totals(rules, offers)
+    if not totals or any(sum(amounts.values()) < rules.amounts[name] for name, amounts in totals.items()):
         return None
-    fewest = max(fewest_that_reach(amounts, need.amounts[name]) for name, amounts in totals.items())
+    fewest = max(fewest_that_reach(amounts, rules.amounts[name]) for name, amounts in totals.items())
     return next(
-        (size for size in range(fewest, len(offers.numa_ids) + 1) if _holds_some(need, offers, totals, size)), None
+        (size for size in range(fewest, len(offers.numa_ids) + 1) if _holds_some(rules, offers, totals, size)), None
     )
 
 
-def _totals(need: NumaRequest, offers: NumaOffers) -> dict[str, dict[int, int]]:
+def _totals(rules: NodeRules, offers: NumaOffers) -> dict[str, dict[int, int]]:
     """By resource and NUMA id, in whole units; CPUs of one's own weigh amplified."""
     found = {}
     for name in offers.given:
-        ratio = need.ratio if name == CPU and need.binding is not None else 1
+        ratio = rules.ratio if name == CPU and rules.binding is not None else 1
         unit = offers.units[name]
         amounts = (int(amount / ratio) if ratio > 1 else amount for amount in offers.accounts.total[name])
         found[name] = {numa: amount // unit * unit for numa, amount in zip(offers.numa_ids, amounts, strict=True)}
     return found
 
 
-def _holds_some(need: NumaRequest, offers: NumaOffers, totals: Mapping[str, Mapping[int, int]], size: int) -> bool:
+def _holds_some(rules: NodeRules, offers: NumaOffers, totals: Mapping[str, Mapping[int, int]], size: int) -> bool:
     if comb(len(offers.numa_ids), size) > LISTED:
-        families = [Counted(dict(amounts), need.amounts[name], size) for name, amounts in totals.items()]
+        families = [Counted(dict(amounts), rules.amounts[name], size) for name, amounts in totals.items()]
         return any(_could_hold_devices(offers, mask) for mask in common_masks(families, size))
     return any(
         all(
-            sum(amount for numa, amount in amounts.items() if mask >> numa & 1) >= need.amounts[name]
+            sum(amount for numa, amount in amounts.items() if mask >> numa & 1) >= rules.amounts[name]
             for name, amounts in totals.items()
         )
         and _could_hold_devices(offers, mask)

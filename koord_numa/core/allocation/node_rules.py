@@ -8,21 +8,25 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from koord_numa.core.allocation.demand import NOT_WHOLE, AllocationDemand, CpuUse
-from koord_numa.core.allocation.numa_offers import CpuBinding, NumaRequest
 from koord_numa.core.allocation.options import WithoutTopology
 from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.cpus.bind_policies import Downgrade
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
+    CpuExclusivePolicy,
     NodeBindPolicy,
     NumaAllocateStrategy,
     NumaExclusive,
     NumaPolicy,
+    RestrictedRule,
     ScoringType,
 )
-from koord_numa.core.resources import CPU
+from koord_numa.core.pod_resources import amplify
+from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.numa_free import Accounting
 
 POLICY_MISMATCH: Final = "node(s) NUMA Topology policy not match"
 NO_CPU_TOPOLOGY: Final = "node(s) invalid CPU Topology"
@@ -44,16 +48,60 @@ _FILLING: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRules:
-    """What is to be allocated and under which exclusivity. ``note``: why no NUMA policy is in force, if none is."""
+class CpuBinding:
+    """
+    CPUs of its own: of which shape, whether that shape must hold, and whom they keep away.
 
-    need: NumaRequest
+    ``downgrade`` is what happens to a NUMANodeLevel that cannot be honoured.
+    """
+
+    policy: CpuBindPolicy
+    required: bool = False
+    exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
+    downgrade: Downgrade = Downgrade.TO_PCPU_LEVEL
+
+    @property
+    def demanded(self) -> CpuBindPolicy:
+        """The shape that must hold, ``NONE`` if it is only preferred."""
+        return self.policy if self.required else CpuBindPolicy.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRules:
+    """
+    One pod on one node, once the pod's wishes, the node's rules and the configured defaults are settled.
+
+    ``amounts`` is what is put on NUMA nodes. ``ratio`` is the node's CPU amplification: CPUs of one's own are recorded as they
+    are but weigh ``ratio`` as much. ``scoring`` ranks equally wide sets of NUMA nodes. ``restricted`` says what Restricted prefers.
+    ``exclusive`` is the exclusivity of NUMA nodes; ``note`` says why no NUMA policy is in force, if none is.
+    """
+
+    amounts: ResourceList
+    binding: CpuBinding | None = None
+    policy: NumaPolicy = NumaPolicy.NONE
+    strategy: NumaAllocateStrategy = NumaAllocateStrategy.LEAST_ALLOCATED
+    scoring: Strategy | None = None
+    accounting: Accounting = Accounting.EVERY_POD
+    ratio: float = 1
+    restricted: RestrictedRule = RestrictedRule.EMPTY_NODE
     exclusive: NumaExclusive = NumaExclusive.NONE
     note: str = ""
 
+    @property
+    def cpus(self) -> int:
+        """How many CPUs of its own the pod gets."""
+        return self.amounts.get(CPU, 0) // MILLI if self.binding else 0
+
+    @property
+    def weighed(self) -> ResourceList:
+        """The amounts with own CPUs amplified, as scores count them."""
+        if self.binding is None or self.ratio <= 1:
+            return self.amounts
+        return {**self.amounts, CPU: amplify(self.amounts[CPU], self.ratio)}
+
 
 def node_rules(demand: AllocationDemand, inventory: Inventory) -> NodeRules | Rejection:
-    """The terms of this pod on this node, or the rule that keeps them apart; no such refusal can be resolved by evicting pods."""
+    """The rules for this pod on this node, or the rule that keeps them apart; no such refusal can be resolved by evicting pods."""
     if NumaPolicy.NONE not in (demand.numa, inventory.policy) and demand.numa is not inventory.policy:
         return _refuse(
             Reason.NUMA_POLICY, POLICY_MISMATCH, f"the pod wants {demand.numa}, the node has {inventory.policy}"
@@ -64,7 +112,7 @@ def node_rules(demand: AllocationDemand, inventory: Inventory) -> NodeRules | Re
     policy = _policy(demand, inventory, binding)
     if isinstance(policy, Rejection):
         return policy
-    need = NumaRequest(
+    return NodeRules(
         amounts=demand.amounts,
         binding=binding,
         policy=policy,
@@ -73,9 +121,8 @@ def node_rules(demand: AllocationDemand, inventory: Inventory) -> NodeRules | Re
         accounting=demand.options.accounting,
         ratio=max(1, inventory.ratios.get(CPU, 1)),
         restricted=demand.options.restricted,
-    )
-    return NodeRules(
-        need, demand.numa_exclusive, _note(demand, inventory, binding) if policy is NumaPolicy.NONE else ""
+        exclusive=demand.numa_exclusive,
+        note=_note(demand, inventory, binding) if policy is NumaPolicy.NONE else "",
     )
 
 
@@ -144,7 +191,7 @@ def _is_pinned(demand: AllocationDemand, inventory: Inventory) -> bool:
 def _whole_cores(demand: AllocationDemand, inventory: Inventory, binding: CpuBinding) -> CpuBinding | Rejection:
     """SMT alignment, as the kubelet's full-pcpus-only demands it."""
     threads = inventory.machine.threads_per_core if inventory.machine else 0
-    cpus = NumaRequest(demand.amounts, binding).cpus
+    cpus = NodeRules(demand.amounts, binding).cpus
     if binding.policy is CpuBindPolicy.FULL_PCPUS and threads and cpus % threads:
         return _refuse(Reason.CPU_COUNT, BROKEN_CORE, f"{cpus} CPUs are no whole cores of {threads}")
     return binding

@@ -1,80 +1,24 @@
-"""What one pod needs on one node, once the pod's wishes, the node's rules and the configured defaults are settled."""
+"""What each NUMA node of one node can give to one pod now."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from koord_numa.core.allocation.device_hints import DeviceHints
+from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
 from koord_numa.core.cpus.ask import CpuOccupancy
-from koord_numa.core.cpus.bind_policies import Downgrade
 from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
-    CpuExclusivePolicy,
-    NumaAllocateStrategy,
-    NumaPolicy,
-    RestrictedRule,
 )
-from koord_numa.core.pod_resources import amplify
-from koord_numa.core.resources import CPU, MILLI, ResourceList
-from koord_numa.core.score.numa_scores import Strategy
+from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.state.inventory import PerNuma
 from koord_numa.core.state.numa_free import Accounting, NumaFree
 
 
 @dataclass(frozen=True, slots=True)
-class CpuBinding:
-    """
-    CPUs of its own: of which shape, whether that shape must hold, and whom they keep away.
-
-    ``downgrade`` is what happens to a NUMANodeLevel that cannot be honoured.
-    """
-
-    policy: CpuBindPolicy
-    required: bool = False
-    exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
-    downgrade: Downgrade = Downgrade.TO_PCPU_LEVEL
-
-    @property
-    def demanded(self) -> CpuBindPolicy:
-        """The shape that must hold, ``NONE`` if it is only preferred."""
-        return self.policy if self.required else CpuBindPolicy.NONE
-
-
-@dataclass(frozen=True, slots=True)
-class NumaRequest:
-    """
-    Amounts and rules of one allocation.
-
-    ``amounts`` is what is put on NUMA nodes. ``ratio`` is the node's CPU amplification: CPUs of one's own are recorded as they
-    are but weigh ``ratio`` as much. ``scoring`` ranks equally wide sets of NUMA nodes. ``restricted`` says what Restricted prefers.
-    """
-
-    amounts: ResourceList
-    binding: CpuBinding | None = None
-    policy: NumaPolicy = NumaPolicy.NONE
-    strategy: NumaAllocateStrategy = NumaAllocateStrategy.LEAST_ALLOCATED
-    scoring: Strategy | None = None
-    accounting: Accounting = Accounting.EVERY_POD
-    ratio: float = 1
-    restricted: RestrictedRule = RestrictedRule.EMPTY_NODE
-
-    @property
-    def cpus(self) -> int:
-        """How many CPUs of its own the pod gets."""
-        return self.amounts.get(CPU, 0) // MILLI if self.binding else 0
-
-    @property
-    def weighed(self) -> ResourceList:
-        """The amounts with own CPUs amplified, as scores count them."""
-        if self.binding is None or self.ratio <= 1:
-            return self.amounts
-        return {**self.amounts, CPU: amplify(self.amounts[CPU], self.ratio)}
-
-
-@dataclass(frozen=True, slots=True)
 class NumaOffers:
     """
-    What each NUMA node can give to this need, by resource that it asks for and that some NUMA node publishes.
+    What each NUMA node can give to one pod, by resource that it requests and that some NUMA node publishes.
 
     ``units`` is the smallest share of a resource; ``lacking`` has, as a mask, the NUMA nodes with nothing left of it.
     ``free`` and ``total`` are the accounts of these and of the scored resources, CPUs limited to what a required bind policy
@@ -102,24 +46,24 @@ class NumaOffers:
         return mask_of(self.accounts.numa_ids)
 
 
-def offers(need: NumaRequest, accounts: NumaFree, occupancy: CpuOccupancy) -> NumaOffers:
-    """What the NUMA nodes can give to this need now."""
-    cpus = accounts.takeable(need.binding.demanded) if need.binding and accounts.machine else ()
-    free = _usable(need, accounts, cpus)
-    given = {name: free[name] for name in need.amounts if name in accounts.total}
+def offers(rules: NodeRules, accounts: NumaFree, occupancy: CpuOccupancy) -> NumaOffers:
+    """What the NUMA nodes can give by these rules now."""
+    cpus = accounts.takeable(rules.binding.demanded) if rules.binding and accounts.machine else ()
+    free = _usable(rules, accounts, cpus)
+    given = {name: free[name] for name in rules.amounts if name in accounts.total}
     units = dict.fromkeys(given, 1)
-    if need.binding and CPU in given:
-        units[CPU] = _cpu_unit(need.binding, accounts)
-        if need.accounting is Accounting.EVERY_POD:
-            given[CPU] = _limit(_unamplified(free[CPU], need.ratio), cpus)
+    if rules.binding and CPU in given:
+        units[CPU] = _cpu_unit(rules.binding, accounts)
+        if rules.accounting is Accounting.EVERY_POD:
+            given[CPU] = _limit(_unamplified(free[CPU], rules.ratio), cpus)
     lacking = {name: _without_any(accounts.numa_ids, amounts) for name, amounts in given.items()}
     return NumaOffers(accounts, given, units, lacking, free, cpus, occupancy)
 
 
-def _usable(need: NumaRequest, accounts: NumaFree, cpus: PerNuma) -> Mapping[str, PerNuma]:
+def _usable(rules: NodeRules, accounts: NumaFree, cpus: PerNuma) -> Mapping[str, PerNuma]:
     """The free amounts, CPUs limited to those that a required bind policy can use (``cpus``, per NUMA node)."""
     free = accounts.free
-    if need.binding and need.binding.required and accounts.machine and CPU in free:
+    if rules.binding and rules.binding.required and accounts.machine and CPU in free:
         return {**free, CPU: _limit(free[CPU], cpus)}
     return free
 

@@ -20,7 +20,8 @@ from typing import Final
 
 from koord_numa.core.allocation.cpu_exclusivity import honouring_first
 from koord_numa.core.allocation.empty_node import fewest_if_empty
-from koord_numa.core.allocation.numa_offers import NumaOffers, NumaRequest
+from koord_numa.core.allocation.node_rules import NodeRules
+from koord_numa.core.allocation.numa_offers import NumaOffers
 from koord_numa.core.allocation.numa_sets import NumaSets
 from koord_numa.core.numa.distances import Distances, spread
 from koord_numa.core.numa.exclusive import UNCONSTRAINED, Exclusivity
@@ -43,7 +44,7 @@ def all_masks(offers: NumaOffers) -> Iterator[int]:
 
 
 def hints(
-    need: NumaRequest, offers: NumaOffers, exclusivity: Exclusivity = UNCONSTRAINED, closed: int = 0
+    rules: NodeRules, offers: NumaOffers, exclusivity: Exclusivity = UNCONSTRAINED, closed: int = 0
 ) -> dict[str, list[Hint]]:
     """
     The hints of every resource, as Koordinator's resource_manager.go generates them: one per set that could hold the whole pod.
@@ -53,7 +54,7 @@ def hints(
     """
     if not offers.given:
         return {}
-    sets = NumaSets(need, offers)
+    sets = NumaSets(rules, offers)
     masks = (mask for mask in all_masks(offers) if not (mask & closed and mask & (mask - 1)))
     fitting = [(mask, exclusivity.score(mask, sets.score(mask))) for mask in masks if sets.holds(mask)]
     found: dict[str, list[Hint]] = {}
@@ -66,27 +67,27 @@ def hints(
 
 def _preferred_sizes(sets: NumaSets, fewest: int) -> range:
     """The sizes of the sets that a resource prefers, when ``fewest`` NUMA nodes at least are needed now."""
-    need, widest = sets.need, len(sets.offers.numa_ids)
-    if need.policy is not NumaPolicy.RESTRICTED:
+    rules, widest = sets.rules, len(sets.offers.numa_ids)
+    if rules.policy is not NumaPolicy.RESTRICTED:
         return range(fewest, fewest + 1)
-    if need.restricted is RestrictedRule.KOORDINATOR:
+    if rules.restricted is RestrictedRule.KOORDINATOR:
         return range(1, widest + 1)
-    size = fewest_if_empty(need, sets.offers)
+    size = fewest_if_empty(rules, sets.offers)
     return range(0) if size is None else range(size, size + 1)
 
 
 def _searched_sizes(sets: NumaSets) -> range:
     """The sizes at which a set that all resources prefer may be found."""
-    if sets.need.policy is NumaPolicy.SINGLE_NUMA_NODE:
+    if sets.rules.policy is NumaPolicy.SINGLE_NUMA_NODE:
         return range(sets.fewest, 2)
-    if sets.need.policy is NumaPolicy.RESTRICTED and sets.need.restricted is RestrictedRule.EMPTY_NODE:
+    if sets.rules.policy is NumaPolicy.RESTRICTED and sets.rules.restricted is RestrictedRule.EMPTY_NODE:
         preferred_sizes = _preferred_sizes(sets, sets.fewest)
         return range(max(sets.fewest, preferred_sizes.start), preferred_sizes.stop)
     return range(sets.fewest, len(sets.offers.numa_ids) + 1)
 
 
 def preferred(
-    need: NumaRequest,
+    rules: NodeRules,
     offers: NumaOffers,
     exclusivity: Exclusivity,
     suits: Callable[[int], bool] | None = None,
@@ -99,7 +100,7 @@ def preferred(
     then the closest ones where distances are published, as the LeastNUMANodes proposal has it. Of these the later one wins if it
     is a smaller number or scores higher: Koordinator's rule and order.
     """
-    sets = NumaSets(need, offers)
+    sets = NumaSets(rules, offers)
     if not offers.given or not sets.adds_up(sets.unlacking):
         return None
     for size in _searched_sizes(sets):
@@ -108,21 +109,21 @@ def preferred(
         fitting = [mask for mask in _of_size(sets, size, exclusivity) if suits is None or suits(mask)]
         denied = sets.lacking | exclusivity.denied(size)
         allowed = exclusivity.undisturbed([mask for mask in fitting if not mask & denied])
-        allowed = _closest(honouring_first(allowed, need, offers), distances)
+        allowed = _closest(honouring_first(allowed, rules, offers), distances)
         best = _best(allowed, lambda mask: exclusivity.score(mask, sets.score(mask)))
         if best is not None:
             mask, points = best
             return Hint(mask, preferred=True, score=len(offers.given) * points)
-        if need.policy is NumaPolicy.BEST_EFFORT and fitting and _someone_prefers(sets, fitting, offers):
+        if rules.policy is NumaPolicy.BEST_EFFORT and fitting and _someone_prefers(sets, fitting, offers):
             return None
     return None
 
 
-def is_possible(need: NumaRequest, offers: NumaOffers) -> bool:
+def is_possible(rules: NodeRules, offers: NumaOffers) -> bool:
     """Would the policy find a set if no pod kept anybody off? The widest set that nothing strikes tells, without a search."""
-    if need.policy is not NumaPolicy.BEST_EFFORT:
-        return preferred(need, offers, UNCONSTRAINED) is not None
-    sets = NumaSets(need, offers)
+    if rules.policy is not NumaPolicy.BEST_EFFORT:
+        return preferred(rules, offers, UNCONSTRAINED) is not None
+    sets = NumaSets(rules, offers)
     return sets.adds_up(sets.unlacking)
 
 
@@ -163,24 +164,24 @@ def _closest(masks: list[int], distances: Distances) -> list[int]:
 
 
 def select_numa_nodes(
-    need: NumaRequest, offers: NumaOffers, exclusivity: Exclusivity = UNCONSTRAINED, distances: Distances = NO_DISTANCES
+    rules: NodeRules, offers: NumaOffers, exclusivity: Exclusivity = UNCONSTRAINED, distances: Distances = NO_DISTANCES
 ) -> Decision:
     """
     The set of NUMA nodes that the need's policy elects, and whether it admits it; the policy is not ``NONE``.
 
     Hint lists are made and merged only where no set is preferred by all resources and BestEffort wants an answer all the same.
     """
-    rule = KOORDINATOR[need.policy]
-    best = preferred(need, offers, exclusivity, distances=distances)
+    rule = KOORDINATOR[rules.policy]
+    best = preferred(rules, offers, exclusivity, distances=distances)
     if best is not None:
         return Decision(rule.settles(best, offers.mask), admitted=True)
-    if offers.given and need.policy is not NumaPolicy.BEST_EFFORT:
+    if offers.given and rules.policy is not NumaPolicy.BEST_EFFORT:
         return Decision(Hint(None, preferred=False), admitted=False)
     closed = _closed(exclusivity)
     if len(offers.numa_ids) > WIDEST_LIST and offers.given:
         return Decision(Hint(offers.mask & ~closed, preferred=False), admitted=offers.mask != closed)
-    found = hints(need, offers, exclusivity, closed)
-    decision = decide_koordinator(need.policy, [found], offers.mask, exclusivity)
+    found = hints(rules, offers, exclusivity, closed)
+    decision = decide_koordinator(rules.policy, [found], offers.mask, exclusivity)
     mask = decision.hint.mask
     if closed and (mask is None or (mask & closed and mask & (mask - 1))):
         # BestEffort admits anything but a set that Required keeps free of pods over several NUMA nodes.

@@ -6,7 +6,8 @@ It answers for single sets; which sets are looked at, and in which order, is ``n
 
 from typing import Final
 
-from koord_numa.core.allocation.numa_offers import NumaOffers, NumaRequest
+from koord_numa.core.allocation.node_rules import NodeRules
+from koord_numa.core.allocation.numa_offers import NumaOffers
 from koord_numa.core.allocation.split import split
 from koord_numa.core.numa.common_masks import common_masks
 from koord_numa.core.numa.counted import Counted, fewest_that_reach
@@ -23,8 +24,8 @@ COMPARED: Final = 64
 class NumaSets:
     """The sets of NUMA nodes of one node, judged for one need. Sums are shared: a set is its lowest member and the rest."""
 
-    def __init__(self, need: NumaRequest, offers: NumaOffers) -> None:
-        self.need, self.offers = need, offers
+    def __init__(self, rules: NodeRules, offers: NumaOffers) -> None:
+        self.rules, self.offers = rules, offers
         ids = offers.accounts.numa_ids
         self.position = dict(zip(ids, range(len(ids)), strict=True))
         self.lacking = 0  # NUMA nodes that some resource strikes
@@ -36,7 +37,7 @@ class NumaSets:
         self._wanted: list[tuple[int, PerNuma, dict[int, int]]] = []
         self.shortage = False
         for name, amounts in offers.given.items():
-            unit, needed = offers.units[name], need.amounts[name]
+            unit, needed = offers.units[name], rules.amounts[name]
             whole = tuple([amount // unit * unit for amount in amounts]) if unit > 1 else amounts
             sums = {1 << numa: amount for numa, amount in zip(ids, whole, strict=True)}
             sums[0] = 0
@@ -84,11 +85,11 @@ class NumaSets:
 
     def score(self, mask: int) -> int:
         """How the configured strategy ranks the set: by what its members hold together."""
-        scoring = self.need.scoring
+        scoring = self.rules.scoring
         if scoring is None:
             return 0
         if self._scored is None:
-            totals, free, wanted = self.offers.accounts.total, self.offers.free, self.need.weighed
+            totals, free, wanted = self.offers.accounts.total, self.offers.free, self.rules.weighed
             self._scored = [
                 (weight, wanted.get(name, 0), totals[name], free[name])
                 for name, weight in scoring.weights.items()
@@ -110,13 +111,13 @@ class NumaSets:
 
     def _has_cpus(self, mask: int) -> bool:
         """Where amounts may promise more CPUs than can be taken, the shares must be there as CPUs."""
-        need = self.need
-        if need.binding is None or need.accounting is Accounting.EVERY_POD:
-            return need.binding is None or CPU in self.offers.given
+        rules = self.rules
+        if rules.binding is None or rules.accounting is Accounting.EVERY_POD:
+            return rules.binding is None or CPU in self.offers.given
         positions = [self.position[numa] for numa in numa_ids(mask)]
         if CPU not in self.offers.given:
             return False
-        shares = split(need.amounts[CPU], [self.offers.given[CPU][at] for at in positions], self.offers.units[CPU])
+        shares = split(rules.amounts[CPU], [self.offers.given[CPU][at] for at in positions], self.offers.units[CPU])
         return shares is not None and all(
             share <= MILLI * self.offers.cpus[at] for share, at in zip(shares, positions, strict=True)
         )

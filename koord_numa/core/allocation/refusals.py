@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from koord_numa.core.allocation.empty_node import fewest_if_empty
-from koord_numa.core.allocation.grant import Shortage
-from koord_numa.core.allocation.numa_offers import NumaOffers, NumaRequest
+from koord_numa.core.allocation.node_rules import NodeRules
+from koord_numa.core.allocation.numa_offers import NumaOffers
 from koord_numa.core.allocation.numa_selection import is_possible
+from koord_numa.core.cpus.ask import NotEnoughCpus
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.numa.exclusive import Exclusivity
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
@@ -17,72 +18,70 @@ from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.numa_free import NumaFree
 
 
-def not_aligned(need: NumaRequest, offers: NumaOffers, exclusivity: Exclusivity) -> Rejection:
+def not_aligned(rules: NodeRules, offers: NumaOffers, exclusivity: Exclusivity) -> Rejection:
     """No set of NUMA nodes is acceptable: too little in sum, kept apart by exclusivity, or not where the policy wants it."""
-    short = [name for name, given in offers.given.items() if _whole(given, offers.units[name]) < need.amounts[name]]
+    short = [name for name, given in offers.given.items() if _whole(given, offers.units[name]) < rules.amounts[name]]
     if short:
-        return insufficient(need, offers, sorted(short))
-    where = _where(need, offers)
-    if exclusivity.wish is NumaExclusive.REQUIRED and is_possible(need, offers):
+        return insufficient(rules, offers, sorted(short))
+    where = _where(rules, offers)
+    if exclusivity.wish is NumaExclusive.REQUIRED and is_possible(rules, offers):
         return Rejection(
             Reason.NUMA_AFFINITY,
             "node(s) NUMA nodes are kept by pods of the other kind (singleNUMANodeExclusive)",
-            detail=f"needs {_wanted(need, offers)} {where}, apart from pods that span NUMA nodes differently",
-            numbers=_numbers(need, offers, offers.given),
+            detail=f"needs {_wanted(rules, offers)} {where}, apart from pods that span NUMA nodes differently",
+            numbers=_numbers(rules, offers, offers.given),
         )
     return Rejection(
         Reason.NUMA_AFFINITY,
-        f"node(s) cannot meet NUMA policy {need.policy}",
-        detail=f"needs {_wanted(need, offers)} {where}",
-        resolvable=_could_ever(need, offers),
-        numbers=_numbers(need, offers, _decisive(need, offers)),
-        largest=_largest(need, offers),
+        f"node(s) cannot meet NUMA policy {rules.policy}",
+        detail=f"needs {_wanted(rules, offers)} {where}",
+        resolvable=_could_ever(rules, offers),
+        numbers=_numbers(rules, offers, _decisive(rules, offers)),
+        largest=_largest(rules, offers),
     )
 
 
-def _where(need: NumaRequest, offers: NumaOffers) -> str:
-    if need.policy is NumaPolicy.SINGLE_NUMA_NODE:
+def _where(rules: NodeRules, offers: NumaOffers) -> str:
+    if rules.policy is NumaPolicy.SINGLE_NUMA_NODE:
         return "in one NUMA node"
-    if need.policy is NumaPolicy.RESTRICTED and need.restricted is RestrictedRule.EMPTY_NODE:
-        fewest = fewest_if_empty(need, offers)
+    if rules.policy is NumaPolicy.RESTRICTED and rules.restricted is RestrictedRule.EMPTY_NODE:
+        fewest = fewest_if_empty(rules, offers)
         if fewest is not None:
             return f"on {fewest} NUMA node{'' if fewest == 1 else 's'}, as many as it would need if the node were empty"
     return "on NUMA nodes that have some of each"
 
 
-def insufficient(need: NumaRequest, offers: NumaOffers, short: Iterable[str]) -> Rejection:
+def insufficient(rules: NodeRules, offers: NumaOffers, short: Iterable[str]) -> Rejection:
     """The NUMA nodes that come into question have too little of these resources together."""
     names = list(short)
     return Rejection(
         Reason.RESOURCES,
         f"Insufficient NUMA {' and '.join(names)}",
-        detail=f"needs {_wanted(need, offers)}",
-        resolvable=all(sum(offers.accounts.total[name]) >= need.amounts[name] for name in names),
-        numbers=_numbers(need, offers, names),
+        detail=f"needs {_wanted(rules, offers)}",
+        resolvable=all(sum(offers.accounts.total[name]) >= rules.amounts[name] for name in names),
+        numbers=_numbers(rules, offers, names),
     )
 
 
-def cannot_be_placed(need: NumaRequest, offers: NumaOffers, short: Shortage) -> Rejection:
-    """The elected NUMA nodes, or the whole node where none were elected, cannot serve the pod."""
-    if short.resources:
-        return insufficient(need, offers, short.resources)
+def not_enough_cpus(rules: NodeRules, offers: NumaOffers, short: NotEnoughCpus) -> Rejection:
+    """The chosen NUMA nodes, or the whole node where none were chosen, have too few free CPUs of the shape that is required."""
     return Rejection(
         Reason.CPUS,
         "not enough cpus available to satisfy request",
-        detail=f"{short.why}: needs {need.cpus}, found {short.found}",
+        detail=f"{short.why}: needs {rules.cpus}, found {short.found}",
         numbers=tuple(
-            NumaNumbers(numa, CPU, MILLI * total, MILLI * free, need.amounts[CPU])
+            NumaNumbers(numa, CPU, MILLI * total, MILLI * free, rules.amounts[CPU])
             for numa, total, free in zip(offers.numa_ids, _cpus_there(offers.accounts), offers.cpus, strict=True)
         ),
     )
 
 
-def overcommitted(need: NumaRequest, accounts: NumaFree) -> Rejection | None:
+def overcommitted(rules: NodeRules, accounts: NumaFree) -> Rejection | None:
     """Would the pod take what pods without a known NUMA node hold? All NUMA nodes together must still cover those."""
-    for name, amount in need.amounts.items():
+    for name, amount in rules.amounts.items():
         if name not in accounts.unplaced:
             continue
-        weight = amplify(amount, need.ratio) if name == CPU and need.binding else amount
+        weight = amplify(amount, rules.ratio) if name == CPU and rules.binding else amount
         if accounts.unclaimed(name) < weight:
             held = amounts_text({name: accounts.unplaced[name]})
             return Rejection(
@@ -122,17 +121,17 @@ def kubelet_cores_shortage(pinned: Sequence[int], inventory: Inventory, books: N
     )
 
 
-def amplified_shortage(need: NumaRequest, inventory: Inventory, ledger: Ledger) -> Rejection | None:
+def amplified_shortage(rules: NodeRules, inventory: Inventory, ledger: Ledger) -> Rejection | None:
     """
     On a node with amplified CPU: do the requests still fit when CPUs of one's own weigh amplified?
 
     As Koordinator's filterAmplifiedCPUs; without amplification the plain predicate on resources has said everything.
     """
     ratio = inventory.node_ratios.get(CPU, 1)
-    wanted = need.amounts.get(CPU, 0)
+    wanted = rules.amounts.get(CPU, 0)
     if ratio <= 1 or not wanted:
         return None
-    weight = amplify(wanted, ratio) if need.binding else wanted
+    weight = amplify(wanted, ratio) if rules.binding else wanted
     held, own = ledger.amounts.get(CPU, 0), MILLI * len(ledger.cpus)
     if own and held >= own:
         held += amplify(own, ratio) - own
@@ -143,20 +142,20 @@ def amplified_shortage(need: NumaRequest, inventory: Inventory, ledger: Ledger) 
     return Rejection(Reason.RESOURCES, "Insufficient amplified cpu", detail=text)
 
 
-def no_pool(need: NumaRequest, offers: NumaOffers, pools: Mapping[int, int], burst: int) -> Rejection:
+def no_pool(rules: NodeRules, offers: NumaOffers, pools: Mapping[int, int], burst: int) -> Rejection:
     """No NUMA node's shared pool is as large as the pod's limit and has room for its requests; the numbers show which failed."""
     large = [numa for numa in offers.numa_ids if pools.get(numa, 0) >= burst]
     if large:
         at = [offers.numa_ids.index(numa) for numa in large]
         short = [
-            name for name, given in offers.given.items() if all(given[index] < need.amounts[name] for index in at)
+            name for name, given in offers.given.items() if all(given[index] < rules.amounts[name] for index in at)
         ] or list(offers.given)
         where = ", ".join(map(str, large))
         return Rejection(
             Reason.CPUS,
             "node(s) had no shared CPU pool with room for the pod's requests",
-            detail=f"needs {_wanted(need, offers)} on one NUMA node whose pool fits the limit (NUMA node {where})",
-            numbers=_numbers(need, offers, short),
+            detail=f"needs {_wanted(rules, offers)} on one NUMA node whose pool fits the limit (NUMA node {where})",
+            numbers=_numbers(rules, offers, short),
         )
     return Rejection(
         Reason.CPUS,
@@ -169,26 +168,26 @@ def no_pool(need: NumaRequest, offers: NumaOffers, pools: Mapping[int, int], bur
     )
 
 
-def _wanted(need: NumaRequest, offers: NumaOffers) -> str:
-    return amounts_text({name: need.amounts[name] for name in offers.given})
+def _wanted(rules: NodeRules, offers: NumaOffers) -> str:
+    return amounts_text({name: rules.amounts[name] for name in offers.given})
 
 
 def _whole(given: PerNuma, unit: int) -> int:
     return sum(amount // unit * unit for amount in given)
 
 
-def _decisive(need: NumaRequest, offers: NumaOffers) -> list[str]:
+def _decisive(rules: NodeRules, offers: NumaOffers) -> list[str]:
     """The resources that rule some NUMA node out by themselves; all of them where none does."""
-    if need.policy is NumaPolicy.SINGLE_NUMA_NODE:
-        some = [name for name, given in offers.given.items() if any(free < need.amounts[name] for free in given)]
+    if rules.policy is NumaPolicy.SINGLE_NUMA_NODE:
+        some = [name for name, given in offers.given.items() if any(free < rules.amounts[name] for free in given)]
     else:
         some = [name for name, mask in offers.lacking.items() if mask]
     return some or list(offers.given)
 
 
-def _numbers(need: NumaRequest, offers: NumaOffers, names: Iterable[str]) -> tuple[NumaNumbers, ...]:
+def _numbers(rules: NodeRules, offers: NumaOffers, names: Iterable[str]) -> tuple[NumaNumbers, ...]:
     return tuple(
-        NumaNumbers(numa, name, total, free, need.amounts[name])
+        NumaNumbers(numa, name, total, free, rules.amounts[name])
         for name in names
         for numa, total, free in zip(offers.numa_ids, offers.accounts.total[name], offers.given[name], strict=True)
     )
@@ -199,28 +198,28 @@ def _cpus_there(accounts: NumaFree) -> PerNuma:
     return tuple(machine.numa_bits.get(numa, 0).bit_count() if machine else 0 for numa in accounts.numa_ids)
 
 
-def _could_ever(need: NumaRequest, offers: NumaOffers) -> bool:
+def _could_ever(rules: NodeRules, offers: NumaOffers) -> bool:
     """Would an empty node do?"""
-    if need.policy is NumaPolicy.RESTRICTED and need.restricted is RestrictedRule.EMPTY_NODE:
-        return fewest_if_empty(need, offers) is not None
+    if rules.policy is NumaPolicy.RESTRICTED and rules.restricted is RestrictedRule.EMPTY_NODE:
+        return fewest_if_empty(rules, offers) is not None
     totals = [
-        [offers.accounts.total[name][at] >= need.amounts[name] for name in offers.given] for at in _positions(offers)
+        [offers.accounts.total[name][at] >= rules.amounts[name] for name in offers.given] for at in _positions(offers)
     ]
-    return need.policy is not NumaPolicy.SINGLE_NUMA_NODE or any(all(fits) for fits in totals)
+    return rules.policy is not NumaPolicy.SINGLE_NUMA_NODE or any(all(fits) for fits in totals)
 
 
-def _largest(need: NumaRequest, offers: NumaOffers) -> ResourceList:
+def _largest(rules: NodeRules, offers: NumaOffers) -> ResourceList:
     """What the roomiest single NUMA node could still take: the one where the scarcest resource covers most of the need."""
-    if need.policy is not NumaPolicy.SINGLE_NUMA_NODE or not offers.given:
+    if rules.policy is not NumaPolicy.SINGLE_NUMA_NODE or not offers.given:
         return {}
 
     def room(at: int) -> float:
-        return min(given[at] / need.amounts[name] for name, given in offers.given.items() if need.amounts[name])
+        return min(given[at] / rules.amounts[name] for name, given in offers.given.items() if rules.amounts[name])
 
     best = max(_positions(offers), key=lambda at: (room(at), -at))
     units = offers.units
     return {
-        name: min(need.amounts[name], given[best] // units[name] * units[name]) for name, given in offers.given.items()
+        name: min(rules.amounts[name], given[best] // units[name] * units[name]) for name, given in offers.given.items()
     }
 
 

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord_numa.core.allocate import AllocateOptions, allocate
-from koord_numa.core.allocation.grant import CpuGrant, place
-from koord_numa.core.allocation.numa_offers import CpuBinding, NumaRequest, offers
+from koord_numa.core.allocation.grant import place
+from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
+from koord_numa.core.allocation.numa_offers import offers
 from koord_numa.core.allocation.numa_selection import hints, select_numa_nodes
 from koord_numa.core.cpus.core_shapes import has_shape
 from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
@@ -230,7 +231,7 @@ def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
         "memory": data.draw(st.sampled_from([0, GI, 9 * GI])),
         "nvidia.com/gpu": data.draw(st.integers(0, 2)),
     }
-    need = NumaRequest(
+    rules = NodeRules(
         amounts={name: amount for name, amount in wanted.items() if amount},
         binding=binding if cpu else None,
         policy=data.draw(st.sampled_from(POLICIES)),
@@ -239,12 +240,12 @@ def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
         ratio=where.ratios["cpu"],
         restricted=data.draw(st.sampled_from(list(RestrictedRule))),
     )
-    room = offers(need, accounts(where, ledger, NumaAccounting(accounting)), cpu_occupancy(ledger))
+    room = offers(rules, accounts(where, ledger, NumaAccounting(accounting)), cpu_occupancy(ledger))
     wish = data.draw(st.sampled_from([NumaExclusive.NONE, NumaExclusive.REQUIRED]))
     exclusivity = Exclusivity(wish, numa_occupancy(ledger, where.machine))
-    merged = decide_koordinator(need.policy, [hints(need, room, exclusivity)], room.mask, exclusivity)
-    elected = select_numa_nodes(need, room, exclusivity)
-    if need.policy is NumaPolicy.BEST_EFFORT and _touches_protected(merged.hint.mask, exclusivity):
+    merged = decide_koordinator(rules.policy, [hints(rules, room, exclusivity)], room.mask, exclusivity)
+    elected = select_numa_nodes(rules, room, exclusivity)
+    if rules.policy is NumaPolicy.BEST_EFFORT and _touches_protected(merged.hint.mask, exclusivity):
         # Required is a demand here, also of a pod that would take any set otherwise.
         assert not (elected.admitted and _touches_protected(elected.hint.mask, exclusivity))
         return
@@ -252,7 +253,7 @@ def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
     if merged.admitted:
         assert elected.hint == merged.hint
         if elected.hint.preferred and elected.hint.mask is not None:
-            assert isinstance(place(need, room, elected.hint.mask), CpuGrant)
+            assert isinstance(place(rules, room, Placement(where.node, mask=elected.hint.mask)), Placement)
 
 
 def _touches_protected(mask: int | None, exclusivity: Exclusivity) -> bool:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from koord_numa.core.allocate import AllocateOptions, allocate
 from koord_numa.core.allocation import numa_selection as affinity
-from koord_numa.core.allocation.numa_offers import NumaRequest, offers
+from koord_numa.core.allocation.node_rules import NodeRules
+from koord_numa.core.allocation.numa_offers import offers
 from koord_numa.core.allocation.numa_selection import preferred
 from koord_numa.core.allocation.numa_sets import NumaSets
 from koord_numa.core.cpu_topology import MAX_NUMA
@@ -39,13 +40,13 @@ def uneven(free: list[tuple[int, int]]) -> Inventory:
 @settings(max_examples=100)
 def test_a_searched_set_is_as_narrow_as_any(free: list[tuple[int, int]], cpus: int, memory: int) -> None:
     """With no lists at all, the search finds a set exactly when going through all of them does, and one as narrow."""
-    need = NumaRequest(
+    rules = NodeRules(
         {"cpu": 1000 * cpus, **({"memory": memory} if memory else {})},
         policy=RESTRICTED,
         restricted=RestrictedRule.KOORDINATOR,
     )
-    room = offers(need, accounts(uneven(free), Ledger()), cpu_occupancy(Ledger()))
-    sets = NumaSets(need, room)
+    room = offers(rules, accounts(uneven(free), Ledger()), cpu_occupancy(Ledger()))
+    sets = NumaSets(rules, room)
     sizes = [
         size
         for size in range(1, len(free) + 1)
@@ -55,7 +56,7 @@ def test_a_searched_set_is_as_narrow_as_any(free: list[tuple[int, int]], cpus: i
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(affinity, "LISTED", 0)
-        found = preferred(need, room, UNCONSTRAINED)
+        found = preferred(rules, room, UNCONSTRAINED)
     assert (found is None) == (not sizes)
     if found is not None:
         assert found.mask is not None
