@@ -4,7 +4,7 @@ whatever is interrupted or fails on the way, every pod ends up where its volume 
 """
 
 from pathlib import Path
-from signal import SIGKILL, SIGTERM
+from signal import SIGKILL, SIGTERM, Signals
 from typing import Final
 
 import pytest
@@ -117,7 +117,7 @@ async def test_a_statefulset_gets_volumes_on_the_nodes_of_its_pods(tmp_path: Pat
         await cluster.schedule()
         for number in range(5):  # one after the other, as a StatefulSet does
             cluster.create(replica(number))
-            await until(lambda: bool(node_of(cluster, f"db-{number}")), 30)  # noqa: B023
+            await until(lambda: bool(node_of(cluster, f"db-{number}")), 30)  # noqa: B023  (awaited before the next turn)
         assert len(controller.made) == 5
         check(cluster)
 
@@ -207,7 +207,7 @@ async def test_a_pod_that_is_deleted_while_its_volume_is_made_holds_nothing(tmp_
 
 @pytest.mark.parametrize("number", [SIGKILL, SIGTERM], ids=["killed", "stopped"])
 @pytest.mark.parametrize("moment", ["selected", "bound"])
-async def test_a_new_scheduler_goes_on_where_the_last_one_ended(tmp_path: Path, number: int, moment: str) -> None:
+async def test_a_new_scheduler_goes_on_where_the_last_one_ended(tmp_path: Path, number: Signals, moment: str) -> None:
     async with world(tmp_path, MACHINES) as cluster:
         store = cluster.server.store
         store.create(MADE)
@@ -218,13 +218,13 @@ async def test_a_new_scheduler_goes_on_where_the_last_one_ended(tmp_path: Path, 
         await until(lambda: bool(selected(cluster, 0)), 30)
         chosen = selected(cluster, 0)
         if moment == "selected":
-            await ended(first, number)  # type: ignore[arg-type]
+            await ended(first, number)
             controller.silent.clear()
             controller.look_again()
         else:
             controller.silent.clear()
             controller.look_again()
-            await ended(first, number)  # type: ignore[arg-type]
+            await ended(first, number)
         await cluster.schedule()
         await until(lambda: node_of(cluster, "db-0") == chosen, 40)
         assert len(controller.made) == 1

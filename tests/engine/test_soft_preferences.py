@@ -30,12 +30,12 @@ FRIENDS = LabelSelector((Requirement("app", Operator.IN, ("friend",)),))
 def host(name: str, **changes: object) -> Node:
     """A large node that is labelled with its name."""
     node = make_node(name, cpu=64, memory=256, labels={HOST: name})
-    return replace(node, **{**changes, "allocatable": {**node.allocatable, "pods": 500}})  # type: ignore[arg-type]
+    return replace(node, **{**changes, "allocatable": {**node.allocatable, "pods": 500}})  # type: ignore[arg-type]  # fields of several types
 
 
 def web(name: str, **constraints: object) -> Pod:
     """A small pod of the application."""
-    demands = Constraints(**constraints)  # type: ignore[arg-type]  # constraints are named fields
+    demands = Constraints(**constraints)  # type: ignore[arg-type]  # fields of several types  # constraints are named fields
     pod = make_pod(name, cpu=100, memory=0, labels=(("app", "web"),))
     return replace(pod, request=replace(pod.request, constraints=demands, labels=pod.labels))
 

@@ -120,7 +120,7 @@ async def test_a_slow_bind_delays_only_its_own_node() -> None:
             await gate.opened.wait()
         await bind(pod, node, annotations)
 
-    world.server.bind = slow  # type: ignore[method-assign]
+    world.server.bind = slow  # type: ignore[method-assign]  # a slower one
     world.waits(*(make_pod(f"pod-{i:02}", 1000, 0) for i in range(16 + LONG_LINE)))
     await run_until(world, lambda: list(world.nodes_of().values()).count("node-01") == LONG_LINE)
 
@@ -211,7 +211,7 @@ async def test_a_pod_that_begins_to_leave_makes_hopeless_classes_look_again() ->
     resident = bound(make_pod("resident", 4000), "node")
     world.engine.handlers.bound_pods.observe(None, resident)
     freed: list[str] = []
-    world.engine.preemption.node_freed = freed.append  # type: ignore[assignment]
+    world.engine.preemption.node_freed = freed.append  # type: ignore[assignment]  # only told, not acted upon
     world.engine.handlers.bound_pods.observe("MODIFIED", replace(resident, deleting=True))
     assert freed == ["node"]
 

@@ -247,7 +247,7 @@ async def test_a_new_agent_needs_no_memory_of_the_old_one(tmp_path: Path) -> Non
                     left -= 1
                     await update(container, cpus, mems)  # noqa: B023  (called in this turn of the loop only)
 
-                first._runtime.update = dying  # type: ignore[union-attr, method-assign]
+                first._runtime.update = dying  # type: ignore[union-attr, method-assign]  # dies in the middle
                 with pytest.raises(asyncio.CancelledError) if survived < 4 else _Nothing():
                     await first.apply()
             assert len(around.services.updates) == survived

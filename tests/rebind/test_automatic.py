@@ -85,7 +85,7 @@ async def test_a_waiting_pod_that_would_fit_is_a_reason(tmp_path: Path) -> None:
     ],
 )
 async def test_what_keeps_a_rebind_from_being_created(tmp_path: Path, changes: dict[str, object]) -> None:
-    async with fragmented(tmp_path) as world, world.scheduler(settings=policy(**changes)) as runtime:  # type: ignore[arg-type]
+    async with fragmented(tmp_path) as world, world.scheduler(settings=policy(**changes)) as runtime:  # type: ignore[arg-type]  # fields of several types
         await until(lambda: runtime.scheduler.ready)
         if changes.get("mode") is RebindMode.OFF:
             await runtime.automatic_rebinds.run()

@@ -56,7 +56,7 @@ def command(**options: Any) -> None:
 
     With --print the object is printed as YAML, without any cluster; exits with 1 and says why when the machine cannot be described.
     """
-    import logging  # noqa: PLC0415
+    import logging
 
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     options["node_name"] = options["node_name"] or socket.gethostname()
@@ -67,11 +67,11 @@ def command(**options: Any) -> None:
 
 
 def _printed(options: dict[str, Any]) -> str:
-    import yaml  # noqa: PLC0415
+    import yaml
 
-    from koord_numa.node.inputs.kubelet_config import KubeletConfigError, read_kubelet_config  # noqa: PLC0415
-    from koord_numa.node.sysfs import SysfsError, read_host  # noqa: PLC0415
-    from koord_numa.node.topology_object import NodeFacts, cpu_owner, topology_object  # noqa: PLC0415
+    from koord_numa.node.inputs.kubelet_config import KubeletConfigError, read_kubelet_config
+    from koord_numa.node.sysfs import SysfsError, read_host
+    from koord_numa.node.topology_object import NodeFacts, cpu_owner, topology_object
 
     try:
         host = read_host(options["sysfs"])
@@ -86,12 +86,12 @@ def _printed(options: dict[str, Any]) -> str:
 
 
 def _run(options: dict[str, Any]) -> None:
-    import asyncio  # noqa: PLC0415
+    import asyncio
 
-    from koord_numa.node.agent import Refused  # noqa: PLC0415
-    from koord_numa.node.agent_config import AgentConfig  # noqa: PLC0415
-    from koord_numa.node.inputs.api_client import ApiError  # noqa: PLC0415
-    from koord_numa.node.publisher import Publish  # noqa: PLC0415
+    from koord_numa.node.agent import Refused
+    from koord_numa.node.agent_config import AgentConfig
+    from koord_numa.node.inputs.api_client import ApiError
+    from koord_numa.node.publisher import Publish
 
     config = AgentConfig(
         node=options["node_name"],
@@ -116,11 +116,11 @@ def _run(options: dict[str, Any]) -> None:
 
 
 async def _main(config: "AgentConfig", kubeconfig: Path | None, *, release: bool) -> None:
-    import asyncio  # noqa: PLC0415
-    import signal  # noqa: PLC0415
+    import asyncio
+    import signal
 
-    from koord_numa.node.agent import Agent  # noqa: PLC0415
-    from koord_numa.node.inputs.api_client import NodeApi, from_kubeconfig, in_cluster  # noqa: PLC0415
+    from koord_numa.node.agent import Agent
+    from koord_numa.node.inputs.api_client import NodeApi, from_kubeconfig, in_cluster
 
     access = await from_kubeconfig(kubeconfig) if kubeconfig else in_cluster(os.environ)
     async with NodeApi(access) as api:

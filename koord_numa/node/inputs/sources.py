@@ -58,7 +58,7 @@ class HostSource:
         except SysfsError as error:
             # The kernel takes several files apart, one after the other, when a CPU goes: the next round reads whole ones.
             if str(error) != self._error:
-                logger.error("the machine cannot be read, its last description stays: %s", error)  # noqa: TRY400
+                logger.error("the machine cannot be read, its last description stays: %s", error)  # noqa: TRY400  (expected: the sentence says it all)
             self._error = str(error)
         return self.value
 

@@ -94,8 +94,8 @@ def test_nobody_under_two_budgets_can_be_evicted() -> None:
 def test_budgets_let_broken_pods_go_as_the_eviction_does(
     state: dict[str, object], some: dict[str, object], breaks: bool
 ) -> None:
-    victim = replace(running("a", "0"), **state)  # type: ignore[arg-type]  # state has named fields
-    strict = replace(DisruptionBudget("default", "b", LabelSelector(), allowed=0), **some)  # type: ignore[arg-type]
+    victim = replace(running("a", "0"), **state)  # type: ignore[arg-type]  # fields of several types  # state has named fields
+    strict = replace(DisruptionBudget("default", "b", LabelSelector(), allowed=0), **some)  # type: ignore[arg-type]  # fields of several types
     assert violating([victim], [strict]) == (frozenset({"a"}) if breaks else frozenset())
 
 

@@ -181,11 +181,11 @@ def equal(left: object, right: object) -> bool:
     kind, other = type(left), type(right)
     if kind is other:
         if kind is tuple:
-            return _equal_lists(left, right)  # type: ignore[arg-type]
+            return _equal_lists(left, right)  # type: ignore[arg-type]  # the types are compared above
         if kind is MapValue:
-            return _equal_maps(left, right)  # type: ignore[arg-type]
+            return _equal_maps(left, right)  # type: ignore[arg-type]  # the types are compared above
         if kind is OptionalValue:
-            return _equal_optionals(left, right)  # type: ignore[arg-type]
+            return _equal_optionals(left, right)  # type: ignore[arg-type]  # the types are compared above
         return left == right
     if kind in _NUMBERS and other in _NUMBERS:
         return left == right
@@ -224,7 +224,7 @@ def compare(left: object, right: object) -> int:
     """-1, 0 or 1. Raises ``EvaluationError`` for types that have no order."""
     kind, other = type(left), type(right)
     if (kind is other and (kind in _NUMBERS or kind in _ORDERED)) or (kind in _NUMBERS and other in _NUMBERS):
-        return (left > right) - (left < right)  # type: ignore[operator,no-any-return]
+        return (left > right) - (left < right)  # type: ignore[operator,no-any-return]  # the types are compared above
     if (isinstance(left, Duration) and isinstance(right, Duration)) or (
         isinstance(left, Timestamp) and isinstance(right, Timestamp)
     ):

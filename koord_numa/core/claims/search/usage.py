@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.claims.search.inventory import Amounts, DeviceId
@@ -63,10 +64,12 @@ class DeviceUsage:
         return usage
 
 
+K = TypeVar("K")
+
 _NOTHING: Mapping[str, int] = {}
 
 
-def _count(counts: dict, key: object, change: int) -> None:  # type: ignore[type-arg]
+def _count(counts: dict[K, int], key: K, change: int) -> None:
     value = counts.get(key, 0) + change
     if value:
         counts[key] = value

@@ -1,0 +1,72 @@
+"""A rule of a tool that is set aside, and a test that is skipped, has its reason beside it."""
+
+import ast
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[1]
+FOLDERS: Final = ("koord_numa", "tests", "bench", "docs", "deploy", "examples")
+SUPPRESSION: Final = re.compile(r"#\s*(noqa\b|type: ignore\b)")
+REASONED: Final = re.compile(r"#\s*(?:noqa: [A-Z0-9, ]+?|type: ignore\[[a-z, -]+\])\s*(?:#|\(|-)\s*\w+")
+SKIPS: Final = frozenset({"skip", "skipif", "importorskip", "xfail"})
+
+
+def sources() -> Iterator[Path]:
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if not path.name.endswith(("_pb2.py", "_pb2_grpc.py")) and "__pycache__" not in path.parts:
+                yield path
+
+
+def unexplained(path: Path) -> Iterator[str]:
+    """Comments that set a rule aside and name no rule or no reason."""
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT and SUPPRESSION.match(token.string) and not REASONED.match(token.string):
+                yield f"{path.relative_to(ROOT)}:{token.start[0]} {token.string}"
+
+
+def silent_skips(path: Path) -> Iterator[str]:
+    """Calls that skip a test without a word."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in SKIPS:
+            continue
+        if not ast.unparse(node.func).startswith("pytest."):
+            continue
+        reason = next((word.value for word in node.keywords if word.arg in ("reason", "msg")), None)
+        if reason is None and node.func.attr == "skip" and node.args:
+            reason = node.args[0]
+        if reason is None or (isinstance(reason, ast.Constant) and not reason.value):
+            yield f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node.func)}"
+
+
+def test_every_suppression_has_its_reason() -> None:
+    assert [line for path in sources() for line in unexplained(path)] == []
+
+
+def test_every_skip_has_its_reason() -> None:
+    assert [line for path in sources() if "tests" in path.parts for line in silent_skips(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("comment", "found"),
+    [
+        ("# noqa: S101", 1),
+        ("# noqa", 1),
+        ("# type: ignore[arg-type]", 1),
+        ("# type: ignore  # theirs", 1),
+        ("# noqa: S101  (data of a test)", 0),
+        ("# type: ignore[arg-type]  # theirs", 0),
+        ("# noqa: BLE001 - contained", 0),
+    ],
+)
+def test_what_counts_as_a_reason(comment: str, found: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.test_suppressions.ROOT", tmp_path)
+    path = tmp_path / "module.py"
+    path.write_text(f"x = 1  {comment}\n")
+    assert len([*unexplained(path)]) == found
