@@ -16,7 +16,7 @@ from typing import Final
 from bench._fleet_shapes import Template
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.engine import Dependencies, Scheduler, Source
-from koord_numa.ports import Conflict, Gone
+from koord_numa.ports import Conflict, Gone, ObjectReference
 from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions, JsonObject
 from koord_numa.sandbox.bundled import definitions
 from koord_numa.sandbox.machines import Fleet, NodeDescription
@@ -101,6 +101,9 @@ class FleetWorld:
 
     def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
         """Events are for people."""
+
+    def object_event(self, about: ObjectReference, *, warning: bool, reason: str, message: str) -> None:
+        """Likewise."""
 
     async def bind(self, pod: PodKey, node: str, annotations: Mapping[str, str]) -> None:
         """Bind a pod as the API server does."""

@@ -143,6 +143,17 @@ class Binder(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ObjectReference:
+    """The object that an event is about; ``version`` is its API version with the group."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    version: str = "v1"
+
+
 class Recorder(Protocol):
     """Tells people. Never blocks and never fails: aggregated, rate-limited, dropped under pressure."""
 
@@ -152,6 +163,10 @@ class Recorder(Protocol):
 
     def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
         """An Event on a node, such as topology data that cannot be trusted."""
+        ...
+
+    def object_event(self, about: ObjectReference, *, warning: bool, reason: str, message: str) -> None:
+        """An Event on an object of any other kind."""
         ...
 
 

@@ -85,11 +85,12 @@ class ContainedParser(Generic[T]):
         self.gone(raw)
         node = self._node_of(raw)
         self.broken[uid] = (version, node)
-        self._scheduler.handle.quarantine.put(Subject(self._kind, name, node or uid, version), error)
+        called = "/".join(part for part in (_text(raw, "namespace"), name) if part)
+        self._scheduler.handle.quarantine.put(Subject(self._kind, called, node or uid, version), error)
         why = shortened(f"{self._kind} {name} cannot be read: {type(error).__name__}: {error}", MOST_TEXT)
         if node:
             self._scheduler.cache.set_broken(node, self._mark(raw), why)
-        if self._kind == "pod" and self._scheduler.dependencies.lease.fresh():
+        if self._kind == "pod":  # said by every replica: most pods are read before anyone leads
             key = PodKey(_text(raw, "namespace"), name, uid)
             self._scheduler.dependencies.recorder.event(key, warning=True, reason=UNREADABLE, message=why)
 

@@ -11,7 +11,7 @@ of a class do not change its pods.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from koord_numa.app.callbacks import Callbacks
 from koord_numa.app.contained_parsing import ContainedParser, bound_to, own_name
@@ -44,8 +44,10 @@ from koord_numa.core.claims.search.inventory import ResourceSlice
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod
+from koord_numa.engine.object_handlers import ContainedHandler
 from koord_numa.engine.scheduler import Scheduler, Source
 from koord_numa.handlers.settings import waiting_pods
+from koord_numa.ports import EventHandler
 from koord_numa.settings import DynamicResources, PodSource
 from koord_numa.wire.budgets import parse_budget
 from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
@@ -160,7 +162,7 @@ def _nominated(api: Api, scheduler: Scheduler) -> Informer[Pod]:
     not_ours = "".join(f",spec.schedulerName!={name}" for name in scheduler.settings.scheduler_names)
     parser = ContainedParser("pod", parse_pod, scheduler)
     kind = ListedKind(PODS, parser, NOMINATED_PODS + not_ours, title="pods nominated by others")
-    return Informer(api, kind, scheduler.handlers.nominated_pods)
+    return Informer(api, kind, _contained("pod", scheduler.handlers.nominated_pods, scheduler))
 
 
 def _nodes(api: Api, scheduler: Scheduler) -> Informer[Node]:
@@ -169,35 +171,26 @@ def _nodes(api: Api, scheduler: Scheduler) -> Informer[Node]:
 
 
 def _namespaces(api: Api, scheduler: Scheduler) -> Informer[Any]:
-    return Informer(
-        api,
-        ListedKind(NAMESPACES, ContainedParser("namespace", parse_namespace, scheduler)),
-        scheduler.handlers.namespaces,
-    )
+    return _listed(api, scheduler, KindToList("namespace", NAMESPACES, parse_namespace), scheduler.handlers.namespaces)
 
 
 def _budgets(api: Api, scheduler: Scheduler) -> Informer[Any]:
-    return Informer(
-        api, ListedKind(BUDGETS, ContainedParser("budget", parse_budget, scheduler)), scheduler.handlers.budgets
-    )
+    return _listed(api, scheduler, KindToList("budget", BUDGETS, parse_budget), scheduler.handlers.budgets)
 
 
 def _volumes(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
     """Pods with claims wait until claims, volumes and classes are synced; what CSI drivers tell of nodes may be absent."""
     lister = scheduler.volumes
-
-    def parser(kind: str, parse: Callable[[Mapping[str, Any]], T]) -> ContainedParser[T]:
-        return ContainedParser(kind, parse, scheduler)
-
-    return (
-        Informer(api, ListedKind(CLAIMS, parser("claim", parse_claim)), lister.claims),
-        Informer(api, ListedKind(VOLUMES, parser("volume", parse_volume)), lister.volumes),
-        Informer(api, ListedKind(STORAGE_CLASSES, parser("storage class", parse_storage_class)), lister.classes),
-        Informer(api, ListedKind(CSI_NODES, parser("CSINode", parse_csi_node)), lister.csi_nodes),
-        Informer(api, ListedKind(CSI_DRIVERS, parser("CSIDriver", parse_csi_driver)), lister.drivers),
-        Informer(api, ListedKind(STORAGE_CAPACITIES, parser("capacity", parse_storage_capacity)), lister.capacities),
-        Informer(api, ListedKind(ATTACHMENTS, parser("attachment", parse_attachment)), lister.attachments),
+    kinds: tuple[tuple[KindToList[Any], EventHandler[Any]], ...] = (
+        (KindToList("claim", CLAIMS, parse_claim), lister.claims),
+        (KindToList("volume", VOLUMES, parse_volume), lister.volumes),
+        (KindToList("storage class", STORAGE_CLASSES, parse_storage_class), lister.classes),
+        (KindToList("CSINode", CSI_NODES, parse_csi_node), lister.csi_nodes),
+        (KindToList("CSIDriver", CSI_DRIVERS, parse_csi_driver), lister.drivers),
+        (KindToList("capacity", STORAGE_CAPACITIES, parse_storage_capacity), lister.capacities),
+        (KindToList("attachment", ATTACHMENTS, parse_attachment), lister.attachments),
     )
+    return tuple(_listed(api, scheduler, kind, handler) for kind, handler in kinds)
 
 
 def _resource_claims(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
@@ -218,15 +211,37 @@ def _resource_claims(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...
     claims = Callbacks(lister.replace_claims, lister.observe_claim, synced(RESOURCE_CLAIMS))
     slices = Callbacks(lister.replace_slices, lister.observe_slice, synced(RESOURCE_SLICES))
     classes = Callbacks(lister.replace_classes, lister.observe_class, synced(DEVICE_CLASSES))
-    return (
-        Informer(api, ListedKind(RESOURCE_CLAIMS, parse_resource_claim, optional=True), claims),
-        Informer(api, ListedKind(RESOURCE_SLICES, _slice, optional=True), slices),
-        Informer(api, ListedKind(DEVICE_CLASSES, parse_device_class, optional=True), classes),
+    kinds: tuple[tuple[KindToList[Any], EventHandler[Any]], ...] = (
+        (KindToList("resource claim", RESOURCE_CLAIMS, parse_resource_claim, optional=True), claims),
+        (KindToList("resource slice", RESOURCE_SLICES, _slice, optional=True), slices),
+        (KindToList("device class", DEVICE_CLASSES, parse_device_class, optional=True), classes),
     )
+    return tuple(_listed(api, scheduler, kind, handler) for kind, handler in kinds)
 
 
 def _slice(raw: Mapping[str, Any]) -> ResourceSlice | None:
     return parse_resource_slice(raw).parts
+
+
+@dataclass(frozen=True, slots=True)
+class KindToList(Generic[T]):
+    """A kind that is listed and watched: what it is called, where it is served, how it is read, and whether it may be absent."""
+
+    name: str
+    resource: Resource
+    parse: Callable[[Mapping[str, Any]], T | None]
+    optional: bool = False
+
+
+def _listed(api: Api, scheduler: Scheduler, kind: KindToList[T], handler: EventHandler[T]) -> Informer[T]:
+    """An informer whose parser and handler are contained: whatever one object breaks costs that object only."""
+    parser = ContainedParser(kind.name, kind.parse, scheduler)
+    listed = ListedKind(kind.resource, parser, optional=kind.optional)
+    return Informer(api, listed, _contained(kind.name, handler, scheduler))
+
+
+def _contained(kind: str, handler: EventHandler[T], scheduler: Scheduler) -> ContainedHandler[T]:
+    return ContainedHandler(kind, handler, scheduler.handle.quarantine)
 
 
 def _waiting_pods(api: Api, stores: KopfStores, parsers: KopfParsers, scheduler_names: tuple[str, ...]) -> Resync[Pod]:

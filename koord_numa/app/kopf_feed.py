@@ -9,6 +9,7 @@ from koord_numa.cluster.watch.resync_store import ResyncStore
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod
+from koord_numa.engine.object_handlers import ContainedHandler
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import known_version, meta
@@ -59,5 +60,5 @@ def kopf_stores(scheduler: Scheduler, rebinds: RebindController) -> KopfStores:
     return KopfStores(
         ResyncStore(scheduler.handlers.pending_pods, lambda pod: pod.key.uid),
         ResyncStore(scheduler.handlers.topologies, lambda topology: topology.node),
-        ResyncStore(rebinds, lambda rebind: rebind.uid),
+        ResyncStore(ContainedHandler("rebind", rebinds, scheduler.handle.quarantine), lambda rebind: rebind.uid),
     )

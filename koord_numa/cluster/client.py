@@ -16,6 +16,7 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 from multidict import CIMultiDict
 
 from koord_numa import __version__
+from koord_numa.cluster import deep_json
 from koord_numa.cluster.credentials import load_configuration
 from koord_numa.cluster.errors import broken, refusal
 from koord_numa.cluster.impersonation import Headers
@@ -235,4 +236,7 @@ def decoded(call: Call, raw: bytes) -> Any:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise Invalid(f"{call}: the answer is not JSON: {error}") from error
+        try:
+            return deep_json.loads(raw)  # one object with a deeply nested value is no reason not to see all others
+        except ValueError:
+            raise Invalid(f"{call}: the answer is not JSON: {error}") from error

@@ -22,13 +22,16 @@ from koord_numa.cluster.client import MERGE_PATCH, Api, Body
 from koord_numa.cluster.resources import EVENTS, Call
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import PodKey
-from koord_numa.ports import Clock, ClusterError, Gone, Unavailable
+from koord_numa.ports import Clock, ClusterError, Gone, ObjectReference, Unavailable
 from koord_numa.settings import EventSettings
 from koord_numa.wire import names
 from koord_numa.wire.texts import rfc3339_micro, shortened
 
 LONGEST_NOTE: Final = 1024
 """Bytes of a note that the API server accepts."""
+
+LONGEST_PREFIX: Final = 230
+"""Characters of an object's name in the names of its events, which are as long as any name at most: 253."""
 
 POSTERS: Final = 4
 """Events posted at a time."""
@@ -47,29 +50,6 @@ class EventLimits:
     object_rate: float = 1 / 300  # events a second
     series_pause: float = 60.0  # seconds between two updates of one series
     remembered: int = 20_000  # objects and series
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectReference:
-    """The object that an event is about."""
-
-    kind: str
-    namespace: str
-    name: str
-    uid: str
-    version: str = "v1"
-
-    @property
-    def reference(self) -> dict[str, str]:
-        """As an ObjectReference."""
-        parts = {
-            "apiVersion": self.version,
-            "kind": self.kind,
-            "namespace": self.namespace,
-            "name": self.name,
-            "uid": self.uid,
-        }
-        return {key: value for key, value in parts.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +124,10 @@ class EventRecorder:
     def lease_event(self, namespace: str, name: str, *, warning: bool, reason: str, message: str) -> None:
         """An event on a Lease."""
         about = ObjectReference("Lease", namespace, name, "", "coordination.k8s.io/v1")
+        self._record(about, _kind(warning), reason, message)
+
+    def object_event(self, about: ObjectReference, *, warning: bool, reason: str, message: str) -> None:
+        """An event on an object of any other kind."""
         self._record(about, _kind(warning), reason, message)
 
     def _record(self, about: ObjectReference, kind: str, reason: str, message: str) -> None:
@@ -246,7 +230,7 @@ class EventRecorder:
             else:
                 self.posted += 1
                 return
-        name = f"{note.about.name}.{uuid4().hex[:16]}"
+        name = f"{note.about.name[:LONGEST_PREFIX].rstrip('.-')}.{uuid4().hex[:16]}"
         await self._api.send(Call("create", EVENTS, namespace), Body(self._event(note, series, name, namespace)))
         series.name = name
         self.posted += 1
@@ -260,11 +244,22 @@ class EventRecorder:
             "type": note.kind,
             "reason": note.reason,
             "action": note.action,
-            "regarding": note.about.reference,
+            "regarding": _reference(note.about),
             "note": note.text,
             "reportingController": CONTROLLER,
             "reportingInstance": self._identity,
         }
+
+
+def _reference(about: ObjectReference) -> dict[str, str]:
+    parts = {
+        "apiVersion": about.version,
+        "kind": about.kind,
+        "namespace": about.namespace,
+        "name": about.name,
+        "uid": about.uid,
+    }
+    return {key: value for key, value in parts.items() if value}
 
 
 _ACTIONS: Final[Mapping[str, str]] = {

@@ -14,6 +14,7 @@ from koord_numa.core.state.inventory import with_kubelet_reserved_cpus
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.containment import Quarantine, Subject
 from koord_numa.engine.handle import subject_of
+from koord_numa.ports import EventHandler
 from koord_numa.settings import KubeletReservedCpus
 
 T = TypeVar("T")
@@ -95,6 +96,41 @@ class ListerHandler(Generic[T]):
     def synced(self) -> None:
         """Everything that exists has been told."""
         self._on_synced()
+
+
+class ContainedHandler(Generic[T]):
+    """An ``EventHandler`` around another one: an object that raises there is quarantined and left out, all others are told."""
+
+    def __init__(self, kind: str, inner: EventHandler[T], quarantine: Quarantine) -> None:
+        self._kind = kind
+        self._inner = inner
+        self._quarantine = quarantine
+
+    def replace(self, objects: Iterable[T]) -> None:
+        """These objects exist and no others."""
+        found = list(objects)
+        try:
+            self._inner.replace(found)
+        except Exception:  # noqa: BLE001 - one of them raises: told one by one, it costs that object only
+            self._inner.replace([])
+            for each in found:
+                self.observe(None, each)
+
+    def observe(self, event: str | None, obj: T) -> None:
+        """One object came, changed or went."""
+        with self._quarantine.contained(_subject(self._kind, obj)):
+            self._inner.observe(event, obj)
+
+    def synced(self) -> None:
+        """Everything that exists has been told."""
+        self._inner.synced()
+
+
+def _subject(kind: str, obj: object) -> Subject:
+    """An object of any kind, by what it is called if it has no uid that matters here."""
+    key = getattr(obj, "key", None)
+    name = str(key or getattr(obj, "name", ""))
+    return Subject(kind, name, str(getattr(key, "uid", "") or name), str(getattr(obj, "resource_version", "")))
 
 
 def node_subject(node: Node) -> Subject:

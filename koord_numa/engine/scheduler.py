@@ -40,6 +40,7 @@ from koord_numa.engine.object_handlers import (
 )
 from koord_numa.engine.pod_status.conditions import PodConditions
 from koord_numa.engine.pod_status.messages import why_everywhere, with_remark
+from koord_numa.engine.pod_status.quarantined import tell_quarantine
 from koord_numa.engine.pod_status.resize import RESIZE_KEEPS_CPUS, resize_message
 from koord_numa.engine.preemption.executor import Executor
 from koord_numa.engine.queue.class_queue import QueueNumbers
@@ -102,7 +103,7 @@ class Scheduler:
             metrics=self.metrics,
             volumes=self.volumes,
             resource_claims=resolver,
-            quarantine=Quarantine(dependencies.clock, self._tell_quarantine),
+            quarantine=Quarantine(dependencies.clock, lambda subject, why: tell_quarantine(self.handle, subject, why)),
             decisions=DecisionLog(dependencies.clock),
         )
         self.writers = ConflictingWriters(self.handle)
@@ -248,15 +249,6 @@ class Scheduler:
             self.assumed_pods.say_cpu_conflict(info)
         if len(self.handle.pending):
             self.loop.kick()
-
-    def _tell_quarantine(self, subject: Subject, why: str) -> None:
-        """Say it where people look: on the pod, or on the node that the object is about."""
-        message = f"the {subject.kind} {subject.name} is left alone until it changes: {why}"
-        pending = self.handle.pending.get(subject.uid)
-        if pending is not None:
-            self._conditions.waits(pending, message)
-        elif subject.kind != "pod":
-            self.dependencies.recorder.node_event(subject.uid, warning=True, reason="Quarantined", message=message)
 
     def _quarantine_node(self, name: str, error: Exception) -> None:
         """A decision cannot look at this node; other nodes are looked at all the same."""

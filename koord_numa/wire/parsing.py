@@ -127,6 +127,17 @@ def plain(value: object, path: FieldPath) -> dict[str, Any]:
     raise path.error(f"{quoted(value)} is not an object")
 
 
+def is_nested_deeper(value: object, most: int) -> bool:
+    """Has a JSON value more than so many levels of objects and lists? Without recursion, since it may have any number."""
+    level: list[Any] = [value]
+    for _ in range(most + 1):
+        level = [each for each in level if isinstance(each, dict | list)]
+        if not level:
+            return False
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+    return True
+
+
 def read_time(text: str, path: FieldPath) -> float:
     """Seconds since the epoch of an RFC 3339 time."""
     seconds = _seconds(text[:40])

@@ -1,6 +1,6 @@
 """An object that no parser can read costs that object only, and closes the node that it is about."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -8,11 +8,13 @@ import pytest
 from koord_numa.app import informers, kopf_feed
 from koord_numa.app.contained_parsing import UNREADABLE, ContainedParser, bound_to
 from koord_numa.core.objects.request import Pod
+from koord_numa.engine.object_handlers import ContainedHandler
+from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.wire import parse_pod
 from koord_numa.wire.errors import WireError
 from tests.cluster.objects import node, pod, until
 from tests.e2e.world import JsonObject, shared, world
-from tests.engine.world import World, make_node, make_world
+from tests.engine.world import World, make_node, make_pod, make_world
 from tests.test_operator import operating
 
 ONE: JsonObject = {"machines": [{"name": "n", "sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"}]}
@@ -73,12 +75,52 @@ def test_objects_without_identity_are_for_others_to_report(here: World) -> None:
     assert here.engine.handle.quarantine.counts["pod"] == 0
 
 
-@pytest.mark.parametrize("kind", ["pod", "topology", "node"])
+def plain(kind: str, version: str = "v1", **more: Any) -> JsonObject:
+    """An object that only some parser minds."""
+    namespaced = kind in ("PersistentVolumeClaim", "CSIStorageCapacity", "PodDisruptionBudget", "ResourceClaim")
+    metadata = {"name": "bad"} | ({"namespace": "default"} if namespaced else {})
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **more}
+
+
+STORAGE, DEVICES = "storage.k8s.io/v1", "resource.k8s.io/v1"
+CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+VOLUME = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/"}}
+REQUEST = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}}
+SLICE = {
+    "driver": "d.com",
+    "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1},
+    "allNodes": True,
+    "devices": [],
+}
+ATTACHMENT = {"attacher": "d", "nodeName": "n", "source": {"persistentVolumeName": "v"}}
+
+BAD: dict[str, tuple[str, JsonObject]] = {
+    "pod": ("pod", shared("bad")),
+    "node": ("node", node("bad")),
+    "namespace": ("namespace", plain("Namespace")),
+    "budget": ("budget", plain("PodDisruptionBudget", "policy/v1", spec={"selector": {}})),
+    "claim": ("claim", plain("PersistentVolumeClaim", spec=CLAIM)),
+    "volume": ("volume", plain("PersistentVolume", spec=VOLUME)),
+    "storage_class": ("storage class", plain("StorageClass", STORAGE, provisioner="d")),
+    "csi_node": ("CSINode", plain("CSINode", STORAGE, spec={"drivers": []})),
+    "csi_driver": ("CSIDriver", plain("CSIDriver", STORAGE, spec={})),
+    "storage_capacity": ("capacity", plain("CSIStorageCapacity", STORAGE, storageClassName="c")),
+    "attachment": ("attachment", plain("VolumeAttachment", STORAGE, spec=ATTACHMENT)),
+    "resource_claim": ("resource claim", plain("ResourceClaim", DEVICES, spec=REQUEST)),
+    "resource_slice": ("resource slice", plain("ResourceSlice", DEVICES, spec=SLICE)),
+    "device_class": ("device class", plain("DeviceClass", DEVICES, spec={})),
+    "topology": ("topology", {}),
+    "rebind": ("rebind", plain("RebindResource", "scheduling.koordinator.sh/v1alpha1", spec={"nodeName": "n"})),
+}
+"""Every kind that is watched: by the name of its parser, the kind as quarantine calls it, and an object."""
+
+
+@pytest.mark.parametrize("parser", BAD)
 async def test_the_scheduler_goes_on_beside_an_object_that_cannot_be_read(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, parser: str
 ) -> None:
-    places = [module for module in (informers, kopf_feed) if hasattr(module, f"parse_{kind}")]
-    original = getattr(places[0], f"parse_{kind}")
+    places = [module for module in (informers, kopf_feed) if hasattr(module, f"parse_{parser}")]
+    original = getattr(places[0], f"parse_{parser}")
 
     def poisoned(raw: Mapping[str, Any]) -> Any:
         if raw["metadata"]["name"].startswith("bad"):
@@ -86,18 +128,50 @@ async def test_the_scheduler_goes_on_beside_an_object_that_cannot_be_read(
         return original(raw)
 
     for module in places:
-        monkeypatch.setattr(module, f"parse_{kind}", poisoned)
+        monkeypatch.setattr(module, f"parse_{parser}", poisoned)
+    kind, bad = BAD[parser]
     async with world(tmp_path, ONE) as rack:
-        if kind == "pod":
-            rack.create([shared("bad")])
-        elif kind == "node":
-            rack.server.store.create(node("bad"))
-        else:
-            topology = rack.server.store.list("noderesourcetopologies.topology.node.k8s.io")[0]
-            copy = {**topology, "metadata": {"name": "bad"}}
-            rack.server.store.create(copy)
+        topology = rack.server.store.list("noderesourcetopologies.topology.node.k8s.io")[0]
+        rack.server.store.create(bad or {**topology, "metadata": {"name": "bad"}})
         async with operating(rack.server, tmp_path, monkeypatch) as runtime:
             rack.create([shared("good")])
-            await until(lambda: "good" not in rack.unbound(), 20)
-            assert runtime.scheduler.handle.quarantine.counts[kind] >= 1
+            await until(lambda: "good" not in rack.unbound(), 60)
+            await until(lambda: runtime.scheduler.handle.quarantine.counts[kind], 60)
+            await until(lambda: told_about_bad(rack.server) & {"Quarantined", "Unreadable"}, 60)
             assert not runtime.failure.done()
+
+
+def told_about_bad(server: ApiServer) -> set[str]:
+    """Reasons of events on objects by that name."""
+    events = server.store.list("events.events.k8s.io")
+    return {event["reason"] for event in events if event["regarding"]["name"] == "bad"}
+
+
+class Fragile:
+    """A handler with a bug: one object makes it raise, alone or in a list."""
+
+    def __init__(self) -> None:
+        self.known: list[str] = []
+
+    def replace(self, objects: Iterable[Pod]) -> None:
+        self.known = []
+        for each in objects:
+            self.observe(None, each)
+
+    def observe(self, _event: str | None, obj: Pod) -> None:
+        if obj.key.name == "bad":
+            raise ZeroDivisionError("no CPUs")
+        self.known.append(obj.key.name)
+
+    def synced(self) -> None:
+        self.known.append("synced")
+
+
+def test_an_object_that_a_handler_cannot_take_costs_that_object_only(here: World) -> None:
+    fragile = Fragile()
+    handler = ContainedHandler("pod", fragile, here.engine.handle.quarantine)
+    handler.replace([make_pod("a"), make_pod("bad"), make_pod("b")])
+    handler.observe("MODIFIED", make_pod("bad"))
+    handler.observe("ADDED", make_pod("c"))
+    handler.synced()
+    assert (fragile.known, here.engine.handle.quarantine.counts) == (["a", "b", "c", "synced"], {"pod": 2})

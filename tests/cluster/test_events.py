@@ -7,6 +7,7 @@ import pytest
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.events import EventLimits, EventRecorder
 from koord_numa.core.objects.request import PodKey
+from koord_numa.ports import ObjectReference
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from koord_numa.settings import EventSettings
 from tests.cluster.objects import JsonObject, until
@@ -183,3 +184,13 @@ async def test_an_event_that_the_server_is_slow_to_take_delays_no_others(
     await until(lambda: len(events(server)) == 2)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_an_object_with_the_longest_name_has_events_too(server: ApiServer, recorder: EventRecorder) -> None:
+    recorder.event(PodKey("default", "a" * 253, "u-1"), warning=True, reason="FailedScheduling", message="no room")
+    recorder.object_event(
+        ObjectReference("Namespace", "", "b." * 126 + "b", "u-2"), warning=True, reason="Quarantined", message="odd"
+    )
+    await recorder.flush()
+    assert {event["regarding"]["kind"] for event in events(server)} == {"Pod", "Namespace"}
+    assert recorder.dropped == 0

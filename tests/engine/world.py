@@ -14,7 +14,7 @@ from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.containment import Quarantine
 from koord_numa.engine.object_handlers import BoundPodObjects, node_handler, topology_handler
 from koord_numa.engine.queue.pending_pod import PendingPod
-from koord_numa.ports import AnnotationWriter, ClusterError, Conflict, Gone
+from koord_numa.ports import AnnotationWriter, ClusterError, Conflict, Gone, ObjectReference
 from koord_numa.settings import Settings, load_settings
 
 GIB = 1 << 30
@@ -131,6 +131,10 @@ class Diary:
     def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
         """Take note."""
         self.events.append((node, reason, message))
+
+    def object_event(self, about: ObjectReference, *, warning: bool, reason: str, message: str) -> None:
+        """Take note."""
+        self.events.append((f"{about.kind} {about.name}", reason, message))
 
     def reasons(self, name: str) -> list[str]:
         """The reasons of the events about one object."""

@@ -9,6 +9,7 @@ import pytest
 
 from koord_numa.app.runtime import Runtime
 from koord_numa.cluster.no_election import NoElection
+from koord_numa.engine.rebind import reconcile
 from koord_numa.sandbox.apiserver import DeleteOptions, Effect, Fault
 from koord_numa.settings import Settings
 from koord_numa.wire import names
@@ -305,3 +306,24 @@ async def test_a_standby_keeps_its_hands_off(tmp_path: Path) -> None:
             assert not isinstance(standby.lease, NoElection)
             assert not standby.lease.fresh()
             assert len(world.moved) == STEPS
+
+
+async def test_an_exception_about_one_rebind_ends_that_rebind_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug that the pods of one node find: the rebind has failed and says why, its node is open again, and the next one is served."""
+
+    def explode(_: object) -> None:
+        raise ZeroDivisionError("no CPUs")
+
+    async with fragmented(tmp_path) as world, world.scheduler() as runtime:
+        with monkeypatch.context() as patch:
+            patch.setattr(reconcile, "plan_rebind", explode)
+            world.ask("bad")
+            status = await world.ended("bad")
+        assert (status["phase"], "ZeroDivisionError: no CPUs" in status["reason"]) == ("Failed", True)
+        assert runtime.scheduler.handle.quarantine.counts == {"rebind": 1}
+        assert not runtime.scheduler.cache.nodes[NODE].locked
+        world.ask("good")
+        await repacked(world, "good")
+        assert not runtime.failure.done()

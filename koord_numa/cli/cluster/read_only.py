@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.ports import ObjectReference
 
 
 class ReadOnlyPorts:
@@ -17,6 +18,9 @@ class ReadOnlyPorts:
         """Discarded."""
 
     def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
+        """Discarded."""
+
+    def object_event(self, about: ObjectReference, *, warning: bool, reason: str, message: str) -> None:
         """Discarded."""
 
     async def bind(self, pod: PodKey, node: str, annotations: Mapping[str, str]) -> None:

@@ -63,7 +63,12 @@ class ApiBinder:
     async def read_pod(self, pod: PodKey) -> Pod:
         """The pod as it is now. Raises ``Gone`` also when the name belongs to another uid."""
         raw = await self._api.send(Call("get", PODS, pod.namespace, pod.name))
-        found = parse_pod(raw)
+        try:
+            found = parse_pod(raw)
+        except (
+            Exception
+        ) as error:  # a bug that its values find says nothing about its bind: whoever settles keeps the hold
+            raise Invalid(f"pod {pod} cannot be read: {type(error).__name__}: {error}") from error
         if found.key.uid != pod.uid:
             raise Gone(f"pod {pod} was re-created: {found.key.uid} instead of {pod.uid}")
         return found

@@ -14,7 +14,7 @@ from cachetools import LRUCache
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.cache.cache import AssumedPod
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.handle import Handle
+from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.ranking.columns.node_table import NodeTable
@@ -78,7 +78,8 @@ class AssumedPods:
         """Binds that were confirmed long ago and of which nothing was seen since."""
         before = self._handle.dependencies.clock() - self._handle.settings.settle_seconds
         for assumption in self._handle.cache.overdue(before):
-            await self._read_back(assumption)
+            with self._handle.quarantine.contained(subject_of(assumption.pod)):
+                await self._read_back(assumption)
 
     async def _read_back(self, assumption: AssumedPod) -> None:
         """The pod may have gone before anyone saw it; then nobody else will ever say so."""

@@ -79,6 +79,8 @@ class Deallocation:
             self._lister.observe_written(await self._writer.deallocate(current, pod))
         except ClusterError as error:
             log.warning("claim %s cannot be deallocated: %r", current, error)
+        except Exception:
+            log.exception("claim %s cannot be deallocated", current)  # contained: it costs this claim only
 
 
 def _uses(pod: Pod, claim: ResourceClaim) -> bool:

@@ -19,7 +19,7 @@ from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.core.preempt.pdb import protected, violating
 from koord_numa.core.preempt.victims import PreemptionCandidate
-from koord_numa.engine.handle import Handle
+from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.pod_status.messages import why_everywhere
 from koord_numa.engine.preemption.evaluator import Evaluator
 from koord_numa.engine.preemption.messages import NEVER, PROTECTED, being_freed
@@ -112,7 +112,10 @@ class Executor:
             klass = min(self._agenda, key=lambda klass: (-klass.priority, klass.number))
             only = self._agenda.pop(klass)
             for pending in self._handle.queue.pods_of(klass):
-                if not await self._serve(pending, only):
+                goes_on = True
+                with self._handle.quarantine.contained(subject_of(pending.pod)):
+                    goes_on = await self._serve(pending, only)
+                if not goes_on:
                     break
 
     async def _serve(self, pending: PendingPod, only: frozenset[str] | None) -> bool:

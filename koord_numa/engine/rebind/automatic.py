@@ -20,6 +20,7 @@ from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
 from koord_numa.core.scheduling.evaluate import evaluate
 from koord_numa.core.scheduling.request import scheduling_request
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.containment import Subject
 from koord_numa.engine.ranking.profiles import profile_of
 from koord_numa.engine.rebind.context import RebindPorts
 from koord_numa.engine.rebind.controller import RebindController
@@ -69,8 +70,9 @@ class AutomaticRebinds:
         if not self._may_begin():
             return ""
         for name in self._in_turn()[:NODES_A_ROUND]:
-            why = await self._worth_while(name)
-            self._last = name
+            why, self._last = "", name
+            with self._scheduler.handle.quarantine.contained(Subject("node", name, name)):
+                why = await self._worth_while(name)
             if why and self._may_begin():
                 await self._ports.writer.create_rebind(name, why, dry_run=self.policy.mode is RebindMode.PROPOSE)
                 self._created.append(self._ports.wall())

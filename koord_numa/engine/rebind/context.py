@@ -9,6 +9,7 @@ from time import time
 from koord_numa.core.objects.rebind_request import RebindAnswer, RebindRequest
 from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.engine.cache.cache import Cache
+from koord_numa.engine.containment import Subject
 from koord_numa.engine.queue.backoff import pause
 from koord_numa.engine.rebind.snapshot import layout_of_node
 from koord_numa.engine.scheduler import Scheduler
@@ -24,6 +25,11 @@ from koord_numa.ports import (
 )
 
 log = getLogger(__name__)
+
+
+def rebind_subject(request: RebindRequest) -> Subject:
+    """A RebindResource, as quarantine knows it."""
+    return Subject("rebind", request.name, request.uid, str(request.generation))
 
 
 class Stopped(Exception):

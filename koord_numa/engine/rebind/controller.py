@@ -12,7 +12,7 @@ from typing import Final
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.ordering import age_key
 from koord_numa.engine.cache.cache import DELETED
-from koord_numa.engine.rebind.context import RebindContext, RebindPorts
+from koord_numa.engine.rebind.context import RebindContext, RebindPorts, rebind_subject
 from koord_numa.engine.rebind.reconcile import RebindReconciler
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.ports import NotLeader
@@ -25,7 +25,7 @@ class RebindController:
     """
     An ``EventHandler`` of RebindResources; ``run`` works on what they ask for.
 
-    A bug in one rebind ends the controller: the process is to be restarted.
+    A rebind on which an exception is raised has failed, and says so; if that cannot be said either, it is left alone until it changes.
     """
 
     def __init__(self, engine: Scheduler, ports: RebindPorts) -> None:
@@ -107,10 +107,11 @@ class RebindController:
             RebindContext(self._engine, self._ports, request, lambda: uid in self._known, self._leads)
         )
         try:
-            if before is not None and not before.done():
-                await job.wait()
-                await asyncio.wait({before})
-            await job.run()
+            with self._engine.handle.quarantine.contained(rebind_subject(request)):
+                if before is not None and not before.done():
+                    await job.wait()
+                    await asyncio.wait({before})
+                await job.run()
             if uid in self._known:
                 self._ended[uid] = request.generation
         except NotLeader:

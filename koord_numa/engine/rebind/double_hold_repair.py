@@ -13,6 +13,7 @@ from koord_numa.core.rebind.arrangement.from_ledger import Defaults
 from koord_numa.core.rebind.double_hold import DoubleHold, replacement_cpus
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.engine.conflicting_writers import HELD_TWICE
+from koord_numa.engine.containment import Subject
 from koord_numa.engine.rebind.context import RebindPorts
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.ports import ClusterError
@@ -58,9 +59,12 @@ class DoubleHoldRepair:
             if pod is None or pod.uid not in scheduler.cache.node_of:
                 continue
             try:
-                await (
-                    self._evict(pod, conflict) if how is RepairDoubleHolds.EVICT else self._move(pod, node, conflict)
-                )
+                with scheduler.handle.quarantine.contained(Subject("node", node, node)):
+                    await (
+                        self._evict(pod, conflict)
+                        if how is RepairDoubleHolds.EVICT
+                        else self._move(pod, node, conflict)
+                    )
             except ClusterError as error:
                 log.warning("the double hold of %s on node %s cannot be repaired now: %s", pod, node, error)
 

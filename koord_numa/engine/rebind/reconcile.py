@@ -15,7 +15,8 @@ from logging import getLogger
 from koord_numa.core.objects.rebind_request import RebindPhase, RebindRequest
 from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan, node_figures, plan_rebind
-from koord_numa.engine.rebind.context import RebindContext, Stopped
+from koord_numa.engine.containment import MOST_TEXT
+from koord_numa.engine.rebind.context import RebindContext, Stopped, rebind_subject
 from koord_numa.engine.rebind.move import LOOK_SECONDS, Moves
 from koord_numa.engine.rebind.status import RebindStatusReport
 from koord_numa.ports import ClusterError, Gone
@@ -79,6 +80,11 @@ class RebindReconciler:
             return await self._plan_and_move()
         except Stopped as stop:
             return RebindPhase.FAILED, self._report.stopped(str(stop))
+        except ClusterError:
+            raise
+        except Exception as error:  # noqa: BLE001 - contained: a bug that this rebind has found costs this rebind only
+            self._context.engine.handle.quarantine.put(rebind_subject(self._context.request), error)
+            return RebindPhase.FAILED, self._report.stopped(f"{type(error).__name__}: {error}"[:MOST_TEXT])
 
     async def _plan_and_move(self) -> Outcome:
         context, report = self._context, self._report

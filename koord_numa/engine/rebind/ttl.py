@@ -8,7 +8,7 @@ from logging import getLogger
 from typing import Final
 
 from koord_numa.core.objects.rebind_request import RebindRequest
-from koord_numa.engine.rebind.context import RebindPorts
+from koord_numa.engine.rebind.context import RebindPorts, rebind_subject
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.ports import ClusterError, Conflict, Gone
@@ -40,8 +40,9 @@ class FinishedRebinds:
         known = self._controller.known()
         self._failures = {uid: state for uid, state in self._failures.items() if uid in {each.uid for each in known}}
         for request in known:
-            if _is_due(request, self._ports.wall()) and self._may_try(request):
-                await self._delete(request)
+            with self._scheduler.handle.quarantine.contained(rebind_subject(request)):
+                if _is_due(request, self._ports.wall()) and self._may_try(request):
+                    await self._delete(request)
 
     def _may_try(self, request: RebindRequest) -> bool:
         _, due = self._failures.get(request.uid, (0, 0.0))

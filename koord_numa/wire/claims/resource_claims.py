@@ -36,8 +36,11 @@ from koord_numa.wire.claims.resource_claim_models import (
 from koord_numa.wire.claims.resource_slices import nano
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import head
-from koord_numa.wire.parsing import Problems, read
+from koord_numa.wire.parsing import Problems, is_nested_deeper, read
 from koord_numa.wire.selectors import node_terms
+
+DEEPEST: Final = 200
+"""Levels of nesting in the parameters of a device configuration: they are written back, and the encoder (orjson) stops at 254."""
 
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 """Keeps an allocated claim until it is deallocated (resource/v1 ``Finalizer``)."""
@@ -53,7 +56,7 @@ def parse_resource_claim(obj: Mapping[str, Any]) -> ResourceClaim:
     status = problems.collect(
         lambda: read(ClaimStatusModel, top.body.get("status") or {}, status_path), ClaimStatusModel()
     )
-    allocation = problems.collect(lambda: _allocation(status.allocation, status_path.at("allocation")), None)
+    allocation = problems.collect(lambda: _allocation(status.allocation, status_path.at("allocation"), problems), None)
     finalizers = top.body["metadata"].get("finalizers") or ()
     return ResourceClaim(
         namespace=top.namespace or "default",
@@ -84,10 +87,11 @@ def parse_device_class(obj: Mapping[str, Any]) -> DeviceClass:
     spec = problems.collect(
         lambda: read(ClassSpecModel, top.body.get("spec") or {}, top.path.at("spec")), ClassSpecModel()
     )
+    path = top.path.at("spec.config")
     return DeviceClass(
         top.name,
         _selectors(spec.selectors),
-        tuple(_opaque(config.opaque) for config in spec.config or ()),
+        problems.collect(lambda: tuple(_opaque(config.opaque, path) for config in spec.config or ()), ()),
         spec.extended_resource_name or "",
         problems.problem,
     )
@@ -107,7 +111,10 @@ def parse_claim_spec(raw: object, path: FieldPath) -> ClaimSpec:
             )
             for model in devices.constraints or ()
         ),
-        tuple(ClaimConfig(_opaque(model.opaque), tuple(model.requests or ())) for model in devices.config or ()),
+        tuple(
+            ClaimConfig(_opaque(model.opaque, path.at("config")), tuple(model.requests or ()))
+            for model in devices.config or ()
+        ),
     )
 
 
@@ -150,27 +157,34 @@ def _tolerations(models: Sequence[DeviceTolerationModel] | None) -> tuple[Device
     )
 
 
-def _opaque(model: OpaqueModel | None) -> OpaqueConfig | None:
+def _opaque(model: OpaqueModel | None, path: FieldPath) -> OpaqueConfig | None:
     if model is None:
         return None
+    if is_nested_deeper(model.parameters, DEEPEST):
+        raise path.error(f"the parameters for {model.driver} are nested more than {DEEPEST} levels deep")
     return OpaqueConfig(model.driver, orjson.dumps(model.parameters or {}).decode())
 
 
-def _allocation(model: AllocationModel | None, path: FieldPath) -> Allocation | None:
+def _allocation(model: AllocationModel | None, path: FieldPath, problems: Problems) -> Allocation | None:
+    """The devices are in use whatever the configuration beside them is like."""
     if model is None:
         return None
     devices = model.devices or AllocatedDevicesModel()
     return Allocation(
         tuple(_result(each, path) for each in devices.results or ()),
-        tuple(
-            AllocatedConfig(
-                ConfigSource.CLASS if each.source == ConfigSource.CLASS.value else ConfigSource.CLAIM,
-                tuple(each.requests or ()),
-                _opaque(each.opaque),
-            )
-            for each in devices.config or ()
-        ),
+        problems.collect(lambda: _configs(devices, path.at("devices.config")), ()),
         None if model.node_selector is None else node_terms(model.node_selector, path.at("nodeSelector")),
+    )
+
+
+def _configs(devices: AllocatedDevicesModel, path: FieldPath) -> tuple[AllocatedConfig, ...]:
+    return tuple(
+        AllocatedConfig(
+            ConfigSource.CLASS if each.source == ConfigSource.CLASS.value else ConfigSource.CLAIM,
+            tuple(each.requests or ()),
+            _opaque(each.opaque, path),
+        )
+        for each in devices.config or ()
     )
 
 

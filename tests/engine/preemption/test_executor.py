@@ -519,10 +519,10 @@ async def test_a_bug_beside_the_loop_stops_the_engine_loudly(monkeypatch: pytest
     def broken(*_: object) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(planner, "select_victims_on_node", broken)
+    monkeypatch.setattr(planner.Evaluator, "forget_the_gone", broken)  # about no pod in particular
     world.waits(important("pod"))
     with pytest.raises(AssertionError, match="a bug"):
-        await asyncio.wait_for(world.engine.run(), 5)
+        await asyncio.wait_for(world.engine.run(), 60)
 
 
 async def test_a_later_nomination_of_equal_priority_takes_no_room_from_an_earlier_one() -> None:
@@ -581,3 +581,21 @@ async def test_what_trying_a_node_out_has_shown_holds_until_the_node_changes(mon
     world.engine.preemption.look_again()
     await make_room(world)
     assert len(tried) == 2
+
+
+async def test_an_exception_about_one_pod_while_room_is_made_costs_that_pod_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = crowded(running("a", "0-3"), running("b", "4-7"))
+    plan = planner.Evaluator.plan
+
+    async def explode(self, pod, *rest):  # type: ignore[no-untyped-def]  # as Evaluator.plan
+        if pod.key.name == "bad":
+            raise OverflowError("too large")
+        return await plan(self, pod, *rest)
+
+    monkeypatch.setattr(planner.Evaluator, "plan", explode)
+    world.waits(important("bad", priority=20), important("good"))
+    await make_room(world)
+    assert world.engine.handle.quarantine.counts == {"pod": 1}
+    assert any(call.startswith("evict") for call in world.server.calls)

@@ -37,7 +37,21 @@ def validate(value: Any, schema: JsonObject, path: str = "") -> Iterator[Cause]:
         yield from _text(value, schema, path)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield from _number(value, schema, path)
-    yield from _combined(value, schema, path)
+    if not _COMBINING.isdisjoint(schema):
+        yield from _combined(value, schema, path)
+
+
+_COMBINING: Final = frozenset({"allOf", "anyOf", "oneOf", "not"})
+
+_TYPE_ONLY: Final = frozenset({"type", "description", "default"})
+"""Keys of a schema that rules nothing out apart from other types."""
+
+_PLAIN: Final[Mapping[str, type]] = {"string": str, "boolean": bool, "integer": int}
+
+
+def _is_plain(value: Any, schema: JsonObject) -> bool:
+    """Is nothing wrong at first sight? Most values of large objects are of this sort, and need no path and no generator."""
+    return type(value) is _PLAIN.get(schema.get("type") or "") and schema.keys() <= _TYPE_ONLY
 
 
 _TYPES: Final[Mapping[str, Callable[[Any], bool]]] = {
@@ -85,10 +99,9 @@ def _object(value: JsonObject, schema: JsonObject, path: str) -> Iterator[Cause]
     properties = schema.get("properties") or {}
     extra = schema.get("additionalProperties")
     for name, inner in value.items():
-        if name in properties:
-            yield from validate(inner, properties[name], _join(path, name))
-        elif isinstance(extra, dict):
-            yield from validate(inner, extra, _join(path, name))
+        inner_schema = properties.get(name, extra)
+        if isinstance(inner_schema, dict) and not _is_plain(inner, inner_schema):
+            yield from validate(inner, inner_schema, _join(path, name))
     yield from _bounds(len(value), schema, path, ("minProperties", "maxProperties", "properties"))
 
 
@@ -96,7 +109,8 @@ def _list(value: list[Any], schema: JsonObject, path: str) -> Iterator[Cause]:
     items = schema.get("items")
     if isinstance(items, dict):
         for index, item in enumerate(value):
-            yield from validate(item, items, f"{path}[{index}]")
+            if not _is_plain(item, items):
+                yield from validate(item, items, f"{path}[{index}]")
     yield from _bounds(len(value), schema, path, ("minItems", "maxItems", "items"))
     kind = schema.get("x-kubernetes-list-type")
     keys = schema.get("x-kubernetes-list-map-keys") or ()

@@ -1,0 +1,104 @@
+"""
+JSON that is nested more deeply than the fast decoder allows (orjson: 1,024 levels).
+
+The API server stores such values: free-form fields, as the parameters of a ResourceClaim's device configuration, may be 10 KiB of
+brackets. One of them must not make a whole list unreadable, so the text is decoded with a stack instead of recursion.
+"""
+
+import json
+import re
+from enum import Enum
+from json.decoder import scanstring  # type: ignore[attr-defined]  # absent from typeshed, and what json itself uses
+from typing import Any, Final
+
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+_SCALAR: Final = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+
+
+class _Next(Enum):
+    """What may stand next."""
+
+    VALUE = 1  # a value, or a key in an object
+    VALUE_OR_END = 2  # the same, or the bracket that closes
+    COMMA_OR_END = 3
+
+
+def loads(raw: bytes) -> Any:
+    """The value of a JSON text of any depth. Raises ``ValueError``."""
+    return _Decoder(raw.decode()).decode()
+
+
+class _Decoder:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._open: list[tuple[Any, str]] = [
+            ([], "")
+        ]  # the containers that are open, the outermost first, with their ends
+        self._key: str | None = None
+        self._next = _Next.VALUE
+
+    def decode(self) -> Any:
+        """The whole text as one value."""
+        self._skip_space()
+        while self._at < len(self._text):
+            self._token(self._text[self._at])
+            self._skip_space()
+        (top, _), *inner = self._open
+        if inner or len(top) != 1 or self._next is not _Next.COMMA_OR_END:
+            raise ValueError("the text ends too early, or too late")
+        return top[0]
+
+    def _token(self, char: str) -> None:
+        if char == "," and self._next is _Next.COMMA_OR_END and len(self._open) > 1:
+            self._at += 1
+            self._next = _Next.VALUE
+        elif char == self._open[-1][1] and self._next is not _Next.VALUE:
+            self._at += 1
+            self._open.pop()
+            self._next = _Next.COMMA_OR_END
+        elif self._next is _Next.COMMA_OR_END:
+            raise ValueError(f"a value too many at {self._at}")
+        elif self._key is None and isinstance(self._open[-1][0], dict):
+            self._read_key(char)
+        elif char in "{[":
+            self._at += 1
+            made: Any = {} if char == "{" else []
+            self._put(made)
+            self._open.append((made, "}" if char == "{" else "]"))
+            self._next = _Next.VALUE_OR_END
+        else:
+            self._put(self._scalar(char))
+
+    def _read_key(self, char: str) -> None:
+        if char != '"':
+            raise ValueError(f"no key at {self._at}")
+        self._key, self._at = scanstring(self._text, self._at + 1, True)
+        self._skip_space()
+        if self._text[self._at : self._at + 1] != ":":
+            raise ValueError(f"no colon at {self._at}")
+        self._at += 1
+        self._next = _Next.VALUE
+
+    def _scalar(self, char: str) -> Any:
+        if char == '"':
+            value, self._at = scanstring(self._text, self._at + 1, True)
+            return value
+        found = _SCALAR.match(self._text, self._at)
+        if found is None:
+            raise ValueError(f"no value at {self._at}")
+        self._at = found.end()
+        return json.loads(found[0])
+
+    def _put(self, value: Any) -> None:
+        inside = self._open[-1][0]
+        if isinstance(inside, list):
+            inside.append(value)
+        else:
+            inside[self._key] = value
+        self._key = None
+        self._next = _Next.COMMA_OR_END
+
+    def _skip_space(self) -> None:
+        found = _SPACE.match(self._text, self._at)
+        self._at = self._at if found is None else found.end()

@@ -1,0 +1,50 @@
+"""What people are told about an object that is left alone after a failure (``containment``): an event on that object, whatever its kind."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from koord_numa.engine.containment import Subject
+from koord_numa.engine.handle import Handle
+from koord_numa.ports import ObjectReference
+
+QUARANTINED: Final = "Quarantined"
+
+_STORAGE: Final = "storage.k8s.io/v1"
+_DEVICES: Final = "resource.k8s.io/v1"
+
+KINDS: Final[Mapping[str, tuple[str, str]]] = {
+    "namespace": ("Namespace", "v1"),
+    "claim": ("PersistentVolumeClaim", "v1"),
+    "volume": ("PersistentVolume", "v1"),
+    "storage class": ("StorageClass", _STORAGE),
+    "CSINode": ("CSINode", _STORAGE),
+    "CSIDriver": ("CSIDriver", _STORAGE),
+    "capacity": ("CSIStorageCapacity", _STORAGE),
+    "attachment": ("VolumeAttachment", _STORAGE),
+    "budget": ("PodDisruptionBudget", "policy/v1"),
+    "resource claim": ("ResourceClaim", _DEVICES),
+    "resource slice": ("ResourceSlice", _DEVICES),
+    "device class": ("DeviceClass", _DEVICES),
+    "rebind": ("RebindResource", "scheduling.koordinator.sh/v1alpha1"),
+}
+"""Kind and API version of subjects that are neither pods nor about a node."""
+
+
+def tell_quarantine(handle: Handle, subject: Subject, why: str) -> None:
+    """A waiting pod is told as ever. Of other objects every replica speaks, once: most are read before anyone leads."""
+    message = f"the {subject.kind} {subject.name} is left alone until it changes: {why}"
+    pending = handle.pending.get(subject.uid)
+    if pending is not None:
+        handle.conditions.waits(pending, message)
+        return
+    recorder = handle.dependencies.recorder
+    if subject.kind == "pod":
+        return  # a pod that cannot be read or counted has an event of its own (``ContainedParser``, ``Cache.set_broken``)
+    known = KINDS.get(subject.kind)
+    if known is None:
+        recorder.node_event(subject.uid, warning=True, reason=QUARANTINED, message=message)
+        return
+    namespace, _, name = subject.name.rpartition("/")
+    uid = "" if subject.uid == subject.name else subject.uid
+    about = ObjectReference(known[0], namespace, name, uid, known[1])
+    recorder.object_event(about, warning=True, reason=QUARANTINED, message=message)
