@@ -62,14 +62,14 @@ class NodeLife:
         self.arriving: deque[tuple[str, Placement]] = deque()
         self.news: deque[Callable[[], None]] = deque()
         self.scans: deque[JsonObject] = deque()
-        self._objects: dict[str, JsonObject] = {}
+        self.objects: dict[str, JsonObject] = {}
         self._count = 0
         self.scan()
         self.deliver()
 
     def tell_node(self) -> None:
         """The cache sees the Node."""
-        self.cache.observe_node(None, parse_node(self._node()))
+        self.cache.observe_node(None, parse_node(self.node()))
 
     def seen(self) -> NodeSnapshot | None:
         """The node as a decision sees it."""
@@ -93,7 +93,7 @@ class NodeLife:
         self.placed += 1
         self._count += 1
         uid = f"p{self._count}"
-        obj = self._objects[uid] = self.pod(uid, spec)
+        obj = self.objects[uid] = self.pod(uid, spec)
         self.log.append(f"{self.now:.0f} bind {uid} {spec} {answer.note} {answer.explores}")
         self.cache.hold(parse_pod(obj), answer)
         obj["spec"] = {**obj["spec"], "nodeName": self.description.name}
@@ -106,7 +106,7 @@ class NodeLife:
         if not self.arriving:
             return
         uid, placement = self.arriving.popleft()
-        pod = parse_pod(self._objects[uid])
+        pod = parse_pod(self.objects[uid])
         answer = self.agent.admit(pod)
         self.log.append(f"{self.now:.0f} admit {uid} {answer}")
         if isinstance(answer, Refused):
@@ -163,16 +163,17 @@ class NodeLife:
             self.deliver()
 
     def _show(self, uid: str, status: JsonObject) -> None:
-        self._objects[uid]["status"] = status
-        self.cache.observe_pod("MODIFIED", parse_pod(self._objects[uid]))
+        self.objects[uid]["status"] = status
+        self.cache.observe_pod("MODIFIED", parse_pod(self.objects[uid]))
 
     def _gone(self, uid: str) -> None:
-        self.cache.observe_pod(DELETED, parse_pod(self._objects.pop(uid)))
+        self.cache.observe_pod(DELETED, parse_pod(self.objects.pop(uid)))
 
     def _tick(self) -> None:
         self.now += 1.0
 
-    def _node(self) -> JsonObject:
+    def node(self) -> JsonObject:
+        """The Node object."""
         obj = node_object(self.description, "")
         obj["metadata"]["uid"] = f"uid-{self.description.name}"
         return obj

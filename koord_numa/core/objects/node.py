@@ -64,6 +64,8 @@ class Node:
     features: frozenset[str] | None = None  # status.declaredFeatures; None where the node declares none at all
     problem: str = ""
     # Not compared: a node that pulled an image is no other node for the pods that wait.
+    kubelet: str = ""  # boot of the machine and version of its kubelet
+    kubelet_since: float = 0.0  # when the node became Ready, seconds since the epoch; 0: it is not, or does not say
     images: frozenset[Image] = field(default=frozenset(), compare=False, repr=False)
 
 

@@ -82,6 +82,8 @@ class Cache:
         new = None if event == DELETED else node
         if info.node != new:
             event_kind = ClusterEvent.NODE_ADDED if info.node is None else ClusterEvent.NODE_CHANGED
+            if new is None or info.history.evidence.observe_node(new):
+                info.history.restarted()
             info.set_objects(new, info.published)
             self.on_change(event_kind, info, None)
             if info.unreported.waits_for_time:
@@ -108,8 +110,8 @@ class Cache:
     def observe_pod(self, event: str | None, pod: Pod) -> None:
         """A pod with a node: counted until it has finished or is gone, by what its own object says."""
         if event == DELETED or pod.finished or not pod.node:
-            if is_kubelet_rejection(pod) and pod.key.uid in self.node_of:
-                self.nodes[self.node_of[pod.key.uid]].history.reject(pod.key.uid, pod.reason)
+            if pod.node and is_kubelet_rejection(pod):
+                self._reject(pod)
             self.release(pod.key.uid)
             return
         uid = pod.key.uid
@@ -123,6 +125,15 @@ class Cache:
             # Nobody says where a kubelet put the pod, so what was assumed of it stays counted.
             holding = replace(holding, numa=info.ledger.holdings[uid].numa)
         self._count(info, pod, holding)
+
+    def _reject(self, pod: Pod) -> None:
+        """A kubelet refused the pod: that is evidence, whether the pod was counted or failed before this process started."""
+        info = self._info(pod.node)
+        info.history.reject(pod)
+        if pod.key.uid not in info.pods:
+            info.touch()
+            self.on_change(None, info, None)
+        self._forget_if_empty(info)
 
     def judge_found_pods(self) -> None:
         """
@@ -249,7 +260,7 @@ class Cache:
         here = pod.placed(placement.node, placement.assignment)
         info = self._info(placement.node)
         if placement.explores:
-            info.history.explore(pod.key.uid, placement.explores)
+            info.history.evidence.explore(pod.key.uid, placement.explores)
         self._count(info, here, holding_of(here))
         return assumption
 

@@ -20,6 +20,7 @@ from koord_numa.core.kubelet.view import MOST_NUMA
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.engine.cache.kubelet_evidence import KubeletEvidence
 from koord_numa.engine.cache.pod_sets import KnownPod, possible_sets
 from koord_numa.wire.node.fingerprint import comparable, fingerprint
 
@@ -40,22 +41,15 @@ MOST_GONE: Final = 64
 class KubeletHistory:
     """
     ``pods`` are known pods in the order of their binds, those that left among them until no topology can show them any more. ``shown``
-    are the uids that the last understood topology showed. ``belief`` is ``None`` until somebody asks. ``keeps_cores``: the kubelet
-    has refused a pod for its whole cores, so full-pcpus-only is on. ``exploring`` has, by uid,
-    the options about which the fate of a pod on its way will tell, ``found_on`` those for which one was refused.
+    are the uids that the last understood topology showed. ``belief`` is ``None`` until somebody asks. ``evidence`` is about options that
+    are not published.
     """
 
     pods: dict[str, KnownPod] = field(default_factory=dict)
     shown: frozenset[str] = frozenset()
     belief: Belief | None = None
     frame: NodeConfig | None = None
-    keeps_cores: bool = False
-    exploring: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    found_on: set[str] = field(default_factory=set)
-
-    def explore(self, uid: str, options: tuple[str, ...]) -> None:
-        """This pod is placed to find out about an option; until its fate is known nobody else explores the node."""
-        self.exploring[uid] = options
+    evidence: KubeletEvidence = field(default_factory=KubeletEvidence)
 
     def observe(self, pod: Pod, now: float) -> None:
         """A pod is bound to the node, or more is known of one that is. Times are seconds of any one clock."""
@@ -65,24 +59,25 @@ class KubeletHistory:
             self.pods[known.uid] = known
             if (belief := self._belief_of(known)) is not None:
                 belief.arrive(known.uid, known.request, now)
+            if pod.explores and not pod.started:
+                self.evidence.explore(known.uid, pod.explores)
         if pod.started and not known.started:
             known.started = True
-            self.exploring.pop(known.uid, None)
+            self.evidence.decided(known.uid)
             if (belief := self._belief_of(known)) is not None:
                 belief.started(known.uid)
 
-    def reject(self, uid: str, reason: str) -> None:
-        """The kubelet refused the pod."""
-        self.found_on.update(self.exploring.pop(uid, ()))
-        if reason == SMT_ALIGNMENT:
-            self.keeps_cores = True
+    def reject(self, pod: Pod) -> None:
+        """The kubelet refused the pod, now or before this process started."""
+        self.evidence.rejected(pod)
+        uid, reason = pod.key.uid, pod.reason
         known = self.pods.pop(uid, None)
         if known is not None and (belief := self._belief_of(known)) is not None:
             belief.rejected(uid, reason)
 
     def leave(self, uid: str, now: float) -> None:
         """The pod is gone or has finished; or it never came, because its bind failed."""
-        self.exploring.pop(uid, None)
+        self.evidence.decided(uid)
         known = self.pods.get(uid)
         if known is None or known.left:
             return
@@ -102,6 +97,13 @@ class KubeletHistory:
     def reset(self) -> None:
         """The node is another one: nothing that is believed of its kubelet holds."""
         self.belief, self.frame, self.shown = None, None, frozenset()
+
+    def restarted(self) -> None:
+        """The machine or its kubelet is another one: what pods have shown of it does not hold either."""
+        self.reset()
+        self.evidence = KubeletEvidence(
+            dict(self.evidence.exploring), life=self.evidence.life, since=self.evidence.since
+        )
 
     def publish(self, topology: NodeResourceTopology, frame: NodeConfig) -> None:
         """A topology came that differs from the last one at most in what is available, or that is the first."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from koord_numa.core.kubelet.assumed_options import StatedOptions, with_stated_options
 from koord_numa.core.kubelet.inference.replay import arrive
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
+from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.view import CoreEvidence, KubeletView, cores_of, followed_view, frame_of, kubelet_view
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology
@@ -87,6 +87,7 @@ class NodeInfo:
             or self.long_bind_line
             or self.cpus_by_claim
             or self.broken
+            or self.history.evidence
         )
 
     @property
@@ -214,9 +215,9 @@ class NodeInfo:
         offer: Offer | None = self.inventory
         if offer is None and topology is not None:
             offer = self._kubelet_view(node, topology, booked, nominees)
-            if self.history.exploring or self.history.found_on:
-                found_on = frozenset(self.history.found_on)
-                offer = replace(offer, explored=bool(self.history.exploring), found_on=found_on)
+            evidence = self.history.evidence
+            if evidence.exploring or evidence.found_on:
+                offer = replace(offer, explored=bool(evidence.exploring), found_on=frozenset(evidence.found_on))
             self._view = offer
         if offer is None:
             raise AssertionError(f"node {node.name} has neither an inventory nor a kubelet-owned topology")
@@ -245,14 +246,20 @@ class NodeInfo:
                 if after.has(uid)
             ]
         if hypotheses:
-            started = [pod_demand(pod.request) for pod in self.pods.values() if pod.started]
-            return followed_view(node, frame, hypotheses, booked, CoreEvidence(started, self.history.keeps_cores))
+            evidence = CoreEvidence(self._admitted(), self.history.evidence.keeps_cores)
+            return followed_view(node, frame, hypotheses, booked, evidence)
         unpublished = self.unpublished.union(nominees) if nominees else self.unpublished
         view = kubelet_view(node, topology, booked, unpublished, self._view)
-        if not self.history.keeps_cores:
-            return view
-        started = [pod_demand(pod.request) for pod in self.pods.values() if pod.started]
-        return replace(view, cores=cores_of(node, topology, view.zones, started, kept=True))
+        if view.state.node.pins_cpus:
+            kept = self.history.evidence.keeps_cores
+            return replace(view, cores=cores_of(node, topology, view.zones, self._admitted(), kept=kept))
+        return view
+
+    def _admitted(self) -> list[PodDemand]:
+        """What pods ask for that the kubelet has admitted with the configuration that it has now."""
+        evidence = self.history.evidence
+        there = (pod for pod in self.pods.values() if pod.started and evidence.is_of_this_life(pod))
+        return [pod_demand(pod.request) for pod in there]
 
     def _ports_with(self, nominees: Mapping[str, Nominee]) -> tuple[HostPort, ...]:
         if not self._ports and not nominees:

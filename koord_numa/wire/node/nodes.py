@@ -1,8 +1,10 @@
 """Nodes: what they offer, whom they keep away, and Koordinator's labels. A malformed label makes the node unusable, visibly."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 from koord_numa.core.objects.constraints import TaintEffect
 from koord_numa.core.objects.node import Node, NodeReservation, Taint
@@ -13,7 +15,7 @@ from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.images import node_images
 from koord_numa.wire.metadata import Head, head
 from koord_numa.wire.node.node_annotations import amplification, reservation
-from koord_numa.wire.parsing import EnumReader, Problems, Quantity, Strict, T, read
+from koord_numa.wire.parsing import EnumReader, Problems, Quantity, Strict, T, read, read_time
 from koord_numa.wire.pod.pod_annotations import NUMA_POLICIES
 from koord_numa.wire.quantities import supplied
 
@@ -47,6 +49,28 @@ class NodeStatus(Strict):
     declared_features: list[str] | None = None
 
 
+class NodeInfoModel(Strict):
+    """Which boot of the machine and which kubelet it is."""
+
+    boot_id: Annotated[str | None, Field(alias="bootID")] = None
+    kubelet_version: str | None = None
+
+
+class ConditionModel(Strict):
+    """A condition of the node."""
+
+    type: str | None = None
+    status: str | None = None
+    last_transition_time: str | None = None
+
+
+class KubeletStatus(Strict):
+    """What tells one life of a kubelet from the next."""
+
+    node_info: NodeInfoModel | None = None
+    conditions: list[ConditionModel] | None = None
+
+
 def parse_node(obj: Mapping[str, Any]) -> Node:
     """
     The node in an API object; ``Node.problem`` names what is malformed.
@@ -58,6 +82,10 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
     spec = problems.collect(lambda: read(NodeSpec, top.body.get("spec") or {}, top.path.at("spec")), NodeSpec())
     status = problems.collect(
         lambda: read(NodeStatus, top.body.get("status") or {}, top.path.at("status")), NodeStatus()
+    )
+    # Placing pods needs none of these, so a mistake in them does not close the node.
+    life = Problems().collect(
+        lambda: read(KubeletStatus, top.body.get("status") or {}, top.path.at("status")), KubeletStatus()
     )
     path = top.path.at("status.allocatable")
     nothing: dict[str, int] = {}
@@ -80,8 +108,18 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
         reservation=problems.collect(lambda: reservation(top.annotations, top.path), NodeReservation()),
         features=None if status.declared_features is None else frozenset(status.declared_features),
         problem=problems.problem,
+        kubelet=f"{life.node_info.boot_id or ''} {life.node_info.kubelet_version or ''}" if life.node_info else "",
+        kubelet_since=_ready_since(life.conditions or (), top.path.at("status.conditions")),
         images=node_images(top.body.get("status")),
     )
+
+
+def _ready_since(conditions: Iterable[ConditionModel], path: FieldPath) -> float:
+    """When the condition ``Ready`` became true, seconds since the epoch; 0 when it is not, or does not say."""
+    for one in conditions:
+        if one.type == "Ready" and one.status == "True" and (text := one.last_transition_time):
+            return Problems().collect(partial(read_time, text, path), 0.0)
+    return 0.0
 
 
 def _labelled(

@@ -106,9 +106,15 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         never_rebound=top.annotations.get(names.REBIND, "").lower() == "false",
         stale_status=not node and held is not None,
         resource_claims=_resource_claims(scheduling, status),
+        explores=_explores(top) if node else (),
         images=() if node else pod_images(raw_spec),
         problem=problems.problem,
     )
+
+
+def _explores(top: Head) -> tuple[str, ...]:
+    """The options that the pod was placed to find out about; written by this scheduler, so any text will do."""
+    return tuple(filter(None, top.annotations.get(names.EXPLORES, "")[:4096].split(",")))
 
 
 def _is_ready(conditions: Iterable[Any]) -> bool:

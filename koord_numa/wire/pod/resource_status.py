@@ -26,7 +26,8 @@ def resource_status(pod: Pod, placement: Placement) -> dict[str, str]:
 
     ``resource-status`` when the pod holds CPUs, NUMA amounts or shared pools of its own, or an empty one when the pod
     carries the status of another pod. ``resource-spec`` when the policy in force has to be filled in, as Koordinator's
-    PreBind does. ``koord-numa/numa-nodes`` names the chosen NUMA nodes for people.
+    PreBind does. ``koord-numa/numa-nodes`` names the chosen NUMA nodes for people, ``koord-numa/explores`` the kubelet options that the
+    pod's admission will tell about.
     """
     written: dict[str, str] = {}
     if placement.assignment != Assignment() or pod.stale_status:
@@ -37,6 +38,8 @@ def resource_status(pod: Pod, placement: Placement) -> dict[str, str]:
             written[names.RESOURCE_SPEC] = spec
     if placement.mask:
         written[names.NUMA_NODES] = str(CpuSet(placement.mask))
+    if placement.explores:
+        written[names.EXPLORES] = ",".join(placement.explores)
     return written
 
 

@@ -83,7 +83,7 @@ class NodeClass:
         node, topology = record.node, record.topology
         if self.config is None or self.config.cpu_policy != STATIC_CPUS or node is None or topology is None:
             return self
-        if not record.history.keeps_cores:
+        if not record.history.evidence.keeps_cores:
             return self  # a pod may go there to find out
         seen = {count for pod in record.pods.values() if pod.started for count in pod_demand(pod.request).counts}
         threads = likely_threads(topology.zones, node.labels.get(ARCHITECTURE, ""), seen)

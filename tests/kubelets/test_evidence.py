@@ -1,0 +1,122 @@
+"""What pods have shown of a kubelet: kept over a restart of the scheduler, and gone with the kubelet's configuration."""
+
+import pytest
+
+from koord_numa.core.objects.verdicts import Placement, Rejection
+from koord_numa.engine.cache.cache import Cache
+from koord_numa.ports import DELETED
+from koord_numa.wire import parse_node, parse_pod
+from koord_numa.wire.names import EXPLORES
+from koord_numa.wire.pod.resource_status import resource_status
+from tests.kubelets.node_life import JsonObject, NodeLife
+from tests.kubelets.test_unknown_options import EVEN, ODD, node
+
+BOOT: JsonObject = {"nodeInfo": {"bootID": "one", "kubeletVersion": "v1.36.0"}}
+
+
+def ready(since: str) -> JsonObject:
+    """The node's status with this time of the Ready condition."""
+    condition = {"type": "Ready", "status": "True", "lastTransitionTime": since}
+    return {**BOOT, "conditions": [{"type": "MemoryPressure", "status": "False"}, condition]}
+
+
+def tell(life: NodeLife, status: JsonObject) -> None:
+    """The Node changes."""
+    obj = life.node()
+    obj["status"].update(status)
+    life.cache.observe_node("MODIFIED", parse_node(obj))
+
+
+def refused_life() -> NodeLife:
+    """A node whose kubelet has refused a pod for its whole cores."""
+    life = NodeLife(node("n", "full-pcpus-only"))
+    tell(life, ready("2026-01-01T00:00:00Z"))
+    life.place(ODD)
+    life.settle()
+    assert len(life.refusals) == 1
+    assert isinstance(life.ask(ODD), Rejection)
+    return life
+
+
+@pytest.mark.parametrize("node_first", [True, False], ids=["node first", "pod first"])
+def test_a_refused_pod_is_evidence_after_a_restart_of_the_scheduler(node_first: bool) -> None:
+    life = refused_life()
+    failed = parse_pod(life.objects["p1"])
+    life.cache = Cache(lambda *_: None, clock=lambda: life.now)
+    if node_first:
+        tell(life, ready("2026-01-01T00:00:00Z"))
+    life.cache.observe_pod(None, failed)
+    if not node_first:
+        tell(life, ready("2026-01-01T00:00:00Z"))
+    life.scan()
+    life.deliver()
+    assert isinstance(life.ask(ODD), Rejection)
+    assert isinstance(life.ask(EVEN), Placement)
+
+
+def test_evidence_outlives_the_refused_pod() -> None:
+    life = refused_life()
+    life.cache.observe_pod(DELETED, parse_pod(life.objects["p1"]))
+    assert isinstance(life.ask(ODD), Rejection)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"nodeInfo": {"bootID": "two", "kubeletVersion": "v1.36.0"}},
+        {"nodeInfo": {"bootID": "one", "kubeletVersion": "v1.36.1"}},
+        ready("2026-01-01T02:00:00Z"),
+    ],
+    ids=["boot", "version", "heartbeat"],
+)
+def test_a_refusal_is_forgotten_with_the_kubelet_that_refused(status: JsonObject) -> None:
+    life = refused_life()
+    tell(life, status)
+    answer = life.ask(ODD)
+    assert isinstance(answer, Placement)
+    assert answer.explores == ("full-pcpus-only",)
+
+
+def test_a_heartbeat_that_goes_on_ends_no_evidence() -> None:
+    life = refused_life()
+    status = ready("2026-01-01T00:00:00Z")
+    status["conditions"][1]["lastHeartbeatTime"] = "2026-01-01T05:00:00Z"
+    tell(life, status)
+    assert isinstance(life.ask(ODD), Rejection)
+
+
+def test_a_pod_that_was_admitted_before_the_kubelet_started_again_shows_nothing_of_its_options() -> None:
+    life = NodeLife(node())
+    tell(life, ready("2026-01-01T00:00:00Z"))
+    life.place(ODD)
+    life.settle()
+    known = life.ask(ODD)
+    assert isinstance(known, Placement)
+    assert not known.explores
+    tell(life, ready("2026-01-01T02:00:00Z"))
+    again = life.ask(ODD)
+    assert isinstance(again, Placement)
+    assert again.explores == ("full-pcpus-only",)
+
+
+def test_a_pod_says_what_it_explores_so_that_the_next_process_waits_for_its_answer() -> None:
+    life = NodeLife(node())
+    answer = life.ask(ODD)
+    assert isinstance(answer, Placement)
+    pod = parse_pod(life.pod("p", ODD))
+    written = resource_status(pod, answer)
+    assert written[EXPLORES] == "full-pcpus-only"
+    obj = life.pod("p", ODD)
+    obj["metadata"]["annotations"] = written
+    obj["spec"]["nodeName"] = "n"
+    life.cache.observe_pod(None, parse_pod(obj))
+    second = life.ask(ODD)
+    assert isinstance(second, Rejection)
+    assert "another pod is finding out" in second.detail
+
+
+def test_a_malformed_time_or_boot_closes_no_node() -> None:
+    life = NodeLife(node())
+    for status in (ready("yesterday"), {"nodeInfo": {"bootID": 7}}, {"conditions": "none"}):
+        tell(life, status)
+        assert isinstance(life.ask(EVEN), Placement)
