@@ -50,7 +50,7 @@ def load(case: Case) -> Sequence:
     """Read one line of the file."""
     return Sequence(
         id=case["id"],
-        node=_node(case["node"], case.get("reserved_set", "")),
+        node=load_node(case["node"], case.get("reserved_set", "")),
         steps=tuple(_step(step) for step in case["steps"]),
         nrt_after=case["nrt_after"],
         memory=dict(zip(case["node"]["numa_nodes"], case["node"]["memory"], strict=True)),
@@ -86,7 +86,8 @@ def _amounts(texts: Mapping[str, str] | None) -> dict[str, int]:
     return {name: amount(name, text) for name, text in (texts or {}).items()}
 
 
-def _node(node: Mapping[str, Any], reserved: str) -> KubeletNode:
+def load_node(node: Mapping[str, Any], reserved: str) -> KubeletNode:
+    """The node of a sequence."""
     options = {name: value == "true" for name, value in node["cpu_options"].items()}
     return KubeletNode(
         machine=cpu_topology_of(node["cpus"], numa_ids=node["numa_nodes"], distances=node["distances"]),

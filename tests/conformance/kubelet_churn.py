@@ -39,6 +39,7 @@ class Tally:
     explored: Counter[str] = field(default_factory=Counter)  # refused explorations, by option
     named: list[str] = field(default_factory=list)  # where each wrong yes happened
     named_no: list[str] = field(default_factory=list)
+    no_at: list[tuple[Case, int]] = field(default_factory=list)  # where: the sequence and the index of the question
     most_explored: int = 0  # refused explorations of one option on one node
 
     def __str__(self) -> str:
@@ -192,6 +193,7 @@ class _Replay:
         tally.admitted += admits
         if admits and isinstance(answer, Rejection):
             tally.wrong_no[f"{answer.reason.value}: {answer.detail.split('; ')[-1]}"] += 1
+            tally.no_at.append((self.case, number))
             tally.named_no.append(f"{self.case['id']} event {number}: {answer.message}; {answer.detail}")
         if not admits and isinstance(answer, ScoredPlacement) and answer.placement.explores:
             tally.explored.update(answer.placement.explores)
@@ -236,4 +238,5 @@ def by_class(cases: Iterator[Case]) -> dict[str, Tally]:
         total.most_explored = max(total.most_explored, *one.explored.values(), 0)
         total.named += one.named
         total.named_no += one.named_no
+        total.no_at += one.no_at
     return found

@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.conformance.kubelet_churn import LONG, by_class, class_of
+from tests.conformance.kubelet_witness import without_witness
 from tests.conformance.vectors import Case, cases, each_file
 
 EVERY: Final = 8
 """So many long sequences are one that the suite has time for; a folder of vectors that is named is judged in full."""
+
+
+SAMPLE: Final = 12
+"""For so many wrong nos the suite has time to look for a witness."""
 
 
 def chosen(file: Path) -> Iterator[Case]:
@@ -30,6 +35,10 @@ def test_kubelet_churn(file: Path, record_property: Any) -> None:
     found = by_class(chosen(file))
     for name, tally in found.items():
         record_property("conformance", f"{file.name}, {name}: {tally}")
+    wrong = [each for tally in found.values() for each in tally.no_at]
+    sample = wrong if "KOORD_NUMA_VECTORS" in os.environ else wrong[:: max(1, len(wrong) // SAMPLE)]
+    missing = without_witness(sample)
+    record_property("conformance", f"{file.name}: {len(missing)} of {len(sample)} wrong no without a witness")
     for name, tally in found.items():
         assert tally.asked
         assert tally.most_explored <= 1, f"{name}: {tally}"
