@@ -17,7 +17,7 @@ from koord_numa.sandbox.devices import SimulatedDevices
 from koord_numa.sandbox.devices.claim_controller import CLAIMS
 from koord_numa.sandbox.machines import NodeDescription
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
-from tests.e2e.world import JsonObject, shared
+from tests.e2e.world import PAIR, JsonObject, shared
 
 MACHINES: Final = {
     "machines": [
@@ -25,11 +25,7 @@ MACHINES: Final = {
             "name": "claims",
             "count": 8,
             "style": "kubelet",
-            "sockets": 2,
-            "numa": 1,
-            "cores": 8,
-            "threads": 2,
-            "memory": "64Gi",
+            **PAIR,
             "devices": {"nvidia.com/gpu": [0, 0, 1, 1], "example.com/nic": [0, 1]},
             "kubelet": {"cpuPolicy": "none"},
         },

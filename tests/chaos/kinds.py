@@ -4,7 +4,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from tests.e2e.world import JsonObject, pinned, shared
+from tests.e2e.world import KUBELET_PAIR, PAIR, JsonObject, pinned, shared
 
 GPU: Final = "nvidia.com/gpu"
 PAGES: Final = {"2Mi": 512, "1Gi": 2}
@@ -12,7 +12,7 @@ PAGES: Final = {"2Mi": 512, "1Gi": 2}
 
 MACHINES: Final = {
     "machines": [
-        {"name": "pair", "count": 6, "sockets": 2, "numa": 1, "cores": 8, "threads": 2, "memory": "64Gi"},
+        {"name": "pair", "count": 6, **PAIR},
         {
             "name": "quad",
             "count": 4,
@@ -38,26 +38,14 @@ MACHINES: Final = {
         {
             "name": "kubelet",
             "count": 4,
-            "style": "kubelet",
-            "sockets": 2,
-            "numa": 1,
-            "cores": 8,
-            "threads": 2,
-            "memory": "64Gi",
-            "reservedCPUs": "0,16",
+            **KUBELET_PAIR,
             "hugepages": PAGES,
             "devices": {GPU: [0, 1, 1]},
         },
         {
             "name": "wide",
             "count": 2,
-            "style": "kubelet",
-            "sockets": 2,
-            "numa": 1,
-            "cores": 8,
-            "threads": 2,
-            "memory": "64Gi",
-            "reservedCPUs": "0,16",
+            **KUBELET_PAIR,
             "hugepages": PAGES,
             "devices": {GPU: [0, 0, 1, 1]},
             "kubelet": {"topologyPolicy": "restricted", "topologyScope": "pod"},

@@ -7,7 +7,7 @@ import pytest
 
 from tests.cluster.objects import until
 from tests.e2e.test_rack import answered, could_be_placed
-from tests.e2e.world import JsonObject, World, ended, pinned, world
+from tests.e2e.world import KUBELET_PAIR, JsonObject, World, ended, pinned, world
 
 pytestmark = pytest.mark.e2e
 
@@ -17,13 +17,7 @@ MACHINES = {
         {
             "name": "kubelet",
             "count": 2,
-            "style": "kubelet",
-            "sockets": 2,
-            "numa": 1,
-            "cores": 8,
-            "threads": 2,
-            "memory": "64Gi",
-            "reservedCPUs": "0,16",
+            **KUBELET_PAIR,
             "devices": {GPU: [0, 1]},
         }
     ]

@@ -3,6 +3,9 @@ A StatefulSet whose claims wait for their first consumer, through the whole prog
 whatever is interrupted or fails on the way, every pod ends up where its volume is.
 """
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 from typing import Final
@@ -170,15 +173,24 @@ async def test_a_provisioner_that_never_answers_is_given_up_after_the_timeout(tm
         check(cluster)
 
 
-async def test_a_node_that_is_lost_while_its_volume_is_made_is_given_up(tmp_path: Path) -> None:
-    async with world(tmp_path, MACHINES) as cluster:
-        store = cluster.server.store
-        store.create(MADE)
-        controller = VolumeController(store, silent={"pair-0", "pair-1", "pair-2"})
+@asynccontextmanager
+async def with_node_selected(
+    folder: Path, cpus: int = 4
+) -> AsyncIterator[tuple[World, VolumeController, asyncio.subprocess.Process]]:
+    """A scheduler that has selected a node for ``db-0``, and a controller that makes no volume there yet."""
+    async with world(folder, MACHINES) as cluster:
+        cluster.server.store.create(MADE)
+        controller = VolumeController(cluster.server.store, silent={"pair-0", "pair-1", "pair-2"})
         controller.start()
-        await cluster.schedule()
-        cluster.create(replica(0))
+        scheduler = await cluster.schedule()
+        cluster.create(replica(0, cpus=cpus))
         await until(lambda: bool(selected(cluster, 0)), 30)
+        yield cluster, controller, scheduler
+
+
+async def test_a_node_that_is_lost_while_its_volume_is_made_is_given_up(tmp_path: Path) -> None:
+    async with with_node_selected(tmp_path) as (cluster, controller, _):
+        store = cluster.server.store
         lost = selected(cluster, 0)
         controller.silent.clear()
         store.delete("nodes", lost, options=DeleteOptions(grace=0))
@@ -188,14 +200,8 @@ async def test_a_node_that_is_lost_while_its_volume_is_made_is_given_up(tmp_path
 
 
 async def test_a_pod_that_is_deleted_while_its_volume_is_made_holds_nothing(tmp_path: Path) -> None:
-    async with world(tmp_path, MACHINES) as cluster:
+    async with with_node_selected(tmp_path, cpus=14) as (cluster, controller, _):
         store = cluster.server.store
-        store.create(MADE)
-        controller = VolumeController(store, silent={"pair-0", "pair-1", "pair-2"})
-        controller.start()
-        await cluster.schedule()
-        cluster.create(replica(0, cpus=14))
-        await until(lambda: bool(selected(cluster, 0)), 30)
         store.delete("pods", "db-0", "default", DeleteOptions(grace=0))
         await until(lambda: not selected(cluster, 0), 30)
         controller.silent.clear()
@@ -208,14 +214,7 @@ async def test_a_pod_that_is_deleted_while_its_volume_is_made_holds_nothing(tmp_
 @pytest.mark.parametrize("number", [SIGKILL, SIGTERM], ids=["killed", "stopped"])
 @pytest.mark.parametrize("moment", ["selected", "bound"])
 async def test_a_new_scheduler_goes_on_where_the_last_one_ended(tmp_path: Path, number: Signals, moment: str) -> None:
-    async with world(tmp_path, MACHINES) as cluster:
-        store = cluster.server.store
-        store.create(MADE)
-        controller = VolumeController(store, silent={"pair-0", "pair-1", "pair-2"})
-        controller.start()
-        first = await cluster.schedule()
-        cluster.create(replica(0))
-        await until(lambda: bool(selected(cluster, 0)), 30)
+    async with with_node_selected(tmp_path) as (cluster, controller, first):
         chosen = selected(cluster, 0)
         if moment == "selected":
             await ended(first, number)

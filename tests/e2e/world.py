@@ -18,22 +18,18 @@ ROOT: Final = Path(__file__).parents[2]
 CRDS: Final = (ROOT / "crds" / "noderesourcetopologies.yaml", ROOT / "crds" / "rebindresources.yaml")
 BIN: Final = Path(sys.executable).parent
 
+PAIR: Final = {"sockets": 2, "numa": 1, "cores": 8, "threads": 2, "memory": "64Gi"}
+"""Two NUMA nodes of sixteen CPUs: 0-7,16-23 and 8-15,24-31."""
+
+KUBELET_PAIR: Final = {"style": "kubelet", **PAIR, "reservedCPUs": "0,16"}
+"""The same machine, whose kubelet chooses CPUs and keeps one core."""
+
 MACHINES: Final = {
     "machines": [
-        {"name": "pair", "count": 8, "sockets": 2, "numa": 1, "cores": 8, "threads": 2, "memory": "64Gi"},
+        {"name": "pair", "count": 8, **PAIR},
         {"name": "quad", "count": 4, "sockets": 1, "numa": 4, "cores": 4, "threads": 2, "memory": "16Gi"},
         {"name": "arm", "count": 4, "sockets": 1, "numa": 2, "cores": 16, "threads": 1, "memory": "64Gi"},
-        {
-            "name": "kubelet",
-            "count": 4,
-            "style": "kubelet",
-            "sockets": 2,
-            "numa": 1,
-            "cores": 8,
-            "threads": 2,
-            "memory": "64Gi",
-            "reservedCPUs": "0,16",
-        },
+        {"name": "kubelet", "count": 4, **KUBELET_PAIR},
     ]
 }
 """Twenty nodes of four kinds."""

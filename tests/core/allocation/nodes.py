@@ -1,10 +1,13 @@
 """Nodes and pods in few words, for the tests of allocation."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from koord_numa.core.allocate import AllocateOptions, allocate
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Container, CpuBind, NumaSpec, PodKey, PodRequest
+from koord_numa.core.objects.verdicts import Alignment, Placement, Rejection
 from koord_numa.core.objects.vocabulary import (
     ContainerKind,
     CpuBindPolicy,
@@ -15,10 +18,28 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.inventory import Inventory
-from koord_numa.core.state.ledger import Holding
+from koord_numa.core.state.ledger import Holding, Ledger
 from tests.machines import machine
 
 GI = 2**30
+SINGLE, RESTRICTED, BEST_EFFORT = NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED, NumaPolicy.BEST_EFFORT
+FULL, SPREAD, BURST = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS, CpuBindPolicy.CONSTRAINED_BURST
+LSR, LSE, LS, BE = QosClass.LSR, QosClass.LSE, QosClass.LS, QosClass.BE
+ALIGNED, UNALIGNED = Alignment.ALIGNED, Alignment.UNALIGNED
+UNASKED = AllocateOptions(numa_policy=NumaPolicy.NONE)
+DEFAULTS = AllocateOptions()
+
+
+def place(
+    request: PodRequest, where: Inventory, *holdings: Holding, options: AllocateOptions = DEFAULTS
+) -> Placement | Rejection:
+    """The answer of one node on which these pods hold something."""
+    return allocate(request, where, Ledger.of(holdings), options)
+
+
+def cpus(text: str, bind: CpuBindPolicy = FULL, **fields: object) -> Placement:
+    """A placement of these CPUs on the node of these tests."""
+    return replace(Placement("n", cpus=CpuSet.parse(text), bind=bind), **fields)  # type: ignore[arg-type]  # named in each case
 
 
 def node(shorthand: str = "2x1x4x2", *, gpus: int = 0, memory: int = 64 * GI, **fields: Any) -> Inventory:

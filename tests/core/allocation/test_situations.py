@@ -6,37 +6,27 @@ from typing import Final
 
 import pytest
 
-from koord_numa.core.allocate import AllocateOptions, allocate
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.objects.request import PodRequest, SharedPool
-from koord_numa.core.objects.verdicts import Alignment, Placement, Reason, Rejection
+from koord_numa.core.objects.request import SharedPool
+from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import (
-    CpuBindPolicy,
     NumaAllocateStrategy,
     NumaExclusive,
-    NumaPolicy,
-    QosClass,
 )
 from koord_numa.core.state.inventory import Inventory
-from koord_numa.core.state.ledger import Holding, Ledger
-from tests.core.allocation.nodes import GI, held, node, pod
-
-SINGLE, RESTRICTED, BEST_EFFORT = NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED, NumaPolicy.BEST_EFFORT
-FULL, SPREAD, BURST = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS, CpuBindPolicy.CONSTRAINED_BURST
-LSR, LSE, LS, BE = QosClass.LSR, QosClass.LSE, QosClass.LS, QosClass.BE
-ALIGNED, UNALIGNED = Alignment.ALIGNED, Alignment.UNALIGNED
-UNASKED = AllocateOptions(numa_policy=NumaPolicy.NONE)
-DEFAULTS = AllocateOptions()
-
-
-def place(
-    request: PodRequest, where: Inventory, *holdings: Holding, options: AllocateOptions = DEFAULTS
-) -> Placement | Rejection:
-    return allocate(request, where, Ledger.of(holdings), options)
-
-
-def cpus(text: str, bind: CpuBindPolicy = FULL, **fields: object) -> Placement:
-    return replace(Placement("n", cpus=CpuSet.parse(text), bind=bind), **fields)  # type: ignore[arg-type]  # named in each case
+from tests.core.allocation.nodes import (
+    ALIGNED,
+    BURST,
+    GI,
+    LSR,
+    RESTRICTED,
+    SINGLE,
+    UNASKED,
+    held,
+    node,
+    place,
+    pod,
+)
 
 
 def test_a_refusal_has_numbers_per_numa_node() -> None:
