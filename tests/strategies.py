@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
-from koord_numa.core.cpus.ask import CpuAsk, CpuOccupancy
+from koord_numa.core.cpus.cpu_request import CpuOccupancy, CpuRequest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from tests.machines import machine
@@ -47,9 +47,9 @@ def cpusets_of(some: CpuTopology) -> st.SearchStrategy[CpuSet]:
 
 
 @st.composite
-def asks(draw: st.DrawFn, most: int) -> CpuAsk:
+def asks(draw: st.DrawFn, most: int) -> CpuRequest:
     """A request of 1 to ``most`` CPUs with any policies."""
-    return CpuAsk(
+    return CpuRequest(
         count=draw(st.integers(1, max(1, most))),
         bind=draw(st.sampled_from(BINDS)),
         exclusive=draw(st.sampled_from(list(CpuExclusivePolicy))),

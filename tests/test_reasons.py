@@ -14,8 +14,8 @@ from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.claims.search.inventory import DeviceId
 from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.claims.search.usage import DeviceUsage
-from koord_numa.core.cpus.ask import CpuAsk
 from koord_numa.core.cpus.bind_policies import CpuPolicies
+from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.fit.pod_affinity import pod_affinity_counts
 from koord_numa.core.fit.spread import spread_counts
@@ -178,7 +178,7 @@ def far_from_its_claim() -> Rejection | object:
     assert isinstance(placed, Placement)
     there = NodeDevices("n", pools=gather_pools([gpu], "node-1", {}, {}))
     return place_devices(
-        ask, seen, placed, ClaimDevices(held_by_claim, {}, there, DeviceUsage(), CpuSite(), CpuPolicies(CpuAsk(0)))
+        ask, seen, placed, ClaimDevices(held_by_claim, {}, there, DeviceUsage(), CpuSite(), CpuPolicies(CpuRequest(0)))
     )
 
 

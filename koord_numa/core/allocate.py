@@ -23,7 +23,7 @@ from koord_numa.core.allocation.refusals import (
     not_aligned,
     overcommitted,
 )
-from koord_numa.core.cpus.ask import UNOCCUPIED
+from koord_numa.core.cpus.cpu_request import UNOCCUPIED
 from koord_numa.core.cpus.exclusivity import cpu_occupancy, numa_occupancy
 from koord_numa.core.cpuset import EMPTY
 from koord_numa.core.numa.distances import Distances

@@ -15,8 +15,8 @@ from koord_numa.core.claims.search.allocator import Allocated, allocate
 from koord_numa.core.claims.search.inventory import ResourceSlice
 from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.claims.search.usage import DeviceUsage
-from koord_numa.core.cpus.ask import CpuAsk
 from koord_numa.core.cpus.bind_policies import CpuPolicies
+from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from koord_numa.wire.claims.claim_json import allocation_json
@@ -48,7 +48,7 @@ def answer(given: Example) -> Allocation | None:
     found = allocate([given.claim.to_allocate()], {given.device_class.name: given.device_class}, node, DeviceUsage())
     if not isinstance(found, Allocated):
         return None
-    policies = CpuPolicies(CpuAsk(0, CpuBindPolicy.FULL_PCPUS), required=True)
+    policies = CpuPolicies(CpuRequest(0, CpuBindPolicy.FULL_PCPUS), required=True)
     return assign_cpus(found.allocations, {it.id: it for it in given.slice.devices}, CpuSite(), policies)[0]
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpus.ask import CpuAsk, CpuOccupancy, NotEnoughCpus
+from koord_numa.core.cpus.cpu_request import CpuOccupancy, CpuRequest, NotEnoughCpus
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
@@ -18,7 +18,7 @@ Answer = CpuSet | NotEnoughCpus
 class Question:
     """The arguments of one take."""
 
-    ask: CpuAsk
+    request: CpuRequest
     machine: CpuTopology
     available: CpuSet
     occupancy: CpuOccupancy
@@ -41,7 +41,7 @@ def load(case: Case) -> Question:
         limit=given.get("max_ref", 0),
     )
     return Question(
-        ask=CpuAsk(
+        request=CpuRequest(
             count=given.get("n", 0),
             bind=CpuBindPolicy(given.get("bind") or ""),
             exclusive=exclusive_of(given.get("excl")),
@@ -57,7 +57,7 @@ def load(case: Case) -> Question:
 def answer(question: Question) -> Answer:
     """Our choice."""
     return take_cpus(
-        question.ask, question.machine, question.available, question.occupancy, preferred=question.preferred
+        question.request, question.machine, question.available, question.occupancy, preferred=question.preferred
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpus.ask import NotEnoughCpus
+from koord_numa.core.cpus.cpu_request import NotEnoughCpus
 from koord_numa.core.cpus.distributed import take_distributed
 from koord_numa.core.cpus.kubelet_packed import take_packed
 from koord_numa.core.cpus.static_options import StaticOptions

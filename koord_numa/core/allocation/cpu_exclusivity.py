@@ -16,8 +16,8 @@ from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
 from koord_numa.core.allocation.numa_offers import NumaOffers
 from koord_numa.core.allocation.split import split
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpus.ask import CpuOccupancy
 from koord_numa.core.cpus.bind_policies import Downgrade
+from koord_numa.core.cpus.cpu_request import CpuOccupancy
 from koord_numa.core.cpus.layout import layout_of
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.numa.hints import numa_ids

@@ -10,8 +10,8 @@ from koord_numa.core.allocation.numa_offers import NumaOffers
 from koord_numa.core.allocation.refusals import insufficient, not_enough_cpus
 from koord_numa.core.allocation.split import split
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpus.ask import CpuAsk, NotEnoughCpus
 from koord_numa.core.cpus.bind_policies import CpuPick, CpuPolicies, pick_cpus
+from koord_numa.core.cpus.cpu_request import CpuRequest, NotEnoughCpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.verdicts import Exclusivity, Placement, Rejection
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
@@ -118,5 +118,5 @@ def _machine(offers: NumaOffers) -> CpuTopology:
 
 
 def _requested_shape(rules: NodeRules, binding: CpuBinding, count: int) -> CpuPolicies:
-    ask = CpuAsk(count=count, bind=binding.policy, exclusive=binding.exclusive, strategy=rules.strategy)
-    return CpuPolicies(ask, required=binding.required, downgrade=binding.downgrade)
+    request = CpuRequest(count=count, bind=binding.policy, exclusive=binding.exclusive, strategy=rules.strategy)
+    return CpuPolicies(request, required=binding.required, downgrade=binding.downgrade)

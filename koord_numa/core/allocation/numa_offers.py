@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from koord_numa.core.allocation.device_hints import DeviceHints
 from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
-from koord_numa.core.cpus.ask import CpuOccupancy
+from koord_numa.core.cpus.cpu_request import CpuOccupancy
 from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,

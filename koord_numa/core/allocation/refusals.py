@@ -6,7 +6,7 @@ from koord_numa.core.allocation.empty_node import fewest_if_empty
 from koord_numa.core.allocation.node_rules import NodeRules
 from koord_numa.core.allocation.numa_offers import NumaOffers
 from koord_numa.core.allocation.numa_selection import is_possible
-from koord_numa.core.cpus.ask import NotEnoughCpus
+from koord_numa.core.cpus.cpu_request import NotEnoughCpus
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.numa.exclusive import Exclusivity
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection

@@ -16,8 +16,8 @@ from koord_numa.core.claims.objects.claim import OpaqueConfig
 from koord_numa.core.claims.search.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
 from koord_numa.core.claims.search.inventory import Device, DeviceId
 from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
-from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, CpuOccupancy, NotEnoughCpus
 from koord_numa.core.cpus.bind_policies import CpuPolicies, pick_cpus
+from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuRequest, NotEnoughCpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
 
@@ -142,14 +142,14 @@ def _pick(device: Device, count: int, site: CpuSite, policies: CpuPolicies) -> C
             raise CpuClaimError(
                 f"device {device.id.device} does not say on which NUMA nodes its CPUs are, and no NodeResourceTopology does"
             )
-    wish = replace(policies, ask=replace(policies.ask, count=count))
-    found = pick_cpus(wish, machine, free, _occupancy(wish.ask, site))
+    wish = replace(policies, request=replace(policies.request, count=count))
+    found = pick_cpus(wish, machine, free, _occupancy(wish.request, site))
     if isinstance(found, NotEnoughCpus):
         raise CpuClaimError(f"device {device.id.device}: {found}")
     return found.cpus
 
 
-def _occupancy(ask: CpuAsk, site: CpuSite) -> CpuOccupancy:
+def _occupancy(ask: CpuRequest, site: CpuSite) -> CpuOccupancy:
     """Whom an exclusive policy keeps away from: which one other claims were chosen by is not recorded, so all of them count."""
     if ask.exclusive is CpuExclusivePolicy.NONE:
         return UNOCCUPIED

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpus.ask import CpuAsk, CpuOccupancy
+from koord_numa.core.cpus.cpu_request import CpuOccupancy, CpuRequest
 from koord_numa.core.cpus.layout import Layout, TopologyDomain, layout_of
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
@@ -19,7 +19,6 @@ class CpuAccumulator:
     """The state of one choice. All sets are CPU bits."""
 
     __slots__ = (
-        "ask",
         "free",
         "layout",
         "machine",
@@ -27,17 +26,20 @@ class CpuAccumulator:
         "references",
         "repelled_cores",
         "repelled_numas",
+        "request",
         "sign",
         "taken",
         "threads",
     )
 
-    def __init__(self, ask: CpuAsk, count: int, machine: CpuTopology, free: int, occupancy: CpuOccupancy) -> None:
-        self.ask = ask
+    def __init__(
+        self, request: CpuRequest, count: int, machine: CpuTopology, free: int, occupancy: CpuOccupancy
+    ) -> None:
+        self.request = request
         self.machine = machine
         self.layout: Layout = layout_of(machine)
         self.threads = machine.threads_per_core
-        self.sign = tightness(ask.strategy)
+        self.sign = tightness(request.strategy)
         self.free = free
         self.taken = 0
         self.need = count
@@ -45,9 +47,9 @@ class CpuAccumulator:
         self.repelled_cores = 0
         self.repelled_numas = 0
         # Only pods of the same exclusive policy repel each other.
-        if ask.exclusive is CpuExclusivePolicy.PCPU_LEVEL:
+        if request.exclusive is CpuExclusivePolicy.PCPU_LEVEL:
             self._repel(occupancy.pcpu_level.bits & machine.bits)
-        elif ask.exclusive is CpuExclusivePolicy.NUMA_NODE_LEVEL:
+        elif request.exclusive is CpuExclusivePolicy.NUMA_NODE_LEVEL:
             self._repel(occupancy.numa_level.bits & machine.bits)
 
     def take(self, bits: int) -> None:
@@ -63,11 +65,11 @@ class CpuAccumulator:
         self.take(sum(1 << cpu for cpu in cpus[: self.need]))
 
     def _repel(self, bits: int) -> None:
-        if self.ask.exclusive is CpuExclusivePolicy.PCPU_LEVEL:
+        if self.request.exclusive is CpuExclusivePolicy.PCPU_LEVEL:
             for core, _, _ in self.layout.cores:
                 if core & bits:
                     self.repelled_cores |= core
-        elif self.ask.exclusive is CpuExclusivePolicy.NUMA_NODE_LEVEL:
+        elif self.request.exclusive is CpuExclusivePolicy.NUMA_NODE_LEVEL:
             for place in self.layout.numas:
                 if place.bits & bits:
                     self.repelled_numas |= place.bits

@@ -9,8 +9,8 @@ from enum import Enum
 from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, CpuOccupancy, NotEnoughCpus
 from koord_numa.core.cpus.core_shapes import exactly_whole_cores, has_shape, shaped
+from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuRequest, NotEnoughCpus
 from koord_numa.core.cpus.distribute_evenly import take_evenly
 from koord_numa.core.cpus.layout import layout_of
 from koord_numa.core.cpus.take import take_cpus
@@ -36,7 +36,7 @@ class Downgrade(Enum):
 class CpuPolicies:
     """What a pod asks for and how firmly. ``required``: the bind policy is a demand, not a preference."""
 
-    ask: CpuAsk
+    request: CpuRequest
     required: bool = False
     downgrade: Downgrade = Downgrade.TO_PCPU_LEVEL
 
@@ -58,24 +58,24 @@ def pick_cpus(
     preferred: CpuSet = EMPTY,
 ) -> CpuPick | NotEnoughCpus:
     """
-    Choose ``wish.ask.count`` of the available CPUs, preferred ones first, or say how many of the right shape there are.
+    Choose ``wish.request.count`` of the available CPUs, preferred ones first, or say how many of the right shape there are.
 
     A required FullPCPUs never splits a core and a required SpreadByPCPUs never takes two CPUs of one.
     """
     wish, notes = _without_smt(wish, machine)
     pool = available & machine.all
     if wish.required:
-        pool = shaped(wish.ask.bind, machine, available, preferred)
-        preferred = shaped(wish.ask.bind, machine, preferred & pool)
-    if wish.ask.count > len(pool):
-        return NotEnoughCpus(wish.ask.count, len(pool), _shortage(wish))
+        pool = shaped(wish.request.bind, machine, available, preferred)
+        preferred = shaped(wish.request.bind, machine, preferred & pool)
+    if wish.request.count > len(pool):
+        return NotEnoughCpus(wish.request.count, len(pool), _shortage(wish))
     found = _exclusively(wish, machine, pool, occupancy, preferred)
     if isinstance(found, NotEnoughCpus):
         return found
-    if wish.required and not has_shape(wish.ask.bind, machine, found.cpus):
-        whole = exactly_whole_cores(machine, pool, wish.ask.count, tightness(wish.ask.strategy))
+    if wish.required and not has_shape(wish.request.bind, machine, found.cpus):
+        whole = exactly_whole_cores(machine, pool, wish.request.count, tightness(wish.request.strategy))
         if whole is None:
-            return NotEnoughCpus(wish.ask.count, len(pool), "whole free cores do not add up to the CPUs asked for")
+            return NotEnoughCpus(wish.request.count, len(pool), "whole free cores do not add up to the CPUs asked for")
         found = replace(found, cpus=whole)
     return replace(found, notes=(*notes, *found.notes)) if notes else found
 
@@ -85,42 +85,42 @@ def _without_smt(wish: CpuPolicies, machine: CpuTopology) -> tuple[CpuPolicies, 
     if layout_of(machine).smt:
         return wish, ()
     notes: list[str] = []
-    ask = wish.ask
-    if ask.bind is CpuBindPolicy.SPREAD_BY_PCPUS:
-        ask = replace(ask, bind=CpuBindPolicy.FULL_PCPUS)
+    request = wish.request
+    if request.bind is CpuBindPolicy.SPREAD_BY_PCPUS:
+        request = replace(request, bind=CpuBindPolicy.FULL_PCPUS)
         notes.append(NO_SPREAD_WITHOUT_SMT)
-    if ask.exclusive is CpuExclusivePolicy.PCPU_LEVEL:
-        ask = replace(ask, exclusive=CpuExclusivePolicy.NONE)
+    if request.exclusive is CpuExclusivePolicy.PCPU_LEVEL:
+        request = replace(request, exclusive=CpuExclusivePolicy.NONE)
         notes.append(NO_PCPU_LEVEL_WITHOUT_SMT)
-    return replace(wish, ask=ask), tuple(notes)
+    return replace(wish, request=request), tuple(notes)
 
 
 def _exclusively(
     wish: CpuPolicies, machine: CpuTopology, pool: CpuSet, occupancy: CpuOccupancy, preferred: CpuSet
 ) -> CpuPick | NotEnoughCpus:
     """Choose by the exclusive policy; where the choice breaks NUMANodeLevel, use only NUMA nodes that nobody holds, or downgrade."""
-    ask = wish.ask
-    found = _choose(ask, machine, pool, occupancy, preferred)
+    request = wish.request
+    found = _choose(request, machine, pool, occupancy, preferred)
     if isinstance(found, NotEnoughCpus):
         return found
-    if ask.exclusive is not CpuExclusivePolicy.NUMA_NODE_LEVEL or wish.downgrade is Downgrade.NONE:
-        return CpuPick(found, ask.exclusive)
+    if request.exclusive is not CpuExclusivePolicy.NUMA_NODE_LEVEL or wish.downgrade is Downgrade.NONE:
+        return CpuPick(found, request.exclusive)
     forbidden = CpuSet(sum(bits for bits in machine.numa_bits.values() if bits & occupancy.numa_level.bits))
     if not found & forbidden:
-        return CpuPick(found, ask.exclusive)
-    elsewhere = _choose(ask, machine, pool - forbidden, occupancy, preferred)
+        return CpuPick(found, request.exclusive)
+    elsewhere = _choose(request, machine, pool - forbidden, occupancy, preferred)
     if isinstance(elsewhere, CpuSet) and not preferred & forbidden:
-        return CpuPick(elsewhere, ask.exclusive)
+        return CpuPick(elsewhere, request.exclusive)
     below = CpuExclusivePolicy.PCPU_LEVEL if layout_of(machine).smt else CpuExclusivePolicy.NONE
-    found = _choose(replace(ask, exclusive=below), machine, pool, occupancy, preferred)
+    found = _choose(replace(request, exclusive=below), machine, pool, occupancy, preferred)
     return found if isinstance(found, NotEnoughCpus) else CpuPick(found, below, (NUMA_LEVEL_DOWNGRADED,))
 
 
 def _choose(
-    ask: CpuAsk, machine: CpuTopology, pool: CpuSet, occupancy: CpuOccupancy, preferred: CpuSet
+    request: CpuRequest, machine: CpuTopology, pool: CpuSet, occupancy: CpuOccupancy, preferred: CpuSet
 ) -> CpuSet | NotEnoughCpus:
-    even = ask.strategy is NumaAllocateStrategy.DISTRIBUTE_EVENLY
-    return (take_evenly if even else take_cpus)(ask, machine, pool, occupancy, preferred)
+    even = request.strategy is NumaAllocateStrategy.DISTRIBUTE_EVENLY
+    return (take_evenly if even else take_cpus)(request, machine, pool, occupancy, preferred)
 
 
 def _shortage(wish: CpuPolicies) -> str:
@@ -129,4 +129,4 @@ def _shortage(wish: CpuPolicies) -> str:
     return {
         CpuBindPolicy.FULL_PCPUS: "not enough CPUs in whole free cores",
         CpuBindPolicy.SPREAD_BY_PCPUS: "not enough cores with a free CPU",
-    }.get(wish.ask.bind, "not enough free CPUs")
+    }.get(wish.request.bind, "not enough free CPUs")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, CpuOccupancy, NotEnoughCpus
+from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuRequest, NotEnoughCpus
 from koord_numa.core.cpus.layout import layout_of
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
@@ -18,19 +18,19 @@ from koord_numa.core.ordering import emptiest_first
 
 
 def take_evenly(
-    ask: CpuAsk,
+    request: CpuRequest,
     machine: CpuTopology,
     available: CpuSet,
     occupancy: CpuOccupancy = UNOCCUPIED,
     preferred: CpuSet = EMPTY,
 ) -> CpuSet | NotEnoughCpus:
-    """Take exactly ``ask.count`` of the available CPUs, as many from each NUMA node as from any other, preferred ones first."""
+    """Take exactly ``request.count`` of the available CPUs, as many from each NUMA node as from any other, preferred ones first."""
     usable = available & machine.all
-    if ask.count > len(usable):
-        return NotEnoughCpus(ask.count, len(usable))
+    if request.count > len(usable):
+        return NotEnoughCpus(request.count, len(usable))
     first = usable & preferred
-    taken = _evenly(replace(ask, count=min(ask.count, len(first))), machine, first, occupancy)
-    rest = replace(ask, count=ask.count - len(taken))
+    taken = _evenly(replace(request, count=min(request.count, len(first))), machine, first, occupancy)
+    rest = replace(request, count=request.count - len(taken))
     return taken | _evenly(rest, machine, usable - first, occupancy)
 
 
@@ -51,23 +51,23 @@ def even_shares(capacity: Mapping[int, int], units: int) -> dict[int, int]:
     return shares
 
 
-def _evenly(ask: CpuAsk, machine: CpuTopology, free: CpuSet, occupancy: CpuOccupancy) -> CpuSet:
+def _evenly(request: CpuRequest, machine: CpuTopology, free: CpuSet, occupancy: CpuOccupancy) -> CpuSet:
     taken = EMPTY
     threads = machine.threads_per_core
-    if ask.bind is CpuBindPolicy.FULL_PCPUS and threads > 1:
+    if request.bind is CpuBindPolicy.FULL_PCPUS and threads > 1:
         whole = CpuSet(sum(mine for core in machine.cores if (mine := core.bits & free.bits).bit_count() == threads))
-        taken = _from_each(ask, machine, whole, occupancy, threads)
-    rest = replace(ask, count=ask.count - len(taken))
+        taken = _from_each(request, machine, whole, occupancy, threads)
+    rest = replace(request, count=request.count - len(taken))
     return taken | _from_each(rest, machine, free - taken, occupancy, 1)
 
 
-def _from_each(ask: CpuAsk, machine: CpuTopology, free: CpuSet, occupancy: CpuOccupancy, unit: int) -> CpuSet:
-    """Equal shares of up to ``ask.count`` free CPUs, in multiples of ``unit``."""
+def _from_each(request: CpuRequest, machine: CpuTopology, free: CpuSet, occupancy: CpuOccupancy, unit: int) -> CpuSet:
+    """Equal shares of up to ``request.count`` free CPUs, in multiples of ``unit``."""
     pools = {place.id: CpuSet(place.bits & free.bits) for place in layout_of(machine).numas}
-    shares = even_shares({numa: len(pool) // unit for numa, pool in pools.items()}, ask.count // unit)
+    shares = even_shares({numa: len(pool) // unit for numa, pool in pools.items()}, request.count // unit)
     taken = EMPTY
     for numa, share in shares.items():
-        found = take_cpus(replace(ask, count=share * unit), machine, pools[numa], occupancy)
+        found = take_cpus(replace(request, count=share * unit), machine, pools[numa], occupancy)
         if isinstance(found, NotEnoughCpus):
             why = f"NUMA node {numa} was counted on for {share * unit} CPUs: {found}"
             raise RuntimeError(why)  # noqa: TRY004  (an answer that contradicts the count, not an argument of a wrong type)

@@ -19,7 +19,7 @@ from math import floor, sqrt
 from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpus.ask import NotEnoughCpus
+from koord_numa.core.cpus.cpu_request import NotEnoughCpus
 from koord_numa.core.cpus.kubelet_packed import pack, take_packed
 from koord_numa.core.cpus.layout import layout_of
 from koord_numa.core.cpus.representatives import representatives

@@ -1,7 +1,7 @@
 """Who is on a node already, as exclusivity sees it: by CPU and by NUMA node. It reads the ledger and judges nobody."""
 
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpus.ask import CpuOccupancy
+from koord_numa.core.cpus.cpu_request import CpuOccupancy
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.numa import exclusive
 from koord_numa.core.numa.hints import mask_of

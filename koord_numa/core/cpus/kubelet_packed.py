@@ -10,7 +10,7 @@ units as the need allows and leaves the rest to the next, finer one. As the kube
 from collections.abc import Iterable, Iterator, Sequence
 
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpus.ask import NotEnoughCpus
+from koord_numa.core.cpus.cpu_request import NotEnoughCpus
 from koord_numa.core.cpus.layout import TopologyDomain, layout_of
 from koord_numa.core.cpus.static_options import StaticOptions
 from koord_numa.core.cpuset import CpuSet

@@ -1,7 +1,7 @@
 """Which CPUs the kubelet's static CPU manager hands out of a pool, by its options. Who may get any is not decided here."""
 
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpus.ask import NotEnoughCpus
+from koord_numa.core.cpus.cpu_request import NotEnoughCpus
 from koord_numa.core.cpus.distributed import take_distributed
 from koord_numa.core.cpus.kubelet_packed import take_packed
 from koord_numa.core.cpus.static_options import StaticOptions

@@ -15,39 +15,39 @@ from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.accumulator import CpuAccumulator, union
-from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, CpuOccupancy, NotEnoughCpus
+from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuRequest, NotEnoughCpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from koord_numa.core.ordering import neighbourhood_key, numa_key, ranks, socket_key
 
 
 def take_cpus(
-    ask: CpuAsk,
+    request: CpuRequest,
     machine: CpuTopology,
     available: CpuSet,
     occupancy: CpuOccupancy = UNOCCUPIED,
     preferred: CpuSet = EMPTY,
 ) -> CpuSet | NotEnoughCpus:
     """
-    Take exactly ``ask.count`` of the available CPUs, those of ``preferred`` first.
+    Take exactly ``request.count`` of the available CPUs, those of ``preferred`` first.
 
     As Koordinator's ``takePreferredCPUs`` and ``takeCPUs`` (cpu_accumulator.go), except that a request over three or more
     sockets never gets a CPU more than it asked for.
     """
     usable = available.bits & machine.bits
-    if ask.count > usable.bit_count():
-        return NotEnoughCpus(ask.count, usable.bit_count())
+    if request.count > usable.bit_count():
+        return NotEnoughCpus(request.count, usable.bit_count())
     first = usable & preferred.bits
-    early = min(ask.count, first.bit_count())
-    taken = _take(ask, early, machine, first, occupancy) if early > 0 else 0
-    if ask.count > early:
-        taken |= _take(ask, ask.count - early, machine, usable & ~first, occupancy)
+    early = min(request.count, first.bit_count())
+    taken = _take(request, early, machine, first, occupancy) if early > 0 else 0
+    if request.count > early:
+        taken |= _take(request, request.count - early, machine, usable & ~first, occupancy)
     return CpuSet(taken)
 
 
-def _take(ask: CpuAsk, count: int, machine: CpuTopology, free: int, occupancy: CpuOccupancy) -> int:
-    picking = CpuAccumulator(ask, count, machine, free, occupancy)
-    for stage in _stages(ask.bind, picking.threads):
+def _take(request: CpuRequest, count: int, machine: CpuTopology, free: int, occupancy: CpuOccupancy) -> int:
+    picking = CpuAccumulator(request, count, machine, free, occupancy)
+    for stage in _stages(request.bind, picking.threads):
         stage(picking)
         if picking.need < 1:
             break

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from koord_numa.core.cpus.ask import CpuAsk
+from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import NumaAllocateStrategy
@@ -74,8 +74,8 @@ def _taken(layout: NodeLayout, order: Iterable[int]) -> Arrangement | None:
         if pinned.cpus_per_numa is not None:
             parts = [(free & layout.machine.numa_bits[numa], count) for numa, count in pinned.cpus_per_numa.items()]
         for here, count in parts:
-            ask = CpuAsk(count, pinned.bind, pinned.exclusive, NumaAllocateStrategy.MOST_ALLOCATED)
-            taken = take_cpus(ask, layout.machine, CpuSet(here))
+            request = CpuRequest(count, pinned.bind, pinned.exclusive, NumaAllocateStrategy.MOST_ALLOCATED)
+            taken = take_cpus(request, layout.machine, CpuSet(here))
             if not isinstance(taken, CpuSet):
                 return None
             assigned[index] |= taken.bits

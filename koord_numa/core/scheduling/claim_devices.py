@@ -131,7 +131,7 @@ class ClaimDevices:
     def crowding(self, mask: int) -> int:
         """CPUs that others hold there, for a pod that keeps away from NUMA nodes with such; 0 for all others."""
         machine = self.site.machine
-        if machine is None or self.cpus.ask.exclusive is not CpuExclusivePolicy.NUMA_NODE_LEVEL:
+        if machine is None or self.cpus.request.exclusive is not CpuExclusivePolicy.NUMA_NODE_LEVEL:
             return 0
         return sum(machine.numa_of(CpuSet.of((cpu,))) & mask != 0 for cpu in self.site.taken)
 

@@ -15,8 +15,8 @@ from koord_numa.core.claims.explain import numbers_of, runs_short
 from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.claims.search.allocator import NO_SOLUTION
 from koord_numa.core.claims.search.node_devices import NodeDevices
-from koord_numa.core.cpus.ask import CpuAsk
 from koord_numa.core.cpus.bind_policies import CpuPolicies
+from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
@@ -106,5 +106,5 @@ def cpu_policies(request: PodRequest) -> CpuPolicies:
     """By which policies a pod's CPUs by claim are chosen; they come in whole cores unless it says otherwise."""
     bind = request.bind
     wanted = bind.required if bind.required is not CpuBindPolicy.NONE else bind.preferred
-    ask = CpuAsk(0, CpuBindPolicy.FULL_PCPUS if wanted is CpuBindPolicy.NONE else wanted, bind.exclusive)
+    ask = CpuRequest(0, CpuBindPolicy.FULL_PCPUS if wanted is CpuBindPolicy.NONE else wanted, bind.exclusive)
     return CpuPolicies(ask, required=bind.required is not CpuBindPolicy.NONE)

@@ -10,14 +10,14 @@ from koord_numa.core.claims.cpus import CpuClaimError, CpuSite, assign_cpus, cpu
 from koord_numa.core.claims.search.allocator import Allocated
 from koord_numa.core.claims.search.inventory import ResourceSlice
 from koord_numa.core.cpu_topology import regular_topology
-from koord_numa.core.cpus.ask import CpuAsk
 from koord_numa.core.cpus.bind_policies import CpuPolicies
+from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from tests.core.claims.worlds import Json, claim_object, decide, device, published, request
 
-WHOLE_CORES = CpuPolicies(CpuAsk(0, CpuBindPolicy.FULL_PCPUS))
-STRICT = CpuPolicies(CpuAsk(0, CpuBindPolicy.FULL_PCPUS), required=True)
+WHOLE_CORES = CpuPolicies(CpuRequest(0, CpuBindPolicy.FULL_PCPUS))
+STRICT = CpuPolicies(CpuRequest(0, CpuBindPolicy.FULL_PCPUS), required=True)
 
 
 def cpu_slice(ids: str, layout: str, **more: Any) -> ResourceSlice:

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
-from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, CpuOccupancy, NotEnoughCpus
 from koord_numa.core.cpus.bind_policies import (
     NO_PCPU_LEVEL_WITHOUT_SMT,
     NO_SPREAD_WITHOUT_SMT,
@@ -18,6 +17,7 @@ from koord_numa.core.cpus.bind_policies import (
     pick_cpus,
 )
 from koord_numa.core.cpus.core_shapes import has_shape, shaped
+from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuRequest, NotEnoughCpus
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
@@ -30,30 +30,30 @@ EVENLY = NumaAllocateStrategy.DISTRIBUTE_EVENLY
 
 
 @pytest.mark.parametrize(
-    ("free", "ask", "expected"),
+    ("free", "request", "expected"),
     [
-        pytest.param("0-15", CpuAsk(4, FULL), CpuPick(CpuSet.parse("0-3")), id="whole-cores"),
-        pytest.param("1-3,5,8-15", CpuAsk(4, FULL), CpuPick(CpuSet.parse("8-11")), id="split-cores-do-not-count"),
+        pytest.param("0-15", CpuRequest(4, FULL), CpuPick(CpuSet.parse("0-3")), id="whole-cores"),
+        pytest.param("1-3,5,8-15", CpuRequest(4, FULL), CpuPick(CpuSet.parse("8-11")), id="split-cores-do-not-count"),
         pytest.param(
             "1,3-5",
-            CpuAsk(4, FULL),
+            CpuRequest(4, FULL),
             NotEnoughCpus(4, 2, "not enough CPUs in whole free cores"),
             id="too-few-whole-cores",
         ),
         pytest.param(
             "0-15",
-            CpuAsk(3, FULL),
+            CpuRequest(3, FULL),
             NotEnoughCpus(3, 16, "whole free cores do not add up to the CPUs asked for"),
             id="an-odd-count",
         ),
-        pytest.param("1-3,5", CpuAsk(3, SPREAD), CpuPick(CpuSet.parse("1-2,5")), id="one-cpu-a-core"),
+        pytest.param("1-3,5", CpuRequest(3, SPREAD), CpuPick(CpuSet.parse("1-2,5")), id="one-cpu-a-core"),
         pytest.param(
-            "0-5", CpuAsk(4, SPREAD), NotEnoughCpus(4, 3, "not enough cores with a free CPU"), id="too-few-cores"
+            "0-5", CpuRequest(4, SPREAD), NotEnoughCpus(4, 3, "not enough cores with a free CPU"), id="too-few-cores"
         ),
     ],
 )
-def test_required_policies(free: str, ask: CpuAsk, expected: CpuPick | NotEnoughCpus) -> None:
-    assert pick_cpus(CpuPolicies(ask, required=True), machine("2x1x4x2"), CpuSet.parse(free)) == expected
+def test_required_policies(free: str, request: CpuRequest, expected: CpuPick | NotEnoughCpus) -> None:
+    assert pick_cpus(CpuPolicies(request, required=True), machine("2x1x4x2"), CpuSet.parse(free)) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_required_policies(free: str, ask: CpuAsk, expected: CpuPick | NotEnough
 )
 def test_preferred_cpus_keep_a_required_shape(bind: CpuBindPolicy, preferred: str, expected: str) -> None:
     node = machine("1x1x4x2")
-    wish = CpuPolicies(CpuAsk(4, bind), required=True)
+    wish = CpuPolicies(CpuRequest(4, bind), required=True)
     assert pick_cpus(wish, node, node.all, UNOCCUPIED, CpuSet.parse(preferred)) == CpuPick(CpuSet.parse(expected))
 
 
@@ -73,7 +73,7 @@ def test_a_required_shape_on_hybrid_cores_adds_up_cores_of_both_sizes() -> None:
     fast = [Cpu(id=cpu, core=cpu // 2, numa=0, socket=0, uncore=0) for cpu in range(8)]
     slow = [Cpu(id=cpu, core=cpu, numa=0, socket=0, uncore=0) for cpu in range(8, 10)]
     node = CpuTopology(cpus=(*fast, *slow))
-    picks = [pick_cpus(CpuPolicies(CpuAsk(n, FULL), required=True), node, node.all) for n in (3, 4, 9)]
+    picks = [pick_cpus(CpuPolicies(CpuRequest(n, FULL), required=True), node, node.all) for n in (3, 4, 9)]
     assert picks == [CpuPick(CpuSet.parse(text)) for text in ("0-1,8", "0-3", "0-8")]
 
 
@@ -100,67 +100,67 @@ def test_a_required_shape_on_hybrid_cores_adds_up_cores_of_both_sizes() -> None:
 )
 def test_numa_level_downgrades_to_pcpu_level(held: str, count: int, downgrade: Downgrade, expected: CpuPick) -> None:
     node, cpus = machine("2x1x4x2"), CpuSet.parse(held)
-    wish = CpuPolicies(CpuAsk(count, FULL, NUMA), downgrade=downgrade)
+    wish = CpuPolicies(CpuRequest(count, FULL, NUMA), downgrade=downgrade)
     assert pick_cpus(wish, node, node.all - cpus, CpuOccupancy.of([(cpus, NUMA)])) == expected
 
 
 def test_numa_level_reaches_over_several_numa_nodes_that_nobody_holds() -> None:
     """The take alone would use the first socket, where NUMA node 0 is held."""
     node, held = machine("2x2x2x2"), CpuSet.parse("0")
-    found = pick_cpus(CpuPolicies(CpuAsk(6, FULL, NUMA)), node, node.all - held, CpuOccupancy.of([(held, NUMA)]))
+    found = pick_cpus(CpuPolicies(CpuRequest(6, FULL, NUMA)), node, node.all - held, CpuOccupancy.of([(held, NUMA)]))
     assert isinstance(found, CpuPick)
     assert (len(found.cpus), node.numa_of(found.cpus) & 1, found.exclusive) == (6, 0, NUMA)
 
 
 @pytest.mark.parametrize(
-    ("ask", "notes"),
+    ("request", "notes"),
     [
-        pytest.param(CpuAsk(3, FULL, NUMA), (), id="what-has-a-meaning"),
-        pytest.param(CpuAsk(3, SPREAD), (NO_SPREAD_WITHOUT_SMT,), id="spread"),
-        pytest.param(CpuAsk(3, FULL, PCPU), (NO_PCPU_LEVEL_WITHOUT_SMT,), id="pcpu-level"),
-        pytest.param(CpuAsk(3, SPREAD, PCPU), (NO_SPREAD_WITHOUT_SMT, NO_PCPU_LEVEL_WITHOUT_SMT), id="both"),
+        pytest.param(CpuRequest(3, FULL, NUMA), (), id="what-has-a-meaning"),
+        pytest.param(CpuRequest(3, SPREAD), (NO_SPREAD_WITHOUT_SMT,), id="spread"),
+        pytest.param(CpuRequest(3, FULL, PCPU), (NO_PCPU_LEVEL_WITHOUT_SMT,), id="pcpu-level"),
+        pytest.param(CpuRequest(3, SPREAD, PCPU), (NO_SPREAD_WITHOUT_SMT, NO_PCPU_LEVEL_WITHOUT_SMT), id="both"),
     ],
 )
-def test_without_smt_policies_about_siblings_are_dropped_and_said(ask: CpuAsk, notes: tuple[str, ...]) -> None:
+def test_without_smt_policies_about_siblings_are_dropped_and_said(request: CpuRequest, notes: tuple[str, ...]) -> None:
     node = machine("2x1x4x1")
-    exclusive = NUMA if ask.exclusive is NUMA else NOBODY
-    assert pick_cpus(CpuPolicies(ask), node, node.all) == CpuPick(CpuSet.parse("0-2"), exclusive, notes)
+    exclusive = NUMA if request.exclusive is NUMA else NOBODY
+    assert pick_cpus(CpuPolicies(request), node, node.all) == CpuPick(CpuSet.parse("0-2"), exclusive, notes)
 
 
 def test_without_smt_numa_level_downgrades_to_nothing() -> None:
     node, held = machine("2x1x4x1"), CpuSet.parse("0,4")
-    found = pick_cpus(CpuPolicies(CpuAsk(2, FULL, NUMA)), node, node.all - held, CpuOccupancy.of([(held, NUMA)]))
+    found = pick_cpus(CpuPolicies(CpuRequest(2, FULL, NUMA)), node, node.all - held, CpuOccupancy.of([(held, NUMA)]))
     assert found == CpuPick(CpuSet.parse("1-2"), NOBODY, (NUMA_LEVEL_DOWNGRADED,))
 
 
 @given(st.data())
 def test_without_smt_the_dropped_policies_change_no_choice(data: st.DataObject) -> None:
     node = machine(data.draw(st.sampled_from(["1x1x5x1", "2x2x3x1", "3x1x4x1"])))
-    free, occupancy, ask = data.draw(cpusets_of(node)), data.draw(occupancies(node)), data.draw(asks(8))
-    picked = pick_cpus(CpuPolicies(ask, downgrade=Downgrade.NONE), node, free, occupancy)
-    if ask.strategy is not EVENLY:
-        taken = take_cpus(ask, node, free, occupancy)
+    free, occupancy, request = data.draw(cpusets_of(node)), data.draw(occupancies(node)), data.draw(asks(8))
+    picked = pick_cpus(CpuPolicies(request, downgrade=Downgrade.NONE), node, free, occupancy)
+    if request.strategy is not EVENLY:
+        taken = take_cpus(request, node, free, occupancy)
         assert (picked.cpus if isinstance(picked, CpuPick) else picked) == taken
 
 
 @given(st.data())
 def test_picks_are_free_exact_and_shaped(data: st.DataObject) -> None:
     node = data.draw(machines(32))
-    free, preferred, ask = data.draw(cpusets_of(node)), data.draw(cpusets_of(node)), data.draw(asks(12))
-    wish = CpuPolicies(ask, required=data.draw(st.booleans()), downgrade=data.draw(st.sampled_from(Downgrade)))
+    free, preferred, request = data.draw(cpusets_of(node)), data.draw(cpusets_of(node)), data.draw(asks(12))
+    wish = CpuPolicies(request, required=data.draw(st.booleans()), downgrade=data.draw(st.sampled_from(Downgrade)))
     found = pick_cpus(wish, node, free, data.draw(occupancies(node)), preferred)
     if isinstance(found, CpuPick):
-        assert (len(found.cpus), found.cpus <= free) == (ask.count, True)
-        assert not wish.required or has_shape(ask.bind, node, found.cpus)
+        assert (len(found.cpus), found.cpus <= free) == (request.count, True)
+        assert not wish.required or has_shape(request.bind, node, found.cpus)
     else:
-        assert wish.required or len(free) < ask.count
+        assert wish.required or len(free) < request.count
 
 
 def _can_be_served(node: CpuTopology, free: CpuSet, wish: CpuPolicies) -> bool:
     """Brute force: is there any set of free CPUs that the pod would accept?"""
     return any(
-        not wish.required or has_shape(wish.ask.bind, node, CpuSet.of(cpus))
-        for cpus in combinations(free, wish.ask.count)
+        not wish.required or has_shape(wish.request.bind, node, CpuSet.of(cpus))
+        for cpus in combinations(free, wish.request.count)
     )
 
 

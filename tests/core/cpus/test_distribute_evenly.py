@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, NotEnoughCpus
+from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuRequest, NotEnoughCpus
 from koord_numa.core.cpus.distribute_evenly import even_shares, take_evenly
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
@@ -28,20 +28,20 @@ FULL, SPREAD = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS
     ],
 )
 def test_shares(free: str, bind: CpuBindPolicy, count: int, expected: str) -> None:
-    ask = CpuAsk(count, bind, CpuExclusivePolicy.NONE, EVENLY)
-    found = take_evenly(ask, machine("2x2x4x2"), CpuSet.parse(free))
+    request = CpuRequest(count, bind, CpuExclusivePolicy.NONE, EVENLY)
+    found = take_evenly(request, machine("2x2x4x2"), CpuSet.parse(free))
     assert str(found) == expected
 
 
 def test_preferred_cpus_come_first() -> None:
     node = machine("2x1x4x2")
-    ask = CpuAsk(6, FULL, CpuExclusivePolicy.NONE, EVENLY)
-    assert str(take_evenly(ask, node, node.all, UNOCCUPIED, CpuSet.parse("12-15"))) == "0-1,12-15"
+    request = CpuRequest(6, FULL, CpuExclusivePolicy.NONE, EVENLY)
+    assert str(take_evenly(request, node, node.all, UNOCCUPIED, CpuSet.parse("12-15"))) == "0-1,12-15"
 
 
 def test_no_is_a_value_with_numbers() -> None:
-    ask = CpuAsk(6, FULL, CpuExclusivePolicy.NONE, EVENLY)
-    assert take_evenly(ask, machine("2x1x4x2"), CpuSet.parse("0-4")) == NotEnoughCpus(6, 5)
+    request = CpuRequest(6, FULL, CpuExclusivePolicy.NONE, EVENLY)
+    assert take_evenly(request, machine("2x1x4x2"), CpuSet.parse("0-4")) == NotEnoughCpus(6, 5)
 
 
 @given(st.dictionaries(st.integers(0, 63), st.integers(0, 40), max_size=8), st.integers(0, 200))
@@ -56,10 +56,10 @@ def test_shares_differ_only_where_capacity_ends(capacity: dict[int, int], units:
 @given(st.data())
 def test_chosen_cpus_are_free_and_exact_in_number(data: st.DataObject) -> None:
     node = data.draw(machines())
-    free, ask = data.draw(cpusets_of(node)), data.draw(asks(len(node.cpus)))
-    found = take_evenly(ask, node, free, data.draw(occupancies(node)), data.draw(cpusets_of(node)))
-    if ask.count > len(free):
-        assert found == NotEnoughCpus(ask.count, len(free))
+    free, request = data.draw(cpusets_of(node)), data.draw(asks(len(node.cpus)))
+    found = take_evenly(request, node, free, data.draw(occupancies(node)), data.draw(cpusets_of(node)))
+    if request.count > len(free):
+        assert found == NotEnoughCpus(request.count, len(free))
     else:
         assert isinstance(found, CpuSet)
-        assert (len(found), found <= free) == (ask.count, True)
+        assert (len(found), found <= free) == (request.count, True)

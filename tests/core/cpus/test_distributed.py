@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpus.ask import NotEnoughCpus
+from koord_numa.core.cpus.cpu_request import NotEnoughCpus
 from koord_numa.core.cpus.distributed import take_distributed
 from koord_numa.core.cpus.kubelet_packed import take_packed
 from koord_numa.core.cpus.representatives import representatives

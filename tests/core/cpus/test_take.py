@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
-from koord_numa.core.cpus.ask import UNOCCUPIED, CpuAsk, CpuOccupancy, NotEnoughCpus
+from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuRequest, NotEnoughCpus
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
@@ -39,26 +39,30 @@ PCPU, NUMA, NOBODY = CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE
 def test_documented_choices(shorthand: str, taken: str, bind: CpuBindPolicy, count: int, most: str, least: str) -> None:
     node = machine(shorthand)
     free = node.all - CpuSet.parse(taken)
-    answers = [str(take_cpus(CpuAsk(count, bind, NOBODY, strategy), node, free)) for strategy in (MOST, LEAST)]
+    answers = [str(take_cpus(CpuRequest(count, bind, NOBODY, strategy), node, free)) for strategy in (MOST, LEAST)]
     assert answers == [most, least]
 
 
 @pytest.mark.parametrize(
-    ("shorthand", "held", "policy", "ask", "expected"),
+    ("shorthand", "held", "policy", "request", "expected"),
     [
-        pytest.param("2x1x4x2", "0,2", PCPU, CpuAsk(4, SPREAD, PCPU), "8,10,12,14", id="other-numa-when-cores-repel"),
-        pytest.param("2x1x8x2", "0,2", PCPU, CpuAsk(4, SPREAD, PCPU), "4,6,8,10", id="other-cores"),
-        pytest.param("2x1x8x2", "0,2", PCPU, CpuAsk(4, SPREAD), "1,3-4,6", id="no-policy-is-not-repelled"),
-        pytest.param("2x1x4x2", "0,2", NUMA, CpuAsk(4, SPREAD, NUMA), "8,10,12,14", id="other-numa"),
-        pytest.param("2x1x4x2", "0,2", NUMA, CpuAsk(4, FULL, NUMA), "8-11", id="other-numa-in-whole-cores"),
-        pytest.param("2x1x4x2", "0,2", NUMA, CpuAsk(4, FULL, PCPU), "4-7", id="only-like-repels-like"),
-        pytest.param("2x1x4x2", "", PCPU, CpuAsk(10, SPREAD, PCPU), "0-4,6,8,10,12,14", id="repels-itself-last"),
+        pytest.param(
+            "2x1x4x2", "0,2", PCPU, CpuRequest(4, SPREAD, PCPU), "8,10,12,14", id="other-numa-when-cores-repel"
+        ),
+        pytest.param("2x1x8x2", "0,2", PCPU, CpuRequest(4, SPREAD, PCPU), "4,6,8,10", id="other-cores"),
+        pytest.param("2x1x8x2", "0,2", PCPU, CpuRequest(4, SPREAD), "1,3-4,6", id="no-policy-is-not-repelled"),
+        pytest.param("2x1x4x2", "0,2", NUMA, CpuRequest(4, SPREAD, NUMA), "8,10,12,14", id="other-numa"),
+        pytest.param("2x1x4x2", "0,2", NUMA, CpuRequest(4, FULL, NUMA), "8-11", id="other-numa-in-whole-cores"),
+        pytest.param("2x1x4x2", "0,2", NUMA, CpuRequest(4, FULL, PCPU), "4-7", id="only-like-repels-like"),
+        pytest.param("2x1x4x2", "", PCPU, CpuRequest(10, SPREAD, PCPU), "0-4,6,8,10,12,14", id="repels-itself-last"),
     ],
 )
-def test_exclusive_policies(shorthand: str, held: str, policy: CpuExclusivePolicy, ask: CpuAsk, expected: str) -> None:
+def test_exclusive_policies(
+    shorthand: str, held: str, policy: CpuExclusivePolicy, request: CpuRequest, expected: str
+) -> None:
     node = machine(shorthand)
     cpus = CpuSet.parse(held)
-    assert str(take_cpus(ask, node, node.all - cpus, CpuOccupancy.of([(cpus, policy)]))) == expected
+    assert str(take_cpus(request, node, node.all - cpus, CpuOccupancy.of([(cpus, policy)]))) == expected
 
 
 def test_shared_cpus_are_used_evenly() -> None:
@@ -66,7 +70,7 @@ def test_shared_cpus_are_used_evenly() -> None:
     held: list[tuple[CpuSet, CpuExclusivePolicy]] = []
     answers = []
     for count in (4, 5, 4):
-        found = take_cpus(CpuAsk(count, FULL), node, node.all, CpuOccupancy.of(held, limit=2))
+        found = take_cpus(CpuRequest(count, FULL), node, node.all, CpuOccupancy.of(held, limit=2))
         assert isinstance(found, CpuSet)
         held.append((found, NOBODY))
         answers.append(str(found))
@@ -83,38 +87,38 @@ def test_shared_cpus_are_used_evenly() -> None:
     ],
 )
 def test_preferred_cpus_come_first(available: str, preferred: str, expected: str) -> None:
-    ask = CpuAsk(2, SPREAD)
-    found = take_cpus(ask, machine("2x1x16x2"), CpuSet.parse(available), UNOCCUPIED, CpuSet.parse(preferred))
+    request = CpuRequest(2, SPREAD)
+    found = take_cpus(request, machine("2x1x16x2"), CpuSet.parse(available), UNOCCUPIED, CpuSet.parse(preferred))
     assert str(found) == expected
 
 
 def test_never_a_cpu_more_than_asked_for() -> None:
     """Three sockets with two free cores each and seven CPUs wanted: Koordinator answers 4-7,12-13,20-21, which is eight."""
     node = machine("3x1x4x2")
-    assert str(take_cpus(CpuAsk(7, FULL), node, node.all - CpuSet.parse("0-3,8-11,16-19"))) == "4-7,12-14"
+    assert str(take_cpus(CpuRequest(7, FULL), node, node.all - CpuSet.parse("0-3,8-11,16-19"))) == "4-7,12-14"
 
 
 def test_no_is_a_value_with_numbers() -> None:
-    answer = take_cpus(CpuAsk(3, SPREAD), machine("1x1x4x2"), CpuSet.parse("1-2,99"))
+    answer = take_cpus(CpuRequest(3, SPREAD), machine("1x1x4x2"), CpuSet.parse("1-2,99"))
     assert (answer, str(answer)) == (NotEnoughCpus(3, 2), "not enough free CPUs: 3 wanted, 2 found")
 
 
 def test_nothing_asked_for_is_nothing_taken() -> None:
-    assert take_cpus(CpuAsk(0), machine("1x1x4x2"), EMPTY) == EMPTY
+    assert take_cpus(CpuRequest(0), machine("1x1x4x2"), EMPTY) == EMPTY
 
 
 @given(st.data())
 def test_chosen_cpus_are_free_and_exact_in_number(data: st.DataObject) -> None:
     node = data.draw(machines())
     free, preferred = data.draw(cpusets_of(node)), data.draw(cpusets_of(node))
-    ask = data.draw(asks(len(node.cpus)))
-    found = take_cpus(ask, node, free, data.draw(occupancies(node)), preferred)
-    if ask.count > len(free):
-        assert found == NotEnoughCpus(ask.count, len(free))
+    request = data.draw(asks(len(node.cpus)))
+    found = take_cpus(request, node, free, data.draw(occupancies(node)), preferred)
+    if request.count > len(free):
+        assert found == NotEnoughCpus(request.count, len(free))
     else:
         assert isinstance(found, CpuSet)
-        assert (len(found), found <= free) == (ask.count, True)
-        assert len(found & preferred) == min(ask.count, len(free & preferred))
+        assert (len(found), found <= free) == (request.count, True)
+        assert len(found & preferred) == min(request.count, len(free & preferred))
 
 
 @given(st.data())
@@ -122,8 +126,8 @@ def test_consecutive_takes_are_disjoint_until_nothing_is_left(data: st.DataObjec
     node = data.draw(machines(32))
     free, total = node.all, EMPTY
     while free:
-        ask = data.draw(asks(min(5, len(free))))
-        found = take_cpus(ask, node, free)
+        request = data.draw(asks(min(5, len(free))))
+        found = take_cpus(request, node, free)
         assert isinstance(found, CpuSet)
         assert not found & total
         free, total = free - found, total | found
@@ -134,10 +138,10 @@ def test_consecutive_takes_are_disjoint_until_nothing_is_left(data: st.DataObjec
 def test_the_order_of_inputs_does_not_matter(data: st.DataObject) -> None:
     node = data.draw(machines(32))
     shuffled = CpuTopology(cpus=tuple(data.draw(st.permutations(node.cpus))), numa_ids=node.numa_ids)
-    ask, free, occupancy = data.draw(asks(8)), data.draw(cpusets_of(node)), data.draw(occupancies(node))
+    request, free, occupancy = data.draw(asks(8)), data.draw(cpusets_of(node)), data.draw(occupancies(node))
     references = dict(data.draw(st.permutations(sorted(occupancy.references.items()))))
     mixed = replace(occupancy, references=references)
-    assert take_cpus(ask, node, free, occupancy) == take_cpus(ask, shuffled, free, mixed)
+    assert take_cpus(request, node, free, occupancy) == take_cpus(request, shuffled, free, mixed)
 
 
 def test_hybrid_cores() -> None:
@@ -145,4 +149,4 @@ def test_hybrid_cores() -> None:
     fast = [Cpu(id=cpu, core=cpu // 2, numa=0, socket=0, uncore=0) for cpu in range(8)]
     slow = [Cpu(id=cpu, core=cpu, numa=0, socket=0, uncore=0) for cpu in range(8, 12)]
     node = CpuTopology(cpus=(*fast, *slow))
-    assert [str(take_cpus(CpuAsk(n, FULL), node, node.all)) for n in (3, 5)] == ["8-10", "0,8-11"]
+    assert [str(take_cpus(CpuRequest(n, FULL), node, node.all)) for n in (3, 5)] == ["8-10", "0,8-11"]

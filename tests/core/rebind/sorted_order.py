@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from koord_numa.core.cpus.ask import CpuAsk
+from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import NumaAllocateStrategy
@@ -28,8 +28,8 @@ def _reallocated(node: NodeLayout, order: Iterable[int]) -> Arrangement | None:
         if one.cpus_per_numa is not None:
             places = [(free & node.machine.numa_bits[numa], count) for numa, count in one.cpus_per_numa.items()]
         for here, count in places:
-            ask = CpuAsk(count, one.bind, one.exclusive, NumaAllocateStrategy.MOST_ALLOCATED)
-            taken = take_cpus(ask, node.machine, CpuSet(here))
+            request = CpuRequest(count, one.bind, one.exclusive, NumaAllocateStrategy.MOST_ALLOCATED)
+            taken = take_cpus(request, node.machine, CpuSet(here))
             if not isinstance(taken, CpuSet):
                 return None
             assigned[index] |= taken.bits

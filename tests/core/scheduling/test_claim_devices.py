@@ -17,8 +17,8 @@ from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.claims.search.inventory import DeviceId, PoolId, ResourceSlice
 from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.claims.search.usage import DeviceUsage
-from koord_numa.core.cpus.ask import CpuAsk
 from koord_numa.core.cpus.bind_policies import CpuPolicies
+from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
@@ -119,7 +119,7 @@ def decided(
         NodeDevices(NODE, {}, gather_pools(published_slices, NODE, {}, pools), numa_by_root=roots or {}),
         usage,
         site,
-        CpuPolicies(CpuAsk(0, CpuBindPolicy.FULL_PCPUS)),
+        CpuPolicies(CpuRequest(0, CpuBindPolicy.FULL_PCPUS)),
     )
     return place_devices(ask, seen, first, devices)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from koord_numa.core.bit_sets import lowest
-from koord_numa.core.cpus.ask import NotEnoughCpus
+from koord_numa.core.cpus.cpu_request import NotEnoughCpus
 from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode

@@ -1,4 +1,4 @@
-"""What is asked of the CPU picking, what it must know about others, and how it says no."""
+"""A request for CPUs of one node, who holds CPUs there already, and the answer that there are not enough."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy
 
 
 @dataclass(frozen=True, slots=True)
-class CpuAsk:
+class CpuRequest:
     """How many CPUs one pod wants and of which shape. Every bind policy but ``FULL_PCPUS`` means spreading."""
 
     count: int
