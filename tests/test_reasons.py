@@ -9,6 +9,7 @@ import pytest
 
 from koord_numa.core.allocate import AllocateOptions, WithoutTopology
 from koord_numa.core.claims.cpus import CpuSite
+from koord_numa.core.claims.device_hints import ClaimDevices
 from koord_numa.core.claims.objects.pools import gather_pools
 from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.claims.search.inventory import DeviceId
@@ -45,7 +46,7 @@ from koord_numa.core.objects.vocabulary import (
     QosClass,
 )
 from koord_numa.core.objects.volumes import CsiNode, NodeVolumes, PersistentVolume, PersistentVolumeClaim, Storage
-from koord_numa.core.scheduling.claim_devices import ClaimDevices, place_devices
+from koord_numa.core.scheduling.claim_devices import place_devices
 from koord_numa.core.scheduling.evaluate import evaluate, refuse_everywhere
 from koord_numa.core.scheduling.placement import place
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request

@@ -1,8 +1,9 @@
 """What a refused claim finds on a node, in numbers: devices that its requests select, and how many of those are free."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from koord_numa.core.claims.objects.claim import ClaimToAllocate, Classes, DeviceDemand
+from koord_numa.core.claims.objects.pools import Pool
 from koord_numa.core.claims.search.inventory import Device, NumaByRoot
 from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.claims.search.selection import ClaimError, SelectorRows
@@ -20,10 +21,6 @@ def runs_short(claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDe
 
     A no is certain, up to the sentence: a search might have met a broken expression first.
     """
-    free = [
-        (pool, sum(it.device.shared or not usage.in_use(it.device.id) for it in pool.candidates()))
-        for pool in node.pools
-    ]
     for claim in claims:
         for request in claim.spec.requests:
             demand = request.alternatives[0]
@@ -31,10 +28,21 @@ def runs_short(claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDe
             if request.prioritized or device_class is None or demand.mode == "All" or demand.admin_access:
                 continue
             selectors = SelectorRows(claim, device_class, demand)
-            found = [(pool, count) for pool, count in free if not selectors.excludes_driver(pool.id.driver)]
-            if all(pool.usable for pool, _ in found) and sum(count for _, count in found) < demand.count:
+            pools = [pool for pool in node.pools if not selectors.excludes_driver(pool.id.driver)]
+            if all(pool.usable for pool in pools) and not _has_free(pools, demand.count, usage):
                 return True
     return False
+
+
+def _has_free(pools: Iterable[Pool], count: int, usage: DeviceUsage) -> bool:
+    for pool in pools:
+        for each in pool.local:
+            for device in each.devices:
+                if device.shared or not usage.in_use(device.id):
+                    count -= 1
+                    if count <= 0:
+                        return True
+    return count <= 0
 
 
 def _sentences(

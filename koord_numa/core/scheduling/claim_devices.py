@@ -11,27 +11,18 @@ Example. NUMA node 0 has 4 free CPUs and no free GPU, NUMA node 1 has 8 free CPU
 gets NUMA node 1 under any policy, though without the claim it would have been NUMA node 0.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import comb
 from typing import Final
 
 from koord_numa.core.allocate import policy_in_force
-from koord_numa.core.claims.cpus import DRIVER, CpuClaimError, CpuSite, assign_cpus, cpus_of
-from koord_numa.core.claims.objects.claim import Classes
-from koord_numa.core.claims.pod_claims import PodClaims
-from koord_numa.core.claims.search.allocation import Allocation
-from koord_numa.core.claims.search.allocator import ALTERNATIVES, NO_SOLUTION, Allocated, allocate
-from koord_numa.core.claims.search.inventory import Device, DeviceId
-from koord_numa.core.claims.search.node_devices import NodeDevices
-from koord_numa.core.claims.search.usage import DeviceUsage
-from koord_numa.core.cpu_topology import MAX_NUMA_ID
-from koord_numa.core.cpus.bind_policies import CpuPolicies
-from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.claims.device_hints import ClaimDevices, Found, cpus_of_all, ids_text
+from koord_numa.core.claims.search.allocator import NO_SOLUTION
 from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.numa.hints import mask_of, masks_of_size, numa_ids
+from koord_numa.core.numa.hints import masks_of_size, numa_ids
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
-from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, KubeletPolicy, NumaPolicy
+from koord_numa.core.objects.vocabulary import KubeletPolicy, NumaPolicy
 from koord_numa.core.resources import MEMORY
 from koord_numa.core.scheduling.placement import place
 from koord_numa.core.scheduling.request import SchedulingRequest
@@ -45,100 +36,8 @@ HARD: Final = frozenset({NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED})
 NOT_TOGETHER: Final = "cannot allocate all claims on the NUMA nodes of the pod"
 NO_CPUS_BY_CLAIM: Final = "node(s) NUMA Topology policy not match"
 
-ELSEWHERE: Final = 1 << MAX_NUMA_ID + 1
-"""Stands for all NUMA nodes that no device is on."""
-
 LISTED: Final = 256
 """Sets of NUMA nodes that are tried for devices alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Allocations of all claims, the NUMA nodes that these devices and CPUs are on, and the raw points of chosen alternatives."""
-
-    allocations: tuple[Allocation, ...]
-    numa: int
-    score: int
-
-
-@dataclass(slots=True)
-class ClaimDevices:
-    """What the claims of one pod can get on one node. Answers are remembered by set of NUMA nodes: it lives as long as one decision."""
-
-    claims: PodClaims
-    classes: Classes
-    node: NodeDevices
-    usage: DeviceUsage
-    site: CpuSite
-    cpus: CpuPolicies
-    places: int = 0  # the NUMA nodes that devices and CPUs of the node are on
-    fixed: int = 0  # those of what the pod's claims hold already
-    _devices: dict[DeviceId, Device] = field(default_factory=dict)
-    _found: dict[tuple[int, bool], Found | str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._devices = {it.device.id: it.device for pool in self.node.pools for it in pool.candidates()}
-        known = {device.numa(self.node.numa_by_root) for device in self._devices.values()}
-        if self.site.machine is not None and any(device.driver == DRIVER for device in self._devices):
-            known.update(self.site.machine.numa_ids)
-        self.places = mask_of(numa for numa in known if numa is not None)
-        self.fixed = self._numa_of(self.claims.devices, self.claims.cpus)
-
-    def at(self, mask: int) -> Found | str:
-        """Allocations on this set of NUMA nodes, on any for 0; or why there are none."""
-        return self._at(mask, empty=False)
-
-    def fits(self, mask: int) -> bool:
-        """``DeviceHints``: can all claims be allocated there?"""
-        return not isinstance(self._at(mask, empty=False), str)
-
-    def fits_if_empty(self, mask: int) -> bool:
-        """``DeviceHints``: could they be if nothing were in use?"""
-        return self.fits(mask) or not isinstance(self._at(mask, empty=True), str)
-
-    def _at(self, mask: int, *, empty: bool) -> Found | str:
-        # Sets with the same members among the devices' places offer the same devices, and CPUs.
-        key = (mask and (mask & self.places or ELSEWHERE), empty)
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = self._allocate(key[0], empty=empty)
-        return found
-
-    def _allocate(self, mask: int, *, empty: bool) -> Found | str:
-        if mask and self.fixed & ~mask:
-            return f"claims that are allocated already hold devices on NUMA {ids_text(self.fixed)}"
-        node = replace(self.node, numa_mask=mask) if mask else self.node
-        answer = allocate(self.claims.to_allocate, self.classes, node, DeviceUsage() if empty else self.usage)
-        if not isinstance(answer, Allocated):
-            return answer.message
-        site = replace(self.site, mask=mask, taken=EMPTY if empty else self.site.taken)
-        try:
-            allocations = assign_cpus(answer.allocations, self._devices, site, self.cpus)
-        except CpuClaimError as error:
-            return f"cannot allocate CPUs by claim: {error}"
-        devices = (result.device for allocation in allocations for result in allocation.results)
-        return Found(allocations, self.fixed | self._numa_of(devices, _cpus(allocations)), answer.score)
-
-    def _numa_of(self, devices: Iterable[DeviceId], cpus: CpuSet) -> int:
-        """The NUMA nodes of these devices and CPUs, as far as they are known; devices that have vanished are nowhere."""
-        mask = 0 if self.site.machine is None else self.site.machine.numa_of(cpus)
-        for each in devices:
-            device = self._devices.get(each)
-            numa = None if device is None else device.numa(self.node.numa_by_root)
-            mask |= 0 if numa is None else 1 << numa
-        return mask
-
-    def crowding(self, mask: int) -> int:
-        """CPUs that others hold there, for a pod that keeps away from NUMA nodes with such; 0 for all others."""
-        machine = self.site.machine
-        if machine is None or self.cpus.request.exclusive is not CpuExclusivePolicy.NUMA_NODE_LEVEL:
-            return 0
-        return sum(machine.numa_of(CpuSet.of((cpu,))) & mask != 0 for cpu in self.site.taken)
-
-    def best_score(self) -> int:
-        """The raw points of the first alternative of every prioritized list."""
-        lists = sum(request.prioritized for claim in self.claims.to_allocate for request in claim.spec.requests)
-        return ALTERNATIVES * lists
 
 
 def place_devices(
@@ -153,13 +52,15 @@ def place_devices(
     if isinstance(anywhere, str):
         return Rejection(Reason.RESOURCE_CLAIMS, anywhere, resolvable=False)
     policy = policy_of_devices(ask, seen)
-    if aligned_by_claims_only(ask, seen) and not devices.claims.cpus | _cpus(anywhere.allocations):
+    if aligned_by_claims_only(ask, seen) and not devices.claims.cpus | cpus_of_all(anywhere.allocations):
         detail = f"the pod wants {policy}, nothing on the node aligns its CPUs, and it claims none"
         return Rejection(Reason.NUMA_POLICY, NO_CPUS_BY_CLAIM, detail, resolvable=False)
     if not devices.places:
-        if policy in HARD and _cpus(anywhere.allocations):
+        if policy in HARD and cpus_of_all(anywhere.allocations):
             return _refused("on which NUMA nodes its CPUs are is not published")
         return _complete(placement, anywhere, devices, seen)
+    if policy not in HARD and _is_near(anywhere, placement):
+        return _complete(placement, anywhere, devices, seen)  # nothing can be nearer
     joint = _joint(ask, seen, placement, devices)
     if joint.mask is not None and isinstance(found := devices.at(joint.mask), Found):
         return _complete(joint, found, devices, seen)
@@ -173,8 +74,11 @@ def place_devices(
     return _refused(why) if policy in HARD else _complete(joint, anywhere, devices, seen)
 
 
-def _cpus(allocations: Iterable[Allocation]) -> CpuSet:
-    return CpuSet.of(cpu for allocation in allocations for cpu in cpus_of(allocation))
+def _is_near(found: Found, placement: Placement) -> bool:
+    """Is everything on the pod's NUMA nodes, or on one where it has none?"""
+    if placement.mask is not None:
+        return not found.numa & ~placement.mask
+    return found.numa != 0 and not found.numa & (found.numa - 1)
 
 
 def aligned_by_claims_only(ask: SchedulingRequest, seen: NodeSnapshot) -> bool:
@@ -294,8 +198,3 @@ def _kubelet_note(placement: Placement, found: Found) -> str:
     if found.numa & ~placement.mask:
         return f"{where}, apart from NUMA {ids_text(placement.mask)}, where its kubelet is expected to put the pod"
     return f"{where}, where its kubelet, which does not align devices of claims, is expected to put the pod"
-
-
-def ids_text(mask: int) -> str:
-    """``0,1`` for a set of NUMA nodes."""
-    return ",".join(map(str, numa_ids(mask)))

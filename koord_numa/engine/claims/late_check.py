@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from koord_numa.core.claims.cpus import CpuSite
+from koord_numa.core.claims.device_hints import ClaimDevices
 from koord_numa.core.claims.explain import numbers_of, runs_short
 from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.claims.search.allocator import NO_SOLUTION
@@ -21,7 +22,7 @@ from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
-from koord_numa.core.scheduling.claim_devices import HARD, ClaimDevices, place_devices, policy_of_devices
+from koord_numa.core.scheduling.claim_devices import HARD, place_devices, policy_of_devices
 from koord_numa.core.scheduling.request import SchedulingRequest
 from koord_numa.core.selectors import matches_term
 from koord_numa.core.state.node_snapshot import NodeSnapshot
@@ -61,6 +62,31 @@ class ClaimCheck:
         self._topologies = topologies
         self._refused: dict[str, Refusal] = {}
 
+    def refuse_early(self, seen: NodeSnapshot) -> tuple[Rejection | None, bool]:
+        """
+        A refusal that needs no placement, remembered or because too few devices are free; and whether that was found out just now.
+
+        It is cheaper than to find out what else the node says.
+        """
+        revision = self._lister.revision(seen.node.name)
+        known = self._refused.get(seen.node.name)
+        if known is not None and known.holds(revision, seen):
+            return known.rejection, False
+        if not self._claims.to_allocate:
+            return None, False
+        devices = self._devices_of(seen.node)
+        if not runs_short(self._claims.to_allocate, self._lister.classes, devices, self._lister.usage):
+            return None, True
+        rejection = self._with_numbers(Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, resolvable=False), devices)
+        self._refused[seen.node.name] = Refusal(rejection, revision, seen.node, None)
+        return rejection, True
+
+    def _devices_of(self, node: Node) -> NodeDevices:
+        topology = self._topologies(node.name)
+        roots = {} if topology is None else topology.numa_by_root
+        pools = self._lister.pools_of(node)
+        return NodeDevices(node.name, node.labels, pools, self._lister.features, numa_by_root=roots)
+
     def check(self, ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement) -> Placement | Rejection:
         """The placement with an allocation for each claim that has none yet."""
         revision = self._lister.revision(seen.node.name)
@@ -81,8 +107,7 @@ class ClaimCheck:
         if not claims.to_allocate and not claims.devices:
             return placement
         topology = self._topologies(node.name)
-        roots = {} if topology is None else topology.numa_by_root
-        devices = NodeDevices(node.name, node.labels, lister.pools_of(node), lister.features, numa_by_root=roots)
+        devices = self._devices_of(node)
         if runs_short(claims.to_allocate, lister.classes, devices, lister.usage):
             return self._with_numbers(Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, resolvable=False), devices)
         site = CpuSite(

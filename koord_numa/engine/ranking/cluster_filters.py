@@ -32,6 +32,10 @@ DevicesAt = Callable[[NodeSnapshot, Placement], Placement | Rejection]
 """Completes a placement with devices for the pod's resource claims, or refuses the node."""
 
 
+RefuseEarly = Callable[[NodeSnapshot], tuple[Rejection | None, bool]]
+"""A refusal for lack of devices that needs no placement, and whether finding out cost something."""
+
+
 class ClusterFilters:
     """What keeps one request away from nodes for reasons that lie elsewhere. ``pickers`` are terms of placed pods that pick its pods."""
 
@@ -44,6 +48,7 @@ class ClusterFilters:
         self._storage = storage
         self._matching: tuple[tuple[int, int], Bools] | None = None
         self.devices: DevicesAt | None = None
+        self.refuse_early: RefuseEarly = lambda _: (None, False)
         self.affinity = InterPodAffinity(request, pickers, sums)
         self.spread = PodTopologySpread(request, sums, self._eligible, lambda: columns.taints_version)
 

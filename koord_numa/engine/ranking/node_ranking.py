@@ -16,7 +16,6 @@ Example. Keys (scores) 90?, 80!, 70? where ``!`` is exact; matching pods around 
 Array shapes: every array has one element per row of the table (its capacity), if it is not said to be about some rows only.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -30,7 +29,7 @@ from koord_numa.engine.ranking.columns.name_order import SPACE
 from koord_numa.engine.ranking.columns.node_table import NodeTable
 from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
 from koord_numa.engine.ranking.preference_rows import PreferenceRows
-from koord_numa.engine.ranking.rejections import RejectionTable
+from koord_numa.engine.ranking.rejections import Bars, RejectionTable, no_bars
 from koord_numa.engine.ranking.score_bounds import NO, ScoreBounds
 from koord_numa.engine.ranking.settled import LateRules, Settled
 from koord_numa.engine.ranking.undecided import LimitReached, Undecided
@@ -38,15 +37,6 @@ from koord_numa.engine.ranking.undecided import LimitReached, Undecided
 STEP: Final = np.array(SPACE)
 FEW: Final = 2
 """So many changed rows are evaluated at once; for more, a sweep finds out first which of them matter."""
-
-
-Bars = Callable[[str], Rejection | None]
-"""Why this class may not go to a node, apart from what the node itself says. When an answer changes, the row must count as changed."""
-
-
-def no_bars(_node: str) -> Rejection | None:
-    """Every node may be asked."""
-    return None
 
 
 class NodeRanking:
@@ -130,8 +120,7 @@ class NodeRanking:
         """The placement at the largest of the keys, which are changed where rows have to be evaluated first."""
         settled = Settled()
         while keys[row := int(keys.argmax())] > settled.key:
-            known = self._fits.get(row)
-            if known is not None:
+            if (known := self._fits.get(row)) is not None:
                 if self._late is None:
                     return known
                 seen = self._columns.candidate(row)
@@ -140,10 +129,20 @@ class NodeRanking:
                 keys[row] = NO
                 continue
             bound = self._keys[row]
+            if self._refuses_early(row):
+                keys[row] = NO
+                continue
             self._evaluate_within_limit(row)
             if keys is not self._keys:
                 keys[row] = NO if self._keys[row] < 0 else keys[row] - bound + self._keys[row]
         return settled.placement
+
+    def _refuses_early(self, row: int) -> bool:
+        late = self._late
+        refused, is_new = (False, False) if late is None else late.refuse_early(self._columns.candidate(row))
+        if is_new:
+            self._count_asked()
+        return refused
 
     def _find_witnesses(self, keys: Ints, raw: Ints) -> None:
         """Evaluate rows until one that fits is known at the lowest and at the highest raw score. Rows that do not fit lose their key."""
@@ -244,11 +243,14 @@ class NodeRanking:
         return True
 
     def _evaluate_within_limit(self, row: int) -> None:
+        self._count_asked()
+        self._evaluate(row)
+
+    def _count_asked(self) -> None:
         if self._left is not None:
             if not self._left:
                 raise LimitReached
             self._left -= 1
-        self._evaluate(row)
 
     def _evaluate(self, row: int) -> None:
         """Replace a row's bound by the truth. An exception about this node and this pod is a refusal, told once a class."""

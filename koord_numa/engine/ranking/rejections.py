@@ -1,5 +1,6 @@
 """Refusals of one request class by row: many nodes refuse in the same words, so the words are kept once."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +13,15 @@ DETAILED: Final = 64
 """Of so many nodes the numbers are kept too; the others' refusals keep only the sentence that is counted."""
 
 UNKNOWN: Final = -1
+
+
+Bars = Callable[[str], Rejection | None]
+"""Why this class may not go to a node, apart from what the node itself says. When an answer changes, the row must count as changed."""
+
+
+def no_bars(_node: str) -> Rejection | None:
+    """Every node may be asked."""
+    return None
 
 
 @dataclass(slots=True)

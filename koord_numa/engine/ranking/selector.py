@@ -178,6 +178,7 @@ class NodeSelection:
                 if klass.claims is not None:
                     check = self._claim_check(klass.claims)
                     cluster.devices = partial(check.check, self._ask(klass))
+                    cluster.refuse_early = check.refuse_early
             ask, bars = self._ask(klass), self.bars_of(klass)
             ranking = NodeRanking(ask, self.profile_of(klass), self._columns, bars, cluster)
             self._rankings[klass] = ranking

@@ -44,6 +44,14 @@ class LateRules:
         self._cluster = cluster
         self.refusals: dict[str, Rejection] = {}
 
+    def refuse_early(self, seen: NodeSnapshot | None) -> tuple[bool, bool]:
+        """Does a node refuse the pod whatever else it says, and has that been found out just now?"""
+        refusal, is_new = (None, False) if seen is None else self._cluster.refuse_early(seen)
+        if refusal is None or seen is None:
+            return False, False
+        self.refusals[seen.node.name] = refusal
+        return True, is_new
+
     def settle(self, seen: NodeSnapshot, placement: Placement, key: int, best: Settled) -> bool:
         """Complete the placement and note it where it is the best so far; returns whether the search can end."""
         settled = self._cluster.settle(seen, placement)

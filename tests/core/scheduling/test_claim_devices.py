@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.claims.cpus import CpuSite, cpus_of
+from koord_numa.core.claims.device_hints import ClaimDevices
 from koord_numa.core.claims.objects.pools import gather_pools
 from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.claims.search.inventory import DeviceId, PoolId, ResourceSlice
@@ -25,7 +26,7 @@ from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopolo
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuOwner, KubeletPolicy, NumaPolicy, QosClass
-from koord_numa.core.scheduling.claim_devices import HARD, ClaimDevices, place_devices, policy_of_devices
+from koord_numa.core.scheduling.claim_devices import HARD, place_devices, policy_of_devices
 from koord_numa.core.scheduling.placement import place
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.state.ledger import Ledger

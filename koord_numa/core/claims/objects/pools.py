@@ -52,7 +52,7 @@ class Pool:
     @property
     def binds_late(self) -> bool:
         """Has any device binding conditions? Such pools are tried last."""
-        return any(device.binding_conditions for each in self.local for device in each.devices)
+        return any(each.binds_late for each in self.local)
 
 
 def gather_pools(
@@ -77,6 +77,9 @@ SlicesOfPools = Mapping[PoolId, Sequence[ResourceSlice]]
 
 
 def _pool(key: PoolId, group: list[ResourceSlice], node: tuple[str, Labels], all_slices: SlicesOfPools) -> Pool | None:
+    if len(group) == 1 and len(all_slices.get(key, group)) == 1 and group[0].plain and group[0].slice_count == 1:
+        # As nearly all pools are: one slice of this node, and nothing that could contradict it.
+        return Pool(key, tuple(group) if group[0].devices else (), {}, (), foreign=group[0].nodes.name != node[0])
     generation = max(each.generation for each in group)
     newest = [each for each in group if each.generation == generation]
     incomplete = False

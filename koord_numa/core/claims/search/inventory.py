@@ -178,6 +178,15 @@ class ResourceSlice:
     devices: tuple[Device, ...] = ()
     counters: tuple[tuple[str, Amounts], ...] = ()  # counter sets with their amounts
     problem: str = ""  # why the slice cannot be used; it then counts for the pool's completeness only
+    plain: bool = field(init=False)  # of one node, with devices that contradict nothing: no counters, no name twice
+    binds_late: bool = field(init=False)  # has any device binding conditions?
+
+    def __post_init__(self) -> None:
+        names = {device.id.device for device in self.devices}
+        draws = bool(self.counters) or any(device.consumes for device in self.devices)
+        plain = bool(self.nodes.name) and not (self.per_device or draws or self.problem)
+        object.__setattr__(self, "plain", plain and len(names) == len(self.devices))
+        object.__setattr__(self, "binds_late", any(device.binding_conditions for device in self.devices))
 
     def reaches(self, node: str, labels: Labels) -> bool:
         """Does the slice offer devices to this node?"""
