@@ -30,7 +30,7 @@ EVENLY = NumaAllocateStrategy.DISTRIBUTE_EVENLY
 
 
 @pytest.mark.parametrize(
-    ("free", "request", "expected"),
+    ("free", "wanted", "expected"),
     [
         pytest.param("0-15", CpuRequest(4, FULL), CpuPick(CpuSet.parse("0-3")), id="whole-cores"),
         pytest.param("1-3,5,8-15", CpuRequest(4, FULL), CpuPick(CpuSet.parse("8-11")), id="split-cores-do-not-count"),
@@ -52,8 +52,8 @@ EVENLY = NumaAllocateStrategy.DISTRIBUTE_EVENLY
         ),
     ],
 )
-def test_required_policies(free: str, request: CpuRequest, expected: CpuPick | NotEnoughCpus) -> None:
-    assert pick_cpus(CpuPolicies(request, required=True), machine("2x1x4x2"), CpuSet.parse(free)) == expected
+def test_required_policies(free: str, wanted: CpuRequest, expected: CpuPick | NotEnoughCpus) -> None:
+    assert pick_cpus(CpuPolicies(wanted, required=True), machine("2x1x4x2"), CpuSet.parse(free)) == expected
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_numa_level_reaches_over_several_numa_nodes_that_nobody_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request", "notes"),
+    ("wanted", "notes"),
     [
         pytest.param(CpuRequest(3, FULL, NUMA), (), id="what-has-a-meaning"),
         pytest.param(CpuRequest(3, SPREAD), (NO_SPREAD_WITHOUT_SMT,), id="spread"),
@@ -121,10 +121,10 @@ def test_numa_level_reaches_over_several_numa_nodes_that_nobody_holds() -> None:
         pytest.param(CpuRequest(3, SPREAD, PCPU), (NO_SPREAD_WITHOUT_SMT, NO_PCPU_LEVEL_WITHOUT_SMT), id="both"),
     ],
 )
-def test_without_smt_policies_about_siblings_are_dropped_and_said(request: CpuRequest, notes: tuple[str, ...]) -> None:
+def test_without_smt_policies_about_siblings_are_dropped_and_said(wanted: CpuRequest, notes: tuple[str, ...]) -> None:
     node = machine("2x1x4x1")
-    exclusive = NUMA if request.exclusive is NUMA else NOBODY
-    assert pick_cpus(CpuPolicies(request), node, node.all) == CpuPick(CpuSet.parse("0-2"), exclusive, notes)
+    exclusive = NUMA if wanted.exclusive is NUMA else NOBODY
+    assert pick_cpus(CpuPolicies(wanted), node, node.all) == CpuPick(CpuSet.parse("0-2"), exclusive, notes)
 
 
 def test_without_smt_numa_level_downgrades_to_nothing() -> None:
@@ -136,24 +136,24 @@ def test_without_smt_numa_level_downgrades_to_nothing() -> None:
 @given(st.data())
 def test_without_smt_the_dropped_policies_change_no_choice(data: st.DataObject) -> None:
     node = machine(data.draw(st.sampled_from(["1x1x5x1", "2x2x3x1", "3x1x4x1"])))
-    free, occupancy, request = data.draw(cpusets_of(node)), data.draw(occupancies(node)), data.draw(asks(8))
-    picked = pick_cpus(CpuPolicies(request, downgrade=Downgrade.NONE), node, free, occupancy)
-    if request.strategy is not EVENLY:
-        taken = take_cpus(request, node, free, occupancy)
+    free, occupancy, wanted = data.draw(cpusets_of(node)), data.draw(occupancies(node)), data.draw(asks(8))
+    picked = pick_cpus(CpuPolicies(wanted, downgrade=Downgrade.NONE), node, free, occupancy)
+    if wanted.strategy is not EVENLY:
+        taken = take_cpus(wanted, node, free, occupancy)
         assert (picked.cpus if isinstance(picked, CpuPick) else picked) == taken
 
 
 @given(st.data())
 def test_picks_are_free_exact_and_shaped(data: st.DataObject) -> None:
     node = data.draw(machines(32))
-    free, preferred, request = data.draw(cpusets_of(node)), data.draw(cpusets_of(node)), data.draw(asks(12))
-    wish = CpuPolicies(request, required=data.draw(st.booleans()), downgrade=data.draw(st.sampled_from(Downgrade)))
+    free, preferred, wanted = data.draw(cpusets_of(node)), data.draw(cpusets_of(node)), data.draw(asks(12))
+    wish = CpuPolicies(wanted, required=data.draw(st.booleans()), downgrade=data.draw(st.sampled_from(Downgrade)))
     found = pick_cpus(wish, node, free, data.draw(occupancies(node)), preferred)
     if isinstance(found, CpuPick):
-        assert (len(found.cpus), found.cpus <= free) == (request.count, True)
-        assert not wish.required or has_shape(request.bind, node, found.cpus)
+        assert (len(found.cpus), found.cpus <= free) == (wanted.count, True)
+        assert not wish.required or has_shape(wanted.bind, node, found.cpus)
     else:
-        assert wish.required or len(free) < request.count
+        assert wish.required or len(free) < wanted.count
 
 
 def _can_be_served(node: CpuTopology, free: CpuSet, wish: CpuPolicies) -> bool:

@@ -44,7 +44,7 @@ def test_documented_choices(shorthand: str, taken: str, bind: CpuBindPolicy, cou
 
 
 @pytest.mark.parametrize(
-    ("shorthand", "held", "policy", "request", "expected"),
+    ("shorthand", "held", "policy", "wanted", "expected"),
     [
         pytest.param(
             "2x1x4x2", "0,2", PCPU, CpuRequest(4, SPREAD, PCPU), "8,10,12,14", id="other-numa-when-cores-repel"
@@ -58,11 +58,11 @@ def test_documented_choices(shorthand: str, taken: str, bind: CpuBindPolicy, cou
     ],
 )
 def test_exclusive_policies(
-    shorthand: str, held: str, policy: CpuExclusivePolicy, request: CpuRequest, expected: str
+    shorthand: str, held: str, policy: CpuExclusivePolicy, wanted: CpuRequest, expected: str
 ) -> None:
     node = machine(shorthand)
     cpus = CpuSet.parse(held)
-    assert str(take_cpus(request, node, node.all - cpus, CpuOccupancy.of([(cpus, policy)]))) == expected
+    assert str(take_cpus(wanted, node, node.all - cpus, CpuOccupancy.of([(cpus, policy)]))) == expected
 
 
 def test_shared_cpus_are_used_evenly() -> None:
@@ -87,8 +87,8 @@ def test_shared_cpus_are_used_evenly() -> None:
     ],
 )
 def test_preferred_cpus_come_first(available: str, preferred: str, expected: str) -> None:
-    request = CpuRequest(2, SPREAD)
-    found = take_cpus(request, machine("2x1x16x2"), CpuSet.parse(available), UNOCCUPIED, CpuSet.parse(preferred))
+    wanted = CpuRequest(2, SPREAD)
+    found = take_cpus(wanted, machine("2x1x16x2"), CpuSet.parse(available), UNOCCUPIED, CpuSet.parse(preferred))
     assert str(found) == expected
 
 
@@ -111,14 +111,14 @@ def test_nothing_asked_for_is_nothing_taken() -> None:
 def test_chosen_cpus_are_free_and_exact_in_number(data: st.DataObject) -> None:
     node = data.draw(machines())
     free, preferred = data.draw(cpusets_of(node)), data.draw(cpusets_of(node))
-    request = data.draw(asks(len(node.cpus)))
-    found = take_cpus(request, node, free, data.draw(occupancies(node)), preferred)
-    if request.count > len(free):
-        assert found == NotEnoughCpus(request.count, len(free))
+    wanted = data.draw(asks(len(node.cpus)))
+    found = take_cpus(wanted, node, free, data.draw(occupancies(node)), preferred)
+    if wanted.count > len(free):
+        assert found == NotEnoughCpus(wanted.count, len(free))
     else:
         assert isinstance(found, CpuSet)
-        assert (len(found), found <= free) == (request.count, True)
-        assert len(found & preferred) == min(request.count, len(free & preferred))
+        assert (len(found), found <= free) == (wanted.count, True)
+        assert len(found & preferred) == min(wanted.count, len(free & preferred))
 
 
 @given(st.data())
@@ -126,8 +126,8 @@ def test_consecutive_takes_are_disjoint_until_nothing_is_left(data: st.DataObjec
     node = data.draw(machines(32))
     free, total = node.all, EMPTY
     while free:
-        request = data.draw(asks(min(5, len(free))))
-        found = take_cpus(request, node, free)
+        wanted = data.draw(asks(min(5, len(free))))
+        found = take_cpus(wanted, node, free)
         assert isinstance(found, CpuSet)
         assert not found & total
         free, total = free - found, total | found
@@ -138,10 +138,10 @@ def test_consecutive_takes_are_disjoint_until_nothing_is_left(data: st.DataObjec
 def test_the_order_of_inputs_does_not_matter(data: st.DataObject) -> None:
     node = data.draw(machines(32))
     shuffled = CpuTopology(cpus=tuple(data.draw(st.permutations(node.cpus))), numa_ids=node.numa_ids)
-    request, free, occupancy = data.draw(asks(8)), data.draw(cpusets_of(node)), data.draw(occupancies(node))
+    wanted, free, occupancy = data.draw(asks(8)), data.draw(cpusets_of(node)), data.draw(occupancies(node))
     references = dict(data.draw(st.permutations(sorted(occupancy.references.items()))))
     mixed = replace(occupancy, references=references)
-    assert take_cpus(request, node, free, occupancy) == take_cpus(request, shuffled, free, mixed)
+    assert take_cpus(wanted, node, free, occupancy) == take_cpus(wanted, shuffled, free, mixed)
 
 
 def test_hybrid_cores() -> None:
