@@ -22,6 +22,7 @@ from koord_numa.cluster.client import MERGE_PATCH, Api, Body
 from koord_numa.cluster.resources import EVENTS, Call
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import PodKey
+from koord_numa.core.value_objects import value_object
 from koord_numa.ports import Clock, ClusterError, Gone, ObjectReference, Unavailable
 from koord_numa.settings import EventSettings
 from koord_numa.wire import names
@@ -52,7 +53,7 @@ class EventLimits:
     remembered: int = 20_000  # objects and series
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class EventKey:
     """What is said; equal notes form one series."""
 

@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import quote
 
 from koord_numa.core.objects.workloads import WorkloadKind
+from koord_numa.core.value_objects import value_object
 from koord_numa.wire import names
 
 METHODS: Final = {
@@ -82,7 +83,7 @@ TOPOLOGIES: Final = tuple(
 REBINDS: Final = Resource(names.SCHEDULING_GROUP, names.REBIND_VERSION, names.REBIND_PLURAL, namespaced=False)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Call:
     """One request to the API server."""
 

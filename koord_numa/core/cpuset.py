@@ -1,14 +1,15 @@
 """Sets of logical CPUs as single integers: every union, difference and count is one machine operation per 30 CPUs."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, Self
+
+from koord_numa.core.value_objects import value_object
 
 MAX_CPU: Final = 4096
 """The largest CPU id accepted from outside, as in the cpuset parser of Koordinator and the kubelet."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class CpuSet:
     """An immutable set of logical CPU ids; its text form is a Linux cpu list: ``0-3,8``."""
 

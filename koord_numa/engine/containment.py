@@ -17,6 +17,7 @@ from typing import Final
 
 from cachetools import LRUCache
 
+from koord_numa.core.value_objects import value_object
 from koord_numa.engine.queue.backoff import pause
 from koord_numa.ports import Clock, ClusterError
 from koord_numa.settings import BackoffSettings
@@ -28,7 +29,7 @@ REMEMBERED: Final = 10_000
 """Objects whose failures are counted at once; the longest unheard-of is forgotten, and starts anew."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Subject:
     """One object: its kind in the singular (``pod``, ``node``, ``topology`` ...), what it is called, its uid and resourceVersion."""
 

@@ -1,8 +1,8 @@
 """The metadata that every object carries, and the identity without which an object cannot even be named."""
 
-from dataclasses import dataclass
 from typing import Any
 
+from koord_numa.core.value_objects import value_object
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.parsing import Int64, Problems, Strict, plain, read, read_time
 
@@ -34,7 +34,7 @@ class Metadata(Strict):
         return next((owner.uid for owner in self.owner_references or () if owner.controller), "")
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Head:
     """An object's identity and metadata, and the path that errors about it are reported under."""
 

@@ -4,7 +4,7 @@ What one pod demands, the same for every node: amounts, whether its CPUs are its
 Made once per request class. Rules of a node (label, kubelet, what is free) come later, in ``rules.py``.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from koord_numa.core.allocation.options import AllocateOptions
@@ -28,6 +28,7 @@ from koord_numa.core.qos import (
     unequal_limits,
 )
 from koord_numa.core.resources import CPU, MILLI, ResourceList
+from koord_numa.core.value_objects import value_object
 
 NOT_WHOLE = Rejection(Reason.CPU_COUNT, "the requested CPUs must be integer", resolvable=False)
 
@@ -40,7 +41,7 @@ class CpuUse(Enum):
     POOL_OF_ONE_NUMA = "the shared pool of one NUMA node"  # ConstrainedBurst
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class AllocationDemand:
     """
     A pod as an allocation sees it. ``burst`` is the CPU (milli) that a ConstrainedBurst pod may use at its limit.

@@ -4,7 +4,7 @@ The rules of one node applied to one pod: which NUMA policy is in force, and whe
 Labels, kubelet settings and the pod's own words meet here; nothing looks at what is free.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from koord_numa.core.allocation.demand import NOT_WHOLE, AllocationDemand, CpuUse
@@ -27,6 +27,7 @@ from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.numa_free import Accounting
+from koord_numa.core.value_objects import value_object
 
 POLICY_MISMATCH: Final = "node(s) NUMA Topology policy not match"
 NO_CPU_TOPOLOGY: Final = "node(s) invalid CPU Topology"
@@ -47,7 +48,7 @@ _FILLING: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class CpuBinding:
     """
     CPUs of its own: of which shape, whether that shape must hold, and whom they keep away.
@@ -66,7 +67,7 @@ class CpuBinding:
         return self.policy if self.required else CpuBindPolicy.NONE
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class NodeRules:
     """
     One pod on one node, once the pod's wishes, the node's rules and the configured defaults are settled.

@@ -22,12 +22,13 @@ from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopolo
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.resources import PODS, total
 from koord_numa.core.state.ledger import Holding, Ledger
+from koord_numa.core.value_objects import value_object
 
 MOST_NUMA: Final = 16
 """A kubelet looks at every set of NUMA nodes; nobody runs one that has 131,072 sets to look at."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class KubeletView:
     """
     One node, ready for decisions: the states that its kubelet may be in, and what is known of whole cores.

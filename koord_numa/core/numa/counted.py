@@ -5,13 +5,14 @@ Sixteen NUMA nodes have 65,535 sets; none of them is written down here. It knows
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from koord_numa.core.numa.hints import Hint, masks_of_size
+from koord_numa.core.value_objects import value_object
 
 Flags = NDArray[np.bool_]
 
@@ -23,7 +24,7 @@ EVERY_SIZE: Final = 0
 """All accepted sets are preferred, as Koordinator's NodeNUMAResource marks them under Restricted."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Counted:
     """
     Accepts the sets within ``free`` that cover ``covering`` and whose free amounts reach ``needed``.

@@ -6,17 +6,17 @@ that a merge looks only at the few masks that can win.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hints import Hint, masks_of_size
+from koord_numa.core.value_objects import value_object
 
 EVERY_MASK: Final = 64
 """No set of NUMA nodes is wider than this."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class HintRule:
     """
     The hints of one resource over the NUMA nodes in ``nodes``.

@@ -17,6 +17,7 @@ from koord_numa.core.objects.vocabulary import (
     NumaPolicy,
 )
 from koord_numa.core.resources import ResourceList
+from koord_numa.core.value_objects import value_object
 
 DEFAULT_MAX_NUMA_NODES: Final = 8
 """The kubelet's default of ``max-allowable-numa-nodes``, and the divisor of LeastNUMANodes when none is published."""
@@ -40,7 +41,7 @@ class NodeReservation:
     reserved_cpus_only: bool = False  # applyPolicy ReservedCPUsOnly: allocatable is not lowered
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Node:
     """
     The Node object. ``problem`` names what is malformed about it (object, key, value): such a node takes no pods.
@@ -69,7 +70,7 @@ class Node:
     images: frozenset[Image] = field(default=frozenset(), compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Zone:
     """One NUMA node as an NRT reports it. Amounts in our units; ``cpu`` is milli-CPU."""
 
@@ -79,7 +80,7 @@ class Zone:
     available: ResourceList
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class KubeletConfig:
     """
     What is known of a kubelet's resource managers. ``None`` means nobody published it, and is treated conservatively.
@@ -121,7 +122,7 @@ class CpusetDifference:
         return f"decided {self.decided}, runs on {self.observed}{': ' if self.why else ''}{self.why}"
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class NodeResourceTopology:
     """
     One NodeResourceTopology. ``problem`` names what is malformed about it: such a topology is as good as none, visibly.

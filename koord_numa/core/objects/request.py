@@ -21,9 +21,10 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.objects.workloads import WorkloadKey
 from koord_numa.core.resources import NOTHING, ResourceList
+from koord_numa.core.value_objects import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class PodKey:
     """One pod, once: a re-created pod of the same name has another uid. Prints as ``namespace/name``."""
 
@@ -45,7 +46,7 @@ class Container:
     limits: ResourceList = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class CpuBind:
     """The pod's CPU policies, from the annotation ``scheduling.koordinator.sh/resource-spec``."""
 
@@ -165,7 +166,7 @@ class SharedPool:
     cpus: CpuSet
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Assignment:
     """What a bound pod's ``scheduling.koordinator.sh/resource-status`` says it holds."""
 
@@ -178,7 +179,7 @@ class Assignment:
         return next((amounts for node, amounts in self.numa if node == numa), NOTHING)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Pod:
     """
     A pod as the cluster state keeps it: identity, request, and where it stands. Raw objects stop at ``wire/``.

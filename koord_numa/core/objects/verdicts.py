@@ -9,6 +9,7 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import Assignment, SharedPool
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy
 from koord_numa.core.resources import ResourceList
+from koord_numa.core.value_objects import value_object
 
 
 class Alignment(Enum):
@@ -75,7 +76,7 @@ class NumaNumbers:
     needed: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Rejection:
     """
     Why one node cannot take one pod.
@@ -92,7 +93,7 @@ class Rejection:
     largest: ResourceList = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Placement:
     """
     Where one pod goes and what it gets there.

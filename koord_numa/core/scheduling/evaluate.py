@@ -5,7 +5,6 @@ Answers may be remembered for as long as the snapshot of the node does not chang
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.objects.node import Node
@@ -15,12 +14,13 @@ from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.scheduling.scorers import SCORERS, weight_of
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.value_objects import value_object
 
 _NOTHING_OFFERED: Final = Rejection(Reason.NO_TOPOLOGY, "only the Node object is looked at")
 _NO_PODS: Final = Ledger()
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ScoredPlacement:
     """
     A node takes the pod: what the pod gets, and how good that is. ``score`` is the sum of the weighted points; ``parts`` are they by

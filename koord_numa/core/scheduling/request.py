@@ -16,6 +16,7 @@ from koord_numa.core.objects.vocabulary import NodeScoring, ScoringType, Unknown
 from koord_numa.core.objects.volumes import Storage
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MEMORY, ResourceList
+from koord_numa.core.value_objects import value_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Profile:
         return NodeScoring.LEAST_NUMA_NODES if self.scoring is ScoringType.LEAST_NUMA_NODES else self.node_scoring
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class SchedulingRequest:
     """
     One pod's request, its effective amounts, and what it demands where the scheduler chooses CPUs.

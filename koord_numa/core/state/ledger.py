@@ -13,9 +13,10 @@ from koord_numa.core.objects.request import Assignment, Pod, PodKey, PodRequest
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, NOTHING, ResourceList
+from koord_numa.core.value_objects import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Holding:
     """
     What one pod holds on one node: ``amounts`` of the whole node (its effective request), CPUs of its own, amounts per NUMA node.

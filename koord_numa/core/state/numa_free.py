@@ -20,6 +20,7 @@ from koord_numa.core.pod_resources import amplify
 from koord_numa.core.resources import CPU, MILLI, NOTHING, add
 from koord_numa.core.state.inventory import Inventory, PerNuma
 from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.value_objects import value_object
 
 ACCOUNTS: Final = "accounts"
 """What they are called among what is remembered of a ledger."""
@@ -43,7 +44,7 @@ class NumaAccounting:
 EVERY_POD: Final = NumaAccounting()
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class NumaFree:
     """
     Totals and free amounts per NUMA node, by resource; a NUMA node that does not publish a resource has 0 of it.

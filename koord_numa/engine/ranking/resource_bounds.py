@@ -16,6 +16,7 @@ from koord_numa.core.resources import PODS
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.score.device_reserve import is_device
 from koord_numa.core.score.node_resources import ALWAYS_SCORED, MAX_SCORE
+from koord_numa.core.value_objects import value_object
 from koord_numa.engine.ranking.columns.node_table import MOST_HELD, MOST_LINES, NodeTable
 from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
 
@@ -27,7 +28,7 @@ ONE: Final = np.array(1)
 FULL: Final = np.array(MAX_SCORE)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Sums:
     """Per row: does the request fit the node's amounts, and two parts of the score."""
 
@@ -52,7 +53,7 @@ class Plan:
     devices: list[int]
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Taken:
     """By resource and row: what there is, what is used with the pod, is there any at all, and how much is used, in percent."""
 

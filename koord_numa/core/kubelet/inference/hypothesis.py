@@ -20,6 +20,7 @@ from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.value_objects import value_object
 
 Signature = tuple[object, ...]
 """Where a pod sits: equal for grants that no topology could tell apart."""
@@ -35,7 +36,7 @@ class Arrival:
     before: "Hypothesis"
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Hypothesis:
     """
     ``state`` is what the kubelet's managers hold. ``loose`` are, by pod, CPU bits that its finished init containers hold here and may have

@@ -18,6 +18,7 @@ from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.objects.node import KubeletConfig, Zone
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MILLI, ResourceList, total, without_zeros
+from koord_numa.core.value_objects import value_object
 
 MOST_ELSEWHERE: Final = 16_384
 """So many devices near no NUMA node are told apart at most; a Node object may count any number."""
@@ -26,7 +27,7 @@ _TIED_UP: Final = 1 << MAX_NUMA_ID + 1
 """A member of a group that no mask can equal."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Published:
     """What is known of a node from the outside. ``pods`` are all pods known to be there; ``zones`` ascend by NUMA id."""
 

@@ -4,7 +4,6 @@ The kubelet's CPU manager, policy static: which NUMA nodes could serve exclusive
 Works on CPU bits that its caller keeps; the order of CPUs inside a NUMA node set is ``core/cpus/static_policy.py``.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 
 from koord_numa.core.bit_sets import lowest
@@ -16,6 +15,7 @@ from koord_numa.core.kubelet.managers.results import SMT_ALIGNMENT, UNEXPECTED_A
 from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hint_rule import HintRule, fewest
 from koord_numa.core.numa.hints import numa_ids
+from koord_numa.core.value_objects import value_object
 
 
 class CpuReuse(Enum):
@@ -30,7 +30,7 @@ class CpuReuse(Enum):
     LEAST = "least"  # free CPUs first: the most is left behind, and confines the pod longest
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class CpuStock:
     """CPUs at one moment, as bits: ``free`` ones, and ``reusable`` ones left by init containers of the pod being admitted."""
 

@@ -15,6 +15,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MILLI, PODS, ResourceList, add, subtract, without_zeros
+from koord_numa.core.value_objects import value_object
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class AdmittedPod:
     requests: ResourceList
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class KubeletState:
     """The node, the managers, and the pods by uid."""
 

@@ -10,6 +10,7 @@ from typing import Final
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeQos
 from koord_numa.core.resources import ResourceList
+from koord_numa.core.value_objects import value_object
 
 TOPOLOGY_AFFINITY: Final = "TopologyAffinityError"
 SMT_ALIGNMENT: Final = "SMTAlignmentError"
@@ -35,7 +36,7 @@ class MemoryBlock:
     mask: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ContainerGrant:
     """What the kubelet gives to one container. Without CPUs of its own it runs in the shared pool."""
 
@@ -55,7 +56,7 @@ class AdmitRejection:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Grant:
     """The kubelet admits: what every container gets, in the kubelet's order."""
 
@@ -70,7 +71,7 @@ class Charge(Enum):
     EVERYWHERE = "everywhere"  # it may be any of several: the amounts are counted on every NUMA node it could be
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class KubeletAdmission:
     """
     A scheduler's conclusion that a kubelet will admit a pod, and what it will then hold.

@@ -22,6 +22,7 @@ from cachetools import LRUCache
 from koord_numa.core.objects.constraints import LabelSelector, PodTerm
 from koord_numa.core.objects.request import Pod, PodRequest, once_per_request
 from koord_numa.core.selectors import Labels, selects
+from koord_numa.core.value_objects import value_object
 from koord_numa.engine.cache.term_index import AnchorIndex, anchors_of_pod, anchors_of_term
 from koord_numa.engine.ranking.columns.numa_table import Ints, longer
 
@@ -57,7 +58,7 @@ def terms_of(request: PodRequest) -> tuple[Term, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class PodKind:
     """What placed pods have in common as far as other pods can ask about them. ``labels`` are sorted pairs."""
 
