@@ -26,6 +26,7 @@ from koord_numa.core.objects.vocabulary import (
     PriorityClass,
     QosClass,
 )
+from koord_numa.core.objects.workloads import WorkloadKey, WorkloadKind
 from koord_numa.wire import WireError, parse_pod
 from tests.wire.objects import POD, Object, annotated, changed, labelled
 
@@ -66,10 +67,13 @@ def test_a_whole_pod() -> None:
         created=1767225600.0,
         labels=labels,
         owner="r1",
+        controller=WorkloadKey(WorkloadKind.REPLICA_SET, "shop", "web"),
+        images=pod.images,
         resource_version="7",
         ready=False,
         spec_text='{"requiredCPUBindPolicy":"FullPCPUs"}',
     )
+    assert pod.images == ("", "", "web:latest")  # one for each container; two name none
     assert pod.request.constraints != Constraints()
 
 
