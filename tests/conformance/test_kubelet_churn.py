@@ -12,9 +12,11 @@ from tests.conformance.vectors import Case, cases, each_file
 EVERY: Final = 8
 """So many long sequences are one that the suite has time for; a folder of vectors that is named is judged in full."""
 
-
 SAMPLE: Final = 12
 """For so many wrong nos the suite has time to look for a witness."""
+
+MOST_WRONG_NO: Final = {f"{LONG}, published": 0.06, f"{LONG}, unpublished": 0.10}
+"""Shares of what the kubelet admits, by whether its configuration is published."""
 
 
 def chosen(file: Path) -> Iterator[Case]:
@@ -31,7 +33,7 @@ def chosen(file: Path) -> Iterator[Case]:
 
 @each_file("kubelet-churn")
 def test_kubelet_churn(file: Path, record_property: Any) -> None:
-    """Hardly a pod is placed that the kubelet refuses, few wait that it would take, and an option is explored once on a node."""
+    """No pod is placed that the kubelet refuses but to explore an option, once on a node; few wait that it would take."""
     found = by_class(chosen(file))
     for name, tally in found.items():
         record_property("conformance", f"{file.name}, {name}: {tally}")
@@ -42,8 +44,8 @@ def test_kubelet_churn(file: Path, record_property: Any) -> None:
     for name, tally in found.items():
         assert tally.asked
         assert tally.most_explored <= 1, f"{name}: {tally}"
-        allowed = 0.001 * tally.asked if name.startswith(LONG) else 0.015 * tally.asked
-        assert tally.wrong_yes.total() <= allowed, "\n".join([str(tally), *tally.named])
+        assert not tally.wrong_yes, "\n".join([str(tally), *tally.named])
+        assert tally.wrong_no.total() <= MOST_WRONG_NO.get(name, 1.0) * tally.admitted, f"{name}: {tally}"
     for name in ("F1", "F2", "F3"):
         if name in found:
             assert not found[name].wrong_no, "\n".join(found[name].named_no)

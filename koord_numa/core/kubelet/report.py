@@ -67,7 +67,7 @@ def _use(one: Hypothesis, shown: Collection[str]) -> Use | None:
             continue
         for container in grant.containers:
             if container.kind is not ContainerKind.INIT:
-                _count(use, container, node, loose=uid in one.spread)
+                _count(use, container, node, loose=uid in one.spread or uid in one.mixed)
     return use
 
 
@@ -141,6 +141,13 @@ def _devices_agree(use: Use, node: KubeletNode, published: Mapping[int, Mapping[
     for resource, pool in node.devices.items():
         if any(device.near.bit_count() > 1 for device in pool.devices):
             continue  # exporters count a device near two NUMA nodes differently
+        if not node.aligns:
+            # Devices are handed out in the plugin's order, which nobody knows; only their number counts then.
+            used = sum(amounts.get(resource, 0) for amounts in published.values())
+            due = sum(count for (_, name), count in use.devices.items() if name == resource)
+            if used < due or (used > due and not use.partly):
+                return False
+            continue
         for numa, amounts in published.items():
             used, due = amounts.get(resource, 0), use.devices.get((numa, resource), 0)
             if used < due or (used > due and not use.partly):
@@ -154,10 +161,11 @@ def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> H
 
     What several spread pods hold on one NUMA node is known in sum only; which of them holds it is taken in their order.
     """
-    loose = [uid for uid in sorted(one.spread) if uid in shown and uid in one.state.pods]
-    if not loose or any(uid in one.spread for uid in shown if uid not in one.state.pods):
+    open_ = one.spread | one.mixed
+    loose = [uid for uid in sorted(open_) if uid in shown and uid in one.state.pods]
+    if not loose or any(uid in open_ for uid in shown if uid not in one.state.pods):
         return one
-    use = _use(replace(one, spread=frozenset(loose)), shown)
+    use = _use(replace(one, spread=frozenset(loose), mixed=frozenset()), shown)
     if use is None or use.partly:
         return one
     numa_bits = one.state.node.machine.numa_bits
@@ -174,7 +182,9 @@ def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> H
         here = pool & numa_bits[numa]
         kept = lowest(held & here, min(count, (held & here).bit_count()))
         chosen |= kept | lowest(here & ~kept, count - kept.bit_count())
-    return _dealt(one, loose, chosen, pool & ~chosen)
+    certain = len(loose) == 1 or sum(1 for count in due.values() if count) == 1
+    dealt = _dealt(one, loose, chosen, pool & ~chosen)
+    return replace(dealt, spread=one.spread.difference(loose), mixed=frozenset() if certain else frozenset(loose))
 
 
 def _dealt(one: Hypothesis, loose: Sequence[str], chosen: int, free: int) -> Hypothesis:
@@ -191,4 +201,4 @@ def _dealt(one: Hypothesis, loose: Sequence[str], chosen: int, free: int) -> Hyp
         pods[uid] = replace(pods[uid], grant=replace(pods[uid].grant, containers=tuple(containers)))
     managers = one.state.managers
     state = replace(one.state, pods=pods, managers=ManagerState(free, managers.devices, managers.memory))
-    return replace(one, state=state, spread=one.spread - set(loose))
+    return replace(one, state=state)

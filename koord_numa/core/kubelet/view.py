@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
 from koord_numa.core.kubelet.inference.inferred_state import Published, infer_state
 from koord_numa.core.kubelet.inference.init_reuse import without_leftovers
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
@@ -38,7 +38,8 @@ class KubeletView:
     non-empty when nothing may be placed that the kubelet would align. ``frame`` is what the objects say, and ``zones`` what is
     published less what is known to be gone from it. ``followed``: the hypotheses were replayed, not derived from amounts.
     ``explored``: a pod is on its way whose fate will tell about an option that is not known;
-    ``found_on`` are options for which such a pod was refused.
+    ``found_on`` are options for which such a pod was refused. ``rooms`` is one hypothesis for each way in which room is left, where
+    that is known: those that differ only in who holds what answer alike as long as nobody leaves.
     """
 
     node: str
@@ -52,6 +53,7 @@ class KubeletView:
     followed: bool = False
     explored: bool = False
     found_on: frozenset[str] = frozenset()
+    rooms: tuple[Hypothesis, ...] = ()
 
     @property
     def state(self) -> KubeletState:
@@ -132,6 +134,9 @@ def followed_view(
     fewest = min(seen, key=lambda one: one.state.managers.cpus.bit_count())
     zones = [_left(zone, fewest.state) for zone in frame.topology.zones]
     cores = cores_of(node, frame.topology, zones, evidence.started, kept=evidence.kept)
+    rooms: dict[Signature, Hypothesis] = {}
+    for one in seen:
+        rooms.setdefault(one.room, one)
     return KubeletView(
         node=node.name,
         hypotheses=seen,
@@ -140,6 +145,7 @@ def followed_view(
         frame=frame,
         zones=tuple(_left(zone, seen[0].state) for zone in frame.topology.zones),
         followed=True,
+        rooms=tuple(rooms.values()),
     )
 
 

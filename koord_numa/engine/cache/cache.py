@@ -129,7 +129,7 @@ class Cache:
     def _reject(self, pod: Pod) -> None:
         """A kubelet refused the pod: that is evidence, whether the pod was counted or failed before this process started."""
         info = self._info(pod.node)
-        info.history.reject(pod)
+        info.history.reject(pod, self.clock())
         if pod.key.uid not in info.pods:
             info.touch()
             self.on_change(None, info, None)

@@ -42,7 +42,7 @@ class KubeletHistory:
     """
     ``pods`` are known pods in the order of their binds, those that left among them until no topology can show them any more. ``shown``
     are the uids that the last understood topology showed. ``belief`` is ``None`` until somebody asks. ``evidence`` is about options that
-    are not published.
+    are not published. ``now`` is when the last of all this was seen.
     """
 
     pods: dict[str, KnownPod] = field(default_factory=dict)
@@ -50,9 +50,11 @@ class KubeletHistory:
     belief: Belief | None = None
     frame: NodeConfig | None = None
     evidence: KubeletEvidence = field(default_factory=KubeletEvidence)
+    now: float = 0.0
 
     def observe(self, pod: Pod, now: float) -> None:
         """A pod is bound to the node, or more is known of one that is. Times are seconds of any one clock."""
+        self.now = max(self.now, now)
         known = self.pods.get(pod.key.uid)
         if known is None:
             known = KnownPod(pod.key.uid, pod.key.namespace, pod.key.name, pod.request, now)
@@ -65,15 +67,15 @@ class KubeletHistory:
             known.started = True
             self.evidence.decided(known.uid)
             if (belief := self._belief_of(known)) is not None:
-                belief.started(known.uid)
+                belief.started(known.uid, now)
 
-    def reject(self, pod: Pod) -> None:
+    def reject(self, pod: Pod, now: float) -> None:
         """The kubelet refused the pod, now or before this process started."""
         self.evidence.rejected(pod)
         uid, reason = pod.key.uid, pod.reason
         known = self.pods.pop(uid, None)
         if known is not None and (belief := self._belief_of(known)) is not None:
-            belief.rejected(uid, reason)
+            belief.rejected(uid, now, tells=self._tells_of_numa(pod_demand(known.request), reason))
 
     def leave(self, uid: str, now: float) -> None:
         """The pod is gone or has finished; or it never came, because its bind failed."""
@@ -82,11 +84,20 @@ class KubeletHistory:
         if known is None or known.left:
             return
         known.left, known.left_at = True, now
+        self.now = max(self.now, now)
         if (belief := self._belief_of(known)) is not None:
             belief.depart(uid, now)
         gone = [each.uid for each in self.pods.values() if each.left]
         for old in gone[: max(0, len(gone) - MOST_GONE)]:
             del self.pods[old]
+
+    def _tells_of_numa(self, demand: PodDemand, reason: str) -> bool:
+        """Is it refused for what is followed: not for whole cores, node-wide amounts, or devices that no zone lists?"""
+        devices = () if self.frame is None else self.frame.devices
+        unlisted = any(
+            count and name not in devices for _, part in demand.containers for name, count in part.devices.items()
+        )
+        return reason == TOPOLOGY_AFFINITY or (reason == UNEXPECTED_ADMISSION and not unlisted)
 
     def _belief_of(self, known: KnownPod) -> Belief | None:
         """The belief, for a pod that the kubelet's managers give anything."""
@@ -114,15 +125,14 @@ class KubeletHistory:
         if belief is None:
             return
         told = _tells(topology)
-        tied = self._tied(frame)
-        sets = list(self._shown_by(topology, tied)) if told else list(islice(self._sets(tied), MOST_GUESSES))
+        counted = self._counted(topology, frame)
+        sets = list(self._shown_by(topology, counted)) if told else list(islice(self._sets(counted), MOST_GUESSES))
         if told and not sets:
             return  # it speaks of pods that nobody has seen yet
-        seen = (
-            None
-            if belief.lost
-            else belief.report(([uid for uid in one if uid in tied] for one in sets), topology.zones)
-        )
+        seen = None
+        if not belief.lost or told:
+            followed = [[uid for uid in one if self._is_followed(uid, frame)] for one in sets]
+            seen = belief.report(followed, topology.zones, counted.__contains__, self.now, certain=told)
         if seen is not None:
             self._now_shown(frozenset(seen))
         elif told:
@@ -190,7 +200,7 @@ class KubeletHistory:
             if known.uid in hidden and is_tied(pod_demand(known.request), frame):
                 belief.arrive(known.uid, known.request, known.bound)
                 if known.started:
-                    belief.started(known.uid)
+                    belief.started(known.uid, known.bound)
         return belief
 
     def _now_shown(self, uids: frozenset[str]) -> None:
@@ -203,13 +213,17 @@ class KubeletHistory:
         if self.belief is not None:
             self.belief.keep(self.pods)
 
-    def _tied(self, frame: NodeConfig) -> frozenset[str]:
-        """The pods that hold something of NUMA nodes once they run."""
+    def _counted(self, topology: NodeResourceTopology, frame: NodeConfig) -> Collection[str]:
+        """The pods of which a fingerprint speaks; without one those that hold something of NUMA nodes once they run."""
+        if _tells(topology) and topology.fingerprint_method in ALL:
+            return self.pods.keys()
         return frozenset(known.uid for known in self.pods.values() if is_exclusive(pod_demand(known.request), frame))
 
-    def _shown_by(self, topology: NodeResourceTopology, tied: Collection[str]) -> Iterator[list[str]]:
+    def _is_followed(self, uid: str, frame: NodeConfig) -> bool:
+        return is_tied(pod_demand(self.pods[uid].request), frame)
+
+    def _shown_by(self, topology: NodeResourceTopology, counted: Collection[str]) -> Iterator[list[str]]:
         """The set of pods of which the fingerprint is, of those that its method counts."""
-        counted = self.pods if topology.fingerprint_method in ALL else tied
         for uids in islice(self._sets(counted), MOST_SETS):
             if fingerprint((self.pods[uid].namespace, self.pods[uid].name) for uid in uids) == topology.fingerprint:
                 yield uids

@@ -242,7 +242,7 @@ class NodeInfo:
             hypotheses = [
                 after
                 for one in hypotheses
-                for after in arrive(one, uid, nominee.pod.request, 0.0)[:2]
+                for after in list(arrive(one, uid, nominee.pod.request).values())[:2]
                 if after.has(uid)
             ]
         if hypotheses:

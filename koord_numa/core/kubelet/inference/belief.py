@@ -2,39 +2,50 @@
 All states that a kubelet may be in after everything that is known of its node: the hypotheses that nothing contradicts.
 
 ``Belief`` follows one node. Whoever feeds it tells pods in the order of their binds, what became of them, and which pods a topology shows.
+
+Theory. What is told comes late and out of order, so the latest arrivals are kept with the states before them. News that puts one of them in
+another light (a pod that may have left before it came, a verdict that was not foreseen) lets everything from there on be replayed. A
+topology whose pods are known settles what was before it: only states that agree with it are kept, and replays begin there.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, distinct, released
-from koord_numa.core.kubelet.inference.replay import arrive, depart
-from koord_numa.core.kubelet.managers.results import OUT_OF, SMT_ALIGNMENT
+from koord_numa.core.kubelet.inference.arrivals import Arrival, advance, unexplained, without
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, distinct
 from koord_numa.core.kubelet.report import agrees, settled
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 
-MOST_HYPOTHESES: Final = 12
+MOST_HYPOTHESES: Final = 48
 """With more of them a belief is no longer complete until a topology rules some out."""
 
-WINDOW: Final = 60.0
-"""Seconds: a pod that is seen gone may have left before pods arrived that were bound so long ago."""
-
-MOST_RECENT: Final = 6
+MOST_ARRIVALS: Final = 40
 """So many of the latest arrivals are replayed at most."""
+
+OLD: Final = 180.0
+"""Seconds after which no topology is delivered any more that does not show an arrival."""
 
 
 @dataclass(slots=True)
 class Belief:
     """
-    ``hypotheses`` are in the order of their likelihood. A belief that is ``lost`` needs a new start, unless time explains it. ``fates`` are
-    verdicts on pods by uid; ``overflow`` says that not all states are followed, empty while they are.
+    ``hypotheses`` are in the order of their likelihood. A belief that is ``lost`` needs a new start, unless time explains it.
+
+    ``fates`` are verdicts on pods by uid, ``left`` when pods were seen gone that may still be in a state before one of ``arrivals``.
+    ``last`` are the states after the latest arrival. ``overflow`` says that not all states are followed, empty while they are.
     """
 
     hypotheses: list[Hypothesis]
     overflow: str = ""
     fates: dict[str, bool] = field(default_factory=dict)
+    left: dict[str, float] = field(default_factory=dict)
+    arrivals: list[Arrival] = field(default_factory=list)
+    last: list[Hypothesis] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.last = self.hypotheses
 
     @property
     def lost(self) -> str:
@@ -46,53 +57,100 @@ class Belief:
 
     def arrive(self, uid: str, request: PodRequest, when: float) -> None:
         """The pod was bound to the node; kubelets admit pods in the order of their binds."""
-        self._take(after for one in self.hypotheses for after in arrive(_recent(one, when), uid, request, when))
+        self._forget(when)
+        self.arrivals.append(Arrival(uid, request, when, before=self.last))
+        self._replay(len(self.arrivals) - 1)
 
-    def started(self, uid: str) -> None:
-        """The kubelet has admitted the pod."""
-        self.fates[uid] = True
-        kept = [one for one in self.hypotheses if one.has(uid)]
-        # Otherwise somebody left before it came, which will be seen in time.
-        self._take(
-            kept
-            or [
-                replace(one, strangers=one.strangers | {uid}, unexplained=one.unexplained | {uid})
-                for one in self.hypotheses
-            ]
-        )
+    def started(self, uid: str, when: float) -> None:
+        """The kubelet has admitted the pod, as was seen at ``when``."""
+        self._judged(uid, when, admitted=True)
 
-    def rejected(self, uid: str, reason: str) -> None:
-        """The kubelet refused the pod, which holds nothing."""
-        self.fates[uid] = False
-        kept = [one for one in self.hypotheses if not one.has(uid)]
-        if kept:
-            self._take(kept)
+    def rejected(self, uid: str, when: float, *, tells: bool) -> None:
+        """The kubelet refused the pod, which holds nothing. ``tells``: not for something that is not followed here."""
+        if not tells:
+            at = self._place(uid)
+            if at is not None:
+                before = self.arrivals.pop(at).before
+                if at < len(self.arrivals):
+                    self.arrivals[at].before = before
+                else:
+                    self.last = before
+                self._replay(at)
+                return
+            self.last = [without(one, [uid]) for one in self.last]
+            self._conclude()
             return
-        known = reason == SMT_ALIGNMENT or reason.startswith(OUT_OF)
-        unexplained = frozenset() if known else frozenset({uid})
-        gone = (_never_came(one, uid) for one in self.hypotheses)
-        self._take(replace(one, unexplained=one.unexplained | unexplained) for one in gone)
+        self._judged(uid, when, admitted=False)
 
     def depart(self, uid: str, when: float) -> None:
         """The pod is gone, or has finished: now or shortly before."""
-        self._take(after for one in self.hypotheses for after in depart(one, uid, when - WINDOW, self.fates))
-        recent = {each.uid for one in self.hypotheses for each in one.recent}
-        for old in [old for old in self.fates if old not in recent]:
-            del self.fates[old]
+        self.left[uid] = when
+        first = next((at for at, each in enumerate(self.arrivals) if each.may_follow(when)), len(self.arrivals))
+        self._replay(first)
 
-    def report(self, shown: Iterable[Collection[str]], zones: Sequence[Zone]) -> Collection[str] | None:
+    def report(
+        self,
+        shown: Sequence[Collection[str]],
+        zones: Sequence[Zone],
+        counts: Callable[[str], bool],
+        when: float,
+        *,
+        certain: bool,
+    ) -> Collection[str] | None:
         """
         A topology was published while just the pods of one of these sets ran: hypotheses that agree with none of them are dropped.
 
-        Returns the first set that some hypothesis agrees with; ``None``, and no hypothesis is dropped, when there is no such set.
+        ``counts`` tells which pods its sets speak of. ``certain``: there is one set, by the fingerprint. Returns the first set that
+        some hypothesis agrees with; ``None``, and no hypothesis is dropped, when there is no such set.
         """
+        if certain:
+            return shown[0] if self._settle(shown[0], zones, counts, when) else None
+        return self._filter(shown, zones)
+
+    def _filter(self, shown: Sequence[Collection[str]], zones: Sequence[Zone]) -> Collection[str] | None:
+        """Keep the states that agree with any of these sets. Nothing is known of the moment, so that arrivals are not replayed from it."""
+        found: Collection[str] | None = None
+        kept: dict[int, Hypothesis] = {}
         for pods in shown:
-            kept = [settled(one, pods, zones) for one in self.hypotheses if agrees(one, pods, zones)]
-            if kept:
-                self.overflow = ""
-                self._take(kept)
-                return pods
-        return None
+            agreeing = [one for one in self.hypotheses if agrees(one, pods, zones)]
+            kept.update((id(one), one) for one in agreeing)
+            if agreeing and found is None:
+                found = pods
+        if found is not None:
+            self.arrivals.clear()
+            self.last = list(kept.values())
+            self._conclude()
+        return found
+
+    def _settle(
+        self, shown: Collection[str], zones: Sequence[Zone], counts: Callable[[str], bool], when: float
+    ) -> bool:
+        """Keep the states that agree of the moment after the last arrival that the topology shows, and go on from there."""
+        place = max((at + 1 for at, each in enumerate(self.arrivals) if each.uid in shown), default=0)
+        absent = {
+            uid
+            for one in self._states(place)
+            for uid in (*one.state.pods, *one.strangers)
+            if uid not in shown and counts(uid)
+        }
+        if not place and any(self.fates.get(uid) and uid not in self.left for uid in absent):
+            return self._filter([shown], zones) is not None  # it is older than the oldest arrival that is remembered
+        news = [uid for uid in absent if uid not in self.left]
+        earlier = self.arrivals, self.last, self.hypotheses, dict(self.left)
+        if news and place:
+            self.left.update(dict.fromkeys(news, when))
+            self.arrivals = [replace(each) for each in self.arrivals]
+            self._replay(0)
+        here = [without(one, absent) for one in self._states(place) if all(one.has(uid) for uid in shown)]
+        kept = distinct(settled(one, shown, zones) for one in here if agrees(one, shown, zones))
+        if not kept:
+            self.arrivals, self.last, self.hypotheses, self.left = earlier
+            return False
+        self.overflow = ""
+        self.left.update(dict.fromkeys(news, when))
+        self.arrivals = self.arrivals[place:]
+        self._begin(0, kept)
+        return True
 
     def keep(self, uids: Collection[str]) -> None:
         """Pods that left are forgotten but for these."""
@@ -100,30 +158,77 @@ class Belief:
             replace(one, gone={uid: grant for uid, grant in one.gone.items() if uid in uids}) for one in self.hypotheses
         ]
 
-    def _take(self, hypotheses: Iterable[Hypothesis]) -> None:
+    def _judged(self, uid: str, when: float, *, admitted: bool) -> None:
+        self.fates[uid] = admitted
+        at = self._place(uid)
+        if at is not None:
+            self.arrivals[at].known = when
+        if all(one.has(uid) == admitted and uid not in one.unexplained for one in self.hypotheses):
+            return
+        if at is not None:
+            self._replay(at)
+            return
+        kept = [one for one in self.last if one.has(uid) == admitted]
+        self.last = kept or [unexplained(one, uid, admitted=admitted) for one in self.last]
+        self._conclude()
+
+    def _place(self, uid: str) -> int | None:
+        return next((at for at, each in enumerate(self.arrivals) if each.uid == uid), None)
+
+    def _states(self, at: int) -> list[Hypothesis]:
+        """The states before this arrival, after the last one where there are no more."""
+        return self.arrivals[at].before if at < len(self.arrivals) else self.last
+
+    def _begin(self, at: int, states: list[Hypothesis]) -> None:
+        if at < len(self.arrivals):
+            self.arrivals[at].before = states
+        else:
+            self.last = states
+        self._replay(at)
+
+    def _replay(self, first: int) -> None:
+        """Everything from this arrival on."""
+        for at in range(first, len(self.arrivals)):
+            each = self.arrivals[at]
+            after = self._bounded(advance(each.before, each, self.left, self.fates.get(each.uid)))
+            if at + 1 < len(self.arrivals):
+                self.arrivals[at + 1].before = after
+            else:
+                self.last = after
+        self._conclude()
+
+    def _conclude(self) -> None:
+        self.hypotheses = self._bounded(without(one, self.left) for one in self.last)
+
+    def _bounded(self, hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
         found = distinct(hypotheses)
         if any(not one.unexplained for one in found):
             found = [one for one in found if not one.unexplained]
         if len(found) > MOST_HYPOTHESES:
             self.overflow = f"more than {MOST_HYPOTHESES} states of the kubelet are possible"
             found = _fair_share(found)
-        self.hypotheses = found
+        return found
+
+    def _forget(self, now: float) -> None:
+        """Arrivals that no news can put in another light any more, and departures before them."""
+        old = 0
+        for each in self.arrivals:
+            if len(self.arrivals) - old < MOST_ARRIVALS and (each.known is None or each.known >= now - OLD):
+                break
+            old += 1
+        if old:
+            self.arrivals = self.arrivals[old:]
+        uids = {each.uid for each in self.arrivals}
+        for one in self._states(0):
+            uids.update(one.state.pods, one.strangers)
+        self.left = {uid: when for uid, when in self.left.items() if uid in uids}
+        self.fates = {uid: fate for uid, fate in self.fates.items() if uid in uids}
 
 
 def _fair_share(found: Sequence[Hypothesis]) -> list[Hypothesis]:
-    """The likeliest of every variant of the node, so that none is given up for another's details."""
+    """The least doubtful of every variant of the node, so that none is given up for another's details."""
     groups: dict[int, list[Hypothesis]] = {}
-    for one in found:
+    for one in sorted(found, key=lambda one: one.doubt):
         groups.setdefault(id(one.state.node), []).append(one)
     share = max(1, MOST_HYPOTHESES // len(groups))
     return [one for group in groups.values() for one in group[:share]]
-
-
-def _never_came(one: Hypothesis, uid: str) -> Hypothesis:
-    gone = released(one, uid)
-    return replace(gone, gone={other: grant for other, grant in gone.gone.items() if other != uid})
-
-
-def _recent(one: Hypothesis, when: float) -> Hypothesis:
-    """Without arrivals that are too old to be replayed."""
-    return replace(one, recent=tuple([each for each in one.recent if each.when >= when - WINDOW][-MOST_RECENT + 1 :]))

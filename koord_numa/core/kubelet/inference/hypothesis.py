@@ -11,14 +11,15 @@ seen gone. It may have left before a came: then a is on node 0. Both hypotheses 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.managers.admit import Trust
 from koord_numa.core.kubelet.managers.aggregates import PodDemand
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
-from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import value_object
 
@@ -26,37 +27,30 @@ Signature = tuple[object, ...]
 """Where a pod sits: equal for grants that no topology could tell apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A pod that reached the kubelet lately. ``when`` is the time of its bind, ``before`` the hypothesis without it."""
-
-    uid: str
-    request: PodRequest
-    when: float
-    before: "Hypothesis"
-
-
 @value_object
 class Hypothesis:
     """
     ``state`` is what the kubelet's managers hold. ``loose`` are, by pod, CPU bits that its finished init containers hold here and may have
-    been taken over by its later containers in truth. ``spread`` are pods whose CPUs may be dealt out over NUMA nodes otherwise.
+    been taken over by its later containers in truth. ``spread`` are pods whose CPUs may be dealt out over NUMA nodes otherwise; of
+    ``mixed`` ones a topology has told the sum for every NUMA node, but not which of them holds it.
 
     ``gone`` has the grants of pods that left and that a late topology may still show, ``None`` where their place was not known.
-    ``strangers`` are pods whose place is not known, whose use is only in the sums. ``recent`` are the latest arrivals, oldest first.
+    ``strangers`` are pods whose place is not known, whose use is only in the sums.
     ``unexplained`` are pods whose fate is another one than this state had foreseen: something has happened that nobody has seen yet.
-    ``options`` names what is assumed of the configuration although it is unlikely and nobody published it.
+    ``options`` names what is assumed of the configuration although it is unlikely and nobody published it. ``doubt`` is by how many seconds
+    news must have been late in all for it to be true: where there are too many hypotheses the most doubtful are given up.
     """
 
     state: KubeletState
     loose: Mapping[str, int] = field(default_factory=dict)
     spread: frozenset[str] = frozenset()
+    mixed: frozenset[str] = frozenset()
     gone: Mapping[str, Grant | None] = field(default_factory=dict)
     strangers: frozenset[str] = frozenset()
-    recent: tuple[Arrival, ...] = ()
     unexplained: frozenset[str] = frozenset()
     options: tuple[str, ...] = ()
     trust: Trust = Trust.EXACT
+    doubt: float = 0.0
 
     def has(self, uid: str) -> bool:
         """Did the kubelet admit this pod, and is it still there?"""
@@ -65,21 +59,63 @@ class Hypothesis:
     @property
     def signature(self) -> Signature:
         """Equal for hypotheses that differ in nothing that matters."""
-        pods = tuple(sorted((uid, signature(pod.grant, self.state.node)) for uid, pod in self.state.pods.items()))
+        pods = frozenset((uid, signature(pod.grant, self.state.node)) for uid, pod in self.state.pods.items())
         memory = self.state.managers.memory
-        groups = () if memory is None else tuple(sorted(memory.groups.items()))
+        groups: Signature = ()
+        if memory is not None:
+            groups = tuple(memory.groups.values())
+            if any(group.bit_count() > 1 for group in memory.groups.values()):
+                # What a block has of each of its NUMA nodes depends on the past.
+                groups = (*groups, *free_memory(memory))
         return (
             pods,
             groups,
             tuple(sorted(self.strangers)),
             tuple(sorted(self.unexplained)),
+            self.mixed,
             self.options,
             id(self.state.node),
         )
 
+    @property
+    def room(self) -> Signature:
+        """Equal for hypotheses that leave the same room on every NUMA node, whoever holds the rest."""
+        if self.spread:
+            return self.signature
+        node, managers = self.state.node, self.state.managers
+        loose = 0
+        for bits in self.loose.values():
+            loose |= bits
+        memory = managers.memory
+        free = {name: pool.healthy & ~managers.devices[name] for name, pool in node.devices.items()}
+        return (
+            id(node),
+            self.options,
+            cpus_by_numa(managers.cpus, node),
+            cpus_by_numa(loose, node),
+            tuple(
+                tuple(sorted(node.devices[name].devices[at].near for at in members(bits)))
+                for name, bits in free.items()
+            ),
+            ()
+            if memory is None
+            else (free_memory(memory), *memory.groups.values(), *map(bool, memory.blocks.values())),
+        )
+
+
+def free_memory(table: MemoryTable) -> tuple[int, ...]:
+    """The bytes that are free, by NUMA node and type."""
+    return tuple(amount for amounts in table.free.values() for amount in amounts.values())
+
 
 def signature(grant: Grant, node: KubeletNode) -> Signature:
-    """Which NUMA nodes every container uses, and how much of each."""
+    """Which NUMA nodes every container uses, and how much of each. Worked out once for a grant, which belongs to one node."""
+    if not grant.place:
+        object.__setattr__(grant, "place", (_signature(grant, node),))
+    return grant.place
+
+
+def _signature(grant: Grant, node: KubeletNode) -> Signature:
     return tuple(
         (
             one.name,
@@ -92,7 +128,12 @@ def signature(grant: Grant, node: KubeletNode) -> Signature:
 
 
 def _place(one: ContainerGrant, node: KubeletNode) -> tuple[int, ...]:
-    """How many CPUs an init container still holds no topology shows: only where they are counts."""
+    """
+    How many CPUs an init container still holds no topology shows: only where they are counts. Where CPUs are dealt out in numbers that
+    nobody knows, only their sum is told apart.
+    """
+    if may_lie_otherwise(one, node):
+        return (len(one.cpus),)
     counts = cpus_by_numa(one.cpus.bits, node)
     return tuple(min(count, 1) for count in counts) if one.kind is ContainerKind.INIT else counts
 
@@ -137,18 +178,24 @@ def released(before: Hypothesis, uid: str) -> Hypothesis:
         before,
         state=before.state.without(uid),
         loose={other: bits for other, bits in before.loose.items() if other != uid},
-        spread=before.spread - {uid},
+        spread=(before.spread | before.mixed if uid in before.mixed else before.spread) - {uid},
+        mixed=frozenset() if uid in before.mixed else before.mixed,
         gone={**before.gone, uid: pod.grant},
     )
 
 
 def distinct(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
-    """Each once, in order; of equal ones that with most CPUs loose, whose variants are the others."""
+    """Each once, in order; of equal ones that with most CPUs loose, whose variants are the others, and the least doubt."""
     found: dict[Signature, Hypothesis] = {}
     for one in hypotheses:
         key = one.signature
-        if key not in found or _loose_cpus(one) > _loose_cpus(found[key]):
+        known = found.get(key)
+        if known is None:
             found[key] = one
+            continue
+        doubt = min(one.doubt, known.doubt)
+        best = one if _loose_cpus(one) > _loose_cpus(known) else known
+        found[key] = best if best.doubt == doubt else replace(best, doubt=doubt)
     return list(found.values())
 
 

@@ -40,11 +40,12 @@ def probes(demand: PodDemand, view: KubeletView) -> Iterator[Probe]:
     node = view.state.node
     orders = (CpuReuse.LEAST, CpuReuse.MOST) if pins_init_cpus(demand, node) else (CpuReuse.BY_ID,)
     confined = not node.ids_are_real and is_confined(demand, node)  # where ids are real, so is the state
-    for one in view.hypotheses:
+    for one in view.rooms or view.hypotheses:
         for variant in variants(one):
             for order in orders:
                 yield Probe(variant.state, variant.trust, order, one.options)
-        if confined:
+    if confined:
+        for one in view.hypotheses:
             for order in orders:
                 for state in _with_more_room(one):
                     yield Probe(state, one.trust, order, one.options)

@@ -1,18 +1,17 @@
-"""What follows from a hypothesis when a pod reaches the kubelet or is gone: every decision that it may have taken, replayed."""
+"""What follows from a hypothesis when a pod reaches the kubelet: every decision that it may have taken, replayed."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from koord_numa.core.bit_sets import lowest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.hypothesis import (
-    Arrival,
     Hypothesis,
     Signature,
-    distinct,
+    free_memory,
     may_lie_otherwise,
     pins_init_cpus,
-    released,
     signature,
     with_grant,
 )
@@ -24,28 +23,62 @@ from koord_numa.core.kubelet.managers.manager_state import ManagerState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 
+Outcome = Signature | None
+"""What tells a kubelet's decisions on one pod apart; ``None``: it refuses the pod."""
 
-def arrive(before: Hypothesis, uid: str, request: PodRequest, when: float) -> list[Hypothesis]:
+HELD: Final = 1.0
+"""The doubt, as seconds of late news, that an init container's CPUs are held beside those of later containers: most often they are not."""
+
+
+def arrive(before: Hypothesis, uid: str, request: PodRequest) -> dict[Outcome, Hypothesis]:
     """
     What may be after the kubelet was given this pod: one hypothesis for each way in which it may have decided.
 
     The first is the likeliest. A pod that the kubelet would refuse leaves the hypothesis as it was.
     """
-    found: dict[Signature | None, Hypothesis] = {}
-    arrival = Arrival(uid, request, when, replace(before, recent=()))
+    found: dict[Outcome, Hypothesis] = {}
     for variant in variants(before):
+        doubt = before.doubt + sum(HELD for uid in before.loose if variant.loose.get(uid))
         for key, after in _outcomes(variant, uid, request):
             if key not in found:
-                found[key] = replace(after, recent=(*before.recent, arrival))
-    return list(found.values())
+                found[key] = replace(_loose_again(before, variant, after), doubt=doubt)
+            elif doubt < found[key].doubt:
+                found[key] = replace(found[key], doubt=doubt)
+    return found
 
 
-def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tuple[Signature | None, Hypothesis]]:
+def _loose_again(before: Hypothesis, variant: Hypothesis, after: Hypothesis) -> Hypothesis:
+    """What the variant took to be free and the pod did not need may be held all the same."""
+    numa_bits = after.state.node.machine.numa_bits.values()
+    for uid, bits in before.loose.items():
+        freed = bits & ~variant.loose.get(uid, 0)
+        if not freed or uid not in after.state.pods:
+            continue
+        held = 0
+        for here in numa_bits:
+            held |= lowest(after.state.managers.cpus & here, (freed & here).bit_count())
+        if held:
+            after = _holding(after, uid, held)
+    return after
+
+
+def _holding(after: Hypothesis, uid: str, bits: int) -> Hypothesis:
+    """With these free CPUs held, perhaps, by an init container of the pod."""
+    containers = list(after.state.pods[uid].grant.containers)
+    at = next(at for at, one in enumerate(containers) if one.kind is ContainerKind.INIT)
+    containers[at] = replace(containers[at], cpus=CpuSet(containers[at].cpus.bits | bits))
+    managers = after.state.managers
+    left = ManagerState(managers.cpus & ~bits, managers.devices, managers.memory)
+    loose = {**after.loose, uid: after.loose.get(uid, 0) | bits}
+    return with_grant(replace(after, state=replace(after.state, managers=left), loose=loose), uid, tuple(containers))
+
+
+def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tuple[Outcome, Hypothesis]]:
     demand = pod_demand(request)
     orders = (CpuReuse.LEAST, CpuReuse.MOST) if pins_init_cpus(demand, before.state.node) else (CpuReuse.BY_ID,)
     answers = [dry_run(before.state, request, before.trust, order) for order in orders]
     admitted = [answer for answer in answers if isinstance(answer, DryRunAdmitted)]
-    keys = [signature(answer.grant, before.state.node) for answer in admitted]
+    keys = [_outcome(before, answer) for answer in admitted]
     if len(admitted) == 2 and keys[0] == keys[1]:
         yield keys[0], _placed(before, uid, request, admitted[0], _left_over(before, admitted))
     else:
@@ -73,14 +106,7 @@ def _with_more_left(after: Hypothesis, uid: str) -> Hypothesis:
     for here in numa_bits:
         free = state.managers.cpus & here
         held |= lowest(free, min((init & lasting & here).bit_count(), free.bit_count()))
-    if not held:
-        return after
-    containers = list(pod.grant.containers)
-    at = next(at for at, one in enumerate(containers) if one.kind is ContainerKind.INIT and one.cpus)
-    containers[at] = replace(containers[at], cpus=CpuSet(containers[at].cpus.bits | held))
-    managers = ManagerState(state.managers.cpus & ~held, state.managers.devices, state.managers.memory)
-    after = replace(after, state=replace(state, managers=managers), loose={**after.loose, uid: held})
-    return with_grant(after, uid, tuple(containers))
+    return _holding(after, uid, held) if held else after
 
 
 def _left_over(before: Hypothesis, ends: Sequence[DryRunAdmitted]) -> int:
@@ -112,34 +138,15 @@ def _placed(before: Hypothesis, uid: str, request: PodRequest, answer: DryRunAdm
     )
 
 
-def depart(before: Hypothesis, uid: str, since: float, fates: Mapping[str, bool]) -> list[Hypothesis]:
-    """
-    What may be after the pod is gone. It may have left before any of the pods arrived that were bound at ``since`` or later.
-
-    ``fates`` are the known verdicts of arrivals: a replay that decides otherwise did not happen.
-    """
-    found = [released(before, uid)]
-    for at, arrival in enumerate(before.recent):
-        if arrival.when < since or arrival.uid == uid or not arrival.before.has(uid):
-            continue
-        starts = [replace(released(arrival.before, uid), recent=before.recent[:at])]
-        for later in before.recent[at:]:
-            if later.uid == uid:
-                continue
-            starts = [
-                after
-                for start in starts[:4]
-                for after in arrive(start, later.uid, later.request, later.when)
-                if fates.get(later.uid, after.has(later.uid)) == after.has(later.uid)
-                or (later.uid not in fates and later.uid not in before.state.pods)
-            ]
-        still = {*before.state.pods, *(each.uid for each in before.recent if each.uid not in before.gone)} - {uid}
-        found += [_only(after, still) for after in starts]
-    return distinct(found)
-
-
-def _only(after: Hypothesis, still: Collection[str]) -> Hypothesis:
-    """A replay brings back pods that were seen gone since: they go again."""
-    for uid in [uid for uid in after.state.pods if uid not in still]:
-        after = released(after, uid)
-    return after
+def _outcome(before: Hypothesis, answer: DryRunAdmitted) -> Signature:
+    """Where the pod is put, and for memory of several NUMA nodes how much comes from each."""
+    place = signature(answer.grant, before.state.node)
+    held, left = before.state.managers.memory, answer.managers.memory
+    if (
+        held is None
+        or left is None
+        or not any(b.mask & (b.mask - 1) for one in answer.grant.containers for b in one.memory)
+    ):
+        return place
+    taken = zip(free_memory(held), free_memory(left), strict=True)
+    return (place, *(before - after for before, after in taken))

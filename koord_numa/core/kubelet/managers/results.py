@@ -58,10 +58,11 @@ class AdmitRejection:
 
 @value_object
 class Grant:
-    """The kubelet admits: what every container gets, in the kubelet's order."""
+    """The kubelet admits: what every container gets, in the kubelet's order. ``place`` remembers ``hypothesis.signature``."""
 
     qos: KubeQos
     containers: tuple[ContainerGrant, ...]
+    place: tuple[object, ...] = field(default=(), init=False, repr=False, compare=False)
 
 
 class Charge(Enum):

@@ -1,0 +1,101 @@
+"""
+One pod that reached the kubelet while others were about to leave: the states that may be after it.
+
+Theory. Pods reach the kubelet in the order of their binds. That a pod has left is seen later than it happens, so it may have left before
+pods arrived that were bound earlier. Of all the orders only those matter in which the arriving pod is treated otherwise: where the kubelet
+decides the same with the leaving pod still there, that it leaves later stands for both.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Final
+
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, released
+from koord_numa.core.kubelet.inference.replay import Outcome, arrive
+from koord_numa.core.objects.request import PodRequest
+
+LAG: Final = 30.0
+"""Seconds: news of a pod's end or verdict come within so many."""
+
+MOST_LEAVING: Final = 4
+"""Of so many pods every subset may have left before another one arrives; of more, those that were seen gone first."""
+
+
+@dataclass(slots=True)
+class Arrival:
+    """
+    A pod that reached the kubelet. ``when`` is the time of its bind, ``known`` that of the news of its verdict. ``before`` are the states
+    that may have been when it came; of pods that may leave before, they have those that are not needed gone yet.
+    """
+
+    uid: str
+    request: PodRequest
+    when: float
+    known: float | None = None
+    before: list[Hypothesis] = field(default_factory=list)
+
+    def may_follow(self, left: float) -> bool:
+        """May a pod have left before this one came that was seen gone at ``left``?"""
+        return self.known is None or left - LAG <= self.known
+
+
+def advance(
+    states: Iterable[Hypothesis], arrival: Arrival, left: Mapping[str, float], admitted: bool | None
+) -> list[Hypothesis]:
+    """
+    The states after this pod reached the kubelet, whose verdict on it is ``admitted`` if it is known.
+
+    ``left`` are pods that are gone by now, by uid, and when that was seen. Where no state explains the verdict, all are kept and
+    marked: something has happened that nobody has seen yet.
+    """
+    found: list[Hypothesis] = []
+    others: list[Hypothesis] = []
+    for state in states:
+        for after in _outcomes(state, arrival, left):
+            explained = admitted is None or after.has(arrival.uid) == admitted
+            (found if explained else others).append(after)
+    return found or [unexplained(one, arrival.uid, admitted=bool(admitted)) for one in others]
+
+
+def unexplained(one: Hypothesis, uid: str, *, admitted: bool) -> Hypothesis:
+    """The hypothesis with a pod in or out against what it foresees."""
+    marked = one.unexplained | {uid}
+    if admitted:
+        return replace(one, strangers=one.strangers | {uid}, unexplained=marked)
+    gone = released(one, uid)
+    return replace(gone, gone={other: grant for other, grant in gone.gone.items() if other != uid}, unexplained=marked)
+
+
+def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float]) -> Iterator[Hypothesis]:
+    leaving = sorted((when, uid) for uid, when in left.items() if uid != arrival.uid and state.has(uid))
+    state = without(state, [uid for when, uid in leaving if when <= arrival.when])
+    open_ = [uid for when, uid in leaving if when > arrival.when and arrival.may_follow(when)]
+    seen: list[tuple[frozenset[str], Outcome]] = []
+    for away in _subsets(open_):
+        doubt = sum(_doubt(arrival, left[uid], away=uid in away) for uid in open_)
+        for outcome, after in arrive(without(state, away), arrival.uid, arrival.request).items():
+            if not any(outcome == other and less <= away for less, other in seen):
+                seen.append((away, outcome))
+                yield replace(after, doubt=after.doubt + doubt)
+
+
+def _doubt(arrival: Arrival, left: float, *, away: bool) -> float:
+    """Seconds by which news must have been late for a pod that was seen gone at ``left`` to be away, or still there, at the arrival."""
+    latest = left if arrival.known is None else arrival.known
+    return max(0.0, left - latest) if away else max(0.0, latest - left)
+
+
+def _subsets(uids: Sequence[str]) -> Iterator[frozenset[str]]:
+    for size in range(len(uids) + 1):
+        if size and len(uids) > MOST_LEAVING:
+            yield frozenset(uids[:size])
+        else:
+            yield from (frozenset(chosen) for chosen in combinations(uids, size))
+
+
+def without(state: Hypothesis, uids: Iterable[str]) -> Hypothesis:
+    """The hypothesis after these pods have left."""
+    for uid in uids:
+        state = released(state, uid)
+    return state

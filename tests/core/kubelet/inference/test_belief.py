@@ -1,0 +1,115 @@
+"""The states that one kubelet may be in, as news of its pods and topologies come in late and out of order."""
+
+from dataclasses import replace
+
+from koord_numa.core.kubelet.inference.belief import Belief
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.objects.node import Zone
+from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
+from koord_numa.core.resources import MILLI
+from tests.core.kubelet.nodes import app, init, node, pod
+
+
+def _node() -> KubeletNode:
+    """Two NUMA nodes of 8 CPUs of which only the counts are known."""
+    return replace(node("2x1x4x2", policy=KubeletPolicy.SINGLE_NUMA_NODE), ids_are_real=False)
+
+
+def _belief(on: KubeletNode) -> Belief:
+    return Belief([Hypothesis(KubeletState.empty(on))])
+
+
+def _free(belief: Belief) -> set[tuple[int, ...]]:
+    return {cpus_by_numa(one.state.managers.cpus, one.state.node) for one in belief.hypotheses}
+
+
+def _zones(*used: int) -> list[Zone]:
+    whole = {"cpu": 8 * MILLI}
+    return [Zone(numa, whole, whole, {"cpu": (8 - count) * MILLI}) for numa, count in enumerate(used)]
+
+
+def _everyone(_: str) -> bool:
+    return True
+
+
+def test_a_pod_that_left_may_have_left_before_another_came() -> None:
+    """The topology tells on which NUMA node the other one is."""
+    belief = _belief(_node())
+    belief.arrive("old", pod(app(6)), 0.0)
+    belief.started("old", 1.0)
+    belief.arrive("new", pod(app(4)), 10.0)
+    belief.started("new", 12.0)
+    assert _free(belief) == {(2, 4)}
+    belief.depart("old", 11.0)
+    assert _free(belief) == {(8, 4), (4, 8)}
+    assert belief.report([["new"]], _zones(4, 0), _everyone, 20.0, certain=True) == ["new"]
+    assert _free(belief) == {(4, 8)}
+
+
+def test_news_that_is_too_old_changes_nothing() -> None:
+    """The other pod was seen to run long before this one was seen gone."""
+    belief = _belief(_node())
+    belief.arrive("old", pod(app(6)), 0.0)
+    belief.arrive("new", pod(app(4)), 10.0)
+    belief.started("new", 12.0)
+    belief.depart("old", 100.0)
+    assert _free(belief) == {(8, 4)}
+
+
+def test_what_came_after_a_pod_is_replayed_when_it_was_refused() -> None:
+    """Nobody foresaw that: its CPUs were free for the next one."""
+    belief = _belief(_node())
+    belief.arrive("odd", pod(app(5)), 0.0)
+    belief.arrive("next", pod(app(4)), 1.0)
+    assert _free(belief) == {(3, 4)}
+    belief.rejected("odd", 5.0, tells=False)
+    assert _free(belief) == {(4, 8)}
+    assert not belief.lost
+
+
+def test_a_topology_shows_that_pods_have_left_unseen() -> None:
+    """A pod that it should show and does not show is gone, and may have been before later ones came."""
+    belief = _belief(_node())
+    for uid, cpus, when in (("a", 6, 0.0), ("b", 4, 1.0), ("c", 2, 2.0)):
+        belief.arrive(uid, pod(app(cpus)), when)
+        belief.started(uid, when)
+    assert belief.report([["b", "c"]], _zones(4, 2), _everyone, 20.0, certain=True) is None
+    assert belief.report([["b", "c"]], _zones(2, 4), _everyone, 20.0, certain=True) == ["b", "c"]
+    assert _free(belief) == {(6, 4)}
+
+
+def test_a_late_topology_is_of_the_moment_of_its_last_pod() -> None:
+    """Who came later is replayed on what it shows."""
+    belief = _belief(_node())
+    belief.arrive("a", pod(app(6)), 0.0)
+    belief.arrive("b", pod(app(4)), 10.0)
+    belief.depart("a", 12.0)
+    belief.arrive("c", pod(app(5)), 13.0)
+    assert _free(belief) == {(3, 4), (4, 3)}
+    assert belief.report([["a"]], _zones(6, 0), _everyone, 14.0, certain=True) == ["a"]
+    assert _free(belief) == {(3, 4), (4, 3)}
+    assert belief.report([["b"]], _zones(0, 4), _everyone, 15.0, certain=True) == ["b"]
+    assert _free(belief) == {(3, 4)}
+
+
+def test_cpus_that_nobody_needed_to_be_free_stay_in_doubt() -> None:
+    """An init container may hold a CPU of each NUMA node; a pod that proves one of them free proves nothing about the other."""
+    belief = _belief(replace(node("2x1x4x2", scope=KubeletScope.POD), ids_are_real=False))
+    belief.arrive("first", pod(init(1), app(5)), 0.0)
+    belief.arrive("second", pod(init(1), app(5)), 1.0)
+    assert _free(belief) == {(2, 2)}
+    belief.arrive("third", pod(app(3)), 2.0)
+    belief.started("third", 3.0)
+    assert _free(belief) == {(0, 2), (2, 0)}
+    assert all(sum(bits.bit_count() for bits in one.loose.values()) == 1 for one in belief.hypotheses)
+
+
+def test_a_contradiction_leaves_the_belief_as_it_was() -> None:
+    """No state has put these pods there."""
+    belief = _belief(_node())
+    belief.arrive("a", pod(app(6)), 0.0)
+    belief.started("a", 1.0)
+    assert belief.report([["a"]], _zones(0, 6), _everyone, 2.0, certain=True) is None
+    assert _free(belief) == {(2, 8)}
