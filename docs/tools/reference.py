@@ -1,21 +1,70 @@
 # noqa: INP001  (a script, which a test loads by its path)
 """Writes the reference pages from the code: ``make docs-output``. A test compares the pages with what this makes."""
 
+import asyncio
+import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import click
+from prometheus_client import Metric
 
+from koord_numa.app.runtime import Options, Runtime
 from koord_numa.cli import main
+from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.settings import Settings
+from koord_numa.wire import names
 
 FOLDER: Final = Path(__file__).parents[1] / "reference"
 
 
 def pages() -> dict[str, str]:
     """Pages by file name."""
-    return {"cli.md": cli_page(), "configuration.md": configuration_page()}
+    return {
+        "cli.md": cli_page(),
+        "configuration.md": configuration_page(),
+        "metrics.md": metrics_page(),
+        "names.md": names_page(),
+    }
+
+
+def metrics_page() -> str:
+    """Every family of both pages as a scheduler exposes it that has just been started."""
+    rows = "".join(
+        f"| `{family.name}{'_total' if family.type == 'counter' else ''}` | {family.type} | {family.documentation.rstrip('.')} |\n"
+        for family in sorted(asyncio.run(_families()), key=lambda family: family.name)
+    )
+    return (
+        "# Metrics as they are exposed\n\nGenerated from the code; [Metrics](../metrics.md) explains them, with their labels.\n\n"
+        f"| metric | kind | help |\n| --- | --- | --- |\n{rows}"
+    )
+
+
+async def _families() -> list[Metric]:
+    async with ApiServer() as server:
+        with tempfile.TemporaryDirectory() as folder:
+            kubeconfig = server.write_kubeconfig(Path(folder) / "kubeconfig")
+            runtime = await Runtime.connect(Options(kubeconfig=kubeconfig, port=None))
+            providers = runtime._status_providers()  # noqa: SLF001  (what the HTTP server is given, without serving)
+            found = [*providers.metrics.collect(), *providers.nodes.collect()]
+            await runtime.api.close()
+    return found
+
+
+def names_page() -> str:
+    """Every label, annotation and attribute, by the section of ``wire/names.py`` that it stands in."""
+    parts = [
+        "# Names on the wire\n",
+        "Generated from the code (`wire/names.py`); [Labels and annotations](../labels.md) explains them.\n",
+    ]
+    sections = re.split(r"^# (.+)$", Path(names.__file__).read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    for title, text in zip(sections[::2], sections[1::2], strict=True):
+        found = re.findall(r'^[A-Z_]+: Final = "([^"\s]+)"', text, re.MULTILINE)
+        if found:
+            parts.append(f"## {title}\n\n" + "".join(f"- `{name}`\n" for name in found))
+    return "\n".join(parts)
 
 
 def cli_page() -> str:

@@ -22,7 +22,7 @@ def tool(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["cli.md", "configuration.md"])
+@pytest.mark.parametrize("page", ["cli.md", "configuration.md", "metrics.md", "names.md"])
 def test_generated_pages_are_up_to_date(page: str) -> None:
     assert (ROOT / "docs" / "reference" / page).read_text() == tool("reference").pages()[page]
 
