@@ -60,6 +60,7 @@ STORAGE_CAPACITIES: Final = Resource("storage.k8s.io", "v1", "csistoragecapaciti
 ATTACHMENTS: Final = Resource("storage.k8s.io", "v1", "volumeattachments", namespaced=False)
 STORAGE_CLASSES: Final = Resource("storage.k8s.io", "v1", "storageclasses", namespaced=False)
 RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims")
+RESOURCE_CLAIM_TEMPLATES: Final = Resource("resource.k8s.io", "v1", "resourceclaimtemplates")
 RESOURCE_SLICES: Final = Resource("resource.k8s.io", "v1", "resourceslices", namespaced=False)
 DEVICE_CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", namespaced=False)
 WORKLOADS: Final = {

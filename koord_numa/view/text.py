@@ -1,9 +1,11 @@
 """Short texts for tables: what a pod asks for, which policies it named, which NUMA nodes. Nothing here decides."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from koord_numa.core.claims.cpus import DRIVER, cpus_of
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, NumaPolicy
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MEMORY, PODS, ResourceList
@@ -49,3 +51,11 @@ def count(number: int, noun: str) -> str:
 
 def _bare(resource: str) -> str:
     return resource.rpartition("/")[2]
+
+
+def claimed_devices(placement: Placement) -> Iterator[str]:
+    """What claims get by the placement: ``gpu.example.com gpu-1``, ``CPUs 4-7 by claim``."""
+    for allocation in placement.allocations:
+        yield from (f"{it.device.driver} {it.device.device}" for it in allocation.results if it.device.driver != DRIVER)
+        if cpus := cpus_of(allocation):
+            yield f"CPUs {cpus} by claim"

@@ -13,6 +13,7 @@ import click
 from koord_numa.cli.cluster.objects import PARSERS, ClusterObjects, Document, documents
 from koord_numa.cluster.resources import PRIORITY_CLASSES
 from koord_numa.core.objects.request import Pod
+from koord_numa.wire.claims.resource_claims import parse_resource_claim
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.pod.pods import parse_pod
 from koord_numa.wire.pod.priorities import with_priority
@@ -101,6 +102,7 @@ def pods(manifest: Manifest, objects: ClusterObjects, namespace: str = "default"
                 admitted = with_priority(
                     {**obj, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}, objects.priority_classes
                 )
+                admitted = _with_resource_claims(admitted, objects)
                 pod = parse_pod(admitted)
             except WireError as error:
                 unread = objects.unread.get(PRIORITY_CLASSES)
@@ -108,6 +110,22 @@ def pods(manifest: Manifest, objects: ClusterObjects, namespace: str = "default"
             if pod.node:
                 raise click.ClickException(f"{pod.key} names its node already (spec.nodeName)")
             yield pod
+
+
+def _with_resource_claims(pod: Document, objects: ClusterObjects) -> Document:
+    """The pod with claims of its templates, which join the objects, as the ResourceClaim controller would make them."""
+    metadata, spec = pod["metadata"], pod.get("spec")
+    entries = (spec.get("resourceClaims") if isinstance(spec, dict) else None) or ()
+    made = []
+    for entry in entries if isinstance(entries, list) else ():
+        wanted = entry.get("resourceClaimTemplateName") if isinstance(entry, dict) else None
+        for template in objects.claim_templates if wanted else ():
+            if template.name == wanted and template.namespace in ("", metadata["namespace"]):
+                claim = template.claim_of(metadata, str(entry.get("name")))
+                objects.resource_claims.append(parse_resource_claim(claim))
+                made.append({"name": entry.get("name"), "resourceClaimName": claim["metadata"]["name"]})
+                break
+    return {**pod, "status": {**(pod.get("status") or {}), "resourceClaimStatuses": made}} if made else pod
 
 
 def _template(document: Document) -> Mapping[str, Any] | None:

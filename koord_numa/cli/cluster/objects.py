@@ -23,6 +23,7 @@ from koord_numa.cluster.resources import (
     NODES,
     PODS,
     PRIORITY_CLASSES,
+    RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     STORAGE_CLASSES,
@@ -43,6 +44,7 @@ from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeCl
 from koord_numa.core.objects.workloads import Workload, WorkloadKind
 from koord_numa.ports import Forbidden
 from koord_numa.wire.budgets import parse_budget
+from koord_numa.wire.claims.claim_templates import ClaimTemplate, parse_claim_template
 from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
 from koord_numa.wire.claims.resource_slices import parse_resource_slice
 from koord_numa.wire.errors import WireError
@@ -70,6 +72,7 @@ class ClusterObjects:
     volumes: list[PersistentVolume] = field(default_factory=list)
     classes: list[StorageClass] = field(default_factory=list)
     resource_claims: list[ResourceClaim] = field(default_factory=list)
+    claim_templates: list[ClaimTemplate] = field(default_factory=list)
     resource_slices: list[ResourceSlice] = field(default_factory=list)
     device_classes: list[DeviceClass] = field(default_factory=list)
     budgets: list[DisruptionBudget] = field(default_factory=list)
@@ -98,6 +101,7 @@ PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
     "PersistentVolume": ("volumes", parse_volume),
     "StorageClass": ("classes", parse_storage_class),
     "ResourceClaim": ("resource_claims", parse_resource_claim),
+    "ResourceClaimTemplate": ("claim_templates", parse_claim_template),
     "ResourceSlice": ("resource_slices", lambda raw: parse_resource_slice(raw).parts),
     "DeviceClass": ("device_classes", parse_device_class),
     "PodDisruptionBudget": ("budgets", parse_budget),
@@ -107,7 +111,7 @@ PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
 """For each kind the field of ``ClusterObjects`` and the parser."""
 
 _USUAL_RIGHTS: Final = (NODES, PODS, NAMESPACES)
-_OPTIONAL: Final = frozenset({RESOURCE_CLAIMS, RESOURCE_SLICES, DEVICE_CLASSES})
+_OPTIONAL: Final = frozenset({RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, DEVICE_CLASSES})
 """Clusters before Kubernetes 1.34 do not serve these; they have none then."""
 
 _LISTED: Final[Mapping[str, Resource]] = {
@@ -118,6 +122,7 @@ _LISTED: Final[Mapping[str, Resource]] = {
     "PersistentVolume": VOLUMES,
     "StorageClass": STORAGE_CLASSES,
     "ResourceClaim": RESOURCE_CLAIMS,
+    "ResourceClaimTemplate": RESOURCE_CLAIM_TEMPLATES,
     "ResourceSlice": RESOURCE_SLICES,
     "DeviceClass": DEVICE_CLASSES,
     "PodDisruptionBudget": BUDGETS,

@@ -10,7 +10,7 @@ from koord_numa.core.explain import describe
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.state.numa_usage import largest_aligned
-from koord_numa.view.text import NONE, count, numa_text, short_amounts
+from koord_numa.view.text import NONE, claimed_devices, count, numa_text, short_amounts
 
 _SHOWN: Final = 6
 """So many nodes of one answer are named."""
@@ -24,6 +24,7 @@ def placement_text(placement: Placement) -> str:
         parts.append(f"NUMA {numa_text(numa)}")
     if placement.cpus:
         parts.append(f"CPUs {placement.cpus}")
+    parts.extend(claimed_devices(placement))
     if placement.note:
         parts.append(placement.note)
     return ", ".join(parts)

@@ -13,7 +13,7 @@ from koord_numa.cli.render.decisions import placement_text
 from koord_numa.cli.render.placements import sentences
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.view.documents import Document, document
-from koord_numa.view.text import asked, count, policies
+from koord_numa.view.text import asked, claimed_devices, count, policies
 
 MANY: Final = 100
 """With more pods, only those that wait, or that differ between two configurations, are shown one by one."""
@@ -137,7 +137,8 @@ def _entry(one: Simulated) -> Document:
     if isinstance(one.verdict, Placement):
         placement = one.verdict
         numa = [numa for numa, _ in placement.numa]
-        return {**entry, "node": placement.node, "numa": numa, "cpus": str(placement.cpus), "note": placement.note}
+        found = {"node": placement.node, "numa": numa, "cpus": str(placement.cpus), "note": placement.note}
+        return {**entry, **found, "devices": list(claimed_devices(placement))}
     return {**entry, "why": one.verdict.why}
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.engine.decision_log import Decision, RunnerUp
 from koord_numa.view.documents import Document, document
+from koord_numa.view.text import claimed_devices
 
 
 def decisions_document(decisions: Iterable[Decision], now: str) -> Document:
@@ -22,6 +23,7 @@ def _entry(one: Decision) -> Document:
         "node": placement.node,
         "numa": [numa for numa, _ in placement.numa] or list(CpuSet(placement.mask or 0)),
         "cpus": str(placement.cpus),
+        "devices": list(claimed_devices(placement)),
         "alignment": placement.alignment.value,
         "score": "" if one.score is None else str(one.score),
         "runnersUp": [_runner_up(other, one.score or 0) for other in one.runners_up],
