@@ -241,6 +241,8 @@ class Scheduler:
         self._node_table.changed(info)
         self.writers.node_changed(info)
         self.handle.nominator.node_changed(info)
+        if info.node is None:
+            self.claims.forget_node(info.name)
         if event is ClusterEvent.CAPACITY_FREED or (pod is not None and pod.deleting):
             self.preemption.node_freed(info.name)
         if event is not None and self.queue.parked:

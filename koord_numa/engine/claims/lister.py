@@ -77,6 +77,10 @@ class ClaimLister:
         """The pools that the node can draw from."""
         return self._index.pools_of(node)
 
+    def forget_node(self, node: str) -> None:
+        """The node is gone: what it could draw from is not remembered."""
+        self._index.forget_node(node)
+
     def cpus_held(self, pool: str) -> CpuSet:
         """CPUs that claims hold by the driver dra.cpu, whose pools are named after their nodes."""
         return CpuSet.of(cpu for cpus in self._cpus.get(pool, ()) for cpu in cpus)

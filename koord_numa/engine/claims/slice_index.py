@@ -1,7 +1,7 @@
 """ResourceSlices by pool and by node, and the pools that a node can draw from, remembered until their slices change."""
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from koord_numa.core.claims.objects.pools import Pool, gather_pools
 from koord_numa.core.claims.search.inventory import PoolId, ResourceSlice
@@ -9,6 +9,10 @@ from koord_numa.core.objects.node import Node
 
 Revision = tuple[int, int]
 _Key = TypeVar("_Key", PoolId, str)
+
+
+SPARE: Final = 1024
+"""Nodes without slices whose revisions are not worth a sweep."""
 
 
 class SliceIndex:
@@ -78,6 +82,10 @@ class SliceIndex:
         self.everything_changed()
         self._shape += 1
 
+    def forget_node(self, node: str) -> None:
+        """The node is gone."""
+        self._pools.pop(node, None)
+
     def everything_changed(self) -> None:
         """What was found for any node is out of date."""
         self._revision += 1
@@ -95,6 +103,15 @@ class SliceIndex:
                 self._shapes[it.nodes.name] = self._shapes.get(it.nodes.name, 0) + 1
             else:
                 self._shape += 1
+        if max(len(self._shapes), len(self._revisions)) > 2 * len(self._by_node) + SPARE:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Names of nodes come and go for ever. What is counted for each may be dropped where what counts for all changes with it."""
+        self._shapes.clear()
+        self._revisions.clear()
+        self._shape += 1
+        self._revision += 1
 
     def _touch(self, slices: Iterable[ResourceSlice]) -> None:
         for each in slices:
