@@ -14,7 +14,7 @@ from koord_numa.wire.node.kubelet_config import NUMA_POLICY_OF, TOPOLOGY_POLICIE
 from koord_numa.wire.node.node_annotations import amplification
 from koord_numa.wire.node.pci_devices import numa_by_root
 from koord_numa.wire.node.reserved import reserved_cpus
-from koord_numa.wire.node.zones import AttributeModel, ZoneModel, distances, zones
+from koord_numa.wire.node.zones import AttributeModel, zones
 from koord_numa.wire.parsing import Problems, Strict, read
 
 
@@ -22,7 +22,7 @@ class TopologyModel(Strict):
     """The top-level fields of both versions."""
 
     topology_policies: list[str] | None = None
-    zones: list[ZoneModel] | None = None
+    zones: list[Any] | None = None  # each is read by itself, see ``zones``
     attributes: list[AttributeModel] | None = None
 
 
@@ -49,8 +49,7 @@ def parse_topology(obj: Mapping[str, Any]) -> NodeResourceTopology:
 def _read(top: Head, blank: NodeResourceTopology) -> NodeResourceTopology:
     model = read(TopologyModel, top.body, top.path)
     attributes = model.attributes or []
-    found_zones = zones(model.zones or (), top.path.at("zones"))
-    costs = distances(model.zones or ())
+    found_zones, costs = zones(model.zones or (), top.path)
     kubelet = kubelet_config(model.topology_policies or (), attributes, top.annotations, top.path)
     topology = replace(
         blank,

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+import orjson
 from cachetools import LRUCache
 
 from koord_numa.core.cpuset import MAX_CPU
@@ -12,7 +14,7 @@ from koord_numa.core.objects.node import Zone
 from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, MILLI, is_hugepages
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.names import ZONE_TYPE_NUMA
-from koord_numa.wire.parsing import Id, Quantity, Strict
+from koord_numa.wire.parsing import Id, Quantity, Strict, read
 from koord_numa.wire.pod.pod_annotations import numa_id
 from koord_numa.wire.quantities import current_name, supply
 
@@ -20,7 +22,7 @@ MOST_DEVICES: Final = 16_384
 """Of one resource on one NUMA node that a kubelet aligns: devices are kept one by one. Bytes and CPUs have limits of their own."""
 
 REMEMBERED_ZONES: Final = 8192
-"""Zones that are known by their resources; about a kilobyte each."""
+"""Zones that are known by their JSON; about two kilobytes each."""
 
 MOST_RESOURCES: Final = 512
 """Resources that one NUMA node may list."""
@@ -61,54 +63,72 @@ class ZoneModel(Strict):
     resources: list[ResourceModel] | None = None
 
 
-def zones(models: Iterable[ZoneModel], path: FieldPath) -> tuple[Zone, ...]:
-    """The NUMA nodes in ascending order. Zones of other types are left alone."""
+Distances = dict[tuple[int, int], int]
+"""What it costs to reach the second NUMA node from the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadZone:
+    """A NUMA node, and what it costs to reach others, by their numbers. ``zone`` is ``None`` for a zone of another type."""
+
+    zone: Zone | None = None
+    costs: tuple[tuple[int, int], ...] = ()
+
+
+def zones(listed: Iterable[object], path: FieldPath) -> tuple[tuple[Zone, ...], Distances]:
+    """
+    The NUMA nodes in a list of zones, in ascending order, and the costs between them. Zones of other types are left alone.
+
+    ``path`` is that of the object. Most updates change one zone, and nodes are alike: a zone that is known as it is in JSON is not read
+    again.
+    """
     found: dict[int, Zone] = {}
-    for model in models:
-        if model.type != ZONE_TYPE_NUMA:
+    costs: Distances = {}
+    for number, raw in enumerate(listed):
+        read_zone = _read_zone(raw, number, path)
+        zone = read_zone.zone
+        if zone is None:
             continue
-        numa = _numa_of(model.name)
-        if numa is None:
-            raise path.error(f"{quoted(model.name)} is no name of a NUMA node such as node-0")
-        if numa in found:
-            raise path.error(f"NUMA node {numa} is listed twice")
-        found[numa_id(numa, path)] = _zone(numa, model, path.at(model.name))
+        if zone.numa in found:
+            raise path.at("zones").error(f"NUMA node {zone.numa} is listed twice")
+        found[zone.numa] = zone
+        costs.update(((zone.numa, end), value) for end, value in read_zone.costs)
     cpus = sum(zone.capacity.get(CPU, 0) for zone in found.values()) // MILLI
     if cpus > MAX_CPU + 1:
-        raise path.error(f"{cpus} CPUs are too many, at most {MAX_CPU + 1} are supported")
-    return tuple(found[numa] for numa in sorted(found))
+        raise path.at("zones").error(f"{cpus} CPUs are too many, at most {MAX_CPU + 1} are supported")
+    return tuple(found[numa] for numa in sorted(found)), dict(sorted(costs.items()))
 
 
-def distances(models: Iterable[ZoneModel]) -> dict[tuple[int, int], int]:
-    """Costs by pair of NUMA nodes. Costs to something that is no NUMA node do not matter."""
-    found: dict[tuple[int, int], int] = {}
-    for model in models:
-        start = _numa_of(model.name) if model.type == ZONE_TYPE_NUMA else None
-        for cost in model.costs or ():
-            end = _numa_of(cost.name)
-            if start is None or end is None:
-                continue
-            found[start, end] = cost.value
-    return dict(sorted(found.items()))
+_ZONES: Final[LRUCache[bytes, ReadZone]] = LRUCache(maxsize=REMEMBERED_ZONES)
 
 
-_ZoneKey = tuple[int, tuple[tuple[str, Quantity | None, Quantity | None, Quantity | None], ...]]
-_ZONES: Final[LRUCache[_ZoneKey, Zone]] = LRUCache(maxsize=REMEMBERED_ZONES)
+def _read_zone(raw: object, number: int, path: FieldPath) -> ReadZone:
+    try:
+        key = orjson.dumps(raw)
+    except orjson.JSONEncodeError:  # numbers beyond 64 bits: the model says what is wrong with them
+        return _model_read(read(ZoneModel, raw, path.at(f"zones[{number}]")), path.at("zones"))
+    known = _ZONES.get(key)
+    if known is None:
+        model = read(ZoneModel, raw, path.at(f"zones[{number}]"))
+        known = _ZONES[key] = _model_read(model, path.at("zones"))
+    return known
+
+
+def _model_read(model: ZoneModel, path: FieldPath) -> ReadZone:
+    if model.type != ZONE_TYPE_NUMA:
+        return ReadZone()
+    numa = _numa_of(model.name)
+    if numa is None:
+        raise path.error(f"{quoted(model.name)} is no name of a NUMA node such as node-0")
+    ends = ((_numa_of(cost.name), cost.value) for cost in model.costs or ())
+    costs = tuple((end, value) for end, value in ends if end is not None)  # others do not matter
+    return ReadZone(_parse_zone(numa_id(numa, path), model, path.at(model.name)), costs)
 
 
 @lru_cache(maxsize=1024)
 def _numa_of(name: str) -> int | None:
     match = _ZONE_NAME.fullmatch(name)
     return int(match.group(1)) if match else None
-
-
-def _zone(numa: int, model: ZoneModel, path: FieldPath) -> Zone:
-    """The zone, from the cache when an equal one was parsed before: most updates change one zone, and nodes are alike."""
-    key = (numa, tuple((it.name, it.capacity, it.allocatable, it.available) for it in model.resources or ()))
-    known = _ZONES.get(key)
-    if known is None:
-        known = _ZONES[key] = _parse_zone(numa, model, path)
-    return known
 
 
 def _parse_zone(numa: int, model: ZoneModel, path: FieldPath) -> Zone:
