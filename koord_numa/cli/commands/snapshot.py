@@ -1,8 +1,6 @@
 """``koord-numa snapshot``: every object that decides where pods go, in one file that all commands read back by ``--from``."""
 
-import hashlib
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,10 +8,10 @@ import click
 import yaml
 
 from koord_numa.cli.cluster.access import Access, with_cluster
+from koord_numa.cli.cluster.hashed_names import hash_names, short_hash
 from koord_numa.cli.cluster.objects import list_raw
 from koord_numa.wire.images import normalized
 
-NAMES: Final = re.compile(r"^(name|namespace|nodeName|nominatedNodeName|volumeName|claimName|generateName)$")
 DROPPED: Final = frozenset(
     [
         "managedFields",
@@ -43,9 +41,11 @@ DROPPED: Final = frozenset(
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file to write."
 )
-@click.option("--hash-names", is_flag=True, help="Replace names of namespaces, pods, nodes and volumes by hashes.")
+@click.option(
+    "--hash-names", "hide", is_flag=True, help="Replace names of namespaces, pods, nodes and volumes by hashes."
+)
 @with_cluster
-def command(output: Path, hash_names: bool, access: Access) -> None:
+def command(output: Path, hide: bool, access: Access) -> None:
     """
     Write nodes, topologies, pods, namespaces, volumes, claims, storage classes, budgets, priority classes, services and what makes pods to
     one file.
@@ -57,8 +57,8 @@ def command(output: Path, hash_names: bool, access: Access) -> None:
     for why in unread:
         click.echo(f"Not written: {why}", err=True)
     kept = [trimmed(each) for each in objects]
-    if hash_names:
-        kept = [hashed(each) for each in kept]
+    if hide:
+        kept = hash_names(kept)
     try:
         with output.open("w", encoding="utf-8") as file:
             yaml.dump_all(kept, file, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=False)
@@ -75,29 +75,3 @@ def trimmed(value: Any, key: str = "", inside: str = "") -> Any:
         return [trimmed(item, key, inside) for item in value]
     is_image = key == "image" or (inside, key) in (("image", "reference"), ("images", "names"))
     return short_hash(normalized(value)) if is_image and isinstance(value, str) and value else value
-
-
-def hashed(value: Any, key: str = "", path: tuple[str, ...] = ()) -> Any:
-    """The object with names replaced by hashes, the same name by the same hash, so that references still lead somewhere."""
-    if isinstance(value, Mapping):
-        return {name: hashed(item, name, (*path, key)) for name, item in value.items()}
-    if isinstance(value, list):
-        return [hashed(item, key, path) for item in value]
-    return short_hash(value) if isinstance(value, str) and _is_name(key, path) else value
-
-
-def _is_name(key: str, path: Iterable[str]) -> bool:
-    """Names of objects and hostnames; not names of containers, ports, zones, resources or attributes, which mean something."""
-    if key in ("kubernetes.io/hostname", "statefulset.kubernetes.io/pod-name"):
-        return True
-    own = [part for part in path if part]
-    inside = own[-1] if own else ""
-    return bool(NAMES.match(key)) and (
-        inside in ("metadata", "ownerReferences", "claimRef", "persistentVolumeClaim")
-        or key in ("nodeName", "volumeName")
-    )
-
-
-def short_hash(name: str) -> str:
-    """Eight hexadecimal digits behind a letter, a valid name of any object."""
-    return "h" + hashlib.sha256(name.encode()).hexdigest()[:8]

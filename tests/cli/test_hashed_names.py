@@ -1,0 +1,106 @@
+"""A snapshot with hashed names decides as the cluster does, and tells no name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from click.testing import CliRunner
+
+from koord_numa.cli import main
+from koord_numa.cli.cluster.hashed_names import hashed, short_hash
+from tests.cli.kinds import claim, storage_class, using, volume
+from tests.cli.small import ask, pod, small_cluster
+
+ON_A_DISK = using(pod("secret-db", 4, numa="SingleNUMANode"), "secret-data")
+BY_HOST = pod("secret-host", 2)
+BY_HOST["spec"]["affinity"] = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["theirs"]}]}
+            ]
+        }
+    }
+}
+THERE = pod("secret-guest", 4, node="theirs")
+
+
+def test_references_lead_somewhere() -> None:
+    obj: dict[str, Any] = {
+        "kind": "Pod",
+        "metadata": {"name": "a", "namespace": "n", "labels": {"kubernetes.io/hostname": "host", "app": "kept"}},
+        "spec": {
+            "nodeName": "host",
+            "containers": [{"name": "main"}],
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": "claim"}],
+            "terms": [
+                {"key": "metadata.name", "operator": "In", "values": ["host"]},
+                {"key": "app", "values": ["kept"]},
+            ],
+        },
+    }
+    found = hashed(obj)
+    assert found["metadata"]["labels"] == {"kubernetes.io/hostname": short_hash("host"), "app": "kept"}
+    assert found["spec"] == {
+        "nodeName": short_hash("host"),
+        "containers": [{"name": "main"}],
+        "resourceClaims": [{"name": "gpu", "resourceClaimName": short_hash("claim")}],
+        "terms": [
+            {"key": "metadata.name", "operator": "In", "values": [short_hash("host")]},
+            {"key": "app", "values": ["kept"]},
+        ],
+    }
+
+
+def test_classes_keep_their_names() -> None:
+    assert hashed(storage_class("fast", "Immediate"))["metadata"]["name"] == "fast"
+    assert hashed(claim("data", "disk", "fast"))["spec"]["storageClassName"] == "fast"
+
+
+def test_names_in_annotations() -> None:
+    allocations = [{"namespace": "n", "name": "a", "uid": "u", "cpuset": "0-1"}]
+    annotations = {
+        "node.koordinator.sh/pod-cpu-allocs": json.dumps(allocations),
+        "koord-numa/cpuset-differences": json.dumps({"n/a": {"decided": "0"}}),
+    }
+    found = hashed({"kind": "NodeResourceTopology", "metadata": {"name": "host", "annotations": annotations}})[
+        "metadata"
+    ]["annotations"]
+    [entry] = json.loads(found["node.koordinator.sh/pod-cpu-allocs"])
+    assert entry == {"namespace": short_hash("n"), "name": short_hash("a"), "uid": "u", "cpuset": "0-1"}
+    assert json.loads(found["koord-numa/cpuset-differences"]) == {
+        f"{short_hash('n')}/{short_hash('a')}": {"decided": "0"}
+    }
+
+
+async def test_a_snapshot_decides_as_the_cluster_does_and_tells_no_name(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.yaml"
+    objects = (
+        storage_class("local", "WaitForFirstConsumer"),
+        volume("secret-disk", "secret-data", "own"),
+        claim("secret-data", "secret-disk", "local"),
+    )
+    async with small_cluster(tmp_path, THERE, *objects, ON_A_DISK, BY_HOST) as cluster:
+        cluster.fleet.publish()
+        live = {
+            name: json.loads((await ask(cluster, "explain", name, "-o", "json")).output)
+            for name in ("secret-db", "secret-host")
+        }
+        nodes = json.loads((await ask(cluster, "nodes", "-o", "json")).output)
+        assert (await ask(cluster, "snapshot", "--hash-names", "-o", str(path))).exit_code == 0
+    text = path.read_text()
+    assert "secret" not in text
+    assert "theirs" not in text
+    for name, expected in live.items():
+        command = ["explain", f"{short_hash('default')}/{short_hash(name)}", "-o", "json", "--from", str(path)]
+        found = json.loads(CliRunner().invoke(main, command).output)
+        assert found["state"] == expected["state"] == "fits"
+        assert found["wouldGoTo"] == {**expected["wouldGoTo"], "node": short_hash(expected["wouldGoTo"]["node"])}
+    read = json.loads(CliRunner().invoke(main, ["nodes", "-o", "json", "--from", str(path)]).output)
+    facts = [{key: one[key] for key in ("state", "largest", "numa", "pods")} for one in nodes["items"]]
+    assert sorted(
+        map(str, ({key: one[key] for key in ("state", "largest", "numa", "pods")} for one in read["items"]))
+    ) == sorted(map(str, facts))
+    documents = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(text)}
+    assert ("StorageClass", "local") in documents
