@@ -7,6 +7,8 @@ As Koordinator's scheduler service, which dumps a node's allocations at ``/nodes
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from koord_numa.core.kubelet.knowledge import known_of
+from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Rejection
@@ -40,6 +42,7 @@ def node_dump(engine: Scheduler, name: str) -> Dump | None:
         "freeCPUs": _free_cpus(record),
         "numa": [] if seen is None else [*_numa(seen)],
         "largestAligned": {} if seen is None else quantities(largest_aligned(seen)),
+        **({"kubelet": _kubelet(seen.offer)} if seen is not None and isinstance(seen.offer, KubeletView) else {}),
         "pods": [_holding(engine, record, held) for held in sorted(record.ledger, key=lambda held: str(held.pod))],
         "nominees": sorted(str(nominee.pod.key) for nominee in record.nominees.values()),
     }
@@ -118,6 +121,18 @@ def _why_closed(record: NodeInfo, seen: NodeSnapshot | None) -> str:
 
 def _topology(topology: NodeResourceTopology) -> Dump:
     return {"version": topology.resource_version, "cpusOf": topology.owner.value, "problem": topology.problem}
+
+
+def _kubelet(view: KubeletView) -> Dump:
+    """What is known of the kubelet that chooses, and the bounds of what each NUMA node has free."""
+    known = known_of(view)
+    return {
+        "states": known.states,
+        "evidence": list(known.evidence),
+        "free": [
+            {"numa": one.numa, "atLeast": quantities(one.lower), "atMost": quantities(one.upper)} for one in known.free
+        ],
+    }
 
 
 def _free_cpus(record: NodeInfo) -> str | None:

@@ -8,6 +8,7 @@ kube-scheduler's ``/metrics/resources``: on a large cluster they are many.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from time import time
 from typing import Final
 
 from prometheus_client import Metric
@@ -17,6 +18,7 @@ from prometheus_client.registry import Collector
 from koord_numa import __version__
 from koord_numa.app.free_cpus import FreeCpuCache
 from koord_numa.app.informers import Informers
+from koord_numa.app.kubelet_metrics import kubelet_metrics
 from koord_numa.cluster.events import EventRecorder
 from koord_numa.cluster.leader_election import LeaderElection
 from koord_numa.cluster.lease_conflicts import LeaseConflicts
@@ -185,6 +187,7 @@ class SchedulerCollector(Collector):
         yield _gauge(
             "koord_numa_overcommitted_nodes", "Shared nodes whose requests exceed what they have.", overcommitted
         )
+        yield from kubelet_metrics(self._sources.scheduler, time())
         quarantine = self._sources.scheduler.handle.quarantine
         yield _counts(
             "koord_numa_quarantined", "Objects left alone after a failure, by kind.", "kind", quarantine.counts

@@ -53,6 +53,7 @@ from koord_numa.engine.ranking.columns.node_table import NodeTable
 from koord_numa.engine.ranking.selector import Limits, Listers, NodeSelection
 from koord_numa.engine.readiness import Readiness, Source
 from koord_numa.engine.schedule_one import SchedulingLoop
+from koord_numa.engine.unreadable_topologies import UnreadableTopologies
 from koord_numa.ports import Dependencies
 from koord_numa.settings import DynamicResources, Settings
 
@@ -107,6 +108,7 @@ class Scheduler:
             decisions=DecisionLog(dependencies.clock),
         )
         self.writers = ConflictingWriters(self.handle)
+        self.unreadable = UnreadableTopologies(self.handle)
         self._node_table.on_error = self._quarantine_node
         self.preemption = Executor(self.handle)
         self._deallocation = Deallocation.through(dependencies, self.claims, resolver, self.cache.pods)
@@ -240,6 +242,7 @@ class Scheduler:
         """Results about this node are out of date, and classes that such a change may help are tried again."""
         self._node_table.changed(info)
         self.writers.node_changed(info)
+        self.unreadable.node_changed(info)
         self.handle.nominator.node_changed(info)
         if info.node is None:
             self.claims.forget_node(info.name)
@@ -287,6 +290,7 @@ class Scheduler:
         while True:
             await self.dependencies.sleep(HOUSEKEEPING_SECONDS)
             self.writers.tick()
+            self.unreadable.tick()
             self.assumed_pods.end_node_backoffs()
             self.cache.expire_unreported()
             self.preemption.look_again()

@@ -7,6 +7,8 @@ from koord_numa.cli.cluster.snapshot import Snapshot
 from koord_numa.cli.render.placements import sentences
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import describe
+from koord_numa.core.kubelet.knowledge import known_of
+from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.state.numa_usage import largest_aligned
@@ -40,8 +42,21 @@ def node_answers(snapshot: Snapshot, pod: Pod, width: int) -> Iterator[str]:
             text = f"no: {answer.message.removeprefix('node(s) ').removeprefix('whose ')}"
             if numbers := describe(answer):
                 text += f": {numbers}"
+            text += _what_is_known(snapshot, name)
         names.setdefault(text, []).append(name)
     yield from _paragraphs(names, width)
+
+
+def _what_is_known(snapshot: Snapshot, node: str) -> str:
+    """For a refusal on a kubelet-owned node whose state is not certain: how many states are possible, and what is free in them."""
+    info = snapshot.scheduler.cache.nodes.get(node)
+    seen = None if info is None else info.candidate()
+    if seen is None or not isinstance(seen.offer, KubeletView):
+        return ""
+    known = known_of(seen.offer)
+    if known.is_certain:
+        return ""
+    return f" ({known.states} states are possible; free on {', on '.join(map(str, known.free[:_SHOWN]))})"
 
 
 def record_lines(record: Mapping[str, Any], width: int) -> Iterator[str]:

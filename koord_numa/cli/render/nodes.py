@@ -9,6 +9,7 @@ from koord_numa.cli.cluster.snapshot import Snapshot
 from koord_numa.cli.render.columns import Columns
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import amounts_text
+from koord_numa.core.kubelet.knowledge import known_of
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.resources import CPU, MEMORY, MILLI
@@ -39,6 +40,8 @@ def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[
             if held.cpus
         ]
         yield from terminal.lines(Drawing(seen.offer.machine, owners, seen.offer.reserved, _shared(seen)), width)
+    if isinstance(seen.offer, KubeletView):
+        yield from _known(seen.offer)
     yield Text()
     yield from Columns(("POD", "QOS", "ASKS FOR", "POLICY", "NUMA", "CPUS"), list(_pods(seen, snapshot))).lines()
     topology = snapshot.topologies.get(seen.node.name)
@@ -47,6 +50,18 @@ def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[
         yield from Columns(
             ("POD", "DIFFERENCE"), [[pod, str(one)] for pod, one in topology.differences.items()]
         ).lines()
+
+
+def _known(view: KubeletView) -> Iterator[Text]:
+    """What decisions on a kubelet-owned node rest on; the bounds of free amounts where they are not the table's."""
+    known = known_of(view)
+    yield Text()
+    yield Text(f"{known.states} possible state{'s' if known.states > 1 else ''} of its kubelet, known from:")
+    for sentence in known.evidence:
+        yield Text(f"- {sentence}")
+    if not known.is_certain:
+        for one in known.free:
+            yield Text(f"free on {one}")
 
 
 def trust(seen: NodeSnapshot, snapshot: Snapshot) -> str:

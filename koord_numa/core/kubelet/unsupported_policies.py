@@ -8,6 +8,7 @@ happens to guarantee it; everything else is refused here, before anybody asks wh
 from collections.abc import Mapping
 from typing import Final
 
+from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
@@ -17,10 +18,12 @@ from koord_numa.core.objects.vocabulary import (
     KubeletPolicy,
     KubeletScope,
     KubeQos,
+    NumaExclusive,
     NumaPolicy,
 )
 from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.qos import is_pinned_by_static_kubelet, may_use_cpuset
+from koord_numa.core.resources import CPU
 
 _WHOLE_CORES: Final = "full-pcpus-only"
 _KEEPS: Final[Mapping[NumaPolicy, KubeletPolicy]] = {
@@ -32,7 +35,17 @@ _KEEPS: Final[Mapping[NumaPolicy, KubeletPolicy]] = {
 
 def refuse_promises(request: PodRequest, config: KubeletConfig) -> Rejection | None:
     """Does the pod demand something that this kubelet's configuration does not guarantee?"""
-    return _refuse_numa_policy(request, config) or _refuse_bind_policy(request, config)
+    return (
+        _refuse_numa_policy(request, config) or _refuse_numa_exclusive(request) or _refuse_bind_policy(request, config)
+    )
+
+
+def _refuse_numa_exclusive(request: PodRequest) -> Rejection | None:
+    """Kubelets put aligned pods and pods that span NUMA nodes on the same ones; a default that the pod did not write demands nothing."""
+    if request.numa.exclusive is not NumaExclusive.REQUIRED:
+        return None
+    detail = "the pod requires singleNUMANodeExclusive, and a kubelet keeps no NUMA node to pods of one kind"
+    return Rejection(Reason.NUMA_POLICY, "node(s) NUMA Topology policy not match", detail, resolvable=False)
 
 
 def _refuse_numa_policy(request: PodRequest, config: KubeletConfig) -> Rejection | None:
@@ -47,6 +60,9 @@ def _refuse_numa_policy(request: PodRequest, config: KubeletConfig) -> Rejection
     if wanted is not NumaPolicy.BEST_EFFORT and kube_qos(request) is not KubeQos.GUARANTEED:
         detail = f"the pod wants {wanted}, a kubelet aligns Guaranteed pods only, and the pod is {kube_qos(request)}"
         return Rejection(Reason.NUMA_POLICY, "node(s) NUMA Topology policy not match", detail, resolvable=False)
+    if wanted is not NumaPolicy.BEST_EFFORT and not _has_own_cpus(request, config):
+        detail = f"the pod wants {wanted}, and its kubelet gives no container CPUs of its own: they would come from all NUMA nodes"
+        return Rejection(Reason.NUMA_POLICY, "node(s) NUMA Topology policy not match", detail, resolvable=False)
     long_running = sum(container.kind is not ContainerKind.INIT for container in request.containers)
     if long_running > 1 and wanted is not NumaPolicy.BEST_EFFORT and config.topology_scope is KubeletScope.CONTAINER:
         detail = (
@@ -56,18 +72,25 @@ def _refuse_numa_policy(request: PodRequest, config: KubeletConfig) -> Rejection
     return None
 
 
+def _has_own_cpus(request: PodRequest, config: KubeletConfig) -> bool:
+    """Does the static CPU manager give some container exclusive CPUs, where the pod asks for CPUs at all?"""
+    asks = any(container.requests.get(CPU, 0) for container in request.containers) or bool(request.pod_requests)
+    return not asks or (config.cpu_policy != "none" and bool(pod_demand(request).counts))
+
+
 def _refuse_bind_policy(request: PodRequest, config: KubeletConfig) -> Rejection | None:
     """LSE and LSR pods need CPUs of their own; a required shape only ``full-pcpus-only`` can give, and only whole cores."""
     if request.bind.required is CpuBindPolicy.CONSTRAINED_BURST:
         detail = "the pod requires the shared pool of one NUMA node, and kubelets know no such pools"
         return _unkept("node(s) cpu bind policy conflicts with pod's required cpu bind policy", detail)
-    if not may_use_cpuset(request):
+    required = request.bind.required
+    shapeless = required in (CpuBindPolicy.NONE, CpuBindPolicy.DEFAULT)
+    if shapeless and not may_use_cpuset(request):
         return None
     if config.cpu_policy == "none" or not is_pinned_by_static_kubelet(request):
         detail = f"its kubelet gives this pod no CPUs of its own (CPU manager {config.cpu_policy or 'unknown'})"
         return _unkept("node(s) had a kubelet that pins no CPUs for the pod", detail)
-    required = request.bind.required
-    if required in (CpuBindPolicy.NONE, CpuBindPolicy.DEFAULT):
+    if shapeless:
         return None
     if required is CpuBindPolicy.FULL_PCPUS and config.cpu_options.get(_WHOLE_CORES, False):
         return None

@@ -13,7 +13,7 @@ from koord_numa.core.kubelet.unsupported_policies import refuse_promises
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Alignment, Exclusivity, Placement, Reason, Rejection
-from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, KubeletPolicy, KubeQos, NumaPolicy
+from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, KubeletPolicy, KubeQos, NumaExclusive, NumaPolicy
 from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.resources import ResourceList, total
 from koord_numa.core.scheduling.request import SchedulingRequest
@@ -46,7 +46,10 @@ def place(ask: SchedulingRequest, seen: NodeSnapshot, devices: DeviceHints | Non
         alignment = Alignment.NOT_ATTEMPTED
     else:
         alignment = Alignment.ALIGNED if admission.mask.bit_count() == 1 else Alignment.UNALIGNED
-    ignored = ask.request.bind.exclusive is not CpuExclusivePolicy.NONE
+    ignored = (
+        ask.request.bind.exclusive is not CpuExclusivePolicy.NONE
+        or ask.request.numa.exclusive is NumaExclusive.PREFERRED
+    )
     return Placement(
         node=seen.node.name,
         numa=admission.numa if _is_certain(admission.numa, ask.amounts) else (),

@@ -14,6 +14,7 @@ from koord_numa.core.objects.vocabulary import (
     CpuOwner,
     KubeletPolicy,
     KubeletScope,
+    NumaExclusive,
     NumaPolicy,
     QosClass,
 )
@@ -25,6 +26,9 @@ BY_POD = replace(STATIC, topology_scope=KubeletScope.POD)
 AMOUNTS = {"cpu": 4000, "memory": 1 << 30}
 POD = PodRequest(containers=(Container("main", ContainerKind.APP, AMOUNTS, AMOUNTS),))
 TWO = PodRequest(containers=(*POD.containers, Container("side", ContainerKind.SIDECAR, AMOUNTS, AMOUNTS)))
+SOME = {"cpu": 2500, "memory": 1 << 30}
+FRACTION = PodRequest(containers=(Container("main", ContainerKind.APP, SOME, SOME),))
+BEST = replace(STATIC, topology_policy=KubeletPolicy.BEST_EFFORT)
 LSR = replace(POD, qos=QosClass.LSR)
 MISMATCH = "node(s) NUMA Topology policy not match"
 CONFLICT = "node(s) cpu bind policy conflicts with pod's required cpu bind policy"
@@ -33,6 +37,10 @@ UNPINNED = "node(s) had a kubelet that pins no CPUs for the pod"
 
 def wants(policy: NumaPolicy, pod: PodRequest = POD) -> PodRequest:
     return replace(pod, numa=NumaSpec(policy))
+
+
+def exclusive(word: NumaExclusive) -> PodRequest:
+    return replace(POD, numa=NumaSpec(NumaPolicy.SINGLE_NUMA_NODE, exclusive=word))
 
 
 def requires(bind: CpuBindPolicy) -> PodRequest:
@@ -55,6 +63,18 @@ def requires(bind: CpuBindPolicy) -> PodRequest:
         pytest.param(requires(CpuBindPolicy.FULL_PCPUS), STATIC, CONFLICT, id="whole-cores-are-not-promised"),
         pytest.param(requires(CpuBindPolicy.FULL_PCPUS), WHOLE, None, id="whole-cores-are-the-kubelets-rule"),
         pytest.param(requires(CpuBindPolicy.SPREAD_BY_PCPUS), WHOLE, CONFLICT, id="no-kubelet-promises-to-spread"),
+        pytest.param(replace(requires(CpuBindPolicy.FULL_PCPUS), qos=QosClass.NONE), STATIC, CONFLICT, id="no-class"),
+        pytest.param(replace(requires(CpuBindPolicy.FULL_PCPUS), qos=QosClass.NONE), WHOLE, None, id="no-class-kept"),
+        pytest.param(
+            replace(requires(CpuBindPolicy.FULL_PCPUS), qos=QosClass.NONE), LAX, UNPINNED, id="no-class-shared"
+        ),
+        pytest.param(wants(NumaPolicy.SINGLE_NUMA_NODE, FRACTION), STATIC, MISMATCH, id="shared-cpus-are-not-aligned"),
+        pytest.param(wants(NumaPolicy.BEST_EFFORT, FRACTION), BEST, None, id="best-effort-of-shared-cpus"),
+        pytest.param(
+            wants(NumaPolicy.SINGLE_NUMA_NODE), replace(STATIC, cpu_policy="none"), MISMATCH, id="no-cpu-manager"
+        ),
+        pytest.param(exclusive(NumaExclusive.REQUIRED), STATIC, MISMATCH, id="exclusive-numa-nodes-are-not-kept"),
+        pytest.param(exclusive(NumaExclusive.PREFERRED), STATIC, None, id="preferred-exclusivity-is-a-wish"),
         pytest.param(requires(CpuBindPolicy.DEFAULT), STATIC, None, id="default-demands-nothing"),
     ],
 )

@@ -1,0 +1,44 @@
+"""A topology that cannot be read is said on its node, by its key, once, by the leader."""
+
+from dataclasses import replace
+
+from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
+from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
+from koord_numa.engine.unreadable_topologies import UNREADABLE
+from tests.engine.world import World, make_node, make_world
+
+UNKNOWN = KubeletConfig(
+    topology_policy=KubeletPolicy.RESTRICTED, topology_options={"numa-allocation-strategy": True}, cpu_policy="static"
+)
+TOPOLOGY = NodeResourceTopology("node", CpuOwner.KUBELET, kubelet=UNKNOWN, resource_version="1")
+
+
+def publish(world: World, topology: NodeResourceTopology) -> None:
+    """The topology is seen, and a second passes."""
+    world.engine.handlers.topologies.observe("MODIFIED", topology)
+    world.engine.unreadable.tick()
+
+
+def test_the_key_is_named_once_for_each_problem() -> None:
+    world = make_world(make_node("node"))
+    publish(world, TOPOLOGY)
+    publish(world, replace(TOPOLOGY, resource_version="2"))
+    assert world.diary.reasons("node") == [UNREADABLE]
+    assert "numa-allocation-strategy" in world.diary.events[0][2]
+    malformed = NodeResourceTopology("node", CpuOwner.KUBELET, problem="topologyPolicies: 'dynamic' is unknown")
+    publish(world, malformed)
+    assert "topologyPolicies" in world.diary.events[1][2]
+    publish(world, replace(TOPOLOGY, kubelet=KubeletConfig(topology_policy=KubeletPolicy.NONE)))
+    assert not world.engine.unreadable.problems
+    publish(world, malformed)
+    assert world.diary.reasons("node") == [UNREADABLE] * 3
+
+
+def test_a_standby_says_it_when_it_leads() -> None:
+    world = make_world(make_node("node"))
+    world.lease.held = False
+    publish(world, TOPOLOGY)
+    assert not world.diary.events
+    world.lease.held = True
+    world.engine.unreadable.tick()
+    assert world.diary.reasons("node") == [UNREADABLE]
