@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.sandbox.devices import SimulatedDevices
 from koord_numa.settings import Settings, load_settings
 from tests.cluster.objects import until
 from tests.e2e.world import World, world
@@ -28,6 +29,7 @@ class Seen:
         self.pods: Pods = {pod["metadata"]["name"]: pod for pod in cluster.server.store.list("pods")}
         self.rebinds = cluster.server.store.list("rebindresources.scheduling.koordinator.sh")
         self.refusals = cluster.rack.refusals
+        self.claims = cluster.server.store.list("resourceclaims.resource.k8s.io")
         self.machine = cluster.rack.nodes["own-0"].description.hardware.machine  # those of all nodes are alike
 
     def node(self, name: str) -> str:
@@ -129,6 +131,23 @@ def statefulset_local_volumes(seen: Seen) -> None:
     assert all(len(seen.numa(f"db-{number}")) == 1 for number in range(2))
 
 
+def claims(seen: Seen) -> None:
+    placed = sorted(name for name in seen.pods if seen.node(name))
+    assert placed == ["trainer-0", "trainer-1"]
+    sides = []
+    for name in placed:
+        [claim] = [one for one in seen.claims if one["metadata"]["ownerReferences"][0]["name"] == name]
+        devices = claim["status"]["allocation"]["devices"]
+        [gpu] = [one["device"] for one in devices["results"] if one["driver"] == "gpu.example.com"]
+        [config] = devices["config"]
+        cpus = CpuSet.parse(config["opaque"]["parameters"]["cpuConfig"]["cpuset"])
+        assert len(cpus) == 4
+        assert seen.machine.numa_of(cpus) == 1 << seen.numa(name)[0]
+        assert gpu == f"gpu-{seen.numa(name)[0]}"
+        sides += seen.numa(name)
+    assert sorted(sides) == [0, 1]
+
+
 CLAIMS: Final[Mapping[str, Callable[[Seen], None]]] = {
     "full-cores": full_cores,
     "spread": spread,
@@ -140,11 +159,18 @@ CLAIMS: Final[Mapping[str, Callable[[Seen], None]]] = {
     "kubelet-owned": kubelet_owned,
     "preemption": preemption,
     "automatic-rebind": automatic_rebind,
+    "claims": claims,
     "two-schedulers": two_schedulers,
     "statefulset-local-volumes": statefulset_local_volumes,
 }
 
-WAITS: Final[Mapping[str, int]] = {"full-cores": 1, "single-numa": 1, "kubelet-owned": 1, "two-schedulers": 1}
+WAITS: Final[Mapping[str, int]] = {
+    "full-cores": 1,
+    "single-numa": 1,
+    "kubelet-owned": 1,
+    "two-schedulers": 1,
+    "claims": 1,
+}
 """Pods that wait in the end, by story."""
 
 
@@ -160,6 +186,8 @@ async def test_a_story_keeps_its_word(name: str, tmp_path: Path, monkeypatch: py
     objects = list(yaml.safe_load_all((STORIES / name / "objects.yaml").read_text()))
     urgent = [each for each in objects if each["metadata"]["name"] == "urgent"]
     async with world(tmp_path, MACHINES) as cluster:
+        devices = SimulatedDevices(cluster.server.store, [node.description for node in cluster.rack.nodes.values()])
+        devices.start()
         cluster.create([each for each in objects if each not in urgent])
         async with operating(cluster.server, tmp_path, monkeypatch, settings_of(name)) as runtime:
             await until(lambda: settled(cluster) and runtime.scheduler.ready)
@@ -173,7 +201,9 @@ async def test_a_story_keeps_its_word(name: str, tmp_path: Path, monkeypatch: py
             )
             await until(lambda: all(Seen(cluster).why(pod) for pod in cluster.unbound()))
             seen = Seen(cluster)
+        devices.stop()
     assert seen.refusals == []
+    assert devices.kubelets.refusals == []
     CLAIMS[name](seen)
 
 
@@ -185,4 +215,4 @@ def settings_of(story: str) -> Settings:
 
 def settled(cluster: World) -> bool:
     """Do the simulated agents' topologies show every node?"""
-    return len(cluster.server.store.list("noderesourcetopologies.topology.node.k8s.io")) == 4
+    return len(cluster.server.store.list("noderesourcetopologies.topology.node.k8s.io")) == len(cluster.rack.nodes)

@@ -8,6 +8,7 @@ import pytest
 from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions, DirectStore
 from koord_numa.sandbox.devices import SimulatedDevices
 from koord_numa.sandbox.devices.claim_controller import CLAIMS
+from koord_numa.sandbox.devices.simulated_devices import published
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 
 Json = dict[str, Any]
@@ -87,3 +88,16 @@ async def test_a_claim_lives_as_long_as_its_pod(tmp_path: Path) -> None:
         store.delete("pods", "p", "default", DeleteOptions(grace=0))
         assert store.list(CLAIMS) == []
         devices.stop()
+
+
+@pytest.mark.parametrize(
+    ("style", "driver", "known"),
+    [("kubelet", "auto", True), ("koordinator", "auto", None), ("koordinator", "count", False)],
+)
+def test_what_the_cpu_driver_publishes(style: str, driver: str, known: bool | None, tmp_path: Path) -> None:
+    """Both states of the driver: with CPU ids and siblings, or only with how many CPUs there are."""
+    machine = {**MACHINES["machines"][0], "style": style, "cpuDriver": driver}
+    (node,) = read_descriptions({"machines": [machine]}, tmp_path)
+    cpus = [each for each in published(node) if each["spec"]["driver"] == "dra.cpu"]
+    found = ["dra.cpu/cpuIDs" in each["spec"]["devices"][0]["attributes"] for each in cpus]
+    assert found == ([] if known is None else [known])

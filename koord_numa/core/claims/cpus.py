@@ -40,6 +40,7 @@ class CpuSite:
     """
 
     machine: CpuTopology | None = None
+    reserved: CpuSet = EMPTY  # for the system, as the topology says
     taken: CpuSet = EMPTY
     mask: int = 0
     strict: bool = False
@@ -189,11 +190,13 @@ def _known_ids(device: Device, site: CpuSite) -> CpuSet:
             raise CpuClaimError(f"device {device.id.device}: {CPU_IDS} {text!r}: {error}") from None
     count = device.attribute(CPU_COUNT)
     machine = site.machine
-    if machine is None or count is None or count.value != len(machine.all):
+    known = () if machine is None else (machine.all - site.reserved, machine.all)
+    found = next((ids for ids in known if count is not None and count.value == len(ids)), None)
+    if found is None:
         raise CpuClaimError(
             f"device {device.id.device} does not say which CPUs it has ({CPU_IDS}), and that cannot be told from elsewhere"
         )
-    return machine.all
+    return found
 
 
 def _text(device: Device, name: str) -> str:

@@ -18,6 +18,7 @@ from koord_numa.core.claims.search.allocator import NO_SOLUTION
 from koord_numa.core.claims.search.node_devices import NodeDevices
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
+from koord_numa.core.cpuset import EMPTY
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
@@ -112,6 +113,7 @@ class ClaimCheck:
             return self._with_numbers(Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, resolvable=False), devices)
         site = CpuSite(
             None if topology is None else topology.machine,
+            EMPTY if topology is None else topology.reserved,
             lister.cpus_held(node.name) | seen.ledger.cpus,
             strict=policy_of_devices(ask, seen) in HARD,
         )

@@ -7,11 +7,11 @@ from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.devices.claim_controller import ClaimController
 from koord_numa.sandbox.devices.drivers import CPU_DRIVER, device_classes, slices_of
 from koord_numa.sandbox.devices.kubelets import ClaimKubelets
-from koord_numa.sandbox.machines.hardware.description import NodeDescription, Style
+from koord_numa.sandbox.machines.hardware.description import CpuDriver, NodeDescription, Style
 
 
 class SimulatedDevices:
-    """The CPU driver runs where neither the kubelet nor Koordinator's agent chooses CPUs: a node serves them one way only."""
+    """The CPU driver runs where neither the kubelet nor Koordinator's agent chooses CPUs, or where a description has it (``cpuDriver``)."""
 
     def __init__(self, store: DirectStore, nodes: Sequence[NodeDescription]) -> None:
         """Nothing is published before ``start``."""
@@ -22,7 +22,7 @@ class SimulatedDevices:
 
     def start(self) -> None:
         """Publish what the machines have, and act on pods and claims from now on."""
-        for document in (*device_classes(), *(each for node in self._nodes for each in _published(node))):
+        for document in (*device_classes(), *(each for node in self._nodes for each in published(node))):
             self._store.apply(document)
         self._controller.start()
         self.kubelets.start()
@@ -33,6 +33,9 @@ class SimulatedDevices:
         self.kubelets.stop()
 
 
-def _published(node: NodeDescription) -> list[dict[str, Any]]:
+def published(node: NodeDescription) -> list[dict[str, Any]]:
+    """The slices of one machine."""
     by_claim = node.style is Style.KUBELET and node.kubelet.cpu_policy != "static"
-    return [each for each in slices_of(node) if by_claim or each["spec"]["driver"] != CPU_DRIVER]
+    by_claim = by_claim or node.cpu_driver is not CpuDriver.AUTO
+    slices = slices_of(node, layout=node.cpu_driver is not CpuDriver.COUNT)
+    return [each for each in slices if by_claim or each["spec"]["driver"] != CPU_DRIVER]

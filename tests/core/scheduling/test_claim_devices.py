@@ -111,7 +111,7 @@ def decided(
         return first
     site = CpuSite(
         machine("2x1x4x2") if not isinstance(seen.offer, Rejection) and seen.offer.node == "n" else None,
-        CpuSet.parse(taken) | seen.ledger.cpus,
+        taken=CpuSet.parse(taken) | seen.ledger.cpus,
         strict=policy_of_devices(ask, seen) in HARD,
     )
     devices = ClaimDevices(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
@@ -33,6 +33,14 @@ PLAIN_KUBELET: Final = KubeletConfig(topology_policy=KubeletPolicy.NONE, cpu_pol
 """The kubelet's defaults; beside Koordinator's agent it should not assign CPUs."""
 
 
+class CpuDriver(StrEnum):
+    """What dra-driver-cpu, with an external allocator, publishes of a machine's CPUs."""
+
+    AUTO = "auto"  # as ``layout`` where a kubelet leaves CPUs alone, else nothing
+    LAYOUT = "layout"  # CPU ids and siblings, as its main branch
+    COUNT = "count"  # only how many there are, as its release v0.2: the rest is known from the topology
+
+
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
     """
@@ -41,7 +49,8 @@ class NodeDescription:
     ``labels`` are added to those every node has; Koordinator's node labels are among them. ``reserved`` are CPUs for the
     system: announced by Koordinator's reservation annotation, or reserved in the kubelet's configuration. ``reserved_memory``
     is bytes per NUMA node. ``hidden`` leaves out of the topology what today's exporters do not publish of a kubelet. The topology of
-    a node with ``agent`` is published by a node agent that runs on its ``NodeServices``, not by the simulation.
+    a node with ``agent`` is published by a node agent that runs on its ``NodeServices``, not by the simulation. ``cpu_driver`` is what
+    dra-driver-cpu publishes of the CPUs.
     """
 
     name: str
@@ -57,6 +66,7 @@ class NodeDescription:
     ephemeral_storage: int = 200 * 2**30
     hidden: bool = False
     agent: bool = False
+    cpu_driver: CpuDriver = CpuDriver.AUTO
 
     def __post_init__(self) -> None:
         if not self.reserved <= self.hardware.machine.all:

@@ -19,7 +19,13 @@ from koord_numa.core.objects.constraints import TaintEffect
 from koord_numa.core.objects.node import DEFAULT_MAX_NUMA_NODES, KubeletConfig, Taint
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.quantity import supply
-from koord_numa.sandbox.machines.hardware.description import PLAIN_KUBELET, STATIC_KUBELET, NodeDescription, Style
+from koord_numa.sandbox.machines.hardware.description import (
+    PLAIN_KUBELET,
+    STATIC_KUBELET,
+    CpuDriver,
+    NodeDescription,
+    Style,
+)
 from koord_numa.sandbox.machines.hardware.dumps import load_dump
 from koord_numa.sandbox.machines.hardware.hardware import PAGE_BYTES, Hardware, Numbering, Shape
 from koord_numa.wire import names
@@ -79,6 +85,7 @@ class MachineModel(_Part):
     kubelet: KubeletModel = KubeletModel()
     hidden: bool = False
     agent: bool = False
+    cpu_driver: CpuDriver = CpuDriver.AUTO
 
 
 class FileModel(_Part):
@@ -152,6 +159,7 @@ def _node(model: MachineModel, folder: Path) -> NodeDescription:
         pods=model.pods,
         hidden=model.hidden,
         agent=model.agent,
+        cpu_driver=model.cpu_driver,
     )
 
 
