@@ -1,5 +1,5 @@
 """
-Merging hints: the recorded inputs beside the Go implementations, and machines with more NUMA nodes than those can enumerate.
+Merging hints: the recorded inputs beside the Go implementations, and wide machines.
 
 CPU time of this process, inputs parsed beforehand. An answer that differs from the recorded one is an error, not a figure.
 """
@@ -12,10 +12,11 @@ from statistics import mean, median
 from typing import Any, Final
 
 from bench.figure import Figure, NotMeasurableError
-from koord_numa.core.numa.counted import counted_by_capacity
+from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hint_providers import Answer
+from koord_numa.core.numa.hint_rule import HintRule
 from koord_numa.core.numa.hints import Hint, masks_of_size
-from koord_numa.core.numa.policies import decide_koordinator, decide_kubelet
+from koord_numa.core.numa.policies import admitted_affinity, decide_koordinator
 from koord_numa.core.objects.vocabulary import KubeletPolicy, NumaPolicy
 from tests.conformance import koord_tm, kubelet_tm
 from tests.conformance.vectors import Oracle, cases, folder
@@ -32,7 +33,7 @@ def figures() -> Iterator[Figure]:
     yield from _recorded(koord_tm.ORACLE, lambda given: koord_tm.as_recorded(koord_tm.answer(given)))  # with reasons
     yield from _recorded(kubelet_tm.ORACLE, kubelet_tm.answer)
     yield from _listed()
-    yield from _counted()
+    yield from _rules()
 
 
 def _recorded(oracle: Oracle[Any, Any], decide: Callable[[Any], object]) -> Iterator[Figure]:
@@ -67,19 +68,12 @@ def _listed() -> Iterator[Figure]:
         yield Figure(f"merge koordinator, 8 NUMA x 3 x 255, {title}", koordinator, "ms", 20)
 
 
-def _counted() -> Iterator[Figure]:
-    for policy in (KubeletPolicy.RESTRICTED, KubeletPolicy.BEST_EFFORT):
+def _rules() -> Iterator[Figure]:
+    """The widest machines that a kubelet is modelled on, with rules as its managers give them."""
+    for policy in (KubeletPolicy.RESTRICTED, KubeletPolicy.BEST_EFFORT, KubeletPolicy.SINGLE_NUMA_NODE):
         for title, busy in (("free", False), ("busy", True)):
-            deciding = _deciding(policy, _node(16, wanted=6, busy=busy), 2**16 - 1)
-            yield Figure(f"merge {policy}, 16 NUMA counted, {title}", _milliseconds(deciding), "ms", 50)
-        deciding = _deciding(policy, _node(64, wanted=6, busy=True), 2**64 - 1)
-        yield Figure(f"merge {policy}, 64 NUMA counted", _milliseconds(deciding), "ms", 50)
-    for numa_policy in (NumaPolicy.RESTRICTED, NumaPolicy.BEST_EFFORT):
-        answers = _node(16, wanted=6, busy=True)
-        elected = _milliseconds(partial(decide_koordinator, numa_policy, answers, 2**16 - 1))
-        yield Figure(f"merge koordinator {numa_policy}, 16 NUMA counted", elected, "ms", 50)
-    single = _deciding(KubeletPolicy.SINGLE_NUMA_NODE, _node(64, wanted=1, busy=True), 2**64 - 1)
-    yield Figure("merge single-numa-node, 64 NUMA", _milliseconds(single), "ms", 5)
+            deciding = _deciding(policy, _node(16, wanted=3, busy=busy), 2**16 - 1)
+            yield Figure(f"merge {policy}, 16 NUMA, {title}", _milliseconds(deciding), "ms", 50)
 
 
 def _node(numa_nodes: int, *, wanted: int, busy: bool) -> Sequence[Answer]:
@@ -87,15 +81,14 @@ def _node(numa_nodes: int, *, wanted: int, busy: bool) -> Sequence[Answer]:
     totals = {"cpu": 16, "memory": 64 * _GIB, "nvidia.com/gpu": 8}
     answer = {}
     for step, (resource, total) in enumerate(totals.items(), start=3):
-        capacity = dict.fromkeys(range(numa_nodes), total)
-        taken = {numa: total * (numa * step % 5) // 8 if busy else 0 for numa in capacity}
-        free = {numa: total - taken[numa] for numa in capacity}
-        answer[resource] = counted_by_capacity(capacity, free, total * wanted)
+        taken = {numa: total * (numa * step % 5) // 8 if busy else 0 for numa in range(numa_nodes)}
+        counted = Counted({numa: total - taken[numa] for numa in taken}, total * wanted)
+        answer[resource] = HintRule(counted.nodes, wanted, counted.accepts, counted=counted)
     return [answer]
 
 
 def _deciding(policy: KubeletPolicy, answers: Sequence[Answer], nodes: int) -> Callable[[], object]:
-    return lambda: decide_kubelet(policy, answers, nodes)
+    return lambda: admitted_affinity(policy, answers, nodes)
 
 
 def _milliseconds(call: Callable[[], object]) -> float:

@@ -8,9 +8,10 @@ from koord_numa.core.numa.distances import Distances
 from koord_numa.core.numa.hint_providers import Answer, hints_of
 from koord_numa.core.numa.hint_rule import HintRule
 from koord_numa.core.numa.hints import Hint, mask_of
-from koord_numa.core.numa.policies import Decision, decide_kubelet
+from koord_numa.core.numa.policies import Decision
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from tests.conformance.vectors import Case, Oracle
+from tests.core.numa.kubelet_decisions import decide_kubelet
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def _totals(rules: NodeRules, offers: NumaOffers) -> dict[str, dict[int, int]]:
 
 def _holds_some(rules: NodeRules, offers: NumaOffers, totals: Mapping[str, Mapping[int, int]], size: int) -> bool:
     if comb(len(offers.numa_ids), size) > LISTED:
-        families = [Counted(dict(amounts), rules.amounts[name], size) for name, amounts in totals.items()]
+        families = [Counted(dict(amounts), rules.amounts[name]) for name, amounts in totals.items()]
         return any(_could_hold_devices(offers, mask) for mask in common_masks(families, size))
     return any(
         all(

@@ -60,7 +60,7 @@ class NumaSets:
         """Sets of this size within ``nodes`` that can hold the pod, found by search where there are too many to list."""
         ids = self.offers.numa_ids
         families = [
-            Counted({numa: amount for numa, amount in zip(ids, whole, strict=True) if nodes >> numa & 1}, needed, size)
+            Counted({numa: amount for numa, amount in zip(ids, whole, strict=True) if nodes >> numa & 1}, needed)
             for needed, whole, _ in self._wanted
         ]
         return sorted(common_masks(families, size), key=numa_ids)[:COMPARED]

@@ -4,7 +4,7 @@ Sets of NUMA nodes that several counted resources accept alike, without listing 
 It answers for one size at a time, because the policies ask for the narrowest size only.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Final
@@ -41,20 +41,6 @@ def common_masks(families: Sequence[Counted], size: int, within: int = -1) -> li
     if ids == tuple(range(len(ids))):
         return found
     return [mask_of(ids[i] for i in numa_ids(mask)) for mask in found]
-
-
-def narrowest_common(families: Sequence[Counted], denied: Callable[[int], int] = lambda _: 0) -> list[int]:
-    """
-    The sets of the smallest size at which all families accept some set alike; none if there is no such size.
-
-    ``denied`` names the NUMA nodes that sets of a size must not contain.
-    """
-    nodes = _shared_nodes(families)
-    for size in range(max(family.narrowest for family in families), nodes.bit_count() + 1):
-        within = nodes & ~denied(size)
-        if all(family.accepts(within) for family in families) and (found := common_masks(families, size, within)):
-            return found
-    return []
 
 
 def _shared_nodes(families: Sequence[Counted]) -> int:

@@ -1,17 +1,16 @@
 """
-Hints by arithmetic: a resource that is merely counted accepts every set of NUMA nodes whose free amounts add up to enough.
+A resource that is merely counted: it accepts every set of NUMA nodes whose free amounts add up to enough.
 
 Sixteen NUMA nodes have 65,535 sets; none of them is written down here. It knows amounts, not policies or other resources.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_numa.core.numa.hints import Hint, masks_of_size
 from koord_numa.core.value_objects import value_object
 
 Flags = NDArray[np.bool_]
@@ -20,23 +19,17 @@ _EXACT: Final = 2**56
 """Up to here a sum over 64 NUMA nodes fits into a machine integer; beyond it amounts are added as Python integers."""
 
 
-EVERY_SIZE: Final = 0
-"""All accepted sets are preferred, as Koordinator's NodeNUMAResource marks them under Restricted."""
-
-
 @value_object
 class Counted:
     """
     Accepts the sets within ``free`` that cover ``covering`` and whose free amounts reach ``needed``.
 
-    ``fewest`` is the size of a preferred set, or ``EVERY_SIZE``. Every set must include the NUMA nodes in ``covering``, such as
-    those of a pod's still reusable init CPUs. Amounts are not negative. An instance with nothing acceptable is false, like an
-    empty list of hints.
+    Every set must include the NUMA nodes in ``covering``, such as those of a pod's still reusable init CPUs. Amounts are not negative.
+    An instance with nothing acceptable is false, like an empty list of hints.
     """
 
     free: Mapping[int, int]  # NUMA id -> free amount; NUMA nodes that may not take part are absent
     needed: int
-    fewest: int
     covering: int = 0
     nodes: int = field(init=False, compare=False)
 
@@ -52,10 +45,6 @@ class Counted:
             return False
         return sum(free for numa, free in self.free.items() if mask >> numa & 1) >= self.needed
 
-    def prefers(self, mask: int) -> bool:
-        """Is it, besides, as narrow as a set can ever be?"""
-        return self.fewest in (EVERY_SIZE, mask.bit_count()) and self.accepts(mask)
-
     @property
     def narrowest(self) -> int:
         """The size of the smallest set that could serve the request now; 0 when none can."""
@@ -70,13 +59,6 @@ class Counted:
             missing -= free
             size += 1
         return size
-
-    def hints(self, widest: int) -> Iterator[Hint]:
-        """The list that this stands for, up to sets of ``widest`` NUMA nodes: by size, then lexicographic in the ids."""
-        for size in range(1, min(widest, len(self.free)) + 1):
-            for mask in masks_of_size(self.nodes, size):
-                if self.accepts(mask):
-                    yield Hint(mask, preferred=self.fewest in (EVERY_SIZE, size))
 
     def table(self, ids: Sequence[int]) -> Flags:
         """``table[s]``: is the set of the NUMA nodes ``ids[i]``, i a bit of s, accepted? 2^len(ids) entries, by doubling."""
@@ -94,28 +76,6 @@ class Counted:
             result[0] = False
             return result
         return np.zeros_like(result)
-
-
-def counted_by_capacity(
-    totals: Mapping[int, int], free: Mapping[int, int], needed: int, *, covering: int = 0
-) -> Counted:
-    """
-    As the kubelet's managers: a set is preferred when no smaller one could serve the request on an *empty* machine.
-
-    What is in use or reserved counts in ``totals`` as it does there (cpu_manager policy_static.go, generateCPUTopologyHints).
-    """
-    return Counted(free, needed, fewest_that_reach(totals, needed), covering)
-
-
-def counted_by_free(free: Mapping[int, int], needed: int, *, lacking: int = 0) -> Counted:
-    """
-    As Koordinator's NodeNUMAResource: a set is preferred when no smaller one can serve the request *now*.
-
-    NUMA nodes in ``lacking`` have nothing left of the resource; no hint may contain them.
-    """
-    usable = {numa: amount for numa, amount in free.items() if not lacking >> numa & 1}
-    counted = Counted(usable, needed, 0)
-    return Counted(usable, needed, counted.narrowest)
 
 
 def fewest_that_reach(amounts: Mapping[int, int], needed: int) -> int:

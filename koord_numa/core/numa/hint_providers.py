@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from koord_numa.core.cpu_topology import MAX_NUMA
-from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hint_rule import HintRule
 from koord_numa.core.numa.hints import ANYWHERE, NOWHERE, Hint
 
-Takes = Sequence[Hint] | Counted | HintRule
-"""One dimension of a merge: a list of hints, one by arithmetic (Koordinator's), or one by rule (the kubelet's managers)."""
+Takes = Sequence[Hint] | HintRule
+"""One dimension of a merge: a list of hints, or a rule (the kubelet's managers)."""
 
 Hints = Takes | None
 """Of one resource: ``None`` = no preference; nothing in it = impossible on this node."""
@@ -33,8 +32,8 @@ class HintProvider(Protocol[AskT_contra]):
 
 
 def hints_of(takes: Takes, widest: int = MAX_NUMA) -> Iterable[Hint]:
-    """The hints as a list; of a resource by arithmetic or by rule those on up to ``widest`` NUMA nodes."""
-    return takes.hints(widest) if isinstance(takes, Counted | HintRule) else takes
+    """The hints as a list; of a rule those on up to ``widest`` NUMA nodes."""
+    return takes.hints(widest) if isinstance(takes, HintRule) else takes
 
 
 class ResourceHints(NamedTuple):

@@ -6,11 +6,16 @@ that a merge looks only at the few masks that can win.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import comb
 from typing import Final
 
+from koord_numa.core.numa.common_masks import WIDEST_TABLE, common_masks
 from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hints import Hint, masks_of_size
 from koord_numa.core.value_objects import value_object
+
+_LOOKED_AT: Final = 500
+"""More masks of one size than these are not looked at one by one."""
 
 EVERY_MASK: Final = 64
 """No set of NUMA nodes is wider than this."""
@@ -50,6 +55,8 @@ class HintRule:
         """All preferred masks, narrow ones first."""
         if self.also is not None:
             return (hint[0] for hint in self.hints() if hint[1] and hint[0])
+        if self.counted is not None and self._are_many(self.size):
+            return iter(common_masks([self.counted], self.size))
         return (mask for mask in self._of_size(self.size) if self.fits(mask))
 
     def hints(self, widest: int = EVERY_MASK) -> Iterator[Hint]:
@@ -58,6 +65,11 @@ class HintRule:
             for mask in self._of_size(size):
                 if self.fits(mask):
                     yield Hint(mask, size == self.size or (self.also is not None and self.also(mask)))
+
+    def _are_many(self, size: int) -> bool:
+        """Would a table of all sums be cheaper than a look at every mask of this size?"""
+        width = self.nodes.bit_count()
+        return self.candidates is None and width <= WIDEST_TABLE and comb(width, size) > _LOOKED_AT
 
     def _of_size(self, size: int) -> Iterable[int]:
         if self.candidates is None:

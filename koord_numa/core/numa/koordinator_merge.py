@@ -18,18 +18,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hint_providers import Takes, hints_of
-from koord_numa.core.numa.hints import ANYWHERE, Hint, numa_ids
+from koord_numa.core.numa.hints import ANYWHERE, Hint
 from koord_numa.core.numa.kubelet_merge import narrowest, nothing_denied, preferred_masks
 from koord_numa.core.numa.reachable import reachable_masks
 
 Place = tuple[int, ...]
 """A combination: the position of the hint taken from each list. Later combinations compare greater."""
 
-
-WIDEST_LIST: Final = 8
-"""On more NUMA nodes counted resources are not written out as lists: that would be thousands of hints."""
 
 NOT_LISTED: Final[Mapping[int, int]] = {}
 
@@ -60,29 +56,13 @@ def merge_scored(takes: Sequence[Takes], nodes: int, denied: Callable[[int], int
     reachable = narrowest(reachable_masks(takes, nodes))
     if not reachable:
         return first
-    if any(isinstance(take, Counted) for take in takes) and nodes.bit_count() > WIDEST_LIST:
-        best = _without_lists(takes, reachable[0])
-    else:
-        best = _last_standing([list(hints_of(take)) for take in takes], nodes, reachable)
+    best = _last_standing([list(hints_of(take)) for take in takes], nodes, reachable)
     return best if best.mask != nodes or best.score > 0 else first
 
 
 def _preferring(take: Takes, level: Sequence[int]) -> list[Hint]:
-    if isinstance(take, Counted):
-        in_order = sorted(level, key=numa_ids)
-        return [Hint(mask, preferred=True) for mask in in_order if take.prefers(mask)]
     wanted = {None, *level}
     return [hint for hint in hints_of(take) if hint.preferred and hint.mask in wanted]
-
-
-def _without_lists(takes: Sequence[Takes], mask: int) -> Hint:
-    """
-    The smallest mask, whatever the scores: the whole answer when counted resources, which have no scores, are alone.
-
-    Their lists begin narrow, so that the first combination is the mask itself wherever it is accepted.
-    """
-    counted = [take for take in takes if isinstance(take, Counted)]
-    return Hint(mask, preferred=False, unsatisfied=not all(family.accepts(mask) for family in counted))
 
 
 def _last_standing(lists: Sequence[Sequence[Hint]], nodes: int, level: Sequence[int]) -> Hint:

@@ -9,8 +9,6 @@ combinations.
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from koord_numa.core.numa.common_masks import common_masks, narrowest_common
-from koord_numa.core.numa.counted import EVERY_SIZE, Counted
 from koord_numa.core.numa.distances import Distances, closest
 from koord_numa.core.numa.hint_providers import Takes
 from koord_numa.core.numa.hint_rule import HintRule
@@ -72,45 +70,31 @@ def preferred_masks(takes: Sequence[Takes], nodes: int, denied: Callable[[int], 
     """
     The non-empty sets that every resource prefers alike; one that prefers "any" goes along with each of them.
 
-    When all prefer "any", so do all NUMA nodes together. Of counted resources alone only the narrowest are looked at, and
-    beyond sixteen NUMA nodes only the numerically smallest. ``denied`` names NUMA nodes that sets of a size must not contain.
+    When all prefer "any", so do all NUMA nodes together. ``denied`` names NUMA nodes that sets of a size must not contain.
     """
     listed: list[set[int | None]] = []
-    counted: list[Counted] = []
     rules: list[HintRule] = []
     for take in takes:
         if isinstance(take, HintRule):
             rules.append(take)
-        elif isinstance(take, Counted):
-            counted.append(take)
         else:
             listed.append({hint[0] for hint in take if hint[1]})
     strict = [masks for masks in listed if None not in masks]
     found: Iterable[int]
     if strict:
         shared = [mask for mask in set.intersection(*strict) if mask is not None]
-        found = (mask for mask in shared if _all_prefer(mask, counted, rules))
+        found = (mask for mask in shared if _all_prefer(mask, rules))
     elif rules:
         # The memory manager gives one rule for all its resources.
         others = [rule for rule in rules if rule is not rules[0]]
-        found = (mask for mask in rules[0].preferred() if _all_prefer(mask, counted, others))
-    elif counted:
-        found = _preferred_by_all(counted, nodes, denied)
+        found = (mask for mask in rules[0].preferred() if _all_prefer(mask, others))
     else:
         found = (nodes, *(mask for masks in listed for mask in masks if mask is not None))
     return {mask & nodes for mask in found if mask & nodes and not mask & denied(mask.bit_count())}
 
 
-def _all_prefer(mask: int, counted: Sequence[Counted], rules: Sequence[HintRule]) -> bool:
-    return all(family.prefers(mask) for family in counted) and all(rule.prefers(mask) for rule in rules)
-
-
-def _preferred_by_all(counted: Sequence[Counted], nodes: int, denied: Callable[[int], int]) -> list[int]:
-    sizes = {family.fewest for family in counted} - {EVERY_SIZE}
-    if not sizes:
-        return narrowest_common(counted, denied)
-    size = sizes.pop()
-    return [] if sizes else common_masks(counted, size, nodes & ~denied(size))
+def _all_prefer(mask: int, rules: Sequence[HintRule]) -> bool:
+    return all(rule.prefers(mask) for rule in rules)
 
 
 def narrowest(masks: Collection[int]) -> list[int]:
@@ -126,7 +110,7 @@ def _choose(level: Sequence[int], distances: Distances | None) -> int:
 
 
 def _narrowest_of(take: Takes) -> int:
-    if isinstance(take, Counted | HintRule):
+    if isinstance(take, HintRule):
         return take.narrowest
     return min((mask.bit_count() for mask, *_ in take if mask is not None), default=0)
 

@@ -125,18 +125,6 @@ def _only_rules(answers: Sequence[Answer]) -> list[HintRule]:
     return found
 
 
-def decide_kubelet(
-    policy: KubeletPolicy, answers: Sequence[Answer], nodes: int, distances: Distances | None = None
-) -> Decision:
-    """As ``admitted_affinity``; for a rejected unit with the merged hint that the kubelet would have logged."""
-    admitted = admitted_affinity(policy, answers, nodes, distances)
-    if admitted is not None:
-        return Decision(admitted, admitted=True)
-    rule = KUBELET[policy]
-    takes = considered(resource_hints(answers), rule)
-    return Decision(rule.settles(compromise(takes, nodes, distances if rule.closest else None), nodes), admitted=False)
-
-
 def decide_koordinator(
     policy: NumaPolicy, answers: Iterable[Answer], nodes: int, exclusivity: Exclusivity = UNCONSTRAINED
 ) -> Decision:

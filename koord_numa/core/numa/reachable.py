@@ -15,8 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_numa.core.numa.common_masks import WIDEST_TABLE, common_masks
-from koord_numa.core.numa.counted import Counted
+from koord_numa.core.numa.common_masks import WIDEST_TABLE
 from koord_numa.core.numa.hint_providers import Takes, hints_of
 from koord_numa.core.numa.hint_rule import HintRule
 from koord_numa.core.numa.hints import Hint, mask_of, numa_ids
@@ -31,15 +30,14 @@ def reachable_masks(takes: Sequence[Takes], nodes: int) -> list[int]:
     """
     Every non-empty merged set within ``nodes``, ascending.
 
-    Beyond ``WIDEST_TABLE`` NUMA nodes a counted resource is represented by its widest set and its first narrowest one, for
-    nobody can list the rest: then every answer is a possible merge, but not every possible merge is among them.
+    Up to ``WIDEST_TABLE`` NUMA nodes by table, beyond by intersecting the sets of the lists pair by pair.
     """
     ids = numa_ids(nodes)
     if len(ids) <= WIDEST_TABLE:
         return _by_table(takes, ids)
     found = {nodes}
     for dimension in takes:
-        masks = _samples(dimension) if isinstance(dimension, Counted) else listed_masks(hints_of(dimension), nodes)
+        masks = listed_masks(hints_of(dimension), nodes)
         found = {have & mask for have in found for mask in masks}
     return sorted(found - {0})
 
@@ -74,9 +72,8 @@ def _by_table(takes: Sequence[Takes], ids: tuple[int, ...]) -> list[int]:
 
 
 def _table(dimension: Takes, ids: tuple[int, ...]) -> Counts:
-    counted = dimension.counted if isinstance(dimension, HintRule) else dimension
-    if isinstance(counted, Counted):
-        return counted.table(ids).astype(np.int64)
+    if isinstance(dimension, HintRule) and dimension.counted is not None:
+        return dimension.counted.table(ids).astype(np.int64)
     masks = listed_masks(hints_of(dimension), mask_of(ids))
     sets = np.zeros(2 ** len(ids), dtype=np.int64)
     if ids != tuple(range(len(ids))):
@@ -108,7 +105,3 @@ def _undo_sums(sums: Counts) -> Counts:
 @lru_cache(maxsize=WIDEST_TABLE + 1)
 def _halves(length: int) -> tuple[int, ...]:
     return tuple(1 << bit for bit in range(length.bit_length() - 1))
-
-
-def _samples(counted: Counted) -> set[int]:
-    return {counted.nodes, *common_masks((counted,), counted.narrowest)[:1]}

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hint_providers import Hints, ResourceHints, hints_of
 
 
@@ -39,8 +38,6 @@ def refuse_unaligned(wishes: Sequence[ResourceHints], joins: str) -> NumaRejecti
 
 
 def _wanted(stated: Hints) -> str:
-    if isinstance(stated, Counted):
-        return f"prefer {stated.fewest} NUMA nodes, fits on {stated.narrowest} of [{mask_text(stated.nodes)}]"
     hints = [hint for hint in (hints_of(stated) if stated else ()) if not hint.unsatisfied]
     preferred = " ".join(mask_text(hint.mask) for hint in hints if hint.preferred)
     return f"prefer [{preferred}] among [{' '.join(mask_text(hint.mask) for hint in hints)}]"

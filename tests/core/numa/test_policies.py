@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from koord_numa.core.numa.exclusive import Exclusivity, NumaOccupancy
 from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.numa.hints import Hint, mask_of
-from koord_numa.core.numa.policies import Decision, decide_koordinator, decide_kubelet
+from koord_numa.core.numa.policies import Decision, decide_koordinator
 from koord_numa.core.numa.refusals import mask_text
 from koord_numa.core.objects.vocabulary import KubeletPolicy, NumaExclusive, NumaPolicy
 from tests.core.numa import random_hints
+from tests.core.numa.kubelet_decisions import decide_kubelet
 
 ALL = 0b11
 YES_0, YES_1, YES_BOTH = Hint(0b01, True), Hint(0b10, True), Hint(0b11, True)

@@ -64,7 +64,7 @@ class CpuStock:
                 return self._sockets(mask).bit_count() == sockets
 
         nodes = sum(1 << numa for numa in totals)
-        return HintRule(nodes=nodes, size=size, fits=fits, also=also, counted=Counted(free, missing, size, pinned))
+        return HintRule(nodes=nodes, size=size, fits=fits, also=also, counted=Counted(free, missing, pinned))
 
     def take(self, needed: int, mask: int | None, reuse: CpuReuse = CpuReuse.BY_ID) -> int | AdmitRejection:
         """

@@ -1,0 +1,21 @@
+"""What the kubelet's topology manager decides, with the merged hint that it logs for a unit that it rejects."""
+
+from collections.abc import Sequence
+
+from koord_numa.core.numa.distances import Distances
+from koord_numa.core.numa.hint_providers import Answer, resource_hints
+from koord_numa.core.numa.kubelet_merge import compromise
+from koord_numa.core.numa.policies import KUBELET, Decision, admitted_affinity, considered
+from koord_numa.core.objects.vocabulary import KubeletPolicy
+
+
+def decide_kubelet(
+    policy: KubeletPolicy, answers: Sequence[Answer], nodes: int, distances: Distances | None = None
+) -> Decision:
+    """As ``admitted_affinity``; for a rejected unit with the merged hint that the kubelet would have logged."""
+    admitted = admitted_affinity(policy, answers, nodes, distances)
+    if admitted is not None:
+        return Decision(admitted, admitted=True)
+    rule = KUBELET[policy]
+    takes = considered(resource_hints(answers), rule)
+    return Decision(rule.settles(compromise(takes, nodes, distances if rule.closest else None), nodes), admitted=False)
