@@ -8,60 +8,25 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
-from types import SimpleNamespace
 from typing import Any, Final
 
-from bench.engine import Cluster, make_cluster, pod_request
+from bench._answering import AnsweringBinder, scheduler_with
+from bench._requests import pod_request
+from bench.engine import Cluster, make_cluster
 from bench.figure import Figure
 from koord_numa.core.cpu_topology import regular_topology
 from koord_numa.core.objects.constraints import Constraints, LabelSelector, Operator, PodTerm, Requirement
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
-from koord_numa.engine import Scheduler, Source
-from koord_numa.ports import Dependencies
-from koord_numa.settings import Settings
+from koord_numa.engine import Scheduler
 
 NAMES: Final = ("loop",)
 GIB: Final = 1 << 30
 HOSTNAME: Final = "kubernetes.io/hostname"
-
-
-@dataclass
-class AnsweringBinder:
-    """Every bind succeeds after ``seconds``, and the watch shows it at once."""
-
-    seconds: float = 0.0
-    scheduler: Scheduler | None = None
-    pods: dict[str, Pod] = field(default_factory=dict)
-    bound: dict[str, float] = field(default_factory=dict)  # by uid, when
-    on_bound: Callable[[], None] = lambda: None
-
-    async def bind(self, pod: PodKey, node: str, _annotations: Mapping[str, str]) -> None:
-        """Bind, and show it."""
-        await asyncio.sleep(self.seconds)
-        self.bound[pod.uid] = time.monotonic()
-        if self.scheduler is not None:
-            self.scheduler.handlers.bound_pods.observe("MODIFIED", replace(self.pods[pod.uid], node=node))
-        self.on_bound()
-
-    async def set_unschedulable(self, _pod: PodKey, _message: str) -> None:
-        """The condition is written."""
-        await asyncio.sleep(0)
-
-
-def scheduler_with(binder: AnsweringBinder) -> Scheduler:
-    """A scheduler that leads and tells nobody."""
-    silent: Any = SimpleNamespace(fresh=lambda: True, event=lambda *_, **__: None, node_event=lambda *_, **__: None)
-    port: Any = binder
-    scheduler = Scheduler(Settings(), Dependencies(port, silent, silent, lambda *_: {}, time.monotonic))
-    for source in Source:
-        scheduler.synced(source)
-    binder.scheduler = scheduler
-    return scheduler
 
 
 def app_pod(name: str, request: PodRequest) -> Pod:
