@@ -10,6 +10,7 @@ from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.core.scheduling.decide import choose
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
 from koord_numa.engine.handle import Handle
+from koord_numa.engine.queue.request_class import RequestClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,13 @@ class DryRunResult:
 
     verdict: Placement | Unschedulable
     nodes: Mapping[str, ScoredPlacement | Rejection]
+
+
+def verdict_on(handle: Handle, pod: Pod, request_class: RequestClass) -> Placement | Unschedulable:
+    """The verdict of ``dry_run`` alone, from what its class remembers of the nodes, as in a scheduling cycle: for many pods in a row."""
+    nominated = handle.nominator.node_of(pod)
+    freed = handle.selector.try_node(request_class, nominated, pod) if nominated else None
+    return freed if isinstance(freed, Placement) else handle.selector.decide(request_class, pod.images)
 
 
 def dry_run(handle: Handle, pod: Pod) -> DryRunResult | None:

@@ -26,6 +26,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.engine.dry_run import verdict_on
 from koord_numa.engine.pod_status.messages import why_everywhere, with_remark
 from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.engine.scheduler import Scheduler
@@ -69,10 +70,7 @@ class Snapshot:
             return WouldWait(f"the pod asks for {pod.scheduler}, which is none of our scheduler names: {names}")
         if untried := _untried(pod):
             return WouldWait(untried)
-        handle = self.scheduler.handle
-        node = handle.nominator.node_of(pod)
-        freed = handle.selector.try_node(klass, node, pod) if node else None
-        verdict = freed if isinstance(freed, Placement) else handle.selector.decide(klass, pod.images)
+        verdict = verdict_on(self.scheduler.handle, pod, klass)
         if isinstance(verdict, Placement):
             return verdict
         remark, clearance = run_inline(self.scheduler.preemption.foresee(pod, klass, verdict))
