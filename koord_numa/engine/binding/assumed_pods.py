@@ -12,7 +12,7 @@ from typing import Final
 from cachetools import LRUCache
 
 from koord_numa.core.objects.request import Pod
-from koord_numa.engine.cache.cache import AssumedPod
+from koord_numa.engine.cache.assumed_pod import AssumedPod
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.kubelet_rejections import NodeBackoff

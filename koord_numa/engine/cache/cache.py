@@ -22,6 +22,7 @@ from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.preempt.node import Nominee
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.ledger import Holding, holding_of
+from koord_numa.engine.cache.assumed_pod import AssumedPod
 from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.pod_index import PodIndex
@@ -32,19 +33,7 @@ DELETED = "DELETED"
 """The event type that says an object is gone; every other type, ``None`` among them, says that it exists as shown."""
 
 OnChange = Callable[[ClusterEvent | None, NodeInfo, Pod | None], None]
-"""
-Called with the event that may help waiting pods (``None`` when the change helps none), the node, and the pod that came or went if it is
-about one.
-"""
-
-
-@dataclass(slots=True)
-class AssumedPod:
-    """A placement that the API server has not shown yet. ``confirmed`` is when the bind was answered, monotonic seconds."""
-
-    pod: Pod
-    placement: Placement
-    confirmed: float | None = None
+"""Called with the event that may help waiting pods (``None``: none does), the node, and the pod that came or went, if any did."""
 
 
 @dataclass(slots=True, eq=False)
@@ -302,10 +291,9 @@ class Cache:
         self.on_change(ClusterEvent.TOPOLOGY_CHANGED, info, None)
 
     def _info(self, name: str) -> NodeInfo:
-        info = self.nodes.get(name)
-        if info is None:
-            info = self.nodes[name] = NodeInfo(name, headroom=self.headroom, stated=self.stated)
-        return info
+        if name not in self.nodes:
+            self.nodes[name] = NodeInfo(name, headroom=self.headroom, stated=self.stated)
+        return self.nodes[name]
 
     def _forget_if_empty(self, info: NodeInfo) -> None:
         if info.empty:
