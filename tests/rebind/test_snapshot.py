@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from koord_numa.core.claims.pod_claims import PodResourceClaim
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Assignment, NumaSpec, Pod, PodKey
@@ -12,7 +13,7 @@ from koord_numa.core.preempt.node import Nominee
 from koord_numa.core.rebind.arrangement.layout import NodeLayout
 from koord_numa.core.rebind.plan import Move, RebindPlan, plan_rebind
 from koord_numa.core.state.ledger import holding_of
-from koord_numa.engine.rebind.snapshot import layout_of_node, obstacle
+from koord_numa.engine.rebind.snapshot import layout_of_node, obstacle, pods_kept_by_claims
 from koord_numa.settings import load_settings
 from tests.core.rebind.nodes import layout, pinned
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
@@ -57,6 +58,23 @@ LEAVING = seated("leaving", "0-3", deleting=True)
 WAITING = make_pod("waiting", cpu=6000)
 KEPT = Nominee(WAITING, holding_of(WAITING, Assignment(cpus=CpuSet.parse("0-5"))))
 """It is to get what the leaving pod has, and two free CPUs beside it."""
+
+
+def test_pods_with_claims_are_left_alone() -> None:
+    """Their CPUs were chosen beside the devices of their claims, which are immutable."""
+    assert planned(world_of(CROSSING)) != {}
+    claiming = replace(CROSSING, resource_claims=(PodResourceClaim("gpu", "claim"),))
+    world = world_of(claiming)
+    assert planned(world) == {}
+    assert pods_kept_by_claims(world.engine.cache, NODE.name) == 1
+
+
+def test_a_node_whose_cpus_are_claims_is_not_repacked() -> None:
+    world = world_of(CROSSING)
+    world.engine.cache.set_cpus_by_claim(NODE.name, by_claim=True)
+    found = layout_of_node(world.engine.cache, NODE.name, world.engine.settings)
+    assert isinstance(found, str)
+    assert "an allocated claim is immutable" in found
 
 
 def test_room_kept_for_a_pod_that_waits_for_others_to_leave_is_left_alone() -> None:

@@ -18,6 +18,7 @@ from koord_numa.core.rebind.plan import RebindPlan, node_figures, plan_rebind
 from koord_numa.engine.containment import MOST_TEXT
 from koord_numa.engine.rebind.context import RebindContext, Stopped, rebind_subject
 from koord_numa.engine.rebind.move import LOOK_SECONDS, Moves
+from koord_numa.engine.rebind.snapshot import pods_kept_by_claims
 from koord_numa.engine.rebind.status import RebindStatusReport
 from koord_numa.ports import ClusterError, Gone
 
@@ -93,6 +94,7 @@ class RebindReconciler:
         if isinstance(layout, str):
             raise Stopped(layout)
         report.numa_bound = sum(pinned.cpus_per_numa is not None for pinned in layout.pods)
+        report.kept_by_claims = pods_kept_by_claims(context.state, context.request.node)
         # A second of arithmetic on large nodes: beside the event loop, on a layout that no pod else sees.
         report.plan = plan = await asyncio.to_thread(plan_rebind, layout)
         context.may_go_on()

@@ -28,6 +28,8 @@ def layout_of_node(state: Cache, name: str, settings: Settings, *, move_memory: 
         return f"the topology of node {name} cannot be used: {topology.problem}"
     if topology.owner is CpuOwner.KUBELET:
         return f"the kubelet of node {name} chooses CPUs itself: they are not the scheduler's to change"
+    if record.cpus_by_claim:
+        return f"the CPUs of node {name} are handed out by claim (dra.cpu): an allocated claim is immutable, so its CPUs stay"
     if record.distrust:
         return f"node {name} cannot be trusted: {record.distrust}"
     offer = inventory(record.node, topology)
@@ -43,7 +45,8 @@ def layout_of_node(state: Cache, name: str, settings: Settings, *, move_memory: 
 
 def _fixed_pods(record: NodeInfo, ours: tuple[str, ...]) -> frozenset[str]:
     """
-    Pods that a rebind leaves alone: other schedulers', malformed ones, those that leave or were not seen bound yet.
+    Pods that a rebind leaves alone: other schedulers', malformed ones, those that leave or were not seen bound yet, and those with resource
+    claims, whose CPUs were chosen beside devices that stay.
 
     So too the room kept for pods that wait for others to leave: it is where they are to be, and no pod else may be moved there.
     """
@@ -52,7 +55,15 @@ def _fixed_pods(record: NodeInfo, ours: tuple[str, ...]) -> frozenset[str]:
 
 
 def _may_move(pod: Pod, ours: tuple[str, ...]) -> bool:
-    return pod.scheduler in ours and not (pod.problem or pod.deleting or pod.finished or pod.assignment is None)
+    unsure = pod.problem or pod.deleting or pod.finished or pod.assignment is None
+    return pod.scheduler in ours and not unsure and not pod.resource_claims
+
+
+def pods_kept_by_claims(state: Cache, name: str) -> int:
+    """How many pods with CPUs of their own stay where they are because of their resource claims."""
+    record = state.nodes.get(name)
+    pods = () if record is None else record.pods.values()
+    return sum(bool(pod.resource_claims and pod.assignment and pod.assignment.cpus) for pod in pods)
 
 
 def obstacle(now: NodeLayout | str, planned: NodeLayout, move: Move) -> str:

@@ -16,7 +16,8 @@ class RebindStatusReport:
     """
     What was planned, what was done, and the node's figures as far as they are known.
 
-    ``numa_bound`` counts pods that hold memory or devices which keep them on their NUMA nodes.
+    ``numa_bound`` counts pods that hold memory or devices which keep them on their NUMA nodes, ``kept_by_claims`` those that stay as
+    they are because devices of their resource claims do.
     """
 
     context: RebindContext
@@ -24,6 +25,7 @@ class RebindStatusReport:
     done: list[Move] = field(default_factory=list)
     after: NodeFigures | None = None
     numa_bound: int = 0
+    kept_by_claims: int = 0
 
     def answer(self, phase: RebindPhase, reason: str) -> RebindAnswer:
         """The status at this moment."""
@@ -62,9 +64,14 @@ class RebindStatusReport:
         return f"nothing can be improved without spare CPUs to move {_counted(len(plan.dropped), 'pod')}{self._kept()}"
 
     def _kept(self) -> str:
-        if not self.numa_bound:
-            return ""
-        return f"; {_counted(self.numa_bound, 'pod')} kept on the NUMA nodes of memory or devices (spec.moveMemory)"
+        text = ""
+        if self.numa_bound:
+            text = f"; {_counted(self.numa_bound, 'pod')} kept on the NUMA nodes of memory or devices (spec.moveMemory)"
+        if self.kept_by_claims:
+            text += (
+                f"; {_counted(self.kept_by_claims, 'pod')} left alone for resource claims, whose devices cannot move"
+            )
+        return text
 
     def stopped(self, why: str) -> str:
         """How far it came, and why no further."""
