@@ -1,0 +1,15 @@
+"""A pod that counts as bound before the API server has shown it so, as kube-scheduler's cache has it."""
+
+from dataclasses import dataclass
+
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.verdicts import Placement
+
+
+@dataclass(slots=True)
+class AssumedPod:
+    """A placement that the API server has not shown yet. ``confirmed`` is when the bind was answered, monotonic seconds."""
+
+    pod: Pod
+    placement: Placement
+    confirmed: float | None = None
