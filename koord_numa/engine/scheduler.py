@@ -80,6 +80,7 @@ class Scheduler:
         self._node_table = NodeTable()
         self._node_backoff = NodeBackoff(settings.cool_down)
         self.claims = ClaimLister(self._on_claims, self._on_claim, self.cache.set_cpus_by_claim)
+        self.claims.features = settings.feature_gates.features
         self.claims.enabled = settings.dynamic_resources is not DynamicResources.OFF
         resolver = PodClaimResolver(self.claims)
         self.workloads = WorkloadLister(lambda terms: self.handlers.pending_pods.reclassify(terms))  # noqa: PLW0108  (made later)

@@ -19,6 +19,7 @@ from koord_numa.settings.sections import (
     AssumedKubeletOptions,
     BackoffSettings,
     EventSettings,
+    FeatureGateSettings,
     LeaseSettings,
     PreemptionSettings,
     ProfileSettings,
@@ -95,6 +96,7 @@ class Settings(Section):
     remembered_classes: Annotated[int, Field(ge=1)] = 256
     preemption: PreemptionSettings = PreemptionSettings()
     dynamic_resources: Annotated[DynamicResources, BeforeValidator(off_is_a_word)] = DynamicResources.AUTO
+    feature_gates: FeatureGateSettings = FeatureGateSettings()
     lease: LeaseSettings = LeaseSettings()
     events: EventSettings = EventSettings()
 

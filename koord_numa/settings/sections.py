@@ -7,6 +7,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from koord_numa.core.claims.objects.features import Features
 from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS
 from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,
@@ -91,6 +92,27 @@ class ScoreWeightSettings(Section):
     spread: Weight = 20
     default_spread: Weight = 2
     images: Weight = 1
+
+
+class FeatureGateSettings(Section):
+    """
+    Kubernetes' feature gates of dynamic resource allocation, as the cluster has them.
+
+    Fields behind a gate that is off are refused or do nothing, as in kube-scheduler. ``DRADeviceBindingConditions`` stands for
+    ``DRAResourceClaimDeviceStatus`` too.
+    """
+
+    admin_access: Annotated[bool, Field(alias="DRAAdminAccess")] = True
+    consumable_capacity: Annotated[bool, Field(alias="DRAConsumableCapacity")] = True
+    binding_conditions: Annotated[bool, Field(alias="DRADeviceBindingConditions")] = True
+    device_taints: Annotated[bool, Field(alias="DRADeviceTaints")] = True
+    partitionable_devices: Annotated[bool, Field(alias="DRAPartitionableDevices")] = True
+    prioritized_list: Annotated[bool, Field(alias="DRAPrioritizedList")] = True
+
+    @property
+    def features(self) -> Features:
+        """The gates as the allocator reads them."""
+        return Features(**self.model_dump())
 
 
 class ProfileSettings(Section):

@@ -177,9 +177,9 @@ def test_a_node_where_devices_are_near_the_pod_comes_first(first: tuple[int, int
     assert found.node == expected
 
 
-def two_nodes(*slices: Json) -> World:
+def two_nodes(*slices: Json, settings: str = "") -> World:
     """Two equal nodes and what drivers publish of them."""
-    world = make_world(make_node("node-0"), make_node("node-1"))
+    world = make_world(make_node("node-0"), make_node("node-1"), settings=settings)
     claims = world.engine.claims
     claims.replace_slices(each for it in slices if (each := parse_resource_slice(it).parts) is not None)
     claims.replace_classes([device_class("gpu"), device_class("nic")])
@@ -204,6 +204,18 @@ def test_a_claim_error_on_one_node_leaves_the_others() -> None:
     )
     fails = {"cel": {"expression": 'device.attributes["gpu"].size == 8'}}
     assert placed(world, request("gpu", "gpu", selectors=[fails])) == "node-1"
+
+
+def test_gates_that_a_cluster_has_switched_off_are_followed() -> None:
+    subs = [
+        {"name": each, "deviceClassName": each, "allocationMode": "ExactCount", "count": 1} for each in ("gpu", "nic")
+    ]
+    wanted = {"name": "any", "firstAvailable": subs}
+    assert placed(two_nodes(_slice("node-0", "gpu", [device("gpu-0")])), wanted) == "node-0"
+    without = two_nodes(
+        _slice("node-0", "gpu", [device("gpu-0")]), settings="{featureGates: {DRAPrioritizedList: false}}"
+    )
+    assert placed(without, wanted) == ""
 
 
 def test_a_node_with_the_first_alternative_comes_first() -> None:

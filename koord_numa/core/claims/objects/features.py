@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The gates of Kubernetes 1.36 with their defaults. Fields behind a gate that is off are refused or without effect."""
+    """The gates of Kubernetes 1.36 with their defaults (``featureGates``). Fields behind a gate that is off are refused or do nothing."""
 
     admin_access: bool = True
     binding_conditions: bool = True
