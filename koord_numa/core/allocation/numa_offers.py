@@ -1,7 +1,7 @@
 """What each NUMA node of one node can give to one pod now."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from koord_numa.core.allocation.device_hints import DeviceHints
 from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
@@ -13,9 +13,10 @@ from koord_numa.core.objects.vocabulary import (
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.state.inventory import PerNuma
 from koord_numa.core.state.numa_free import Accounting, NumaFree
+from koord_numa.core.value_objects import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class NumaOffers:
     """
     What each NUMA node can give to one pod, by resource that it requests and that some NUMA node publishes.

@@ -10,6 +10,7 @@ from enum import Enum
 
 from koord_numa.core.numa.hints import Hint
 from koord_numa.core.objects.vocabulary import NumaExclusive
+from koord_numa.core.value_objects import value_object
 
 
 class NumaUse(Enum):
@@ -20,7 +21,7 @@ class NumaUse(Enum):
     SHARED = "shared"
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class NumaOccupancy:
     """The NUMA nodes used by single-NUMA pods only, and those used by a pod that spans several. By NUMA id, not by position."""
 

@@ -5,7 +5,7 @@ CPU and device ids are made up; only how many there are on each NUMA node is kno
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
@@ -42,7 +42,7 @@ class Published:
         return self.frame.node.config
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class InferredState:
     """A state that fits the facts. ``groups_known``: do the known pods explain where memory is in use?"""
 

@@ -12,7 +12,7 @@ have left, the init container goes to NUMA node 0, the app needs 10 CPUs around 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, pins_init_cpus, released
 from koord_numa.core.kubelet.inference.variants import variants
@@ -23,9 +23,10 @@ from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Probe:
     """One state to be asked, in one order of taking over init containers' CPUs. ``options`` is what its hypothesis assumes."""
 

@@ -31,6 +31,7 @@ from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
 from koord_numa.core.pod_resources import effective_requests
+from koord_numa.core.value_objects import value_object
 
 ANYWHERE: Final = ContainerAffinity(mask=None, preferred=False)
 """What the managers read from the hint store when no hint was stored, as under policy none."""
@@ -44,7 +45,7 @@ class Admitted:
     state: KubeletState
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class DryRunAdmitted:
     """The pod would be in: what it would get, and the managers after its containers have started."""
 

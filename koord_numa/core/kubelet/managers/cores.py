@@ -5,7 +5,6 @@ With full-pcpus-only the kubelet refuses CPU counts that are no multiple of the 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 from typing import Final
@@ -13,6 +12,7 @@ from typing import Final
 from koord_numa.core.kubelet.managers.kubelet_node import FULL_CORES
 from koord_numa.core.objects.node import KubeletConfig, Zone
 from koord_numa.core.resources import CPU, MILLI
+from koord_numa.core.value_objects import value_object
 
 ARCHITECTURE: Final = "kubernetes.io/arch"
 """The well-known label of every Node that its kubelet sets."""
@@ -24,7 +24,7 @@ _THREADS: Final = {"amd64": (2,), "arm64": (2,), "s390x": (2,), "riscv64": (2,)}
 _ANY_THREADS: Final = (8, 4, 2)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class WholeCores:
     """
     The rule to be kept: every container's exclusive CPUs are a multiple of ``threads``, and all of a pod's together are at most ``free``.

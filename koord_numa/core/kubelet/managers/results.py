@@ -19,7 +19,7 @@ OUT_OF: Final = "OutOf"
 """Followed by the resource that does not fit the node: ``OutOfcpu``."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ContainerAffinity:
     """The merged topology hint that a container's CPUs, memory and devices follow; ``mask`` is ``None`` for "anywhere"."""
 
@@ -27,7 +27,7 @@ class ContainerAffinity:
     preferred: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class MemoryBlock:
     """Memory of one type, taken together from the NUMA nodes of ``mask``, in bytes."""
 
