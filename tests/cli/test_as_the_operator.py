@@ -269,26 +269,6 @@ def told(pods: Sequence[Object]) -> dict[str, str]:
     return {obj["metadata"]["name"]: reason(obj) for obj in pods if reason(obj) and not obj["spec"].get("nodeName")}
 
 
-async def test_gated_and_leaving_pods_are_not_tried(tmp_path: Path) -> None:
-    gated = pod("gated", 2)
-    gated["spec"]["schedulingGates"] = [{"name": "example.org/later"}]
-    leaving = pod("leaving", 2)
-    leaving["metadata"]["finalizers"] = ["example.org/stay"]
-    async with small_cluster(tmp_path, gated, leaving) as cluster:
-        cluster.server.store.delete("pods", "leaving", "default")
-        explained = [await ask(cluster, "explain", name) for name in ("gated", "leaving")]
-        simulated = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump(gated))
-    assert [answer.output.splitlines()[1:-1] for answer in explained] == [
-        ["  the pod waits for its scheduling gates"],
-        ["  the pod is being deleted"],
-    ]
-    assert simulated.output.splitlines()[1:] == [
-        "  the pod waits for its scheduling gates",
-        "",
-        "0 of 1 pods would be placed.",
-    ]
-
-
 async def test_without_the_right_to_see_priority_classes_a_manifest_must_not_name_any(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, *RANKS) as cluster:
         cluster.server.faults.add(Fault(status=403, verb="list", resource="priorityclasses"))
@@ -296,22 +276,3 @@ async def test_without_the_right_to_see_priority_classes_a_manifest_must_not_nam
         plain = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump(pod("plain", 2)))
     assert "there is no PriorityClass high (list priorityclasses.scheduling.k8s.io: 403" in named.stderr
     assert "1 of 1 pods would be placed." in plain.stdout
-
-
-async def test_the_pods_of_a_deployment_are_spread_by_default(tmp_path: Path) -> None:
-    labels = {"app": "web"}
-    template = {"metadata": {"labels": labels}, "spec": pod("", 1)["spec"]}
-    del template["spec"]["containers"][0]["resources"]["limits"]  # so that NUMA nodes do not matter
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "web"},
-        "spec": {"replicas": 2, "selector": {"matchLabels": labels}, "template": template},
-    }
-    async with small_cluster(tmp_path) as cluster:
-        names = [obj["metadata"]["name"] for obj in cluster.server.store.list("nodes")]
-        for name in names:
-            cluster.server.store.patch("nodes", name, {"metadata": {"labels": {"kubernetes.io/hostname": name}}})
-        answer = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump(deployment))
-    lines = answer.output.splitlines()
-    assert {line.split(",")[0].strip() for line in lines[1:4:2]} == set(names)
