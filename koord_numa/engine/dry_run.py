@@ -35,10 +35,10 @@ def dry_run(handle: Handle, pod: Pod) -> DryRunResult | None:
     """
     Ask every node about a pod; ``None`` when its scheduler name is none of ours. The node it is nominated for goes first, as in a cycle.
     """
-    klass = handle.classes.of(pod)
-    if klass is None:
+    request_class = handle.classes.of(pod)
+    if request_class is None:
         return None
-    nodes = handle.selector.answers(klass, pod)
+    nodes = handle.selector.answers(request_class, pod)
     nominated = nodes.get(handle.nominator.node_of(pod))
     if isinstance(nominated, ScoredPlacement):
         return DryRunResult(nominated.placement, nodes)
