@@ -12,6 +12,9 @@ from koord_numa.engine.ranking.columns.numa_table import Bools, Ints
 DETAILED: Final = 64
 """Of so many nodes the numbers are kept too; the others' refusals keep only the sentence that is counted."""
 
+SPARE: Final = 256
+"""Sentences that no node says any more and that are not worth a sweep."""
+
 UNKNOWN: Final = -1
 
 
@@ -32,6 +35,7 @@ class RejectionTable:
     _words: list[Rejection] = field(default_factory=list)
     _code_of: dict[tuple[Reason, str, bool], int] = field(default_factory=dict)
     _detailed: dict[int, Rejection] = field(default_factory=dict)
+    _most_words: int = SPARE
 
     def resize(self, rows: int) -> None:
         """Make room for rows that have said nothing yet."""
@@ -44,6 +48,8 @@ class RejectionTable:
         words = (rejection.reason, rejection.message, rejection.resolvable)
         code = self._code_of.get(words)
         if code is None:
+            if len(self._words) >= self._most_words:
+                self._drop_unused()
             code = self._code_of[words] = len(self._words)
             self._words.append(Rejection(rejection.reason, rejection.message, resolvable=rejection.resolvable))
         self._codes[row] = code
@@ -79,3 +85,13 @@ class RejectionTable:
         """Forget everything."""
         self._codes[:] = UNKNOWN
         self._detailed.clear()
+
+    def _drop_unused(self) -> None:
+        """Sentences may quote taints and labels, which change for ever: those that no row says now are forgotten."""
+        used = np.unique(self._codes[self._codes != UNKNOWN])
+        renumbered = np.full(len(self._words) + 1, UNKNOWN, dtype=np.int64)  # the last place is that of UNKNOWN itself
+        renumbered[used] = np.arange(len(used))
+        self._codes = renumbered[self._codes]
+        self._words = [self._words[code] for code in used.tolist()]
+        self._code_of = {(each.reason, each.message, each.resolvable): code for code, each in enumerate(self._words)}
+        self._most_words = 2 * len(self._words) + SPARE
