@@ -1,19 +1,14 @@
 """Which of several nodes is freed. The order of what counts is written in ``eviction_cost.py``."""
 
-from collections.abc import Iterable
-
 from koord_numa.core.objects.verdicts import Alignment
 from koord_numa.core.ordering import candidate_order
 from koord_numa.core.preempt.eviction_cost import Price, latest_start, price
 from koord_numa.core.preempt.victims import PreemptionCandidate
 
-
-def choose(candidates: Iterable[PreemptionCandidate]) -> PreemptionCandidate | None:
-    """The cheapest; ``None`` when there is none."""
-    return min(candidates, key=rank, default=None)
+Rank = tuple[Price, bool, bool, float, str]
 
 
-def rank(candidate: PreemptionCandidate) -> tuple[Price, bool, bool, float, str]:
+def rank(candidate: PreemptionCandidate) -> Rank:
     """Sort key of a candidate, the best first."""
     return candidate_order(
         price(candidate.victims, candidate.violations),

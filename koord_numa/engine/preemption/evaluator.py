@@ -5,8 +5,10 @@ It changes nothing and talks to nobody. What it found may be old as soon as some
 """
 
 import asyncio
-from collections.abc import Collection, Iterable
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
 from cachetools import LRUCache
@@ -16,13 +18,14 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Unschedulable
 from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.node import PreemptionNode
-from koord_numa.core.preempt.pick_node import choose
+from koord_numa.core.preempt.pick_node import Rank, rank
 from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, select_victims_on_node, still_right
 from koord_numa.core.scheduling.evaluate import refuse_everywhere
-from koord_numa.core.scheduling.request import SchedulingRequest
+from koord_numa.core.scheduling.request import SchedulingRequest, depends_on_other_pods
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle
+from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.settings import Budgets
 
@@ -35,16 +38,44 @@ SYSTEM_CRITICAL: Final = 2_000_000_000
 """The least priority of ``system-cluster-critical`` and ``system-node-critical`` pods (``scheduling.SystemCriticalPriority``)."""
 
 
+Found = tuple[Rank, PreemptionCandidate]
+
+
 @dataclass(slots=True)
 class _Known:
     """
-    What was found for one class. ``room`` has the nodes on which evictions may help, with their free milli-CPU; ``tried`` what came of
+    What was found for one class: the nodes on which evictions may help, with their free milli-CPU, the emptiest first, and what came of
     trying one out. Both hold as of a ``position`` in the journal of changed nodes.
     """
 
     position: int | None = None
-    room: dict[str, int] = field(default_factory=dict)
-    tried: dict[str, PreemptionCandidate | None] = field(default_factory=dict)
+    tried: dict[str, Found | None] = field(default_factory=dict)
+    _room: dict[str, int] = field(default_factory=dict)
+    _emptiest: list[tuple[int, str]] = field(
+        default_factory=list
+    )  # sorted, so that a plan costs what changed and not what exists
+
+    def __iter__(self) -> Iterator[str]:
+        """Nodes on which evictions may help: those with most CPU free first, then by name."""
+        return (name for _, name in self._emptiest)
+
+    def add(self, node: str, room: int) -> None:
+        """Evictions may help on this node, which was not known."""
+        self._room[node] = room
+        insort(self._emptiest, (-room, node))
+
+    def forget(self, node: str) -> None:
+        """Nothing is known of this node any more."""
+        self.tried.pop(node, None)
+        room = self._room.pop(node, None)
+        if room is not None:
+            del self._emptiest[bisect_left(self._emptiest, (-room, node))]
+
+    def clear(self) -> None:
+        """Nothing is known of any node."""
+        self.tried.clear()
+        self._room.clear()
+        self._emptiest.clear()
 
 
 class Evaluator:
@@ -96,20 +127,18 @@ class Evaluator:
         known = self._known_of(klass, ask)
         await self._look_at_changed(known, pod, klass, ask, verdict)
         nodes = self._handle.cache.nodes
-        order = sorted(
-            (-room, name)
-            for name, room in known.room.items()
-            if name in nodes and name in verdict.rejections and (only is None or name in only)
-        )
-        found = []
-        for _, name in order[: self._handle.settings.preemption.candidate_nodes]:
+        may_help = (it for it in known if it in nodes and it in verdict.rejections and (only is None or it in only))
+        best: Found | None = None
+        for name in list(islice(may_help, self._handle.settings.preemption.candidate_nodes)):
             if name not in known.tried:
                 await asyncio.sleep(0)
                 node = self._preemption_node(pod, klass, name)
-                known.tried[name] = None if node is None else select_victims_on_node(ask, node, terms)
-            if (candidate := known.tried[name]) is not None:
-                found.append(candidate)
-        return choose(found)
+                candidate = None if node is None else select_victims_on_node(ask, node, terms)
+                known.tried[name] = None if candidate is None else (rank(candidate), candidate)
+            found = known.tried[name]
+            if found is not None and (best is None or found[0] < best[0]):
+                best = found
+        return None if best is None else best[1]
 
     async def _look_at_changed(
         self, known: "_Known", pod: Pod, klass: RequestClass, ask: SchedulingRequest, verdict: Unschedulable
@@ -118,18 +147,16 @@ class Evaluator:
         changed, position = self._handle.selector.changed_since(known.position)
         known.position = position
         if changed is None:
-            known.room.clear()
-            known.tried.clear()
+            known.clear()
             changed = list(verdict.rejections)
         for number, name in enumerate(changed):
             if number % CHUNK == CHUNK - 1:
                 await asyncio.sleep(0)
-            known.room.pop(name, None)
-            known.tried.pop(name, None)
+            known.forget(name)
             rejection = verdict.rejections.get(name)
             node = self._preemption_node(pod, klass, name) if rejection is not None and rejection.resolvable else None
             if node is not None and may_help(ask, node):
-                known.room[name] = node.seen.room
+                known.add(name, node.seen.room)
 
     def _known_of(self, klass: RequestClass, ask: SchedulingRequest) -> "_Known":
         """Nothing is remembered for a class whose answers depend on more than the node."""
@@ -142,7 +169,8 @@ class Evaluator:
         ask = self._handle.selector.requirements_now(klass)
         known = self._known_of(klass, ask)
         changed, _ = self._handle.selector.changed_since(known.position)
-        if changed is not None and candidate.node not in changed and known.tried.get(candidate.node) is candidate:
+        found = known.tried.get(candidate.node)
+        if changed is not None and candidate.node not in changed and found is not None and found[1] is candidate:
             return True
         node = self._preemption_node(pod, klass, candidate.node)
         return node is not None and select_victims_on_node(ask, node, self.terms(klass)) == candidate
@@ -166,8 +194,20 @@ class Evaluator:
 
     def _forget(self, node: str) -> None:
         for known in self._known.values():
-            known.room.pop(node, None)
-            known.tried.pop(node, None)
+            known.forget(node)
+
+    def still_confirms(self, nomination: Nomination) -> bool:
+        """As ``confirms``, asked again only when the node has changed since, or when more than the node matters."""
+        info = self._handle.cache.nodes.get(nomination.node)
+        if info is None:
+            return False
+        alone = not nomination.klass.pickers and not depends_on_other_pods(nomination.klass.request)
+        if alone and nomination.klass.claims is None and nomination.confirmed == info.revision:
+            return not self._handle.selector.bars_of(nomination.klass)(nomination.node)
+        if not self.confirms(nomination.pod, nomination.klass, nomination.clearance):
+            return False
+        nomination.confirmed = info.revision
+        return True
 
     def confirms(self, pod: Pod, klass: RequestClass, candidate: PreemptionCandidate) -> bool:
         """Is it still right to evict those victims who have not been evicted yet?"""

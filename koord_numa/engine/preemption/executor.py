@@ -3,35 +3,32 @@ Makes room for pods that fit nowhere: chooses a node and victims, says so, check
 
 Theory: one preemption at a time, beside the scheduling loop. Planning looks at nodes one by one and lets the loop go on in between, so
 what was found may be old by the end; it is never acted on before the same node, asked again, names the same victims. From then on
-room is kept for the pod, and before each single eviction the node is asked again if anything about it has changed. Whatever fails
-takes the nomination back, and the pod waits as before. Victims that have gone in vain are not brought back: the pod that needed their
-room is tried first when they have left.
+room is kept for the pod, and before evictions are asked for the node is looked at again if anything about it has changed. Whatever
+fails takes the nomination back, and the pod waits as before. Victims that have gone in vain are not brought back: the pod that needed
+their room is tried first when they have left.
 """
 
 import asyncio
 from collections.abc import Iterable
-from contextlib import suppress
 from logging import getLogger
 from typing import Final
 
 from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Unschedulable
-from koord_numa.core.preempt.pdb import protected, violating
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.engine.handle import Handle, subject_of
-from koord_numa.engine.pod_status.messages import why_everywhere
 from koord_numa.engine.preemption.evaluator import Evaluator
+from koord_numa.engine.preemption.evictor import Evictor
 from koord_numa.engine.preemption.messages import NEVER, PROTECTED, being_freed
 from koord_numa.engine.queue.backoff import pause
 from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass
-from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, NotLeader
+from koord_numa.ports import ClusterError, Forbidden, Gone
 
 log = getLogger(__name__)
 
-PREEMPTED: Final = "Preempted"
 PLANS: Final = 3
 """So often is a plan made for one pod when the chosen node has changed meanwhile; then it pauses."""
 
@@ -42,6 +39,7 @@ class Executor:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self.evaluator = Evaluator(handle)
+        self._evictor = Evictor(handle, self.evaluator)
         self._agenda: dict[RequestClass, frozenset[str] | None] = {}  # with the nodes to look at; None: all
         self._hopeless: dict[RequestClass, None] = {}  # nothing helped them when all nodes were looked at
         self._freed: set[str] = set()  # nodes that somebody has left since the last look
@@ -165,7 +163,7 @@ class Executor:
                 self._nothing_helps(pod, klass, clearance)
                 return False
             self._hopeless.pop(klass, None)
-            if self._is_free_to_act(pod.key) and self.evaluator.repeats(pod, klass, clearance):
+            if self._evictor.still_waits(pod.key) and self.evaluator.repeats(pod, klass, clearance):
                 return await self._carry_out(Nomination(pod, klass, clearance))
         self._pause(pod.key.uid, self._handle.settings.backoff.initial)
         return False
@@ -173,6 +171,8 @@ class Executor:
     def _nothing_helps(self, pod: Pod, klass: RequestClass, clearance: PreemptionCandidate | None) -> None:
         """Say so, and wait for somebody to leave, or for budgets to allow more."""
         self._hopeless[klass] = None
+        # Pods whose bind is not confirmed cannot be evicted yet: their nodes are looked at once more.
+        self._freed.update(assumed.placement.node for assumed in self._handle.cache.assumed.values())
         self._handle.nominator.end(pod.key.uid)  # what its status claims since before a restart
         if clearance is None:
             self._handle.metrics.preemptions["nothing helps"] += 1
@@ -183,6 +183,7 @@ class Executor:
         self._pause(pod.key.uid, self._next_pause(pod.key.uid))
 
     async def _carry_out(self, nomination: Nomination) -> bool:
+        """Keep the room, say so, and evict; pods of lower priority lose what was kept for them there."""
         handle, pod, clearance = self._handle, nomination.pod, nomination.clearance
         displaced = [ended for key in clearance.displaced if (ended := handle.nominator.end(key.uid))]
         handle.nominator.begin(nomination)
@@ -192,55 +193,15 @@ class Executor:
             self._say(ended.pod.key, "")
             await self._nominate_quietly(ended.pod.key, "")
         try:
-            self._check(nomination)
-            await self._check_pod(pod)
-            await handle.dependencies.binder.nominate(pod.key, clearance.node)
-            await self._evict(nomination)
+            await self._evictor.free(nomination)
         except ClusterError as error:
             await self._give_up(nomination, error)
             return isinstance(error, Gone)
+        self.node_freed(nomination.node)  # there may be more room than this pod needs
         handle.metrics.preemptions["nominated"] += 1
         handle.metrics.victims_each.add(len(clearance.victims))
         self._reset(pod.key.uid)
         return True
-
-    async def _check_pod(self, pod: Pod) -> None:
-        """Does the pod still wait, by the API server's own word? Raises ``Gone`` when not."""
-        seen = await self._handle.dependencies.binder.read_pod(pod.key)
-        if seen.node or seen.deleting or seen.gated or seen.finished or not self._is_free_to_act(pod.key):
-            raise Gone(f"pod {pod.key} waits no longer")
-
-    async def _evict(self, nomination: Nomination) -> None:
-        """Evict the victims, those under a budget first: if the API server refuses one, the others are spared."""
-        handle, pod = self._handle, nomination.pod
-        message = f"Preempted by pod {pod.key.uid} on node {nomination.node}"
-        budgets = self.evaluator.terms(nomination.klass).budgets
-        broken = violating(nomination.clearance.victims, budgets) if nomination.clearance.violations else frozenset()
-        for victim in sorted(nomination.clearance.victims, key=lambda victim: not protected(victim, budgets)):
-            self._check(nomination)
-            with suppress(Gone):
-                if victim.key.uid in broken:
-                    # An eviction would be refused; kube-scheduler deletes all of its victims.
-                    await handle.dependencies.binder.delete(victim.key)
-                else:
-                    await handle.dependencies.binder.evict(victim.key, message)
-                handle.dependencies.recorder.event(victim.key, warning=False, reason=PREEMPTED, message=message)
-                handle.metrics.victims += 1
-            self.evaluator.note_evicted(nomination.node, victim.key.uid)
-
-    def _check(self, nomination: Nomination) -> None:
-        """The last look before an eviction. Raises ``NotLeader``, ``Gone`` or ``Conflict`` when it must not happen."""
-        handle, pod = self._handle, nomination.pod
-        if not handle.dependencies.lease.fresh():
-            raise NotLeader("the lease is not held any more")
-        if handle.nominator.of(pod.key.uid) is not nomination or not self._is_free_to_act(pod.key):
-            raise Gone(f"pod {pod.key} needs no room any more")
-        if not self.evaluator.confirms(pod, nomination.klass, nomination.clearance):
-            raise Conflict(f"node {nomination.node} has changed: to evict these pods is not right any more")
-
-    def _is_free_to_act(self, pod: PodKey) -> bool:
-        pending = self._handle.pending.get(pod.uid)
-        return pending is not None and not pending.binding
 
     async def _give_up(self, nomination: Nomination, error: ClusterError) -> None:
         handle, key = self._handle, nomination.pod.key
@@ -263,7 +224,7 @@ class Executor:
         return pause(self._handle.settings.backoff, times, self._handle.dependencies.random())
 
     def _reset(self, uid: str) -> None:
-        if (pending := self._handle.pending.get(uid)) is not None:
+        if pending := self._handle.pending.get(uid):
             pending.preemption_failures = 0
 
     def _pause(self, uid: str, seconds: float) -> None:
@@ -283,7 +244,7 @@ class Executor:
 
     async def _nominate_quietly(self, pod: PodKey, node: str) -> None:
         """What a status says about a node that is not kept any more harms nobody; that of a pod that is bound is left alone."""
-        if not self._handle.dependencies.lease.fresh() or not self._is_free_to_act(pod):
+        if not self._handle.dependencies.lease.fresh() or not self._evictor.still_waits(pod):
             return
         try:
             await self._handle.dependencies.binder.nominate(pod, node)
@@ -298,4 +259,4 @@ class Executor:
         pending.remark = remark
         verdict = self._handle.queue.verdict(pending)
         if verdict is not None:
-            self._handle.conditions.waits(pending, why_everywhere(verdict))
+            self._handle.conditions.waits(pending, self._handle.messages.current(pending.klass, verdict))

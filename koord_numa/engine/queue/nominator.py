@@ -26,7 +26,7 @@ from koord_numa.ports import Clock
 class Nomination:
     """
     One pod's claim to a node. ``cleared`` is when everybody awaited had left (monotonic seconds), ``shown`` the version of the
-    topology that was published then.
+    topology that was published then. ``confirmed`` is the revision of the node at which its victims were found to be right.
     """
 
     pod: Pod
@@ -34,6 +34,7 @@ class Nomination:
     clearance: PreemptionCandidate
     cleared: float | None = None
     shown: str | None = None
+    confirmed: int | None = None
 
     @property
     def node(self) -> str:

@@ -9,7 +9,7 @@ import pytest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.constraints import LabelSelector
-from koord_numa.core.objects.request import Assignment, NumaSpec, Pod
+from koord_numa.core.objects.request import Assignment, NumaSpec, Pod, PodKey
 from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass
 from koord_numa.core.preempt import victims
 from koord_numa.core.preempt.dry_run import EvictionTerms
@@ -173,6 +173,27 @@ async def test_twins_make_room_each_for_itself() -> None:
         "second": "node",
         "third": "",
     }
+
+
+async def test_victims_without_a_budget_are_evicted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = crowded(*FULL)
+    answer, evict, asked = asyncio.Event(), world.server.evict, list[str]()
+
+    async def slow(pod: PodKey, message: str) -> None:
+        asked.append(pod.name)
+        await answer.wait()
+        await evict(pod, message)
+
+    monkeypatch.setattr(world.server, "evict", slow)
+    world.waits(important("pod"))
+    await world.settle()
+    work = asyncio.create_task(world.engine.preemption.work())
+    async with asyncio.timeout(10):
+        while len(asked) < 2:  # noqa: ASYNC110  (the server tells nobody)
+            await asyncio.sleep(0)
+    answer.set()
+    await work
+    assert asked == ["c", "d"]
 
 
 async def test_a_pod_that_may_not_preempt_says_so() -> None:

@@ -10,6 +10,7 @@ from koord_numa.core.objects.request import NumaSpec, Pod
 from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass
 from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.victims import select_victims_on_node
+from koord_numa.engine.preemption.evictor import PREEMPTED
 from tests.engine.world import World, make_node, make_pod, make_topology, make_world
 
 NODES = ("one", "two")
@@ -22,7 +23,6 @@ class History:
     world: World
     leaving: list[str] = field(default_factory=list)
     seen: int = 0
-    for_whom: str = ""
 
     async def settle(self) -> None:
         """Everything that can happen now happens; binds are seen."""
@@ -39,15 +39,13 @@ class History:
 
     def check_evictions(self) -> None:
         """Only pods of lower priority are evicted, each once, and never while their node is another one."""
-        calls = self.world.server.calls[self.seen :]
-        self.seen += len(calls)
-        for call in calls:
-            verb, name, *rest = call.split(" ")
-            if verb == "nominate":
-                self.for_whom = name if rest and rest[0] else ""
-            if verb == "evict":
-                victim, winner = (self.world.server.pods[f"uid-{each}"] for each in (name, self.for_whom))
-                assert victim.request.priority < winner.request.priority
+        events = self.world.diary.events[self.seen :]
+        self.seen += len(events)
+        for name, reason, message in events:
+            if reason == PREEMPTED:
+                winner = message.split()[3]
+                victim, taker = (self.world.server.pods[uid].request.priority for uid in (f"uid-{name}", winner))
+                assert victim < taker
                 assert name not in self.leaving
                 self.leaving.append(name)
 
@@ -105,9 +103,16 @@ async def lived(events: list[tuple[int, int, bool]]) -> History:
 OVERTAKEN = [(1, 0, False)] * 6 + [(3, 3, False)] * 3 + [(2, 3, False)]
 """Somebody else of equal priority takes what was freed."""
 
+LEFT_OVER = [
+    *((1, 0, False), (1, 1, False), (2, 0, False), (2, 1, False), (1, 0, False), (4, 1, False), (4, 1, False)),
+    *((3, 1, True), (3, 2, True), (2, 2, False), (1, 2, False), (1, 0, False)),
+]
+"""What an eviction frees beyond its need goes to a pod of lower priority than one that found no room before."""
+
 
 @given(arrivals)
 @example(OVERTAKEN)
+@example(LEFT_OVER)
 @settings(max_examples=60, deadline=None)
 def test_in_the_end_nothing_is_kept_and_nobody_waits_whom_preemption_could_help(
     events: list[tuple[int, int, bool]],

@@ -1,0 +1,92 @@
+"""
+Frees one node for one pod: names the node in the pod's status and evicts the victims, as long as that is right.
+
+Everything is checked once more before each request. What fails raises; what then becomes of the nomination is for the executor to say.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.preempt.pdb import protected, violating
+from koord_numa.engine.handle import Handle
+from koord_numa.engine.preemption.evaluator import Evaluator
+from koord_numa.engine.queue.nominator import Nomination
+from koord_numa.ports import Conflict, Gone, NotLeader
+
+PREEMPTED: Final = "Preempted"
+
+
+class Evictor:
+    """For one nomination at a time."""
+
+    def __init__(self, handle: Handle, evaluator: Evaluator) -> None:
+        self._handle = handle
+        self._evaluator = evaluator
+
+    async def free(self, nomination: Nomination) -> None:
+        """Raises ``ClusterError``: ``Gone`` when the pod waits no longer, ``Conflict`` when the node has changed."""
+        self._check(nomination)
+        await self._check_pod(nomination.pod)
+        await self._handle.dependencies.binder.nominate(nomination.pod.key, nomination.node)
+        await self._evict(nomination)
+
+    def still_waits(self, pod: PodKey) -> bool:
+        """Does the pod wait for a node, and is no bind of it under way?"""
+        pending = self._handle.pending.get(pod.uid)
+        return pending is not None and not pending.binding
+
+    async def _check_pod(self, pod: Pod) -> None:
+        """Does the pod still wait, by the API server's own word? Raises ``Gone`` when not."""
+        seen = await self._handle.dependencies.binder.read_pod(pod.key)
+        if seen.node or seen.deleting or seen.gated or seen.finished or not self.still_waits(pod.key):
+            raise Gone(f"pod {pod.key} waits no longer")
+
+    async def _evict(self, nomination: Nomination) -> None:
+        """
+        Evict the victims. Those under a budget come first, one by one: if the API server refuses one, the others are spared. The others are
+        evicted together, as by kube-scheduler.
+        """
+        victims = nomination.clearance.victims
+        budgets = self._evaluator.terms(nomination.klass).budgets
+        broken = violating(victims, budgets) if nomination.clearance.violations else frozenset()
+        unprotected = []
+        for victim in victims:
+            if not protected(victim, budgets):
+                unprotected.append(victim)
+                continue
+            self._check(nomination)
+            await self._evict_one(nomination, victim, broken)
+        if not unprotected:
+            return
+        self._check(nomination)
+        ends = await asyncio.gather(
+            *(self._evict_one(nomination, victim, broken) for victim in unprotected), return_exceptions=True
+        )
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
+
+    async def _evict_one(self, nomination: Nomination, victim: Pod, broken: frozenset[str]) -> None:
+        handle = self._handle
+        message = f"Preempted by pod {nomination.pod.key.uid} on node {nomination.node}"
+        with suppress(Gone):
+            if victim.key.uid in broken:
+                # An eviction would be refused; kube-scheduler deletes all of its victims.
+                await handle.dependencies.binder.delete(victim.key)
+            else:
+                await handle.dependencies.binder.evict(victim.key, message)
+            handle.dependencies.recorder.event(victim.key, warning=False, reason=PREEMPTED, message=message)
+            handle.metrics.victims += 1
+        self._evaluator.note_evicted(nomination.node, victim.key.uid)
+
+    def _check(self, nomination: Nomination) -> None:
+        """The last look before an eviction. Raises ``NotLeader``, ``Gone`` or ``Conflict`` when it must not happen."""
+        handle, pod = self._handle, nomination.pod
+        if not handle.dependencies.lease.fresh():
+            raise NotLeader("the lease is not held any more")
+        if handle.nominator.of(pod.key.uid) is not nomination or not self.still_waits(pod.key):
+            raise Gone(f"pod {pod.key} needs no room any more")
+        if not self._evaluator.still_confirms(nomination):
+            raise Conflict(f"node {nomination.node} has changed: to evict these pods is not right any more")
