@@ -44,3 +44,11 @@ def test_devices_stay_in_use_whatever_their_configuration_is_like(levels: int) -
     assert found.allocation is not None
     assert [each.device.device for each in found.allocation.results] == ["gpu-0"]
     assert bool(found.problem) == (levels > DEEPEST)
+
+
+def test_parameters_that_cannot_be_passed_on_spoil_their_claim_only() -> None:
+    """Integers beyond 64 bits are valid JSON; no reader of ours could give them to the driver unchanged."""
+    opaque = {"driver": "gpu.example.com", "parameters": {"size": 10**30}}
+    spec = {"devices": {"requests": [], "config": [{"opaque": opaque}]}}
+    raw = {"metadata": {"name": "c", "namespace": "default", "uid": "u"}, "spec": spec}
+    assert "cannot be passed on" in parse_resource_claim(raw).problem

@@ -162,7 +162,10 @@ def _opaque(model: OpaqueModel | None, path: FieldPath) -> OpaqueConfig | None:
         return None
     if is_nested_deeper(model.parameters, DEEPEST):
         raise path.error(f"the parameters for {model.driver} are nested more than {DEEPEST} levels deep")
-    return OpaqueConfig(model.driver, orjson.dumps(model.parameters or {}).decode())
+    try:
+        return OpaqueConfig(model.driver, orjson.dumps(model.parameters or {}).decode())
+    except TypeError as error:  # an integer beyond 64 bits
+        raise path.error(f"the parameters for {model.driver} cannot be passed on: {error}") from None
 
 
 def _allocation(model: AllocationModel | None, path: FieldPath, problems: Problems) -> Allocation | None:
