@@ -54,14 +54,15 @@ def written() -> set[str]:
     known = {name: text for tree in modules for name, text in constants(tree).items() if REASON.fullmatch(text)}
     found: set[str] = set()
     for tree in modules:
+        near = {**known, **constants(tree)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and RECORDS.match(node.func.attr):
                 given = [word.value for word in node.keywords if word.arg == "reason"] or node.args[:1]
-                found.update(text for one in given for text in reasons(one, known))
+                found.update(text for one in given for text in reasons(one, near))
             elif isinstance(node, ast.Dict):
                 keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
                 if "reason" in keys and "reportingController" in keys:
-                    found.update(reasons(node.values[keys.index("reason")], known))
+                    found.update(reasons(node.values[keys.index("reason")], near))
     return {text for text in found if REASON.fullmatch(text)}
 
 
