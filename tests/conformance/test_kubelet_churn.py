@@ -18,6 +18,9 @@ SAMPLE: Final = 12
 MOST_WRONG_NO: Final = {f"{LONG}, published": 0.06, f"{LONG}, unpublished": 0.10}
 """Shares of what the kubelet admits, by whether its configuration is published."""
 
+SAMPLE_SLACK: Final = 1.5
+"""An eighth of the sequences strays that far from all of them."""
+
 
 def chosen(file: Path) -> Iterator[Case]:
     """All short sequences, and of the long ones as many as there is time for."""
@@ -41,11 +44,12 @@ def test_kubelet_churn(file: Path, record_property: Any) -> None:
     sample = wrong if "KOORD_NUMA_VECTORS" in os.environ else wrong[:: max(1, len(wrong) // SAMPLE)]
     missing = without_witness(sample)
     record_property("conformance", f"{file.name}: {len(missing)} of {len(sample)} wrong no without a witness")
+    slack = 1.0 if "KOORD_NUMA_VECTORS" in os.environ else SAMPLE_SLACK
     for name, tally in found.items():
         assert tally.asked
         assert tally.most_explored <= 1, f"{name}: {tally}"
         assert not tally.wrong_yes, "\n".join([str(tally), *tally.named])
-        assert tally.wrong_no.total() <= MOST_WRONG_NO.get(name, 1.0) * tally.admitted, f"{name}: {tally}"
+        assert tally.wrong_no.total() <= slack * MOST_WRONG_NO.get(name, 1.0) * tally.admitted, f"{name}: {tally}"
     for name in ("F1", "F2", "F3"):
         if name in found:
             assert not found[name].wrong_no, "\n".join(found[name].named_no)

@@ -12,7 +12,7 @@ from typing import Final
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.inference.hypothesis import pins_init_cpus
-from koord_numa.core.kubelet.inference.probes import is_confined, probes
+from koord_numa.core.kubelet.inference.probes import is_confined, lower_places, probes
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted, dry_run
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.cores import THREADS
@@ -73,7 +73,8 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
         places.append(_mask(verdict.grant, probe.state.node))
     if first is None:
         raise AssertionError("a view has at least one state")
-    return _admission(demand, first, view, _Places(places), tuple(explores))
+    unsure = refuse_confined_below(demand, first.grant, view)
+    return unsure or _admission(demand, first, view, _Places(places), tuple(explores))
 
 
 def split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
@@ -109,6 +110,20 @@ def _shared_init_devices(demand: PodDemand, view: KubeletView) -> Rejection | No
                 detail = f"container {container.name}: which {name} it gets, and near which NUMA nodes that is, nobody publishes"
                 return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail)
     return None
+
+
+def refuse_confined_below(demand: PodDemand, grant: Grant, view: KubeletView) -> Rejection | None:
+    """
+    On a node that is not followed any pod may have left unseen, wherever it was: should its room take the init container to a lower NUMA
+    node than foreseen, the containers that are tied to that one may not find room there.
+    """
+    if not view.unfollowed or not is_confined(demand, view.state.node):
+        return None
+    below = lower_places(demand, grant, view.state.node)
+    if not below:
+        return None
+    detail = f"an init container might go to NUMA node {below[0]}, if a pod has left there unseen, without room for the others"
+    return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail)
 
 
 def _is_aligned(demand: PodDemand) -> bool:

@@ -37,6 +37,7 @@ class KubeletView:
     where ``hypotheses`` show the least. ``cores`` says which rule about whole cores the kubelet keeps or may keep. ``problem`` is
     non-empty when nothing may be placed that the kubelet would align. ``frame`` is what the objects say, and ``zones`` what is
     published less what is known to be gone from it. ``followed``: the hypotheses were replayed, not derived from amounts.
+    ``unfollowed``: they were not, on a node whose pods may leave before that is seen.
     ``explored``: a pod is on its way whose fate will tell about an option that is not known;
     ``found_on`` are options for which such a pod was refused. ``rooms`` is one hypothesis for each way in which room is left, where
     that is known: those that differ only in who holds what answer alike as long as nobody leaves.
@@ -51,6 +52,7 @@ class KubeletView:
     zones: tuple[Zone, ...] = ()
     upper: Hypothesis | None = None
     followed: bool = False
+    unfollowed: bool = False
     explored: bool = False
     found_on: frozenset[str] = frozenset()
     rooms: tuple[Hypothesis, ...] = ()

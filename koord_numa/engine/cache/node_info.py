@@ -249,7 +249,7 @@ class NodeInfo:
             evidence = CoreEvidence(self._admitted(), self.history.evidence.keeps_cores)
             return followed_view(node, frame, hypotheses, booked, evidence)
         unpublished = self.unpublished.union(nominees) if nominees else self.unpublished
-        view = kubelet_view(node, topology, booked, unpublished, self._view)
+        view = replace(kubelet_view(node, topology, booked, unpublished, self._view), unfollowed=bool(self.pods))
         if view.state.node.pins_cpus:
             kept = self.history.evidence.keeps_cores
             return replace(view, cores=cores_of(node, topology, view.zones, self._admitted(), kept=kept))

@@ -14,15 +14,18 @@ have left, the init container goes to NUMA node 0, the app needs 10 CPUs around 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, pins_init_cpus, released
 from koord_numa.core.kubelet.inference.variants import variants
 from koord_numa.core.kubelet.managers.admit import Trust
 from koord_numa.core.kubelet.managers.aggregates import PodDemand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
+from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.value_objects import value_object
 
 
@@ -76,3 +79,29 @@ def _with_more_room(one: Hypothesis) -> Iterator[KubeletState]:
     for uid, pod in one.state.pods.items():
         if any(container.cpus or container.devices for container in pod.grant.containers):
             yield replace(released(one, uid).state, requested=one.state.requested)
+
+
+def lower_places(demand: PodDemand, grant: Grant, node: KubeletNode) -> list[int]:
+    """
+    The NUMA nodes below the one of the first init container of this grant that could hold it if they were empty.
+
+    None under best-effort, which admits what it cannot align.
+    """
+    if node.config.topology_policy is KubeletPolicy.BEST_EFFORT:
+        return []
+    whole = KubeletState.empty(node)
+    for (container, part), given in zip(demand.containers, grant.containers, strict=True):
+        if container.kind is not ContainerKind.INIT or not (given.cpus or given.devices):
+            continue
+        if given.hint is None or given.hint.mask is None:
+            return []
+        wanted = {
+            CPU: part.cpus * MILLI,
+            **{name: count for name, count in part.devices.items() if name in node.devices},
+        }
+        below = [numa for numa in node.machine.numa_ids if numa < members(given.hint.mask)[0]]
+        rooms = {numa: free_on(node, whole.managers, numa) for numa in below}
+        return [
+            numa for numa, room in rooms.items() if all(room.get(name, 0) >= amount for name, amount in wanted.items())
+        ]
+    return []

@@ -1,0 +1,37 @@
+"""A node that is not followed: pods may have left unseen, and init containers go to the lowest NUMA node with room."""
+
+from dataclasses import replace
+
+from koord_numa.core.kubelet.admission import would_admit
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.results import KubeletAdmission
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
+from tests.core.kubelet.nodes import app, init, node, pod
+
+
+def _view(*there: PodRequest) -> KubeletView:
+    """The room that these pods leave, of whom nothing else is known."""
+    state = KubeletState.empty(replace(node("2x1x4x2"), ids_are_real=False))
+    for number, request in enumerate(there):
+        answer = admit(state, str(number), request)
+        assert isinstance(answer, Admitted)
+        state = answer.state
+    return KubeletView("n", (Hypothesis(replace(state, pods={})),), unfollowed=True)
+
+
+def test_an_init_container_that_could_go_lower_is_refused() -> None:
+    """Should one of the pods on NUMA node 0 have left, the init container goes there and ties the app to it."""
+    answer = would_admit(pod(init(2), app(5)), _view(pod(app(4)), pod(app(4))))
+    assert isinstance(answer, Rejection)
+    assert answer.reason is Reason.KUBELET_ALIGNMENT
+    assert "left there unseen" in answer.detail
+
+
+def test_what_is_tied_to_nothing_or_goes_lowest_is_not() -> None:
+    """More room on NUMA node 0 harms neither."""
+    assert isinstance(would_admit(pod(app(5)), _view(pod(app(8)))), KubeletAdmission)
+    assert isinstance(would_admit(pod(init(2), app(5)), _view(pod(app(2)))), KubeletAdmission)
