@@ -135,6 +135,8 @@ class LeaderElection:
                 self._report(str(error) or "no answer in time")
                 pause = backoff.pause()
             self._notice_loss()
+            if self._preparation is not None and self._preparation.done() and not self._preparation.cancelled():
+                self._preparation.result()  # who cannot catch up must not renew for ever and never act: the process ends
             await asyncio.sleep(pause)
 
     async def release(self) -> None:

@@ -240,6 +240,18 @@ async def test_whoever_loses_the_lease_while_catching_up_does_not_act(server: Ap
         assert not election.fresh()
 
 
+async def test_an_exception_while_catching_up_ends_the_process_that_would_renew_and_never_act(
+    server: ApiServer, api: Api
+) -> None:
+    async def broken() -> None:
+        raise ZeroDivisionError("a bug")
+
+    election = LeaderElection(api, quick("a"), prepare=broken)
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(election.run(), 60)
+    assert not election.fresh()
+
+
 async def waited(event: asyncio.Event) -> None:
     await event.wait()
 
