@@ -16,6 +16,7 @@ from koord_numa.cluster.resources import WORKLOADS
 from koord_numa.cluster.watch.informer import Informer
 from koord_numa.cluster.watch.lister import ListedKind
 from koord_numa.core.objects.workloads import Workload, WorkloadKind
+from koord_numa.engine.object_handlers import ContainedHandler
 from koord_numa.engine.scheduler import Scheduler, Source
 from koord_numa.wire.workloads import parse_workload
 
@@ -39,4 +40,6 @@ def _informer(api: Api, scheduler: Scheduler, kind: WorkloadKind, synced: Callab
         scheduler.workloads.replace(kind, workloads)
 
     parser = ContainedParser(kind.value, partial(parse_workload, kind), scheduler)
-    return Informer(api, ListedKind(WORKLOADS[kind], parser), Callbacks(replace, scheduler.workloads.observe, synced))
+    handler = Callbacks(replace, scheduler.workloads.observe, synced)
+    contained = ContainedHandler(kind.value, handler, scheduler.handle.quarantine)
+    return Informer(api, ListedKind(WORKLOADS[kind], parser), contained)

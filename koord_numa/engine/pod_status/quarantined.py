@@ -25,6 +25,10 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "resource claim": ("ResourceClaim", _DEVICES),
     "resource slice": ("ResourceSlice", _DEVICES),
     "device class": ("DeviceClass", _DEVICES),
+    "Service": ("Service", "v1"),
+    "ReplicationController": ("ReplicationController", "v1"),
+    "ReplicaSet": ("ReplicaSet", "apps/v1"),
+    "StatefulSet": ("StatefulSet", "apps/v1"),
     "rebind": ("RebindResource", "scheduling.koordinator.sh/v1alpha1"),
 }
 """Kind and API version of subjects that are neither pods nor about a node."""
