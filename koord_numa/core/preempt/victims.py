@@ -12,7 +12,7 @@ when it costs nobody more.
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from koord_numa.core.fit.volumes import refuse_claims, storage_without
+from koord_numa.core.fit.storage.volumes import refuse_claims, storage_without
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Alignment, Placement
 from koord_numa.core.ordering import importance

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from koord_numa.core.fit.pod_affinity import Namespaces, PodAffinityCounts, pod_affinity_counts
 from koord_numa.core.fit.spread import SpreadCounts, spread_counts
-from koord_numa.core.fit.volumes import storage_without
+from koord_numa.core.fit.storage.volumes import storage_without
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.scheduling.request import SchedulingRequest

@@ -17,12 +17,12 @@ from koord_numa.core.fit.pod_affinity import fits_pod_affinity
 from koord_numa.core.fit.ports import fits_ports
 from koord_numa.core.fit.resources import fits_resources
 from koord_numa.core.fit.spread import fits_spread
+from koord_numa.core.fit.storage.volume_binding import fits_volume_binding
+from koord_numa.core.fit.storage.volume_limits import fits_volume_limits
+from koord_numa.core.fit.storage.volume_restrictions import fits_volume_restrictions
+from koord_numa.core.fit.storage.volume_zone import fits_volume_zone
+from koord_numa.core.fit.storage.volumes import refuse_claims
 from koord_numa.core.fit.taints import fits_taints, fits_unschedulable
-from koord_numa.core.fit.volume_binding import fits_volume_binding
-from koord_numa.core.fit.volume_limits import fits_volume_limits
-from koord_numa.core.fit.volume_restrictions import fits_volume_restrictions
-from koord_numa.core.fit.volume_zone import fits_volume_zone
-from koord_numa.core.fit.volumes import refuse_claims
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.volumes import Storage
 from koord_numa.core.scheduling.events import (

@@ -12,7 +12,7 @@ from cachetools import LRUCache
 from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.fit.pod_affinity import pod_affinity_counts
 from koord_numa.core.fit.spread import spread_counts
-from koord_numa.core.fit.volumes import uses_volumes
+from koord_numa.core.fit.storage.volumes import uses_volumes
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable

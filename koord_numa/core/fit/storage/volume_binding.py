@@ -15,7 +15,7 @@ The plan is made again when the pod is reserved, from the same facts and therefo
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.fit.volume_candidates import candidates
+from koord_numa.core.fit.storage.volume_candidates import candidates
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from koord_numa.core.fit.volume_binding import fits_volume_binding
-from koord_numa.core.fit.volume_limits import fits_volume_limits
-from koord_numa.core.fit.volume_restrictions import fits_volume_restrictions
-from koord_numa.core.fit.volume_zone import fits_volume_zone
+from koord_numa.core.fit.storage.volume_binding import fits_volume_binding
+from koord_numa.core.fit.storage.volume_limits import fits_volume_limits
+from koord_numa.core.fit.storage.volume_restrictions import fits_volume_restrictions
+from koord_numa.core.fit.storage.volume_zone import fits_volume_zone
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection

@@ -1,0 +1,1 @@
+"""The predicates on volumes: kube-scheduler's VolumeBinding, VolumeZone, VolumeRestrictions and NodeVolumeLimits."""
