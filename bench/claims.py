@@ -179,8 +179,8 @@ def _pod(scheduler: Scheduler, number: int) -> Pod:
 
 
 def _choose(scheduler: Scheduler, pod: Pod) -> Placement:
-    klass = scheduler.classes.of(pod)
-    found = None if klass is None else scheduler.handle.selector.choose(klass)
+    request_class = scheduler.classes.of(pod)
+    found = None if request_class is None else scheduler.handle.selector.choose(request_class)
     if found is None:
         raise LookupError(f"pod {pod.key} fits nowhere")
     return found

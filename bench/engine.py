@@ -46,16 +46,16 @@ class Cluster:
     count: int = 0
     placed: list[str] = field(default_factory=list)
 
-    def klass(self, request: PodRequest) -> RequestClass:
+    def request_class(self, request: PodRequest) -> RequestClass:
         """The class of a request."""
         found = self.engine.classes.of(self.pod(request))
         if found is None:
             raise LookupError("the bench's pods name a scheduler that is not configured")
         return found
 
-    def place(self, klass: RequestClass, pod: Pod) -> Placement | Unschedulable:
+    def place(self, request_class: RequestClass, pod: Pod) -> Placement | Unschedulable:
         """Decide one pod and count it, as the loop does."""
-        verdict = self.engine.handle.selector.decide(klass)
+        verdict = self.engine.handle.selector.decide(request_class)
         if isinstance(verdict, Placement):
             self.count_in(pod, verdict)
         return verdict
@@ -168,7 +168,7 @@ def _layout(cluster: Cluster, record: NodeInfo, full: float) -> list[tuple[PodRe
     whole = record.free["cpu"]
     while record.free["cpu"] > whole * (1 - full):
         request = cluster.dice.choice(FILLERS)
-        verdict = cluster.engine.handle.selector.try_node(cluster.klass(request), record.name)
+        verdict = cluster.engine.handle.selector.try_node(cluster.request_class(request), record.name)
         if isinstance(verdict, Placement):
             cluster.count_in(cluster.pod(request), verdict)
             placed.append((request, verdict))
@@ -188,7 +188,7 @@ def figures() -> Iterator[Figure]:
     base = 0.0
     for size in SIZES:
         cluster = make_cluster(size)
-        classes = [(request, cluster.klass(request)) for request in REQUESTS]
+        classes = [(request, cluster.request_class(request)) for request in REQUESTS]
         cold = _cold(cluster)
         yield Figure(
             f"engine-cold-{size}", median(cold), "ms", 25.0 * max(1, size // 5000), note="median of 20 classes"
@@ -214,26 +214,26 @@ def figures() -> Iterator[Figure]:
 def _cold(cluster: Cluster) -> list[float]:
     """Each class for the first time. What is known of the nodes is brought up to date before, by a class that is not counted."""
     decider = cluster.engine.handle.selector
-    decider.decide(cluster.klass(pod_request(100, 1)))
-    return [_cpu_ms(partial(decider.decide, cluster.klass(request))) for request in REQUESTS]
+    decider.decide(cluster.request_class(pod_request(100, 1)))
+    return [_cpu_ms(partial(decider.decide, cluster.request_class(request))) for request in REQUESTS]
 
 
 def _warm(cluster: Cluster, decisions: int = 2_000) -> list[float]:
     """The same class again and again: each decision changes one node."""
     request = REQUESTS[6]
-    klass = cluster.klass(request)
+    request_class = cluster.request_class(request)
     pods = [cluster.pod(request) for _ in range(decisions)]
-    return [_cpu_ms(partial(cluster.place, klass, pod)) for pod in pods]
+    return [_cpu_ms(partial(cluster.place, request_class, pod)) for pod in pods]
 
 
 def _batch(cluster: Cluster, count: int = 1_000, rounds: int = 4) -> float:
     """A Deployment of ordinary pods, all at once; when they have left again, the next. The median of some rounds."""
-    klass, rates = cluster.klass(REQUESTS[1]), []
+    request_class, rates = cluster.request_class(REQUESTS[1]), []
     for _ in range(rounds):
         pods = [cluster.pod(REQUESTS[1]) for _ in range(count)]
         started = time.process_time()
         for pod in pods:
-            cluster.place(klass, pod)
+            cluster.place(request_class, pod)
         rates.append(count / (time.process_time() - started))
         for pod in pods:
             cluster.engine.cache.release(pod.key.uid)
@@ -245,10 +245,10 @@ def _rate(cluster: Cluster, classes: list[tuple[PodRequest, RequestClass]], seco
     """Arrivals of all classes in turn, as many departures as arrivals. Pods are made before the clock runs."""
     used, decisions = 0.0, 0
     while used < seconds:
-        batch = [(klass, cluster.pod(request)) for _ in range(ROUNDS) for request, klass in classes]
+        batch = [(request_class, cluster.pod(request)) for _ in range(ROUNDS) for request, request_class in classes]
         started = time.process_time()
-        for klass, pod in batch:
-            if isinstance(cluster.place(klass, pod), Placement):
+        for request_class, pod in batch:
+            if isinstance(cluster.place(request_class, pod), Placement):
                 cluster.leave()
         used += time.process_time() - started
         decisions += len(batch)

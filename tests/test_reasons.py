@@ -129,9 +129,9 @@ def with_storage(storage: Storage, **constraints: Any) -> Situation:
 
 def resting() -> Rejection | None:
     """A kubelet that has just refused such a pod."""
-    cooling, klass = NodeBackoff(BackoffSettings()), RequestClass(0, "plain", ProfileSettings(), PLAIN, {})
-    cooling.refused("n", klass, "SMTAlignmentError", 0.0)
-    return cooling.refusal("n", klass, 0.0)
+    cooling, request_class = NodeBackoff(BackoffSettings()), RequestClass(0, "plain", ProfileSettings(), PLAIN, {})
+    cooling.refused("n", request_class, "SMTAlignmentError", 0.0)
+    return cooling.refusal("n", request_class, 0.0)
 
 
 def barred(**fields: Any) -> Rejection | None:

@@ -72,11 +72,11 @@ class PendingPodHandler:
         known = handle.pending.get(uid)
         if uid in handle.cache.node_of and not (known is not None and known.binding):
             return  # bound already; what this source shows is older
-        klass = handle.classes.of(pod)
-        if klass is None:
+        request_class = handle.classes.of(pod)
+        if request_class is None:
             return
         has_changed = known is not None and known.pod.resource_version != pod.resource_version
-        pending = handle.pending.observe(pod, klass, handle.dependencies.clock())
+        pending = handle.pending.observe(pod, request_class, handle.dependencies.clock())
         if known is None and pod.nominated and handle.settings.preemption.enabled:
             handle.nominator.observe_own(pod)
         if pod.problem:
@@ -93,8 +93,8 @@ class PendingPodHandler:
         was_queued = pending.queued_in is not None
         verdict = handle.queue.add(pending)
         if verdict is not None and not was_queued:
-            handle.conditions.waits(pending, handle.messages.current(pending.klass, verdict))
-            self._preemption.consider(pending.pod, pending.klass, verdict)
+            handle.conditions.waits(pending, handle.messages.current(pending.request_class, verdict))
+            self._preemption.consider(pending.pod, pending.request_class, verdict)
 
 
 class BoundPodHandler:

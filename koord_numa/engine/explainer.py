@@ -39,45 +39,45 @@ class Explainer:
 
     def reject(self, pending: PendingPod) -> None:
         """No node takes the pod, nor others of its class: all of them wait, and each is told why."""
-        handle, klass = self._handle, pending.klass
+        handle, request_class = self._handle, pending.request_class
         now = handle.dependencies.clock()
-        if not handle.selector.explain_some(klass, SLICE):
+        if not handle.selector.explain_some(request_class, SLICE):
             handle.queue.park(pending, None, now)
-            self._agenda[klass] = pending
+            self._agenda[request_class] = pending
             self._news.set()
             return
-        verdict = handle.selector.explain(klass)
+        verdict = handle.selector.explain(request_class)
         self._tell(pending, verdict, handle.queue.park(pending, verdict, now))
 
     async def run(self) -> None:
         """Explain until cancelled."""
         while True:
             while self._agenda:
-                klass = next(iter(self._agenda))
-                pending = self._agenda[klass]
+                request_class = next(iter(self._agenda))
+                pending = self._agenda[request_class]
                 with self._handle.quarantine.contained(subject_of(pending.pod)):
-                    await self._explain(klass, pending)
-                self._agenda.pop(klass, None)
+                    await self._explain(request_class, pending)
+                self._agenda.pop(request_class, None)
             self._news.clear()
             await self._news.wait()
 
-    async def _explain(self, klass: RequestClass, pending: PendingPod) -> None:
+    async def _explain(self, request_class: RequestClass, pending: PendingPod) -> None:
         handle = self._handle
-        while handle.queue.is_unexplained(klass):
-            if handle.selector.explain_some(klass, SLICE):
-                verdict = handle.selector.explain(klass)
-                self._tell(pending, verdict, handle.queue.explained(klass, verdict))
+        while handle.queue.is_unexplained(request_class):
+            if handle.selector.explain_some(request_class, SLICE):
+                verdict = handle.selector.explain(request_class)
+                self._tell(pending, verdict, handle.queue.explained(request_class, verdict))
                 return
             await asyncio.sleep(0)
 
     def _tell(self, pending: PendingPod, verdict: Unschedulable, reasons: frozenset[Reason]) -> None:
         if Reason.BIND_QUEUE in reasons:
             return  # a matter of milliseconds, and nothing to evict a pod for
-        handle, klass = self._handle, pending.klass
+        handle, request_class = self._handle, pending.request_class
         for reason in reasons:
             handle.metrics.rejections[reason.value] += 1
-        why, news = handle.messages.say(klass, verdict, handle.dependencies.clock())
-        for waiting in handle.queue.pods_of(klass) if news else (pending,):
+        why, news = handle.messages.say(request_class, verdict, handle.dependencies.clock())
+        for waiting in handle.queue.pods_of(request_class) if news else (pending,):
             handle.conditions.waits(waiting, why)
         if self._after_unschedulable is not None:
-            self._after_unschedulable(pending.pod, klass, verdict)
+            self._after_unschedulable(pending.pod, request_class, verdict)

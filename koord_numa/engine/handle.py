@@ -62,9 +62,9 @@ class Handle:
         self.conditions.forget(uid)
         self.quarantine.release(subject_of(pending.pod))
 
-    def attempted(self, result: Result, klass: RequestClass, began: float) -> None:
+    def attempted(self, result: Result, request_class: RequestClass, began: float) -> None:
         """An attempt to place a pod of this class that began then (monotonic seconds) has ended so."""
-        self.metrics.attempts[result, klass.profile.scheduler_name].add(self.dependencies.clock() - began)
+        self.metrics.attempts[result, request_class.profile.scheduler_name].add(self.dependencies.clock() - began)
 
 
 def subject_of(pod: Pod) -> Subject:

@@ -37,17 +37,17 @@ class NodeBackoff:
     backoff: BackoffSettings
     _pauses: dict[tuple[str, RequestClass], _Pause] = field(default_factory=dict)
 
-    def refused(self, node: str, klass: RequestClass, why: str, now: float) -> float:
+    def refused(self, node: str, request_class: RequestClass, why: str, now: float) -> float:
         """A kubelet rejected a pod of this class; returns until when the pair pauses."""
-        known = self._pauses.get((node, klass))
+        known = self._pauses.get((node, request_class))
         times = known.times + 1 if known else 1
         until = now + min(self.backoff.max, self.backoff.initial * 2.0 ** min(times - 1, 32))
-        self._pauses[node, klass] = _Pause(until, times, why)
+        self._pauses[node, request_class] = _Pause(until, times, why)
         return until
 
-    def refusal(self, node: str, klass: RequestClass, now: float) -> Rejection | None:
+    def refusal(self, node: str, request_class: RequestClass, now: float) -> Rejection | None:
         """Why this class may not go to this node now."""
-        pause = self._pauses.get((node, klass))
+        pause = self._pauses.get((node, request_class))
         if pause is None or pause.until <= now:
             return None
         detail = f"its kubelet answered {pause.why} {pause.times} time(s) to such pods"

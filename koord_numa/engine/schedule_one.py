@@ -100,13 +100,13 @@ class SchedulingLoop:
                 return  # it waits no longer, or another one is at it
             if placement is None:
                 self._rejections.reject(pending)
-                handle.attempted(Result.UNSCHEDULABLE, pending.klass, began)
+                handle.attempted(Result.UNSCHEDULABLE, pending.request_class, began)
             else:
                 self._record(pending, placement)
                 await self.binding.run(pending, placement, began)
             handle.quarantine.release(subject)
         if (until := handle.quarantine.until(subject)) and handle.pending.get(pending.uid) is pending:
-            handle.attempted(Result.ERROR, pending.klass, began)
+            handle.attempted(Result.ERROR, pending.request_class, began)
             handle.queue.back_off(pending, until)
 
     def _next_nominated(self) -> PendingPod | None:
@@ -125,13 +125,13 @@ class SchedulingLoop:
         handle = self._handle
         placement: Placement | Undecided | None = self._on_nominated_node(pending)
         if placement is None:
-            placement = handle.selector.choose_some(pending.klass, SLICE, pending.pod.images)
+            placement = handle.selector.choose_some(pending.request_class, SLICE, pending.pod.images)
         while placement is UNDECIDED:
             await self._give_way(pending)
             if handle.pending.get(pending.uid) is not pending or pending.queued_in is not None or self._is_paused():
                 self._requeue(pending)
                 return UNDECIDED
-            placement = handle.selector.choose_some(pending.klass, SLICE, pending.pod.images)
+            placement = handle.selector.choose_some(pending.request_class, SLICE, pending.pod.images)
         handle.metrics.deciding.add(handle.dependencies.clock() - began)
         return placement
 
@@ -159,13 +159,13 @@ class SchedulingLoop:
 
     def _record(self, pending: PendingPod, placement: Placement) -> None:
         selector = self._handle.selector
-        compare = partial(selector.compare, pending.klass, pending.pod, placement.node, RUNNERS_UP)
+        compare = partial(selector.compare, pending.request_class, pending.pod, placement.node, RUNNERS_UP)
         self._handle.decisions.record(pending.pod.key, placement, compare)
 
     def _on_nominated_node(self, pending: PendingPod) -> Placement | None:
         """The node that is being freed for the pod is tried before all others."""
         node = self._handle.nominator.node_of(pending.pod)
-        answer = self._handle.selector.try_node(pending.klass, node, pending.pod) if node else None
+        answer = self._handle.selector.try_node(pending.request_class, node, pending.pod) if node else None
         return answer if isinstance(answer, Placement) else None
 
     async def _idle_until_kicked(self) -> None:

@@ -260,10 +260,10 @@ class Scheduler:
         """A decision cannot look at this node; other nodes are looked at all the same."""
         self.handle.quarantine.put(Subject("node", name, name), error)
 
-    def _after_unschedulable(self, pod: Pod, klass: RequestClass, verdict: Unschedulable) -> None:
+    def _after_unschedulable(self, pod: Pod, request_class: RequestClass, verdict: Unschedulable) -> None:
         if self._deallocation is not None:
             self._deallocation.consider(pod, verdict)
-        self.preemption.consider(pod, klass, verdict)
+        self.preemption.consider(pod, request_class, verdict)
 
     def _on_claims(self) -> None:
         """Devices may have become free, or new ones are there."""

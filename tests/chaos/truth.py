@@ -86,5 +86,5 @@ def placeable(engine: Scheduler, store: DirectStore) -> list[str]:
 
 
 def _fits(engine: Scheduler, pod: Pod) -> bool:
-    klass = engine.classes.of(pod)
-    return klass is not None and isinstance(engine.handle.selector.decide(klass), Placement)
+    request_class = engine.classes.of(pod)
+    return request_class is not None and isinstance(engine.handle.selector.decide(request_class), Placement)

@@ -36,12 +36,12 @@ def planned(case: Case) -> tuple[PreemptionCandidate | None, int]:
     """What preemption would do for the pod of a case, and the pod's priority."""
     cluster = load(case, settings=f"preemption: {{budgets: {BUDGETS}, candidateNodes: 10000}}")
     engine, pod = cluster.world.engine, cluster.pod
-    klass = engine.handle.classes.of(pod)
-    assert klass is not None
-    verdict = engine.handle.selector.decide(klass)
-    if isinstance(verdict, Placement) or isinstance(engine.handle.selector.decide(klass), Placement):
+    request_class = engine.handle.classes.of(pod)
+    assert request_class is not None
+    verdict = engine.handle.selector.decide(request_class)
+    if isinstance(verdict, Placement) or isinstance(engine.handle.selector.decide(request_class), Placement):
         return None, pod.request.priority
-    _, found = asyncio.run(engine.preemption.foresee(pod, klass, verdict))
+    _, found = asyncio.run(engine.preemption.foresee(pod, request_class, verdict))
     return found, pod.request.priority
 
 

@@ -60,10 +60,10 @@ def test_what_is_too_wide_is_refused_everywhere_and_told_why(server: ApiServer) 
 
 def decide(server: ApiServer, name: str) -> Placement | Unschedulable:
     engine, pod = rebuilt(server.store, Settings()), parse_pod(server.store.get("pods", name, "default"))
-    klass = engine.classes.of(pod)
-    assert klass is not None
+    request_class = engine.classes.of(pod)
+    assert request_class is not None
     assert not pod.problem
-    return engine.handle.selector.decide(klass)
+    return engine.handle.selector.decide(request_class)
 
 
 def test_files_that_the_steps_name_exist() -> None:

@@ -117,9 +117,9 @@ async def test_waiting_pods_learn_of_a_service_that_comes_later() -> None:
     await world.settle()
     before = world.engine.handle.pending.get("uid-web-0")
     assert before is not None
-    former = before.klass
+    former = before.request_class
     world.engine.workloads.observe("ADDED", Workload(SERVICE, WEB))
-    assert before.klass is not former
+    assert before.request_class is not former
     world.lease.held = True
     await world.settle()
     assert world.nodes_of()["web-0"] == "n1"

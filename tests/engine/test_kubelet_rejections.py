@@ -12,7 +12,7 @@ from tests.engine.world import make_pod
 CLASSES = RequestClasses(Settings(), PodIndex())
 
 
-def klass(cpu: int = 1000) -> RequestClass:
+def request_class(cpu: int = 1000) -> RequestClass:
     found = CLASSES.of(make_pod("pod", cpu=cpu))
     assert found is not None
     return found
@@ -35,19 +35,19 @@ def test_refusals_are_told_by_the_kubelets_reason(phase: str, reason: str, refus
 
 
 def test_a_rest_is_for_one_pair_only_and_says_why() -> None:
-    cooling, rested = NodeBackoff(BackoffSettings(initial=30, max=600)), klass()
+    cooling, rested = NodeBackoff(BackoffSettings(initial=30, max=600)), request_class()
     assert cooling.refused("node", rested, "OutOfcpu", now=100) == 130
     refusal = cooling.refusal("node", rested, now=129)
     assert refusal is not None
     assert (refusal.reason, refusal.resolvable) == (Reason.COOLING_DOWN, False)
     assert refusal.detail == "its kubelet answered OutOfcpu 1 time(s) to such pods"
-    assert cooling.refusal("node", klass(2000), now=129) is None
+    assert cooling.refusal("node", request_class(2000), now=129) is None
     assert cooling.refusal("other", rested, now=129) is None
     assert cooling.refusal("node", rested, now=130) is None
 
 
 def test_every_further_refusal_doubles_the_rest_up_to_a_limit() -> None:
-    cooling, rested, now = NodeBackoff(BackoffSettings(initial=30, max=100)), klass(), 0.0
+    cooling, rested, now = NodeBackoff(BackoffSettings(initial=30, max=100)), request_class(), 0.0
     rests = []
     for _ in range(4):
         until = cooling.refused("node", rested, "OutOfcpu", now)
@@ -57,7 +57,7 @@ def test_every_further_refusal_doubles_the_rest_up_to_a_limit() -> None:
 
 
 def test_the_end_of_a_rest_is_told_once_and_quiet_pairs_are_forgotten() -> None:
-    cooling, rested = NodeBackoff(BackoffSettings(initial=30, max=100)), klass()
+    cooling, rested = NodeBackoff(BackoffSettings(initial=30, max=100)), request_class()
     cooling.refused("b", rested, "OutOfcpu", now=0)
     cooling.refused("a", rested, "OutOfcpu", now=0)
     assert [cooling.ended(now) for now in (29, 30, 31)] == [[], ["a", "b"], []]

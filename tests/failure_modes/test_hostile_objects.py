@@ -125,10 +125,10 @@ async def test_an_exception_about_one_pod_quarantines_it_and_is_told(monkeypatch
     world = make_world(make_node("node"))
     choose = world.engine.handle.selector.choose_some
 
-    def explode(klass: RequestClass, limit: int, images: tuple[str, ...]) -> Placement | Undecided | None:
-        if klass.cpu == 3000:
+    def explode(request_class: RequestClass, limit: int, images: tuple[str, ...]) -> Placement | Undecided | None:
+        if request_class.cpu == 3000:
             raise OverflowError("too large")
-        return choose(klass, limit, images)
+        return choose(request_class, limit, images)
 
     monkeypatch.setattr(world.engine.handle.selector, "choose_some", explode)
     bad = make_pod("bad", 3000, resource_version="1")

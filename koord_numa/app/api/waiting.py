@@ -37,19 +37,19 @@ class WaitingShapes:
 
     async def remedies(self, pod: Pod, rejections: Mapping[str, Rejection]) -> tuple[Remedy, ...]:
         """Advice for one pod."""
-        klass = self._scheduler.classes.of(pod)
-        if klass is None:
+        request_class = self._scheduler.classes.of(pod)
+        if request_class is None:
             return ()
-        if klass not in self._advice:
-            self._advice[klass] = tuple(await advise(self._scheduler, pod, rejections, plan_in_thread))
-        return self._advice[klass]
+        if request_class not in self._advice:
+            self._advice[request_class] = tuple(await advise(self._scheduler, pod, rejections, plan_in_thread))
+        return self._advice[request_class]
 
     def _groups(self) -> dict[RequestClass, list[Pod]]:
         groups: dict[RequestClass, list[Pod]] = {}
         for pod in self._scheduler.waiting():
-            klass = self._scheduler.classes.of(pod)
-            if klass is not None:
-                groups.setdefault(klass, []).append(pod)
+            request_class = self._scheduler.classes.of(pod)
+            if request_class is not None:
+                groups.setdefault(request_class, []).append(pod)
         return groups
 
     async def _shape(self, pods: list[Pod], advised: bool) -> WaitingShape:

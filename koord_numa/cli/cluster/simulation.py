@@ -38,7 +38,7 @@ class Simulated:
         """What would become of it."""
         if isinstance(self.verdict, Placement):
             return Outcome.PLACED
-        return Outcome.WAITS if self.verdict.clearance is None else Outcome.AFTER_EVICTIONS
+        return Outcome.WAITS if self.verdict.candidate is None else Outcome.AFTER_EVICTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ def simulate(arrivals: Sequence[Arrival], snapshot: Snapshot, label: str = "simu
             if isinstance(verdict, Placement):
                 snapshot.hold(pod, verdict)
                 heappush(leaving, (arrival.leaves, pod.key.uid))
-            elif verdict.clearance is not None:
-                snapshot.make_room(pod, verdict.clearance)
+            elif verdict.candidate is not None:
+                snapshot.make_room(pod, verdict.candidate)
     return results
 
 

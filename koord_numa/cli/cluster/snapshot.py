@@ -42,7 +42,7 @@ class WouldWait:
     """Why a pod would wait, in the scheduler's words, and the room that would be made for it."""
 
     why: str
-    clearance: PreemptionCandidate | None = None
+    candidate: PreemptionCandidate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +64,17 @@ class Snapshot:
 
     def decide(self, pod: Pod) -> Placement | WouldWait:
         """Where the pod would go now, or why nowhere."""
-        klass = self.scheduler.classes.of(pod)
-        if klass is None:
+        request_class = self.scheduler.classes.of(pod)
+        if request_class is None:
             names = ", ".join(self.scheduler.settings.scheduler_names)
             return WouldWait(f"the pod asks for {pod.scheduler}, which is none of our scheduler names: {names}")
         if untried := _untried(pod):
             return WouldWait(untried)
-        verdict = verdict_on(self.scheduler.handle, pod, klass)
+        verdict = verdict_on(self.scheduler.handle, pod, request_class)
         if isinstance(verdict, Placement):
             return verdict
-        remark, clearance = run_inline(self.scheduler.preemption.foresee(pod, klass, verdict))
-        return WouldWait(with_remark(why_everywhere(verdict), remark), clearance)
+        remark, candidate = run_inline(self.scheduler.preemption.foresee(pod, request_class, verdict))
+        return WouldWait(with_remark(why_everywhere(verdict), remark), candidate)
 
     def answers(self, pod: Pod) -> dict[str, Placement | Rejection]:
         """What each node answers to the pod, by name; nothing for a pod that is not ours or not tried."""
@@ -96,17 +96,17 @@ class Snapshot:
         """Count a pod no longer, as if it had left. Only here, not in the cluster."""
         self.scheduler.cache.release(uid)
 
-    def make_room(self, pod: Pod, clearance: PreemptionCandidate) -> None:
+    def make_room(self, pod: Pod, candidate: PreemptionCandidate) -> None:
         """Keep room for the pod as if its victims were leaving now, for those that are asked about next. Only here."""
-        klass = self.scheduler.classes.of(pod)
-        if klass is None:
+        request_class = self.scheduler.classes.of(pod)
+        if request_class is None:
             raise AssertionError(f"{pod.key} is not ours")
         nominations = self.scheduler.handle.nominator
-        for displaced in clearance.displaced:
+        for displaced in candidate.displaced:
             nominations.end(displaced.uid)
-        nominations.begin(Nomination(pod, klass, clearance))
-        for victim in clearance.victims:
-            self.scheduler.preemption.evaluator.note_evicted(clearance.node, victim.key.uid)
+        nominations.begin(Nomination(pod, request_class, candidate))
+        for victim in candidate.victims:
+            self.scheduler.preemption.evaluator.note_evicted(candidate.node, victim.key.uid)
 
 
 def _untried(pod: Pod) -> str:

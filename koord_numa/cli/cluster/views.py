@@ -99,9 +99,9 @@ def pending_pods(snapshot: Snapshot) -> list[Pod]:
 def _by_class(snapshot: Snapshot) -> Iterator[list[Pod]]:
     groups: dict[RequestClass, list[Pod]] = {}
     for pod in pending_pods(snapshot):
-        klass = snapshot.scheduler.classes.of(pod)
-        if klass is not None:
-            groups.setdefault(klass, []).append(pod)
+        request_class = snapshot.scheduler.classes.of(pod)
+        if request_class is not None:
+            groups.setdefault(request_class, []).append(pod)
     yield from groups.values()
 
 

@@ -42,14 +42,14 @@ class AssumedPods:
     def note_rejection(self, pod: Pod, *, counts: bool) -> None:
         """A kubelet rejected a pod of ours: that node backs off for such pods. What is found at the start is old and does not count."""
         handle, uid = self._handle, pod.key.uid
-        klass = handle.placed.get(uid) or handle.classes.of(_as_it_waited(pod))
-        if klass is None or uid in self._rejected:
+        request_class = handle.placed.get(uid) or handle.classes.of(_as_it_waited(pod))
+        if request_class is None or uid in self._rejected:
             return
         self._rejected[uid] = True
         if not counts:
             return
         handle.metrics.refusals[pod.reason] += 1
-        self._node_backoff.refused(pod.node, klass, pod.reason, handle.dependencies.clock())
+        self._node_backoff.refused(pod.node, request_class, pod.reason, handle.dependencies.clock())
         self._changed(pod.node)
         why = f"the kubelet answered {pod.reason} to {pod.key}; pods like it avoid this node for a while"
         handle.dependencies.recorder.node_event(pod.node, warning=True, reason="KubeletRefusal", message=why)

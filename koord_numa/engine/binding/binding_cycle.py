@@ -65,17 +65,17 @@ class BindingCycle:
 
     async def run(self, pending: PendingPod, placement: Placement, began: float) -> None:
         """Bind one pod, whatever that takes. When it returns the pod is bound, gone, or queued again, and nothing else is held."""
-        handle, pod, klass = self._handle, pending.pod, pending.klass
-        handle.queue.placed(klass)
-        handle.placed[pod.key.uid] = klass
+        handle, pod, request_class = self._handle, pending.pod, pending.request_class
+        handle.queue.placed(request_class)
+        handle.placed[pod.key.uid] = request_class
         pending.binding = True
         started = handle.dependencies.clock()
         try:
             await self._bind(pending, pod, placement)
             self._bound(pending, pod, placement)
-            handle.attempted(Result.SCHEDULED, klass, began)
+            handle.attempted(Result.SCHEDULED, request_class, began)
         except ClusterError as error:
-            handle.attempted(Result.ERROR, klass, began)
+            handle.attempted(Result.ERROR, request_class, began)
             await self._failed(pending, error)
         finally:
             pending.binding = False

@@ -38,21 +38,21 @@ class Messages:
     _last: WeakKeyDictionary[RequestClass, Message] = field(default_factory=WeakKeyDictionary)
     _current: WeakKeyDictionary[RequestClass, tuple[Unschedulable, str]] = field(default_factory=WeakKeyDictionary)
 
-    def say(self, klass: RequestClass, verdict: Unschedulable, now: float) -> tuple[str, bool]:
+    def say(self, request_class: RequestClass, verdict: Unschedulable, now: float) -> tuple[str, bool]:
         """What a pod of this class is to be told now, and whether that is news for the others."""
         counts = Counter(map(_message, verdict.rejections.values()))
-        last = self._last.get(klass)
+        last = self._last.get(request_class)
         if last is not None and last.counts == counts and now - last.since < NEWS_SECONDS:
             return last.text, False
         text = why_everywhere(verdict)
-        self._last[klass] = Message(text, counts, now)
+        self._last[request_class] = Message(text, counts, now)
         return text, last is None or last.text != text
 
-    def current(self, klass: RequestClass, verdict: Unschedulable) -> str:
+    def current(self, request_class: RequestClass, verdict: Unschedulable) -> str:
         """What a pod is told that has just come to wait in this class: numbers of the class's last verdict, however old its message is."""
-        found = self._current.get(klass)
+        found = self._current.get(request_class)
         if found is None or found[0] is not verdict:
-            found = self._current[klass] = (verdict, why_everywhere(verdict))
+            found = self._current[request_class] = (verdict, why_everywhere(verdict))
         return found[1]
 
 

@@ -112,7 +112,7 @@ class Evaluator:
         self.evicted.intersection_update(self._handle.cache.node_of)
 
     async def plan(
-        self, pod: Pod, klass: RequestClass, verdict: Unschedulable, only: Collection[str] | None = None
+        self, pod: Pod, request_class: RequestClass, verdict: Unschedulable, only: Collection[str] | None = None
     ) -> PreemptionCandidate | None:
         """
         The best of those nodes (or ``only`` of these) that were refused for something that evictions can lift.
@@ -120,19 +120,19 @@ class Evaluator:
         No more than ``candidateNodes`` are tried out: of those whose amounts would suffice, the ones with most CPU free, then by name.
         What was found of a node is remembered until the node changes, so the pods of one class share it.
         """
-        ask, terms = self._handle.selector.requirements_now(klass), self.terms(klass)
+        ask, terms = self._handle.selector.requirements_now(request_class), self.terms(request_class)
         everywhere = refuse_everywhere(ask)
         if everywhere is not None and not everywhere.resolvable:
             return None
-        known = self._known_of(klass, ask)
-        await self._look_at_changed(known, pod, klass, ask, verdict)
+        known = self._known_of(request_class, ask)
+        await self._look_at_changed(known, pod, request_class, ask, verdict)
         nodes = self._handle.cache.nodes
         may_help = (it for it in known if it in nodes and it in verdict.rejections and (only is None or it in only))
         best: Found | None = None
         for name in list(islice(may_help, self._handle.settings.preemption.candidate_nodes)):
             if name not in known.tried:
                 await asyncio.sleep(0)
-                node = self._preemption_node(pod, klass, name)
+                node = self._preemption_node(pod, request_class, name)
                 candidate = None if node is None else select_victims_on_node(ask, node, terms)
                 known.tried[name] = None if candidate is None else (rank(candidate), candidate)
             found = known.tried[name]
@@ -141,7 +141,7 @@ class Evaluator:
         return None if best is None else best[1]
 
     async def _look_at_changed(
-        self, known: "_Known", pod: Pod, klass: RequestClass, ask: SchedulingRequest, verdict: Unschedulable
+        self, known: "_Known", pod: Pod, request_class: RequestClass, ask: SchedulingRequest, verdict: Unschedulable
     ) -> None:
         """Find out on which of the nodes that have changed evictions may help at all."""
         changed, position = self._handle.selector.changed_since(known.position)
@@ -154,26 +154,30 @@ class Evaluator:
                 await asyncio.sleep(0)
             known.forget(name)
             rejection = verdict.rejections.get(name)
-            node = self._preemption_node(pod, klass, name) if rejection is not None and rejection.resolvable else None
+            node = (
+                self._preemption_node(pod, request_class, name)
+                if rejection is not None and rejection.resolvable
+                else None
+            )
             if node is not None and may_help(ask, node):
                 known.add(name, node.seen.room)
 
-    def _known_of(self, klass: RequestClass, ask: SchedulingRequest) -> "_Known":
+    def _known_of(self, request_class: RequestClass, ask: SchedulingRequest) -> "_Known":
         """Nothing is remembered for a class whose answers depend on more than the node."""
         if ask.neighbours or ask.spread or ask.storage:
             return _Known()
-        return self._known.setdefault(klass, _Known())
+        return self._known.setdefault(request_class, _Known())
 
-    def repeats(self, pod: Pod, klass: RequestClass, candidate: PreemptionCandidate) -> bool:
+    def repeats(self, pod: Pod, request_class: RequestClass, candidate: PreemptionCandidate) -> bool:
         """Does the same node, in the state of this moment, give the same answer?"""
-        ask = self._handle.selector.requirements_now(klass)
-        known = self._known_of(klass, ask)
+        ask = self._handle.selector.requirements_now(request_class)
+        known = self._known_of(request_class, ask)
         changed, _ = self._handle.selector.changed_since(known.position)
         found = known.tried.get(candidate.node)
         if changed is not None and candidate.node not in changed and found is not None and found[1] is candidate:
             return True
-        node = self._preemption_node(pod, klass, candidate.node)
-        return node is not None and select_victims_on_node(ask, node, self.terms(klass)) == candidate
+        node = self._preemption_node(pod, request_class, candidate.node)
+        return node is not None and select_victims_on_node(ask, node, self.terms(request_class)) == candidate
 
     def may_carry_out(self, pod: Pod, candidate: PreemptionCandidate) -> bool:
         """No budget is broken, or the settings let this pod break one as the last resort."""
@@ -201,33 +205,33 @@ class Evaluator:
         info = self._handle.cache.nodes.get(nomination.node)
         if info is None:
             return False
-        alone = not nomination.klass.pickers and not depends_on_other_pods(nomination.klass.request)
-        if alone and nomination.klass.claims is None and nomination.confirmed == info.revision:
-            return not self._handle.selector.bars_of(nomination.klass)(nomination.node)
-        if not self.confirms(nomination.pod, nomination.klass, nomination.clearance):
+        alone = not nomination.request_class.pickers and not depends_on_other_pods(nomination.request_class.request)
+        if alone and nomination.request_class.claims is None and nomination.confirmed == info.revision:
+            return not self._handle.selector.bars_of(nomination.request_class)(nomination.node)
+        if not self.confirms(nomination.pod, nomination.request_class, nomination.candidate):
             return False
         nomination.confirmed = info.revision
         return True
 
-    def confirms(self, pod: Pod, klass: RequestClass, candidate: PreemptionCandidate) -> bool:
+    def confirms(self, pod: Pod, request_class: RequestClass, candidate: PreemptionCandidate) -> bool:
         """Is it still right to evict those victims who have not been evicted yet?"""
-        node = self._preemption_node(pod, klass, candidate.node)
-        ask = self._handle.selector.requirements_now(klass)
-        return node is not None and still_right(ask, node, self.terms(klass), candidate)
+        node = self._preemption_node(pod, request_class, candidate.node)
+        ask = self._handle.selector.requirements_now(request_class)
+        return node is not None and still_right(ask, node, self.terms(request_class), candidate)
 
-    def _preemption_node(self, pod: Pod, klass: RequestClass, name: str) -> PreemptionNode | None:
+    def _preemption_node(self, pod: Pod, request_class: RequestClass, name: str) -> PreemptionNode | None:
         """
         The node, if what is known of it can be trusted and nothing bars it for this class.
 
         Who has been evicted counts as leaving, though the watch may not have shown it yet.
         """
         record = self._handle.cache.nodes.get(name)
-        if record is None or self._handle.selector.bars_of(klass)(name):
+        if record is None or self._handle.selector.bars_of(request_class)(name):
             return None
         if (
             record.unreported.speaks_of_others(record.topology)
             or self._is_outdated(record)
-            or not self._has_devices(klass, record)
+            or not self._has_devices(request_class, record)
         ):
             return None
         assumed = self._handle.cache.assumed
@@ -239,12 +243,12 @@ class Evaluator:
         there = {uid: replace(it, deleting=it.deleting or uid in self.evicted) for uid, it in node.pods.items()}
         return replace(node, pods=there)
 
-    def _has_devices(self, klass: RequestClass, record: NodeInfo) -> bool:
+    def _has_devices(self, request_class: RequestClass, record: NodeInfo) -> bool:
         """Evictions free no devices of claims: those are given back when the claims are, and only then."""
         seen = record.candidate()
-        if klass.claims is None or seen is None:
+        if request_class.claims is None or seen is None:
             return True
-        answer = self._handle.selector.devices_at(klass, seen, Placement(record.name))
+        answer = self._handle.selector.devices_at(request_class, seen, Placement(record.name))
         return isinstance(answer, Placement)
 
     def _is_outdated(self, record: NodeInfo) -> bool:
@@ -253,7 +257,9 @@ class Evaluator:
             del self.outdated[record.name]
         return known is not None and known == record.version
 
-    def terms(self, klass: RequestClass) -> EvictionTerms:
+    def terms(self, request_class: RequestClass) -> EvictionTerms:
         """The rules of the class, and the budgets of this moment."""
         budgets = [budget for _, budget in sorted((self.budgets or {}).items())]
-        return EvictionTerms(self._handle.selector.profile_of(klass), budgets, self._handle.cache.index.namespaces)
+        return EvictionTerms(
+            self._handle.selector.profile_of(request_class), budgets, self._handle.cache.index.namespaces
+        )

@@ -48,9 +48,9 @@ class Evictor:
         Evict the victims. Those under a budget come first, one by one: if the API server refuses one, the others are spared. The others are
         evicted together, as by kube-scheduler.
         """
-        victims = nomination.clearance.victims
-        budgets = self._evaluator.terms(nomination.klass).budgets
-        broken = violating(victims, budgets) if nomination.clearance.violations else frozenset()
+        victims = nomination.candidate.victims
+        budgets = self._evaluator.terms(nomination.request_class).budgets
+        broken = violating(victims, budgets) if nomination.candidate.violations else frozenset()
         unprotected = []
         for victim in victims:
             if not protected(victim, budgets):

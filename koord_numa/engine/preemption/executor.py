@@ -51,10 +51,10 @@ class Executor:
         self.evaluator.replace_budgets(budgets)
         self._news.set()
 
-    def consider(self, _pod: Pod, klass: RequestClass, _verdict: Unschedulable) -> None:
+    def consider(self, _pod: Pod, request_class: RequestClass, _verdict: Unschedulable) -> None:
         """No node takes this class: its pods are looked at as soon as there is time (``AfterUnschedulable``)."""
         if self._handle.settings.preemption.enabled:
-            self._agenda[klass] = None
+            self._agenda[request_class] = None
             self._news.set()
 
     def node_freed(self, node: str) -> None:
@@ -70,16 +70,16 @@ class Executor:
                 del self._paused[uid]
             elif pending.preemption_from <= now:
                 del self._paused[uid]
-                self._agenda[pending.klass] = None
+                self._agenda[pending.request_class] = None
         for nomination in self._handle.nominator:
             if not self._handle.nominator.may_still_fit(nomination, patience):
-                self._agenda[nomination.klass] = None
+                self._agenda[nomination.request_class] = None
         freed, self._freed = frozenset(self._freed), set()
-        for klass in list(self._hopeless) if freed else ():
-            if self._handle.queue.pods_of(klass):
-                self._agenda.setdefault(klass, freed)
+        for request_class in list(self._hopeless) if freed else ():
+            if self._handle.queue.pods_of(request_class):
+                self._agenda.setdefault(request_class, freed)
             else:
-                del self._hopeless[klass]
+                del self._hopeless[request_class]
         if self._agenda:
             self._news.set()
 
@@ -91,25 +91,25 @@ class Executor:
             await self._news.wait()
 
     async def foresee(
-        self, pod: Pod, klass: RequestClass, verdict: Unschedulable
+        self, pod: Pod, request_class: RequestClass, verdict: Unschedulable
     ) -> tuple[str, PreemptionCandidate | None]:
         """What would be said to a pod that fits nowhere, and the room that would be made for it. Nothing is done."""
         if not self._handle.settings.preemption.enabled or self.evaluator.budgets is None:
             return "", None
         if not pod.preempts:
             return NEVER, None
-        clearance = await self.evaluator.plan(pod, klass, verdict)
-        if clearance is None or not self.evaluator.may_carry_out(pod, clearance):
-            return "" if clearance is None else PROTECTED, None
-        return being_freed(clearance), clearance
+        candidate = await self.evaluator.plan(pod, request_class, verdict)
+        if candidate is None or not self.evaluator.may_carry_out(pod, candidate):
+            return "" if candidate is None else PROTECTED, None
+        return being_freed(candidate), candidate
 
     async def work(self) -> None:
         """Look at every class that is waiting for it, the highest priority first."""
         self.evaluator.forget_the_gone()
         while self._agenda and self.evaluator.budgets is not None:
-            klass = min(self._agenda, key=lambda klass: (-klass.priority, klass.number))
-            only = self._agenda.pop(klass)
-            for pending in self._handle.queue.pods_of(klass):
+            request_class = min(self._agenda, key=lambda request_class: (-request_class.priority, request_class.number))
+            only = self._agenda.pop(request_class)
+            for pending in self._handle.queue.pods_of(request_class):
                 goes_on = True
                 with self._handle.quarantine.contained(subject_of(pending.pod)):
                     goes_on = await self._serve(pending, only)
@@ -118,7 +118,7 @@ class Executor:
 
     async def _serve(self, pending: PendingPod, only: frozenset[str] | None) -> bool:
         """See to one pod that waits; may another one of its class have more luck?"""
-        handle, uid, pod, klass = self._handle, pending.uid, pending.pod, pending.klass
+        handle, uid, pod, request_class = self._handle, pending.uid, pending.pod, pending.request_class
         verdict = handle.queue.verdict(pending)
         if verdict is None:
             return False  # the class is being tried again
@@ -135,7 +135,7 @@ class Executor:
             return True
         if uid in self._paused:
             return False
-        return await self._make_room(pod, klass, verdict, only)
+        return await self._make_room(pod, request_class, verdict, only)
 
     def _goes_on(self, nomination: Nomination, verdict: Unschedulable) -> bool:
         """Is the node that is being freed still one on which waiting makes sense?"""
@@ -155,26 +155,26 @@ class Executor:
             self.evaluator.note_outdated(nomination.node, nomination.shown)
 
     async def _make_room(
-        self, pod: Pod, klass: RequestClass, verdict: Unschedulable, only: frozenset[str] | None
+        self, pod: Pod, request_class: RequestClass, verdict: Unschedulable, only: frozenset[str] | None
     ) -> bool:
         for _ in range(PLANS):
-            clearance = await self.evaluator.plan(pod, klass, verdict, only)
-            if clearance is None or not self.evaluator.may_carry_out(pod, clearance):
-                self._nothing_helps(pod, klass, clearance)
+            candidate = await self.evaluator.plan(pod, request_class, verdict, only)
+            if candidate is None or not self.evaluator.may_carry_out(pod, candidate):
+                self._nothing_helps(pod, request_class, candidate)
                 return False
-            self._hopeless.pop(klass, None)
-            if self._evictor.still_waits(pod.key) and self.evaluator.repeats(pod, klass, clearance):
-                return await self._carry_out(Nomination(pod, klass, clearance))
+            self._hopeless.pop(request_class, None)
+            if self._evictor.still_waits(pod.key) and self.evaluator.repeats(pod, request_class, candidate):
+                return await self._carry_out(Nomination(pod, request_class, candidate))
         self._pause(pod.key.uid, self._handle.settings.backoff.initial)
         return False
 
-    def _nothing_helps(self, pod: Pod, klass: RequestClass, clearance: PreemptionCandidate | None) -> None:
+    def _nothing_helps(self, pod: Pod, request_class: RequestClass, candidate: PreemptionCandidate | None) -> None:
         """Say so, and wait for somebody to leave, or for budgets to allow more."""
-        self._hopeless[klass] = None
+        self._hopeless[request_class] = None
         # Pods whose bind is not confirmed cannot be evicted yet: their nodes are looked at once more.
         self._freed.update(assumed.placement.node for assumed in self._handle.cache.assumed.values())
         self._handle.nominator.end(pod.key.uid)  # what its status claims since before a restart
-        if clearance is None:
+        if candidate is None:
             self._handle.metrics.preemptions["nothing helps"] += 1
             self._say(pod.key, "")
             return
@@ -184,12 +184,12 @@ class Executor:
 
     async def _carry_out(self, nomination: Nomination) -> bool:
         """Keep the room, say so, and evict; pods of lower priority lose what was kept for them there."""
-        handle, pod, clearance = self._handle, nomination.pod, nomination.clearance
-        displaced = [ended for key in clearance.displaced if (ended := handle.nominator.end(key.uid))]
+        handle, pod, candidate = self._handle, nomination.pod, nomination.candidate
+        displaced = [ended for key in candidate.displaced if (ended := handle.nominator.end(key.uid))]
         handle.nominator.begin(nomination)
-        self._say(pod.key, being_freed(clearance))
+        self._say(pod.key, being_freed(candidate))
         for ended in displaced:
-            self._agenda[ended.klass] = None
+            self._agenda[ended.request_class] = None
             self._say(ended.pod.key, "")
             await self._nominate_quietly(ended.pod.key, "")
         try:
@@ -199,7 +199,7 @@ class Executor:
             return isinstance(error, Gone)
         self.node_freed(nomination.node)  # there may be more room than this pod needs
         handle.metrics.preemptions["nominated"] += 1
-        handle.metrics.victims_each.add(len(clearance.victims))
+        handle.metrics.victims_each.add(len(candidate.victims))
         self._reset(pod.key.uid)
         return True
 
@@ -259,4 +259,4 @@ class Executor:
         pending.remark = remark
         verdict = self._handle.queue.verdict(pending)
         if verdict is not None:
-            self._handle.conditions.waits(pending, self._handle.messages.current(pending.klass, verdict))
+            self._handle.conditions.waits(pending, self._handle.messages.current(pending.request_class, verdict))

@@ -68,6 +68,6 @@ class ClassOrder:
         if best is None:
             rested = self._rested.first()
             return None if rested is None else rested[1]
-        if woken is not None and woken[1].klass.priority > best[1].klass.priority:
+        if woken is not None and woken[1].request_class.priority > best[1].request_class.priority:
             return woken[1]
         return best[1]

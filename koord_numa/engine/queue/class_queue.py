@@ -24,7 +24,7 @@ class ClassQueue:
     a woken class may be tried from ``rested`` on when nothing else is active, and is active again from ``not_before`` on.
     """
 
-    klass: RequestClass
+    request_class: RequestClass
     pods: OrderedDict[str, PendingPod] = field(
         default_factory=OrderedDict
     )  # by uid; its first item is found in constant time
@@ -43,7 +43,7 @@ class ClassQueue:
     def turn(self) -> tuple[int, int, int]:
         """Sort key among classes: higher priority first, then by when the first pod was queued."""
         head = self.head()
-        return (-self.klass.priority, head.order if head else 0, self.klass.number)
+        return (-self.request_class.priority, head.order if head else 0, self.request_class.number)
 
 
 @dataclass(frozen=True, slots=True)

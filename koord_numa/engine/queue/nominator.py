@@ -30,8 +30,8 @@ class Nomination:
     """
 
     pod: Pod
-    klass: RequestClass
-    clearance: PreemptionCandidate
+    request_class: RequestClass
+    candidate: PreemptionCandidate
     cleared: float | None = None
     shown: str | None = None
     confirmed: int | None = None
@@ -39,7 +39,7 @@ class Nomination:
     @property
     def node(self) -> str:
         """The node that is being freed."""
-        return self.clearance.node
+        return self.candidate.node
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class Nominator:
 
     def begin(self, nomination: Nomination) -> None:
         """The node is being freed from now on, and room is kept there for what the pod is to get."""
-        pod, placement = nomination.pod, nomination.clearance.placement
+        pod, placement = nomination.pod, nomination.candidate.placement
         self.end(pod.key.uid)
         self._by_uid[pod.key.uid] = nomination
         self._on.setdefault(nomination.node, {})[pod.key.uid] = None
@@ -133,7 +133,7 @@ class Nominator:
             if nomination is None:
                 self._due[uid] = None
                 continue
-            if not nomination.clearance.awaited.isdisjoint(record.pods):
+            if not nomination.candidate.awaited.isdisjoint(record.pods):
                 continue
             if nomination.cleared is None:
                 nomination.cleared = self.clock()

@@ -25,7 +25,7 @@ class PendingPod:
     """
 
     pod: Pod
-    klass: RequestClass
+    request_class: RequestClass
     since: float
     attempts: int = 0
     failed_binds: int = 0
@@ -66,16 +66,16 @@ class PendingPods:
         """The record of a pod, ``None`` when it does not wait."""
         return self._by_uid.get(uid)
 
-    def observe(self, pod: Pod, klass: RequestClass, now: float) -> PendingPod:
+    def observe(self, pod: Pod, request_class: RequestClass, now: float) -> PendingPod:
         """The pod as it is now; its record is made when it is new."""
         known = self._by_uid.get(pod.key.uid)
         if known is None:
-            known = self._by_uid[pod.key.uid] = PendingPod(pod, klass, now)
+            known = self._by_uid[pod.key.uid] = PendingPod(pod, request_class, now)
             self._file(pod)
         elif known.pod.labels != pod.labels:
             self._take_out(known.pod)
             self._file(pod)
-        known.pod, known.klass = pod, klass
+        known.pod, known.request_class = pod, request_class
         return known
 
     def pop(self, uid: str) -> PendingPod | None:

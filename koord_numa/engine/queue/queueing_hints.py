@@ -31,9 +31,9 @@ def node_may_help(node: Node) -> Help:
     A class that depends on other pods may be helped elsewhere too, by a topology domain that came, went or grew.
     """
 
-    def helps(klass: RequestClass) -> bool:
-        elsewhere = bool(klass.pickers) or may_be_refused_for_others(klass.request)
-        return elsewhere or not any(filter_(klass.request, node) for filter_ in _OF_NODE_OBJECT)
+    def helps(request_class: RequestClass) -> bool:
+        elsewhere = bool(request_class.pickers) or may_be_refused_for_others(request_class.request)
+        return elsewhere or not any(filter_(request_class.request, node) for filter_ in _OF_NODE_OBJECT)
 
     return helps
 
@@ -42,8 +42,8 @@ def pod_may_help(pod: Pod, namespaces: Mapping[str, Labels]) -> Help:
     """This pod came to a node, left one, or changed there: it helps classes that count it, or that it keeps away or attracts."""
     labels, namespace = dict(pod.labels), pod.key.namespace
 
-    def helps(klass: RequestClass) -> bool:
-        request = klass.request
+    def helps(request_class: RequestClass) -> bool:
+        request = request_class.request
         demands = request.constraints
         if demands.claims and pod.request.constraints.claims and request.namespace == namespace:
             return True

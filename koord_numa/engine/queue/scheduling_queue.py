@@ -80,14 +80,14 @@ class SchedulingQueue:
         Queue a pod, or take note that it changed. Returns, when its class is unschedulable, the verdict on it: the pod waits for the same
         reasons and need not be tried.
         """
-        former, klass = pending.queued_in, pending.klass
-        if pending.backoff_until is not None and former is klass:
+        former, request_class = pending.queued_in, pending.request_class
+        if pending.backoff_until is not None and former is request_class:
             return None
-        if former is not klass:
+        if former is not request_class:
             self.remove(pending)
-        chosen = self._class(klass)
+        chosen = self._class(request_class)
         if pending.uid not in chosen.pods:
-            again = cluster_events.BACKOFF_COMPLETE if former is klass else cluster_events.POD_UPDATE
+            again = cluster_events.BACKOFF_COMPLETE if former is request_class else cluster_events.POD_UPDATE
             self.arrivals[chosen.stage.value, cluster_events.POD_ADD if former is None else again] += 1
             self._enter(chosen, pending)
         self._offer(chosen)
@@ -95,13 +95,13 @@ class SchedulingQueue:
 
     def remove(self, pending: PendingPod) -> None:
         """The pod is not to be tried; one that is not queued is no error."""
-        klass, pending.queued_in = pending.queued_in, None
-        if klass is None:
+        request_class, pending.queued_in = pending.queued_in, None
+        if request_class is None:
             return
         if pending.backoff_until is not None:
             pending.backoff_until = None
             self._alone.discard(pending)
-        chosen = self._classes.get(klass)
+        chosen = self._classes.get(request_class)
         if chosen is not None and chosen.pods.pop(pending.uid, None) is not None:
             self._offer(chosen)
 
@@ -113,8 +113,8 @@ class SchedulingQueue:
             return None
         pending = chosen.head()
         if pending is None:
-            raise AssertionError(f"class {chosen.klass.number} is offered and has no pods")
-        self._retried = chosen.klass if chosen.failures else None
+            raise AssertionError(f"class {chosen.request_class.number} is offered and has no pods")
+        self._retried = chosen.request_class if chosen.failures else None
         self._order.in_vain = False
         if chosen.stage is not Stage.ACTIVE:
             self._activate(chosen, cluster_events.BACKOFF_COMPLETE)
@@ -127,8 +127,8 @@ class SchedulingQueue:
 
         Without a verdict the reasons are not known yet, and any change may help until they are ``explained``.
         """
-        klass = pending.klass
-        chosen = self._class(klass)
+        request_class = pending.request_class
+        chosen = self._class(request_class)
         self._enter(chosen, pending, first=True)
         moved = 1 if chosen.stage is Stage.UNSCHEDULABLE else len(chosen.pods)
         self.arrivals[Stage.UNSCHEDULABLE.value, cluster_events.FAILURE] += moved
@@ -138,40 +138,40 @@ class SchedulingQueue:
         if verdict is None or Reason.BIND_QUEUE not in reasons_of(
             verdict
         ):  # that passes in milliseconds and is no failure of the class
-            self._order.in_vain = self._retried is klass
+            self._order.in_vain = self._retried is request_class
             dice = self._random()
-            chosen.failures = self._failures[klass] = self._failures.get(klass, 0) + 1
+            chosen.failures = self._failures[request_class] = self._failures.get(request_class, 0) + 1
             chosen.rested = now + pause(self._settings.wake_pause, chosen.failures, dice)
             chosen.not_before = now + pause(self._settings.backoff, chosen.failures, dice)
-        self._timers.set(chosen, (now + self._settings.parked_retry_seconds, klass.number))
+        self._timers.set(chosen, (now + self._settings.parked_retry_seconds, request_class.number))
         self._set_verdict(chosen, verdict)
         return chosen.reasons
 
-    def explained(self, klass: RequestClass, verdict: Unschedulable) -> frozenset[Reason]:
+    def explained(self, request_class: RequestClass, verdict: Unschedulable) -> frozenset[Reason]:
         """Now every node's rejection is known; from now on only what may lift one of them wakes the class."""
-        chosen = self._classes.get(klass)
+        chosen = self._classes.get(request_class)
         if chosen is None or chosen.stage is Stage.ACTIVE:
             return frozenset()
         self._set_verdict(chosen, verdict)
         return chosen.reasons
 
-    def is_unexplained(self, klass: RequestClass) -> bool:
+    def is_unexplained(self, request_class: RequestClass) -> bool:
         """Does the class wait without a verdict?"""
-        chosen = self._classes.get(klass)
+        chosen = self._classes.get(request_class)
         return chosen is not None and chosen.stage is not Stage.ACTIVE and chosen.verdict is None
 
     def back_off(self, pending: PendingPod, until: float) -> None:
         """Try this pod again at ``until`` at the earliest; its class is not concerned."""
         self.remove(pending)
-        pending.queued_in, pending.backoff_until = pending.klass, until
+        pending.queued_in, pending.backoff_until = pending.request_class, until
         self._queued += 1
         self.arrivals[Stage.BACKOFF.value, cluster_events.FAILURE] += 1
         self._alone.set(pending, (until, self._queued))
 
-    def placed(self, klass: RequestClass) -> None:
+    def placed(self, request_class: RequestClass) -> None:
         """A pod of this class found a node: its next pause starts small again."""
-        self._failures.pop(klass, None)
-        chosen = self._classes.get(klass)
+        self._failures.pop(request_class, None)
+        chosen = self._classes.get(request_class)
         if chosen is None:
             return
         chosen.failures = 0
@@ -188,19 +188,19 @@ class SchedulingQueue:
         """
         found = self._unschedulable.helped_by(event, free)
         if helps is not None and len(found) <= TESTED:
-            found = [klass for klass in found if helps(klass)]
-        for klass in found:
-            self._wake(self._classes[klass], now, cluster_events.EVENTS[event])
+            found = [request_class for request_class in found if helps(request_class)]
+        for request_class in found:
+            self._wake(self._classes[request_class], now, cluster_events.EVENTS[event])
 
-    def pods_of(self, klass: RequestClass) -> tuple[PendingPod, ...]:
+    def pods_of(self, request_class: RequestClass) -> tuple[PendingPod, ...]:
         """The queued pods of a class that do not back off alone, first queued first."""
-        chosen = self._classes.get(klass)
+        chosen = self._classes.get(request_class)
         return tuple(chosen.pods.values()) if chosen else ()
 
     def verdict(self, pending: PendingPod | None) -> Unschedulable | None:
         """Why a pod waits, as last decided; ``None`` when it does not wait or was not tried yet."""
-        klass = None if pending is None else pending.queued_in
-        chosen = None if klass is None else self._classes.get(klass)
+        request_class = None if pending is None else pending.queued_in
+        chosen = None if request_class is None else self._classes.get(request_class)
         return None if chosen is None else chosen.verdict
 
     def next_due(self, now: float) -> float | None:
@@ -225,13 +225,15 @@ class SchedulingQueue:
         for each in self._classes.values():
             if each.stage is Stage.UNSCHEDULABLE:
                 for plugin in {PLUGINS.get(reason, reason.value) for reason in each.reasons}:
-                    found[plugin, each.klass.profile.scheduler_name] += len(each.pods)
+                    found[plugin, each.request_class.profile.scheduler_name] += len(each.pods)
         return found
 
-    def _class(self, klass: RequestClass) -> ClassQueue:
-        found = self._classes.get(klass)
+    def _class(self, request_class: RequestClass) -> ClassQueue:
+        found = self._classes.get(request_class)
         if found is None:
-            found = self._classes[klass] = ClassQueue(klass, failures=self._failures.get(klass, 0))
+            found = self._classes[request_class] = ClassQueue(
+                request_class, failures=self._failures.get(request_class, 0)
+            )
         return found
 
     def _enter(self, chosen: ClassQueue, pending: PendingPod, *, first: bool = False) -> None:
@@ -239,7 +241,7 @@ class SchedulingQueue:
             self._queued += 1
             pending.order = self._queued
             chosen.pods[pending.uid] = pending
-        pending.queued_in = chosen.klass
+        pending.queued_in = chosen.request_class
         if first:
             chosen.pods.move_to_end(pending.uid, last=False)
 
@@ -247,17 +249,17 @@ class SchedulingQueue:
         chosen.verdict = verdict
         chosen.reasons = frozenset() if verdict is None else reasons_of(verdict)
         if chosen.stage is Stage.UNSCHEDULABLE:
-            self._unschedulable.park(chosen.klass, ANY_EVENT if verdict is None else wakers_of(chosen.reasons))
+            self._unschedulable.park(chosen.request_class, ANY_EVENT if verdict is None else wakers_of(chosen.reasons))
 
     def _wake(self, chosen: ClassQueue, now: float, event: str) -> None:
-        self._unschedulable.forget(chosen.klass)
+        self._unschedulable.forget(chosen.request_class)
         if now >= chosen.not_before:
             self._activate(chosen, event)
             return
         chosen.stage = Stage.BACKOFF
         self.arrivals[Stage.BACKOFF.value, event] += len(chosen.pods)
         self._order.offer(chosen)
-        self._timers.set(chosen, (min(chosen.rested, chosen.not_before), chosen.klass.number))
+        self._timers.set(chosen, (min(chosen.rested, chosen.not_before), chosen.request_class.number))
 
     def _activate(self, chosen: ClassQueue, event: str) -> None:
         self._withdraw(chosen)
@@ -270,7 +272,7 @@ class SchedulingQueue:
         while (chosen := self._timers.pop_until((now, inf))) is not None:
             if chosen.stage is Stage.BACKOFF and chosen.not_before > now:
                 self._order.rest_over(chosen)
-                self._timers.set(chosen, (chosen.not_before, chosen.klass.number))
+                self._timers.set(chosen, (chosen.not_before, chosen.request_class.number))
                 continue
             was_woken = chosen.stage is Stage.BACKOFF
             self._activate(chosen, cluster_events.BACKOFF_COMPLETE if was_woken else cluster_events.TIMEOUT)
@@ -284,9 +286,9 @@ class SchedulingQueue:
             self._order.offer(chosen)
         else:
             self._withdraw(chosen)
-            self._classes.pop(chosen.klass, None)
+            self._classes.pop(chosen.request_class, None)
 
     def _withdraw(self, chosen: ClassQueue) -> None:
         self._order.withdraw(chosen)
         self._timers.discard(chosen)
-        self._unschedulable.forget(chosen.klass)
+        self._unschedulable.forget(chosen.request_class)

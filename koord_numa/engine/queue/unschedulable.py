@@ -54,17 +54,17 @@ class UnschedulableClasses:
         """How many rows the arrays have."""
         return len(self._here)
 
-    def park(self, klass: RequestClass, wakers: Wakers) -> None:
+    def park(self, request_class: RequestClass, wakers: Wakers) -> None:
         """Let a class wait for any of these events."""
-        row = self._rows.get(klass)
+        row = self._rows.get(request_class)
         if row is None:
-            row = self._rows[klass] = self._take_row(klass)
-            self._write_needs(row, klass.amounts)
+            row = self._rows[request_class] = self._take_row(request_class)
+            self._write_needs(row, request_class.amounts)
         self._here[row], self._anywhere[row] = _bits(wakers.here), _bits(wakers.anywhere)
 
-    def forget(self, klass: RequestClass) -> None:
+    def forget(self, request_class: RequestClass) -> None:
         """The class waits no longer; one that is not parked is no error."""
-        row = self._rows.pop(klass, None)
+        row = self._rows.pop(request_class, None)
         if row is None:
             return
         self._classes[row] = None
@@ -84,14 +84,17 @@ class UnschedulableClasses:
             here &= (self._needs[:, :used] <= limits).all(axis=0)
         chosen = np.flatnonzero(here | ((self._anywhere[:used] & _BIT[event]) != 0))
         found = [self._classes[row] for row in chosen.tolist()]
-        return sorted((klass for klass in found if klass is not None), key=lambda klass: klass.number)
+        return sorted(
+            (request_class for request_class in found if request_class is not None),
+            key=lambda request_class: request_class.number,
+        )
 
-    def _take_row(self, klass: RequestClass) -> int:
+    def _take_row(self, request_class: RequestClass) -> int:
         if self._vacant:
             row = self._vacant.pop()
-            self._classes[row] = klass
+            self._classes[row] = request_class
             return row
-        self._classes.append(klass)
+        self._classes.append(request_class)
         row = len(self._classes) - 1
         if row >= len(self._here):
             self._here, self._anywhere = (np.append(old, np.zeros_like(old)) for old in (self._here, self._anywhere))

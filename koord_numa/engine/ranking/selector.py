@@ -82,73 +82,84 @@ class NodeSelection:
         self.claims = listers.claims
         state.index.feed(columns.pods)
 
-    def decide(self, klass: RequestClass, images: tuple[str, ...] = ()) -> Placement | Unschedulable:
+    def decide(self, request_class: RequestClass, images: tuple[str, ...] = ()) -> Placement | Unschedulable:
         """The best place for a pod of this class (with these images) in the state of this moment, or every node's refusal."""
-        found = self.choose(klass, images)
-        return self.explain(klass) if found is None else found
+        found = self.choose(request_class, images)
+        return self.explain(request_class) if found is None else found
 
-    def choose(self, klass: RequestClass, images: tuple[str, ...] = ()) -> Placement | None:
+    def choose(self, request_class: RequestClass, images: tuple[str, ...] = ()) -> Placement | None:
         """The best place for a pod of this class (with these images) in the state of this moment; ``None`` when no node takes it."""
-        if self._refusal(klass) is not None:
+        if self._refusal(request_class) is not None:
             return None
-        return self._ranking(klass).choose(images)
+        return self._ranking(request_class).choose(images)
 
     def choose_some(
-        self, klass: RequestClass, limit: int, images: tuple[str, ...] = ()
+        self, request_class: RequestClass, limit: int, images: tuple[str, ...] = ()
     ) -> Placement | Undecided | None:
         """As ``choose``, asking at most so many nodes one by one; ``UNDECIDED`` when more have to be asked."""
-        return None if self._refusal(klass) is not None else self._ranking(klass).choose_some(limit, images)
+        return (
+            None
+            if self._refusal(request_class) is not None
+            else self._ranking(request_class).choose_some(limit, images)
+        )
 
-    def explain(self, klass: RequestClass) -> Unschedulable:
+    def explain(self, request_class: RequestClass) -> Unschedulable:
         """Why no node takes a pod of this class, node by node. Asked after ``choose`` found none, in the same state."""
-        if refusal := self._refusal(klass):
+        if refusal := self._refusal(request_class):
             return Unschedulable(dict.fromkeys(sorted(self._columns.row_of), refusal))
-        return self._ranking(klass).explain()
+        return self._ranking(request_class).explain()
 
-    def explain_some(self, klass: RequestClass, limit: int) -> bool:
+    def explain_some(self, request_class: RequestClass, limit: int) -> bool:
         """Prepare ``explain`` by asking at most so many nodes; returns whether all have been asked."""
-        return self._refusal(klass) is not None or self._ranking(klass).explain_some(limit)
+        return self._refusal(request_class) is not None or self._ranking(request_class).explain_some(limit)
 
-    def answers(self, klass: RequestClass, pod: Pod) -> dict[str, ScoredPlacement | Rejection]:
+    def answers(self, request_class: RequestClass, pod: Pod) -> dict[str, ScoredPlacement | Rejection]:
         """What every node says to one pod, with complete scores. Nothing is remembered; costs what asking every node costs."""
         found = sorted(self._state.nodes.items())
         seen = [it for _, record in found if (it := record.candidate_for(pod)) is not None]
-        bars = self.bars_of(klass)
+        bars = self.bars_of(request_class)
         barred = [replace(it, barred=bar) if (bar := bars(it.node.name)) else it for it in seen]
-        found_answers = answers(self._with_images(klass, pod), barred, self.profile_of(klass))
-        if klass.claims is None:
+        found_answers = answers(self._with_images(request_class, pod), barred, self.profile_of(request_class))
+        if request_class.claims is None:
             return found_answers
         nodes = {it.node.name: it for it in barred}
-        return {name: self._with_devices(klass, nodes[name], answer) for name, answer in found_answers.items()}
+        return {name: self._with_devices(request_class, nodes[name], answer) for name, answer in found_answers.items()}
 
-    def _with_images(self, klass: RequestClass, pod: Pod) -> SchedulingRequest:
+    def _with_images(self, request_class: RequestClass, pod: Pod) -> SchedulingRequest:
         self._columns.refresh()
-        return replace(self.request_now(klass), images=self._columns.images.seen_by(pod.images))
+        return replace(self.request_now(request_class), images=self._columns.images.seen_by(pod.images))
 
     def _with_devices(
-        self, klass: RequestClass, seen: NodeSnapshot, answer: ScoredPlacement | Rejection
+        self, request_class: RequestClass, seen: NodeSnapshot, answer: ScoredPlacement | Rejection
     ) -> ScoredPlacement | Rejection:
         if isinstance(answer, Rejection):
             return answer
-        placed = self.devices_at(klass, seen, answer.placement)
+        placed = self.devices_at(request_class, seen, answer.placement)
         if isinstance(placed, Rejection):
             return placed
-        parts = {**(answer.parts or {}), **score_parts(self._ask(klass), seen, placed, self.profile_of(klass))}
+        parts = {
+            **(answer.parts or {}),
+            **score_parts(self._ask(request_class), seen, placed, self.profile_of(request_class)),
+        }
         return ScoredPlacement(sum(parts.values()), placed, parts)
 
-    def compare(self, klass: RequestClass, pod: Pod, node: str, others: int) -> dict[str, ScoredPlacement | Rejection]:
+    def compare(
+        self, request_class: RequestClass, pod: Pod, node: str, others: int
+    ) -> dict[str, ScoredPlacement | Rejection]:
         """
         What the chosen node and those that rank next say to the pod, with complete scores among themselves.
 
         Empty for classes that depend on other pods: counting those anew costs more than the decision did.
         """
-        if _looks_around(klass):
+        if _looks_around(request_class):
             return {}
-        ranking = self._rankings.get(klass)
+        ranking = self._rankings.get(request_class)
         names = {node, *(() if ranking is None else ranking.leaders(others + 1))}
         found = (self._state.nodes[name].candidate_for(pod) for name in sorted(names) if name in self._state.nodes)
         return answers(
-            self._with_images(klass, pod), [seen for seen in found if seen is not None], self.profile_of(klass)
+            self._with_images(request_class, pod),
+            [seen for seen in found if seen is not None],
+            self.profile_of(request_class),
         )
 
     def changed_since(self, position: int | None) -> tuple[list[str] | None, int]:
@@ -162,33 +173,35 @@ class NodeSelection:
             return None, columns.position
         return [record.name for row in rows if (record := columns.records[row]) is not None], columns.position
 
-    def _refusal(self, klass: RequestClass) -> Rejection | None:
+    def _refusal(self, request_class: RequestClass) -> Rejection | None:
         """What stands against the class on every node."""
-        asked = self._asked_by(klass)
-        if klass.request.constraints.claims:
+        asked = self._asked_by(request_class)
+        if request_class.request.constraints.claims:
             return refuse_everywhere(replace(asked.request, storage=self._storage_now()))
         return asked.refusal
 
-    def _ranking(self, klass: RequestClass) -> NodeRanking:
-        ranking = self._rankings.get(klass)
+    def _ranking(self, request_class: RequestClass) -> NodeRanking:
+        ranking = self._rankings.get(request_class)
         if ranking is None:
             cluster = None
-            if _looks_around(klass):
-                cluster = ClusterFilters(klass.request, klass.pickers, self._columns, self._storage_now)
-                if klass.claims is not None:
-                    check = self._claim_check(klass.claims)
-                    cluster.devices = partial(check.check, self._ask(klass))
+            if _looks_around(request_class):
+                cluster = ClusterFilters(request_class.request, request_class.pickers, self._columns, self._storage_now)
+                if request_class.claims is not None:
+                    check = self._claim_check(request_class.claims)
+                    cluster.devices = partial(check.check, self._ask(request_class))
                     cluster.refuse_early = check.refuse_early
-            ask, bars = self._ask(klass), self.bars_of(klass)
-            ranking = NodeRanking(ask, self.profile_of(klass), self._columns, bars, cluster)
-            self._rankings[klass] = ranking
+            ask, bars = self._ask(request_class), self.bars_of(request_class)
+            ranking = NodeRanking(ask, self.profile_of(request_class), self._columns, bars, cluster)
+            self._rankings[request_class] = ranking
         return ranking
 
-    def devices_at(self, klass: RequestClass, seen: NodeSnapshot, placement: Placement) -> Placement | Rejection:
+    def devices_at(
+        self, request_class: RequestClass, seen: NodeSnapshot, placement: Placement
+    ) -> Placement | Rejection:
         """The placement with devices for the claims of the class, or why there are none. Without claims it stays as it is."""
-        if klass.claims is None:
+        if request_class.claims is None:
             return placement
-        return self._claim_check(klass.claims).check(self._ask(klass), seen, placement)
+        return self._claim_check(request_class.claims).check(self._ask(request_class), seen, placement)
 
     def _claim_check(self, claims: PodClaims) -> ClaimCheck:
         return ClaimCheck(self.claims, claims, self._topology_of)
@@ -200,7 +213,7 @@ class NodeSelection:
     def _storage_now(self) -> Storage:
         return self.storage.storage()
 
-    def try_node(self, klass: RequestClass, node: str, pod: Pod | None = None) -> Placement | Rejection | None:
+    def try_node(self, request_class: RequestClass, node: str, pod: Pod | None = None) -> Placement | Rejection | None:
         """
         What one node answers now; ``None`` when it is not known. Nothing is remembered.
 
@@ -212,65 +225,75 @@ class NodeSelection:
         seen = record.candidate() if pod is None else record.candidate_for(pod)
         if seen is None:
             return None
-        ask = self.requirements_now(klass)
-        answer = refuse_everywhere(ask) or self.bars_of(klass)(node) or evaluate(ask, seen, self.profile_of(klass))
-        return answer if isinstance(answer, Rejection) else self.devices_at(klass, seen, answer.placement)
+        ask = self.requirements_now(request_class)
+        answer = (
+            refuse_everywhere(ask)
+            or self.bars_of(request_class)(node)
+            or evaluate(ask, seen, self.profile_of(request_class))
+        )
+        return answer if isinstance(answer, Rejection) else self.devices_at(request_class, seen, answer.placement)
 
-    def requirements_now(self, klass: RequestClass) -> SchedulingRequest:
+    def requirements_now(self, request_class: RequestClass) -> SchedulingRequest:
         """As ``request_now`` where only refusals matter: what is merely preferred is not counted."""
-        required = klass.pickers or klass.claims is not None or may_be_refused_for_others(klass.request)
-        return self.request_now(klass) if required else self._ask(klass)
+        required = (
+            request_class.pickers
+            or request_class.claims is not None
+            or may_be_refused_for_others(request_class.request)
+        )
+        return self.request_now(request_class) if required else self._ask(request_class)
 
-    def request_now(self, klass: RequestClass) -> SchedulingRequest:
+    def request_now(self, request_class: RequestClass) -> SchedulingRequest:
         """What a pod of this class asks for at this moment: counts of pods by topology domain change with every placement."""
-        if not _looks_around(klass):
-            return self._ask(klass)
-        request, index = klass.request, self._state.index
+        if not _looks_around(request_class):
+            return self._ask(request_class)
+        request, index = request_class.request, self._state.index
         placed = index.near(request.constraints, request.namespace)
         nodes = [record.node for record in self._state.nodes.values() if record.node is not None]
         return replace(
-            self._ask(klass),
+            self._ask(request_class),
             neighbours=pod_affinity_counts(request, placed, index.namespaces),
             spread=spread_counts(request, nodes, placed) if request.constraints.spread else None,
             storage=self._storage_now() if uses_volumes(request) else None,
         )
 
-    def bars_of(self, klass: RequestClass) -> "Bars":
+    def bars_of(self, request_class: RequestClass) -> "Bars":
         """Which nodes are barred for this class alone."""
-        return Bars(self._cooling, self._clock, klass)
+        return Bars(self._cooling, self._clock, request_class)
 
-    def _ask(self, klass: RequestClass) -> SchedulingRequest:
-        return self._asked_by(klass).request
+    def _ask(self, request_class: RequestClass) -> SchedulingRequest:
+        return self._asked_by(request_class).request
 
-    def _asked_by(self, klass: RequestClass) -> Asked:
-        known = self._asked.get(klass)
+    def _asked_by(self, request_class: RequestClass) -> Asked:
+        known = self._asked.get(request_class)
         if known is None:
-            ask = scheduling_request(klass.request, self.profile_of(klass))
-            if klass.claims is not None:
-                ask = replace(ask, claims=klass.claims)
-            known = self._asked[klass] = Asked(ask, refuse_everywhere(ask))
+            ask = scheduling_request(request_class.request, self.profile_of(request_class))
+            if request_class.claims is not None:
+                ask = replace(ask, claims=request_class.claims)
+            known = self._asked[request_class] = Asked(ask, refuse_everywhere(ask))
         return known
 
-    def profile_of(self, klass: RequestClass) -> Profile:
+    def profile_of(self, request_class: RequestClass) -> Profile:
         """The rules of the scheduler name that the class asks for."""
-        name = klass.profile.scheduler_name
+        name = request_class.profile.scheduler_name
         if name not in self._rules:
-            self._rules[name] = profile_of(klass.profile)
+            self._rules[name] = profile_of(request_class.profile)
         return self._rules[name]
 
 
-def _looks_around(klass: RequestClass) -> bool:
+def _looks_around(request_class: RequestClass) -> bool:
     """Does a node's answer depend on more than the node? Then nothing is remembered of it."""
-    return bool(klass.pickers) or klass.claims is not None or depends_on_other_pods(klass.request)
+    return (
+        bool(request_class.pickers) or request_class.claims is not None or depends_on_other_pods(request_class.request)
+    )
 
 
 class Bars:
     """Which nodes are barred for one class alone."""
 
-    def __init__(self, cooling: NodeBackoff, clock: Clock, klass: RequestClass) -> None:
+    def __init__(self, cooling: NodeBackoff, clock: Clock, request_class: RequestClass) -> None:
         self._cooling = cooling
         self._clock = clock
-        self._klass = klass
+        self._klass = request_class
 
     def __call__(self, node: str) -> Rejection | None:
         """Why this class may not go there, ``None`` when it may."""

@@ -41,11 +41,11 @@ def _site(probe: Probe, name: str) -> PreemptionNode | None:
 
 def _without(probe: Probe, site: PreemptionNode, uids: list[str]) -> Placement | None:
     """What the pod would get without these pods, by the rules of preemption's dry run."""
-    klass = probe.scheduler.classes.of(probe.pod)
-    if klass is None:
+    request_class = probe.scheduler.classes.of(probe.pod)
+    if request_class is None:
         return None
     selector, planner = probe.scheduler.handle.selector, probe.scheduler.preemption.evaluator
-    trial = DryRun(selector.request_now(klass), site, planner.terms(klass))
+    trial = DryRun(selector.request_now(request_class), site, planner.terms(request_class))
     if not all(trial.is_movable(uid) for uid in uids):
         return None
     trial.send_away(uids)

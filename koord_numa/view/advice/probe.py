@@ -35,10 +35,10 @@ class Probe:
     def fits(self, request: PodRequest, node: str) -> Placement | None:
         """The placement that a pod with this request would get on the node now."""
         pod = replace(self.pod, request=request)
-        klass = self.scheduler.classes.of(pod)
-        if klass is None:
+        request_class = self.scheduler.classes.of(pod)
+        if request_class is None:
             return None
-        answer = self.scheduler.handle.selector.try_node(klass, node, pod)
+        answer = self.scheduler.handle.selector.try_node(request_class, node, pod)
         return answer if isinstance(answer, Placement) else None
 
     def fits_on_one(self, request: PodRequest) -> Placement | None:

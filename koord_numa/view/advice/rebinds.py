@@ -34,15 +34,17 @@ async def one_rebind(probe: Probe, planner: Callable[[NodeLayout], Awaitable[Reb
 
 
 def _after(probe: Probe, name: str, plan: RebindPlan) -> Remedy | None:
-    info, klass = probe.scheduler.cache.nodes.get(name), probe.scheduler.classes.of(probe.pod)
+    info, request_class = probe.scheduler.cache.nodes.get(name), probe.scheduler.classes.of(probe.pod)
     seen = None if info is None else info.candidate()
-    if seen is None or klass is None:
+    if seen is None or request_class is None:
         return None
     ends = {move.pod.uid: move.after for move in plan.moves}
     holdings = [replace(held, cpus=ends.get(held.pod.uid, held.cpus)) for held in seen.ledger]
     selector = probe.scheduler.handle.selector
     answer = answer_of(
-        selector.request_now(klass), replace(seen, ledger=Ledger.of(holdings)), selector.profile_of(klass)
+        selector.request_now(request_class),
+        replace(seen, ledger=Ledger.of(holdings)),
+        selector.profile_of(request_class),
     )
     if isinstance(answer, Rejection):
         return None

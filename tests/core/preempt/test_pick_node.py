@@ -15,7 +15,7 @@ from koord_numa.core.preempt.victims import PreemptionCandidate
 from tests.core.preempt.preemption_nodes import budget, running
 
 
-def clearance(
+def candidate(
     node: str, *victims: Pod, violations: int = 0, alignment: Alignment = Alignment.ALIGNED
 ) -> PreemptionCandidate:
     """A node and its victims."""
@@ -28,18 +28,18 @@ def pod(priority: int, created: float = 0.0) -> Pod:
 
 
 BETTER_AND_WORSE = {
-    "nobody-has-to-go": (clearance("b"), clearance("a", pod(-5))),
-    "fewest-violations": (clearance("b", pod(9), pod(9)), clearance("a", pod(1), violations=1)),
-    "lowest-of-the-most-important": (clearance("b", pod(3), pod(3), pod(3)), clearance("a", pod(4))),
-    "smallest-sum": (clearance("b", pod(4), pod(1)), clearance("a", pod(4), pod(2))),
-    "a-sum-counts-heads-of-negative-priority-too": (clearance("b", pod(-1)), clearance("a", pod(-1), pod(-100))),
-    "fewest-victims": (clearance("b", pod(4)), clearance("a", pod(4), pod(-(1 << 31)))),
-    "aligned": (clearance("b", pod(4)), clearance("a", pod(4), alignment=Alignment.UNALIGNED)),
+    "nobody-has-to-go": (candidate("b"), candidate("a", pod(-5))),
+    "fewest-violations": (candidate("b", pod(9), pod(9)), candidate("a", pod(1), violations=1)),
+    "lowest-of-the-most-important": (candidate("b", pod(3), pod(3), pod(3)), candidate("a", pod(4))),
+    "smallest-sum": (candidate("b", pod(4), pod(1)), candidate("a", pod(4), pod(2))),
+    "a-sum-counts-heads-of-negative-priority-too": (candidate("b", pod(-1)), candidate("a", pod(-1), pod(-100))),
+    "fewest-victims": (candidate("b", pod(4)), candidate("a", pod(4), pod(-(1 << 31)))),
+    "aligned": (candidate("b", pod(4)), candidate("a", pod(4), alignment=Alignment.UNALIGNED)),
     "latest-start-of-the-most-important": (
-        clearance("b", pod(4, created=5.0), pod(1, created=0.0)),
-        clearance("a", pod(4, created=4.0), pod(1, created=9.0)),
+        candidate("b", pod(4, created=5.0), pod(1, created=0.0)),
+        candidate("a", pod(4, created=4.0), pod(1, created=9.0)),
     ),
-    "first-name": (clearance("a", pod(4)), clearance("b", pod(4))),
+    "first-name": (candidate("a", pod(4)), candidate("b", pod(4))),
 }
 
 
@@ -96,6 +96,6 @@ def test_budgets_let_broken_pods_go_as_the_eviction_does(
 
 
 def test_a_node_that_is_free_at_once_goes_before_one_to_be_waited_for() -> None:
-    waits = replace(clearance("a", pod(4)), awaited=frozenset({"p4", "leaving"}))
-    at_once = replace(clearance("b", pod(4)), awaited=frozenset({"p4"}))
+    waits = replace(candidate("a", pod(4)), awaited=frozenset({"p4", "leaving"}))
+    at_once = replace(candidate("b", pod(4)), awaited=frozenset({"p4"}))
     assert rank(at_once) < rank(waits)

@@ -69,9 +69,9 @@ def test_every_waiting_pod_that_a_term_selects_is_found(terms: list[PodTerm]) ->
     pending, classes = PendingPods(), RequestClasses(Settings(), PodIndex())
     for number, (namespace, app, tier) in enumerate(product(NAMESPACES, VALUES, VALUES)):
         waiting = pod(f"p{number}", namespace, (("app", app), ("tier", tier)))
-        klass = classes.of(waiting)
-        assert klass is not None
-        pending.observe(waiting, klass, 0.0)
+        request_class = classes.of(waiting)
+        assert request_class is not None
+        pending.observe(waiting, request_class, 0.0)
     found = {each.uid for each in pending.selected_by(terms)}
     assert {each.uid for each in pending if any(picked(term, each.pod) for term in terms)} <= found
     for each in pending:

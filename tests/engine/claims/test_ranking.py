@@ -116,12 +116,12 @@ def test_laws(seed: int) -> None:
     cpus: dict[str, CpuSet] = {}
     for number in range(8):
         pod = with_claim(world, dice, random_pod(dice, f"pod-{number}"))
-        klass = engine.classes.of(pod)
-        if klass is None:
+        request_class = engine.classes.of(pod)
+        if request_class is None:
             continue
         answers = dry_run(engine.handle, pod)
         assert answers is not None
-        found = engine.handle.selector.choose(klass)
+        found = engine.handle.selector.choose(request_class)
         expected = choose(answers.nodes)
         assert (found or None) == (expected if isinstance(expected, Placement) else None)
         if found is None:
@@ -170,9 +170,9 @@ def test_a_node_where_devices_are_near_the_pod_comes_first(first: tuple[int, int
     claims.synced()
     claims.observe_claim(None, parse_resource_claim(claim_object(request("gpu", "gpu"), name="claim")))
     pod = make_pod("pod", cpu=2000, resource_claims=(PodResourceClaim("c", "claim"),))
-    klass = world.engine.classes.of(pod)
-    assert klass is not None
-    found = world.engine.handle.selector.choose(klass)
+    request_class = world.engine.classes.of(pod)
+    assert request_class is not None
+    found = world.engine.handle.selector.choose(request_class)
     assert found is not None
     assert found.node == expected
 
@@ -191,9 +191,9 @@ def placed(world: World, *requests: Json) -> str:
     """The node of a pod with one claim."""
     world.engine.claims.observe_claim(None, parse_resource_claim(claim_object(*requests, name="claim")))
     pod = make_pod("pod", resource_claims=(PodResourceClaim("c", "claim"),))
-    klass = world.engine.classes.of(pod)
-    assert klass is not None
-    found = world.engine.handle.selector.choose(klass)
+    request_class = world.engine.classes.of(pod)
+    assert request_class is not None
+    found = world.engine.handle.selector.choose(request_class)
     return "" if found is None else found.node
 
 

@@ -18,26 +18,26 @@ def short(*free: int) -> Unschedulable:
 
 
 def test_numbers_alone_are_no_news_for_a_while() -> None:
-    sentences, klass = Messages(), CLASSES.of(make_pod("pod"))
-    assert klass is not None
-    first, news = sentences.say(klass, short(1, 2), now=0)
+    sentences, request_class = Messages(), CLASSES.of(make_pod("pod"))
+    assert request_class is not None
+    first, news = sentences.say(request_class, short(1, 2), now=0)
     assert (first.splitlines()[0], news) == ("0/2 nodes are available: 2 Insufficient cpu.", True)
-    assert sentences.say(klass, short(3, 4), now=1) == (first, False)
-    assert "5 CPUs free" in sentences.current(klass, short(5, 6))
-    later, news = sentences.say(klass, short(3, 4), now=NEWS_SECONDS)
+    assert sentences.say(request_class, short(3, 4), now=1) == (first, False)
+    assert "5 CPUs free" in sentences.current(request_class, short(5, 6))
+    later, news = sentences.say(request_class, short(3, 4), now=NEWS_SECONDS)
     assert (later != first, news) == (True, True)
-    assert sentences.say(klass, short(3, 4), now=2 * NEWS_SECONDS) == (later, False)
+    assert sentences.say(request_class, short(3, 4), now=2 * NEWS_SECONDS) == (later, False)
 
 
 def test_another_count_is_news_at_once() -> None:
-    sentences, klass = Messages(), CLASSES.of(make_pod("pod"))
-    assert klass is not None
-    sentences.say(klass, short(1, 2), now=0)
-    told, news = sentences.say(klass, short(1, 2, 3), now=1)
+    sentences, request_class = Messages(), CLASSES.of(make_pod("pod"))
+    assert request_class is not None
+    sentences.say(request_class, short(1, 2), now=0)
+    told, news = sentences.say(request_class, short(1, 2, 3), now=1)
     assert (told.splitlines()[0], news) == ("0/3 nodes are available: 3 Insufficient cpu.", True)
 
 
 def test_a_cluster_without_nodes_is_said() -> None:
-    klass = CLASSES.of(make_pod("pod"))
-    assert klass is not None
-    assert Messages().current(klass, Unschedulable({})) == "0/0 nodes are available: no node is known."
+    request_class = CLASSES.of(make_pod("pod"))
+    assert request_class is not None
+    assert Messages().current(request_class, Unschedulable({})) == "0/0 nodes are available: no node is known."

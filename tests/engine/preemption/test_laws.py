@@ -123,13 +123,13 @@ def test_in_the_end_nothing_is_kept_and_nobody_waits_whom_preemption_could_help(
     assert len(engine.handle.nominator) == 0
     assert not any(record.nominees for record in engine.cache.nodes.values())
     for pod in engine.waiting():
-        klass = engine.classes.of(pod)
-        assert klass is not None
-        terms = EvictionTerms(engine.handle.selector.profile_of(klass))
+        request_class = engine.classes.of(pod)
+        assert request_class is not None
+        terms = EvictionTerms(engine.handle.selector.profile_of(request_class))
         for record in engine.cache.nodes.values():
             site = record.site_for(pod, frozenset())
             assert site is not None
-            assert select_victims_on_node(engine.handle.selector.request_now(klass), site, terms) is None
+            assert select_victims_on_node(engine.handle.selector.request_now(request_class), site, terms) is None
 
 
 @given(arrivals)

@@ -50,7 +50,7 @@ def test_a_pod_that_has_become_another_comes_by_an_update() -> None:
     queue = new_queue()
     waiting = pod("a")
     add(queue, waiting)
-    waiting.klass = pod("a", cpu=2000).klass
+    waiting.request_class = pod("a", cpu=2000).request_class
     add(queue, waiting)
     assert came(queue) == {"active/PodAdd": 1, "active/PodUpdate": 1}
 

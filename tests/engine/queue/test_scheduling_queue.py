@@ -28,9 +28,9 @@ def pod(name: str, cpu: int = 1000, priority: int = 0) -> PendingPod:
     container = Container("app", ContainerKind.APP, {"cpu": cpu})
     request = PodRequest(containers=(container,), priority=priority)
     waiting = Pod(PodKey("default", name, f"uid-{name}"), request, scheduler="koord-numa")
-    klass = CLASSES.of(waiting)
-    assert klass is not None
-    return PendingPod(waiting, klass, since=0.0)
+    request_class = CLASSES.of(waiting)
+    assert request_class is not None
+    return PendingPod(waiting, request_class, since=0.0)
 
 
 def new_queue(retry: float = 1000.0) -> SchedulingQueue:
@@ -123,7 +123,7 @@ def test_a_class_that_keeps_failing_pauses_longer_and_starts_anew_once_placed() 
     queue.wake(ClusterEvent.CAPACITY_FREED, now=1.1)
     assert queue.next_due(1.1) == 3.0
     assert queue.pop(3.0) == waiting
-    queue.placed(waiting.klass)
+    queue.placed(waiting.request_class)
     park(queue, waiting, Reason.RESOURCES, now=3.0)
     queue.wake(ClusterEvent.CAPACITY_FREED, now=3.0)
     assert queue.next_due(3.0) == 4.0
@@ -163,7 +163,7 @@ def test_a_pod_whose_request_changes_leaves_its_parked_class() -> None:
     queue = new_queue()
     same = pod("same", cpu=8000)
     park(queue, same, Reason.RESOURCES)
-    same.klass = pod("same", cpu=1000).klass
+    same.request_class = pod("same", cpu=1000).request_class
     add(queue, same)
     assert drain(queue) == ["same"]
     assert len(queue) == 0
@@ -221,8 +221,8 @@ def _try_one(queue: SchedulingQueue, cluster: Cluster, now: float) -> None:
     waiting = queue.pop(now)
     if waiting is None:
         return
-    if waiting.klass.cpu <= cluster.room:
-        queue.placed(waiting.klass)
+    if waiting.request_class.cpu <= cluster.room:
+        queue.placed(waiting.request_class)
         cluster.placed.add(waiting.pod.key.name)
     else:
         queue.park(waiting, refusal(Reason.RESOURCES), now)

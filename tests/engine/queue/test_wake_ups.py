@@ -163,6 +163,8 @@ async def test_no_waiting_pod_fits_by_the_word_of_a_fresh_engine(seed: int) -> N
             await churn.world.settle(10_000)
         model = churn.fresh().engine
         for pending in churn.world.engine.handle.pending:
-            klass = model.classes.of(pending.pod)
-            assert klass is not None
-            assert model.handle.selector.choose(klass) is None, f"step {number}: {pending.pod.key} fits and waits"
+            request_class = model.classes.of(pending.pod)
+            assert request_class is not None
+            assert model.handle.selector.choose(request_class) is None, (
+                f"step {number}: {pending.pod.key} fits and waits"
+            )

@@ -192,11 +192,11 @@ def test_the_answer_is_that_of_asking_every_node(seed: int) -> None:
         pod = random_pod(dice, f"pod-{number}")
         pod = replace(pod, labels=(("app", dice.choice("xyz")),))
         pod = replace(pod, request=replace(pod.request, constraints=random_demands(dice), labels=pod.labels))
-        klass = classes.of(pod)
-        assert klass is not None
-        found = decider.decide(klass)
+        request_class = classes.of(pod)
+        assert request_class is not None
+        found = decider.decide(request_class)
         candidates = [seen for record in state.nodes.values() if (seen := record.candidate())]
-        ask, profile = decider.request_now(klass), decider.profile_of(klass)
+        ask, profile = decider.request_now(request_class), decider.profile_of(request_class)
         expected = decide(ask, candidates, profile)
         if isinstance(found, Placement):
             assert found == expected
