@@ -37,7 +37,7 @@ class AnsweringBinder:
 
 
 def scheduler_with(binder: AnsweringBinder) -> Scheduler:
-    """A scheduler that leads and tells nobody."""
+    """A scheduler that leads and makes no requests."""
     silent: Any = SimpleNamespace(fresh=lambda: True, event=lambda *_, **__: None, node_event=lambda *_, **__: None)
     port: Any = binder
     scheduler = Scheduler(Settings(), Dependencies(port, silent, silent, lambda *_: {}, time.monotonic))

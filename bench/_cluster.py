@@ -2,7 +2,7 @@
 What a simulated cluster is asked to do while it is measured. It runs in a process of its own, see ``_processes``.
 
 The moments at which pods are created and bound are noted here, and the CPU time of the scheduler at each bind, so that the measuring
-process costs nobody anything.
+process costs the measured one nothing.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class Cluster:
     server: ApiServer
     created: dict[str, float] = field(default_factory=dict)
     bound: dict[str, float] = field(default_factory=dict)
-    idle: set[str] = field(default_factory=set)  # names of pods that nobody is to bind
+    idle: set[str] = field(default_factory=set)  # names of pods that are not to be bound
     count: int = 0
     stopwatch: Stopwatch | None = None
 
@@ -166,8 +166,8 @@ class Cluster:
         return await Background(self.server.store).run(seconds, rates)
 
     async def reign(self) -> None:
-        """Somebody who is not there holds the lease for long: schedulers get warm, and wait."""
-        spec = {"holderIdentity": "nobody", "leaseDurationSeconds": 3600, "leaseTransitions": 0}
+        """An absent process holds the lease for long: schedulers get warm, and wait."""
+        spec = {"holderIdentity": "absent", "leaseDurationSeconds": 3600, "leaseTransitions": 0}
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec}
         self.server.store.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": LEASE_NAMESPACE}})
         self.server.store.create({**lease, "metadata": {"name": LEASE, "namespace": LEASE_NAMESPACE}})
@@ -204,7 +204,7 @@ class Cluster:
     async def all_bound(self) -> tuple[float, float]:
         """Wait until every pod has a node; returns when the first and the last got it."""
         async with asyncio.timeout(PATIENCE):
-            while len(self.bound.keys() - self.idle) < len(self.created.keys() - self.idle):  # noqa: ASYNC110  (the server tells nobody that all is done)
+            while len(self.bound.keys() - self.idle) < len(self.created.keys() - self.idle):  # noqa: ASYNC110  (the server has no signal for the end)
                 await asyncio.sleep(0.01)
         return min(self.bound.values()), max(self.bound.values())
 

@@ -1,7 +1,7 @@
 """
 A simulated cluster as a process of its own, and schedulers as processes beside it: what the end-to-end figures are measured on.
 
-CPU time is read by the kernel's clock of the process, so that nobody else's work counts.
+CPU time is read by the kernel's clock of the process, so that no other process's work counts.
 """
 
 import asyncio

@@ -46,7 +46,7 @@ MIXED: Final = (
 """The pods that ``MixedSchedulingBasePod`` finds."""
 
 
-def _strangers(number: int) -> tuple[JsonObject, ...]:
+def _other_pods(number: int) -> tuple[JsonObject, ...]:
     """A node that takes nothing and a pod that fits nowhere."""
     cordoned = node(900_000 + number, unschedulable=True)
     return cordoned, pod(f"churn-{number}", cpu="9999")
@@ -156,7 +156,7 @@ WORKLOADS: Final = (
     Workload(
         "PreemptionAsync", plain, low, count_before=0, before_a_node=4, churn=Churn(_high_beside, go=False), floor=160
     ),
-    Workload("SchedulingWithMixedChurn", plain, before, churn=Churn(_strangers)),
+    Workload("SchedulingWithMixedChurn", plain, before, churn=Churn(_other_pods)),
     Workload("SchedulingDaemonset", on_nodes("pod", on_the_named_node), extra_node=named_node(), floor=390),
     Workload("DaemonSetOnEveryNode", on_nodes("pod", on_a_node_each)),
     Workload("SchedulingWhileGated", plain, before, gated, count_idle=2_000),

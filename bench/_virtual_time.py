@@ -1,4 +1,4 @@
-"""An asyncio event loop whose time passes only when nobody has anything to do: hours of waiting cost what the work in them costs."""
+"""An asyncio event loop whose time passes only when no task is ready: hours of waiting cost what the work in them costs."""
 
 import asyncio
 import selectors

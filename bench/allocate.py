@@ -64,8 +64,8 @@ def _recorded_cases() -> Iterator[Figure]:
 
 def _decide(question: Question) -> object:
     question.ledger.derived.clear()
-    books = accounts(question.inventory, question.ledger, question.books)
-    room = offers(question.rules, books, cpu_occupancy(question.ledger, question.books.references))
+    numa_free = accounts(question.inventory, question.ledger, question.numa_free)
+    room = offers(question.rules, numa_free, cpu_occupancy(question.ledger, question.numa_free.references))
     if question.what == "allocate":
         return place(question.rules, room, Placement("n", mask=question.mask))
     exclusivity = Exclusivity(question.exclusive, numa_occupancy(question.ledger, question.inventory.machine))

@@ -78,7 +78,7 @@ class Cluster:
 
 
 def new_engine(settings: Settings | None = None) -> Scheduler:
-    """An engine that knows nothing yet and talks to nobody."""
+    """An engine that knows nothing yet and makes no requests."""
     silent: Any = SimpleNamespace(fresh=lambda: True, event=lambda *_, **__: None, node_event=lambda *_, **__: None)
     outside = Dependencies(silent, silent, silent, lambda *_: {}, time.monotonic)
     engine = Scheduler(settings or Settings(), outside)

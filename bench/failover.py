@@ -1,4 +1,4 @@
-"""How long nobody schedules after the leader is gone: killed, and stopped in order. A warm standby is there in both cases."""
+"""How long no replica schedules after the leader is gone: killed, and stopped in order. A warm standby is there in both cases."""
 
 import signal
 import time

@@ -65,7 +65,7 @@ class Outcome:
 
     @property
     def aligned_share(self) -> float:
-        """Of the pods that were placed with alignment in mind, those on as few NUMA nodes as can be."""
+        """Of the pods that were placed with an alignment, those on as few NUMA nodes as can be."""
         tried = sum(count for name, count in self.alignments.items() if name != Alignment.NOT_ATTEMPTED.value)
         return self.alignments[Alignment.ALIGNED.value] / tried if tried else 1.0
 

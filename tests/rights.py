@@ -35,7 +35,7 @@ Right: TypeAlias = tuple[str, str, str]
 
 
 def right_of(asked: Asked) -> Right | None:
-    """What must be granted for this request; ``None`` for what is nobody's kind, such as discovery."""
+    """What must be granted for this request; ``None`` for what is no kind of object, such as discovery."""
     if not asked.resource or not asked.user_agent.startswith(AGENTS):
         return None
     subresource = f"/{asked.subresource}" if asked.subresource else ""
@@ -101,7 +101,7 @@ class Witness:
         RequestLog.add = heard  # type: ignore[method-assign, assignment]  # every server of every test, without each knowing of it
 
     def pytest_deselected(self) -> None:
-        """Somebody wants a part of the tests."""
+        """A part of the tests was selected."""
         self._deselected = True
 
     @pytest.hookimpl(optionalhook=True)

@@ -183,7 +183,7 @@ async def test_binds_that_fail_are_settled(
 
 
 @EITHER_WATCH
-async def test_a_pod_created_anew_under_its_name_is_bound_by_a_decision_of_its_own(
+async def test_a_pod_created_again_under_its_name_is_bound_by_a_decision_of_its_own(
     rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
 ) -> None:
     rack.server.faults.add(Fault(effect=Effect.DELAY, seconds=0.3, subresource="binding", count=1))
@@ -243,7 +243,7 @@ async def test_an_outage_is_survived(
 
 
 @EITHER_WATCH
-async def test_what_vanished_while_nobody_watched_is_noticed(
+async def test_what_vanished_between_watches_is_noticed(
     rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
 ) -> None:
     rack.create([shared("ghost", "20"), shared("stays", "21")])

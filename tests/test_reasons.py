@@ -1,4 +1,4 @@
-"""Every reason is given by somebody, told by its sentence: one small situation each, and none is missing."""
+"""Every reason is given in some situation, told by its sentence: one small situation each, and none is missing."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def ours(name: str = "n", ledger: Ledger | None = None, **fields: Any) -> NodeSn
 
 
 def kubelets(policy: KubeletPolicy = KubeletPolicy.SINGLE_NUMA_NODE, **config: Any) -> NodeSnapshot:
-    """A node of a kubelet with two NUMA nodes of eight CPUs; of 32Gi on each, half is in use and nobody knows by whom."""
+    """A node of a kubelet with two NUMA nodes of eight CPUs; of 32Gi on each, half is in use by unknown pods."""
     capacity = {"cpu": 8000, "memory": 32 * GI}
     free = {"cpu": 8000, "memory": 16 * GI}
     published = NodeResourceTopology(

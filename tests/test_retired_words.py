@@ -1,5 +1,5 @@
 """
-Words that the project no longer uses stay out of the names of modules, classes and functions.
+Words that the project no longer uses stay out of the names of modules, classes and functions, and out of its prose.
 
 Each had a standard term in kube-scheduler, client-go, the kubelet, Koordinator or Kopf; ``docs/architecture.md`` has the glossary.
 """
@@ -24,6 +24,24 @@ RETIRED: Final = frozenset(
 """Single words of a name, as ``snake_case`` and ``CamelCase`` separate them."""
 
 RETIRED_PAIRS: Final = frozenset({("waiting", "room"), ("storage", "room"), ("wide", "look")})
+
+RETIRED_PROSE: Final = re.compile(
+    r"\b(nobody|whoever|somebody|everybody|anybody|anew|folks?|stranger|strangers|crew|errand|roster|the books)\b",
+    re.IGNORECASE,
+)
+"""Prose names a technical subject: a pod, a node, an exporter, another scheduler."""
+
+PROSE: Final = (
+    "koord_numa",
+    "tests",
+    "bench",
+    "docs",
+    "deploy",
+    "examples",
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+)
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
@@ -55,6 +73,25 @@ def test_retired_words_stay_out_of_names(folder: str) -> None:
         for path in sorted((ROOT / folder).rglob("*.py"))
         for name in names_in(path)
         if (words := retired_in(name))
+    ]
+    assert "\n".join(found) == ""
+
+
+def texts_in(part: str) -> Iterator[Path]:
+    """Files of one part of the project that people read, apart from this one, which has to name the words."""
+    path = ROOT / part
+    found = path.rglob("*") if path.is_dir() else [path]
+    suffixes = {".py", ".md", ".yaml", ".js", ".html", ".j2"}
+    return (one for one in sorted(found) if one.suffix in suffixes and one != Path(__file__))
+
+
+@pytest.mark.parametrize("part", PROSE)
+def test_retired_words_stay_out_of_prose(part: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in texts_in(part)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if RETIRED_PROSE.search(line)
     ]
     assert "\n".join(found) == ""
 

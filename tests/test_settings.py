@@ -79,7 +79,7 @@ def test_every_field_is_read_by_its_documented_name(tmp_path: Path) -> None:
         pytest.param(
             "profiles: [{scoringStrategy: {type: Most}}]", "profiles[0].scoringStrategy.type", id="no such type"
         ),
-        pytest.param("profiles: []", "profiles", id="nobody"),
+        pytest.param("profiles: []", "profiles", id="none"),
         pytest.param("profils: []", "profils: Extra inputs are not permitted", id="unknown key"),
         pytest.param("bindConcurrency: 0", "bindConcurrency", id="out of range"),
         pytest.param("bindConcurrency: many", "bindConcurrency", id="wrong type"),

@@ -52,7 +52,7 @@ def pod_dump(engine: Scheduler, namespace: str, name: str, holder: Callable[[], 
     """
     Where a pod is and with what, or why it waits; ``None`` for one that is neither ours to place nor counted anywhere.
 
-    ``holder`` names who leads, for a replica that decides nothing itself; empty when nobody is known to.
+    ``holder`` names who leads, for a replica that decides nothing itself; empty when no leader is known.
     """
     found = find_pod(engine, namespace, name)
     if found is None:

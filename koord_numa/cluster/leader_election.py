@@ -153,7 +153,7 @@ class LeaderElection:
             _log.warning("the lease could not be released and runs out by itself: %s", error)
 
     async def _give_up(self) -> None:
-        """Write that no one holds the lease, unless someone else does. Raises as ``Api.send``."""
+        """Write that no one holds the lease, unless another holder does. Raises as ``Api.send``."""
         try:
             await self._write(self._spec("", 1))
         except (Conflict, Gone):  # a renewal was on its way when this process was told to stop: its answer never came
@@ -172,7 +172,7 @@ class LeaderElection:
             try:  # no look before a renewal: the write itself is conditional on the record we know
                 await self._claim(begun)
                 return
-            except (Conflict, Gone) as error:  # changed by someone else, or by our own write whose answer was lost
+            except (Conflict, Gone) as error:  # changed by another process, or by our own write whose answer was lost
                 lost = str(error)
         await self._look()
         if self.holder != self.config.identity:

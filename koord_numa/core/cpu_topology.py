@@ -17,7 +17,7 @@ MAX_NUMA_ID: Final = 1023
 """The highest NUMA id of a Linux machine (MAX_NUMNODES). Ids may have gaps: GPU memory is often numbered from 64 or so on."""
 
 UNKNOWN_DISTANCE: Final = 255
-"""The distance of NUMA nodes whose cost nobody published, as in the LeastNUMANodes scoring proposal."""
+"""The distance of NUMA nodes whose cost is not published, as in the LeastNUMANodes scoring proposal."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

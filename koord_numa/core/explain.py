@@ -84,7 +84,7 @@ def _is_meant(rejection: Rejection) -> bool:
 
 
 def _distance(rejection: Rejection) -> tuple[bool, bool, float]:
-    """Nodes with numbers first, those that others could make room on first, and then whoever lacks least."""
+    """Nodes with numbers first, those that others could make room on first, and then those that lack least."""
     lack = max((1 - n.free / n.needed for n in rejection.numbers if n.needed), default=1.0)
     return (not rejection.numbers, not rejection.resolvable, lack)
 

@@ -56,7 +56,7 @@ def is_limited(request: PodRequest, resource: str) -> bool:
 @once_per_request
 def kube_qos(request: PodRequest) -> KubeQos:
     """
-    Guaranteed: every container limits cpu and memory and requests exactly that. BestEffort: nobody asks for either.
+    Guaranteed: every container limits cpu and memory and requests exactly that. BestEffort: no container asks for either.
 
     Init containers count too; pod-level amounts, when there are any, decide alone. As Kubernetes' ``ComputePodQOS``.
     """

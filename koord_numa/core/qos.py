@@ -12,7 +12,7 @@ from koord_numa.core.pod_resources import effective_requests, is_limited, kube_q
 from koord_numa.core.resources import CPU, MEMORY, MILLI
 
 OWN_CPUS: Final = frozenset({QosClass.LSE, QosClass.LSR})
-"""Classes whose whole CPUs nobody shares (LSE), or only best-effort pods share (LSR)."""
+"""Classes whose whole CPUs no pod shares (LSE), or only best-effort pods share (LSR)."""
 
 _FROM_KUBERNETES: Final = {
     KubeQos.GUARANTEED: QosClass.LSR,

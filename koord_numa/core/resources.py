@@ -2,7 +2,7 @@
 Arithmetic on amounts of resources: plain mappings from resource name to integer.
 
 ``cpu`` is counted in milli-CPU, everything else in whole base units (bytes, pieces; ``kubernetes.io/batch-cpu`` in
-milli-CPU as its definition says). Amounts are never changed in place by anyone who did not make them.
+milli-CPU as its definition says). Amounts are changed in place only by the code that made them.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
 """
 What is broken about one object costs that object only.
 
-Theory: the engine reads objects that anybody may write. Whatever is read, decided or written about one of them runs inside
+Theory: the engine reads objects that any user may write. Whatever is read, decided or written about one of them runs inside
 ``contained``; an exception there is a bug, but not one that may stop anything else. The object is *quarantined* by uid and
 resourceVersion: it is left alone until it changes, or until a pause is over that doubles with each failure. Each time there is one event
 on the object, one count in ``koord_numa_quarantined`` and one log record with the traceback. An exception about no object is not
@@ -26,7 +26,7 @@ log = getLogger(__name__)
 
 PAUSES: Final = BackoffSettings(initial=1.0, max=300.0, jitter=0.0)
 REMEMBERED: Final = 10_000
-"""Objects whose failures are counted at once; the longest unheard-of is forgotten, and starts anew."""
+"""Objects whose failures are counted at once; the least recent is forgotten, and starts again."""
 
 
 @value_object

@@ -98,7 +98,7 @@ class PendingPodHandler:
 
 
 class BoundPodHandler:
-    """Pods that have a node, whoever put them there: counted the moment they are seen, and no longer once they are gone."""
+    """Pods that have a node, by whichever scheduler: counted the moment they are seen, and no longer once they are gone."""
 
     def __init__(self, handle: Handle, pods: ObjectHandler[Pod], after: Callable[[], None]) -> None:
         self._handle = handle

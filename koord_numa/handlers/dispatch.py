@@ -2,7 +2,7 @@
 From Kopf's raw events to core types: parse, leave out what is not ours, hand over. Nothing is decided here.
 
 An object that cannot be identified is logged and left out. An object whose ``resourceVersion`` is known already is not parsed again: Kopf
-reports everything anew after each lost connection, and every pod that leaves the selection once more.
+reports every object again after each lost connection, and every pod that leaves the selection once more.
 """
 
 import logging

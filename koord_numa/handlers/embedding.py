@@ -166,7 +166,7 @@ async def _cancel_watchers_again(tasks: Collection[asyncio.Task[Any]]) -> None:
     """
     When Kopf ends, cancel its watchers until they end.
 
-    Kopf cancels them once and waits without limit. One that is about to begin its stream anew loses that (``streaming_block`` in
+    Kopf cancels them once and waits without limit. One that is about to open its stream again loses that (``streaming_block`` in
     Kopf's watching.py suppresses it), and would go on for ever.
     """
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

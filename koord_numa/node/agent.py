@@ -64,7 +64,7 @@ class Agent:
         self._running_since: dict[str, float] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until ``stop`` is set. Raises ``Refused`` when cpusets are to be applied that somebody else owns."""
+        """Run until ``stop`` is set. Raises ``Refused`` when cpusets are to be applied that another agent owns."""
         async with self.connected():
             tasks = [asyncio.create_task(self.pods.run()), asyncio.create_task(stop.wait())]
             try:
@@ -154,7 +154,7 @@ class Agent:
         """One round of the publisher."""
         facts = await self.facts()
         self._count_errors()
-        # Without the kubelet's books, amounts that are "available" would be wrong; the last object stays until they are known.
+        # Without the kubelet's state, amounts that are "available" would be wrong; the last object stays until they are known.
         unknown = self.resources is not None and facts is not None and facts.resources is None
         if facts is None or unknown or not self.pods.synced.is_set():
             return

@@ -49,7 +49,7 @@ class Observation:
 
 
 class Observer:
-    """Compares pods with their cgroups. ``mems`` asks for memory too, where somebody is to apply ``cpuset.mems``."""
+    """Compares pods with their cgroups. ``mems`` asks for memory too, where ``cpuset.mems`` is to be applied."""
 
     def __init__(self, cgroups: Cgroups, *, mems: bool = False, clock: Callable[[], float] = monotonic) -> None:
         self._cgroups = cgroups

@@ -2,7 +2,7 @@
 Publishing the NodeResourceTopology: by server-side apply under our own field manager, never against another publisher.
 
 Theory: a field has one owner. Where the topology updater of NFD, resource-topology-exporter or koordlet writes the zones, theirs are
-right and ours would be a fight, so only keys that nobody else writes are applied: annotations, which are a map and have an owner a
+right and ours would be a fight, so only keys without another writer are applied: annotations, which are a map and have an owner a
 key. The list of attributes has one owner as a whole, hence ``koord-numa/kubelet-options``. Whose zones they are is looked up before
 the first write, again now and then, and after every conflict.
 
@@ -27,7 +27,7 @@ FIELD_MANAGER: Final = "koord-numa-node-agent"
 MIN_INTERVAL: Final = 1.0
 """Seconds between two writes."""
 LOOK_INTERVAL: Final = 30.0
-"""Seconds after which the object is read again: somebody may have deleted it, or begun to publish too."""
+"""Seconds after which the object is read again: it may have been deleted, or have another publisher by now."""
 LONGEST_PAUSE: Final = 60.0
 
 PATH: Final = f"/apis/{names.TOPOLOGY_GROUP}/{names.TOPOLOGY_VERSIONS[-1]}/{names.TOPOLOGY_PLURAL}"
@@ -104,7 +104,7 @@ class Publisher:
 
     def _failed(self, error: ApiError, now: float) -> None:
         if error.status == 409:
-            self._looked = float("-inf")  # somebody else owns a field by now: look whose it is
+            self._looked = float("-inf")  # another manager owns a field by now: read which
         self._failures += 1
         self._not_before = now + min(LONGEST_PAUSE, MIN_INTERVAL * 2 ** min(self._failures, 10))
         logger.warning("the topology is not published: %s", error)
@@ -126,7 +126,7 @@ def additions(facts: NodeFacts, seen: Json) -> Json:
     theirs = (seen.get("metadata") or {}).get("annotations") or {}
     ours = _our_annotations(seen)
     if facts.owner is CpuOwner.KUBELET or any(key in theirs and key not in ours for key in _KOORDINATOR):
-        found = {key: text for key, text in found.items() if key not in _KOORDINATOR}  # koordlet's, or nobody's
+        found = {key: text for key, text in found.items() if key not in _KOORDINATOR}  # koordlet's, or without an owner
     if options := dict(attributes(facts)):
         # A fingerprint is a statement about the zones, and those are not ours.
         for name in (names.ATTRIBUTE_FINGERPRINT, names.ATTRIBUTE_FINGERPRINT_METHOD):
@@ -140,7 +140,7 @@ def additions(facts: NodeFacts, seen: Json) -> Json:
 
 
 def others_publish(seen: Json | None) -> bool:
-    """Are the object's zones somebody else's? So where we do not own them, or another manager does as well."""
+    """Do the object's zones belong to another manager? So where we do not own them, or another one does as well."""
     if seen is None or not seen.get("zones"):
         return False
     owners = {

@@ -62,7 +62,7 @@ class NodeFacts:
 
 
 def topology_object(facts: NodeFacts) -> Json:
-    """The whole object, as one that nobody else publishes."""
+    """The whole object, as one without another publisher."""
     owned = facts.owner is CpuOwner.SCHEDULER
     zones = [_zone(facts, numa, [*(_offered if owned else _managed)(facts, numa)]) for numa in facts.host.numa]
     metadata: Json = {

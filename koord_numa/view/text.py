@@ -40,7 +40,7 @@ def policies(pod: Pod) -> str:
 
 
 def numa_text(numa: Iterable[int]) -> str:
-    """``0,1``, or ``-`` where nobody knows."""
+    """``0,1``, or ``-`` where it is unknown."""
     return ",".join(map(str, numa)) or NONE
 
 

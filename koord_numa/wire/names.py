@@ -52,7 +52,7 @@ CPU_MANAGER_POLICY: Final = "kubelet.koordinator.sh/cpu-manager-policy"
 FINGERPRINT_ANNOTATION: Final = "topology.node.k8s.io/fingerprint"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY_KOORDINATOR: Final = "Koordinator"
-MANAGED_BY_KOORD_NUMA: Final = "koord-numa"  # the node agent's, where nobody else publishes
+MANAGED_BY_KOORD_NUMA: Final = "koord-numa"  # the node agent's, where it is the only publisher
 KUBELET_OPTIONS: Final = "koord-numa/kubelet-options"
 """JSON object with the attributes below by name, where another publisher owns the attributes; they win where both say something."""
 CPUSET_DIFFERENCES: Final = "koord-numa/cpuset-differences"

@@ -154,7 +154,7 @@ def rebind_status(answer: RebindAnswer, before: Mapping[str, Any] | None = None)
 
 
 def automatic_rebind(node: str, why: str, *, dry_run: bool) -> dict[str, Any]:
-    """A RebindResource that nobody asked for: the reason is an annotation, and it goes a day after its end."""
+    """A RebindResource of the automatic rebind: the reason is an annotation, and it goes a day after its end."""
     return {
         "apiVersion": f"{names.SCHEDULING_GROUP}/{names.REBIND_VERSION}",
         "kind": names.REBIND_KIND,

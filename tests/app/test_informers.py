@@ -22,7 +22,7 @@ async def test_room_for_which_another_scheduler_has_evicted_is_not_taken(
 ) -> None:
     async with world(tmp_path, NODE) as rack:
         theirs = pinned("theirs", 12, scheduler="default-scheduler")
-        rack.create([theirs, pinned("nobody", 2, scheduler="default-scheduler")])
+        rack.create([theirs, pinned("foreign", 2, scheduler="default-scheduler")])
         rack.server.store.patch("pods", "theirs", {"status": {"nominatedNodeName": "n"}}, "default", "status")
         async with operating(rack.server, tmp_path, monkeypatch) as runtime:
             await until(lambda: all(informer.synced for informer in runtime.informers.all))

@@ -94,7 +94,7 @@ class Replica:
         await watching
 
     async def _keep_watching(self, runtime: Runtime, stop: asyncio.Event) -> None:
-        """Kopf may give up under fire, and begins anew as in the real process. What ends it for good is a bug."""
+        """Kopf may give up under faults, and starts again as in the real process. What ends it for good is a bug."""
         registry = triggers.registry(runtime.options.settings.pod_source)
         embedded = EmbeddedKopf(runtime, registry, lambda: None, runtime.informers.needs_relist)
         try:

@@ -10,7 +10,7 @@ from typing import Final
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 
 REFUSALS: Final = (400, 401, 403, 409, 410, 429, 500, 503, 504)
-"""All that a real server answers to a right request now and then. Not 404: it is the truth about an object, whoever says it."""
+"""All that a real server answers to a right request now and then. Not 404: it is the truth about an object."""
 
 TARGETS: Final = (
     ("create", "pods", "binding"),

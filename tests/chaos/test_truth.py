@@ -122,7 +122,7 @@ def test_one_device_of_a_kubelet_for_two_pods_is_in_the_log(server: ApiServer, r
     node = rack.nodes["kubelet-0"]
     assert node.description.style is Style.KUBELET
     bind(server, wanting(pinned("pod-0", 1), {GPU: "1"}), node.name)
-    before = node._agent._state  # type: ignore[attr-defined]  # the kubelet's books
+    before = node._agent._state  # type: ignore[attr-defined]  # the kubelet's state
     node._agent._state = before.without(next(iter(node.pods)))  # type: ignore[attr-defined]  # it forgets the pod
     bind(server, wanting(pinned("pod-1", 1), {GPU: "1"}), node.name)
     assert broken(rack, {}) == [

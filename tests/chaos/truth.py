@@ -28,7 +28,7 @@ REFUSED_AS_TOLD = "TopologyAffinityError"
 
 def broken(rack: Fleet, nodes_of: Mapping[str, set[str]]) -> list[str]:
     """
-    Everything that may never happen, at no moment: a broken promise, anything held twice, a refusal that nobody ordered, a pod that was
+    Everything that may never happen, at no moment: a broken promise, anything held twice, a refusal that was not ordered, a pod that was
     on two nodes (``nodes_of`` has by uid every node that a pod was seen on).
     """
     untold = [refusal for refusal in rack.refusals if (refusal.reason, refusal.message) != (REFUSED_AS_TOLD, "as told")]
@@ -37,7 +37,7 @@ def broken(rack: Fleet, nodes_of: Mapping[str, set[str]]) -> list[str]:
 
 
 def rebuilt(store: DirectStore, settings: Settings) -> Scheduler:
-    """An engine that talks to nobody and has seen every object once."""
+    """An engine that makes no request and has seen every object once."""
     silent: Any = SimpleNamespace(fresh=lambda: False, event=lambda *_, **__: None, node_event=lambda *_, **__: None)
     engine = Scheduler(settings, Dependencies(silent, silent, silent, lambda *_: {}))
     for raw in store.list("nodes"):

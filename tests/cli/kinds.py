@@ -33,10 +33,12 @@ def storage_class(name: str, mode: str) -> Object:
     return {**top, "provisioner": "example.org/disks", "volumeBindingMode": mode}
 
 
-def priority_class(name: str, value: int, policy: str = "PreemptLowerPriority", *, everybody: bool = False) -> Object:
+def priority_class(
+    name: str, value: int, policy: str = "PreemptLowerPriority", *, global_default: bool = False
+) -> Object:
     """A PriorityClass."""
     top = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
-    return {**top, "value": value, "preemptionPolicy": policy, "globalDefault": everybody}
+    return {**top, "value": value, "preemptionPolicy": policy, "globalDefault": global_default}
 
 
 def budget(name: str, **labels: str) -> Object:

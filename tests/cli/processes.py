@@ -38,7 +38,7 @@ async def line_with(process: Process, text: str) -> str:
 
 
 async def is_open(url: str) -> bool:
-    """Does anybody answer there?"""
+    """Does a server answer there?"""
     address = urlsplit(url)
     try:
         _, writer = await asyncio.open_connection(address.hostname, address.port)

@@ -50,7 +50,7 @@ def pod(name: str, cpu: int, *, node: str = "", cpus: str = "", numa: str = "", 
 
 @asynccontextmanager
 async def small_cluster(folder: Path, *pods: dict[str, Any]) -> AsyncIterator[SandboxCluster]:
-    """The small fleet with these pods, and nobody who schedules."""
+    """The small fleet with these pods, and no scheduler."""
     async with sandbox_cluster(read_descriptions(RACK, folder), folder / "kubeconfig") as cluster:
         for obj in pods:
             cluster.server.store.create(obj)

@@ -1,5 +1,5 @@
 """
-A stranger with a pending pod: ``explain`` names the cause, and a size or an action that works.
+A user with a pending pod: ``explain`` names the cause, and a size or an action that works.
 
 Each case is prepared on a small cluster; what the text proposes is then done, and the pod fits. ``docs/troubleshooting.md`` shows them.
 """
@@ -30,7 +30,7 @@ def nothing(_: SandboxCluster) -> None:
 
 
 def sized(cpu: int, **options: Any) -> Change:
-    """The pod is created anew with another size or policy."""
+    """The pod is created again with another size or policy."""
     return lambda cluster: replaced(cluster, pod("p", cpu, **options))
 
 

@@ -88,7 +88,7 @@ async def test_a_waiting_pod_and_what_every_node_says_to_it(tmp_path: Path) -> N
     ]
 
 
-async def test_a_pod_that_nobody_has_placed_yet(tmp_path: Path) -> None:
+async def test_a_pod_that_is_not_placed_yet(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, RUNNING, pod("new", 4, kind="own")) as cluster:
         answer = await ask(cluster, "explain", "new")
     assert "  would go to own, NUMA 0, CPUs 2-3,10-11" in answer.output.splitlines()
@@ -122,7 +122,7 @@ async def test_a_bound_pod_that_runs_elsewhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        pytest.param(("explain", "nobody"), "there is no pod default/nobody", id="pod"),
+        pytest.param(("explain", "absent"), "there is no pod default/absent", id="pod"),
         pytest.param(("node", "nowhere"), "there is no node nowhere", id="node"),
     ],
 )

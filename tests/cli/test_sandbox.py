@@ -43,7 +43,7 @@ async def test_without_a_file_the_kubeconfig_goes_with_the_server(tmp_path: Path
     assert left_in(tmp_path) == []
 
 
-def test_somebody_elses_kubeconfig_is_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_kubeconfig_is_left_alone(tmp_path: Path) -> None:
     precious = tmp_path / "config"
     precious.write_text("clusters: []")
     answer = CliRunner().invoke(main, ["sandbox", "--kubeconfig", str(precious)])

@@ -44,7 +44,7 @@ def _read(loads: Any, text: bytes) -> Any:
 
 
 def test_one_deep_object_does_not_make_a_list_unreadable() -> None:
-    """The parameters of a claim's device configuration may be 10 KiB of brackets, and anybody may write them."""
+    """The parameters of a claim's device configuration may be 10 KiB of brackets, and any user may write them."""
     deep = b'{"a":' * DEPTH + b"1" + b"}" * DEPTH
     items = decoded(CALL, b'{"items":[{"metadata":{"name":"good"}},{"spec":' + deep + b"}]}")["items"]
     assert items[0]["metadata"]["name"] == "good"

@@ -89,7 +89,7 @@ async def test_time_counts_from_before_the_request(api: Api, time: Time) -> None
     assert not election.fresh()
 
 
-async def test_nobody_takes_a_lease_that_is_renewed(server: ApiServer, api: Api, time: Time) -> None:
+async def test_a_renewed_lease_is_not_taken(server: ApiServer, api: Api, time: Time) -> None:
     first, second = LeaderElection(api, term("a"), time), LeaderElection(api, term("b"), time)
     await first._try(time())
     for _ in range(10):
@@ -126,7 +126,7 @@ async def test_a_frozen_leader_finds_out_by_itself(api: Api) -> None:
     assert (first.fresh(), first.holder) == (False, "b")
 
 
-async def test_someone_elses_clock_is_never_trusted(server: ApiServer, api: Api, time: Time) -> None:
+async def test_another_machines_clock_is_never_trusted(server: ApiServer, api: Api, time: Time) -> None:
     first = LeaderElection(api, term("a"), time)
     await first._try(time())
     server.store.patch(LEASES, "elect", {"spec": {"renewTime": "2001-01-01T00:00:00.000000Z"}}, "kube-system")
@@ -152,7 +152,7 @@ async def test_a_release_after_a_renewal_whose_answer_never_came(server: ApiServ
     assert record(server)["holderIdentity"] == ""
 
 
-async def test_a_release_leaves_the_lease_of_whoever_took_it(server: ApiServer, api: Api, time: Time) -> None:
+async def test_a_release_leaves_the_lease_of_another_holder(server: ApiServer, api: Api, time: Time) -> None:
     election = LeaderElection(api, term("a"), time)
     await election._try(time())
     server.store.patch(LEASES, "elect", {"spec": {"holderIdentity": "b"}}, "kube-system")
@@ -185,7 +185,7 @@ async def test_a_renewal_whose_answer_was_lost(server: ApiServer, api: Api, time
     assert (election.fresh(), election.transitions, record(server)["leaseTransitions"]) == (True, 1, 0)
 
 
-async def test_a_lease_that_somebody_deleted_is_made_again(server: ApiServer, api: Api, time: Time) -> None:
+async def test_a_deleted_lease_is_created_again(server: ApiServer, api: Api, time: Time) -> None:
     election = LeaderElection(api, term("a"), time)
     await election._try(time())
     server.store.delete(LEASES, "elect", "kube-system")
@@ -212,7 +212,7 @@ async def test_an_outage_ends_leadership_and_it_comes_back(server: ApiServer, ap
         await until(election.fresh)
 
 
-async def test_whoever_is_elected_is_told(server: ApiServer, api: Api) -> None:
+async def test_the_elected_candidate_is_told(server: ApiServer, api: Api) -> None:
     told: list[bool] = []
     election = LeaderElection(api, quick("a"), elected=lambda: told.append(election.fresh()))
     async with running(election):
@@ -230,7 +230,7 @@ async def test_a_new_leader_catches_up_before_it_acts(server: ApiServer, api: Ap
         await until(election.fresh)
 
 
-async def test_whoever_loses_the_lease_while_catching_up_does_not_act(server: ApiServer, api: Api) -> None:
+async def test_a_candidate_that_loses_the_lease_while_catching_up_does_not_act(server: ApiServer, api: Api) -> None:
     caught_up = asyncio.Event()
     election = LeaderElection(api, quick("a"), prepare=lambda: waited(caught_up))
     async with running(election):

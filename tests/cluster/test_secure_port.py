@@ -1,4 +1,4 @@
-"""The secure port: TLS, delegated authentication and authorization, and health for everybody."""
+"""The secure port: TLS, delegated authentication and authorization, and health without a token."""
 
 import ssl
 from collections.abc import AsyncIterator

@@ -1,7 +1,7 @@
 """
 The documented differences from recorded answers: rows of ``docs/deviations.md``.
 
-A row begins with its name in backticks and counts only while that file has it: a difference nobody wrote down is a failure.
+A row begins with its name in backticks and counts only while that file has it: a difference without a row is a failure.
 """
 
 import re

@@ -42,7 +42,7 @@ def load(case: Case) -> Example:
 
 
 def answer(given: Example) -> Allocation | None:
-    """Allocate the claim anew on an empty node."""
+    """Allocate the claim again on an empty node."""
     name = given.slice.nodes.name
     node = NodeDevices(name, {}, gather_pools([given.slice], name, {}, {given.slice.pool: [given.slice]}))
     found = allocate([given.claim.to_allocate()], {given.device_class.name: given.device_class}, node, DeviceUsage())

@@ -47,7 +47,7 @@ class Question:
     rules: NodeRules
     inventory: Inventory
     ledger: Ledger
-    books: NumaAccounting
+    numa_free: NumaAccounting
     exclusive: NumaExclusive
     mask: int | None
 
@@ -103,7 +103,7 @@ def load(case: Case) -> Question:
             ratios=ratios,
         ),
         ledger=Ledger.of(_holding(index, pod) for index, pod in enumerate(given.get("pods") or ())),
-        books=NumaAccounting(Accounting.RECORDED_AMOUNTS, given.get("max_ref", 0)),
+        numa_free=NumaAccounting(Accounting.RECORDED_AMOUNTS, given.get("max_ref", 0)),
         exclusive=exclusive if exclusive is NumaExclusive.REQUIRED else NumaExclusive.NONE,
         mask=given.get("mask"),
     )
@@ -111,11 +111,11 @@ def load(case: Case) -> Question:
 
 def answer(question: Question) -> Answer:
     """What we decide."""
-    books, rules = question.books, question.rules
+    numa_free, rules = question.numa_free, question.rules
     room = offers(
         rules,
-        accounts(question.inventory, question.ledger, books),
-        cpu_occupancy(question.ledger, books.references),
+        accounts(question.inventory, question.ledger, numa_free),
+        cpu_occupancy(question.ledger, numa_free.references),
     )
     if question.what == "allocate":
         return Answer(question, room, {}, None, None, place(rules, room, Placement("n", mask=question.mask)))

@@ -28,7 +28,7 @@ from tests.conformance.kubelet_admission import Sequence, Step, exported
 
 @dataclass
 class Score:
-    """Right and wrong conclusions by class: the policy, and the reason of whoever said no."""
+    """Right and wrong conclusions by class: the policy, and the reason of the side that said no."""
 
     steps: int = 0
     admits: int = 0

@@ -1,4 +1,4 @@
-"""The choice among nodes: predicates in order, the best score, then the first name, and a reason for everybody."""
+"""The choice among nodes: predicates in order, the best score, then the first name, and a reason for every node."""
 
 from dataclasses import replace
 
@@ -148,7 +148,7 @@ def test_an_explicit_preference_outranks_the_filling_of_nodes() -> None:
     assert chosen(asks(), seen(tainted, 4000), seen(replace(PLAIN, name="empty"))) == "empty"
 
 
-def test_what_nobody_supports_is_refused_by_every_node() -> None:
+def test_what_is_not_supported_is_refused_by_every_node() -> None:
     rules = Profile()
     verdict = decide(scheduling_request(asks(unsupported=("resourceClaims", "x")), rules), [seen(PLAIN)], rules)
     assert isinstance(verdict, Unschedulable)

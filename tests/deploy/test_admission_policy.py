@@ -71,7 +71,7 @@ def admits(policy: Manifest, user: str, old: Manifest | None, new: Manifest) -> 
 
 def pod(annotations: Manifest | None = None, **metadata: Any) -> Manifest:
     carried = {} if annotations is None else {"annotations": annotations}
-    return {"metadata": {"name": "a", "namespace": "tenants"} | metadata | carried, "spec": {}}
+    return {"metadata": {"name": "a", "namespace": "users"} | metadata | carried, "spec": {}}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def pod(annotations: Manifest | None = None, **metadata: Any) -> Manifest:
 def test_only_the_scheduler_and_the_node_agent_change_resource_status(
     source: str, policy: Manifest, old: Manifest | None, new: Manifest
 ) -> None:
-    assert not admits(policy, "tenants:alice", old, new)
+    assert not admits(policy, "users:alice", old, new)
     assert admits(policy, SCHEDULER[source], old, new)
     assert admits(policy, KOORDLET, old, new)
 
@@ -105,7 +105,7 @@ def test_only_the_scheduler_and_the_node_agent_change_resource_status(
 def test_whatever_leaves_resource_status_alone_is_admitted(
     policy: Manifest, old: Manifest | None, new: Manifest
 ) -> None:
-    assert admits(policy, "tenants:alice", old, new)
+    assert admits(policy, "users:alice", old, new)
 
 
 def test_every_request_that_can_carry_annotations_is_matched(policy: Manifest) -> None:

@@ -35,7 +35,7 @@ def rules(manifests: list[Manifest]) -> set[tuple[str, str]]:
     return {(verb, resource) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
 
 
-def test_nobody_gets_it_unasked() -> None:
+def test_it_is_off_by_default() -> None:
     assert not ours(rendered())
 
 

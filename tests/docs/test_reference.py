@@ -1,4 +1,4 @@
-"""The reference pages are what the code says today; ``make docs-output`` writes them anew."""
+"""The reference pages are what the code says today; ``make docs-output`` writes them again."""
 
 import importlib.util
 import sys

@@ -1,4 +1,4 @@
-"""A scheduler that starts anew while exporters lag: it knows who runs from the pods, and where there is room only from old topologies."""
+"""A scheduler that starts again while exporters lag: it knows who runs from the pods, and where there is room only from old topologies."""
 
 from pathlib import Path
 from signal import SIGKILL
@@ -43,7 +43,7 @@ def bound(cluster: World) -> set[str]:
 
 
 def full(cluster: World) -> bool:
-    """Is everybody placed? Exporters keep up meanwhile."""
+    """Are all pods placed? Exporters keep up meanwhile."""
     cluster.rack.publish()
     return not cluster.unbound()
 

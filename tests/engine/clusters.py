@@ -133,7 +133,7 @@ def random_pod(dice: Random, name: str, requests: list[PodRequest] | None = None
 
 
 def placed_anyhow(dice: Random, pod: Pod, node: str) -> Pod:
-    """The pod bound to a node by somebody, with or without a result in its annotations, in any phase."""
+    """The pod bound to a node by any scheduler, with or without a result in its annotations, in any phase."""
     first = dice.randint(0, 3)
     assignment = Assignment(
         cpus=CpuSet.of(range(first, first + 2)) if dice.random() < 0.5 else CpuSet(),

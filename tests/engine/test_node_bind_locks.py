@@ -1,4 +1,4 @@
-"""Where a kubelet chooses, pods are bound in the order in which they were decided on; elsewhere nobody waits for anybody."""
+"""Where a kubelet chooses, pods are bound in the order in which they were decided on; elsewhere no pod waits for another."""
 
 import asyncio
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from tests.engine.world import Server, World, make_node, make_pod, make_topology
 
 @dataclass
 class SlowServer(Server):
-    """Whoever comes first is kept waiting until the gate opens."""
+    """The first caller waits until the gate opens."""
 
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     came: int = 0
@@ -80,7 +80,7 @@ async def test_a_bind_that_fails_lets_the_next_one_go() -> None:
     assert world.nodes_of() == {"first": "", "second": "node"}
 
 
-async def test_a_pod_that_holds_nothing_of_a_numa_node_waits_for_nobody() -> None:
+async def test_a_pod_that_holds_nothing_of_a_numa_node_does_not_wait() -> None:
     world, server = slow_world(kubelets(KubeletPolicy.SINGLE_NUMA_NODE))
     tasks = await begin(world, make_pod("first", 3000), make_pod("shared", 500, 0))
     assert binds(world) == ["bind shared node"]
@@ -88,7 +88,7 @@ async def test_a_pod_that_holds_nothing_of_a_numa_node_waits_for_nobody() -> Non
     await asyncio.gather(*tasks)
 
 
-async def test_where_we_choose_nobody_waits_for_anybody() -> None:
+async def test_where_we_choose_no_pod_waits_for_another() -> None:
     world, server = slow_world(make_topology("node"))
     first, second = (make_pod(name, 2000) for name in ("first", "second"))
     own = [replace(pod, request=replace(pod.request, qos=QosClass.LSR)) for pod in (first, second)]
@@ -99,7 +99,7 @@ async def test_where_we_choose_nobody_waits_for_anybody() -> None:
     assert world.nodes_of() == {"first": "node", "second": "node"}
 
 
-async def test_a_line_lasts_as_long_as_somebody_stands_in_it() -> None:
+async def test_a_lock_lasts_as_long_as_a_pod_waits_for_it() -> None:
     locks = NodeBindLocks(lambda node, is_long: None)
     async with locks.at("a"):
         assert len(locks) == 1

@@ -137,7 +137,7 @@ async def test_a_pod_that_is_gone_is_forgotten() -> None:
     assert (world.ledgers(), world.engine.waiting()) == ({"node": {}}, [])
 
 
-async def test_a_pod_that_somebody_else_bound_is_counted_where_it_is() -> None:
+async def test_a_pod_that_another_scheduler_bound_is_counted_where_it_is() -> None:
     world = make_world(make_node("node"), make_node("other"))
     world.waits(make_pod("pod"))
     world.server.pods["uid-pod"] = make_pod("pod", node="other")
@@ -284,7 +284,7 @@ async def test_whatever_breaks_at_any_await_the_ledger_is_as_before(point: str, 
     assert world.engine.cache.assumed == {}
 
 
-async def test_confirmed_pods_that_nobody_shows_are_read_back() -> None:
+async def test_confirmed_pods_that_no_event_shows_are_read_back() -> None:
     world = make_world(make_node("node"))
     world.waits(make_pod("gone"), make_pod("there"))
     await world.settle()

@@ -189,7 +189,7 @@ class World:
         return found
 
     async def settle(self, limit: int = 1000) -> None:
-        """Try pods until nobody may be tried."""
+        """Try pods until none may be tried."""
         for _ in range(limit):
             if await self.step() is None:
                 return

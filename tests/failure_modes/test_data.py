@@ -1,4 +1,4 @@
-"""Data that is late, old, wrong or somebody else's: what the engine makes of it."""
+"""Data that is late, old, wrong or foreign: what the engine makes of it."""
 
 from dataclasses import replace
 from random import Random
@@ -140,7 +140,7 @@ async def test_a_terminating_pod_keeps_what_it_has_until_it_is_gone() -> None:
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-async def test_a_finished_pod_that_nobody_collects_holds_nothing(phase: str) -> None:
+async def test_a_finished_pod_that_is_never_collected_holds_nothing(phase: str) -> None:
     world = make_world(make_node("node", cpu=2))
     world.engine.handlers.bound_pods.observe("ADDED", bound(make_pod("old", 2000), "node"))
     world.engine.handlers.bound_pods.observe("MODIFIED", bound(make_pod("old", 2000), "node", phase=phase))
@@ -187,7 +187,7 @@ async def test_an_old_status_on_a_pod_without_a_node_is_ignored_and_overwritten(
     assert not held["taken"] & held["other"]
 
 
-async def test_pods_on_a_node_that_does_not_exist_stop_nobody() -> None:
+async def test_pods_on_a_node_that_does_not_exist_stop_no_other_pod() -> None:
     world = make_world(make_node("node"))
     world.engine.handlers.bound_pods.observe("ADDED", bound(make_pod("lost", 1000), "missing"))
     world.waits(make_pod("pod"))

@@ -44,7 +44,7 @@ async def operating(rack: World) -> AsyncIterator[Replica]:
 
 
 def leftovers(rack: World) -> list[str]:
-    """Finalizers, and annotations that nobody but a framework could have left."""
+    """Finalizers, and annotations that only a framework could have left."""
     found = []
     for kind in ("pods", "nodes", "noderesourcetopologies.topology.node.k8s.io"):
         for thing in rack.server.store.list(kind):

@@ -76,7 +76,7 @@ async def test_streams_that_are_read_to_the_end_or_not_kopfs_are_left_alone() ->
         assert [event async for event in stream] == ["second"]
 
 
-async def test_a_stream_that_is_being_closed_is_left_to_whoever_does_it() -> None:
+async def test_a_stream_that_is_being_closed_is_left_alone() -> None:
     gate = asyncio.Event()
     with _kopf_streams() as streams:
         stream = made_in(KOPF)["tedious"](gate)
@@ -124,12 +124,12 @@ async def test_watchers_that_a_failed_run_left_end_in_good_order() -> None:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for last words."""
+    """The last answer is not awaited."""
     monkeypatch.setattr(kopf_run, "EXIT_SECONDS", 0.01)
 
 
 async def deaf(begun: asyncio.Event) -> None:
-    """It does not hear when it is cancelled for the first time, as a watcher of Kopf that begins its stream anew."""
+    """It does not hear when it is cancelled for the first time, as a watcher of Kopf that opens its stream again."""
     begun.set()
     with suppress(asyncio.CancelledError):
         await asyncio.Event().wait()

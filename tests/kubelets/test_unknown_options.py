@@ -66,7 +66,7 @@ def test_a_bare_pod_waits_for_a_node_whose_options_are_known_and_says_so() -> No
     answer = life.ask(ODD)
     assert isinstance(answer, Rejection)
     assert answer.reason is Reason.KUBELET_SMT
-    assert "only pods that a controller makes anew find out" in answer.detail
+    assert "only pods that a controller replaces find out" in answer.detail
     life.place(EVEN)
     assert life.placed == 1
 

@@ -81,7 +81,7 @@ class World:
 
 @asynccontextmanager
 async def world(folder: Path, description: NodeDescription, *, exported: bool = False) -> AsyncIterator[World]:
-    """A cluster of one node whose topology nobody publishes, unless an exporter does."""
+    """A cluster of one node without a published topology, unless an exporter runs."""
     async with ApiServer(crds=CRDS) as server:
         fleet = Fleet(server.store, [replace(description, agent=not exported)])
         fleet.start()

@@ -61,7 +61,7 @@ async def test_a_kubelet_owned_node(tmp_path: Path) -> None:
 
 
 async def test_the_same_as_an_exporter(tmp_path: Path) -> None:
-    """What the sandbox's exporter says of a kubelet's books, the agent says too: zone for zone, attribute for attribute."""
+    """What the sandbox's exporter says of a kubelet's state, the agent says too: zone for zone, attribute for attribute."""
     async with world(tmp_path, STATIC) as around, around.agent() as agent:
         for name, limits in {"a": GUARANTEED, "b": {"cpu": "8", "memory": "2Gi"}, "c": {"cpu": "1500m"}}.items():
             bind(around.server.store, create(around.server.store, name, limits), NODE)
@@ -289,7 +289,7 @@ async def test_nor_where_koordlet_runs(tmp_path: Path) -> None:
 
 
 async def test_the_whole_agent(tmp_path: Path) -> None:
-    """With its loops and its own clock: a pod is pinned and shown without anybody calling a round."""
+    """With its loops and its own clock: a pod is pinned and shown without a call of a round."""
     async with world(tmp_path, PLAIN) as around:
         config = AgentConfig(
             node=NODE,

@@ -59,7 +59,7 @@ CROSSING = {"numaTopologyPolicy": "Restricted"}
 
 
 class TestSingleNumaNodeExclusive:
-    """``singleNUMANodeExclusive`` protects pods that name SingleNUMANode, and nobody else."""
+    """``singleNUMANodeExclusive`` protects pods that name SingleNUMANode, and no others."""
 
     @pytest.mark.parametrize("qos", ["LSR", "LS"])
     async def test_required_keeps_pods_over_several_numa_nodes_away(self, qos: str) -> None:

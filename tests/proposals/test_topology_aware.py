@@ -104,7 +104,7 @@ async def test_what_fits_under_single_numa_node_fits_under_every_policy(word: st
     """
     An NRT as the text lists its fields: ``topologyPolicies``, no attributes, amounts as numbers, nothing available apart.
 
-    The options of such a kubelet are not known, so that only a pod that its controller makes anew goes there.
+    The options of such a kubelet are not known, so that only a pod that its controller replaces goes there.
     """
     first, nrt = kubelets("n", "8", "8")
     del nrt["attributes"]

@@ -41,7 +41,7 @@ async def test_a_fragmented_node_is_rebound_without_being_asked(tmp_path: Path) 
         assert world.complaints() == []
 
 
-async def test_a_proposal_shows_the_plan_and_moves_nobody(tmp_path: Path) -> None:
+async def test_a_proposal_shows_the_plan_and_moves_no_pod(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world, world.scheduler(settings=policy(RebindMode.PROPOSE)) as runtime:
         await until(lambda: runtime.scheduler.ready)
         assert await runtime.automatic_rebinds.look() == NODE

@@ -105,7 +105,7 @@ async def test_a_dry_run_leaves_nothing_behind(tmp_path: Path) -> None:
     assert left == []
 
 
-async def test_nobody_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_scheduler_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebinds.follow_rebind, "__defaults__", (0.1,))
     async with fragmented(tmp_path) as world:
         result = await run(world, NODE, "--wait")

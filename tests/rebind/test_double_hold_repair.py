@@ -25,7 +25,7 @@ def younger(made: World) -> str:
 
 
 async def write(made: World, name: str, cpus: str) -> None:
-    """Somebody changes which CPUs a pod has; the simulated node would end one of the two, and is stopped."""
+    """Another writer changes which CPUs a pod has; the simulated node would end one of the two, and is stopped."""
     await until(lambda: all(pod["status"]["phase"] == "Running" for pod in made.server.store.list("pods")))
     made.rack.stop()
     text = orjson.dumps({"cpuset": cpus, "unknown": {"kept": name}}).decode()

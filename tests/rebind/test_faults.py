@@ -148,7 +148,7 @@ async def test_the_deadline_counts_from_the_start_and_ends_it_between_steps(tmp_
         assert world.ledger_is_true(runtime)
 
 
-async def test_a_deadline_that_passed_while_nobody_worked_is_no_licence_to_go_on(tmp_path: Path) -> None:
+async def test_a_deadline_that_passed_without_a_leader_still_ends_the_rebind(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world:
         world.ask()
         begun = {"phase": "Pending", "startTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}
@@ -195,11 +195,11 @@ async def after_the_first_step(world: World, act: Any) -> AsyncIterator[Runtime]
 async def test_other_changes_of_a_pod_are_no_reason_to_stop(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world:
 
-        def label_everybody(_: str) -> None:
+        def label_all_pods(_: str) -> None:
             for name in FRAGMENTED:
                 world.server.store.patch("pods", name, {"metadata": {"labels": {"seen": "yes"}}}, "default")
 
-        async with after_the_first_step(world, label_everybody):
+        async with after_the_first_step(world, label_all_pods):
             world.ask()
             await repacked(world, "tidy")
         labelled = world.server.store.list("pods", labels="seen=yes")
@@ -226,7 +226,7 @@ async def test_a_deleted_pod_ends_it(tmp_path: Path) -> None:
             assert world.complaints() == []
 
 
-async def test_cpus_that_somebody_else_changes_end_it(tmp_path: Path) -> None:
+async def test_cpus_that_another_writer_changes_end_it(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world:
 
         def seize(_: str) -> None:
@@ -240,7 +240,7 @@ async def test_cpus_that_somebody_else_changes_end_it(tmp_path: Path) -> None:
             world.ask()
             status = await world.ended()
             assert status["phase"] == "Failed"
-            assert "by somebody else" in status["reason"] or "may no longer be moved" in status["reason"]
+            assert "by another writer" in status["reason"] or "may no longer be moved" in status["reason"]
             assert len(status["result"]) == 1
 
 

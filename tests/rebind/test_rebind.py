@@ -46,7 +46,7 @@ def told(world: World) -> list[tuple[str, str]]:
     return [(e["regarding"]["name"], e["reason"]) for e in world.server.store.list("events.events.k8s.io")]
 
 
-async def test_a_dry_run_gives_the_plan_and_moves_nobody(tmp_path: Path) -> None:
+async def test_a_dry_run_gives_the_plan_and_moves_no_pod(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world, world.scheduler():
         world.ask(dryRun=True)
         status = await world.ended()

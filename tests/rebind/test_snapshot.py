@@ -91,7 +91,7 @@ def test_room_that_is_kept_since_the_plan_was_made_ends_the_rebind() -> None:
     before, move = seen(world), Move(CROSSING.key, CpuSet.parse("6-9"), CpuSet.parse("4-7"))
     assert obstacle(seen(world), before, move) == ""
     world.engine.cache.nominate(NODE.name, KEPT)
-    assert obstacle(seen(world), before, move) == "CPUs 4-5 were given to somebody else, or are kept for somebody"
+    assert obstacle(seen(world), before, move) == "CPUs 4-5 were given to another pod, or are kept for one"
 
 
 def test_a_nominee_that_is_there_by_now_is_a_pod_like_any_other() -> None:
@@ -135,19 +135,19 @@ OBSTACLES = [
     pytest.param(LEFT, "", id="what-one-step-has-gained-another-may-use"),
     pytest.param(
         replace(LEFT, fixed=CpuSet.parse("0")),
-        "CPUs 0 were given to somebody else, or are kept for somebody",
+        "CPUs 0 were given to another pod, or are kept for one",
         id="taken",
     ),
     pytest.param(
         replace(LEFT, cpu_limit={0: 1}),
         "pods that came meanwhile leave no room for default/c on CPUs 0-1",
-        id="somebody-came",
+        id="another-pod-came",
     ),
     pytest.param(
         replace(LEFT, pods=LEFT.pods[:2]), "pod default/c is gone or may no longer be moved", id="it-has-gone"
     ),
     pytest.param(
-        layout("1x2x4x2", pinned("c", "8,10")), "pod default/c was changed by somebody else", id="it-was-changed"
+        layout("1x2x4x2", pinned("c", "8,10")), "pod default/c was changed by another writer", id="it-was-changed"
     ),
     pytest.param(layout("1x2x2x2", pinned("c", "8-9")), "the CPUs of the node have changed", id="another-machine"),
     pytest.param("there is no node node", "there is no node node", id="no-node"),

@@ -138,7 +138,7 @@ KUBELET_NRT: Final[Object] = {
         {"name": "topologyManagerOptionPreferClosestNumaNodes", "value": "true"},
         {"name": "nodeTopologyPodsFingerprint", "value": "pfp0v001ef46db3751d8e999"},
         {"name": "nodeTopologyPodsFingerprintMethod", "value": "with-exclusive-resources"},
-        {"name": "somebody/else", "value": "?"},
+        {"name": "vendor/other", "value": "?"},
     ],
     "zones": [
         {

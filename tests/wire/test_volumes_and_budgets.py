@@ -34,7 +34,7 @@ def test_a_local_volume() -> None:
     )
 
 
-def test_a_volume_for_everybody() -> None:
+def test_a_volume_for_every_node() -> None:
     assert parse_volume({"metadata": {"name": "v"}}) == PersistentVolume("v")
 
 
@@ -106,7 +106,7 @@ def test_budgets() -> None:
     )
 
 
-def test_a_malformed_budget_protects_everybody() -> None:
+def test_a_malformed_budget_protects_every_pod() -> None:
     found = budget(spec={"selector": {"matchLabels": 5}}, status={"disruptionsAllowed": 2})
     assert (found.selector, found.allowed) == (LabelSelector(), 0)
     assert found.problem.startswith("PodDisruptionBudget shop/b: spec.selector.matchLabels: 5: input should be")

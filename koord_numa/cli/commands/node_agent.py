@@ -35,7 +35,7 @@ _path = click.Path(path_type=Path)
 @click.option(
     "--cgroups", type=_path, default=Path("/sys/fs/cgroup"), show_default=True, help="Where cgroups are mounted."
 )
-@click.option("--apply", "apply_", is_flag=True, help="Apply decided cpusets; refused where somebody else owns CPUs.")
+@click.option("--apply", "apply_", is_flag=True, help="Apply decided cpusets; refused where another agent owns CPUs.")
 @click.option("--apply-memory", is_flag=True, help="With --apply: cpuset.mems as well.")
 @click.option("--cri-socket", type=_path, help="The container runtime's socket, for --apply.")
 @click.option(

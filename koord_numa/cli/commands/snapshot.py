@@ -34,7 +34,7 @@ DROPPED: Final = frozenset(
         "hostIPs",
     ]
 )
-"""Fields that decide nothing, and often say more than somebody wants to share."""
+"""Fields that decide nothing, and often say more than their owner wants to share."""
 
 
 @click.command(short_help="Write the objects that decide to a file.")

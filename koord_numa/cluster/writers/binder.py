@@ -67,7 +67,7 @@ class ApiBinder:
             found = parse_pod(raw)
         except (
             Exception
-        ) as error:  # a bug that its values find says nothing about its bind: whoever settles keeps the hold
+        ) as error:  # a bug that its values find says nothing about its bind: it settles with its hold kept
             raise Invalid(f"pod {pod} cannot be read: {type(error).__name__}: {error}") from error
         if found.key.uid != pod.uid:
             raise Gone(f"pod {pod} was re-created: {found.key.uid} instead of {pod.uid}")

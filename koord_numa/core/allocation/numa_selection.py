@@ -120,7 +120,7 @@ def preferred(
 
 
 def is_possible(rules: NodeRules, offers: NumaOffers) -> bool:
-    """Would the policy find a set if no pod kept anybody off? The widest set that nothing strikes tells, without a search."""
+    """Would the policy find a set without the pods that exclude others? The widest set that nothing strikes tells, without a search."""
     if rules.policy is not NumaPolicy.BEST_EFFORT:
         return preferred(rules, offers, UNCONSTRAINED) is not None
     sets = NumaSets(rules, offers)

@@ -98,7 +98,7 @@ def overcommitted(rules: NodeRules, accounts: NumaFree) -> Rejection | None:
     return None
 
 
-def kubelet_cores_shortage(pinned: Sequence[int], inventory: Inventory, books: NumaFree) -> Rejection | None:
+def kubelet_cores_shortage(pinned: Sequence[int], inventory: Inventory, numa_free: NumaFree) -> Rejection | None:
     """
     Would a static kubelet with full-pcpus-only find too few whole cores (SMTAlignmentError)?
 
@@ -107,7 +107,7 @@ def kubelet_cores_shortage(pinned: Sequence[int], inventory: Inventory, books: N
     """
     if not inventory.kubelet_whole_cores:
         return None
-    whole = books.takeable(CpuBindPolicy.FULL_PCPUS)
+    whole = numa_free.takeable(CpuBindPolicy.FULL_PCPUS)
     if sum(pinned) <= sum(whole):
         return None
     return Rejection(
@@ -116,7 +116,7 @@ def kubelet_cores_shortage(pinned: Sequence[int], inventory: Inventory, books: N
         detail=f"the kubelet wants {sum(pinned)} CPUs in whole free cores for the pod's containers, init containers included",
         numbers=tuple(
             NumaNumbers(numa, CPU, MILLI * there, MILLI * free, MILLI * sum(pinned))
-            for numa, there, free in zip(books.numa_ids, _cpus_there(books), whole, strict=True)
+            for numa, there, free in zip(numa_free.numa_ids, _cpus_there(numa_free), whole, strict=True)
         ),
     )
 

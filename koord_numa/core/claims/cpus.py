@@ -36,7 +36,7 @@ class CpuSite:
     """
     The CPUs of a node: its topology where a NodeResourceTopology tells it, what claims and pods hold, and on which NUMA nodes to choose.
 
-    ``mask`` is a set of NUMA nodes, 0 for all CPUs. CPUs of which nobody tells where they are fit every set unless ``strict``.
+    ``mask`` is a set of NUMA nodes, 0 for all CPUs. CPUs whose NUMA node is unknown fit every set unless ``strict``.
     """
 
     machine: CpuTopology | None = None

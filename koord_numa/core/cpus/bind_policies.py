@@ -99,7 +99,7 @@ def _without_smt(wish: CpuPolicies, machine: CpuTopology) -> tuple[CpuPolicies, 
 def _exclusively(
     wish: CpuPolicies, machine: CpuTopology, pool: CpuSet, occupancy: CpuOccupancy, preferred: CpuSet
 ) -> CpuPick | NotEnoughCpus:
-    """Choose by the exclusive policy; where the choice breaks NUMANodeLevel, use only NUMA nodes that nobody holds, or downgrade."""
+    """Choose by the exclusive policy; where the choice breaks NUMANodeLevel, use only NUMA nodes that no pod holds, or downgrade."""
     request = wish.request
     found = _choose(request, machine, pool, occupancy, preferred)
     if isinstance(found, NotEnoughCpus):

@@ -134,7 +134,7 @@ class _Distribution:
         if not groups:
             return self._balance(squares), ()
         spare = {numa: left[numa] for numa in members if left[numa] >= self.group}
-        # Nobody can do better than by always taking from where most is left.
+        # No choice is better than always taking from where most is left.
         floor_ = self._balance(squares - _best_gain(spare, self.group, groups))
         if floor_ >= lowest:
             return _UNBALANCED, ()

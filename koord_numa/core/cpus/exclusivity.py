@@ -1,4 +1,4 @@
-"""Who is on a node already, as exclusivity sees it: by CPU and by NUMA node. It reads the ledger and judges nobody."""
+"""Who is on a node already, as exclusivity sees it: by CPU and by NUMA node. It reads the ledger and judges nothing."""
 
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.cpu_request import CpuOccupancy

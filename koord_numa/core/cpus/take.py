@@ -110,7 +110,7 @@ def _whole_cores_of_many_sockets(picking: CpuAccumulator) -> None:
 
 
 def _spread_on_one_numa(picking: CpuAccumulator) -> None:
-    """CPUs of one NUMA node: of different cores that nobody repels, else of any."""
+    """CPUs of one NUMA node: of different cores that no pod repels, else of any."""
     if picking.need > picking.machine.cpus_per_numa:
         return
     repelled = picking.repelled_numas | picking.repelled_cores

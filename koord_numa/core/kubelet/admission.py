@@ -1,7 +1,7 @@
 """
 A scheduler's conclusion: would this kubelet admit this pod now, and what would the pod then hold?
 
-Asks the kubelet's own procedure on the state that a view supposes, after the careful rules for what nobody published. A "yes" must
+Asks the kubelet's own procedure on the state that a view supposes, after the careful rules for what is not published. A "yes" must
 hold; a "no" may be wrong, and says which assumption decided.
 """
 
@@ -44,7 +44,7 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
 
     A yes holds in every state that the view says is possible (``probes``). The reasons are those of the kubelet's ``status.reason``:
     alignment (TopologyAffinityError), whole cores (SMTAlignmentError), allocation (UnexpectedAdmissionError), and node-wide amounts
-    (OutOf…). Where only an option that is unlikely, or that nobody published, speaks against the pod, the admission names it in
+    (OutOf…). Where only an option that is unlikely, or that is not published, speaks against the pod, the admission names it in
     ``explores``: its answer would tell.
     """
     demand = pod_demand(request)
@@ -95,8 +95,8 @@ def split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
 
 def _shared_init_devices(demand: PodDemand, view: KubeletView) -> Rejection | None:
     """
-    An init container gets a device near several NUMA nodes, and later containers must stay near it: nobody says which device that is, nor
-    which NUMA nodes it is near (generateDeviceTopologyHints in the kubelet's devicemanager/topology_hints.go).
+    An init container gets a device near several NUMA nodes, and later containers must stay near it. Which device that is, and which
+    NUMA nodes it is near, is not published (generateDeviceTopologyHints in the kubelet's devicemanager/topology_hints.go).
     """
     node = view.state.node
     if node.ids_are_real or not is_confined(demand, node):
@@ -107,7 +107,7 @@ def _shared_init_devices(demand: PodDemand, view: KubeletView) -> Rejection | No
         for name, count in part.devices.items():
             pool = node.devices.get(name)
             if count and pool is not None and any(device.near.bit_count() > 1 for device in pool.devices):
-                detail = f"container {container.name}: which {name} it gets, and near which NUMA nodes that is, nobody publishes"
+                detail = f"container {container.name}: which {name} it gets, and near which NUMA nodes that is, is not published"
                 return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail)
     return None
 

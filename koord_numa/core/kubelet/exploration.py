@@ -1,7 +1,7 @@
 """
 A pod whose admission depends on kubelet options that are not known: may it go there to find out?
 
-One pod at a time on a node, and only one that a controller makes anew: the kubelet's answer is evidence either way, and a pod that it
+One pod at a time on a node, and only one that a controller replaces: the kubelet's answer is evidence either way, and a pod that it
 refuses is lost. Evidence is in the objects: pods that run, and pods that failed with the kubelet's reason.
 """
 
@@ -32,9 +32,7 @@ def refuse_exploration(
         detail = f"{options}: its kubelet refused a pod that found out"
         return Rejection(Reason.KUBELET_SMT, UNKNOWN_OPTIONS, detail, resolvable=False)
     if not request.replaceable:
-        detail = (
-            f"{options} is not known, and only pods that a controller makes anew find out, as a refused pod is lost"
-        )
+        detail = f"{options} is not known, and only pods that a controller replaces find out, as a refused pod is lost"
         return Rejection(Reason.KUBELET_SMT, UNKNOWN_OPTIONS, detail, resolvable=False)
     if view.explored:
         return Rejection(

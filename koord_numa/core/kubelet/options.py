@@ -23,5 +23,5 @@ TOPOLOGY_OPTIONS: Final = frozenset({"max-allowable-numa-nodes", "prefer-closest
 
 
 def unknown_options(published: Mapping[str, bool], known: Iterable[str]) -> tuple[str, ...]:
-    """Names of options that are on and that are none of the known ones: what they change nobody here knows."""
+    """Names of options that are on and that are none of the known ones: what they change is unknown here."""
     return tuple(sorted(name for name, value in published.items() if value and name not in known))

@@ -61,7 +61,7 @@ def _use(one: Hypothesis, shown: Collection[str]) -> Use | None:
     for uid in shown:
         grant = _grant(one, uid)
         if grant is None:
-            if uid not in one.strangers and uid not in one.gone:
+            if uid not in one.unplaced and uid not in one.gone:
                 return None  # the kubelet did not admit it here
             use.partly = True
             continue
@@ -142,7 +142,7 @@ def _devices_agree(use: Use, node: KubeletNode, published: Mapping[int, Mapping[
         if any(device.near.bit_count() > 1 for device in pool.devices):
             continue  # exporters count a device near two NUMA nodes differently
         if not node.aligns:
-            # Devices are handed out in the plugin's order, which nobody knows; only their number counts then.
+            # Devices are handed out in the plugin's order, which is unknown; only their number counts then.
             used = sum(amounts.get(resource, 0) for amounts in published.values())
             due = sum(count for (_, name), count in use.devices.items() if name == resource)
             if used < due or (used > due and not use.partly):

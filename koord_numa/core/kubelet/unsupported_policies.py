@@ -2,7 +2,7 @@
 What a pod may demand of CPUs and NUMA nodes that a kubelet, and not we, hands out: nothing may be promised that it will not keep.
 
 A kubelet knows no CPU bind policies and no NUMA policy of a pod. A demand is met only where the kubelet's own configuration
-happens to guarantee it; everything else is refused here, before anybody asks whether the kubelet would admit the pod.
+happens to guarantee it; everything else is refused here, before the kubelet's procedure is asked whether it would admit the pod.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """
 What a scheduler can see of one kubelet-owned node: published zones, the Node object, and the pods known to be there.
 
-Gathers facts once per change of the node; ``admission.py`` decides on them. What nobody published is assumed here, carefully, and said.
+Gathers facts once per change of the node; ``admission.py`` decides on them. What is not published is assumed here, carefully, and said.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -25,7 +25,7 @@ from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import value_object
 
 MOST_NUMA: Final = 16
-"""A kubelet looks at every set of NUMA nodes; nobody runs one that has 131,072 sets to look at."""
+"""A kubelet looks at every set of NUMA nodes; no kubelet starts that has 131,072 sets to look at."""
 
 
 @value_object
@@ -40,7 +40,7 @@ class KubeletView:
     ``unfollowed``: they were not, on a node whose pods may leave before that is seen.
     ``explored``: a pod is on its way whose fate will tell about an option that is not known;
     ``found_on`` are options for which such a pod was refused. ``rooms`` is one hypothesis for each way in which room is left, where
-    that is known: those that differ only in who holds what answer alike as long as nobody leaves.
+    that is known: those that differ only in who holds what answer alike as long as no pod leaves.
     """
 
     node: str
@@ -64,7 +64,7 @@ class KubeletView:
 
     @property
     def topology(self) -> NodeResourceTopology | None:
-        """The published topology, with the zones of this view; ``None`` where nobody publishes any."""
+        """The published topology, with the zones of this view; ``None`` where none is published."""
         return None if self.frame is None else replace(self.frame.topology, zones=self.zones)
 
 

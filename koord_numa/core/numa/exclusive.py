@@ -14,7 +14,7 @@ from koord_numa.core.value_objects import value_object
 
 
 class NumaUse(Enum):
-    """Who uses a NUMA node: nobody, only pods that sit on it alone, or some pod that spans several."""
+    """Who uses a NUMA node: no pod, only pods that sit on it alone, or some pod that spans several."""
 
     IDLE = "idle"
     SINGLE = "single"
@@ -48,7 +48,7 @@ class NumaOccupancy:
         return bool(mask & self.others(mask.bit_count()))
 
 
-NOBODY = NumaOccupancy()
+UNUSED = NumaOccupancy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Exclusivity:
     """What a pod asks for (``singleNUMANodeExclusive``) and whom it would meet."""
 
     wish: NumaExclusive = NumaExclusive.NONE
-    occupancy: NumaOccupancy = NOBODY
+    occupancy: NumaOccupancy = UNUSED
 
     def denied(self, size: int) -> int:
         """``Required``: NUMA nodes that no preferred set of this size may contain. As Koordinator's checkExclusivePolicy."""

@@ -24,7 +24,7 @@ AskT_contra = TypeVar("AskT_contra", contravariant=True)
 
 
 class HintProvider(Protocol[AskT_contra]):
-    """Whoever hands out some resource of a node. From the Node Topology Manager proposal, "New Interfaces"."""
+    """A part that hands out some resource of a node. From the Node Topology Manager proposal, "New Interfaces"."""
 
     def hints(self, ask: AskT_contra) -> Answer:
         """Where could this request be served? Nothing is held by asking."""

@@ -47,7 +47,7 @@ def merge_scored(takes: Sequence[Takes], nodes: int, denied: Callable[[int], int
     Masks lie within ``nodes``, scores are not negative. When nothing can be merged the answer is all NUMA nodes, not
     preferred. As Koordinator's topologymanager/policy.go, mergeFilteredHints.
     """
-    takes = takes or [(ANYWHERE,)]  # nobody was asked
+    takes = takes or [(ANYWHERE,)]  # no provider was asked
     preferred = narrowest(preferred_masks(takes, nodes, denied))
     if preferred:
         lists = [_preferring(take, preferred) for take in takes]

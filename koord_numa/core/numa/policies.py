@@ -73,7 +73,7 @@ KUBELET: Final[Mapping[KubeletPolicy, PolicyRule]] = {
     KubeletPolicy.RESTRICTED: PolicyRule(_any, _as_is, _preferred),
     KubeletPolicy.SINGLE_NUMA_NODE: PolicyRule(_single, _any_instead_of_all, _preferred, widest=1, closest=False),
 }
-"""The kubelet's policies. ``none`` has no row: it asks nobody and admits."""
+"""The kubelet's policies. ``none`` has no row: it asks no provider and admits."""
 
 KOORDINATOR: Final[Mapping[NumaPolicy, PolicyRule]] = {
     NumaPolicy.BEST_EFFORT: PolicyRule(_any, _all_if_unsatisfied, _any),

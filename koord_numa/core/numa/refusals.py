@@ -1,5 +1,5 @@
 """
-Why a Koordinator policy said no, in Koordinator's words. Texts are made only when somebody reads them.
+Why a Koordinator policy said no, in Koordinator's words. Texts are made only when they are read.
 
 It explains hints; numbers of what is free and what was needed are explained elsewhere.
 """

@@ -83,7 +83,7 @@ class Zone:
 @value_object
 class KubeletConfig:
     """
-    What is known of a kubelet's resource managers. ``None`` means nobody published it, and is treated conservatively.
+    What is known of a kubelet's resource managers. ``None`` means not published, and is treated conservatively.
 
     ``cpu_options`` and ``topology_options`` are the kubelet's option names with boolean values.
     """

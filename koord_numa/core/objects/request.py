@@ -86,7 +86,7 @@ class PodRequest:
     constraints: Constraints = Constraints()
     namespace: str = "default"
     labels: tuple[tuple[str, str], ...] = ()  # only those that matter to spread and affinity: sorted pairs
-    replaceable: bool = True  # a controller makes the pod anew when it is lost
+    replaceable: bool = True  # a controller replaces the pod when it is lost
     counted: ResourceList | None = None  # what the pod counts for while a resize of it is under way
     derived: dict[Callable[["PodRequest"], Any], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -209,7 +209,7 @@ class Pod:
     ready: bool = True  # condition Ready
     started: bool = False  # the kubelet has admitted it: phase Running or a container status exists
     started_at: float = (
-        0.0  # when its kubelet took note of it, seconds since the epoch by that machine's clock; 0: nobody says
+        0.0  # when its kubelet took note of it, seconds since the epoch by that machine's clock; 0: unknown
     )
     problem: str = ""
     resource_version: str = ""

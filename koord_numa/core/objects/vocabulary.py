@@ -141,7 +141,7 @@ class ContainerKind(Enum):
 
 
 class UnknownKubeletOptions(StrEnum):
-    """What happens where a pod's admission depends on kubelet options that nobody publishes."""
+    """What happens where a pod's admission depends on kubelet options that are not published."""
 
     EXPLORE = "Explore"  # one pod at a time finds out
     STRICT = "Strict"  # the pod goes elsewhere or waits

@@ -32,7 +32,7 @@ class PersistentVolume:
     attributes_class: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     available: bool = False  # status.phase: Available
-    bound_by_controller: bool = False  # the claimRef was set for a claim, not by whoever made the volume
+    bound_by_controller: bool = False  # the claimRef was set for a claim, not by the creator of the volume
     deleting: bool = False
     driver: str = ""
     handle: str = ""

@@ -1,7 +1,7 @@
 """
 A node on trial: pods are sent away and let back in, and the real rules say each time whether the newcomer fits.
 
-Nothing real changes, and nobody is chosen here.
+Nothing real changes, and no victim is chosen here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,7 +64,7 @@ class DryRun:
         del self.gone[uid]
 
     def answer(self) -> Placement | None:
-        """What the newcomer gets now; ``None`` when it does not fit, or when nobody can know."""
+        """What the newcomer gets now; ``None`` when it does not fit, or when it cannot be known."""
         candidate = self._candidate()
         if candidate is None:
             return None

@@ -18,13 +18,13 @@ Price = tuple[int, int, int, int]
 
 
 def price(victims: Sequence[Pod], violations: int) -> Price:
-    """What these victims cost: violations, highest priority, sum of priorities, number. Nobody is cheaper than anybody."""
+    """What these victims cost: violations, highest priority, sum of priorities, number. No victim at all is cheapest."""
     priorities = [pod.request.priority for pod in victims]
     return (violations, max(priorities, default=-LIFT - 1), sum(each + LIFT for each in priorities), len(victims))
 
 
 def latest_start(victims: Sequence[Pod]) -> float:
-    """When the oldest of the most important victims was created; later is better, and nobody is best."""
+    """When the oldest of the most important victims was created; later is better, and none is best."""
     if not victims:
         return float("inf")
     highest = max(pod.request.priority for pod in victims)

@@ -21,10 +21,10 @@ class Nominee:
 @dataclass(frozen=True, slots=True)
 class PreemptionNode:
     """
-    A node with everybody on it. ``seen`` counts the pods there and the ``nominees``.
+    A node with all its pods. ``seen`` counts the pods there and the ``nominees``.
 
     ``pods`` and ``nominees`` are by uid. ``unpublished`` are uids of which the node's topology shows nothing yet, nominees among them;
-    ``assumed`` are uids of pods whose bind nobody has confirmed: they are not there to be evicted.
+    ``assumed`` are uids of pods whose bind is not confirmed: they are not there to be evicted.
     """
 
     seen: NodeSnapshot

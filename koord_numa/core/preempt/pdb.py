@@ -1,4 +1,4 @@
-"""Which evictions a PodDisruptionBudget forbids. It counts; it chooses nobody."""
+"""Which evictions a PodDisruptionBudget forbids. It counts; it chooses no victim."""
 
 from collections.abc import Iterable, Sequence
 

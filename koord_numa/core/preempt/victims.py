@@ -1,12 +1,12 @@
 """
 Whom a pod has to displace on one node: those of lower priority, the least important, and no one in vain.
 
-Theory. As kube-scheduler's ``SelectVictimsOnNode``: everybody of lower priority is sent away; if the pod fits then, they are let back
-in one by one, those protected by budgets first and the most important first, and whoever has to stay away is a victim. What is
+Theory. As kube-scheduler's ``SelectVictimsOnNode``: every pod of lower priority is removed; if the pod fits then, they are let back
+in one by one, those protected by budgets first and the most important first, and a pod that has to stay away is a victim. What is
 asked each time is the whole rule of a placement, NUMA nodes, CPUs and devices included, so victims free what an aligned placement
 needs and not merely amounts. Three differences: pods that are leaving anyway cost nothing; victims are offered their places until
-nobody can come back, because rules about NUMA nodes are not monotonous; and an alignment that the pod only prefers is kept in mind
-when it costs nobody more.
+no pod can come back, because rules about NUMA nodes are not monotonous; and an alignment that the pod only prefers is kept
+when it costs no further pod.
 """
 
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -68,7 +68,7 @@ def still_right(
     """
     Is a candidate that was found before still right for this node? The last look before an eviction.
 
-    Right means: the pod fits when everybody awaited is gone, each victim that is not leaving yet may and must go, and no more budgets are
+    Right means: the pod fits when every awaited pod is gone, each victim that is not leaving yet may and must go, and no more budgets are
     broken than was known.
     """
     if not node.trusted:
@@ -88,7 +88,7 @@ def still_right(
 
 def may_help(ask: SchedulingRequest, node: PreemptionNode) -> bool:
     """
-    Is there anybody to send away, and would the node's amounts suffice without them, and the pod's claims be free?
+    Is there a pod to evict, and would the node's amounts suffice without them, and the pod's claims be free?
 
     Cheap, and necessary but not sufficient.
     """
@@ -166,7 +166,7 @@ def _clear_with(
     away = _stay_away(trial, [*spared_first, *leaving], suits)
     placement = trial.answer()
     if placement is None:
-        raise AssertionError(f"whoever was let back in on {node.seen.node.name} took a place that was not there")
+        raise AssertionError(f"a pod that was let back in on {node.seen.node.name} took a place that was not there")
     chosen = tuple(sorted((pod for pod in away if not pod.deleting), key=importance))
     return PreemptionCandidate(
         node=node.seen.node.name,
@@ -179,7 +179,7 @@ def _clear_with(
 
 
 def _stay_away(trial: DryRun, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
-    """Those who cannot come back, each of whom the newcomer needs gone: asked again until nobody more can."""
+    """Those who cannot come back, each of whom the newcomer needs gone: repeated until no more can."""
     away = _let_back(trial, pods, suits)
     while len(fewer := _let_back(trial, away, suits)) < len(away):
         away = fewer
@@ -187,7 +187,7 @@ def _stay_away(trial: DryRun, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
 
 
 def _let_back(trial: DryRun, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
-    """Let everybody back in without whose absence the newcomer still fits; those who must stay away."""
+    """Let every pod back in without whose absence the newcomer still fits; those who must stay away."""
     away = []
     for pod in pods:
         trial.let_back(pod.key.uid)

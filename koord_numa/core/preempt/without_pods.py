@@ -40,7 +40,7 @@ def _fewer(view: PodAffinityCounts, part: PodAffinityCounts) -> PodAffinityCount
 
 
 def _less_crowded(view: SpreadCounts, part: SpreadCounts) -> SpreadCounts:
-    """A domain stays a domain, even when nobody is left in it."""
+    """A domain stays a domain, even when no pod is left in it."""
     counts = {}
     for index, counted in view.counts.items():
         left = Counter(counted)

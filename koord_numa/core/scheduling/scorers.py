@@ -167,7 +167,7 @@ PREFERENCES: Final = (
     Preference("taints", "TaintToleration", 30, lambda ask, seen: soft_taints(ask.request, seen.node), fewest_first),
     Preference("pod_affinity", "InterPodAffinity", 20, _pod_affinity, between_extremes),
     Preference("spread", "PodTopologySpread", 20, _crowding, least_crowded),
-    # Nobody's explicit wishes: they weigh beside the filling of nodes as in kube-scheduler.
+    # No user asked for these: they weigh beside the filling of nodes as in kube-scheduler.
     Preference("default_spread", "PodTopologySpread", 2, _default_crowding, least_crowded),
     Preference("images", "ImageLocality", 1, _images, as_given),
 )

@@ -1,5 +1,5 @@
 """
-Keeps CPUs and memory for the devices beside them: a GPU on a node without free CPUs is lost to everybody.
+Keeps CPUs and memory for the devices beside them: a GPU on a node without free CPUs is lost to all pods.
 
 A node's share of CPU or memory in use should not run ahead of the share of its devices in use. Nodes without devices are never at risk.
 """

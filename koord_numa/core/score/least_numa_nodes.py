@@ -93,7 +93,7 @@ def score_placed_by_numa_nodes(placed: Placed) -> int:
         chosen = [index for index, numa in enumerate(ids) if mask >> numa & 1]
         optimal = _distance(matrix, chosen) == least_distance(matrix, len(chosen)) if chosen else True
         return normalized(mask.bit_count(), optimal=optimal, highest=DEFAULT_MAX_NUMA_NODES)
-    free = placed.books.free
+    free = placed.numa_free.free
     zones = [{name: amounts[at] for name, amounts in free.items()} for at in range(len(placed.inventory.numa_ids))]
     request = _listed(placed.amounts, zones)
     if not request:

@@ -62,7 +62,7 @@ class Placed:
         return len(self.inventory.machine.numa_ids) if self.inventory.machine else 0
 
     @property
-    def books(self) -> NumaFree:
+    def numa_free(self) -> NumaFree:
         """What was free on each NUMA node before the pod came."""
         return accounts(self.inventory, self.ledger, NumaAccounting())
 
@@ -75,8 +75,8 @@ class Placed:
     @property
     def parts(self) -> tuple[Part, ...]:
         """The NUMA nodes that take a part of the pod."""
-        books = self.books if self.placement.numa else None
-        return tuple(_part(books, numa, share) for numa, share in self.placement.numa) if books else ()
+        numa_free = self.numa_free if self.placement.numa else None
+        return tuple(_part(numa_free, numa, share) for numa, share in self.placement.numa) if numa_free else ()
 
     @property
     def scope(self) -> tuple[ResourceList, ResourceList]:
@@ -90,7 +90,7 @@ class Placed:
         return self.inventory.allocatable, held
 
 
-def _part(books: NumaFree, numa: int, share: ResourceList) -> Part:
-    at = books.numa_ids.index(numa)
-    capacity = {name: amounts[at] for name, amounts in books.total.items()}
-    return Part(share, capacity, {name: capacity[name] - books.free[name][at] for name in capacity})
+def _part(numa_free: NumaFree, numa: int, share: ResourceList) -> Part:
+    at = numa_free.numa_ids.index(numa)
+    capacity = {name: amounts[at] for name, amounts in numa_free.total.items()}
+    return Part(share, capacity, {name: capacity[name] - numa_free.free[name][at] for name in capacity})

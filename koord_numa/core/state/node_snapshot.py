@@ -39,7 +39,7 @@ class NodeSnapshot:
 
     @property
     def room(self) -> int:
-        """Milli-CPU that nobody has asked for yet."""
+        """Milli-CPU that no pod has asked for yet."""
         return self.allocatable.get(CPU, 0) - self.ledger.amounts.get(CPU, 0)
 
 

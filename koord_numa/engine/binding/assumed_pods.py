@@ -82,7 +82,7 @@ class AssumedPods:
                 await self._read_back(assumption)
 
     async def _read_back(self, assumption: AssumedPod) -> None:
-        """The pod may have gone before anyone saw it; then nobody else will ever say so."""
+        """The pod may have gone before anyone saw it; then no other event will ever say so."""
         state, uid = self._handle.cache, assumption.pod.key.uid
         try:
             seen = await self._handle.dependencies.binder.read_pod(assumption.pod.key)

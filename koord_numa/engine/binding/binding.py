@@ -4,7 +4,7 @@ The bind: one call, in the right order, and settled when its answer is lost.
 Theory of lost answers: a bind that timed out, or was answered by 500, may still be carried out. Nothing is given back before it is known
 that it was not: the pod is read, the *same* bind is asked again a few times (of two equal requests one wins and the other is a conflict,
 which the next read explains), and when the pod has no node although the last request can no longer arrive, the bind has not happened.
-Whoever settles occupies no worker and no lock, so a pod whose bind never succeeds costs other pods nothing but the CPUs it holds meanwhile.
+A pod that settles occupies no worker and no lock: one whose bind never succeeds costs others nothing but the CPUs it holds meanwhile.
 
 Theory of the order: what is foreseen of a kubelet's choice rests on all pods that were placed there before. Two binds that overtake one
 another may both get other NUMA nodes than was foreseen, or none, so they are sent one at a time, in the order of the decisions. A node

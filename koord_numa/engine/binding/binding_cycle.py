@@ -164,7 +164,7 @@ class BindingCycle:
             self._tell(pending, f"the bind fails, {pending.failed_binds} times so far: {error}")
 
     def _delay(self, pending: PendingPod, error: ClusterError) -> float:
-        """Seconds before the pod is tried again. What needs somebody to change something is tried again as seldom as it may be."""
+        """Seconds before the pod is tried again. What only a change of some object can resolve is tried again as seldom as allowed."""
         settings, dice = self._handle.settings, self._handle.dependencies.random()
         if isinstance(error, Forbidden | Invalid | PreBindFailed | NotBound):
             return pause(settings.backoff, pending.failed_binds, dice)

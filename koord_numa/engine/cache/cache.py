@@ -1,5 +1,5 @@
 """
-What the engine believes about the cluster: nodes, topologies, and every pod that holds something, whoever placed it.
+What the engine believes about the cluster: nodes, topologies, and every pod that holds something, by whichever scheduler it was placed.
 
 Theory: facts replace what was known of one object, so order and repetition do not matter. Between a decision and its confirmation
 a pod is *assumed*: it is counted as if it were bound. An assumption ends in exactly one of three ways, each for this one pod:
@@ -111,7 +111,7 @@ class Cache:
         known = info.pods.get(uid)
         holding = holding_of(pod)
         if known is not None and pod.assignment is None and (assumption is not None or known.assignment is None):
-            # Nobody says where a kubelet put the pod, so what was assumed of it stays counted.
+            # Where a kubelet put the pod is not published, so what was assumed of it stays counted.
             holding = replace(holding, numa=info.ledger.holdings[uid].numa)
         self._count(info, pod, holding)
 
@@ -138,7 +138,7 @@ class Cache:
 
     def expire_unreported(self, patience: float = RECENT) -> None:
         """
-        Take pods to be shown of which nobody could tell for ``patience`` seconds.
+        Take pods to be shown whose state stayed unknown for ``patience`` seconds.
 
         So no node waits for an exporter that has nothing new to say.
         """
@@ -176,7 +176,7 @@ class Cache:
         self._forget_if_empty(info)
 
     def overdue(self, before: float) -> list[AssumedPod]:
-        """Pods whose bind was confirmed before this time and that nobody has shown since."""
+        """Pods whose bind was confirmed before this time and that no event has shown since."""
         return [a for a in self.assumed.values() if a.confirmed is not None and a.confirmed < before]
 
     def lock(self, name: str, why: str) -> None:

@@ -41,7 +41,7 @@ MOST_GONE: Final = 64
 class KubeletHistory:
     """
     ``pods`` are known pods in the order of their binds, those that left among them until no topology can show them any more. ``shown``
-    are the uids that the last understood topology showed. ``belief`` is ``None`` until somebody asks. ``evidence`` is about options that
+    are the uids that the last understood topology showed. ``belief`` is ``None`` until it is read. ``evidence`` is about options that
     are not published. ``now`` is when the last of all this was seen.
     """
 
@@ -128,7 +128,7 @@ class KubeletHistory:
         counted = self._counted(topology, frame)
         sets = list(self._shown_by(topology, counted)) if told else list(islice(self._sets(counted), MOST_GUESSES))
         if told and not sets:
-            return  # it speaks of pods that nobody has seen yet
+            return  # it speaks of pods that no event has shown yet
         seen = None
         if not belief.lost or told:
             followed = [[uid for uid in one if self._is_followed(uid, frame)] for one in sets]
@@ -142,7 +142,7 @@ class KubeletHistory:
             self.belief = None
 
     def sync(self, pods: Iterable[Pod]) -> None:
-        """These pods are there; those that nobody told before are taken to have been bound in this order."""
+        """These pods are there; those without an event before are taken to have been bound in this order."""
         for pod in pods:
             if pod.key.uid not in self.pods:
                 self.observe(pod, 0.0)
@@ -233,7 +233,7 @@ class KubeletHistory:
         """
         Sets of pods that may have run at one moment since the last understood topology: the first so many binds, less some that left.
 
-        Kubelets admit pods in the order of their binds, so whoever came later is there only if those before it were.
+        Kubelets admit pods in the order of their binds, so a later pod is there only if those before it were.
         """
         order = [known for known in self.pods.values() if known.uid in counted]
         old = [known for known in order if known.uid in self.shown]

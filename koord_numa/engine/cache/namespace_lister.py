@@ -16,7 +16,7 @@ class NamespaceLister:
     on_change: Callable[[], None]
 
     def observe(self, event: str | None, namespace: Namespace) -> None:
-        """A namespace came, was labelled anew, or went."""
+        """A namespace came, had its labels changed, or went."""
         if self.placed.label_namespace(namespace.name, None if event == DELETED else namespace.labels):
             self.on_change()
 

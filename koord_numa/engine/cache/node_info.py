@@ -188,7 +188,7 @@ class NodeInfo:
         )
 
     def site_for(self, pod: Pod, assumed: frozenset[str]) -> PreemptionNode | None:
-        """The node with everybody on it, as preemption for this pod sees it; ``None`` when there is no Node object."""
+        """The node with all its pods, as preemption for this pod sees it; ``None`` when there is no Node object."""
         others = self._others(pod)
         seen = self._seen_with(others)
         if seen is None:

@@ -27,7 +27,7 @@ class PodListener(Protocol):
     namespaces: Mapping[str, Labels]
 
     def add(self, node: str, pod: Pod) -> None:
-        """A pod is counted on a node, or counted anew."""
+        """A pod is counted on a node, or counted again."""
 
     def remove(self, uid: str) -> None:
         """A pod is not counted any more; one that never was is no error."""
@@ -62,7 +62,7 @@ class PodIndex:
         self._listener = listener
 
     def add(self, record: NodeInfo, pod: Pod) -> None:
-        """A pod is counted, or counted anew."""
+        """A pod is counted, or counted again."""
         uid, place = pod.key.uid, (record, pod)
         if self._listener is not None:
             self._listener.add(record.name, pod)

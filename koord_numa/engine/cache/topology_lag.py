@@ -13,7 +13,7 @@ is therefore reduced by pods that it cannot show yet; a pod that it does show mu
              └─ran already──▶ FOUND_HIDDEN ◀─judged by age─▶ FOUND_SHOWN
 
 ``reported`` pods are not kept. All states but ``FOUND_SHOWN`` are *hidden*: the topology is taken not to show the pod. ``FOUND_*`` are pods
-that ran when they were first seen, after a restart or a missed event: nobody knows whether the topology is older than they are. A pod that
+that ran when they were first seen, after a restart or a missed event: whether the topology is older than they are is unknown. A pod that
 waits in ``STARTED`` for a topology of a dead exporter stays hidden for ever, which is right: nothing shows it.
 
 Example: pods a and b have started, c has not; a topology comes with the fingerprint of {a}. b and c stay hidden, a is reported.
@@ -28,7 +28,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.wire.node.fingerprint import comparable, fingerprint
 
 ALL_PODS: Final = ("", "all")
-"""Methods of fingerprints that cover every pod of the node; others leave pods out that nobody lists."""
+"""Methods of fingerprints that cover every pod of the node; others leave pods out that are listed nowhere."""
 RECENT: Final = 180.0
 """Seconds after which every exporter has seen a pod that runs: three times the usual interval of a minute."""
 FEW: Final = 8
@@ -157,7 +157,7 @@ class UnreportedPods:
         return self._hidden != before
 
     def expire(self, before: float) -> bool:
-        """Pods of which nobody could tell since before this time are taken to be shown. Returns whether other pods are hidden now."""
+        """Pods whose state is unknown since before this time are taken to be shown. Returns whether other pods are hidden now."""
         old = [uid for uid, since in self._since.items() if since <= before]
         was_hidden = any(uid in self._hidden for uid in old)
         for uid in old:

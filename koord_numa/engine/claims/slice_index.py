@@ -18,7 +18,7 @@ SPARE: Final = 1024
 class SliceIndex:
     """
     ``revision`` of a node changes with everything that may concern its devices, their use included (``touch_pools``); its pools are
-    gathered anew only when slices change.
+    gathered again only when slices change.
     """
 
     def __init__(self) -> None:

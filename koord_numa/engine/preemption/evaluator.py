@@ -1,7 +1,7 @@
 """
 Finds out what it takes to have a waiting pod somewhere: tries nodes out, one by one, and remembers where that was in vain.
 
-It changes nothing and talks to nobody. What it found may be old as soon as somebody else had a turn: ``confirms`` looks again.
+It changes nothing and makes no request. What it found may be old as soon as another task had a turn: ``confirms`` looks again.
 """
 
 import asyncio

@@ -42,12 +42,12 @@ class Executor:
         self._evictor = Evictor(handle, self.evaluator)
         self._agenda: dict[RequestClass, frozenset[str] | None] = {}  # with the nodes to look at; None: all
         self._hopeless: dict[RequestClass, None] = {}  # nothing helped them when all nodes were looked at
-        self._freed: set[str] = set()  # nodes that somebody has left since the last look
+        self._freed: set[str] = set()  # nodes that a pod has left since the last look
         self._paused: dict[str, PendingPod] = {}  # by uid: pods for which the next attempt has to wait
         self._news = asyncio.Event()
 
     def replace_budgets(self, budgets: Iterable[DisruptionBudget]) -> None:
-        """All budgets that exist. Until they are known nobody is evicted."""
+        """All budgets that exist. Until they are known no pod is evicted."""
         self.evaluator.replace_budgets(budgets)
         self._news.set()
 
@@ -58,7 +58,7 @@ class Executor:
             self._news.set()
 
     def node_freed(self, node: str) -> None:
-        """Somebody has left this node: too little for whoever waits, perhaps, but now others may be worth evicting."""
+        """A pod has left this node: too little for the waiting pods, perhaps, but now others may be worth evicting."""
         if self._hopeless:
             self._freed.add(node)
 
@@ -147,7 +147,7 @@ class Executor:
         return resolvable and self._handle.nominator.may_still_fit(nomination, patience)
 
     def _note_outdated_topology(self, nomination: Nomination) -> None:
-        """Where a kubelet chooses, a topology that did not follow for so long is no ground for evicting anybody else."""
+        """Where a kubelet chooses, a topology that did not follow for so long is no ground for evicting another pod."""
         record = self._handle.cache.nodes.get(nomination.node)
         if record is None or record.inventory is not None or nomination.cleared is None or nomination.shown is None:
             return
@@ -169,7 +169,7 @@ class Executor:
         return False
 
     def _nothing_helps(self, pod: Pod, request_class: RequestClass, candidate: PreemptionCandidate | None) -> None:
-        """Say so, and wait for somebody to leave, or for budgets to allow more."""
+        """Say so, and wait for a pod to leave, or for budgets to allow more."""
         self._hopeless[request_class] = None
         # Pods whose bind is not confirmed cannot be evicted yet: their nodes are looked at once more.
         self._freed.update(assumed.placement.node for assumed in self._handle.cache.assumed.values())
@@ -243,7 +243,7 @@ class Executor:
             await self._nominate_quietly(key, "")
 
     async def _nominate_quietly(self, pod: PodKey, node: str) -> None:
-        """What a status says about a node that is not kept any more harms nobody; that of a pod that is bound is left alone."""
+        """What a status says about a node that is not kept any more does no harm; that of a pod that is bound is left alone."""
         if not self._handle.dependencies.lease.fresh() or not self._evictor.still_waits(pod):
             return
         try:

@@ -2,7 +2,7 @@
 Which request class is tried next.
 
 Theory: the order is kube-scheduler's ``PrioritySort``: by priority, then by when a pod was queued (again). Three rules bound what classes
-that fit nowhere cost everybody else:
+that fit nowhere cost all others:
 
 * A class that was rejected pauses, 1 s at first and up to 10 s in the end, as a pod in kube-scheduler's ``backoffQ``. As there
   (``SchedulerPopFromBackoffQ``) it is tried earlier when nothing is active, after the much shorter ``wakePause``.

@@ -50,7 +50,7 @@ class Wakers:
 
 
 ANY_EVENT: Final = Wakers(frozenset(ClusterEvent), frozenset(ClusterEvent))
-"""For a pod of which nobody knows yet why it fits nowhere."""
+"""For a pod whose rejections are not known yet."""
 
 
 def reasons_of(verdict: Unschedulable) -> frozenset[Reason]:

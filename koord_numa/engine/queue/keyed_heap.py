@@ -2,7 +2,7 @@
 A heap in which every item has one key that may change, as ``k8s.io/client-go``'s scheduling heap.
 
 Changing or removing an item leaves a stale entry behind; entries are swept when most of them are stale, so that the heap never holds more
-than about twice its items, whoever drains it and however seldom.
+than about twice its items, however it is drained and however seldom.
 """
 
 from collections.abc import Hashable

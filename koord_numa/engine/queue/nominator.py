@@ -1,9 +1,9 @@
 """
-Which pod waits for which node to be freed, and whose wait is over. It decides nothing, evicts nobody, and keeps room in the state.
+Which pod waits for which node to be freed, and whose wait is over. It decides nothing, evicts no pod, and keeps room in the state.
 
 Theory: a nomination begins when victims are chosen. It *waits* while any pod is there that must be gone; then it is *due*, once, and
 again with every change of its node, and the pod is tried there before anything else. It ends when the pod is bound or gone, when a pod of
-higher priority displaces it, or when the node stays too small although everybody awaited has left.
+higher priority displaces it, or when the node stays too small although every awaited pod has left.
 
 Of pods that wait for schedulers beside us, and of ours until they are looked at after a restart, only ``status.nominatedNodeName`` is
 known: room is kept there for what they ask, wherever on the node. This is a *claim*.
@@ -25,7 +25,7 @@ from koord_numa.ports import Clock
 @dataclass(slots=True, eq=False)
 class Nomination:
     """
-    One pod's claim to a node. ``cleared`` is when everybody awaited had left (monotonic seconds), ``shown`` the version of the
+    One pod's claim to a node. ``cleared`` is when every awaited pod had left (monotonic seconds), ``shown`` the version of the
     topology that was published then. ``confirmed`` is the revision of the node at which its victims were found to be right.
     """
 
@@ -155,7 +155,7 @@ class Nominator:
 
     def may_still_fit(self, nomination: Nomination, patience: float) -> bool:
         """
-        Is there something to wait for: somebody awaited is there, or the topology has not been published since they left?
+        Is there something to wait for: an awaited pod is there, or the topology has not been published since they left?
 
         A topology that is never published again is waited for ``patience`` seconds.
         """

@@ -31,7 +31,7 @@ class SelectedRows:
         self._known: tuple[tuple[int, int], Bools] | None = None  # the version of the labels
 
     def mask(self) -> Bools:
-        """Computed anew when a label or name that is looked at has changed on some row."""
+        """Computed again when a label or name that is looked at has changed on some row."""
         if self._known is None or self._known[0] != self._labels.version:
             mask = self._mask()
             self._known = (self._labels.version, mask)  # the first look makes columns, which is a version of its own

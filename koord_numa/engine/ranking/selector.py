@@ -149,7 +149,7 @@ class NodeSelection:
         """
         What the chosen node and those that rank next say to the pod, with complete scores among themselves.
 
-        Empty for classes that depend on other pods: counting those anew costs more than the decision did.
+        Empty for classes that depend on other pods: counting those again costs more than the decision did.
         """
         if _looks_around(request_class):
             return {}

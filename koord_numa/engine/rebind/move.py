@@ -84,7 +84,7 @@ class Moves:
             return  # an earlier try had arrived
         known = self.context.state.pod(move.pod.uid)
         if held != move.before or known is None or not _is_same(revision, known):
-            raise Stopped(f"pod {move.pod} was changed by somebody else")
+            raise Stopped(f"pod {move.pod} was changed by another writer")
         before = revision.pod.assignment.numa if revision.pod.assignment else ()
         after = amounts_after(before, self.planned.machine, move.after)
         await writer.patch_cpus(revision, move.after, None if after == before else after)

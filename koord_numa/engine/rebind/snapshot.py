@@ -76,10 +76,10 @@ def obstacle(now: NodeLayout | str, planned: NodeLayout, move: Move) -> str:
     if index is None:
         return f"pod {move.pod} is gone or may no longer be moved"
     if now.pods[index] != _expected(planned, move):
-        return f"pod {move.pod} was changed by somebody else"
+        return f"pod {move.pod} was changed by another writer"
     taken = move.after - CpuSet(now.free(now.now)) - move.before
     if taken:
-        return f"CPUs {taken} were given to somebody else, or are kept for somebody"
+        return f"CPUs {taken} were given to another pod, or are kept for one"
     assigned = [*now.now[:index], move.after.bits, *now.now[index + 1 :]]
     allowed = _with_planned_overdraft(now, planned)
     if (

@@ -109,7 +109,7 @@ class NodeApi:
             raise
 
     async def apply(self, path: str, obj: Any, manager: str) -> Any:
-        """Server-side apply without force. Raises ``ApiError``; 409 means that somebody else owns one of the fields."""
+        """Server-side apply without force. Raises ``ApiError``; 409 means that another manager owns one of the fields."""
         return await self._send("PATCH", path, params={"fieldManager": manager}, body=obj, kind=APPLY)
 
     async def post(self, path: str, obj: Any) -> Any:

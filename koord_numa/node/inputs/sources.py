@@ -111,7 +111,7 @@ class ResourcesSource:
         self.value: PodResources | None = None
 
     async def read(self) -> PodResources | None:
-        """The kubelet's books as last understood; ``None`` while they never were. Raises nothing."""
+        """The kubelet's state as last understood; ``None`` while they never were. Raises nothing."""
         try:
             listed = await self._client.list()
             if self._allocatable is None or self._clock() >= self._next:

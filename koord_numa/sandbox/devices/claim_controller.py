@@ -112,7 +112,7 @@ class ClaimController:
                 self._delete(claim)
 
     def _reserve(self, pod: Json) -> None:
-        """A pod with a node uses its claims, whoever bound it (``syncPod`` and ``reserveForPod``)."""
+        """A pod with a node uses its claims, by whichever scheduler it was bound (``syncPod`` and ``reserveForPod``)."""
         metadata = pod["metadata"]
         for claim in claims_of(self.store, pod):
             status = claim.get("status") or {}

@@ -43,7 +43,7 @@ class SimulatedNode:
         self.description = description
         self.violations: list[RejectedPod] = []
         self.refusals: list[RejectedPod] = []
-        self.dirty = True  # the published topology is not what the books say
+        self.dirty = True  # the published topology is not what the node's state says
         self._store = store
         self._history = history
         history.stocks[description.name] = capacity_of(description)

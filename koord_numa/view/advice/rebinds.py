@@ -1,4 +1,4 @@
-"""One rebind that makes room: the CPUs of the pods on a node laid out anew, by the planner that a RebindResource runs."""
+"""One rebind that makes room: the CPUs of the pods on a node laid out again, by the planner that a RebindResource runs."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

@@ -121,7 +121,7 @@ def _apply_annotation(known: _Known, annotations: Mapping[str, str], path: Field
 
 
 def _apply_agent_options(known: _Known, annotations: Mapping[str, str], path: FieldPath) -> None:
-    """The node agent writes the attributes here where somebody else owns the list of attributes, and would undo additions to it."""
+    """The node agent writes the attributes here where another manager owns the list of attributes, and would undo additions to it."""
     text = annotations.get(names.KUBELET_OPTIONS)
     if text is None:
         return

@@ -11,12 +11,12 @@ from koord_numa.wire.parsing import Int64, Problems, Strict, read
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A PriorityClass. ``everybody``: pods that name none get it (globalDefault)."""
+    """A PriorityClass. ``global_default``: pods that name none get it."""
 
     name: str
     value: int
     preempts: str = "PreemptLowerPriority"
-    everybody: bool = False
+    global_default: bool = False
     problem: str = ""
 
 
@@ -61,7 +61,7 @@ def with_priority(pod: Mapping[str, Any], priority_classes: Iterable[PriorityCla
             raise FieldPath("Pod").at("spec.priorityClassName").error(f"there is no PriorityClass {name}")
     else:
         chosen = min(
-            (one for one in known if one.everybody),
+            (one for one in known if one.global_default),
             key=lambda one: (one.value, one.name),
             default=None,
         )

@@ -60,7 +60,7 @@ def listing(*things: Thing, meanwhile: Callable[[], None] = lambda: None) -> Cal
     return answer
 
 
-async def test_the_first_list_reports_what_nobody_told_yet() -> None:
+async def test_the_first_list_reports_what_no_event_told_yet() -> None:
     told, store = made()
     store.observe(None, Thing("a"))
     await store.resync(listing(Thing("a"), Thing("b")))

@@ -245,7 +245,7 @@ from tests.core.allocation.nodes import (
                 note="no NUMA alignment was attempted: neither pod nor node names a NUMA policy, "
                 "and the node publishes no NUMA data",
             ),
-            id="without-zones-nobody-asked",
+            id="without-zones-no-provider",
         ),
         pytest.param(
             pod(6000, qos=LSR),

@@ -33,7 +33,7 @@ def taken(machine: CpuTopology, held_on_0: int) -> int | None:
     [
         pytest.param(TWO_SOCKETS, 0, 0b0011, id="equally-close-sets-by-number"),
         pytest.param(TWO_SOCKETS, 28, 0b1100, id="one-socket-rather-than-two"),
-        pytest.param(WITHOUT_DISTANCES, 28, 0b0110, id="nobody-published-distances"),
+        pytest.param(WITHOUT_DISTANCES, 28, 0b0110, id="no-distances"),
     ],
 )
 def test_a_pod_on_two_numa_nodes(machine: CpuTopology, held: int, mask: int) -> None:

@@ -105,11 +105,11 @@ def test_nothing_is_given_twice_and_no_numa_node_is_overcommitted(
     ledger = filled(where, requests, given_options)
     assert all(count == 1 for count in ledger.references.values())
     assert ledger.cpus <= where.cpus
-    books = accounts(where, ledger)
-    for name, totals in books.total.items():
-        for numa, there in zip(books.numa_ids, totals, strict=True):
+    numa_free = accounts(where, ledger)
+    for name, totals in numa_free.total.items():
+        for numa, there in zip(numa_free.numa_ids, totals, strict=True):
             assert ledger.numa.get(numa, {}).get(name, 0) <= there
-        assert books.unclaimed(name) >= 0 or not any(h.numa for h in ledger)
+        assert numa_free.unclaimed(name) >= 0 or not any(h.numa for h in ledger)
 
 
 @given(nodes(), st.lists(pods(), max_size=5), pods(), options)

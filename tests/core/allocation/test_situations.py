@@ -70,7 +70,7 @@ class TestExclusivity:
         assert "singleNUMANodeExclusive" in answer.message
         assert answer.resolvable
 
-    def test_where_only_the_node_names_one_nobody_is(self) -> None:
+    def test_where_only_the_node_names_one_no_pod_is(self) -> None:
         answer = place(pod(1000, qos=LSR), node(policy=SINGLE), self.SPANNING)
         assert isinstance(answer, Placement)
         assert answer.mask == 1
@@ -102,7 +102,7 @@ class TestEveryPodCounts:
         assert isinstance(place(pod(2000, numa=SINGLE, limit=5000), node(), *ledger), Placement)
 
     def test_own_cpus_leave_those_that_shared_pods_were_promised(self) -> None:
-        """Six CPUs of NUMA node 0 are promised to a pod in its shared pool: only two may become somebody's own."""
+        """Six CPUs of NUMA node 0 are promised to a pod in its shared pool: only two may become another pod's own."""
         answer = place(pod(4000, qos=LSR), node(), held("ls", numa={0: {"cpu": 6000}}), options=UNASKED)
         assert isinstance(answer, Placement)
         assert answer.cpus == CpuSet.parse("8-11")

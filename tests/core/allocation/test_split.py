@@ -11,8 +11,8 @@ from koord_numa.core.allocation.split import split
     ("amount", "free", "unit", "shares"),
     [
         pytest.param(0, (5,), 1, (0,), id="nothing"),
-        pytest.param(5, (), 1, None, id="nobody"),
-        pytest.param(0, (), 1, (), id="nothing-from-nobody"),
+        pytest.param(5, (), 1, None, id="none"),
+        pytest.param(0, (), 1, (), id="nothing-from-none"),
         pytest.param(4000, (8000, 8000), 1000, (2000, 2000), id="even"),
         pytest.param(5000, (8000, 8000), 1000, (2000, 3000), id="the-later-one-gets-the-rest"),
         pytest.param(3500, (8000, 8000), 1, (1750, 1750), id="milli-cpus"),
@@ -41,7 +41,7 @@ def test_fits_exactly_when_whole_units_add_up(amount: int, free: list[int], unit
 
 
 @given(st.integers(0, 60), st.lists(st.integers(0, 20), max_size=6), st.integers(1, 4))
-def test_nobody_gets_less_than_another_without_being_empty(amount: int, free: list[int], unit: int) -> None:
+def test_no_share_is_smaller_than_another_without_being_empty(amount: int, free: list[int], unit: int) -> None:
     shares = split(amount, free, unit)
     if shares:
         not_empty = [share for share, there in zip(shares, free, strict=True) if there - share >= unit]

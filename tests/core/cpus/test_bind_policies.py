@@ -25,7 +25,7 @@ from tests.machines import machine
 from tests.strategies import asks, cpusets_of, machines, occupancies, odd_machines
 
 FULL, SPREAD = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS
-PCPU, NUMA, NOBODY = CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE_LEVEL, CpuExclusivePolicy.NONE
+PCPU, NUMA, UNUSED = CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE_LEVEL, CpuExclusivePolicy.NONE
 EVENLY = NumaAllocateStrategy.DISTRIBUTE_EVENLY
 
 
@@ -104,7 +104,7 @@ def test_numa_level_downgrades_to_pcpu_level(held: str, count: int, downgrade: D
     assert pick_cpus(wish, node, node.all - cpus, CpuOccupancy.of([(cpus, NUMA)])) == expected
 
 
-def test_numa_level_reaches_over_several_numa_nodes_that_nobody_holds() -> None:
+def test_numa_level_reaches_over_several_unused_numa_nodes() -> None:
     """The take alone would use the first socket, where NUMA node 0 is held."""
     node, held = machine("2x2x2x2"), CpuSet.parse("0")
     found = pick_cpus(CpuPolicies(CpuRequest(6, FULL, NUMA)), node, node.all - held, CpuOccupancy.of([(held, NUMA)]))
@@ -123,14 +123,14 @@ def test_numa_level_reaches_over_several_numa_nodes_that_nobody_holds() -> None:
 )
 def test_without_smt_policies_about_siblings_are_dropped_and_said(wanted: CpuRequest, notes: tuple[str, ...]) -> None:
     node = machine("2x1x4x1")
-    exclusive = NUMA if wanted.exclusive is NUMA else NOBODY
+    exclusive = NUMA if wanted.exclusive is NUMA else UNUSED
     assert pick_cpus(CpuPolicies(wanted), node, node.all) == CpuPick(CpuSet.parse("0-2"), exclusive, notes)
 
 
 def test_without_smt_numa_level_downgrades_to_nothing() -> None:
     node, held = machine("2x1x4x1"), CpuSet.parse("0,4")
     found = pick_cpus(CpuPolicies(CpuRequest(2, FULL, NUMA)), node, node.all - held, CpuOccupancy.of([(held, NUMA)]))
-    assert found == CpuPick(CpuSet.parse("1-2"), NOBODY, (NUMA_LEVEL_DOWNGRADED,))
+    assert found == CpuPick(CpuSet.parse("1-2"), UNUSED, (NUMA_LEVEL_DOWNGRADED,))
 
 
 @given(st.data())

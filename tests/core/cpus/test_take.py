@@ -16,7 +16,7 @@ from tests.strategies import asks, cpusets_of, machines, occupancies
 
 FULL, SPREAD = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS
 MOST, LEAST = NumaAllocateStrategy.MOST_ALLOCATED, NumaAllocateStrategy.LEAST_ALLOCATED
-PCPU, NUMA, NOBODY = CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE_LEVEL, CpuExclusivePolicy.NONE
+PCPU, NUMA, UNUSED = CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE_LEVEL, CpuExclusivePolicy.NONE
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ PCPU, NUMA, NOBODY = CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE
 def test_documented_choices(shorthand: str, taken: str, bind: CpuBindPolicy, count: int, most: str, least: str) -> None:
     node = machine(shorthand)
     free = node.all - CpuSet.parse(taken)
-    answers = [str(take_cpus(CpuRequest(count, bind, NOBODY, strategy), node, free)) for strategy in (MOST, LEAST)]
+    answers = [str(take_cpus(CpuRequest(count, bind, UNUSED, strategy), node, free)) for strategy in (MOST, LEAST)]
     assert answers == [most, least]
 
 
@@ -72,7 +72,7 @@ def test_shared_cpus_are_used_evenly() -> None:
     for count in (4, 5, 4):
         found = take_cpus(CpuRequest(count, FULL), node, node.all, CpuOccupancy.of(held, limit=2))
         assert isinstance(found, CpuSet)
-        held.append((found, NOBODY))
+        held.append((found, UNUSED))
         answers.append(str(found))
     assert answers == ["0-3", "0,4-7", "2-5"]
 

@@ -17,7 +17,7 @@ RIVAL = Constraints(anti_affinity=(near("zone", app="web"),))
     ("request_", "there", "where"),
     [
         pytest.param(asks(Constraints(affinity=(WEB,))), [placed("w", A1, app="web")], "a1 a2", id="near"),
-        pytest.param(asks(Constraints(affinity=(WEB,))), [placed("w", A1, app="db")], "", id="nobody-to-be-near-to"),
+        pytest.param(asks(Constraints(affinity=(WEB,))), [placed("w", A1, app="db")], "", id="no-pod-to-be-near-to"),
         pytest.param(asks(Constraints(affinity=(WEB,)), app="web"), [], "a1 a2 b1", id="first-of-its-group"),
         pytest.param(
             asks(Constraints(affinity=(WEB, near("host", tier="x")))),

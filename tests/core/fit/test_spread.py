@@ -26,7 +26,7 @@ THERE = [placed("1", A1, app="web"), placed("2", A2, app="web"), placed("3", B1,
         pytest.param(replace(EVEN, min_domains=4), THERE, "c1", id="too-few-domains-count-from-zero"),
         pytest.param(replace(EVEN, min_domains=4), [*THERE, placed("5", C1, app="web")], "", id="every-domain-is-full"),
         pytest.param(replace(EVEN, hard=False), THERE, "a1 a2 b1 c1", id="soft-never-refuses"),
-        pytest.param(replace(EVEN, selector=None), THERE, "a1 a2 b1 c1", id="no-selector-counts-nobody"),
+        pytest.param(replace(EVEN, selector=None), THERE, "a1 a2 b1 c1", id="no-selector-counts-none"),
         pytest.param(replace(EVEN, topology_key="rack"), THERE, "", id="nodes-without-the-label"),
     ],
 )

@@ -102,7 +102,7 @@ YES: dict[str, tuple[KubeletView, PodRequest, KubeletAdmission]] = {
         pod(init(2), app(2)),
         KubeletAdmission(numa=((0, {"cpu": 4000}),), mask=0b01),
     ),
-    "options nobody published": (
+    "unpublished options": (
         view(zones(8, 8), cpu_policy=None),
         pod(app(8)),
         KubeletAdmission(
@@ -120,7 +120,7 @@ def test_yes(seen: KubeletView, request_: PodRequest, expected: KubeletAdmission
     assert would_admit(request_, seen) == expected
 
 
-def test_a_pod_that_splits_a_core_finds_out_about_an_option_that_nobody_published() -> None:
+def test_a_pod_that_splits_a_core_explores_an_unpublished_option() -> None:
     seen, three = view(zones(8, 8), cpu_policy=None), pod(app(3))
     answer = would_admit(three, seen)
     assert isinstance(answer, KubeletAdmission)
@@ -214,7 +214,7 @@ NO: dict[str, tuple[KubeletView, PodRequest, Rejection]] = {
             largest={"cpu": 2000},
         ),
     ),
-    "a pod not shown yet, and nobody knows where": (
+    "a pod not shown yet, place unknown": (
         view(zones(8, 8), SINGLE, held("a", pod(app(6))), unpublished=("a",)),
         pod(app(3)),
         Rejection(
@@ -264,7 +264,7 @@ def test_devices_near_two_numa_nodes_promise_the_least() -> None:
 @given(nodes(), st.lists(pods(), max_size=5), pods())
 def test_no_yes_that_the_kubelet_refuses(real: KubeletNode, arriving: list[PodRequest], one: PodRequest) -> None:
     """
-    Whatever came before, and whatever options nobody published.
+    Whatever came before, and whatever options are not published.
 
     Bound memory counts under single-numa-node only: elsewhere blocks may span NUMA nodes without a trace, so that a rare yes is wrong.
     """

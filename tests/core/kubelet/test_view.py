@@ -60,9 +60,9 @@ def test_a_view_is_the_same_whatever_was_there_before(seed: int, policy: Kubelet
     previous = None
     for _ in range(8):
         hidden = {one.pod.uid for one in there if dice.random() < 0.5}
-        anew = kubelet_view(NODE, published, there, hidden)
+        again = kubelet_view(NODE, published, there, hidden)
         previous = kubelet_view(NODE, published, there, hidden, previous)
-        assert previous == anew
+        assert previous == again
         published, there = changed(dice, published, there)
 
 

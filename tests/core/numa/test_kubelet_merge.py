@@ -25,8 +25,8 @@ def hints(*masks: int, preferred: bool = True) -> list[Hint]:
 @pytest.mark.parametrize(
     ("lists", "expected"),
     [
-        pytest.param([], Hint(FOUR, True), id="nobody asked"),
-        pytest.param([[ANYWHERE], [ANYWHERE]], Hint(FOUR, True), id="nobody cares"),
+        pytest.param([], Hint(FOUR, True), id="no provider"),
+        pytest.param([[ANYWHERE], [ANYWHERE]], Hint(FOUR, True), id="no preference"),
         pytest.param([[]], Hint(FOUR, False), id="nothing left to merge"),
         pytest.param([[NOWHERE], hints(1)], Hint(1, False), id="impossible resource makes the rest not preferred"),
         pytest.param([hints(2, 1), [ANYWHERE]], Hint(1, True), id="smaller number among equally narrow"),
@@ -60,7 +60,7 @@ def test_closest_sets_win_only_among_equally_narrow_ones() -> None:
 @pytest.mark.parametrize(
     ("lists", "expected"),
     [
-        pytest.param([], Hint(FOUR, True), id="nobody asked"),
+        pytest.param([], Hint(FOUR, True), id="no provider"),
         pytest.param([[Hint(1, True, score=1), Hint(2, True, score=5)]], Hint(2, True, score=5), id="score decides"),
         pytest.param(
             [[Hint(0b1001, True, score=9), Hint(0b0110, True, score=1)]],

@@ -21,7 +21,7 @@ IMPOSSIBLE: list[Hint] = []
 
 # id, answers; then (mask, preferred) under best-effort, restricted and single-numa-node, None = refused
 TABLE: list[tuple[str, list[Answer], Hint, Hint | None, Hint | None]] = [
-    ("nobody asked", [], YES_BOTH, YES_BOTH, ANY),
+    ("no provider", [], YES_BOTH, YES_BOTH, ANY),
     ("nothing to say", [None, {}], YES_BOTH, YES_BOTH, ANY),
     ("no preference", [{"cpu": None}], YES_BOTH, YES_BOTH, ANY),
     ("one resource", [{"cpu": [YES_0, YES_1, NO_BOTH]}], YES_0, YES_0, YES_0),
@@ -55,10 +55,10 @@ def test_verdicts(
 
 
 @pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
-def test_no_policy_asks_nobody(row: tuple[str, list[Answer], object, object, object]) -> None:
-    nobody = Decision(NONE, admitted=True)
-    assert decide_kubelet(KubeletPolicy.NONE, row[1], ALL) == nobody
-    assert decide_koordinator(NumaPolicy.NONE, row[1], ALL) == nobody
+def test_no_policy_asks_no_provider(row: tuple[str, list[Answer], object, object, object]) -> None:
+    expected = Decision(NONE, admitted=True)
+    assert decide_kubelet(KubeletPolicy.NONE, row[1], ALL) == expected
+    assert decide_koordinator(NumaPolicy.NONE, row[1], ALL) == expected
 
 
 def test_koordinators_best_effort_gives_up_a_set_too_narrow_for_some_resource() -> None:

@@ -99,7 +99,7 @@ def test_the_order_in_which_pods_are_known_does_not_matter(
 
 
 @given(crowded(), asks)
-def test_if_nothing_helps_then_not_even_everybody_leaving_does(
+def test_if_nothing_helps_then_not_even_an_empty_node_does(
     node: tuple[str, list[Pod]], wants: SchedulingRequest
 ) -> None:
     shape, pods = node

@@ -28,7 +28,7 @@ def pod(priority: int, created: float = 0.0) -> Pod:
 
 
 BETTER_AND_WORSE = {
-    "nobody-has-to-go": (candidate("b"), candidate("a", pod(-5))),
+    "no-victims": (candidate("b"), candidate("a", pod(-5))),
     "fewest-violations": (candidate("b", pod(9), pod(9)), candidate("a", pod(1), violations=1)),
     "lowest-of-the-most-important": (candidate("b", pod(3), pod(3), pod(3)), candidate("a", pod(4))),
     "smallest-sum": (candidate("b", pod(4), pod(1)), candidate("a", pod(4), pod(2))),
@@ -70,7 +70,7 @@ def test_who_breaks_a_budget(rule: DisruptionBudget, victims: list[Pod], broken:
     assert violating(victims, [rule]) == broken
 
 
-def test_nobody_under_two_budgets_can_be_evicted() -> None:
+def test_a_pod_under_two_budgets_cannot_be_evicted() -> None:
     rules = [budget("x", 5, "a"), budget("y", 5, "a", "b")]
     assert violating([A, B, C], rules) == {"a"}
     assert [protected(pod, rules) for pod in (A, B, C)] == [True, True, False]

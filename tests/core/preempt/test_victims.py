@@ -66,12 +66,12 @@ CASES = {
         ask(4, 10), owned_site(running("low", "0", 0), running("high", "4-7", 9, numa=1), running("mid", "1", 5)), ("mid", "low")
     ),
     "fits-as-things-are": Case(ask(2, 10), owned_site(*SPREAD_OUT), None),
-    "nobody-of-lower-priority": Case(ask(4, 1), owned_site(*HALF_AND_HALF), None),
+    "none-of-lower-priority": Case(ask(4, 1), owned_site(*HALF_AND_HALF), None),
     "equal-priority-is-not-lower": Case(ask(4, 1), owned_site(*SPREAD_OUT), None),
     "too-large-for-any-numa-node": Case(ask(5, 10), owned_site(*SPREAD_OUT), None),
     "a-static-pod-stays": Case(ask(4, 10), owned_site(running("a", "0-3", mirror=True), running("b", "4", numa=1)), ("b",)),
     "only-static-pods": Case(ask(4, 10), owned_site(running("a", "0", mirror=True), running("b", "4", mirror=True, numa=1)), None),
-    "an-unconfirmed-bind-is-nobody-to-evict": Case(
+    "an-unconfirmed-bind-is-no-victim": Case(
         ask(4, 10), owned_site(running("a", "0"), running("b", "4", 5, numa=1), assumed=frozenset({"a"})), ("b",)
     ),
     "who-is-leaving-is-waited-for": Case(
@@ -247,7 +247,7 @@ KUBELET = {
         kubelet_site(running("a", "0-5", 1, numa=None), running("b", "0-2", 20, numa=None), used=((6, 1), (3, 1))),
         ("a",),
     ),
-    "nobody-can-say-where-it-is": (
+    "place-unknown": (
         kubelet_site(running("a", "0-4", 1, numa=None), running("b", "0-4", 20, numa=None), used=((5, 1), (5, 1))),
         None,
     ),
@@ -298,7 +298,7 @@ def test_a_clearance_stays_right_while_victims_leave() -> None:
 
 CHANGED = {
     "locked": lambda: barred(owned_site(*UNEVEN)),
-    "somebody-important-has-come": lambda: owned_site(
+    "a-more-important-pod-has-come": lambda: owned_site(
         *UNEVEN[:2], running("d", "6-7", 2, numa=1), running("rival", "4-5", 20, numa=1)
     ),
     "a-victim-is-not-needed-any-more": lambda: owned_site(*UNEVEN[2:]),

@@ -46,7 +46,7 @@ def end_of(node: NodeLayout, plan: RebindPlan) -> dict[str, str]:
             {"a": "0", "b": "3", "c": "2"},
             id="pods-that-want-to-be-alone-are-parted-on-a-core-that-is-broken-anyway",
         ),
-        pytest.param(layout("1x2x2x2", pinned("a", "2-5"), fixed="0-1"), {"a": "4-7"}, id="reserved-cpus-are-nobodys"),
+        pytest.param(layout("1x2x2x2", pinned("a", "2-5"), fixed="0-1"), {"a": "4-7"}, id="reserved-cpus-stay-free"),
         pytest.param(
             layout("1x2x2x2", pinned("a", "2-5"), cpu_limit={0: 2, 1: 2}), {"a": "2-5"}, id="no-room-beside-shared-pods"
         ),
@@ -99,7 +99,7 @@ def replay(node: NodeLayout, plan: RebindPlan) -> Arrangement:
         assert not held & node.fixed.bits
         assert node.keeps_policy(index, assigned[index])
         assert node.tolerates(index, assigned[index]), "not even in between is a pod worse off"
-        assert node.may_pass(assigned), "a stop after any step leaves nobody in conflict"
+        assert node.may_pass(assigned), "a stop after any step leaves no pod in conflict"
     return tuple(assigned)
 
 

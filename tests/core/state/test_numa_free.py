@@ -41,7 +41,7 @@ def test_an_empty_node() -> None:
         pytest.param(held("a", numa={1: {"cpu": 1500}}), (8000, 6500), (8000, 6500), id="amounts"),
         pytest.param(held("a", "0-1,8"), (6000, 7000), (8000, 8000), id="cpus-only"),
         pytest.param(held("a", numa={0: {"cpu": 9000}}), (0, 8000), (0, 8000), id="never-below-zero"),
-        pytest.param(held("a", cpu=3000), (8000, 8000), (8000, 8000), id="nobody-knows-where"),
+        pytest.param(held("a", cpu=3000), (8000, 8000), (8000, 8000), id="place-unknown"),
     ],
 )
 def test_who_counts(holding: Holding, every_pod: tuple[int, ...], recorded: tuple[int, ...]) -> None:
@@ -64,7 +64,7 @@ def test_who_counts(holding: Holding, every_pod: tuple[int, ...], recorded: tupl
         ),
     ],
 )
-def test_what_nobody_knows_the_numa_node_of(where: Inventory, holdings: tuple[Holding, ...], unplaced: object) -> None:
+def test_amounts_of_unknown_numa_nodes(where: Inventory, holdings: tuple[Holding, ...], unplaced: object) -> None:
     ledger = Ledger.of(holdings)
     assert accounts(where, ledger).unplaced == unplaced
     assert accounts(where, ledger, RECORDED).unplaced == {}

@@ -56,7 +56,7 @@ def hidden(state: Cache) -> set[str]:
         pytest.param(("a", "b"), shows("a"), {"b", "c"}, id="seen-before-the-second-started"),
         pytest.param(("a", "b"), shows(version="2"), {"a", "b", "c"}, id="seen-before-any-started"),
         pytest.param(("a",), shows("a", "b", "c"), set(), id="ahead-of-what-we-heard"),
-        pytest.param(("a", "b"), shows("a", "stranger"), {"a", "b", "c"}, id="speaks-of-others"),
+        pytest.param(("a", "b"), shows("a", "foreign"), {"a", "b", "c"}, id="speaks-of-others"),
         pytest.param(("a", "b"), shows("a", method=""), {"c"}, id="no-fingerprint"),
         pytest.param(("a", "b"), shows("a", method="with-exclusive-resources"), {"c"}, id="leaves-pods-out"),
     ],
@@ -71,11 +71,11 @@ def test_pods_that_a_new_topology_does_not_show(
 
 def test_a_topology_that_always_speaks_of_others_is_believed_the_second_time() -> None:
     state = state_with("a")
-    state.observe_topology(None, shows("a", "stranger", version="2"))
+    state.observe_topology(None, shows("a", "foreign", version="2"))
     state.observe_pod(None, on_node("b", 1.0))
-    state.observe_topology(None, shows("a", "b", "stranger", version="3"))
+    state.observe_topology(None, shows("a", "b", "foreign", version="3"))
     assert hidden(state) == {"b", "c"}
-    state.observe_topology(None, shows("a", "b", "stranger", version="4"))
+    state.observe_topology(None, shows("a", "b", "foreign", version="4"))
     assert hidden(state) == {"c"}
 
 
@@ -99,7 +99,7 @@ RAN = {"a": 1000.0, "b": 1900.0, "c": 2000.0}
         pytest.param(shows("a", "b", "c"), set(), id="shows-all"),
         pytest.param(shows("a", "b"), {"c"}, id="older-than-the-last"),
         pytest.param(shows(method="all"), {"a", "b", "c"}, id="older-than-all"),
-        pytest.param(shows("a", "stranger"), {"b", "c"}, id="speaks-of-others"),
+        pytest.param(shows("a", "foreign"), {"b", "c"}, id="speaks-of-others"),
         pytest.param(shows("a", method=""), {"b", "c"}, id="no-fingerprint"),
         pytest.param(shows("a", method="with-exclusive-resources"), {"b", "c"}, id="leaves-pods-out"),
     ],
@@ -129,7 +129,7 @@ def test_lists_in_any_order_hide_the_same(*, node_first: bool) -> None:
     assert hidden(state) == {"c"}
 
 
-def test_nobody_waits_for_ever_for_an_exporter_that_has_nothing_new_to_say() -> None:
+def test_no_pod_waits_for_ever_for_an_exporter_without_news() -> None:
     clock = [100.0]
     state = at_restart(RAN, shows(method=""), clock)
     clock[0] += RECENT - 1

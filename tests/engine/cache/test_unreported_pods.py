@@ -57,7 +57,7 @@ class Lag(RuleBasedStateMachine):
 
     @rule(name=bound)
     def admit(self, name: str) -> None:
-        """The kubelet takes the pod; nobody has been told yet."""
+        """The kubelet takes the pod; it is not published yet."""
         earlier = {other for other in self.pods if int(other[1:]) < int(name[1:])}
         if name in self.pods and earlier <= self.admitted:
             self.admitted.add(name)

@@ -116,7 +116,7 @@ async def test_on_a_node_without_topology_amounts_decide() -> None:
     assert wrote(world)[1:] == ["nominate pod plain", "evict b"]
 
 
-async def test_who_waits_for_its_victims_evicts_nobody_else() -> None:
+async def test_a_pod_that_waits_for_its_victims_evicts_no_others() -> None:
     world = crowded(*FULL, running("e", "0-7", "other", priority=5), nodes=("node", "other"))
     world.waits(important("pod"))
     await make_room(world)
@@ -143,7 +143,7 @@ async def test_room_that_is_being_freed_is_kept(priority: int) -> None:
     assert (world.nodes_of()["pod"], world.nodes_of()["greedy"]) == ("node", "")
 
 
-async def test_a_higher_priority_displaces_a_nomination_before_anybody_else_is_evicted() -> None:
+async def test_a_higher_priority_displaces_a_nomination_before_another_eviction() -> None:
     world = crowded(*FULL)
     world.waits(important("pod"))
     await make_room(world)
@@ -151,7 +151,7 @@ async def test_a_higher_priority_displaces_a_nomination_before_anybody_else_is_e
     await make_room(world)
     assert wrote(world)[4:] == [
         *("nominate pod ", "read king", "nominate king node"),
-        *("read pod", "nominate pod node", "evict a", "evict b"),  # the displaced pod makes room for itself anew
+        *("read pod", "nominate pod node", "evict a", "evict b"),  # the displaced pod makes room for itself again
     ]
     leaves(world, "c", "d")
     await make_room(world)
@@ -189,7 +189,7 @@ async def test_victims_without_a_budget_are_evicted_together(monkeypatch: pytest
     await world.settle()
     work = asyncio.create_task(world.engine.preemption.work())
     async with asyncio.timeout(10):
-        while len(asked) < 2:  # noqa: ASYNC110  (the server tells nobody)
+        while len(asked) < 2:  # noqa: ASYNC110  (the server has no signal for it)
             await asyncio.sleep(0)
     answer.set()
     await work
@@ -211,7 +211,7 @@ async def test_preemption_can_be_switched_off() -> None:
     assert wrote(world) == []
 
 
-async def test_nobody_is_evicted_before_budgets_are_known() -> None:
+async def test_no_pod_is_evicted_before_budgets_are_known() -> None:
     world = crowded(*FULL, budgets=False)
     world.waits(important("pod"))
     await make_room(world)
@@ -296,7 +296,7 @@ async def test_a_victim_that_left_by_itself_saves_the_others() -> None:
     assert world.nodes_of()["pod"] == "node"
 
 
-async def test_for_a_pod_that_is_gone_nobody_is_evicted() -> None:
+async def test_for_a_pod_that_is_gone_no_pod_is_evicted() -> None:
     world = crowded(*FULL)
     pod = important("pod")
     world.waits(pod)
@@ -307,7 +307,7 @@ async def test_for_a_pod_that_is_gone_nobody_is_evicted() -> None:
     assert not world.engine.cache.nodes["node"].nominees
 
 
-async def test_for_a_pod_that_others_have_bound_nobody_is_evicted() -> None:
+async def test_for_a_pod_that_others_have_bound_no_pod_is_evicted() -> None:
     world = crowded(*FULL)
     world.waits(important("pod"))
     await world.settle()
@@ -333,7 +333,7 @@ async def test_a_pod_that_is_bound_while_it_is_read_is_not_nominated() -> None:
     assert not world.engine.cache.nodes["node"].nominees
 
 
-async def test_without_the_lease_nobody_is_evicted() -> None:
+async def test_without_the_lease_no_pod_is_evicted() -> None:
     world = crowded(*FULL)
     world.waits(important("pod"))
     await world.settle()
@@ -509,7 +509,7 @@ async def test_a_pod_that_joins_others_in_vain_is_looked_at_too() -> None:
     assert wrote(world)[1:] == ["nominate second node", "evict c", "evict d"]
 
 
-async def test_where_looking_was_in_vain_nobody_looks_again_until_something_changes(
+async def test_a_dry_run_without_victims_is_repeated_only_after_a_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked: list[str] = []

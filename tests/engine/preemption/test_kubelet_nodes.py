@@ -112,12 +112,12 @@ async def test_a_topology_that_still_shows_too_little_ends_the_wait() -> None:
     ("pods", "evicted"),
     [
         pytest.param(("low", "mid"), True, id="of-the-pods-known"),
-        pytest.param(("low", "mid", "stranger"), False, id="of-one-more"),
+        pytest.param(("low", "mid", "foreign"), False, id="of-one-more"),
         pytest.param(("mid",), False, id="of-one-less"),
         pytest.param(("low",), True, id="older-than-the-last-pod"),
     ],
 )
-async def test_nobody_is_evicted_by_a_topology_of_other_pods(pods: tuple[str, ...], *, evicted: bool) -> None:
+async def test_a_topology_of_other_pods_evicts_no_pod(pods: tuple[str, ...], *, evicted: bool) -> None:
     world = kubelet_node(topology(4, 4, pods=pods))
     world.waits(ranked("pod", 10))
     assert (await make_room(world) == EVICTED) == evicted
@@ -132,7 +132,7 @@ async def test_a_pod_that_the_topology_does_not_show_yet_may_be_missing_from_it(
     assert await make_room(world) == EVICTED
 
 
-async def test_when_nobody_knows_where_pods_are_nobody_is_evicted() -> None:
+async def test_no_pod_is_evicted_while_placements_are_unknown() -> None:
     world = kubelet_node(topology(4, 4))
     for name, priority in (("low", 1), ("mid", 2)):
         lost = replace(running(name, 0, priority), assignment=None)

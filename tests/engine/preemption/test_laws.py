@@ -71,11 +71,11 @@ def wanted(number: int, cpu: int, priority: int) -> Pod:
 
 
 arrivals = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3), st.booleans()), min_size=4, max_size=18)
-"""CPUs, priority, and whether somebody who was evicted leaves afterwards."""
+"""CPUs, priority, and whether an evicted pod leaves afterwards."""
 
 
 async def lived(events: list[tuple[int, int, bool]]) -> History:
-    """The history to its end: until nobody is leaving and nothing more happens."""
+    """The history to its end: until no pod is leaving and nothing more happens."""
     world = make_world(*(make_node(name) for name in NODES))
     for name in NODES:
         world.engine.handlers.topologies.observe("ADDED", make_topology(name))
@@ -101,7 +101,7 @@ async def lived(events: list[tuple[int, int, bool]]) -> History:
 
 
 OVERTAKEN = [(1, 0, False)] * 6 + [(3, 3, False)] * 3 + [(2, 3, False)]
-"""Somebody else of equal priority takes what was freed."""
+"""Another pod of equal priority takes what was freed."""
 
 LEFT_OVER = [
     *((1, 0, False), (1, 1, False), (2, 0, False), (2, 1, False), (1, 0, False), (4, 1, False), (4, 1, False)),
@@ -114,7 +114,7 @@ LEFT_OVER = [
 @example(OVERTAKEN)
 @example(LEFT_OVER)
 @settings(max_examples=60, deadline=None)
-def test_in_the_end_nothing_is_kept_and_nobody_waits_whom_preemption_could_help(
+def test_in_the_end_nothing_is_kept_and_no_pod_waits_that_preemption_could_help(
     events: list[tuple[int, int, bool]],
 ) -> None:
     history = asyncio.run(lived(events))

@@ -1,4 +1,4 @@
-"""The queue: whose turn it is, who waits for what, and that nobody is forgotten."""
+"""The queue: whose turn it is, who waits for what, and that no pod is forgotten."""
 
 import random
 from dataclasses import dataclass
@@ -197,7 +197,7 @@ class Cluster:
     seed=st.integers(0, 2**32),
     asks=st.lists(st.tuples(st.integers(1, 20), st.integers(0, 3)), min_size=1, max_size=60),
 )
-def test_nobody_starves(seed: int, asks: list[tuple[int, int]]) -> None:
+def test_no_pod_starves(seed: int, asks: list[tuple[int, int]]) -> None:
     """Whatever else happens, once there is room for every pod, every pod is popped after as many tries as there are pods."""
     dice = random.Random(seed)
     queue, cluster, now = new_queue(), Cluster(0, set()), 0.0

@@ -23,7 +23,7 @@ APPLY = "application/apply-patch+yaml"
 async def eventually(holds: Callable[[], object]) -> None:
     """Let the loop run until something is true; fails after five seconds."""
     async with asyncio.timeout(5):
-        while not holds():  # noqa: ASYNC110  (looks at states that nobody signals)
+        while not holds():  # noqa: ASYNC110  (looks at states without a signal)
             await asyncio.sleep(0)
 
 

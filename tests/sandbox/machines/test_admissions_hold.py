@@ -132,7 +132,7 @@ def tight_pod(store: DirectStore, name: str, dice: random.Random) -> Pod:
 @dataclass(slots=True)
 class Blind:
     """
-    A scheduler whose binds take a while, though they stay in order, and a kubelet that tells nobody what it does until somebody publishes
+    A scheduler whose binds take a while, though they stay in order, and a kubelet whose deeds are unknown until they are published
     it: pods leave before others, that were placed beside them, arrive.
     """
 
@@ -170,7 +170,7 @@ class Blind:
             self.store.delete("pods", gone.name, options=DeleteOptions(grace=0))
 
     def publish(self) -> None:
-        """Everybody sees what the kubelet has done."""
+        """The published topology shows what the kubelet has done."""
         self.rack.publish()
         self.unpublished = {pod.key.uid for pod, _ in self.assumed}
 

@@ -165,7 +165,7 @@ def test_a_crashed_agent_comes_back_to_the_truth(store: DirectStore, rack_of: Ma
     assert (rack.violations, rack.double_holds()) == ([], [])
 
 
-def test_a_pod_of_the_same_name_is_somebody_else(store: DirectStore, rack_of: MakeRack) -> None:
+def test_a_pod_of_the_same_name_is_another_pod(store: DirectStore, rack_of: MakeRack) -> None:
     rack = rack_of([OURS])
     rack.nodes["n"].lag()
     old = place(store, "n", "p", "0-9")

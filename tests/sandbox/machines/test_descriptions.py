@@ -85,7 +85,7 @@ def test_what_a_node_offers() -> None:
     assert (theirs.allocatable["cpu"], theirs.allocatable["memory"]) == (7000, 12 * GIB)
 
 
-def test_nobody_reserves_what_is_not_there() -> None:
+def test_reservations_beyond_the_capacity_are_refused() -> None:
     with pytest.raises(ValueError, match="node n reserves CPUs 0-99 that the machine does not have"):
         NodeDescription("n", Shape().build(), reserved=CpuSet.parse("0-99"))
 

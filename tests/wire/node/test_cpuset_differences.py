@@ -9,10 +9,10 @@ from tests.wire.objects import KOORDINATOR_NRT
 
 
 def test_differences_are_read() -> None:
-    text = '{"default/a": {"decided": "1-2", "observed": "0-15", "why": "nobody applies it"}}'
+    text = '{"default/a": {"decided": "1-2", "observed": "0-15", "why": "no agent applies it"}}'
     obj = {**KOORDINATOR_NRT, "metadata": {**KOORDINATOR_NRT["metadata"]}}
     obj["metadata"]["annotations"] = {**obj["metadata"]["annotations"], names.CPUSET_DIFFERENCES: text}
-    expected = CpusetDifference(CpuSet.parse("1-2"), CpuSet.parse("0-15"), "nobody applies it")
+    expected = CpusetDifference(CpuSet.parse("1-2"), CpuSet.parse("0-15"), "no agent applies it")
     assert parse_topology(obj).differences == {"default/a": expected}
 
 

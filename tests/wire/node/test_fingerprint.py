@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from koord_numa.wire.node.fingerprint import comparable, fingerprint
 
 KNOWN = {
-    "nobody": ([], "pfp0v001ef46db3751d8e999"),
+    "none": ([], "pfp0v001ef46db3751d8e999"),
     "one pod": ([("namespace1", "pod1")], "pfp0v0019e0420efb37746c6"),
 }
 

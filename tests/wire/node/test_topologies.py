@@ -178,7 +178,7 @@ def alloc(text: str) -> Object:
 
 
 ALLOCATIONS: dict[str, tuple[str, str]] = {
-    "nobody": ("null", ""),
+    "none": ("null", ""),
     "empty": ("[]", ""),
     "managed": ('[{"uid":"a","cpuset":"4-5","managedByKubelet":true}]', "4-5"),
     "the proposal's spelling": ('[{"uid":"a","cpu":"4-5","managedByKubelet":"true"}]', "4-5"),

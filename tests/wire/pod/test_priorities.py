@@ -8,18 +8,18 @@ from koord_numa.wire.pod.priorities import PriorityClass, parse_priority_class, 
 RANKS = (
     PriorityClass("low", 1, "Never"),
     PriorityClass("high", 9),
-    PriorityClass("usual", 5, everybody=True),
-    PriorityClass("other", 6, everybody=True),
+    PriorityClass("usual", 5, global_default=True),
+    PriorityClass("other", 6, global_default=True),
 )
 
 
 def test_a_priority_class() -> None:
     found = {"metadata": {"name": "high"}, "value": 9, "globalDefault": True, "preemptionPolicy": "Never"}
-    assert parse_priority_class(found) == PriorityClass("high", 9, "Never", everybody=True)
+    assert parse_priority_class(found) == PriorityClass("high", 9, "Never", global_default=True)
     assert parse_priority_class({"metadata": {"name": "plain"}, "value": 0}) == PriorityClass("plain", 0)
 
 
-def test_a_malformed_class_is_named_and_counts_for_nobody() -> None:
+def test_a_malformed_class_is_named_and_counts_for_no_pod() -> None:
     priority_class = parse_priority_class({"metadata": {"name": "high"}, "value": "nine"})
     assert "value" in priority_class.problem
     with pytest.raises(WireError, match="there is no PriorityClass high"):

@@ -13,7 +13,7 @@ class DeviceResult:
     """
     One device for one request.
 
-    ``consumed`` lists capacities in 10^-9 units. The allocator marks a share by the id ``new``; whoever writes the allocation gives
+    ``consumed`` lists capacities in 10^-9 units. The allocator marks a share by the id ``new``; the writer of the allocation gives
     it a UUID, since the core makes no random numbers.
     """
 

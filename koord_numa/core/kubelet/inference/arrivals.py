@@ -47,7 +47,7 @@ def advance(
     The states after this pod reached the kubelet, whose verdict on it is ``admitted`` if it is known.
 
     ``left`` are pods that are gone by now, by uid, and when that was seen. Where no state explains the verdict, all are kept and
-    marked: something has happened that nobody has seen yet.
+    marked: something has happened that no event has shown yet.
     """
     found: list[Hypothesis] = []
     others: list[Hypothesis] = []
@@ -62,7 +62,7 @@ def unexplained(one: Hypothesis, uid: str, *, admitted: bool) -> Hypothesis:
     """The hypothesis with a pod in or out against what it foresees."""
     marked = one.unexplained | {uid}
     if admitted:
-        return replace(one, strangers=one.strangers | {uid}, unexplained=marked)
+        return replace(one, unplaced=one.unplaced | {uid}, unexplained=marked)
     gone = released(one, uid)
     return replace(gone, gone={other: grant for other, grant in gone.gone.items() if other != uid}, unexplained=marked)
 
@@ -73,14 +73,14 @@ def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float]) ->
     open_ = [uid for when, uid in leaving if when > arrival.when and arrival.may_follow(when)]
     seen: list[tuple[frozenset[str], Outcome]] = []
     for away in _subsets(open_):
-        doubt = sum(_doubt(arrival, left[uid], away=uid in away) for uid in open_)
+        uncertainty = sum(_uncertainty(arrival, left[uid], away=uid in away) for uid in open_)
         for outcome, after in arrive(without(state, away), arrival.uid, arrival.request).items():
             if not any(outcome == other and less <= away for less, other in seen):
                 seen.append((away, outcome))
-                yield replace(after, doubt=after.doubt + doubt)
+                yield replace(after, uncertainty=after.uncertainty + uncertainty)
 
 
-def _doubt(arrival: Arrival, left: float, *, away: bool) -> float:
+def _uncertainty(arrival: Arrival, left: float, *, away: bool) -> float:
     """Seconds by which news must have been late for a pod that was seen gone at ``left`` to be away, or still there, at the arrival."""
     latest = left if arrival.known is None else arrival.known
     return max(0.0, left - latest) if away else max(0.0, latest - left)

@@ -1,7 +1,7 @@
 """
 All states that a kubelet may be in after everything that is known of its node: the hypotheses that nothing contradicts.
 
-``Belief`` follows one node. Whoever feeds it tells pods in the order of their binds, what became of them, and which pods a topology shows.
+``Belief`` follows one node. Its feeder tells pods in the order of their binds, what became of them, and which pods a topology shows.
 
 Theory. What is told comes late and out of order, so the latest arrivals are kept with the states before them. News that puts one of them in
 another light (a pod that may have left before it came, a verdict that was not foreseen) lets everything from there on be replayed. A
@@ -130,7 +130,7 @@ class Belief:
         absent = {
             uid
             for one in self._states(place)
-            for uid in (*one.state.pods, *one.strangers)
+            for uid in (*one.state.pods, *one.unplaced)
             if uid not in shown and counts(uid)
         }
         if not place and any(self.fates.get(uid) and uid not in self.left for uid in absent):
@@ -220,7 +220,7 @@ class Belief:
             self.arrivals = self.arrivals[old:]
         uids = {each.uid for each in self.arrivals}
         for one in self._states(0):
-            uids.update(one.state.pods, one.strangers)
+            uids.update(one.state.pods, one.unplaced)
         self.left = {uid: when for uid, when in self.left.items() if uid in uids}
         self.fates = {uid: fate for uid, fate in self.fates.items() if uid in uids}
 
@@ -228,7 +228,7 @@ class Belief:
 def _fair_share(found: Sequence[Hypothesis]) -> list[Hypothesis]:
     """The least doubtful of every variant of the node, so that none is given up for another's details."""
     groups: dict[int, list[Hypothesis]] = {}
-    for one in sorted(found, key=lambda one: one.doubt):
+    for one in sorted(found, key=lambda one: one.uncertainty):
         groups.setdefault(id(one.state.node), []).append(one)
     share = max(1, MOST_HYPOTHESES // len(groups))
     return [one for group in groups.values() for one in group[:share]]

@@ -1,5 +1,5 @@
 """
-What one kubelet's node may be like in so far as nobody publishes it: sockets, options, and which devices are near two NUMA nodes.
+What one kubelet's node may be like in so far as it is not published: sockets, options, and which devices are near two NUMA nodes.
 
 Every variant is a node of its own; hypotheses start on each, and those that a pod's fate or a topology contradicts are dropped.
 """
@@ -46,18 +46,18 @@ def _closest(frame: NodeConfig, published: KubeletConfig) -> tuple[bool, ...]:
     """prefer-closest-numa-nodes matters where some NUMA nodes are closer than others and sets of them are compared."""
     known = published.topology_options.get(CLOSEST_NUMA)
     if known is not None or published.cpu_policy is not None:
-        return (bool(known),)  # whoever publishes the configuration publishes the options that are on
+        return (bool(known),)  # a published configuration lists the options that are on
     wide = published.topology_policy in (KubeletPolicy.RESTRICTED, KubeletPolicy.BEST_EFFORT)
     return (False, True) if wide and len(_thresholds(frame.node.machine)) > 1 else (False,)
 
 
 def _sockets(frame: NodeConfig, published: KubeletConfig) -> list[tuple[Sockets | None, tuple[str, ...]]]:
-    """align-by-socket needs sockets, which nobody publishes; distances tell which there may be."""
+    """align-by-socket needs sockets, which no exporter publishes; distances tell which there may be."""
     machine = frame.node.machine
     known = published.cpu_options.get(ALIGN_BY_SOCKET)
     wide = published.topology_policy in (KubeletPolicy.RESTRICTED, KubeletPolicy.BEST_EFFORT)
     if known is None and published.cpu_policy is not None:
-        known = False  # whoever publishes the policy publishes its options
+        known = False  # an exporter of the policy lists its options
     if known is False or not wide or not frame.node.pins_cpus or len(machine.numa_ids) == 1:
         return [(None, ())]
     partitions: list[Sockets] = list(socket_partitions(machine))

@@ -1,7 +1,7 @@
 """
 One state that a kubelet may be in: where it put every pod that was bound to its node, replayed in the order of the binds.
 
-Theory. A kubelet decides by its state and its configuration alone, so its state follows from what reached it, in order. What nobody tells
+Theory. A kubelet decides by its state and its configuration alone, so its state follows from what reached it, in order. What is unknown
 leaves a choice, and each choice is a hypothesis of its own: the moment at which a pod left, the CPUs that a container took over from an
 init container, how CPUs were dealt out over NUMA nodes. Every hypothesis is a state that the kubelet can really be in; a pod's fate or a
 published topology that contradicts it rules it out.
@@ -35,9 +35,9 @@ class Hypothesis:
     ``mixed`` ones a topology has told the sum for every NUMA node, but not which of them holds it.
 
     ``gone`` has the grants of pods that left and that a late topology may still show, ``None`` where their place was not known.
-    ``strangers`` are pods whose place is not known, whose use is only in the sums.
-    ``unexplained`` are pods whose fate is another one than this state had foreseen: something has happened that nobody has seen yet.
-    ``options`` names what is assumed of the configuration although it is unlikely and nobody published it. ``doubt`` is by how many seconds
+    ``unplaced`` are pods whose place is not known, whose use is only in the sums.
+    ``unexplained`` are pods whose fate is another one than this state had foreseen: something has happened that no event has shown yet.
+    ``options`` names what is assumed of the configuration although it is unlikely and not published. ``uncertainty`` is by how many seconds
     news must have been late in all for it to be true: where there are too many hypotheses the most doubtful are given up.
     """
 
@@ -46,15 +46,15 @@ class Hypothesis:
     spread: frozenset[str] = frozenset()
     mixed: frozenset[str] = frozenset()
     gone: Mapping[str, Grant | None] = field(default_factory=dict)
-    strangers: frozenset[str] = frozenset()
+    unplaced: frozenset[str] = frozenset()
     unexplained: frozenset[str] = frozenset()
     options: tuple[str, ...] = ()
     trust: Trust = Trust.EXACT
-    doubt: float = 0.0
+    uncertainty: float = 0.0
 
     def has(self, uid: str) -> bool:
         """Did the kubelet admit this pod, and is it still there?"""
-        return uid in self.state.pods or uid in self.strangers
+        return uid in self.state.pods or uid in self.unplaced
 
     @property
     def signature(self) -> Signature:
@@ -70,7 +70,7 @@ class Hypothesis:
         return (
             pods,
             groups,
-            tuple(sorted(self.strangers)),
+            tuple(sorted(self.unplaced)),
             tuple(sorted(self.unexplained)),
             self.mixed,
             self.options,
@@ -79,7 +79,7 @@ class Hypothesis:
 
     @property
     def room(self) -> Signature:
-        """Equal for hypotheses that leave the same room on every NUMA node, whoever holds the rest."""
+        """Equal for hypotheses that leave the same room on every NUMA node, whichever pods hold the rest."""
         if self.spread:
             return self.signature
         node, managers = self.state.node, self.state.managers
@@ -130,7 +130,7 @@ def _signature(grant: Grant, node: KubeletNode) -> Signature:
 def _place(one: ContainerGrant, node: KubeletNode) -> tuple[int, ...]:
     """
     How many CPUs an init container still holds no topology shows: only where they are counts. Where CPUs are dealt out in numbers that
-    nobody knows, only their sum is told apart.
+    is unknown, only their sum is told apart.
     """
     if may_lie_otherwise(one, node):
         return (len(one.cpus),)
@@ -166,11 +166,11 @@ def pins_init_cpus(demand: PodDemand, node: KubeletNode) -> bool:
 
 
 def released(before: Hypothesis, uid: str) -> Hypothesis:
-    """The hypothesis without this pod. What a stranger held stays counted until a topology shows it free."""
+    """The hypothesis without this pod. What an unplaced pod held stays counted until a topology shows it free."""
     if uid in before.unexplained:
         before = replace(before, unexplained=before.unexplained - {uid})
-    if uid in before.strangers:
-        return replace(before, strangers=before.strangers - {uid}, gone={**before.gone, uid: None})
+    if uid in before.unplaced:
+        return replace(before, unplaced=before.unplaced - {uid}, gone={**before.gone, uid: None})
     pod = before.state.pods.get(uid)
     if pod is None:
         return before
@@ -185,7 +185,7 @@ def released(before: Hypothesis, uid: str) -> Hypothesis:
 
 
 def distinct(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
-    """Each once, in order; of equal ones that with most CPUs loose, whose variants are the others, and the least doubt."""
+    """Each once, in order; of equal ones that with most CPUs loose, whose variants are the others, and the least uncertainty."""
     found: dict[Signature, Hypothesis] = {}
     for one in hypotheses:
         key = one.signature
@@ -193,9 +193,9 @@ def distinct(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
         if known is None:
             found[key] = one
             continue
-        doubt = min(one.doubt, known.doubt)
+        uncertainty = min(one.uncertainty, known.uncertainty)
         best = one if _loose_cpus(one) > _loose_cpus(known) else known
-        found[key] = best if best.doubt == doubt else replace(best, doubt=doubt)
+        found[key] = best if best.uncertainty == uncertainty else replace(best, uncertainty=uncertainty)
     return list(found.values())
 
 

@@ -15,7 +15,7 @@ def without_leftovers(zones: Sequence[Zone], pods: Sequence[PodDemand]) -> tuple
     """
     The zones with less available, where init containers have left more than later ones took over.
 
-    Nobody says on which NUMA node that is, so it is missing on each. An exporter that does count them shows more in use than
+    On which NUMA node that is is not published, so it is missing on each. An exporter that does count them shows more in use than
     running containers ask for: that much is not subtracted again.
     """
     left: dict[str, int] = {}

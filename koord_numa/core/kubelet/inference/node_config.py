@@ -43,7 +43,7 @@ class NodeConfig:
         """
         zones = topology.zones
         listed = sorted({kind for zone in zones for kind in zone.allocatable if is_memory(kind)})
-        # Whoever lists memory although the memory manager is off describes the machine, not what is bound.
+        # An exporter that lists memory although the memory manager is off describes the machine, not what is bound.
         kinds = [] if topology.kubelet.memory_policy == "None" else listed
         machine = _machine(
             tuple((zone.numa, zone.capacity.get(CPU, 0) // MILLI) for zone in zones),
@@ -79,7 +79,7 @@ class NodeConfig:
 
 
 def likely_config(topology: NodeResourceTopology) -> KubeletConfig:
-    """The published settings; where nobody says which CPU manager there is, zones that list CPUs tell that it is the static one."""
+    """The published settings; where the CPU manager is not published, zones that list CPUs tell that it is the static one."""
     config = topology.kubelet
     if config.cpu_policy:
         return config

@@ -27,7 +27,7 @@ Outcome = Signature | None
 """What tells a kubelet's decisions on one pod apart; ``None``: it refuses the pod."""
 
 HELD: Final = 1.0
-"""The doubt, as seconds of late news, that an init container's CPUs are held beside those of later containers: most often they are not."""
+"""The uncertainty, in seconds of late news, that an init container's CPUs are held beside those of later containers: mostly they are not."""
 
 
 def arrive(before: Hypothesis, uid: str, request: PodRequest) -> dict[Outcome, Hypothesis]:
@@ -38,12 +38,12 @@ def arrive(before: Hypothesis, uid: str, request: PodRequest) -> dict[Outcome, H
     """
     found: dict[Outcome, Hypothesis] = {}
     for variant in variants(before):
-        doubt = before.doubt + sum(HELD for uid in before.loose if variant.loose.get(uid))
+        uncertainty = before.uncertainty + sum(HELD for uid in before.loose if variant.loose.get(uid))
         for key, after in _outcomes(variant, uid, request):
             if key not in found:
-                found[key] = replace(_loose_again(before, variant, after), doubt=doubt)
-            elif doubt < found[key].doubt:
-                found[key] = replace(found[key], doubt=doubt)
+                found[key] = replace(_loose_again(before, variant, after), uncertainty=uncertainty)
+            elif uncertainty < found[key].uncertainty:
+                found[key] = replace(found[key], uncertainty=uncertainty)
     return found
 
 

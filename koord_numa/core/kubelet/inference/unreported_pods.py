@@ -1,10 +1,10 @@
 """
-What pods may be using that the published amounts do not show yet. Nobody tells where a kubelet has put them, so they are missing wherever
-they could be.
+What pods may be using that the published amounts do not show yet. Where a kubelet has put them is not published,
+so they are missing wherever they could be.
 
-Theory. A kubelet takes the lowest NUMA nodes that have room. A pod was placed where some NUMA node had room with everybody in his
+Theory. A kubelet takes the lowest NUMA nodes that have room. A pod was placed where some NUMA node had room with every pod in its
 place who was there or on his way. Kubelets admit pods in the order in which they are bound, so there is room when the pod comes; but
-somebody may have left by then, or never come, and the pod is below. It is never above.
+a pod may have left by then, or never come, and the pod is below. It is never above.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,8 +50,8 @@ def without_hidden(
 
 def shown_where_foreseen(zones: Sequence[Zone], hidden: Sequence[Holding]) -> tuple[Zone, ...]:
     """
-    The zones as they would be published if every one of these pods were where it was foreseen, which most are; on each where nobody
-    foresees it. No ground to place anybody, but one to guess what an eviction will bring.
+    The zones as they would be published if every one of these pods were where it was foreseen, which most are; on each where no pod
+    foresees it. No ground to place a pod, but one to guess what an eviction will bring.
     """
     missing = (
         part

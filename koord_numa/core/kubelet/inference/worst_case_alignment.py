@@ -1,5 +1,5 @@
 """
-A kubelet that aligns, on a node whose CPUs are ours to choose: it goes by its own books, and where it put what we cannot know.
+A kubelet that aligns, on a node whose CPUs are ours to choose: it goes by its own state, and where it put what we cannot know.
 
 So a pod is placed only where it would be admitted however the kubelet has spread everything that is taken. Decides that and nothing else.
 """
@@ -28,7 +28,7 @@ _STRICT: Final = frozenset({KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_
 @dataclass(frozen=True, slots=True)
 class Aligner:
     """
-    A kubelet that may refuse pods by its own books. ``zones`` is what each NUMA node has, ``gone`` what is not for pods, wherever it is
+    A kubelet that may refuse pods by its own state. ``zones`` is what each NUMA node has, ``gone`` what is not for pods, wherever it is
     missing. ``amplified`` are resources whose published amounts are not the kubelet's.
     """
 
@@ -44,7 +44,7 @@ class Aligner:
 
     @property
     def binds_memory(self) -> bool:
-        """Where nobody says whether memory is bound, a strict kubelet is taken to do it."""
+        """Where it is not published whether memory is bound, a strict kubelet is taken to do it."""
         return self.config.memory_policy == "Static" or (self.is_strict and self.config.memory_policy is None)
 
     def counts(self, resource: str) -> bool:
@@ -87,7 +87,7 @@ def refuse_unsure(request: PodRequest, kubelet: Aligner, ledger: Ledger) -> Reje
     taken: dict[str, int] | None = None
     for wanted in _units(request, kubelet):
         if unknown := sorted(name for name in wanted if not any(zone.get(name) for zone in kubelet.zones)):
-            return _refuse(kubelet, f"nobody publishes on which NUMA nodes {', '.join(unknown)} is", resolvable=False)
+            return _refuse(kubelet, f"the NUMA nodes of {', '.join(unknown)} are not published", resolvable=False)
         if amplified := sorted(kubelet.amplified & wanted.keys()):
             return _refuse(kubelet, f"{', '.join(amplified)} is amplified, by which it does not go", resolvable=False)
         if not any(all(zone.get(name, 0) >= amount for name, amount in wanted.items()) for zone in kubelet.zones):
@@ -96,7 +96,7 @@ def refuse_unsure(request: PodRequest, kubelet: Aligner, ledger: Ledger) -> Reje
             taken = total([kubelet.gone, _taken(ledger)])
         closed = sum(_most_closed(kubelet, name, amount, taken.get(name, 0)) for name, amount in wanted.items())
         if closed >= len(kubelet.zones):
-            why = f"it chooses by its own books, in which no NUMA node is sure to have {amounts_text(wanted)} left"
+            why = f"it chooses by its own state, in which no NUMA node is sure to have {amounts_text(wanted)} left"
             return _refuse(kubelet, why, resolvable=True)
         taken = total([taken, wanted])
     return None
@@ -144,7 +144,7 @@ def _amounts(unit: ContainerDemand) -> dict[str, int]:
 
 
 def _taken(ledger: Ledger) -> ResourceList:
-    """Of everybody who is there, summed once for each change of the ledger."""
+    """Of all pods there, summed once for each change of the ledger."""
     known: ResourceList | None = ledger.derived.get(TAKEN)
     if known is None:
         known = ledger.derived[TAKEN] = total(_taken_by(held.request, held.amounts) for held in ledger)

@@ -1,5 +1,5 @@
 """
-How careful a scheduler must be about whole physical cores on a node whose kubelet options or threads per core nobody published.
+How careful a scheduler must be about whole physical cores on a node whose kubelet options or threads per core are not published.
 
 With full-pcpus-only the kubelet refuses CPU counts that are no multiple of the threads per core, and counts beyond the free whole cores.
 """
@@ -60,7 +60,7 @@ def whole_cores(
     for zone in zones:
         reserved += zone.capacity.get(CPU, 0) - zone.allocatable.get(CPU, 0)
         free += max(0, zone.available.get(CPU, 0))
-    # A reserved CPU spoils the core it is on, and nobody says which one that is.
+    # A reserved CPU spoils the core it is on, and which one that is is not published.
     surely = max(0, free // MILLI - reserved // MILLI * (threads - 1))
     published = config.cpu_policy is not None
     option = "" if kept else THREADS if published else FULL_CORES

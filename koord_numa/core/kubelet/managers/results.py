@@ -80,7 +80,7 @@ class KubeletAdmission:
     ``numa`` is what to charge per NUMA node, ascending: CPUs (milli) only where exclusive, memory only where bound. ``mask`` is the
     NUMA node set of the whole pod, ``None`` when nothing is bound to any. ``cpus`` is known only when the kubelet's full
     configuration is. ``note`` is the assumption that decided, a sentence for people, empty when there was none. ``explores`` names options
-    of the kubelet that nobody published and on which the admission depends: the pod's fate would tell whether they are on.
+    of the kubelet that are not published and on which the admission depends: the pod's fate would tell whether they are on.
     """
 
     numa: tuple[tuple[int, ResourceList], ...] = ()

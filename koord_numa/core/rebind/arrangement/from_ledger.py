@@ -187,9 +187,9 @@ def _counts(machine: CpuTopology, cpus: CpuSet) -> dict[int, int]:
 
 def _cpu_limits(inventory: Inventory, staying: Ledger) -> dict[int, int]:
     """Whole CPUs that each NUMA node's amounts leave to pods without NUMA amounts; none are named where no CPU is published."""
-    books = accounts(inventory, staying)
+    numa_free = accounts(inventory, staying)
     ratio = max(1.0, inventory.ratios.get(CPU, 1))
-    free = dict(zip(books.numa_ids, books.free.get(CPU, ()), strict=False))
+    free = dict(zip(numa_free.numa_ids, numa_free.free.get(CPU, ()), strict=False))
     return {numa: int(amount / ratio) // MILLI for numa, amount in free.items()}
 
 

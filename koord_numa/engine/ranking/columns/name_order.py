@@ -1,7 +1,7 @@
 """
 Numbers that sort as node names do, so that "the name that comes first" can be compared inside an array of integers.
 
-A new name gets a number between its neighbours'; only when there is none left are all numbers spread anew.
+A new name gets a number between its neighbours'; only when there is none left are all numbers spread again.
 """
 
 from bisect import bisect_left

@@ -36,7 +36,7 @@ that are offered, and a hundred times that is within 2**63. What is beyond is fo
 """
 
 MOST_LINES: Final = 256
-"""Resources with a line of their own. Of others, whose names anybody may invent in a pod, only ``evaluate`` knows."""
+"""Resources with a line of their own. Of others, whose names any user may invent in a pod, only ``evaluate`` knows."""
 
 PODS_LINE: Final = FIRST_RESOURCES.index(PODS)
 

@@ -65,7 +65,7 @@ class NumaTable:
         self.reach[:, :, row] = lines
 
     def _extend(self, free: Mapping[str, Sequence[int]]) -> None:
-        """Room for resources that nobody had so far, and for more NUMA nodes, which have nothing."""
+        """Room for resources that no node had so far, and for more NUMA nodes, which have nothing."""
         for name in sorted(free):
             self.places.setdefault(name, len(self.places))
         old = self.reach

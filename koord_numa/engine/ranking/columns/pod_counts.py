@@ -27,7 +27,7 @@ from koord_numa.engine.cache.term_index import AnchorIndex, anchors_of_pod, anch
 from koord_numa.engine.ranking.columns.numa_table import Ints, longer
 
 REMEMBERED_COUNTS: Final = 1024
-"""So many counts are kept up to date; one that was not asked for the longest time is dropped, and counted anew when it is asked for."""
+"""So many counts are kept up to date; one that was not asked for the longest time is dropped, and counted again when it is asked for."""
 
 HARD_WEIGHT: Final = 1
 """What a placed pod's required affinity to the new one is worth (kube-scheduler's ``hardPodAffinityWeight``)."""
@@ -175,7 +175,7 @@ class PodCounts:
         self._counts_by_anchor: AnchorIndex[Count] = AnchorIndex()
 
     def add(self, node: str, pod: Pod) -> None:
-        """A pod is counted on a node, or counted anew."""
+        """A pod is counted on a node, or counted again."""
         uid, kind = pod.key.uid, PodKind(pod.key.namespace, pod.labels, pod.deleting, terms_of(pod.request))
         placed = self._placed.get(uid)
         if placed is not None:
@@ -225,7 +225,7 @@ class PodCounts:
             count.rows = longer(count.rows, rows)
 
     def namespaces_changed(self) -> None:
-        """Labels of namespaces changed: counts that depend on them are made anew when they are asked for."""
+        """Labels of namespaces changed: counts that depend on them are made again when they are asked for."""
         for weighing in [it for it, count in self._counts.items() if count.weighing.by_namespace_labels]:
             self._drop(self._counts.pop(weighing))
         self._purge()

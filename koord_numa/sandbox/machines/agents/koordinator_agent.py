@@ -47,7 +47,7 @@ class KoordinatorAgent:
         }
 
     def admit(self, pod: Pod) -> Admitted | Refused:
-        """Check the placement; a pod that was here before is checked against all others anew."""
+        """Check the placement; a pod that was here before is checked against all others again."""
         before = self._residents.pop(pod.key.uid, None)
         found = self._check(pod, before)
         if isinstance(found, Refused):

@@ -1,4 +1,4 @@
-"""NodeResourceTopologies as NFD's topology updater and the resource topology exporter publish a kubelet's books."""
+"""NodeResourceTopologies as NFD's topology updater and the resource topology exporter publish a kubelet's state."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final

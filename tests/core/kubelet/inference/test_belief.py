@@ -59,7 +59,7 @@ def test_news_that_is_too_old_changes_nothing() -> None:
 
 
 def test_what_came_after_a_pod_is_replayed_when_it_was_refused() -> None:
-    """Nobody foresaw that: its CPUs were free for the next one."""
+    """That was not foreseen: its CPUs were free for the next one."""
     belief = _belief(_node())
     belief.arrive("odd", pod(app(5)), 0.0)
     belief.arrive("next", pod(app(4)), 1.0)
@@ -94,7 +94,7 @@ def test_a_late_topology_is_of_the_moment_of_its_last_pod() -> None:
     assert _free(belief) == {(3, 4)}
 
 
-def test_cpus_that_nobody_needed_to_be_free_stay_in_doubt() -> None:
+def test_cpus_that_no_pod_needed_to_be_free_stay_uncertain() -> None:
     """An init container may hold a CPU of each NUMA node; a pod that proves one of them free proves nothing about the other."""
     belief = _belief(replace(node("2x1x4x2", scope=KubeletScope.POD), ids_are_real=False))
     belief.arrive("first", pod(init(1), app(5)), 0.0)

@@ -24,7 +24,7 @@ CASES: dict[str, tuple[list[ResourceList], list[Block], Mapping[int, int] | None
         [block(11, must=True), block(13, must=True)],
         {0: 3, 1: 3, 2: 12, 3: 12},
     ),
-    "nobody knows with whom": (
+    "group unknown": (
         [{"memory": 10}, {"memory": 2}, {"memory": 10}, {"memory": 2}],
         [block(12, must=True), block(12, must=True)],
         dict.fromkeys(range(4), UNCLEAR),

@@ -76,7 +76,7 @@ WHEREVER: dict[str, tuple[tuple[Zone, ...], KubeletScope, Holding, Missing]] = {
         held("a", pod(app(10)), (1, {"cpu": 10000}), (2, {"cpu": 10000})),
         {numa: {"cpu": 10000} for numa in (0, 1, 2)},
     ),
-    "foreseen by nobody": (
+    "not foreseen": (
         TWO,
         CONTAINER,
         held("a", pod(init(1), app(2))),
@@ -99,7 +99,7 @@ def test_a_kubelet_that_prefers_neighbours_may_go_up() -> None:
     assert missing(FOUR, found) == {numa: {"cpu": 10000} for numa in range(4)}
 
 
-def test_hidden_pods_add_up_and_nobody_hidden_changes_nothing() -> None:
+def test_hidden_pods_add_up_and_no_hidden_pod_changes_nothing() -> None:
     hidden = [held("a", pod(app(2)), (0, {"cpu": 2000})), held("b", pod(app(1)), (1, {"cpu": 1000}))]
     assert missing(TWO, without_hidden(TWO, hidden, topology(TWO, POD))) == {0: {"cpu": 3000}, 1: {"cpu": 1000}}
     assert without_hidden(TWO, [], topology(TWO, POD)) == TWO

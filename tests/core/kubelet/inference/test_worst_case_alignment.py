@@ -35,7 +35,7 @@ def host(config: KubeletConfig, *, gpus: int = 4, amplified: float = 1.0) -> tup
 
 
 def there(*pods: PodRequest) -> Ledger:
-    """These pods are on the node, nobody knows where."""
+    """These pods are on the node, where is unknown."""
     return Ledger.of(holding_of(Pod(PodKey("ns", str(i), str(i)), request)) for i, request in enumerate(pods))
 
 
@@ -48,7 +48,7 @@ def refusal(config: KubeletConfig, request: PodRequest, *others: PodRequest, **f
 
 
 ITSELF = "its kubelet aligns CPUs, memory and devices itself (single-numa-node): "
-UNSURE = f"{ITSELF}it chooses by its own books, in which no NUMA node is sure to have"
+UNSURE = f"{ITSELF}it chooses by its own state, in which no NUMA node is sure to have"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ UNSURE = f"{ITSELF}it chooses by its own books, in which no NUMA node is sure to
             pod(others={"vendor.example/nic": 1}),
             [],
             "its kubelet aligns CPUs, memory and devices itself (single-numa-node): "
-            "nobody publishes on which NUMA nodes vendor.example/nic is",
+            "the NUMA nodes of vendor.example/nic are not published",
             id="unpublished-device",
         ),
         pytest.param(

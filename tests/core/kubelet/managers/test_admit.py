@@ -177,7 +177,7 @@ def fill(some: KubeletNode, arriving: list[PodRequest]) -> KubeletState:
 def test_removing_what_was_admitted_restores_the_state(
     some: KubeletNode, before: list[PodRequest], one: PodRequest
 ) -> None:
-    """Except under best-effort with bound memory, where the kubelet's own books do not come back."""
+    """Except under best-effort with bound memory, where the kubelet's own state does not come back."""
     if some.config.topology_policy is BEST_EFFORT and some.pins_memory:
         some = replace(some, memory={}, config=replace(some.config, memory_policy="None"))
     state = fill(some, before)

@@ -36,7 +36,7 @@ def of(policy: KubeletPolicy) -> KubeletNode:
 
 
 CASES: dict[str, tuple[list[HintRule], dict[KubeletPolicy, tuple[int | None, bool] | None]]] = {
-    "nobody cares": ([], {POLICIES[0]: (7, True), POLICIES[1]: (7, True), POLICIES[2]: (None, True)}),
+    "no preference": ([], {POLICIES[0]: (7, True), POLICIES[1]: (7, True), POLICIES[2]: (None, True)}),
     "the lowest common one": (
         [rule(1, 1, 2, 3), rule(1, 2, 4, 6)],
         dict.fromkeys(POLICIES, (2, True)),

@@ -27,7 +27,7 @@ def beside(node: NodeLayout, **masks: int) -> NodeLayout:
 
 
 COMPANY = {
-    "nobody cares": (layout(SHAPE, pinned("a", "0"), pinned("b", "1,4")), {}, {}, 0),
+    "no preference": (layout(SHAPE, pinned("a", "0"), pinned("b", "1,4")), {}, {}, 0),
     "a shared core": (
         layout(SHAPE, pinned("a", "0", exclusive=PCPU), pinned("b", "1,4", exclusive=PCPU)),
         {"a": 1, "b": 1},
@@ -99,7 +99,7 @@ def test_company(node: NodeLayout, conflicts: dict[str, int], numa_conflicts: di
     assert node.figures_now.conflicts == sum([*conflicts.values(), *numa_conflicts.values(), violated.bit_count()])
 
 
-def test_one_alone_concerns_nobody() -> None:
+def test_one_alone_conflicts_with_none() -> None:
     assert not layout(SHAPE, pinned("a", "0", exclusive=PCPU), pinned("b", "1")).constrained
 
 
@@ -110,7 +110,7 @@ HELD_WIDE = pinned("wide", "2-7,8-11", fixed_on=machine(ROOMY))
 """It has memory on two NUMA nodes."""
 
 PLANS = {
-    "nobody minds": (layout(ROOMY, pinned("single", "0-1"), HELD_WIDE), {"single": "0-1", "wide": "2-11"}),
+    "no conflict": (layout(ROOMY, pinned("single", "0-1"), HELD_WIDE), {"single": "0-1", "wide": "2-11"}),
     "the single one minds and leaves": (
         layout(ROOMY, protected("single", "0-1"), HELD_WIDE),
         {"single": "16-17", "wide": "2-11"},
@@ -133,13 +133,13 @@ def test_plans(node: NodeLayout, end: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("fixed_pods", "allowed"),
     [
-        pytest.param(FixedPods(), True, id="nobody-minds"),
+        pytest.param(FixedPods(), True, id="no-conflict"),
         pytest.param(FixedPods(single=0b001), True, id="a-pod-without-a-wish"),
         pytest.param(FixedPods(single=0b001, protected_single=0b001), False, id="a-pod-that-minds"),
         pytest.param(FixedPods(spanning=0b101, protected_spanning=0b101), True, id="a-pod-of-the-same-kind"),
     ],
 )
-def test_nobody_over_several_comes_to_a_single_one_that_stays(fixed_pods: FixedPods, allowed: bool) -> None:
+def test_no_pod_over_several_joins_a_single_one_that_stays(fixed_pods: FixedPods, allowed: bool) -> None:
     node = replace(layout(ROOMY, pinned("wide", "8-15,16-17"), fixed="0-1"), fixed_pods=fixed_pods)
     arrangement = [sum(1 << cpu for cpu in (*range(8, 16), 2, 3))]
     assert (node.allows(arrangement), node.may_pass(arrangement)) == (allowed, allowed)

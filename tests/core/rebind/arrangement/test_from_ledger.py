@@ -145,7 +145,7 @@ def test_what_pods_that_stay_keep_clear(known: list[Holding], fixed_pods: FixedP
 
 
 ROOM = {
-    "nobody else": ([], {}, {0: 7, 1: 8}),
+    "no other pod": ([], {}, {0: 7, 1: 8}),
     "shared pods": ([holding("s", numa=((1, {"cpu": 2500}),))], {}, {0: 7, 1: 5}),
     "pods that may change NUMA nodes": ([holding("t", "2-3", numa=ON_NUMA_0)], {}, {0: 7, 1: 8}),
     "pods with devices": (
@@ -166,7 +166,7 @@ def test_room(others: list[Holding], ratios: Mapping[str, float], cpu_limit: Map
     assert layout_of_ledger(node, Ledger.of([holding("a", "6-9"), *others]), ()).cpu_limit == cpu_limit
 
 
-def test_a_node_without_published_amounts_limits_nobody() -> None:
+def test_a_node_without_published_amounts_sets_no_limit() -> None:
     assert layout_of_ledger(INVENTORY, Ledger.of([holding("a", "6-9")]), ()).cpu_limit == {}
 
 

@@ -50,7 +50,7 @@ def test_a_change_is_worth_what_the_whole_is_worth(seed: int) -> None:
         assert evaluated.improved(changes) == (counted if counted.rank < evaluated.rank else None)
 
 
-def test_today_harms_nobody() -> None:
+def test_today_is_no_regression() -> None:
     node = fragmented(7)
     assert (evaluate(node, node.now).regression, evaluate(node, node.now).figures) == (0, node.figures_now)
 
