@@ -27,7 +27,7 @@ Outcome = Signature | None
 """What tells a kubelet's decisions on one pod apart; ``None``: it refuses the pod."""
 
 HELD: Final = 1.0
-"""The uncertainty, in seconds of late news, that an init container's CPUs are held beside those of later containers: mostly they are not."""
+"""The uncertainty, in seconds of late news, that an init container's CPUs are held beside those of later containers: rarely they are."""
 
 
 def arrive(before: Hypothesis, uid: str, request: PodRequest) -> dict[Outcome, Hypothesis]:
