@@ -10,6 +10,7 @@ import pytest
 from cachetools import TTLCache
 from prometheus_client import CollectorRegistry
 
+from koord_numa.app.runtime import AGENT
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.serving import delegated_auth
 from koord_numa.cluster.serving.delegated_auth import DelegatedAuth
@@ -24,7 +25,7 @@ EVE = {"Authorization": "Bearer sandbox:eve"}
 @asynccontextmanager
 async def serving(folder: Path) -> AsyncIterator[tuple[ApiServer, str]]:
     """A secure port whose access an embedded API server decides."""
-    async with ApiServer() as server, await Api.connect(server.write_kubeconfig(folder / "kubeconfig")) as api:
+    async with ApiServer() as server, await Api.connect(server.write_kubeconfig(folder / "kubeconfig"), AGENT) as api:
         providers = StatusProviders(lambda: (), lambda: (), CollectorRegistry(), CollectorRegistry())
         protection = Protection(server_context(None, None), DelegatedAuth(api).middleware())
         http = HttpServer(providers, 0, "127.0.0.1", protection)

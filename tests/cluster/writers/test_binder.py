@@ -1,9 +1,11 @@
 """The binder against a server that behaves as a real one does."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from koord_numa.app.runtime import AGENT
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.writers.binder import ApiBinder, valid_key
 from koord_numa.core.objects.request import PodKey
@@ -135,7 +137,12 @@ async def test_an_eviction_that_a_budget_forbids_is_for_later(server: ApiServer,
     assert refused.value.retry_after == 10
 
 
-async def test_a_deletion_asks_no_budget_and_spares_a_pod_that_came_later(server: ApiServer, binder: ApiBinder) -> None:
+async def test_a_deletion_asks_no_budget_and_spares_a_pod_that_came_later(server: ApiServer, tmp_path: Path) -> None:
+    async with await Api.connect(server.write_kubeconfig(tmp_path / "kubeconfig"), AGENT) as api:
+        await _deletes_only_the_pod_that_was_meant(server, ApiBinder(api))
+
+
+async def _deletes_only_the_pod_that_was_meant(server: ApiServer, binder: ApiBinder) -> None:
     key = created(server, pod("a", terminationGracePeriodSeconds=0))
     with pytest.raises(Gone):
         await binder.delete(replace(key, uid="of a former pod"))
