@@ -45,10 +45,12 @@ Found = tuple[Rank, PreemptionCandidate]
 class _Known:
     """
     What was found for one class: the nodes on which evictions may help, with their free milli-CPU, the emptiest first, and what came of
-    trying one out. Both hold as of a ``position`` in the journal of changed nodes.
+    trying one out. Both hold as of a ``position`` in the journal of changed nodes, except for ``unsettled`` nodes: what was found of
+    them may become wrong without a change of the node, as when the bind of a pod is confirmed, which can be evicted from then on.
     """
 
     position: int | None = None
+    unsettled: set[str] = field(default_factory=set)
     tried: dict[str, Found | None] = field(default_factory=dict)
     _room: dict[str, int] = field(default_factory=dict)
     _emptiest: list[tuple[int, str]] = field(
@@ -149,6 +151,9 @@ class Evaluator:
         if changed is None:
             known.clear()
             changed = list(verdict.rejections)
+        elif known.unsettled:
+            changed = list(dict.fromkeys((*changed, *sorted(known.unsettled))))
+        known.unsettled.clear()
         for number, name in enumerate(changed):
             if number % CHUNK == CHUNK - 1:
                 await asyncio.sleep(0)
@@ -159,6 +164,8 @@ class Evaluator:
                 if rejection is not None and rejection.resolvable
                 else None
             )
+            if node is not None and node.assumed:
+                known.unsettled.add(name)
             if node is not None and may_help(ask, node):
                 known.add(name, node.seen.room)
 
@@ -199,6 +206,7 @@ class Evaluator:
     def _forget(self, node: str) -> None:
         for known in self._known.values():
             known.forget(node)
+            known.unsettled.add(node)
 
     def still_confirms(self, nomination: Nomination) -> bool:
         """As ``confirms``, asked again only when the node has changed since, or when more than the node matters."""

@@ -110,9 +110,17 @@ LEFT_OVER = [
 """What an eviction frees beyond its need goes to a pod of lower priority than one that found no room before."""
 
 
+CONFIRMED_LATER = [
+    *((1, 0, False), (1, 0, False), (1, 1, False), (2, 1, False), (2, 1, False), (4, 1, False), (4, 1, False)),
+    *((3, 1, True), (2, 1, True), (1, 2, False), (1, 0, False)),
+]
+"""A pod whose bind is confirmed after a class was looked at: only from then on may it be evicted."""
+
+
 @given(arrivals)
 @example(OVERTAKEN)
 @example(LEFT_OVER)
+@example(CONFIRMED_LATER)
 @settings(max_examples=60, deadline=None)
 def test_in_the_end_nothing_is_kept_and_no_pod_waits_that_preemption_could_help(
     events: list[tuple[int, int, bool]],
