@@ -43,7 +43,7 @@ imports: $(DEV)
 	$(BIN)/lint-imports --no-cache
 
 unit: $(DEV)  ## Only the tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 fix: $(DEV)  ## Format, and repair what ruff can repair
 	$(BIN)/ruff format .
