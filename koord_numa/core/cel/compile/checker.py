@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from koord_numa.core.cel.environment import DEVICE_FIELDS, GLOBAL_SCOPE, LITERALS, Scope
 from koord_numa.core.cel.errors import CompileError, EvaluationError
-from koord_numa.core.cel.library import TABLE
-from koord_numa.core.cel.library.strings import pattern
-from koord_numa.core.cel.library.times import parse_duration, parse_timestamp
+from koord_numa.core.cel.standard_library import TABLE
+from koord_numa.core.cel.standard_library.strings import pattern
+from koord_numa.core.cel.standard_library.times import parse_duration, parse_timestamp
 from koord_numa.core.cel.syntax.syntax import (
     Bind,
     Call,

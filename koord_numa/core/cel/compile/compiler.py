@@ -14,7 +14,7 @@ from koord_numa.core.cel.compile.logic import OPERATORS, contained, contained_in
 from koord_numa.core.cel.compile.loops import LOOPS, Body
 from koord_numa.core.cel.compile.scope import Scope
 from koord_numa.core.cel.errors import NO_SUCH_OVERLOAD, EvaluationError
-from koord_numa.core.cel.library import TABLE
+from koord_numa.core.cel.standard_library import TABLE
 from koord_numa.core.cel.syntax.literals import NO_FRAME, NoFrame, constant, make_list, make_map, once, present
 from koord_numa.core.cel.syntax.syntax import (
     Bind,

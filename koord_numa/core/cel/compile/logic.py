@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from koord_numa.core.cel.compile.frame import Frame
 from koord_numa.core.cel.errors import NO_SUCH_OVERLOAD, EvaluationError
-from koord_numa.core.cel.library.costs import equality
+from koord_numa.core.cel.standard_library.costs import equality
 from koord_numa.core.cel.values.semver import Semver
 from koord_numa.core.cel.values.values import MapValue, Quantity, equal, same
 

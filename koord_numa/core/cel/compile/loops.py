@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from koord_numa.core.cel.compile.frame import Frame
 from koord_numa.core.cel.errors import NO_SUCH_OVERLOAD, EvaluationError
-from koord_numa.core.cel.library.lists import sort_values
+from koord_numa.core.cel.standard_library.lists import sort_values
 from koord_numa.core.cel.values.values import MapValue, compare
 
 Evaluate = Callable[[Frame], Any]

@@ -84,7 +84,7 @@ def _build(text: str) -> str:
 
 
 def _normalized(text: str) -> str:
-    """As apiserver/pkg/cel/library/semverlib.go, ``normalizeAndParse``."""
+    """As apiserver/pkg/cel/standard_library/semverlib.go, ``normalizeAndParse``."""
     text = text.removeprefix("v")
     end = next((at for at, character in enumerate(text) if character in "-+"), len(text))
     parts = text[:end].split(".", 2)

@@ -1,9 +1,9 @@
-"""Kubernetes' quantities and semantic versions (apiserver/pkg/cel/library/quantity.go, semverlib.go)."""
+"""Kubernetes' quantities and semantic versions (apiserver/pkg/cel/standard_library/quantity.go, semverlib.go)."""
 
 from typing import Any, Final
 
 from koord_numa.core.cel.errors import EvaluationError
-from koord_numa.core.cel.library.costs import traversal
+from koord_numa.core.cel.standard_library.costs import traversal
 from koord_numa.core.cel.values.functions import row
 from koord_numa.core.cel.values.semver import Semver, parse_semver
 from koord_numa.core.cel.values.values import INT_MAX, INT_MIN, NANO, Quantity

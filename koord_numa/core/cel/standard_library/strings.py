@@ -6,8 +6,8 @@ from typing import Any, Final
 import re2
 
 from koord_numa.core.cel.errors import EvaluationError
-from koord_numa.core.cel.library.costs import regex, search, traversal
-from koord_numa.core.cel.library.rendering import render, render_quoted
+from koord_numa.core.cel.standard_library.costs import regex, search, traversal
+from koord_numa.core.cel.standard_library.rendering import render, render_quoted
 from koord_numa.core.cel.values.functions import row
 
 _OPTIONS: Final = re2.Options()

@@ -1,4 +1,4 @@
-"""What calls cost in units, as the runtime estimators of cel-go and of Kubernetes (apiserver/pkg/cel/library/cost.go)."""
+"""What calls cost in units, as the runtime estimators of cel-go and of Kubernetes (apiserver/pkg/cel/standard_library/cost.go)."""
 
 from math import ceil
 from typing import Final

@@ -5,7 +5,7 @@ from functools import cmp_to_key
 from typing import Any, Final
 
 from koord_numa.core.cel.errors import EvaluationError
-from koord_numa.core.cel.library.costs import elements, pairs
+from koord_numa.core.cel.standard_library.costs import elements, pairs
 from koord_numa.core.cel.values.functions import Overload, row
 from koord_numa.core.cel.values.values import (
     NONE,

@@ -5,7 +5,7 @@ import re
 from typing import Any, Final
 
 from koord_numa.core.cel.errors import EvaluationError
-from koord_numa.core.cel.library.costs import traversal
+from koord_numa.core.cel.standard_library.costs import traversal
 from koord_numa.core.cel.values.functions import row
 from koord_numa.core.cel.values.values import TYPE_NAMES, TypeValue, Uint, checked_int, checked_uint
 

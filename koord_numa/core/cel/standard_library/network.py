@@ -1,11 +1,11 @@
-"""URLs, IP addresses and CIDRs (apiserver/pkg/cel/library/urls.go, ip.go, cidr.go)."""
+"""URLs, IP addresses and CIDRs (apiserver/pkg/cel/standard_library/urls.go, ip.go, cidr.go)."""
 
 from ipaddress import IPv6Address, ip_address, ip_interface
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from koord_numa.core.cel.errors import EvaluationError
-from koord_numa.core.cel.library.costs import traversal
+from koord_numa.core.cel.standard_library.costs import traversal
 from koord_numa.core.cel.values.functions import row
 from koord_numa.core.cel.values.values import Cidr, IpAddress, MapValue
 

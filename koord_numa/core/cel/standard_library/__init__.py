@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from koord_numa.core.cel.library import (
+from koord_numa.core.cel.standard_library import (
     conversions,
     formats,
     kubernetes,

@@ -6,7 +6,7 @@ from math import isfinite
 from typing import Final
 
 from koord_numa.core.cel.errors import EvaluationError
-from koord_numa.core.cel.library.conversions import format_double
+from koord_numa.core.cel.standard_library.conversions import format_double
 from koord_numa.core.cel.values.values import MapValue, TypeValue
 
 _CLAUSE: Final = re.compile(r"%(?:(%)|(?:\.(\d{1,3}))?([a-zA-Z]))")

@@ -1,9 +1,9 @@
-"""Named string formats (apiserver/pkg/cel/library/format.go)."""
+"""Named string formats (apiserver/pkg/cel/standard_library/format.go)."""
 
 import re
 from typing import Final
 
-from koord_numa.core.cel.library.costs import traversal
+from koord_numa.core.cel.standard_library.costs import traversal
 from koord_numa.core.cel.values.functions import Overload, row
 from koord_numa.core.cel.values.values import NONE, NamedFormat, OptionalValue
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from koord_numa.core.cel.errors import EvaluationError
-from koord_numa.core.cel.library.costs import equality, joined
+from koord_numa.core.cel.standard_library.costs import equality, joined
 from koord_numa.core.cel.values.functions import Overload, one, row
 from koord_numa.core.cel.values.values import checked_int, checked_uint, compare
 
