@@ -15,7 +15,7 @@ from koord_numa.wire.errors import WireError
 from tests.cluster.objects import node, pod, until
 from tests.e2e.world import JsonObject, shared, world
 from tests.engine.world import World, make_node, make_pod, make_world
-from tests.test_operator import operating
+from tests.operator.operating import operating
 
 ONE: JsonObject = {"machines": [{"name": "n", "sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"}]}
 

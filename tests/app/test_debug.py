@@ -12,7 +12,7 @@ from koord_numa.core.objects.vocabulary import CpuOwner
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, pinned, shared, world
 from tests.engine.world import GIB, bound, make_node, make_pod, make_topology, make_world
-from tests.test_operator import operating
+from tests.operator.operating import operating
 
 CPUS = CpuSet.parse("0-1")
 

@@ -12,7 +12,7 @@ from koord_numa.settings import PodSource
 from koord_numa.wire.pod.pods import parse_pod
 from tests.cluster.objects import pod, until
 from tests.e2e.world import JsonObject, pinned, shared, world
-from tests.test_operator import operating
+from tests.operator.operating import operating
 
 NODE: JsonObject = {"machines": [{"name": "n", "sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"}]}
 

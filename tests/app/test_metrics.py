@@ -13,7 +13,7 @@ from koord_numa.app.runtime import Options, Runtime
 from koord_numa.sandbox.apiserver import ApiServer
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, pinned, shared, world
-from tests.test_operator import operating
+from tests.operator.operating import operating
 
 NODES: JsonObject = {
     "machines": [

@@ -23,7 +23,7 @@ from tests.chaos.hostile.objects import RESOURCES, Hostile
 from tests.chaos.hostile.workloads import priority_classes
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, World, shared, world
-from tests.test_operator import operating, placed
+from tests.operator.operating import operating, placed
 
 pytestmark = [pytest.mark.chaos, pytest.mark.e2e]
 

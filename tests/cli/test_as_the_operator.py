@@ -15,7 +15,7 @@ from tests.cli.kinds import Object, budget, claim, priority_class, ranked, stora
 from tests.cli.small import ask, pod, small_cluster
 from tests.cluster.objects import until
 from tests.e2e.test_rack import reason
-from tests.test_operator import operating
+from tests.operator.operating import operating
 
 DECIDING = (
     "nodes",

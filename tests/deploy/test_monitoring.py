@@ -14,7 +14,7 @@ import yaml
 from tests.app.test_metrics import NODES, scrape
 from tests.cluster.objects import until
 from tests.e2e.world import pinned, world
-from tests.test_operator import operating
+from tests.operator.operating import operating
 
 ROOT: Final = Path(__file__).parents[2]
 MONITORING: Final = ROOT / "deploy" / "monitoring"

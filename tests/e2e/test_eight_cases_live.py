@@ -13,7 +13,7 @@ from koord_numa.cli.demo.sandbox_cluster import SandboxCluster
 from tests.cli.small import ask, small_cluster
 from tests.cli.test_eight_cases import CASES, Case, one_line
 from tests.cluster.objects import until
-from tests.test_operator import operating
+from tests.operator.operating import operating
 from tests.view.browser import browser_page, needs_chromium
 
 pytestmark = [pytest.mark.e2e, needs_chromium]

@@ -6,7 +6,7 @@ import pytest
 
 from koord_numa.sandbox.apiserver import ApiServer
 from tests.cluster.objects import JsonObject, node, pod, until
-from tests.test_operator import operating, placed
+from tests.operator.operating import operating, placed
 
 
 def namespace(name: str, **labels: str) -> JsonObject:

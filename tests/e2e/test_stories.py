@@ -13,7 +13,7 @@ from koord_numa.sandbox.devices import SimulatedDevices
 from koord_numa.settings import Settings, load_settings
 from tests.cluster.objects import until
 from tests.e2e.world import World, world
-from tests.test_operator import SETTINGS, operating
+from tests.operator.operating import SETTINGS, operating
 
 pytestmark = pytest.mark.e2e
 

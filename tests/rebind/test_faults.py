@@ -3,28 +3,17 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from koord_numa.app.runtime import Runtime
 from koord_numa.cluster.no_election import NoElection
 from koord_numa.engine.rebind import reconcile
-from koord_numa.sandbox.apiserver import DeleteOptions, Effect, Fault
+from koord_numa.sandbox.apiserver import Effect, Fault
 from koord_numa.settings import Settings
-from koord_numa.wire import names
 from tests.cluster.objects import until
-from tests.rebind.world import FRAGMENTED, NODE, RESOURCE, SETTINGS, STEPS, World, fragmented, pod
-
-PATCH = {"verb": "patch", "resource": "pods", "subresource": ""}
-
-
-async def repacked(world: World, name: str) -> None:
-    """The named rebind has ended well and the node is as good as it can be."""
-    status = await world.ended(name)
-    assert status["phase"] == "Succeed", status
-    assert (status["after"]["crossingPods"], status["after"]["splitCores"]) == (0, 0)
-    assert world.complaints() == []
+from tests.rebind.steps import PATCH, repacked
+from tests.rebind.world import FRAGMENTED, NODE, SETTINGS, STEPS, World, fragmented
 
 
 async def test_so_many_steps(tmp_path: Path) -> None:
@@ -135,150 +124,6 @@ async def test_a_lost_lease_ends_it_between_steps_and_the_next_leader_goes_on(tm
         world.server.faults.remove(lost)
         async with world.scheduler(elect=True):
             await repacked(world, "tidy")
-
-
-async def test_the_deadline_counts_from_the_start_and_ends_it_between_steps(tmp_path: Path) -> None:
-    async with fragmented(tmp_path) as world, world.scheduler() as runtime:
-        world.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=1.2, **PATCH))
-        world.ask(deadlineInSeconds=1)
-        status = await world.ended()
-        assert status["phase"] == "Failed"
-        assert status["reason"] == f"stopped after 1 of {STEPS} steps: the deadline of 1 s has passed"
-        assert len(status["result"]) == len(world.moved) == 1
-        assert world.ledger_is_true(runtime)
-
-
-async def test_a_deadline_that_passed_without_a_leader_still_ends_the_rebind(tmp_path: Path) -> None:
-    async with fragmented(tmp_path) as world:
-        world.ask()
-        begun = {"phase": "Pending", "startTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}
-        world.server.store.patch(RESOURCE, "tidy", {"status": begun}, subresource="status")
-        async with world.scheduler():
-            status = await world.ended()
-        assert (status["phase"], status["reason"]) == ("Failed", "the deadline of 600 s has passed")
-        assert world.assigned() == FRAGMENTED
-
-
-async def test_an_outcome_that_stays_unknown_is_said_and_settled_even_after_the_deadline(tmp_path: Path) -> None:
-    async with fragmented(tmp_path) as world, world.scheduler():
-        told: list[str] = []
-        world.server.subscribe(RESOURCE, lambda _, found: told.append((found.get("status") or {}).get("phase", "")))
-        fault = world.server.faults.add(Fault(effect=Effect.DROP, skip=1, **PATCH))
-        world.ask(deadlineInSeconds=1)
-        await until(lambda: "Unknown" in told)
-        assert "does not say whether pod" in world.status()["reason"]
-        await until(lambda: world.server.faults.hits(fault) > 12)
-        world.server.faults.remove(fault)
-        status = await world.ended()
-        assert status["phase"] == "Failed"
-        assert len(world.moved) == 2
-        assert len(status["result"]) == len(set(world.moved))
-        assert world.complaints() == []
-
-
-@asynccontextmanager
-async def after_the_first_step(world: World, act: Any) -> AsyncIterator[Runtime]:
-    """A scheduler, and something that happens in the very moment in which its first step was carried out."""
-    async with world.scheduler() as runtime:
-        acted: list[bool] = []
-
-        def watch(_event: str, _found: Any) -> None:
-            if not acted and world.assigned() != FRAGMENTED:
-                acted.append(True)
-                act(next(name for name in FRAGMENTED if world.assigned()[name] == FRAGMENTED[name]))
-
-        await until(lambda: runtime.scheduler.ready)
-        world.server.subscribe("pods", watch)
-        yield runtime
-
-
-async def test_other_changes_of_a_pod_are_no_reason_to_stop(tmp_path: Path) -> None:
-    async with fragmented(tmp_path) as world:
-
-        def label_all_pods(_: str) -> None:
-            for name in FRAGMENTED:
-                world.server.store.patch("pods", name, {"metadata": {"labels": {"seen": "yes"}}}, "default")
-
-        async with after_the_first_step(world, label_all_pods):
-            world.ask()
-            await repacked(world, "tidy")
-        labelled = world.server.store.list("pods", labels="seen=yes")
-        assert len(labelled) == len(FRAGMENTED)
-
-
-async def test_a_deleted_pod_ends_it(tmp_path: Path) -> None:
-    async with fragmented(tmp_path) as world:
-        gone: list[str] = []
-
-        def delete(_: str) -> None:
-            for name in FRAGMENTED:
-                if world.assigned()[name] == FRAGMENTED[name]:
-                    gone.append(name)
-                    world.server.store.delete("pods", name, "default", DeleteOptions(grace=0))
-
-        async with after_the_first_step(world, delete) as runtime:
-            world.ask()
-            status = await world.ended()
-            assert status["phase"] == "Failed"
-            assert status["reason"].startswith(f"stopped after 1 of {STEPS} steps: pod default/")
-            assert any(name in status["reason"] for name in gone)
-            await until(lambda: world.ledger_is_true(runtime))
-            assert world.complaints() == []
-
-
-async def test_cpus_that_another_writer_changes_end_it(tmp_path: Path) -> None:
-    async with fragmented(tmp_path) as world:
-
-        def seize(_: str) -> None:
-            world.rack.stop()  # what others do here is wrong, and is meant to be
-            taken = {"metadata": {"annotations": {names.RESOURCE_STATUS: '{"cpuset":"15","unknown":{"kept":"x"}}'}}}
-            for name in FRAGMENTED:
-                if world.assigned()[name] == FRAGMENTED[name]:
-                    world.server.store.patch("pods", name, taken, "default")
-
-        async with after_the_first_step(world, seize):
-            world.ask()
-            status = await world.ended()
-            assert status["phase"] == "Failed"
-            assert "by another writer" in status["reason"] or "may no longer be moved" in status["reason"]
-            assert len(status["result"]) == 1
-
-
-async def test_a_pod_that_another_scheduler_puts_on_planned_cpus_ends_it(tmp_path: Path) -> None:
-    async with fragmented(tmp_path) as world:
-        world.ask("dry", dryRun=True)
-        async with world.scheduler():
-            planned = (await world.ended("dry"))["plan"]
-
-        def intrude(_: str) -> None:
-            world.place({"intruder": planned[-1]["to"].split("-")[0].split(",")[0]}, schedulerName="other")
-
-        world.rack.stop()
-        async with after_the_first_step(world, intrude) as runtime:
-            world.ask()
-            status = await world.ended()
-            assert status["phase"] == "Failed", status
-            held = [cpu for cpus in runtime.scheduler.cache.nodes[NODE].ledger for cpu in cpus.cpus]
-            await until(lambda: world.ledger_is_true(runtime))
-            assert len(held) == len(set(held)) or "intruder" in str(world.assigned())
-
-
-async def test_a_watch_that_lags_keeps_the_node_locked(tmp_path: Path) -> None:
-    """What the ledger does not show yet, no pod may be placed by."""
-    async with fragmented(tmp_path) as world, world.scheduler() as runtime:
-        await until(lambda: runtime.scheduler.ready)
-        lag = world.server.faults.add(Fault(effect=Effect.SILENT_WATCH, resource="pods"))
-        world.ask()
-        await until(lambda: world.moved)
-        world.server.store.create(pod("late", 2))
-        reads = len(world.server.requests)
-        await until(lambda: len(world.server.requests) > reads + 2)  # the pod is read back: nothing new is believed yet
-        assert runtime.scheduler.cache.nodes[NODE].locked
-        assert len(world.moved) == 1
-        world.server.faults.remove(lag)
-        await repacked(world, "tidy")
-        await until(lambda: "late" in world.assigned())
-        assert world.complaints() == []
 
 
 async def test_a_missing_right_to_answer_keeps_the_node_as_it_is(

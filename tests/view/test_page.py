@@ -13,7 +13,7 @@ from koord_numa.app.runtime import Runtime
 from koord_numa.view.page import written_page
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, World, pinned, world
-from tests.test_operator import operating
+from tests.operator.operating import operating
 from tests.view.browser import browser_page, needs_chromium, violations
 
 pytestmark = [pytest.mark.e2e, needs_chromium]

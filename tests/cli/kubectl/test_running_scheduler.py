@@ -18,7 +18,7 @@ from koord_numa.ports import Forbidden, Gone
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, World, pinned, world
-from tests.test_operator import ONE_PAIR, operating
+from tests.operator.operating import ONE_PAIR, operating
 
 BY_OBJECTS = "By the API objects, not by the record of a running scheduler."
 

@@ -10,6 +10,7 @@ from koord_numa.core.objects.budgets import DisruptionBudget
 from koord_numa.core.objects.constraints import LabelSelector, Operator, Requirement
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Assignment, Container, NumaSpec, Pod, PodKey, PodRequest
+from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import (
     ContainerKind,
     CpuOwner,
@@ -122,6 +123,19 @@ def budget(name: str, allowed: int, *apps: str, **fields: Any) -> DisruptionBudg
     """A budget that covers the pods of these ``app`` labels."""
     selector = LabelSelector((Requirement("app", Operator.IN, apps),))
     return DisruptionBudget("default", name, selector, allowed, **fields)
+
+
+def barred(site: PreemptionNode) -> PreemptionNode:
+    """The same node, locked."""
+    return replace(site, seen=replace(site.seen, barred=Rejection(Reason.LOCKED, "locked", resolvable=False)))
+
+
+UNEVEN = (
+    running("a", "0-1", 5),
+    running("b", "2-3", 1),
+    running("c", "4-5", 2, numa=1),
+    running("d", "6-7", 2, numa=1),
+)
 
 
 def _node(name: str, zones: tuple[Zone, ...]) -> Node:

@@ -1,140 +1,31 @@
-"""
-Devices of claims in the merge of NUMA nodes: GPUs and NICs by claim, CPUs by our cpuset or by claim, memory and huge pages by zones.
-
-The machine has two NUMA nodes of eight CPUs: 0-7 and 8-15, two neighbours a core.
-"""
-
-from collections.abc import Iterable
-from dataclasses import replace
+"""Devices of claims in the merge of NUMA nodes: GPUs and NICs by claim, CPUs by our cpuset or by claim, memory and huge pages by zones."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.claims.cpus import CpuSite, cpus_of
-from koord_numa.core.claims.device_hints import ClaimDevices
-from koord_numa.core.claims.objects.pools import gather_pools
 from koord_numa.core.claims.pod_claims import PodClaims
-from koord_numa.core.claims.search.inventory import DeviceId, PoolId, ResourceSlice
-from koord_numa.core.claims.search.node_devices import NodeDevices
-from koord_numa.core.claims.search.usage import DeviceUsage
-from koord_numa.core.cpus.bind_policies import CpuPolicies
-from koord_numa.core.cpus.cpu_request import CpuRequest
+from koord_numa.core.claims.search.inventory import DeviceId
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.view import kubelet_view
-from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
-from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
-from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuOwner, KubeletPolicy, NumaPolicy, QosClass
-from koord_numa.core.scheduling.claim_devices import HARD, place_devices, policy_of_devices
-from koord_numa.core.scheduling.placement import place
-from koord_numa.core.scheduling.request import Profile, scheduling_request
-from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
-from koord_numa.wire.claims.resource_claims import parse_resource_claim
-from tests.core.allocation.nodes import GI, held, node, pod
-from tests.core.claims.worlds import NODE, Json, claim_object, device, device_class, published, request
-from tests.machines import machine
-
-NUMA = "resource.kubernetes.io/numaNode"
-ROOT = "resource.kubernetes.io/pcieRoot"
-GPU = request("gpu", "gpu")
-PAIR = claim_object(GPU, request("nic", "nic"))
-LSR = QosClass.LSR
-
-
-def gpus(*places: int | None) -> ResourceSlice:
-    """GPUs on these NUMA nodes; None for one that does not say where it is."""
-    return published("gpu", [_on(f"gpu-{number}", numa) for number, numa in enumerate(places)])
-
-
-def nics(*places: int | None) -> ResourceSlice:
-    """NICs on these NUMA nodes."""
-    return published("nic", [_on(f"nic-{number}", numa) for number, numa in enumerate(places)])
-
-
-def _on(name: str, numa: int | None) -> Json:
-    return device(name) if numa is None else device(name, attributes={NUMA: numa})
-
-
-def cpu_device() -> ResourceSlice:
-    """The machine's CPUs by claim."""
-    attributes = {"dra.cpu/numCPUs": 16, "dra.cpu/cpuIDs": "0-15", "dra.cpu/smtLayout": "0-15>1"}
-    made = device("cpudevmachine", attributes=attributes, capacity={"dra.cpu/cpu": "16"}, allowMultipleAllocations=True)
-    return published("dra.cpu", [made])
-
-
-def cpu_claim(count: int) -> Json:
-    """A claim of CPUs."""
-    return claim_object(request("cpu", "dra.cpu", capacity={"requests": {"dra.cpu/cpu": str(count)}}), name="cpus")
-
-
-def ours(*pods: str) -> NodeSnapshot:
-    """The machine with scheduler-owned CPUs; each pod holds these CPUs."""
-    offer = node("2x1x4x2")
-    ledger = Ledger.of(held(f"p{number}", text) for number, text in enumerate(pods))
-    return candidate(Node(NODE, allocatable={**offer.allocatable, "pods": 110}), offer, ledger)
-
-
-def kubelets(policy: KubeletPolicy, cpu_policy: str = "static", **memory: int) -> NodeSnapshot:
-    """The machine before a kubelet."""
-    zones = []
-    for numa in (0, 1):
-        room = {"cpu": 8000, "memory": memory.get(f"numa{numa}", 64 * GI)}
-        zones.append(Zone(numa, room, room, room))
-    config = KubeletConfig(topology_policy=policy, cpu_policy=cpu_policy)
-    topology = NodeResourceTopology(NODE, CpuOwner.KUBELET, zones=tuple(zones), kubelet=config)
-    found = Node(NODE, allocatable={"cpu": 16000, "memory": 128 * GI, "pods": 110})
-    return candidate(found, kubelet_view(found, topology, ()), Ledger())
-
-
-def decided(
-    seen: NodeSnapshot,
-    asks: PodRequest,
-    slices: Iterable[ResourceSlice],
-    *claims: Json,
-    used: Iterable[str] = (),
-    taken: str = "",
-    roots: dict[str, int] | None = None,
-    holds: PodClaims | None = None,
-) -> Placement | Rejection:
-    """The placement with devices. ``used`` GPUs and NICs are in use, ``taken`` CPUs are held by other claims."""
-    published_slices = list(slices)
-    by_pool = {each.pool: [each] for each in published_slices}
-    pools: dict[PoolId, list[ResourceSlice]] = dict(by_pool)
-    wanted = tuple(parse_resource_claim(claim).to_allocate() for claim in claims)
-    pod_claims = replace(holds or PodClaims(), to_allocate=wanted)
-    usage = DeviceUsage(exclusive={DeviceId(name.split("-")[0], NODE, name): 1 for name in used})
-    ask = replace(scheduling_request(asks, Profile()), claims=pod_claims)
-    first = place(ask, seen)
-    if isinstance(first, Rejection):
-        return first
-    site = CpuSite(
-        machine("2x1x4x2") if not isinstance(seen.offer, Rejection) and seen.offer.node == "n" else None,
-        taken=CpuSet.parse(taken) | seen.ledger.cpus,
-        strict=policy_of_devices(ask, seen) in HARD,
-    )
-    devices = ClaimDevices(
-        pod_claims,
-        {name: device_class(name) for name in ("gpu", "nic", "dra.cpu")},
-        NodeDevices(NODE, {}, gather_pools(published_slices, NODE, {}, pools), numa_by_root=roots or {}),
-        usage,
-        site,
-        CpuPolicies(CpuRequest(0, CpuBindPolicy.FULL_PCPUS)),
-    )
-    return place_devices(ask, seen, first, devices)
-
-
-def names(placement: Placement | Rejection) -> list[str]:
-    """The devices."""
-    assert isinstance(placement, Placement), placement
-    return [it.device.device for allocation in placement.allocations for it in allocation.results]
-
-
-def claimed(placement: Placement | Rejection) -> str:
-    """The CPUs by claim."""
-    assert isinstance(placement, Placement), placement
-    return str(CpuSet.of(cpu for allocation in placement.allocations for cpu in cpus_of(allocation)))
+from koord_numa.core.objects.vocabulary import NumaPolicy
+from tests.core.allocation.nodes import GI, pod
+from tests.core.claims.worlds import NODE, claim_object, device, published, request
+from tests.core.scheduling.claim_nodes import (
+    GPU,
+    LSR,
+    NUMA,
+    PAIR,
+    ROOT,
+    claimed,
+    cpu_claim,
+    cpu_device,
+    decided,
+    gpus,
+    names,
+    nics,
+    ours,
+)
 
 
 @pytest.mark.parametrize("policy", [NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED, NumaPolicy.BEST_EFFORT])
@@ -233,53 +124,6 @@ def test_all_devices_are_asked_for_where_they_are() -> None:
     asks = pod(4000, qos=LSR, numa=NumaPolicy.SINGLE_NUMA_NODE)
     assert getattr(decided(ours(), asks, [gpus(1, 1)], everything), "mask", None) == 0b10
     assert isinstance(decided(ours(), asks, [gpus(0, 1)], everything), Rejection)
-
-
-class TestKubelets:
-    """Their topology manager knows nothing of claims: it is said, and nodes where both meet are better."""
-
-    def test_devices_follow_where_the_kubelet_puts_the_pod(self) -> None:
-        asks = pod(4000, 8 * GI, limit=4000)
-        found = decided(kubelets(KubeletPolicy.SINGLE_NUMA_NODE), asks, [gpus(1, 0)], claim_object(GPU))
-        assert isinstance(found, Placement)
-        assert (names(found), found.claim_points) == (["gpu-1"], 100)
-        assert (
-            "devices of claims are on NUMA 0, where its kubelet, which does not align devices of claims" in found.note
-        )
-
-    def test_a_node_where_they_are_apart_is_worse_and_says_so(self) -> None:
-        asks = pod(4000, 8 * GI, limit=4000)
-        found = decided(kubelets(KubeletPolicy.SINGLE_NUMA_NODE), asks, [gpus(1)], claim_object(GPU))
-        assert isinstance(found, Placement)
-        assert found.claim_points == 75
-        assert "devices of claims are on NUMA 1, apart from NUMA 0, where its kubelet is expected" in found.note
-
-    def test_a_policy_of_the_pod_refuses_them_apart(self) -> None:
-        asks = pod(4000, 8 * GI, limit=4000, numa=NumaPolicy.SINGLE_NUMA_NODE)
-        refused = decided(kubelets(KubeletPolicy.SINGLE_NUMA_NODE), asks, [gpus(1)], claim_object(GPU))
-        assert isinstance(refused, Rejection)
-        assert refused.reason is Reason.CLAIM_ALIGNMENT
-
-    def test_where_it_aligns_nothing_only_cpus_by_claim_meet_a_policy(self) -> None:
-        asks = pod(4000, 8 * GI, numa=NumaPolicy.SINGLE_NUMA_NODE)
-        where = kubelets(KubeletPolicy.NONE, "none", numa0=4 * GI)
-        refused = decided(where, asks, [gpus(0, 1)], claim_object(GPU))
-        assert isinstance(refused, Rejection)
-        assert refused.reason is Reason.NUMA_POLICY
-        both = published("dra.cpu", [_numa_cpus(0, "0-7"), _numa_cpus(1, "8-15")])
-        found = decided(where, asks, [gpus(0, 1), both], cpu_claim(4), claim_object(GPU))
-        # NUMA node 0 has too little memory.
-        assert (names(found), claimed(found)) == (["cpudevnuma001", "gpu-1"], "8-11")
-        unknown = decided(where, asks, [gpus(0, 1), cpu_device()], cpu_claim(4), claim_object(GPU))
-        assert isinstance(unknown, Rejection)
-        assert "does not say on which NUMA nodes its CPUs are" in unknown.detail
-
-
-def _numa_cpus(numa: int, ids: str) -> Json:
-    attributes = {"dra.cpu/cpuIDs": ids, "dra.cpu/smtLayout": "0-15>1", NUMA: numa}
-    return device(
-        f"cpudevnuma00{numa}", attributes=attributes, capacity={"dra.cpu/cpu": "8"}, allowMultipleAllocations=True
-    )
 
 
 @given(

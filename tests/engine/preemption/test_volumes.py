@@ -7,7 +7,7 @@ import pytest
 from koord_numa.core.objects.constraints import Constraints
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim
-from tests.engine.preemption.test_executor import crowded, important, leaves, make_room, running, wrote
+from tests.engine.preemption.world import crowded, important, leaves, make_room, running, wrote
 from tests.engine.world import World
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from koord_numa.core.objects.request import Pod
-from tests.engine.preemption.test_executor import FULL, crowded, important, leaves, make_room, running
+from tests.engine.preemption.world import FULL, crowded, important, leaves, make_room, running
 from tests.engine.world import World, bound
 
 

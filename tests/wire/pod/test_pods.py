@@ -1,6 +1,5 @@
-"""Pods and their requests, from whole objects to whole values."""
+"""Pods, from whole objects to whole values."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,17 +27,11 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.objects.workloads import WorkloadKey, WorkloadKind
 from koord_numa.wire import WireError, parse_pod
-from tests.wire.objects import POD, Object, annotated, changed, labelled
+from tests.wire.objects import POD, Object, annotated, changed
+from tests.wire.pod.bare import GIB, SPEC
 
-GIB = 2**30
-SPEC = "scheduling.koordinator.sh/resource-spec"
 NUMA_SPEC = "scheduling.koordinator.sh/numa-topology-spec"
 STATUS = "scheduling.koordinator.sh/resource-status"
-
-
-def bare(**spec: Any) -> Object:
-    """A pod with nothing but this spec."""
-    return {"metadata": {"name": "web", "namespace": "shop", "uid": "u1"}, "spec": spec}
 
 
 def test_a_whole_pod() -> None:
@@ -225,180 +218,3 @@ def test_held_resources() -> None:
         numa=((0, {"memory": GIB}), (1, {"cpu": 2000, "kubernetes.io/batch-cpu": 100})),
         shared_pools=(SharedPool(0, 0, CpuSet.parse("4-5")), SharedPool(0, 1, CpuSet())),
     )
-
-
-AMOUNTS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
-    "requests default to limits": ({"limits": {"cpu": "2"}}, {"cpu": 2000}),
-    "requests of their own": ({"limits": {"cpu": "2"}, "requests": {"cpu": "1"}}, {"cpu": 1000}),
-    "rounded up": ({"requests": {"cpu": "1.0001", "memory": "0.5"}}, {"cpu": 1001, "memory": 1}),
-    "numbers": ({"requests": {"cpu": 1.5, "nvidia.com/gpu": 2}}, {"cpu": 1500, "nvidia.com/gpu": 2}),
-    "deprecated batch names": (
-        {"requests": {"koordinator.sh/batch-cpu": "500", "koordinator.sh/batch-memory": "1Gi"}},
-        {"kubernetes.io/batch-cpu": 500, "kubernetes.io/batch-memory": GIB},
-    ),
-    "deprecated device names": (
-        {"requests": {"kubernetes.io/gpu": "1", "kubernetes.io/rdma": "2"}},
-        {"koordinator.sh/gpu": 1, "koordinator.sh/rdma": 2},
-    ),
-    "both names: today's counts": (
-        {"requests": {"kubernetes.io/gpu": "1", "koordinator.sh/gpu": "3"}},
-        {"koordinator.sh/gpu": 3},
-    ),
-    "beyond all measure": ({"requests": {"memory": "99999Ei"}}, {"memory": 2**60}),
-}
-
-
-@pytest.mark.parametrize(("resources", "requests"), AMOUNTS.values(), ids=AMOUNTS.keys())
-def test_amounts(resources: dict[str, Any], requests: dict[str, int]) -> None:
-    (container,) = parse_pod(bare(containers=[{"name": "c", "resources": resources}])).request.containers
-    assert container.requests == requests
-
-
-POD_LEVEL: dict[str, tuple[dict[str, Any], tuple[dict[str, int] | None, dict[str, int] | None]]] = {
-    "none": ({}, (None, None)),
-    "empty": ({"requests": {}}, (None, None)),
-    "requests": ({"requests": {"cpu": "3"}}, ({"cpu": 3000}, {})),
-    "limits of what no container asks for": ({"limits": {"memory": "1Gi"}}, ({"memory": GIB}, {"memory": GIB})),
-    "limits of what a container asks for": ({"limits": {"cpu": "3"}}, ({}, {"cpu": 3000})),
-}
-
-
-@pytest.mark.parametrize(("resources", "expected"), POD_LEVEL.values(), ids=POD_LEVEL.keys())
-def test_pod_level_resources(resources: dict[str, Any], expected: tuple[Any, Any]) -> None:
-    containers = [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]
-    request = parse_pod(bare(containers=containers, resources=resources)).request
-    assert (request.pod_requests, request.pod_limits) == expected
-
-
-def test_overhead() -> None:
-    assert parse_pod(bare(overhead={"cpu": "250m"})).request.overhead == {"cpu": 250}
-
-
-@pytest.mark.parametrize("word", ["lsr", "LSRX", "Guaranteed"])
-@pytest.mark.parametrize("key", ["koordinator.sh/qosClass", "koordinator.sh/priority-class"])
-def test_an_unknown_class_is_refused_and_not_ignored(key: str, word: str) -> None:
-    assert f'label {key}: "{word}" is none of' in parse_pod(labelled(POD, key, word)).problem
-
-
-@pytest.mark.parametrize("policy", ["FullPCPUs", "SpreadByPCPUs"])
-@pytest.mark.parametrize(
-    ("qos", "band", "why"),
-    [
-        ("LS", "koord-prod", "a pod of QoS class LS has no CPUs of its own"),
-        ("BE", "koord-batch", "a pod of QoS class BE has no CPUs of its own"),
-        ("SYSTEM", "", "a pod of QoS class SYSTEM has no CPUs of its own"),
-        ("LSR", "koord-batch", "an LSR pod of the band koord-batch has no CPUs of its own"),
-    ],
-)
-def test_a_required_bind_policy_is_refused_where_the_class_has_no_cpus(
-    policy: str, qos: str, band: str, why: str
-) -> None:
-    obj = labelled(labelled(POD, "koordinator.sh/qosClass", qos), "koordinator.sh/priority-class", band)
-    required = annotated(obj, SPEC, f'{{"requiredCPUBindPolicy":"{policy}"}}')
-    problem = parse_pod(required).problem
-    assert f"{policy} needs an LSE or LSR pod of the band koord-prod" in problem
-    assert why in problem
-    preferred = annotated(obj, SPEC, f'{{"preferredCPUBindPolicy":"{policy}"}}')
-    assert parse_pod(preferred).problem == ""
-    assert parse_pod(changed(required, "spec nodeName", "n")).problem == ""  # one that is bound is only counted
-
-
-def test_the_numeric_priority_keeps_a_pod_from_cpus_too() -> None:
-    obj = labelled(changed(POD, "spec priority", 5500), "koordinator.sh/priority-class", "")
-    assert "an LSR pod of the band koord-batch has no CPUs of its own" in parse_pod(obj).problem
-
-
-def test_empty_classes_are_no_class() -> None:
-    obj = labelled(labelled(POD, "koordinator.sh/qosClass", ""), "koordinator.sh/priority-class", "")
-    pod = parse_pod(obj)
-    assert (pod.problem, pod.request.qos, pod.request.priority_class) == ("", QosClass.NONE, PriorityClass.NONE)
-
-
-def test_equal_requests_are_one_class() -> None:
-    other = changed(POD, "metadata name", "web-2")
-    assert parse_pod(other).request.class_key == parse_pod(POD).request.class_key
-    assert parse_pod(changed(POD, "spec priority", 1)).request.class_key != parse_pod(POD).request.class_key
-
-
-def test_news_about_the_status_bring_the_same_request() -> None:
-    assert parse_pod(changed(POD, "status phase", "Running")).request is parse_pod(POD).request
-
-
-DEPENDS = {
-    "spec": changed(POD, "spec priority", 5),
-    "labels": labelled(POD, "app", "other"),
-    "policies": annotated(POD, SPEC, "{}"),
-    "unsupported features": annotated(POD, "scheduling.koordinator.sh/reservation-affinity", "{}"),
-}
-
-
-@pytest.mark.parametrize("obj", DEPENDS.values(), ids=DEPENDS.keys())
-def test_other_news_bring_another_request(obj: Object) -> None:
-    assert parse_pod(obj).request is not parse_pod(POD).request
-
-
-def test_a_problem_is_told_every_time() -> None:
-    broken = annotated(POD, SPEC, "{")
-    assert parse_pod(broken).problem == parse_pod(broken).problem != ""
-
-
-def test_a_bind_changes_the_node_and_nothing_else_that_was_asked_for() -> None:
-    """A pod that is seen bound after it was seen waiting reads as one that is seen for the first time."""
-    waiting = labelled(POD, "app", "seen-waiting")
-    bound = changed(waiting, "spec nodeName", "worker-7")
-    request = parse_pod(waiting).request
-    again, fresh = parse_pod(bound), parse_pod(changed(labelled(POD, "app", "unseen"), "spec nodeName", "worker-7"))
-    assert again.request == replace(request, constraints=replace(request.constraints, node_name="worker-7"))
-    assert again.node == fresh.node == "worker-7"
-    assert parse_pod(bound).request is again.request
-
-
-def test_pods_that_were_seen_bound_first_tell_those_that_wait_nothing_of_their_node() -> None:
-    bound = changed(labelled(POD, "app", "seen-bound"), "spec nodeName", "worker-7")
-    waiting = labelled(POD, "app", "seen-bound")
-    assert parse_pod(bound).request.constraints.node_name == "worker-7"
-    assert parse_pod(waiting).request.constraints.node_name == ""
-
-
-def of_workload(name: str, *volumes: Object) -> Object:
-    """A pod as a controller makes it: a name of its own, and what the API server adds to every pod."""
-    token = {"name": f"kube-api-access-{name}", "projected": {"sources": []}}
-    pod = changed(POD, "metadata name", name)
-    pod["metadata"]["uid"] = f"uid of {name}"
-    pod["spec"]["volumes"] = [token, *volumes]
-    for container in pod["spec"]["containers"]:
-        container["volumeMounts"] = [{"name": token["name"], "mountPath": "/var/run/secrets"}]
-    return pod
-
-
-def test_pods_of_a_workload_share_one_request() -> None:
-    first, second = parse_pod(of_workload("web-abc")), parse_pod(of_workload("web-xyz"))
-    assert first.request is second.request
-    assert first.key != second.key
-
-
-VOLUMES: dict[str, tuple[Object, Object]] = {
-    "own claims of ephemeral volumes": (
-        of_workload("a", {"name": "scratch", "ephemeral": {}}),
-        of_workload("b", {"name": "scratch", "ephemeral": {}}),
-    ),
-    "claims": (
-        of_workload("c", {"name": "data", "persistentVolumeClaim": {"claimName": "one"}}),
-        of_workload("d", {"name": "data", "persistentVolumeClaim": {"claimName": "two"}}),
-    ),
-    "a kind that is not supported": (
-        of_workload("e", {"name": "data", "emptyDir": {}}),
-        of_workload("f", {"name": "data", "awsElasticBlockStore": {}}),
-    ),
-}
-
-
-@pytest.mark.parametrize(("one", "other"), VOLUMES.values(), ids=VOLUMES.keys())
-def test_volumes_that_matter_set_pods_of_a_workload_apart(one: Object, other: Object) -> None:
-    assert parse_pod(one).request.constraints != parse_pod(other).request.constraints
-
-
-@pytest.mark.parametrize("volume", [{"emptyDir": {}}, {"name": 7, "emptyDir": {}}, 5], ids=str)
-def test_a_malformed_volume_is_a_problem_also_where_a_sound_one_was_seen(volume: Any) -> None:
-    assert parse_pod(of_workload("sound")).problem == ""
-    assert parse_pod(of_workload("broken", volume)).problem != ""

@@ -1,158 +1,16 @@
-"""Namespaces, nodes, both event APIs, CustomResourceDefinitions, and questions about permissions."""
+"""CustomResourceDefinitions: established, enforced, changed, and gone with what they define."""
 
 from typing import Any
 
 import pytest
 
-from koord_numa.sandbox.apiserver import ApiServer, Fault
 from tests.sandbox.apiserver.client import (
-    CONFIGMAPS,
     CRDS,
-    NODES,
-    PODS,
     RACKS,
     Api,
-    binding,
-    configmap,
     crd,
-    node,
-    pod,
     rack,
 )
-
-NAMESPACES = "/api/v1/namespaces"
-EVENTS = "/api/v1/namespaces/default/events"
-NEW_EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
-
-
-async def test_the_usual_namespaces_exist(api: Api) -> None:
-    items = (await api.get(NAMESPACES)).body["items"]
-    assert [item["metadata"]["name"] for item in items] == ["default", "kube-node-lease", "kube-public", "kube-system"]
-
-
-async def test_a_namespace_lives_and_dies_with_its_content(api: Api) -> None:
-    created = await api.create(NAMESPACES, {"metadata": {"name": "team"}})
-    assert (created["status"], created["spec"]) == ({"phase": "Active"}, {"finalizers": ["kubernetes"]})
-    assert created["metadata"]["labels"] == {"kubernetes.io/metadata.name": "team"}
-    await api.create(f"{NAMESPACES}/team/configmaps", configmap())
-    assert (await api.delete(f"{NAMESPACES}/team")).status == 200
-    assert (await api.get(f"{NAMESPACES}/team")).status == 404
-    assert (await api.get(f"{NAMESPACES}/team/configmaps/c")).status == 404
-
-
-async def test_a_namespace_waits_for_its_pods(api: Api) -> None:
-    pods = f"{NAMESPACES}/team/pods"
-    await api.create(NAMESPACES, {"metadata": {"name": "team"}})
-    await api.create(pods, pod())
-    await api.post(f"{pods}/p/binding", binding("p", "n1"))
-    assert (await api.delete(f"{NAMESPACES}/team")).body["status"]["phase"] == "Terminating"
-    refused = await api.post(pods, pod("q"))
-    assert (refused.reason, refused.body["details"]["causes"][0]["reason"]) == (
-        (403, "Forbidden"),
-        "NamespaceTerminating",
-    )
-    await api.delete(f"{pods}/p", gracePeriodSeconds="0")
-    assert (await api.get(f"{NAMESPACES}/team")).status == 404
-
-
-async def test_the_usual_namespaces_stay(api: Api) -> None:
-    assert (await api.delete(f"{NAMESPACES}/default")).reason == (403, "Forbidden")
-
-
-async def test_node_status_is_a_subresource(api: Api) -> None:
-    await api.create(NODES, node(capacity={"cpu": "8"}))
-    await api.patch(f"{NODES}/n1/status", {"status": {"allocatable": {"cpu": "6"}}})
-    changed = (
-        await api.patch(f"{NODES}/n1", {"spec": {"unschedulable": True}, "status": {"allocatable": {"cpu": "1"}}})
-    ).body
-    assert (changed["spec"]["unschedulable"], changed["status"]["allocatable"]) == (True, {"cpu": "6"})
-
-
-@pytest.mark.parametrize(
-    "taint", [{"key": "a b", "effect": "NoSchedule"}, {"key": "a", "effect": "Never"}], ids=["key", "effect"]
-)
-async def test_taints_are_checked(api: Api, taint: dict[str, str]) -> None:
-    assert (await api.post(NODES, {**node(), "spec": {"taints": [taint]}})).reason == (422, "Invalid")
-
-
-def core_event(**fields: Any) -> dict[str, Any]:
-    """An event of the old API."""
-    about = {"kind": "Pod", "namespace": "default", "name": "p", "uid": "1"}
-    return {
-        "metadata": {"name": "p.1"},
-        "involvedObject": about,
-        "reason": "Scheduled",
-        "message": "done",
-        "type": "Normal",
-        **fields,
-    }
-
-
-def new_event(**fields: Any) -> dict[str, Any]:
-    """An event of the new API."""
-    return {
-        "metadata": {"name": "p.2"},
-        "regarding": {"kind": "Pod", "namespace": "default", "name": "p", "uid": "1"},
-        "reason": "Scheduled",
-        "note": "done",
-        "type": "Normal",
-        "action": "Binding",
-        "eventTime": "2026-01-01T00:00:00.000000Z",
-        "reportingController": "koord-numa",
-        "reportingInstance": "koord-numa-0",
-        **fields,
-    }
-
-
-async def test_both_event_apis_show_the_same_events(api: Api) -> None:
-    await api.create(EVENTS, core_event(source={"component": "kubelet"}, count=3))
-    await api.create(NEW_EVENTS, new_event())
-    core = (await api.get(EVENTS)).body["items"]
-    new = (await api.get(NEW_EVENTS)).body["items"]
-    assert [(one["apiVersion"], one["message"], one["involvedObject"]["name"]) for one in core] == [
-        ("v1", "done", "p")
-    ] * 2
-    assert [(one["apiVersion"], one["note"], one["regarding"]["name"]) for one in new] == [
-        ("events.k8s.io/v1", "done", "p")
-    ] * 2
-    assert (core[1]["reportingComponent"], new[0]["deprecatedSource"], new[0]["deprecatedCount"]) == (
-        "koord-numa",
-        {"component": "kubelet"},
-        3,
-    )
-
-
-async def test_events_are_watched_in_the_api_of_the_watcher(api: Api) -> None:
-    async with api.watch(EVENTS) as old, api.watch(NEW_EVENTS) as new:
-        await api.create(NEW_EVENTS, new_event())
-        assert ((await old.next())["object"]["message"], (await new.next())["object"]["note"]) == ("done", "done")
-
-
-@pytest.mark.parametrize(
-    "selector",
-    ["involvedObject.name=p,involvedObject.kind=Pod", "reason=Scheduled,type=Normal", "involvedObject.uid=1"],
-)
-async def test_events_are_selected_by_their_object(api: Api, selector: str) -> None:
-    await api.create(EVENTS, core_event())
-    assert len((await api.get(EVENTS, fieldSelector=selector)).body["items"]) == 1
-    assert (await api.get(EVENTS, fieldSelector="involvedObject.name=q")).body["items"] == []
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"action": ""}, "action"),
-        ({"reportingController": ""}, "reportingController"),
-        ({"reportingInstance": "x" * 129}, "reportingInstance"),
-        ({"note": "x" * 1025}, "message"),
-        ({"type": "Odd"}, "type"),
-        ({"regarding": {"kind": "Pod", "namespace": "other", "name": "p"}}, "involvedObject.namespace"),
-    ],
-)
-async def test_new_events_are_checked(api: Api, change: dict[str, Any], field: str) -> None:
-    answer = await api.post(NEW_EVENTS, new_event(**change))
-    assert answer.reason == (422, "Invalid")
-    assert [cause["field"] for cause in answer.body["details"]["causes"]] == [field]
 
 
 async def test_a_definition_is_established_and_served(api: Api) -> None:
@@ -301,15 +159,6 @@ async def test_definitions_are_checked(api: Api, body: dict[str, Any], field: st
     answer = await api.post(CRDS, body)
     assert answer.reason == (422, "Invalid"), answer.body
     assert field in {cause["field"] for cause in answer.body["details"]["causes"]}
-
-
-async def test_permissions_are_granted_unless_a_fault_denies_them(api: Api, server: ApiServer) -> None:
-    server.faults.add(Fault(status=403, verb="create", resource="pods"))
-    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    asked = [{"spec": {"resourceAttributes": {"verb": verb, "resource": "pods"}}} for verb in ("create", "get")]
-    assert [(await api.post(reviews, body)).body["status"]["allowed"] for body in asked] == [False, True]
-    assert (await api.post(PODS, pod())).reason == (403, "Forbidden")
-    assert (await api.post(CONFIGMAPS, configmap())).status == 201
 
 
 async def test_a_moved_storage_version_is_remembered(api: Api) -> None:

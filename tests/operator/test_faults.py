@@ -1,0 +1,99 @@
+"""The whole operator while calls fail, watches end, the server is away, and parts of it give up."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from koord_numa.app.runtime import Options
+from koord_numa.operator import serve
+from koord_numa.sandbox.apiserver import DeleteOptions, Effect, Fault
+from koord_numa.settings import PodSource
+from tests.cluster.objects import until
+from tests.e2e.world import World, kopf_watches, pinned, shared
+from tests.operator.operating import EITHER_WATCH, SETTINGS, TOPOLOGIES, operating, placed, quiet_kopf
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Fault(status=409, subresource="binding", count=3), id="conflict"),
+        pytest.param(Fault(status=429, subresource="binding", count=3), id="too many requests"),
+        pytest.param(Fault(status=500, subresource="binding", count=3), id="internal error"),
+        pytest.param(Fault(status=503, subresource="binding", count=3), id="unavailable"),
+        pytest.param(Fault(status=504, subresource="binding", count=3), id="gateway timeout"),
+        pytest.param(Fault(effect=Effect.DROP, subresource="binding", count=3), id="connection lost before"),
+        pytest.param(Fault(effect=Effect.LOSE_ANSWER, subresource="binding", count=3), id="answer lost"),
+    ],
+)
+async def test_binds_that_fail_are_settled(
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    rack.server.faults.add(fault)
+    rack.create([pinned(f"p{number}", 2) for number in range(6)])
+    async with operating(rack.server, tmp_path, monkeypatch):
+        await until(lambda: not rack.unbound(), 30)
+        await until(lambda: len(rack.server.store.list("pods", fields="status.phase=Running")) == 6)
+    assert rack.complaints() == []
+
+
+@EITHER_WATCH
+async def test_an_outage_is_survived(
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
+) -> None:
+    async with operating(rack.server, tmp_path, monkeypatch, pods=pods) as runtime:
+        await until(
+            lambda: runtime.scheduler.ready and (pods is PodSource.INFORMER or "pods" in kopf_watches(rack.server))
+        )
+        await rack.server.stop()
+        await until(lambda: not runtime.lease.fresh())
+        rack.create([pinned("a", 2)])
+        await rack.server.start()
+        await until(lambda: placed(rack.server, "a"), 30)
+    assert rack.complaints() == []
+
+
+@EITHER_WATCH
+async def test_what_vanished_between_watches_is_noticed(
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
+) -> None:
+    rack.create([shared("ghost", "20"), shared("stays", "21")])
+    async with operating(rack.server, tmp_path, monkeypatch, pods=pods) as runtime:
+        await until(
+            lambda: (
+                len(runtime.scheduler.waiting()) == 2
+                and (pods is PodSource.INFORMER or "pods" in kopf_watches(rack.server))
+            )
+        )
+        outage = rack.server.faults.add(Fault(effect=Effect.OUTAGE))
+        await until(lambda: rack.server.open_watches == 0)
+        rack.server.store.delete("pods", "ghost", "default", DeleteOptions(grace=0))
+        rack.server.compact()
+        rack.server.faults.remove(outage)
+        await until(lambda: [pod.key.name for pod in runtime.scheduler.waiting()] == ["stays"], 30)
+
+
+@EITHER_WATCH
+async def test_kopf_giving_up_does_not_end_the_process(
+    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
+) -> None:
+    async with operating(rack.server, tmp_path, monkeypatch, pods=pods) as runtime:
+        await until(lambda: TOPOLOGIES.partition(".")[0] in kopf_watches(rack.server))
+        rack.server.faults.add(Fault(status=401, verb="watch", user_agent="kopf", count=2))
+        rack.server.faults.add(Fault(effect=Effect.CUT_WATCH, user_agent="kopf", count=4))
+        rack.create([pinned("a", 2), pinned("b", 2)])
+        await until(lambda: not rack.unbound(), 30)
+        assert runtime.lease.fresh()
+    assert rack.complaints() == []
+
+
+async def test_a_task_that_dies_ends_the_process(rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def dies(_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("koord_numa.engine.scheduler.Scheduler.run", dies)
+    kubeconfig = rack.server.write_kubeconfig(tmp_path / "kubeconfig")
+    with quiet_kopf(), pytest.raises(RuntimeError, match="a bug"):
+        await asyncio.wait_for(serve(Options(SETTINGS, kubeconfig, "me", port=0)), 30)
+    lease = rack.server.store.find("leases.coordination.k8s.io", "koord-numa", "koord-numa")
+    assert lease is None or lease["spec"]["holderIdentity"] == ""

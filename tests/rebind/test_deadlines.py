@@ -1,0 +1,47 @@
+"""Until when a rebind goes on: its deadline, and outcomes that stay unknown."""
+
+from pathlib import Path
+
+from koord_numa.sandbox.apiserver import Effect, Fault
+from tests.cluster.objects import until
+from tests.rebind.steps import PATCH
+from tests.rebind.world import FRAGMENTED, RESOURCE, STEPS, fragmented
+
+
+async def test_the_deadline_counts_from_the_start_and_ends_it_between_steps(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world, world.scheduler() as runtime:
+        world.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=1.2, **PATCH))
+        world.ask(deadlineInSeconds=1)
+        status = await world.ended()
+        assert status["phase"] == "Failed"
+        assert status["reason"] == f"stopped after 1 of {STEPS} steps: the deadline of 1 s has passed"
+        assert len(status["result"]) == len(world.moved) == 1
+        assert world.ledger_is_true(runtime)
+
+
+async def test_a_deadline_that_passed_without_a_leader_still_ends_the_rebind(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world:
+        world.ask()
+        begun = {"phase": "Pending", "startTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}
+        world.server.store.patch(RESOURCE, "tidy", {"status": begun}, subresource="status")
+        async with world.scheduler():
+            status = await world.ended()
+        assert (status["phase"], status["reason"]) == ("Failed", "the deadline of 600 s has passed")
+        assert world.assigned() == FRAGMENTED
+
+
+async def test_an_outcome_that_stays_unknown_is_said_and_settled_even_after_the_deadline(tmp_path: Path) -> None:
+    async with fragmented(tmp_path) as world, world.scheduler():
+        told: list[str] = []
+        world.server.subscribe(RESOURCE, lambda _, found: told.append((found.get("status") or {}).get("phase", "")))
+        fault = world.server.faults.add(Fault(effect=Effect.DROP, skip=1, **PATCH))
+        world.ask(deadlineInSeconds=1)
+        await until(lambda: "Unknown" in told)
+        assert "does not say whether pod" in world.status()["reason"]
+        await until(lambda: world.server.faults.hits(fault) > 12)
+        world.server.faults.remove(fault)
+        status = await world.ended()
+        assert status["phase"] == "Failed"
+        assert len(world.moved) == 2
+        assert len(status["result"]) == len(set(world.moved))
+        assert world.complaints() == []

@@ -1,0 +1,100 @@
+"""One request for all pods that ask the same: what shares it and what sets pods apart."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from koord_numa.wire import parse_pod
+from tests.wire.objects import POD, Object, annotated, changed, labelled
+from tests.wire.pod.bare import SPEC
+
+
+def test_equal_requests_are_one_class() -> None:
+    other = changed(POD, "metadata name", "web-2")
+    assert parse_pod(other).request.class_key == parse_pod(POD).request.class_key
+    assert parse_pod(changed(POD, "spec priority", 1)).request.class_key != parse_pod(POD).request.class_key
+
+
+def test_news_about_the_status_bring_the_same_request() -> None:
+    assert parse_pod(changed(POD, "status phase", "Running")).request is parse_pod(POD).request
+
+
+DEPENDS = {
+    "spec": changed(POD, "spec priority", 5),
+    "labels": labelled(POD, "app", "other"),
+    "policies": annotated(POD, SPEC, "{}"),
+    "unsupported features": annotated(POD, "scheduling.koordinator.sh/reservation-affinity", "{}"),
+}
+
+
+@pytest.mark.parametrize("obj", DEPENDS.values(), ids=DEPENDS.keys())
+def test_other_news_bring_another_request(obj: Object) -> None:
+    assert parse_pod(obj).request is not parse_pod(POD).request
+
+
+def test_a_problem_is_told_every_time() -> None:
+    broken = annotated(POD, SPEC, "{")
+    assert parse_pod(broken).problem == parse_pod(broken).problem != ""
+
+
+def test_a_bind_changes_the_node_and_nothing_else_that_was_asked_for() -> None:
+    """A pod that is seen bound after it was seen waiting reads as one that is seen for the first time."""
+    waiting = labelled(POD, "app", "seen-waiting")
+    bound = changed(waiting, "spec nodeName", "worker-7")
+    request = parse_pod(waiting).request
+    again, fresh = parse_pod(bound), parse_pod(changed(labelled(POD, "app", "unseen"), "spec nodeName", "worker-7"))
+    assert again.request == replace(request, constraints=replace(request.constraints, node_name="worker-7"))
+    assert again.node == fresh.node == "worker-7"
+    assert parse_pod(bound).request is again.request
+
+
+def test_pods_that_were_seen_bound_first_tell_those_that_wait_nothing_of_their_node() -> None:
+    bound = changed(labelled(POD, "app", "seen-bound"), "spec nodeName", "worker-7")
+    waiting = labelled(POD, "app", "seen-bound")
+    assert parse_pod(bound).request.constraints.node_name == "worker-7"
+    assert parse_pod(waiting).request.constraints.node_name == ""
+
+
+def of_workload(name: str, *volumes: Object) -> Object:
+    """A pod as a controller makes it: a name of its own, and what the API server adds to every pod."""
+    token = {"name": f"kube-api-access-{name}", "projected": {"sources": []}}
+    pod = changed(POD, "metadata name", name)
+    pod["metadata"]["uid"] = f"uid of {name}"
+    pod["spec"]["volumes"] = [token, *volumes]
+    for container in pod["spec"]["containers"]:
+        container["volumeMounts"] = [{"name": token["name"], "mountPath": "/var/run/secrets"}]
+    return pod
+
+
+def test_pods_of_a_workload_share_one_request() -> None:
+    first, second = parse_pod(of_workload("web-abc")), parse_pod(of_workload("web-xyz"))
+    assert first.request is second.request
+    assert first.key != second.key
+
+
+VOLUMES: dict[str, tuple[Object, Object]] = {
+    "own claims of ephemeral volumes": (
+        of_workload("a", {"name": "scratch", "ephemeral": {}}),
+        of_workload("b", {"name": "scratch", "ephemeral": {}}),
+    ),
+    "claims": (
+        of_workload("c", {"name": "data", "persistentVolumeClaim": {"claimName": "one"}}),
+        of_workload("d", {"name": "data", "persistentVolumeClaim": {"claimName": "two"}}),
+    ),
+    "a kind that is not supported": (
+        of_workload("e", {"name": "data", "emptyDir": {}}),
+        of_workload("f", {"name": "data", "awsElasticBlockStore": {}}),
+    ),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), VOLUMES.values(), ids=VOLUMES.keys())
+def test_volumes_that_matter_set_pods_of_a_workload_apart(one: Object, other: Object) -> None:
+    assert parse_pod(one).request.constraints != parse_pod(other).request.constraints
+
+
+@pytest.mark.parametrize("volume", [{"emptyDir": {}}, {"name": 7, "emptyDir": {}}, 5], ids=str)
+def test_a_malformed_volume_is_a_problem_also_where_a_sound_one_was_seen(volume: Any) -> None:
+    assert parse_pod(of_workload("sound")).problem == ""
+    assert parse_pod(of_workload("broken", volume)).problem != ""
