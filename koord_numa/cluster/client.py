@@ -30,7 +30,7 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 
 REQUEST_TIMEOUT: Final = 15.0
-"""Seconds for a whole request. Shorter than a lease lasts after its last renewal, see ``lease.py``."""
+"""Seconds for a whole request. Shorter than a lease lasts after its last renewal, see ``leader_election.py``."""
 
 CONNECT_TIMEOUT: Final = 5.0
 """Seconds to get a connection."""

@@ -37,6 +37,8 @@ def honouring_first(masks: list[int], rules: NodeRules, offers: NumaOffers) -> l
     if not _held(binding.exclusive, offers.occupancy, machine):
         return masks
     exclusive = _exclusive_cpus(binding, machine, offers)
+    # Alignment comes before exclusivity: where no set honours the policy, all of them stay, and the pick reports what became of
+    # it.
     return [mask for mask in masks if _honours(mask, exclusive, rules, offers)] or masks
 
 
@@ -44,10 +46,13 @@ def outcome(
     binding: CpuBinding | None, cpus: CpuSet, occupancy: CpuOccupancy, machine: CpuTopology | None
 ) -> Exclusivity:
     """What became of the exclusive policy, given the CPUs that were picked."""
+    # Nothing was picked or asked for, so nothing can be broken.
     if binding is None or machine is None or binding.exclusive is CpuExclusivePolicy.NONE:
         return Exclusivity.HONOURED
     if not cpus.bits & _held(binding.exclusive, occupancy, machine):
         return Exclusivity.HONOURED
+    # Below PCPULevel there is no weaker level; a NUMANodeLevel that failed may still keep cores apart, which is the proposal's
+    # downgrade.
     if binding.exclusive is CpuExclusivePolicy.PCPU_LEVEL:
         return Exclusivity.BROKEN
     broken = cpus.bits & _held(CpuExclusivePolicy.PCPU_LEVEL, occupancy, machine)
@@ -58,6 +63,7 @@ def _held(policy: CpuExclusivePolicy, occupancy: CpuOccupancy, machine: CpuTopol
     """Bits of the CPUs that pods with this policy keep others of the same policy away from."""
     if policy is CpuExclusivePolicy.NUMA_NODE_LEVEL:
         return _around(occupancy.numa_level.bits, machine.numa_bits.values())
+    # Without SMT a core is one CPU and cannot be shared: PCPULevel keeps nothing away.
     if policy is CpuExclusivePolicy.PCPU_LEVEL and layout_of(machine).smt:
         return _around(occupancy.pcpu_level.bits, (core.bits for core in machine.cores))
     return 0
@@ -76,15 +82,18 @@ def _exclusive_cpus(binding: CpuBinding, machine: CpuTopology, offers: NumaOffer
     """By position of the NUMA node: free CPUs that the policy allows, and for pods that spread one a core."""
     usable = offers.accounts.free_cpus.bits & ~_held(binding.exclusive, offers.occupancy, machine)
     if binding.policy is CpuBindPolicy.SPREAD_BY_PCPUS and binding.exclusive is CpuExclusivePolicy.PCPU_LEVEL:
+        # ``mine & -mine`` is the lowest usable CPU of the core: a pod that spreads takes one a core.
         usable = sum(mine & -mine for core in machine.cores if (mine := core.bits & usable))
     return tuple((usable & machine.numa_bits.get(numa, 0)).bit_count() for numa in offers.numa_ids)
 
 
 def _honours(mask: int, exclusive: PerNuma, rules: NodeRules, offers: NumaOffers) -> bool:
+    # The pod requests no CPU that some NUMA node publishes, so no share can be compared with exclusive CPUs.
     if CPU not in offers.given:
         return False
     position = {numa: at for at, numa in enumerate(offers.numa_ids)}
     positions = [position[numa] for numa in numa_ids(mask)]
+    # The shares must be those of ``grant.place``: a set is judged by the CPUs that would really be taken from each member.
     shares = split(rules.amounts[CPU], [offers.given[CPU][at] for at in positions], offers.units[CPU])
     return shares is not None and all(
         share <= MILLI * exclusive[at] for share, at in zip(shares, positions, strict=True)

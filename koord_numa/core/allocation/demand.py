@@ -1,7 +1,7 @@
 """
 What one pod demands, the same for every node: amounts, whether its CPUs are its own, which policies it names.
 
-Made once per request class. Rules of a node (label, kubelet, what is free) come later, in ``rules.py``.
+Made once per request class. Rules of a node (label, kubelet, what is free) come later, in ``node_rules.py``.
 """
 
 from dataclasses import field
@@ -85,6 +85,7 @@ def demand_of(request: PodRequest, options: AllocateOptions) -> AllocationDemand
     use, bind = _use(request, options)
     cpu = amounts.get(CPU, 0)
     if use is CpuUse.OWN:
+        # Fractions have no CPUs of their own. Koordinator's PreFilter refuses them too, for LSE and LSR pods.
         if cpu % MILLI:
             return NOT_WHOLE
         if unequal := unequal_limits(request):
@@ -94,11 +95,14 @@ def demand_of(request: PodRequest, options: AllocateOptions) -> AllocationDemand
                 detail=f"{request.qos} pod with a {' and '.join(unequal)} limit above its request",
                 resolvable=False,
             )
+    # A pod of zero CPUs owns none, whatever its QoS class: it is treated as one that shares.
     own = use is CpuUse.OWN and cpu > 0
     pinned = pinned_by_static_kubelet(request)
     return AllocationDemand(
         amounts=amounts,
         use=use if own or use is not CpuUse.OWN else CpuUse.SHARED,
+        # Required policies and exclusivity act on CPUs of one's own only; the preferred one stays, as a node that binds every pod
+        # reads it.
         required=bind.required if own else CpuBindPolicy.NONE,
         preferred=bind.preferred,
         cpu_exclusive=bind.exclusive if own else CpuExclusivePolicy.NONE,
@@ -106,11 +110,13 @@ def demand_of(request: PodRequest, options: AllocateOptions) -> AllocationDemand
         numa_exclusive=_numa_exclusive(request, options),
         strategy=request.numa.strategy,
         pinned=pinned,
+        # A pod with a QoS class follows Koordinator's rules; only one without is left to the kubelet's static policy.
         pinnable=request.qos is QosClass.NONE and cpu % MILLI == 0 and bool(pinned),
         may_bind_cores=request.qos in OWN_CPUS or kube_qos(request) is KubeQos.GUARANTEED,
         prefers_spread=request.bind.preferred is CpuBindPolicy.SPREAD_BY_PCPUS
         and request.bind.required is CpuBindPolicy.NONE,
         best_effort=request.qos is QosClass.BE or kube_qos(request) is KubeQos.BEST_EFFORT,
+        # Without a limit there is no burst above the request: "unlimited" would need a pool of infinite size.
         burst=max(cpu, effective_limits(request).get(CPU, 0)) if is_limited(request, CPU) else cpu,
         why_shared=_why_shared(request, cpu),
         options=options,
@@ -126,6 +132,7 @@ def _use(request: PodRequest, options: AllocateOptions) -> tuple[CpuUse, CpuBind
     """
     bind = _with_defaults(request.bind, options)
     effective = bind.required if bind.required is not CpuBindPolicy.NONE else bind.preferred
+    # Tested before ownership: the policy replaces CPUs of one's own by a share in a pool, even for LSR pods.
     if effective is CpuBindPolicy.CONSTRAINED_BURST:
         return CpuUse.POOL_OF_ONE_NUMA, bind
     own = may_use_cpuset(request) or is_exclusive_by_policy(request)
@@ -133,6 +140,7 @@ def _use(request: PodRequest, options: AllocateOptions) -> tuple[CpuUse, CpuBind
 
 
 def _with_defaults(bind: CpuBind, options: AllocateOptions) -> CpuBind:
+    # ``Default`` and an absent preference mean the configured policy; an absent requirement stays absent.
     unset = (CpuBindPolicy.NONE, CpuBindPolicy.DEFAULT)
     return CpuBind(
         required=options.bind if bind.required is CpuBindPolicy.DEFAULT else bind.required,

@@ -31,8 +31,10 @@ def fewest_if_empty(rules: NodeRules, offers: NumaOffers) -> int | None:
     together do not.
     """
     totals = _totals(rules, offers)
+    # Amounts that do not add up over all NUMA nodes rule every size out, so no size needs a look.
     if not totals or any(sum(amounts.values()) < rules.amounts[name] for name, amounts in totals.items()):
         return None
+    # Each resource alone needs at least this many NUMA nodes: the search starts at the largest of these bounds.
     fewest = max(fewest_that_reach(amounts, rules.amounts[name]) for name, amounts in totals.items())
     return next(
         (size for size in range(fewest, len(offers.numa_ids) + 1) if _holds_some(rules, offers, totals, size)), None
@@ -45,12 +47,14 @@ def _totals(rules: NodeRules, offers: NumaOffers) -> dict[str, dict[int, int]]:
     for name in offers.given:
         ratio = rules.ratio if name == CPU and rules.binding is not None else 1
         unit = offers.units[name]
+        # Totals are published amplified, own CPUs are counted bare: the same unit on both sides of the comparison.
         amounts = (int(amount / ratio) if ratio > 1 else amount for amount in offers.accounts.total[name])
         found[name] = {numa: amount // unit * unit for numa, amount in zip(offers.numa_ids, amounts, strict=True)}
     return found
 
 
 def _holds_some(rules: NodeRules, offers: NumaOffers, totals: Mapping[str, Mapping[int, int]], size: int) -> bool:
+    # comb(n, size) sets: above the limit the search by amounts is cheaper than the list.
     if comb(len(offers.numa_ids), size) > LISTED:
         families = [Counted(dict(amounts), rules.amounts[name]) for name, amounts in totals.items()]
         return any(_could_hold_devices(offers, mask) for mask in common_masks(families, size))

@@ -29,10 +29,12 @@ def place(rules: NodeRules, offers: NumaOffers, chosen: Placement) -> Placement 
     ``chosen`` names the node and, in ``mask``, the set of NUMA nodes that takes the pod as a whole; without one only CPUs are placed,
     wherever they are. As Koordinator's resource_manager.go, Allocate: amounts first, then from every NUMA node the whole CPUs of its share.
     """
+    # Amounts before CPUs, since a NUMA node's share says how many CPUs to take there.
     numa = () if chosen.mask is None else _shares(rules, offers, chosen.mask)
     if isinstance(numa, Rejection):
         return numa
     if rules.binding is None:
+        # Without shares (no NUMA node publishes what the pod requests) the election alone stands.
         return replace(chosen, numa=numa) if numa else chosen
     if chosen.mask is None:
         found = _cpus_anywhere(rules, rules.binding, offers)
@@ -70,6 +72,7 @@ def _shares(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | Rejecti
                 shares[ids[at]][name] = part
     if short:
         return insufficient(rules, offers, sorted(short))
+    # A NUMA node without a share is left out, so that the ledger does not count the pod as spanning it.
     return tuple([(numa, amounts) for numa, amounts in shares.items() if amounts])
 
 
@@ -82,6 +85,7 @@ def _cpus_of(rules: NodeRules, binding: CpuBinding, offers: NumaOffers, numa: Sh
         found = pick_cpus(
             _requested_shape(rules, binding, amounts.get(CPU, 0) // MILLI), machine, here, offers.occupancy
         )
+        # Counted over the whole pick: the refusal compares with what the pod asked for, not with one NUMA node's share.
         if isinstance(found, NotEnoughCpus):
             return replace(found, found=len(taken) + found.found)
         taken |= found.cpus
@@ -91,6 +95,7 @@ def _cpus_of(rules: NodeRules, binding: CpuBinding, offers: NumaOffers, numa: Sh
 
 def _cpus_anywhere(rules: NodeRules, binding: CpuBinding, offers: NumaOffers) -> CpuPick | NotEnoughCpus:
     free_cpus = offers.accounts.free_cpus
+    # Koordinator's own accounting lets pods that share the pool overlap with own CPUs; only EVERY_POD sets room aside.
     if rules.accounting is Accounting.EVERY_POD:
         free_cpus = _unclaimed(rules, binding, offers, free_cpus)
     return pick_cpus(_requested_shape(rules, binding, rules.cpus), _machine(offers), free_cpus, offers.occupancy)
@@ -106,12 +111,14 @@ def _unclaimed(rules: NodeRules, binding: CpuBinding, offers: NumaOffers, free_c
         here = free_cpus & CpuSet(machine.numa_bits.get(numa, 0))
         count = amount // offers.units[CPU] * offers.units[CPU] // MILLI
         if count < len(here):
+            # The CPUs kept are those the strategy would take, so that the limit does not change which ones are taken first.
             kept = pick_cpus(_requested_shape(rules, binding, count), machine, here, offers.occupancy)
             free_cpus -= here if isinstance(kept, NotEnoughCpus) else here - kept.cpus
     return free_cpus
 
 
 def _machine(offers: NumaOffers) -> CpuTopology:
+    # ``node_rules`` refuses such a node, so only a caller that skipped it gets here.
     if offers.accounts.machine is None:
         raise ValueError("CPUs cannot be taken from a machine whose CPUs are unknown")
     return offers.accounts.machine

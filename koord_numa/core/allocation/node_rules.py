@@ -44,6 +44,7 @@ _IMPOSED: Final = {
 _FILLING: Final = {
     NumaAllocateStrategy.MOST_ALLOCATED: ScoringType.MOST_ALLOCATED,
     NumaAllocateStrategy.LEAST_ALLOCATED: ScoringType.LEAST_ALLOCATED,
+    # Without a score of its own it starts at the emptiest NUMA node.
     NumaAllocateStrategy.DISTRIBUTE_EVENLY: ScoringType.LEAST_ALLOCATED,
 }
 
@@ -103,10 +104,12 @@ class NodeRules:
 
 def node_rules(demand: AllocationDemand, inventory: Inventory) -> NodeRules | Rejection:
     """The rules for this pod on this node, or the rule that keeps them apart; no such refusal can be resolved by evicting pods."""
+    # As Koordinator's FilterByNUMANode: two stated policies that differ exclude each other, none gives way.
     if NumaPolicy.NONE not in (demand.numa, inventory.policy) and demand.numa is not inventory.policy:
         return _refuse(
             Reason.NUMA_POLICY, POLICY_MISMATCH, f"the pod wants {demand.numa}, the node has {inventory.policy}"
         )
+    # The kubelet's refusal comes first: it would hold whatever binding is found.
     binding = _smt_refusal(demand, inventory) or _binding(demand, inventory)
     if isinstance(binding, Rejection):
         return binding
@@ -120,6 +123,7 @@ def node_rules(demand: AllocationDemand, inventory: Inventory) -> NodeRules | Re
         strategy=_strategy(demand, inventory) or demand.options.strategy,
         scoring=_scoring(_strategy(demand, inventory), demand.options.scoring),
         accounting=demand.options.accounting,
+        # A ratio below one would make CPUs lighter than they are; the annotation only amplifies.
         ratio=max(1, inventory.ratios.get(CPU, 1)),
         restricted=demand.options.restricted,
         exclusive=demand.numa_exclusive,
@@ -131,11 +135,13 @@ def _binding(demand: AllocationDemand, inventory: Inventory) -> CpuBinding | Rej
     """CPUs of its own: by the pod's own right, because a static kubelet would pin it, or because the node binds every pod."""
     imposed = _IMPOSED.get(inventory.bind)
     if demand.use is CpuUse.POOL_OF_ONE_NUMA:
+        # ``imposed`` needs a CPU request: a pod without one has nothing to bind.
         if imposed and demand.cpu:
             return _refuse(Reason.BIND_POLICY, BIND_CONFLICT, f"the node binds CPUs ({imposed}), the pod shares a pool")
         return None if inventory.machine else _no_machine(inventory)
     if demand.use is not CpuUse.OWN and not (imposed and demand.cpu) and not _is_pinned(demand, inventory):
         return None
+    # CPUs handed out by claim (the dra.cpu driver) are not the CPU manager's to pin: two allocators would hand out the same CPU.
     if inventory.cpus_by_claim:
         return _refuse(Reason.BIND_POLICY, CPUS_BY_CLAIM, "CPUs of one's own are had there by a ResourceClaim only")
     if not demand.has_whole_cpus:
@@ -147,8 +153,10 @@ def _binding(demand: AllocationDemand, inventory: Inventory) -> CpuBinding | Rej
     wanted = demand.required
     if imposed and wanted not in (CpuBindPolicy.NONE, imposed):
         return _refuse(Reason.BIND_POLICY, BIND_CONFLICT, f"the node imposes {imposed}, the pod requires {wanted}")
+    # The node's label is at least as strict as the pod's requirement, and equal to it after the check above.
     required = imposed or wanted
     if required is CpuBindPolicy.NONE:
+        # A preference of any other policy names no shape; FullPCPUs is Koordinator's default bind policy.
         chosen = demand.preferred if demand.preferred in _IMPOSED.values() else CpuBindPolicy.FULL_PCPUS
         return CpuBinding(chosen, exclusive=demand.cpu_exclusive)
     binding = CpuBinding(required, required=True, exclusive=demand.cpu_exclusive)
@@ -163,6 +171,7 @@ def _full_cores_only(demand: AllocationDemand, machine: CpuTopology) -> Rejectio
     """
     if not demand.may_bind_cores:
         return _refuse(Reason.BIND_POLICY, FULL_CORES_ONLY, f"the pod is not among them: {demand.why_shared}")
+    # Without SMT spreading and full cores are the same set of CPUs, so there is no conflict.
     if demand.prefers_spread and machine.threads_per_core > 1:
         return _refuse(
             Reason.BIND_POLICY, BIND_CONFLICT, "the node gives out full cores, the pod prefers SpreadByPCPUs"
@@ -175,6 +184,7 @@ def _smt_refusal(demand: AllocationDemand, inventory: Inventory) -> Rejection | 
     threads = inventory.machine.threads_per_core if inventory.machine else 0
     if not inventory.kubelet_whole_cores or not threads:
         return None
+    # Container by container, as the kubelet admits them; the sum of two odd containers may be even and still be refused.
     broken = [cpus for cpus in demand.pinned if cpus % threads]
     if not broken:
         return None
@@ -202,10 +212,13 @@ def _policy(demand: AllocationDemand, inventory: Inventory, binding: CpuBinding 
     """Pod over node over what holds when neither says anything."""
     stated = demand.numa if demand.numa is not NumaPolicy.NONE else inventory.policy
     policy = _unstated(demand, inventory, binding) if stated is NumaPolicy.NONE else stated
+    # With zones any policy can be evaluated; without them what follows depends on who asked for alignment.
     if policy is NumaPolicy.NONE or inventory.zones:
         return policy
+    # A default that was not asked for never refuses a node; a stated policy does unless the operator permits it.
     if stated is NumaPolicy.NONE or demand.options.without_topology is WithoutTopology.PERMIT:
         return NumaPolicy.NONE
+    # A topology that was published and is unusable is another fault than one that is missing: the reason tells which to repair.
     reason = Reason.BAD_TOPOLOGY if inventory.problem else Reason.NO_TOPOLOGY
     return _refuse(
         reason, NO_NUMA_DATA, inventory.problem or f"nothing is known of its NUMA nodes, {stated} needs them"
@@ -227,6 +240,7 @@ def _unstated(demand: AllocationDemand, inventory: Inventory, binding: CpuBindin
     ):
         return NumaPolicy.NONE
     default = demand.options.numa_policy
+    # Distributing a kubelet needs the NUMA nodes counted, which ``None`` would skip.
     return NumaPolicy.BEST_EFFORT if inventory.spans_evenly and default is NumaPolicy.NONE else default
 
 
@@ -237,6 +251,7 @@ def _strategy(demand: AllocationDemand, inventory: Inventory) -> NumaAllocateStr
 
 def _scoring(strategy: NumaAllocateStrategy | None, configured: Strategy | None) -> Strategy | None:
     """The strategy of node or pod decides which NUMA node is filled first, as its name says; upstream it only orders CPUs."""
+    # A strategy of a label or annotation replaces the configured type but keeps its weights.
     if configured is None or strategy is None:
         return configured
     return replace(configured, type=_FILLING[strategy])

@@ -49,13 +49,17 @@ class NumaOffers:
 
 def offers(rules: NodeRules, accounts: NumaFree, occupancy: CpuOccupancy) -> NumaOffers:
     """What the NUMA nodes can give by these rules now."""
+    # Without a machine (no CPU list published) amounts are all there is; binding pods never get here then.
     cpus = accounts.takeable(rules.binding.demanded) if rules.binding and accounts.machine else ()
     free = _usable(rules, accounts, cpus)
+    # Only resources that some NUMA node publishes can be aligned; the others are the plain predicate's.
     given = {name: free[name] for name in rules.amounts if name in accounts.total}
     units = dict.fromkeys(given, 1)
     if rules.binding and CPU in given:
         units[CPU] = _cpu_unit(rules.binding, accounts)
         if rules.accounting is Accounting.EVERY_POD:
+            # Amounts may promise more CPUs than are free (pods without own CPUs are counted too), and fewer: the smaller one
+            # binds.
             given[CPU] = _limit(_unamplified(free[CPU], rules.ratio), cpus)
     lacking = {name: _without_any(accounts.numa_ids, amounts) for name, amounts in given.items()}
     return NumaOffers(accounts, given, units, lacking, free, cpus, occupancy)
@@ -71,6 +75,7 @@ def _usable(rules: NodeRules, accounts: NumaFree, cpus: PerNuma) -> Mapping[str,
 
 def _unamplified(amounts: PerNuma, ratio: float) -> PerNuma:
     """Amplified CPU amounts in thousandths of the CPUs that the machine really has."""
+    # Floored: a fraction of a thousandth that does not exist must not be given away.
     return amounts if ratio == 1 else tuple(int(amount / ratio) for amount in amounts)
 
 
@@ -87,5 +92,6 @@ def _limit(free: PerNuma, cpus: PerNuma) -> PerNuma:
 def _cpu_unit(binding: CpuBinding, accounts: NumaFree) -> int:
     """Whole CPUs, or whole cores where those are required."""
     if binding.demanded is CpuBindPolicy.FULL_PCPUS and accounts.machine:
+        # A machine of unknown core size reports 0 threads; a unit of 0 would divide by zero.
         return MILLI * max(1, accounts.machine.threads_per_core)
     return MILLI

@@ -55,11 +55,13 @@ def hints(
     if not offers.given:
         return {}
     sets = NumaSets(rules, offers)
+    # ``mask & (mask - 1)`` is non-zero for sets of several: a closed NUMA node may still be used alone.
     masks = (mask for mask in all_masks(offers) if not (mask & closed and mask & (mask - 1)))
     fitting = [(mask, exclusivity.score(mask, sets.score(mask))) for mask in masks if sets.holds(mask)]
     found: dict[str, list[Hint]] = {}
     for name in offers.given:
         accepted = [(mask, points) for mask, points in fitting if not sets.touches(mask, name)]
+        # Every resource has its own smallest size, since a lacking resource strikes sets that others accept.
         sizes = _preferred_sizes(sets, min((mask.bit_count() for mask, _ in accepted), default=1))
         found[name] = [Hint(mask, mask.bit_count() in sizes, score=points) for mask, points in accepted]
     return found
@@ -71,6 +73,7 @@ def _preferred_sizes(sets: NumaSets, fewest: int) -> range:
     if rules.policy is not NumaPolicy.RESTRICTED:
         return range(fewest, fewest + 1)
     if rules.restricted is RestrictedRule.KOORDINATOR:
+        # Koordinator's Restricted prefers every hint that its resource manager returns, of whatever size.
         return range(1, widest + 1)
     size = fewest_if_empty(rules, sets.offers)
     return range(0) if size is None else range(size, size + 1)
@@ -101,9 +104,11 @@ def preferred(
     is a smaller number or scores higher: Koordinator's rule and order.
     """
     sets = NumaSets(rules, offers)
+    # If even the widest set that nothing strikes falls short, no smaller one can hold the pod: one sum instead of 2^n.
     if not offers.given or not sets.adds_up(sets.unlacking):
         return None
     for size in _searched_sizes(sets):
+        # The same bound for sets of several, which must do without the closed NUMA nodes.
         if size > 1 and not sets.adds_up(sets.unlacking & ~_closed(exclusivity)):
             return None
         fitting = [mask for mask in _of_size(sets, size, exclusivity) if suits is None or suits(mask)]
@@ -111,9 +116,12 @@ def preferred(
         allowed = exclusivity.undisturbed([mask for mask in fitting if not mask & denied])
         allowed = _closest(honouring_first(allowed, rules, offers), distances)
         best = _best(allowed, lambda mask: exclusivity.score(mask, sets.score(mask)))
+        # The order of the filters is the order of importance: undisturbed, exclusive CPUs, distance, and last the score.
         if best is not None:
             mask, points = best
+            # The merge adds the score of every resource's equal hint, and all resources give the set the same points.
             return Hint(mask, preferred=True, score=len(offers.given) * points)
+        # At a size that some resource accepts, a wider set is not preferred by it any more; the merge of lists must decide.
         if rules.policy is NumaPolicy.BEST_EFFORT and fitting and _someone_prefers(sets, fitting, offers):
             return None
     return None
@@ -130,6 +138,7 @@ def is_possible(rules: NodeRules, offers: NumaOffers) -> bool:
 def _of_size(sets: NumaSets, size: int, exclusivity: Exclusivity) -> list[int]:
     """The sets of this size that can hold the pod, in the order in which they are compared."""
     offers = sets.offers
+    # comb(16, 8) is 12,870 already: beyond the limit a search by amounts replaces the list.
     if comb(len(offers.numa_ids), size) <= LISTED:
         return [mask for mask in masks_of_size(offers.mask, size) if sets.holds(mask)]
     nodes = sets.unlacking & ~_closed(exclusivity) if size > 1 else sets.unlacking
@@ -150,6 +159,7 @@ def _best(masks: Iterable[int], score_of: Callable[[int], int]) -> tuple[int, in
     best: tuple[int, int] | None = None
     for mask in masks:
         points = score_of(mask)
+        # Upstream's comparison, replayed in upstream's order: either criterion alone replaces the best so far.
         if best is None or mask < best[0] or points > best[1]:
             best = mask, points
     return best
@@ -178,6 +188,8 @@ def select_numa_nodes(
     if offers.given and rules.policy is not NumaPolicy.BEST_EFFORT:
         return Decision(Hint(None, preferred=False), admitted=False)
     closed = _closed(exclusivity)
+    # 2^n hints a resource cannot be merged in time beyond this width: BestEffort falls back to the whole machine, the answer of a
+    # merge that finds nothing.
     if len(offers.numa_ids) > WIDEST_LIST and offers.given:
         return Decision(Hint(offers.mask & ~closed, preferred=False), admitted=offers.mask != closed)
     found = hints(rules, offers, exclusivity, closed)

@@ -38,10 +38,13 @@ class NumaSets:
         self.shortage = False
         for name, amounts in offers.given.items():
             unit, needed = offers.units[name], rules.amounts[name]
+            # Parts of a unit on different NUMA nodes do not make a unit, so that amounts are cut before they are added.
             whole = tuple([amount // unit * unit for amount in amounts]) if unit > 1 else amounts
             sums = {1 << numa: amount for numa, amount in zip(ids, whole, strict=True)}
+            # The empty set ends the recursion of ``_sum``.
             sums[0] = 0
             self._wanted.append((needed, whole, sums))
+            # Known before any set is looked at: then none can hold the pod.
             self.shortage = self.shortage or sum(whole) < needed or needed % unit != 0
 
     @property
@@ -63,6 +66,7 @@ class NumaSets:
             Counted({numa: amount for numa, amount in zip(ids, whole, strict=True) if nodes >> numa & 1}, needed)
             for needed, whole, _ in self._wanted
         ]
+        # Common masks are ascending numbers; comparisons expect them lexicographic in the ids, as ``masks_of_size`` lists them.
         return sorted(common_masks(families, size), key=numa_ids)[:COMPARED]
 
     def holds(self, mask: int) -> bool:
@@ -74,6 +78,7 @@ class NumaSets:
         if self.shortage:
             return False
         for needed, _, sums in self._wanted:
+            # Most masks are asked for several times (size by size, then by score): the sums are kept.
             known = sums.get(mask)
             if (_sum(sums, mask) if known is None else known) < needed:
                 return False
@@ -88,6 +93,7 @@ class NumaSets:
         scoring = self.rules.scoring
         if scoring is None:
             return 0
+        # Made at the first score only: most decisions end without comparing two sets.
         if self._scored is None:
             totals, free, wanted = self.offers.accounts.total, self.offers.free, self.rules.weighed
             self._scored = [
@@ -112,6 +118,7 @@ class NumaSets:
     def _has_cpus(self, mask: int) -> bool:
         """Where amounts may promise more CPUs than can be taken, the shares must be there as CPUs."""
         rules = self.rules
+        # Under EVERY_POD ``given`` is limited by CPUs already, so adding up is enough.
         if rules.binding is None or rules.accounting is Accounting.EVERY_POD:
             return rules.binding is None or CPU in self.offers.given
         positions = [self.position[numa] for numa in numa_ids(mask)]
@@ -126,6 +133,7 @@ class NumaSets:
 def _sum(sums: dict[int, int], mask: int) -> int:
     known = sums.get(mask)
     if known is None:
+        # A set is its lowest member and the rest: each sum costs one addition and is shared by all supersets.
         low = mask & -mask
         known = sums[mask] = _sum(sums, mask ^ low) + sums[low]
     return known

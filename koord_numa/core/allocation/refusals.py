@@ -24,6 +24,7 @@ def not_aligned(rules: NodeRules, offers: NumaOffers, exclusivity: Exclusivity) 
     if short:
         return insufficient(rules, offers, sorted(short))
     where = _where(rules, offers)
+    # Exclusivity is named only where it is the reason: the same policy finds a set once other pods are left out.
     if exclusivity.wish is NumaExclusive.REQUIRED and is_possible(rules, offers):
         return Rejection(
             Reason.NUMA_AFFINITY,
@@ -58,6 +59,7 @@ def insufficient(rules: NodeRules, offers: NumaOffers, short: Iterable[str]) -> 
         Reason.RESOURCES,
         f"Insufficient NUMA {' and '.join(names)}",
         detail=f"needs {_wanted(rules, offers)}",
+        # Evicting pods frees no more than the total; beyond it preemption cannot help and is not tried.
         resolvable=all(sum(offers.accounts.total[name]) >= rules.amounts[name] for name in names),
         numbers=_numbers(rules, offers, names),
     )
@@ -71,6 +73,7 @@ def not_enough_cpus(rules: NodeRules, offers: NumaOffers, short: NotEnoughCpus) 
         detail=f"{short.why}: needs {rules.cpus}, found {short.found}",
         numbers=tuple(
             NumaNumbers(numa, CPU, MILLI * total, MILLI * free, rules.amounts[CPU])
+            # ``offers.cpus`` and not ``given``: the numbers show CPUs of the shape, as the refusal is about them.
             for numa, total, free in zip(offers.numa_ids, _cpus_there(offers.accounts), offers.cpus, strict=True)
         ),
     )
@@ -81,6 +84,7 @@ def overcommitted(rules: NodeRules, accounts: NumaFree) -> Rejection | None:
     for name, amount in rules.amounts.items():
         if name not in accounts.unplaced:
             continue
+        # The same weight as the ledger gives the pod once it is placed, or a pod that was admitted would not fit afterwards.
         weight = amplify(amount, rules.ratio) if name == CPU and rules.binding else amount
         if accounts.unclaimed(name) < weight:
             held = amounts_text({name: accounts.unplaced[name]})
@@ -133,6 +137,7 @@ def amplified_shortage(rules: NodeRules, inventory: Inventory, ledger: Ledger) -
         return None
     weight = amplify(wanted, ratio) if rules.binding else wanted
     held, own = ledger.amounts.get(CPU, 0), MILLI * len(ledger.cpus)
+    # CPUs of one's own are held bare in the ledger; the difference to their amplified weight is added once for all of them.
     if own and held >= own:
         held += amplify(own, ratio) - own
     free = inventory.allocatable.get(CPU, 0) - held
@@ -147,6 +152,7 @@ def no_pool(rules: NodeRules, offers: NumaOffers, pools: Mapping[int, int], burs
     large = [numa for numa in offers.numa_ids if pools.get(numa, 0) >= burst]
     if large:
         at = [offers.numa_ids.index(numa) for numa in large]
+        # Pools that are large enough but full are another shortage than pools that are too small: each has its own sentence.
         short = [
             name for name, given in offers.given.items() if all(given[index] < rules.amounts[name] for index in at)
         ] or list(offers.given)
@@ -179,6 +185,7 @@ def _whole(given: PerNuma, unit: int) -> int:
 def _decisive(rules: NodeRules, offers: NumaOffers) -> list[str]:
     """The resources that rule some NUMA node out by themselves; all of them where none does."""
     if rules.policy is NumaPolicy.SINGLE_NUMA_NODE:
+        # A resource that fits nowhere narrows the message to the numbers that decide; else all of them are shown.
         some = [name for name, given in offers.given.items() if any(free < rules.amounts[name] for free in given)]
     else:
         some = [name for name, mask in offers.lacking.items() if mask]
@@ -216,6 +223,7 @@ def _largest(rules: NodeRules, offers: NumaOffers) -> ResourceList:
     def room(at: int) -> float:
         return min(given[at] / rules.amounts[name] for name, given in offers.given.items() if rules.amounts[name])
 
+    # Ties go to the lower NUMA id, hence the negative position under ``max``.
     best = max(_positions(offers), key=lambda at: (room(at), -at))
     units = offers.units
     return {

@@ -39,10 +39,12 @@ class CpuAccumulator:
         self.machine = machine
         self.layout: Layout = layout_of(machine)
         self.threads = machine.threads_per_core
+        # +1 or -1: a factor on free counts turns "fullest first" into "emptiest first" without a second set of keys.
         self.sign = tightness(request.strategy)
         self.free = free
         self.taken = 0
         self.need = count
+        # With a limit of one no free CPU is held by any pod: use counts would all be equal.
         self.references: Mapping[int, int] = occupancy.references if occupancy.limit > 1 else {}
         self.repelled_cores = 0
         self.repelled_numas = 0
@@ -57,6 +59,7 @@ class CpuAccumulator:
         self.free &= ~bits
         self.taken |= bits
         self.need -= bits.bit_count()
+        # After the last CPU there is no later pick to repel.
         if self.need > 0:
             self._repel(bits)
 
@@ -83,6 +86,7 @@ class CpuAccumulator:
         threads = self.threads
         whole = [mine for core in place.cores if (mine := core & usable).bit_count() == threads]
         if self.references:
+            # ``sort`` is stable: cores with equal use keep the order of their ids.
             whole.sort(key=self.uses)
         return whole
 
@@ -90,6 +94,7 @@ class CpuAccumulator:
         """As many CPUs of these whole cores as are needed: cores in the given order, the last one perhaps in part."""
         whole, rest = divmod(self.need, self.threads)
         bits = union(cores[:whole])
+        # What is no whole core takes the lowest CPUs of one more.
         return bits | sum(1 << cpu for cpu in islice(CpuSet(cores[whole]), rest)) if rest else bits
 
     def uses(self, bits: int) -> int:
@@ -112,6 +117,7 @@ class CpuAccumulator:
 
     def spread(self, cpus: Sequence[int]) -> Sequence[int]:
         """The same CPUs, siblings as far apart as possible; no more CPUs than one core has keep their order."""
+        # A handful of CPUs that one core could hold is not dealt out: upstream's spreadCPUs leaves it alone too.
         return cpus if len(cpus) <= self.threads else list(chain.from_iterable(self.layers(cpus)))
 
 

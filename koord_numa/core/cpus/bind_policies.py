@@ -1,7 +1,7 @@
 """
 One pod's CPUs with everything that stands above the take: required policies, downgrades, even distribution, machines without SMT.
 
-Each rule changes the question and leaves the choosing to ``take.py`` and ``evenly.py``.
+Each rule changes the question and leaves the choosing to ``take.py`` and ``distribute_evenly.py``.
 """
 
 from dataclasses import replace
@@ -65,14 +65,17 @@ def pick_cpus(
     """
     wish, notes = _without_smt(wish, machine)
     pool = available & machine.all
+    # Shape the pool first: the take only prefers shapes, so that a demand has to hold for every CPU it may touch.
     if wish.required:
         pool = shaped(wish.request.bind, machine, available, preferred)
+        # A preferred CPU counts only where it is part of an allowed shape.
         preferred = shaped(wish.request.bind, machine, preferred & pool)
     if wish.request.count > len(pool):
         return NotEnoughCpus(wish.request.count, len(pool), _shortage(wish))
     found = _exclusively(wish, machine, pool, occupancy, preferred)
     if isinstance(found, NotEnoughCpus):
         return found
+    # Only machines with unequal cores get here: the take counts in cores of average size and may split a large one.
     if wish.required and not has_shape(wish.request.bind, machine, found.cpus):
         whole = exactly_whole_cores(machine, pool, wish.request.count, tightness(wish.request.strategy))
         if whole is None:
@@ -106,10 +109,12 @@ def _exclusively(
         return found
     if request.exclusive is not CpuExclusivePolicy.NUMA_NODE_LEVEL or wish.downgrade is Downgrade.NONE:
         return CpuPick(found, request.exclusive)
+    # A NUMA node with any such pod is forbidden as a whole; that is what the NUMA level means.
     forbidden = CpuSet(sum(bits for bits in machine.numa_bits.values() if bits & occupancy.numa_level.bits))
     if not found & forbidden:
         return CpuPick(found, request.exclusive)
     elsewhere = _choose(request, machine, pool - forbidden, occupancy, preferred)
+    # Preferred CPUs (of a rebind) on forbidden NUMA nodes cannot be moved, so that the downgrade applies.
     if isinstance(elsewhere, CpuSet) and not preferred & forbidden:
         return CpuPick(elsewhere, request.exclusive)
     below = CpuExclusivePolicy.PCPU_LEVEL if layout_of(machine).smt else CpuExclusivePolicy.NONE

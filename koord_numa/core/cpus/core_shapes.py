@@ -24,6 +24,7 @@ def shaped(bind: CpuBindPolicy, machine: CpuTopology, available: CpuSet, preferr
         bits = 0
         for core in machine.cores:
             mine = core.bits & available.bits
+            # A preferred CPU first, else the core's lowest free one; ``mine & -mine`` keeps a single bit.
             mine = mine & preferred.bits or mine
             bits |= mine & -mine
         return CpuSet(bits)
@@ -34,6 +35,7 @@ def has_shape(bind: CpuBindPolicy, machine: CpuTopology, cpus: CpuSet) -> bool:
     """Would a pod requiring this policy accept these CPUs?"""
     parts = ((core.bits, core.bits & cpus.bits) for core in machine.cores)
     if bind is CpuBindPolicy.FULL_PCPUS:
+        # A core is in the set as a whole or not at all.
         return all(mine in (0, core) for core, mine in parts)
     if bind is CpuBindPolicy.SPREAD_BY_PCPUS:
         return all(mine.bit_count() <= 1 for _, mine in parts)
@@ -49,6 +51,7 @@ def exactly_whole_cores(machine: CpuTopology, pool: CpuSet, count: int, sign: in
     """
     layout = layout_of(machine)
     everywhere = [core.bits for core in machine.cores if not core.bits & ~pool.bits]
+    # Places ascend in size, so the first that adds up is the tightest; only then cores across places are combined.
     for places in (layout.numas, layout.sockets):
         for place in sorted(places, key=lambda place: socket_key(sign, (place.bits & pool.bits).bit_count(), place.id)):
             found = _adding_up([core for core in everywhere if core & place.bits == core], count)
@@ -58,6 +61,7 @@ def exactly_whole_cores(machine: CpuTopology, pool: CpuSet, count: int, sign: in
     return None if found is None else CpuSet(found)
 
 
+# Subset sums as bits of one integer: adding a core is one shift, and the table is walked back for the choice.
 def _adding_up(cores: list[int], count: int) -> int | None:
     """A subset of the cores with this many CPUs in sum; bit s of ``reachable[i]``: the first i cores can make s."""
     reachable = [1]
@@ -67,6 +71,7 @@ def _adding_up(cores: list[int], count: int) -> int | None:
         return None
     bits, missing = 0, count
     for position in range(len(cores) - 1, -1, -1):
+        # Cores with high ids are used only where the sum cannot be made without them.
         if not reachable[position] >> missing & 1:
             bits |= cores[position]
             missing -= cores[position].bit_count()

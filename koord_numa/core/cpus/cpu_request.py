@@ -42,6 +42,7 @@ class CpuOccupancy:
                 pcpu |= cpus.bits
             elif exclusive is CpuExclusivePolicy.NUMA_NODE_LEVEL:
                 numa |= cpus.bits
+            # One entry a held CPU and pod: on large nodes this is most of the cost, and unused where CPUs are not shared.
             if limit > 1:
                 for cpu in cpus:
                     references[cpu] = references.get(cpu, 0) + 1

@@ -28,6 +28,7 @@ def take_evenly(
     usable = available & machine.all
     if request.count > len(usable):
         return NotEnoughCpus(request.count, len(usable))
+    # Preferred CPUs are dealt first on their own; what they cannot give comes from the rest by the same rule.
     first = usable & preferred
     taken = _evenly(replace(request, count=min(request.count, len(first))), machine, first, occupancy)
     rest = replace(request, count=request.count - len(taken))
@@ -44,6 +45,8 @@ def even_shares(capacity: Mapping[int, int], units: int) -> dict[int, int]:
     left = min(units, sum(capacity.values()))
     while left > 0:
         able = [numa for numa in emptiest_first(capacity) if shares[numa] < capacity[numa]]
+        # Equal steps to all that are able, as large as the smallest remaining capacity: rounds are bounded by the NUMA nodes, not
+        # the CPUs.
         step = max(1, min(left // len(able), *(capacity[numa] - shares[numa] for numa in able)))
         for numa in able[:left]:
             shares[numa] += step
@@ -54,6 +57,7 @@ def even_shares(capacity: Mapping[int, int], units: int) -> dict[int, int]:
 def _evenly(request: CpuRequest, machine: CpuTopology, free: CpuSet, occupancy: CpuOccupancy) -> CpuSet:
     taken = EMPTY
     threads = machine.threads_per_core
+    # Whole cores first over all NUMA nodes; single CPUs only for what whole cores could not cover.
     if request.bind is CpuBindPolicy.FULL_PCPUS and threads > 1:
         whole = CpuSet(sum(mine for core in machine.cores if (mine := core.bits & free.bits).bit_count() == threads))
         taken = _from_each(request, machine, whole, occupancy, threads)

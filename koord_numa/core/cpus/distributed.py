@@ -41,8 +41,10 @@ def take_distributed(
 
     CPUs go in multiples of ``group``. A count that is none, and a request that no combination can serve, is packed instead.
     """
+    # Uncore alignment is not passed on: the kubelet refuses the two options together.
     packing = StaticOptions(distribute_across_cores=options.distribute_across_cores)
     free = available.bits & machine.bits
+    # As takeByTopologyNUMADistributed: a count that is no multiple of the group falls back to packing.
     if count % group or not 0 < count <= free.bit_count():
         return take_packed(machine, available, count, packing)
     distribution = _Distribution(machine, free, count, group)
@@ -77,6 +79,7 @@ class _Distribution:
     __slots__ = ("_balances", "count", "free", "group", "machine", "mean", "total")
 
     def __init__(self, machine: CpuTopology, free: int, count: int, group: int) -> None:
+        # NUMA nodes without a free CPU are no candidates, and they are not part of the mean either.
         by_numa = {place.id: n for place in layout_of(machine).numas if (n := (place.bits & free).bit_count())}
         self.machine = machine
         self.free: Mapping[int, int] = {numa: by_numa[numa] for numa in _in_packed_order(machine, free, by_numa)}
@@ -87,6 +90,7 @@ class _Distribution:
         self._balances: dict[int, float] = {}
 
     def sizes(self) -> range:
+        # Bounds as in the kubelet: from the machine's size, not from what is free, so that small requests start at one NUMA node.
         """From how few NUMA nodes could hold the request if they were empty, to how many could take part."""
         groups = -(-self.machine.counts.cpus // self.group)
         per_numa = -(-groups // len(layout_of(self.machine).numas))
@@ -98,6 +102,7 @@ class _Distribution:
         share = self.count // size // self.group * self.group
         ids = tuple(self.free)
         richest = set(emptiest_first(self.free)[:size])
+        # The richest NUMA nodes are the best case: when they cannot serve, no combination of this size can.
         if not self._can_serve(tuple(richest), share):
             return None
         # The last candidate matters only when the search ends before it has met one that can serve.
@@ -116,6 +121,7 @@ class _Distribution:
             balance, dealt = self._deal(members, share, lowest)
             if balance < lowest:
                 lowest, best = balance, _Choice(share, members, self.group, dealt)
+            # A balance of zero cannot be beaten; the kubelet's strict comparison keeps the first one, too.
             if not lowest:
                 break
         return best
@@ -135,6 +141,7 @@ class _Distribution:
             return self._balance(squares), ()
         spare = {numa: left[numa] for numa in members if left[numa] >= self.group}
         # No choice is better than always taking from where most is left.
+        # A lower bound by greedy choice, without the rule that dealing goes in turn.
         floor_ = self._balance(squares - _best_gain(spare, self.group, groups))
         if floor_ >= lowest:
             return _UNBALANCED, ()
@@ -152,12 +159,15 @@ class _Distribution:
         known = self._balances.get(squares)
         if known is None:
             n = len(self.free)
+            # Var = E(x²) - 2·m·E(x) + m², with the mean rounded to three decimals, as the kubelet rounds it before use.
             variance = (squares - 2 * self.mean * self.total + n * self.mean * self.mean) / n
+            # Rounding can make the variance a little less than zero.
             known = self._balances[squares] = _three_decimals(sqrt(max(0.0, variance)))
         return known
 
 
 def _in_packed_order(machine: CpuTopology, free: int, by_numa: Mapping[int, int]) -> list[int]:
+    # As the kubelet's numaFirst and socketsFirst: the smaller unit is ordered inside the larger one.
     if machine.counts.sockets >= machine.counts.numa:
         return fullest_first(by_numa)
     by_socket = {socket: (bits & free).bit_count() for socket, bits in machine.socket_bits.items()}
@@ -178,6 +188,7 @@ def _subsets(spare: Mapping[int, int]) -> Iterator[tuple[int, ...]]:
 
 
 def _in_turn(members: Sequence[int], spare: Mapping[int, int], group: int, groups: int) -> tuple[tuple[int, ...], int]:
+    # Gain of a group: left² - (left - group)² = group·(2·left - group).
     """Take one group from each member in turn: from whom, and by how much the sum of squares falls."""
     dealt: list[int] = []
     gain = 0
@@ -204,4 +215,5 @@ def _best_gain(spare: Mapping[int, int], group: int, groups: int) -> int:
 
 
 def _three_decimals(value: float) -> float:
+    # Go's math.Round rounds halves away from zero, Python's ``round`` to even; balances are not negative.
     return floor(value * 1000 + 0.5) / 1000

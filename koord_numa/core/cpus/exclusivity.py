@@ -14,6 +14,7 @@ def cpu_occupancy(ledger: Ledger, limit: int = 1) -> CpuOccupancy:
     levels = {CpuExclusivePolicy.PCPU_LEVEL: 0, CpuExclusivePolicy.NUMA_NODE_LEVEL: 0}
     for holding in ledger:
         for policy in levels:
+            # A later pod on the same CPU overwrites the level, as in Koordinator's cpu details, which have one policy a CPU.
             levels[policy] &= ~holding.cpus.bits
         if holding.exclusive in levels:
             levels[holding.exclusive] |= holding.cpus.bits
@@ -36,6 +37,7 @@ def numa_occupancy(ledger: Ledger, machine: CpuTopology | None) -> exclusive.Num
     for holding in ledger:
         mask = numa_mask(holding, machine)
         if mask & (mask - 1):
+            # Several bits set: the pod spans NUMA nodes, whatever policy it names.
             several |= mask
         elif holding.request is not None and holding.request.numa.policy is NumaPolicy.SINGLE_NUMA_NODE:
             single |= mask

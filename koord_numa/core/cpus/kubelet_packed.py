@@ -29,17 +29,19 @@ def pack(machine: CpuTopology, free: int, count: int, options: StaticOptions) ->
     """The same on CPU bits, where at least ``count`` are known to be free."""
     if count < 1:
         return 0
+    # A new accumulator a call: the kubelet's newCPUAccumulator carries nothing over between containers.
     packing = _Packing(machine, free, count)
     for step in _steps(packing, options):
         for cpus in step:
             packing.take(cpus)
             if packing.need < 1:
                 return packing.taken
+    # Unreachable while ``count`` CPUs are free, as single CPUs are the last step.
     return packing.taken
 
 
 def _by_free(places: Sequence[TopologyDomain], free: int) -> list[TopologyDomain]:
-    """Those of the places that have free CPUs, fewest first, then by id."""
+    """Those of the places that have free CPUs, the fullest (fewest free) first, then by id."""
     counts = {place.id: (place.bits & free).bit_count() for place in places if place.bits & free}
     known = {place.id: place for place in places}
     return [known[place] for place in fullest_first(counts)]
@@ -53,6 +55,7 @@ class _Packing:
     def __init__(self, machine: CpuTopology, free: int, need: int) -> None:
         self.machine = machine
         self.layout = layout_of(machine)
+        # On machines with several NUMA nodes a socket the NUMA node is the smaller unit, and levels swap.
         self.numa_first = machine.counts.sockets >= machine.counts.numa
         self.free = free
         self.need = need
@@ -89,11 +92,13 @@ class _Packing:
 def _steps(packing: _Packing, options: StaticOptions) -> Iterator[Iterable[int]]:
     """What to take, coarsest first; each step sees what the ones before it left."""
     levels = (packing.outer, packing.inner)
+    # ``None``: NUMA nodes count by their own size, sockets by the machine's average, as in the kubelet.
     sizes = (None, packing.machine.cpus_per_socket)
     for places, size in zip(levels, sizes if packing.numa_first else reversed(sizes), strict=True):
         yield _whole_places(packing, places(), size)
     if options.prefer_align_uncore:
         yield _uncore_aligned(packing)
+    # distribute-cpus-across-cores skips whole cores, and takes CPUs by id, so that siblings come last.
     if not options.distribute_across_cores:
         yield _whole_cores(packing)
         yield _single_cpus_by_core(packing)
@@ -105,6 +110,7 @@ def _whole_places(packing: _Packing, places: Sequence[TopologyDomain], size: int
     """Completely free places no larger than the need. A socket counts as free by the machine's average size."""
     for place in places:
         mine = place.bits & packing.free
+        # A chained comparison: the place is completely free, and not larger than the need.
         if mine.bit_count() == (size or place.bits.bit_count()) <= packing.need:
             yield mine
 
@@ -112,6 +118,7 @@ def _whole_places(packing: _Packing, places: Sequence[TopologyDomain], size: int
 def _uncore_aligned(packing: _Packing) -> Iterator[int]:
     """Free uncore caches, and then all of the rest out of a single one if that is possible without a leftover."""
     size = packing.machine.cpus_per_uncore
+    # Uncores are listed once for the loop and again inside it, because taking whole ones changes what is free.
     for uncore in _uncores(packing):
         if packing.need >= size:
             yield from _whole_places(packing, _uncores(packing), None)
@@ -134,6 +141,7 @@ def _part_of(packing: _Packing, uncore: TopologyDomain) -> int:
     threads = max(1, packing.machine.threads_per_core)
     cores = [mine for core in uncore.cores if (mine := core & packing.free)]
     bits = sum(cores[: -(-packing.need // threads)])
+    # The kubelet drops one sibling for an odd need only (takePartialUncore); an even need ends on a core boundary.
     if threads > 1 and packing.need % 2 and bits.bit_count() > packing.need:
         bits ^= 1 << bits.bit_length() - 1
     return bits
@@ -147,6 +155,7 @@ def _whole_cores(packing: _Packing) -> Iterator[int]:
             mine = core & packing.free
             if mine.bit_count() == threads <= packing.need:
                 yield mine
+        # Once less than a core is needed, no later place can give one.
         if packing.need < threads:
             return
 

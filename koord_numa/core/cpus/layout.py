@@ -37,6 +37,7 @@ class Layout:
 
 def layout_of(machine: CpuTopology) -> Layout:
     """The tables of this machine."""
+    # First by attribute of the machine, then by equality: hashing a machine of 256 CPUs on each choice would dominate it.
     known: Layout | None = machine.derived.get(Layout)
     if known is None:
         known = machine.derived[Layout] = _shared_layout(machine)

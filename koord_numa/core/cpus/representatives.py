@@ -16,7 +16,9 @@ def representatives(kinds: Sequence[Hashable], size: int) -> Iterator[tuple[int,
         if len(chosen) == size:
             yield tuple(chosen)
             return
+        # The upper bound leaves enough items for the rest, so that no branch ends without a combination.
         for position in range(start, len(kinds) - (size - len(chosen)) + 1):
+            # Skipping the first of a run and taking its neighbour gives the counts of a combination that came before.
             if position > start and kinds[position] == kinds[position - 1]:
                 continue
             chosen.append(position)

@@ -31,4 +31,5 @@ class StaticOptions:
 
     def group(self, machine: CpuTopology) -> int:
         """How many CPUs belong together when they are distributed: whole cores under full-pcpus-only, else single CPUs."""
+        # Unknown core sizes are reported as 0; a group has at least one CPU.
         return max(1, machine.threads_per_core) if self.full_pcpus_only else 1

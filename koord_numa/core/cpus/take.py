@@ -6,7 +6,7 @@ NUMA node, one socket, many sockets, scattered CPUs. A stage takes all that is n
 the last one takes whatever is left, so that a request fails only when fewer CPUs are available than wanted. Exclusive
 policies are wishes: a stage first looks at places that honour them and then at all.
 
-This module prefers and never demands: required policies, downgrades and even distribution are ``orchestrate.py``'s.
+This module prefers and never demands: required policies, downgrades and even distribution are ``bind_policies.py``'s.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,6 +37,7 @@ def take_cpus(
     usable = available.bits & machine.bits
     if request.count > usable.bit_count():
         return NotEnoughCpus(request.count, usable.bit_count())
+    # Preferred CPUs are a pick of their own, so that none of them is passed over for a better shape elsewhere.
     first = usable & preferred.bits
     early = min(request.count, first.bit_count())
     taken = _take(request, early, machine, first, occupancy) if early > 0 else 0
@@ -56,8 +57,10 @@ def _take(request: CpuRequest, count: int, machine: CpuTopology, free: int, occu
 
 def _whole_cores_on_one_numa(picking: CpuAccumulator) -> None:
     """Whole cores of one NUMA node; an odd rest splits the last of them."""
+    # The averages of the machine bound a place: upstream compares with CPUsPerNode and CPUsPerSocket, not with each place.
     if picking.need > picking.machine.cpus_per_numa:
         return
+    # First without repelled NUMA nodes, then with them: the exclusive policy is a wish.
     for repelled in _honouring_then_not(picking.repelled_numas):
         usable = picking.free & ~repelled
         offers = [
@@ -95,12 +98,14 @@ def _whole_cores_of_many_sockets(picking: CpuAccumulator) -> None:
     """All whole cores of the sockets that offer most; then core by core from the ones that offer least."""
     aside: list[list[int]] = []
     for cores in sorted(_socket_offers(picking), key=len, reverse=True):
+        # Taking more than the need here would round the pod up to a whole socket.
         if picking.need < len(cores) * picking.threads:
             aside.append(cores)
             continue
         picking.take(union(cores))
         if picking.need < 1:
             return
+    # Smallest offers first: they leave the larger sockets whole for later pods.
     aside.sort(key=len)
     for core in chain.from_iterable(aside):
         # Koordinator goes on with the next socket here and may take a whole core for a smaller rest.
@@ -114,6 +119,7 @@ def _spread_on_one_numa(picking: CpuAccumulator) -> None:
     if picking.need > picking.machine.cpus_per_numa:
         return
     repelled = picking.repelled_numas | picking.repelled_cores
+    # Different cores first and only where no pod repels; the second pass gives both up at once, as upstream does.
     for usable, one_per_core in ((picking.free & ~repelled, True), (picking.free, False)):
         places = sorted(
             (place for place in picking.layout.numas if (place.bits & usable).bit_count() >= picking.need),
@@ -133,6 +139,7 @@ def _spread_on_one_numa(picking: CpuAccumulator) -> None:
 
 
 def _spread_on_one_socket(picking: CpuAccumulator) -> None:
+    # Upstream's socket stage filters by repelled cores only.
     """CPUs of one socket, likewise; NUMA nodes that repel do not matter any more."""
     if picking.need > picking.machine.cpus_per_socket:
         return
@@ -168,6 +175,7 @@ _SPREAD: Final[tuple[_Stage, ...]] = (_spread_on_one_numa, _spread_on_one_socket
 def _stages(bind: CpuBindPolicy, threads: int) -> tuple[_Stage, ...]:
     if bind is CpuBindPolicy.FULL_PCPUS:
         return (*_WHOLE, _scattered)
+    # Without SMT full cores and single CPUs are the same thing, so whole places come first for spreading pods too.
     return (*_WHOLE, *_SPREAD, _scattered) if threads == 1 else (*_SPREAD, _scattered)
 
 
@@ -194,6 +202,8 @@ def _by_neighbourhood(picking: CpuAccumulator, usable: int) -> list[int]:
         }
     )
     cores = [
+        # The sort key in upstream's order: NUMA rank, cores with fewer free CPUs, socket, use, and position as the last tie-
+        # break.
         (rank[numa], mine.bit_count(), socket, picking.uses(mine), position, mine)
         for position, (core, numa, socket) in enumerate(picking.layout.cores)
         if (mine := core & usable)

@@ -28,11 +28,13 @@ def default_selector(services: Iterable[Workload], controller: Workload | None) 
     merged = {need.key: need for each in services if each.selector for need in each.selector.requirements}
     more = () if controller is None or controller.selector is None else controller.selector.requirements
     if controller is not None and controller.key.kind is WorkloadKind.REPLICATION_CONTROLLER:
+        # A ReplicationController's selector is a plain map and overwrites keys of Services, like theirs among one another.
         merged.update((need.key, need) for need in more)
         more = ()
     needs = {*merged.values(), *more}
     if not needs:
         return None
+    # Sorted, so that the same workload gives an equal selector, which caches compare.
     return LabelSelector(tuple(sorted(needs, key=lambda need: (need.key, need.operator.value, need.values))))
 
 

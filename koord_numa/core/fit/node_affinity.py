@@ -12,6 +12,7 @@ def matches_node(request: PodRequest, node: Node) -> bool:
     for key, value in demands.node_selector:
         if node.labels.get(key) != value:
             return False
+    # No terms at all is no demand (``None``); an empty list of terms matches nothing (nodeaffinity.NewNodeSelector).
     return demands.node_terms is None or any(matches_term(term, node.name, node.labels) for term in demands.node_terms)
 
 

@@ -26,6 +26,7 @@ HARD_WEIGHT: Final = 1
 """What a placed pod's required affinity to the new one is worth (kube-scheduler's ``hardPodAffinityWeight``)."""
 
 
+# Unresolvable: evicting pods brings no pod that the affinity asks for (interpodaffinity/filtering.go).
 AFFINITY_RULES: Final = Rejection(Reason.POD_AFFINITY, "node(s) didn't match pod affinity rules", resolvable=False)
 ANTI_AFFINITY_RULES: Final = Rejection(Reason.POD_AFFINITY, "node(s) didn't match pod anti-affinity rules")
 EXISTING_ANTI_AFFINITY: Final = Rejection(
@@ -41,6 +42,7 @@ class PodAffinityCounts:
     repelled: Counter[tuple[int, Domain]] = field(default_factory=Counter)  # by anti-affinity term
     forbidden: Counter[Domain] = field(default_factory=Counter)  # by anti-affinity of placed pods
     pulls: Counter[Domain] = field(default_factory=Counter)  # weights of preferred terms, both directions
+    # ``first`` is looked at only while ``affine`` is empty, as in satisfyPodAffinity.
     first: bool = False  # no placed pod matches its affinity yet, and it matches its own
     namespaces: Namespaces = field(default_factory=dict)
 
@@ -67,8 +69,10 @@ def _count_what_we_ask(
 ) -> None:
     node, pod = placed
     demands, namespace, labels = request.constraints, pod.key.namespace, dict(pod.labels)
+    # A pod counts for affinity only when it matches *all* terms (podMatchesAllAffinityTerms).
     if demands.affinity and all(_picks(term, namespace, labels, namespaces) for term in demands.affinity):
         view.affine.update(_domains(demands.affinity, node))
+    # Anti-affinity terms count one by one: any of them repels.
     for index, term in enumerate(demands.anti_affinity):
         if _picks(term, namespace, labels, namespaces):
             view.repelled.update((index, domain) for domain in _domains((term,), node))
@@ -81,6 +85,7 @@ def _count_what_they_ask(
     view: PodAffinityCounts, request: PodRequest, placed: tuple[Node, Pod], namespaces: Namespaces
 ) -> None:
     node, pod = placed
+    # The other direction: a placed pod's terms are matched against the new pod.
     own = dict(request.labels)
     for term in pod.request.constraints.anti_affinity:
         if _picks(term, request.namespace, own, namespaces):
@@ -111,6 +116,7 @@ def fits_pod_affinity(
     if not _near(request, node, view):
         return AFFINITY_RULES
     for index, term in enumerate(demands.anti_affinity):
+        # A node without the label is in no domain and repels nothing.
         if any(view.repelled[index, domain] for domain in _domains((term,), node)):
             return ANTI_AFFINITY_RULES
     if view.forbidden and any(view.forbidden[key, value] for key, value in node.labels.items()):
@@ -123,6 +129,7 @@ def refused_beside(
 ) -> Rejection | None:
     """What required anti-affinity between the pod and those for which room is kept on the node forbids."""
     own = dict(request.labels)
+    # Only anti-affinity: with ``nominated`` pods not there yet nothing may rely on them.
     for pod in nominated:
         for term in _labelled(request.constraints.anti_affinity, node):
             if _picks(term, pod.key.namespace, dict(pod.labels), namespaces):
@@ -144,6 +151,7 @@ def pod_preference(node: Node, view: PodAffinityCounts) -> int:
 
 def _near(request: PodRequest, node: Node, view: PodAffinityCounts) -> bool:
     terms = request.constraints.affinity
+    # Every term's label must be there, even for the first pod of a group.
     if not all(term.topology_key in node.labels for term in terms):
         return False
     if not view.affine and view.first:
@@ -154,7 +162,9 @@ def _near(request: PodRequest, node: Node, view: PodAffinityCounts) -> bool:
 def _preferences(request: PodRequest) -> list[tuple[int, PodTerm]]:
     demands = request.constraints
     return [(wish.weight, wish.term) for wish in demands.preferred_affinity] + [
-        (-wish.weight, wish.term) for wish in demands.preferred_anti_affinity
+        # Anti-affinity weights push: the same sum with the opposite sign.
+        (-wish.weight, wish.term)
+        for wish in demands.preferred_anti_affinity
     ]
 
 
@@ -163,5 +173,6 @@ def _domains(terms: Iterable[PodTerm], node: Node) -> list[Domain]:
 
 
 def _picks(term: PodTerm, namespace: str, labels: Labels, namespaces: Namespaces) -> bool:
+    # An empty namespace list and no selector has become the pod's own namespace when the term was read.
     inside = namespace in term.namespaces or selects(term.namespace_selector, namespaces.get(namespace, {}))
     return inside and selects(term.selector, labels)

@@ -27,6 +27,7 @@ def fits_ports(request: PodRequest, used: Iterable[HostPort]) -> Rejection | Non
 
 
 def _clash(one: HostPort, other: HostPort) -> bool:
+    # The protocol is part of the key: TCP 80 and UDP 80 do not clash.
     if (one.port, one.protocol) != (other.port, other.protocol):
         return False
     return one.ip == other.ip or _ANY in (one.ip, other.ip)

@@ -6,6 +6,7 @@ from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.quantity import format_amount
 from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, ResourceList
 
+# The order in which kube-scheduler's fitsRequest checks, so that the same resource is named first.
 _ORDER = {PODS: 0, CPU: 1, MEMORY: 2, EPHEMERAL_STORAGE: 3}
 
 
@@ -32,4 +33,5 @@ def fits_resources(
     detail = (
         f"needs {format_amount(name, amount)} {name}, {format_amount(name, free)} of {format_amount(name, there)} free"
     )
+    # More than the node has in all cannot be made free by evicting pods.
     return Rejection(Reason.RESOURCES, f"Insufficient {name}", detail, resolvable=amount <= there)

@@ -41,8 +41,10 @@ class SpreadCounts:
         """
         domains = self.counts[index]
         here = domains[value] + more
+        # As minMatchNum in podtopologyspread/filtering.go: below ``minDomains`` the global minimum counts as 0.
         if len(domains) < constraint.min_domains:
             return here
+        # The domain itself may be the minimum; with more pods in it another domain can become it.
         others = min((count for domain, count in domains.items() if domain != value), default=here)
         return here - (min(here, others) if value in domains else others)
 
@@ -58,8 +60,10 @@ def spread_counts(request: PodRequest, nodes: Iterable[Node], placed: Iterable[t
     for node in nodes:
         for index, constraint in enumerate(constraints):
             if _counts_here(request, node, constraint):
+                # Domains without a matching pod count as 0 and may be the minimum.
                 counts[index][_domain(node, constraint)] += 0
     for node, pod in placed:
+        # Terminating pods do not count (countPodsMatchSelector).
         if pod.key.namespace != request.namespace or pod.deleting:
             continue
         labels = dict(pod.labels)
@@ -81,8 +85,10 @@ def fits_spread(request: PodRequest, node: Node, view: SpreadCounts, nominated: 
         value = node.labels.get(constraint.topology_key)
         if value is None:
             return MISSING_LABEL
+        # The pod itself counts only where its own labels match the selector (``selfMatchNum``).
         own = selects(constraint.selector, dict(request.labels))
         beside = matching(request.namespace, constraint, nominated) if _counts_here(request, node, constraint) else 0
+        # With and without nominated pods, as a set: where there are none it is one look.
         for more in {0, beside}:
             if view.skew(index, constraint, value, more) + own > constraint.max_skew:
                 return SPREAD_RULES
@@ -116,10 +122,12 @@ def crowding(request: PodRequest, node: Node, view: SpreadCounts) -> int:
             continue
         counts = view.counts[index]
         crowd += counts[value] * log(len(counts) + 2) + float(constraint.max_skew - 1)
+    # Rounded half up as Go's math.Round; scores are not negative.
     return floor(crowd + 0.5)
 
 
 def _counts_here(request: PodRequest, node: Node, constraint: SpreadConstraint) -> bool:
+    # The labels of constraints of the same kind are required together: all hard ones, or all soft ones.
     needed = [c.topology_key for c in request.constraints.spread if c.hard == constraint.hard and c.needs_label]
     if any(key not in node.labels for key in needed):
         return False

@@ -14,6 +14,7 @@ _CORDONED: Final = Taint("node.kubernetes.io/unschedulable", TaintEffect.NO_SCHE
 
 def fits_unschedulable(request: PodRequest, node: Node) -> Rejection | None:
     """May the pod go to this node although it is cordoned?"""
+    # A toleration of the well-known taint lets a pod on to a cordoned node, as NodeUnschedulable has it.
     if not node.unschedulable or _tolerated(request.constraints, _CORDONED):
         return None
     return Rejection(Reason.UNSCHEDULABLE, "node(s) were unschedulable", "the node is cordoned", resolvable=False)
@@ -39,10 +40,12 @@ def soft_taints(request: PodRequest, node: Node) -> int:
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
     """Does one toleration cover one taint? As core/v1 Toleration.ToleratesTaint."""
+    # An empty effect covers all effects, an empty key (with Exists) all keys.
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:
         return False
+    # Gt and Lt compare numbers (KEP-5471); the taint's value is the label to be compared.
     if toleration.compares is not None:
         return meets({taint.key: taint.value}, (Requirement(taint.key, toleration.compares, (toleration.value,)),))
     return toleration.exists or (bool(toleration.key) and toleration.value == taint.value)

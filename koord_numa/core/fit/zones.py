@@ -50,6 +50,8 @@ def aligned_request(pod: PodRequest) -> dict[str, int]:
     As the plugin computes it; sidecars count like regular init containers here, and pod-level resources are not looked at.
     """
     request = total(c.requests for c in pod.containers if c.kind is ContainerKind.APP)
+    # Each init container or sidecar alone against the sum of app containers: the plugin's GetPodEffectiveRequest knows no
+    # overlap.
     for container in pod.containers:
         if container.kind is not ContainerKind.APP:
             request = largest(request, container.requests)
@@ -76,6 +78,7 @@ def fits_zones(
 
 def _fit_containers(containers: Sequence[Container], handle: "_Zones") -> Rejection | None:
     """Init containers one by one against untouched zones, then app containers that consume what they get."""
+    # Stable sort: init containers and sidecars first, in their order, then app containers.
     ordered = sorted(containers, key=lambda c: c.kind is ContainerKind.APP)
     for container in ordered:
         refusal = handle.refuse(_MESSAGES[container.kind], container.requests, container.name)
@@ -106,15 +109,19 @@ class _Zones:
         for resource, quantity in sorted(request.items()):
             if not quantity:
                 continue
+            # The plugin checks against the Node object first and then against zones.
             if resource not in self._allocatable and resource not in ALWAYS_ALLOCATABLE:
                 return self._rejection(message, resource, quantity, name)
             listing = [numa for numa, free in self._free.items() if resource in free]
+            # Not listed by any zone and not tied to one: nothing to align (storage, network devices without a NUMA node).
             if not listing and is_host_level(resource):
                 continue
+            # Shares of CPU and memory bind only Guaranteed pods; devices bind all of them.
             binds = self._exact or not is_numa_affine(resource)
             candidates = [n for n in candidates if n in listing and (not binds or self._free[n][resource] >= quantity)]
             if not candidates:
                 return self._rejection(message, resource, quantity, name)
+        # Any zone for a request that no zone lists; nothing is taken from it then.
         self._chosen = candidates[0] if candidates else 0
         return None
 

@@ -52,9 +52,13 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
         return Rejection(Reason.NO_TOPOLOGY, NOTHING_KNOWN, view.problem, resolvable=False)
     explores: list[str] = []
     if (spoiled := split_cores(demand, view)) is not None:
+        # Only the unlikely option speaks against the pod, or the count of free cores: both are assumptions that the kubelet's
+        # answer would settle.
         if not view.cores.option or (view.cores.option == THREADS and spoiled.resolvable):
             return spoiled
         explores.append(view.cores.option)
+    # Unexplained use may be a group over NUMA nodes, of which a new block would be a member or be refused: no state is surely
+    # right.
     if demand.pod.memory and view.state.managers.memory is not None and not view.groups_known:
         detail = "the pods known to be there do not explain where memory is in use"
         return Rejection(Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE, detail)
@@ -65,6 +69,7 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     for probe in probes(demand, view):
         verdict = dry_run(probe.state, request, probe.trust, probe.reuse)
         if isinstance(verdict, NotAdmitted):
+            # A refusal in a state without unlikely options is final; one under such options only makes the pod explore them.
             if not probe.options or first is None:
                 return _rejection(request, verdict, view, probe.state)
             explores += [option for option in probe.options if option not in explores]
@@ -86,6 +91,7 @@ def split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
     if odd:
         detail = f"{odd[0]} CPUs are not a multiple of {rule.threads}; {rule.why}"
         return Rejection(Reason.KUBELET_SMT, NO_WHOLE_CORES, detail, resolvable=False)
+    # With one thread a core the count of free CPUs already says it; init CPUs used twice are the exception.
     # Without threads to spoil, the sum says more than the count of free CPUs only where CPUs are used twice.
     if sum(counts) > rule.free and (rule.threads > 1 or pins_init_cpus(demand, view.state.node)):
         detail = f"{sum(counts)} CPUs needed, {rule.free} surely free on whole cores; {rule.why}"
@@ -133,6 +139,7 @@ def _is_aligned(demand: PodDemand) -> bool:
 
 def _rejection(request: PodRequest, refused: NotAdmitted, view: KubeletView, state: KubeletState) -> Rejection:
     reason, detail = refused.refusal.reason, refused.refusal.detail
+    # The same pod on the empty node: if even that refuses it, evicting pods cannot help.
     empty = KubeletState.empty(state.node)
     resolvable = isinstance(dry_run(empty, request), DryRunAdmitted)
     if reason.startswith(OUT_OF):
@@ -143,6 +150,7 @@ def _rejection(request: PodRequest, refused: NotAdmitted, view: KubeletView, sta
         TOPOLOGY_AFFINITY: (Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN),
         SMT_ALIGNMENT: (Reason.KUBELET_SMT, NO_WHOLE_CORES),
     }.get(reason, (Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE))
+    # The unit is the pod or the container that was refused, so that the numbers show its amounts and not the pod's sum.
     wanted = _wanted(refused.unit, state.node)
     numbers = tuple(_numbers(wanted, state))
     if kind is Reason.KUBELET_ALIGNMENT and _needs_one(view):
@@ -223,6 +231,8 @@ def _admission(
     certain = all(place.bit_count() == 1 for place in _places(verdict.grant, node)) and len(set(places.masks)) == 1
     mask = places.union
     if not certain and not exact:
+        # Which NUMA node it will be is open: the whole amount is charged on each one where it may be, as a yes must hold in all
+        # cases.
         whole = total(taken.values())
         taken = {numa: whole if mask >> numa & 1 else {} for numa in taken}
     holds = tuple([(numa, amounts) for numa, amounts in taken.items() if amounts])

@@ -36,13 +36,16 @@ def with_stated_options(
 ) -> NodeResourceTopology:
     """The topology of a kubelet-owned node with the options of the first statement about it filled in where none are published."""
     config = topology.kubelet
+    # A published CPU manager policy comes with its options: there is nothing left to state.
     if topology.owner is not CpuOwner.KUBELET or topology.problem or config.cpu_policy is not None:
         return topology
+    # The first match wins, as rules of a list are read; later ones are not merged in.
     for one in statements:
         if one.selects(labels):
             known = replace(
                 likely_config(topology),
                 cpu_options=dict(one.cpu_options),
+                # What is published replaces what is stated, option by option.
                 topology_options={**one.topology_options, **config.topology_options},
             )
             return replace(topology, kubelet=known)

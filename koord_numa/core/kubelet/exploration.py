@@ -28,12 +28,14 @@ def refuse_exploration(
     if rule is not UnknownKubeletOptions.EXPLORE:
         detail = f"{options} is not known, and the pod might be refused for it"
         return Rejection(Reason.KUBELET_SMT, UNKNOWN_OPTIONS, detail, resolvable=False)
+    # One refusal is proof that the option is on. Asking again would lose another pod to learn the same.
     if view.found_on.intersection(admission.explores):
         detail = f"{options}: its kubelet refused a pod that found out"
         return Rejection(Reason.KUBELET_SMT, UNKNOWN_OPTIONS, detail, resolvable=False)
     if not request.replaceable:
         detail = f"{options} is not known, and only pods that a controller replaces find out, as a refused pod is lost"
         return Rejection(Reason.KUBELET_SMT, UNKNOWN_OPTIONS, detail, resolvable=False)
+    # One at a time: if two were on their way and one was refused, it would not be known for which option.
     if view.explored:
         return Rejection(
             Reason.KUBELET_SMT, UNKNOWN_OPTIONS, f"{options}: another pod is finding out", resolvable=False

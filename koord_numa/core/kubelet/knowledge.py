@@ -40,12 +40,14 @@ class KubeletKnowledge:
 def known_of(view: KubeletView) -> KubeletKnowledge:
     """What decisions on this node rest on."""
     states = [one.state for one in view.hypotheses]
+    # ``upper`` has the most room that there may be, so that the range covers it too.
     if view.upper is not None:
         states.append(view.upper.state)
     node = view.state.node
     free = []
     for numa in node.machine.numa_ids:
         found = [free_on(node, state.managers, numa) for state in states]
+        # A resource may be absent from a state where none of it is free.
         names = sorted(set().union(*found))
         free.append(
             FreeRange(

@@ -24,4 +24,5 @@ TOPOLOGY_OPTIONS: Final = frozenset({"max-allowable-numa-nodes", "prefer-closest
 
 def unknown_options(published: Mapping[str, bool], known: Iterable[str]) -> tuple[str, ...]:
     """Names of options that are on and that are none of the known ones: what they change is unknown here."""
+    # Only options that are on: an unknown one that is off changes nothing.
     return tuple(sorted(name for name, value in published.items() if value and name not in known))

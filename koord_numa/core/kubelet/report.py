@@ -47,6 +47,7 @@ def agrees(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bo
 
 
 def _in_use(zone: Zone) -> dict[str, int]:
+    # In use is allocatable less available: reserved amounts are in neither.
     return {name: amount - zone.available.get(name, 0) for name, amount in zone.allocatable.items()}
 
 
@@ -66,6 +67,7 @@ def _use(one: Hypothesis, shown: Collection[str]) -> Use | None:
             use.partly = True
             continue
         for container in grant.containers:
+            # The pod resources API lists running containers only, so finished init containers are not in a topology.
             if container.kind is not ContainerKind.INIT:
                 _count(use, container, node, loose=uid in one.spread or uid in one.mixed)
     return use
@@ -78,6 +80,7 @@ def _count(use: Use, container: ContainerGrant, node: KubeletNode, *, loose: boo
         for numa, here in node.machine.numa_bits.items():
             use.cpus[numa] += (container.cpus.bits & here).bit_count()
     for block in container.memory:
+        # ``[0]``: the only member of a mask of one bit.
         if block.mask.bit_count() == 1:
             key = members(block.mask)[0], block.resource
             use.memory[key] = use.memory.get(key, 0) + block.amount
@@ -86,6 +89,7 @@ def _count(use: Use, container: ContainerGrant, node: KubeletNode, *, loose: boo
     for resource, ids in container.devices.items():
         wanted = set(ids)
         for device in node.devices[resource].devices:
+            # A device near several NUMA nodes is left out, since exporters count it differently.
             if device.id in wanted and device.near.bit_count() == 1:
                 key = members(device.near)[0], resource
                 use.devices[key] = use.devices.get(key, 0) + 1
@@ -94,6 +98,7 @@ def _count(use: Use, container: ContainerGrant, node: KubeletNode, *, loose: boo
 def _cpus_agree(use: Use, published: Mapping[int, Mapping[str, int]]) -> bool:
     counts = {numa: amounts.get(CPU, 0) // MILLI for numa, amounts in published.items()}
     if use.partly or use.spread:
+        # A pod whose place is unknown may be anywhere: what is published is then a bound from below only.
         enough = all(counts.get(numa, 0) >= used for numa, used in use.cpus.items())
         return enough and (use.partly or sum(counts.values()) == sum(use.cpus.values()) + use.spread)
     return all(counts.get(numa, 0) == used for numa, used in use.cpus.items())
@@ -104,10 +109,12 @@ def _memory_agrees(use: Use, published: Mapping[int, Mapping[str, int]]) -> bool
     for kind in kinds:
         counts = {numa: amounts.get(kind, 0) for numa, amounts in published.items()}
         alone = {numa: use.memory.get((numa, kind), 0) for numa in published}
+        # Blocks of zero bytes belong to a group without leaving a trace in amounts.
         blocks = [(mask, size) for resource, mask, size in use.blocks if resource == kind and size]
         if use.partly:
             if any(counts[numa] < alone[numa] for numa in published):
                 return False
+        # The exporter is not named in its object, so either way of counting will do.
         elif not (_in_full(counts, alone, blocks) or _filled_up(counts, alone, blocks)):
             return False
     return True
@@ -121,6 +128,7 @@ def _in_full(
     """resource-topology-exporter: a block counts with its whole size on each of its NUMA nodes, up to what there is."""
     for numa, used in counts.items():
         due = alone[numa] + sum(size for mask, size in blocks if mask >> numa & 1)
+        # Less than what is due is possible only where a block is cut down to what the NUMA node has.
         if used != due and not (used < due and blocks and any(mask >> numa & 1 for mask, _ in blocks)):
             return False
     return True
@@ -140,6 +148,7 @@ def _filled_up(counts: Mapping[int, int], alone: Mapping[int, int], blocks: Sequ
 def _devices_agree(use: Use, node: KubeletNode, published: Mapping[int, Mapping[str, int]]) -> bool:
     for resource, pool in node.devices.items():
         if any(device.near.bit_count() > 1 for device in pool.devices):
+            # near two NUMA nodes: counted on one of them, or on both
             continue  # exporters count a device near two NUMA nodes differently
         if not node.aligns:
             # Devices are handed out in the plugin's order, which is unknown; only their number counts then.
@@ -163,6 +172,7 @@ def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> H
     """
     open_ = one.spread | one.mixed
     loose = [uid for uid in sorted(open_) if uid in shown and uid in one.state.pods]
+    # A shown pod that left and whose CPUs may lie elsewhere has an unknown part in the counts, so nothing can be settled.
     if not loose or any(uid in open_ for uid in shown if uid not in one.state.pods):
         return one
     use = _use(replace(one, spread=frozenset(loose), mixed=frozenset()), shown)
@@ -171,17 +181,21 @@ def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> H
     numa_bits = one.state.node.machine.numa_bits
     due = {zone.numa: _in_use(zone).get(CPU, 0) // MILLI - use.cpus.get(zone.numa, 0) for zone in zones}
     held = 0
+    # CPUs of init containers are not shown, so that they must not be dealt out to fit what is.
     for uid in loose:
         for container in one.state.pods[uid].grant.containers:
             held |= container.cpus.bits if container.kind is not ContainerKind.INIT else 0
     pool = one.state.managers.cpus | held
+    # More shown than there are CPUs: another pod's place is wrong too, and a later topology has to tell.
     if any(count < 0 or (pool & numa_bits.get(numa, 0)).bit_count() < count for numa, count in due.items()):
         return one
     chosen = 0
     for numa, count in due.items():
         here = pool & numa_bits[numa]
+        # CPUs that the pods hold already are kept where they can be, so that equal hypotheses stay equal.
         kept = lowest(held & here, min(count, (held & here).bit_count()))
         chosen |= kept | lowest(here & ~kept, count - kept.bit_count())
+    # One pod, or one NUMA node, leaves no choice which pod holds which CPUs.
     certain = len(loose) == 1 or sum(1 for count in due.values() if count) == 1
     dealt = _dealt(one, loose, chosen, pool & ~chosen)
     return replace(dealt, spread=one.spread.difference(loose), mixed=frozenset() if certain else frozenset(loose))

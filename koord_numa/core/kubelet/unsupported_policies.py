@@ -42,6 +42,7 @@ def refuse_promises(request: PodRequest, config: KubeletConfig) -> Rejection | N
 
 def _refuse_numa_exclusive(request: PodRequest) -> Rejection | None:
     """Kubelets put aligned pods and pods that span NUMA nodes on the same ones; a default that the pod did not write demands nothing."""
+    # Only ``Required`` is a demand; ``Preferred`` may go unmet.
     if request.numa.exclusive is not NumaExclusive.REQUIRED:
         return None
     detail = "the pod requires singleNUMANodeExclusive, and a kubelet keeps no NUMA node to pods of one kind"
@@ -52,11 +53,14 @@ def _refuse_numa_policy(request: PodRequest, config: KubeletConfig) -> Rejection
     """As the pod-level NUMA policy proposal's matrix; a node that aligns nothing cannot be told to by a pod."""
     wanted = request.numa.policy
     has = config.topology_policy or KubeletPolicy.NONE
+    # BestEffort admits anything, so that a kubelet that aligns nothing keeps it.
     if wanted is NumaPolicy.NONE or (wanted is NumaPolicy.BEST_EFFORT and has is KubeletPolicy.NONE):
         return None
+    # A stricter kubelet would refuse pods that BestEffort promises to run, a laxer one aligns less than is asked.
     if has is not _KEEPS[wanted]:
         detail = f"the pod wants {wanted}, the node's kubelet has {has}"
         return Rejection(Reason.NUMA_POLICY, "node(s) NUMA Topology policy not match", detail, resolvable=False)
+    # topologymanager generates hints for Guaranteed pods only: others run anywhere.
     if wanted is not NumaPolicy.BEST_EFFORT and kube_qos(request) is not KubeQos.GUARANTEED:
         detail = f"the pod wants {wanted}, a kubelet aligns Guaranteed pods only, and the pod is {kube_qos(request)}"
         return Rejection(Reason.NUMA_POLICY, "node(s) NUMA Topology policy not match", detail, resolvable=False)
@@ -64,6 +68,7 @@ def _refuse_numa_policy(request: PodRequest, config: KubeletConfig) -> Rejection
         detail = f"the pod wants {wanted}, and its kubelet gives no container CPUs of its own: they would come from all NUMA nodes"
         return Rejection(Reason.NUMA_POLICY, "node(s) NUMA Topology policy not match", detail, resolvable=False)
     long_running = sum(container.kind is not ContainerKind.INIT for container in request.containers)
+    # Restricted and SingleNUMANode are about the pod as a whole; container scope may put two containers on different NUMA nodes.
     if long_running > 1 and wanted is not NumaPolicy.BEST_EFFORT and config.topology_scope is KubeletScope.CONTAINER:
         detail = (
             f"the pod wants {wanted} as a whole, the node's kubelet aligns each of its {long_running} containers alone"
@@ -85,6 +90,7 @@ def _refuse_bind_policy(request: PodRequest, config: KubeletConfig) -> Rejection
         return _unkept("node(s) cpu bind policy conflicts with pod's required cpu bind policy", detail)
     required = request.bind.required
     shapeless = required in (CpuBindPolicy.NONE, CpuBindPolicy.DEFAULT)
+    # Without a required shape the only demand left is that of LSE and LSR pods: CPUs of their own.
     if shapeless and not may_use_cpuset(request):
         return None
     if config.cpu_policy == "none" or not is_pinned_by_static_kubelet(request):
@@ -92,6 +98,7 @@ def _refuse_bind_policy(request: PodRequest, config: KubeletConfig) -> Rejection
         return _unkept("node(s) had a kubelet that pins no CPUs for the pod", detail)
     if shapeless:
         return None
+    # full-pcpus-only hands out whole cores or refuses; no option makes a kubelet give one CPU a core.
     if required is CpuBindPolicy.FULL_PCPUS and config.cpu_options.get(_WHOLE_CORES, False):
         return None
     detail = f"the pod requires {required}, and on this node the kubelet chooses the CPUs"

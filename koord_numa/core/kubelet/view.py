@@ -90,6 +90,7 @@ def kubelet_view(
     is missing on every NUMA node where they may be. The other pods' use is in the zones' available amounts already. A ledger, which has
     added everything up, and ``previous`` save work only.
     """
+    # A ledger keeps its sums, which a list of holdings would have to add up again.
     there = holdings if isinstance(holdings, Ledger) else list(holdings)
     hidden: list[Holding] = []
     shown: list[PodDemand] = []
@@ -103,10 +104,12 @@ def kubelet_view(
         elif demand is not None:
             shown.append(demand)
     frame = frame_of(node, topology, previous)
+    # First what init containers still hold, then pods that are not shown yet: both are missing from what exporters publish.
     zones = without_hidden(without_leftovers(topology.zones, shown), hidden, topology, frame.places)
     requested = _requested(there)
     guess = infer_state(Published(frame=frame, zones=zones, requested=requested, pods=known))
     upper = None
+    # Only where something was subtracted is there a difference between the least and the most room.
     if zones != topology.zones:
         most = infer_state(Published(frame=frame, zones=topology.zones, requested=requested, pods=known))
         upper = Hypothesis(most.state, trust=Trust.INFERRED)
@@ -136,6 +139,7 @@ def followed_view(
     fewest = min(seen, key=lambda one: one.state.managers.cpus.bit_count())
     zones = [_left(zone, fewest.state) for zone in frame.topology.zones]
     cores = cores_of(node, frame.topology, zones, evidence.started, kept=evidence.kept)
+    # First wins: hypotheses are in the order of likelihood.
     rooms: dict[Signature, Hypothesis] = {}
     for one in seen:
         rooms.setdefault(one.room, one)
@@ -158,11 +162,13 @@ def _left(zone: Zone, state: KubeletState) -> Zone:
 
 
 def _requested(holdings: Ledger | list[Holding]) -> dict[str, int]:
+    # Pods count as a resource of their own, as in the kubelet's fit predicate.
     amounts = holdings.amounts if isinstance(holdings, Ledger) else total(held.amounts for held in holdings)
     return {**amounts, PODS: len(holdings)}
 
 
 def frame_of(node: Node, topology: NodeResourceTopology, previous: KubeletView | None) -> NodeConfig:
+    # The frame is the costly part (machine, device pools) and the same as long as only available amounts change.
     """What the objects say of the node, from the last view where they say the same."""
     known = None if previous is None else previous.frame
     if known is None or not known.holds_for(topology, node.allocatable):
@@ -184,6 +190,7 @@ def problem_of(topology: NodeResourceTopology) -> str:
         return topology.problem
     if not topology.zones:
         return "no NUMA nodes are published"
+    # kubelet topologymanager: above 8 NUMA nodes it needs max-allowable-numa-nodes, which may be set.
     if len(topology.zones) > MOST_NUMA:
         return f"{len(topology.zones)} NUMA nodes are published, more than a kubelet can align"
     if topology.kubelet.topology_policy is None:
@@ -196,6 +203,7 @@ def unknown_words(config: KubeletConfig) -> str:
     found: tuple[str, ...] = ()
     if config.topology_policy is not KubeletPolicy.NONE:
         found += unknown_options(config.topology_options, TOPOLOGY_OPTIONS)
+    # The policy ``none`` ignores its options; the kubelet validates them only for the static one.
     if config.cpu_policy != "none":
         found += unknown_options(config.cpu_options, CPU_OPTIONS)
     return f"what the kubelet option {', '.join(found)} does is not known" if found else ""

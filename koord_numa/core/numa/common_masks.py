@@ -29,6 +29,7 @@ def common_masks(families: Sequence[Counted], size: int, within: int = -1) -> li
     Beyond ``WIDEST_TABLE`` NUMA nodes only the numerically smallest one, or none when ``STEPS`` branches show none.
     """
     nodes = _shared_nodes(families) & within
+    # An empty set holds nothing, and a size beyond the shared NUMA nodes has no set.
     if not 0 < size <= nodes.bit_count():
         return []
     ids = numa_ids(nodes)
@@ -38,6 +39,7 @@ def common_masks(families: Sequence[Counted], size: int, within: int = -1) -> li
     for family in families[1:]:
         accepted = accepted & family.table(ids)
     found: list[int] = np.flatnonzero(accepted & (_sizes(len(ids)) == size)).tolist()
+    # Tables are indexed by position; with ids 0…n-1 the position is the id and no translation is needed.
     if ids == tuple(range(len(ids))):
         return found
     return [mask_of(ids[i] for i in numa_ids(mask)) for mask in found]
@@ -50,6 +52,7 @@ def _shared_nodes(families: Sequence[Counted]) -> int:
     return nodes
 
 
+# One array a machine width, at most 65,536 bytes: entry s is the number of bits of s.
 @lru_cache(maxsize=WIDEST_TABLE + 1)
 def _sizes(bits: int) -> NDArray[np.int8]:
     sizes = np.zeros(1, dtype=np.int8)
@@ -79,21 +82,25 @@ class _Search:
         self.amounts = list(zip(*amounts, strict=True))
 
     def first(self, size: int) -> list[int]:
+        # A NUMA node that must be covered but may not take part leaves no set at all.
         if self.covering & ~mask_of(self.ids):
             return []
         found = self._descend(len(self.ids), size, [family.needed for family in self.families])
         return [] if found is None else [found]
 
     def _descend(self, open_ids: int, size: int, missing: list[int]) -> int | None:
+        # A budget of branches and not of time keeps the answer the same on every machine.
         self.steps -= 1
         if self.steps < 0 or size > open_ids:
             return None
+        # The bound: no choice of ``size`` among the open NUMA nodes offers more than the ``size`` largest do.
         if any(rows[open_ids][size] < rest for rows, rest in zip(self.largest, missing, strict=True)):
             return None
         if not open_ids:
             return 0
         highest = open_ids - 1
         bit = 1 << self.ids[highest]
+        # Leaving a high id out first makes the first set found the smallest number, which is the one upstream prefers.
         if not self.covering & bit:
             found = self._descend(highest, size, missing)
             if found is not None:

@@ -33,6 +33,7 @@ class Counted:
     covering: int = 0
     nodes: int = field(init=False, compare=False)
 
+    # Frozen, so that the derived mask is set past the dataclass; it is read for every mask that is judged.
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", sum(1 << numa for numa in self.free))
 
@@ -50,6 +51,7 @@ class Counted:
         """The size of the smallest set that could serve the request now; 0 when none can."""
         if not self:
             return 0
+        # NUMA nodes to be covered count whether or not they add anything; only the others are chosen, largest first.
         taken = [free for numa, free in self.free.items() if self.covering >> numa & 1]
         others = sorted((free for numa, free in self.free.items() if not self.covering >> numa & 1), reverse=True)
         missing, size = self.needed - sum(taken), len(taken)
@@ -62,6 +64,7 @@ class Counted:
 
     def table(self, ids: Sequence[int]) -> Flags:
         """``table[s]``: is the set of the NUMA nodes ``ids[i]``, i a bit of s, accepted? 2^len(ids) entries, by doubling."""
+        # Beyond int64 the dtype is ``object``: Python integers add exactly, only slower.
         exact = 0 <= self.needed < _EXACT
         sums = np.zeros(1, dtype=np.int64 if exact else object)
         allowed = np.ones(1, dtype=np.bool_)
@@ -72,6 +75,7 @@ class Counted:
             without = not self.covering >> numa & 1
             allowed = np.concatenate((allowed & without, allowed & (numa in self.free)))
         result: Flags = allowed & (sums >= self.needed).astype(np.bool_)
+        # The empty set reaches a need of 0 but is no set of NUMA nodes.
         if not self.covering & ~sum(1 << numa for numa in ids):
             result[0] = False
             return result

@@ -11,6 +11,7 @@ from koord_numa.core.numa.hints import numa_ids
 Distances = Mapping[tuple[int, int], int]
 """ACPI SLIT cost from the first to the second NUMA node; an absent pair is ``UNKNOWN_DISTANCE``, as in ``CpuTopology``."""
 
+# Below this many sets building two arrays costs more than the plain sums.
 _WORTH_A_MATRIX: Final = 64
 
 
@@ -38,5 +39,7 @@ def _sums_by_matrix(masks: Sequence[int], distances: Distances) -> list[int]:
     ids = list(numa_ids(everything))
     members = np.array([[mask >> numa & 1 for numa in ids] for mask in masks], dtype=np.int64)
     costs = np.array([[distances.get((a, b), UNKNOWN_DISTANCE) for b in ids] for a in ids], dtype=np.int64)
+    # shape (masks, ids) @ (ids, ids) = (masks, ids): row m has the cost from the members of m to every id; the product keeps
+    # members only.
     sums: list[int] = ((members @ costs) * members).sum(axis=1).tolist()
     return sums

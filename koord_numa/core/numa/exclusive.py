@@ -35,6 +35,7 @@ class NumaOccupancy:
         for numa, use in uses:
             if use is NumaUse.SINGLE:
                 single |= 1 << numa
+            # An idle NUMA node has no pods of either kind and keeps none away.
             elif use is NumaUse.SHARED:
                 shared |= 1 << numa
         return cls(single, shared)
@@ -74,6 +75,7 @@ class Exclusivity:
         """``Preferred``: the sets where no pod of the other kind is, if there is any such set; else all of them."""
         if self.wish is not NumaExclusive.PREFERRED:
             return masks
+        # A preference never empties the choice: with no undisturbed set the pod goes where it disturbs.
         return [mask for mask in masks if not self.occupancy.disturbs(mask)] or masks
 
     def scored(self, hint: Hint) -> Hint:

@@ -63,10 +63,12 @@ def resource_hints(answers: Iterable[Answer]) -> list[ResourceHints]:
     """
     dimensions: list[ResourceHints] = []
     for answer in answers:
+        # ``None`` and ``{}`` alike: the kubelet tests ``len(hints) == 0`` before it looks at a resource.
         if not answer:
             dimensions.append(ResourceHints("", (ANYWHERE,), None))
             continue
         for resource, stated in answer.items():
+            # "No preference" and "impossible" are different: the first prefers anything, the second prefers nothing.
             takes = (ANYWHERE,) if stated is None else stated or (NOWHERE,)
             dimensions.append(ResourceHints(resource, takes, stated))
     return dimensions

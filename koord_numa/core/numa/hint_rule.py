@@ -41,6 +41,7 @@ class HintRule:
     counted: Counted | None = None
 
     def __bool__(self) -> bool:
+        # A rule that grows is satisfiable exactly when its widest mask is; any other has to be searched.
         if self.grows:
             return bool(self.nodes) and self.fits(self.nodes)
         return next(self.hints(), None) is not None
@@ -49,10 +50,12 @@ class HintRule:
         """Is this mask a hint, and a preferred one?"""
         if mask & ~self.nodes or not mask:
             return False
+        # ``fits`` is last, since it may have to add amounts up; the size is one machine instruction.
         return (mask.bit_count() == self.size or (self.also is not None and self.also(mask))) and self.fits(mask)
 
     def preferred(self) -> Iterator[int]:
         """All preferred masks, narrow ones first."""
+        # ``also`` may name masks of any size, so all sizes are listed.
         if self.also is not None:
             return (hint[0] for hint in self.hints() if hint[1] and hint[0])
         if self.counted is not None and self._are_many(self.size):
@@ -61,6 +64,7 @@ class HintRule:
 
     def hints(self, widest: int = EVERY_MASK) -> Iterator[Hint]:
         """The list that this stands for, up to sets of ``widest`` NUMA nodes: by size, then lexicographic in the ids."""
+        # By size and then lexicographic: the order in which the kubelet's IterateBitMasks yields, and on which ties depend.
         for size in range(1, min(widest, self.nodes.bit_count()) + 1):
             for mask in self._of_size(size):
                 if self.fits(mask):
@@ -81,18 +85,9 @@ class HintRule:
         """The size of the smallest mask that could serve the request now; 0 when none can."""
         if self.counted is not None:
             return self.counted.narrowest
+        # Rules without arithmetic are few and narrow: the first hint has the smallest size by the order above.
         return next((mask.bit_count() for mask, *_ in self.hints() if mask), 0)
 
 
 IMPOSSIBLE: Final = HintRule(nodes=0, size=0, fits=lambda _: False)
 """No set of NUMA nodes will do: the kubelet's empty list of hints."""
-
-
-def fewest(amounts: Sequence[int], needed: int) -> int:
-    """How many of these amounts it takes, at least, to reach ``needed``; all of them if they never do. One at least."""
-    gathered = 0
-    for count, amount in enumerate(sorted(amounts, reverse=True), start=1):
-        gathered += amount
-        if gathered >= needed:
-            return count
-    return len(amounts)

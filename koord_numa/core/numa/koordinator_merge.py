@@ -50,6 +50,7 @@ def merge_scored(takes: Sequence[Takes], nodes: int, denied: Callable[[int], int
     takes = takes or [(ANYWHERE,)]  # no provider was asked
     preferred = narrowest(preferred_masks(takes, nodes, denied))
     if preferred:
+        # Only preferred hints on a winning mask can make a preferred result, so all others leave the lists before the walk.
         lists = [_preferring(take, preferred) for take in takes]
         return _last_standing(lists, nodes, preferred)._replace(preferred=True)
     first = Hint(nodes, preferred=False)  # what the walk starts with
@@ -57,16 +58,19 @@ def merge_scored(takes: Sequence[Takes], nodes: int, denied: Callable[[int], int
     if not reachable:
         return first
     best = _last_standing([list(hints_of(take)) for take in takes], nodes, reachable)
+    # Upstream's walk starts with "all NUMA nodes, not preferred", which only a higher score replaces.
     return best if best.mask != nodes or best.score > 0 else first
 
 
 def _preferring(take: Takes, level: Sequence[int]) -> list[Hint]:
+    # A hint for anything joins every mask, so it stays.
     wanted = {None, *level}
     return [hint for hint in hints_of(take) if hint.preferred and hint.mask in wanted]
 
 
 def _last_standing(lists: Sequence[Sequence[Hint]], nodes: int, level: Sequence[int]) -> Hint:
     """Of the combinations that merge into one of ``level`` (ascending, equally narrow) the first that no later one beats."""
+    # Without scores a later equal-sized mask never wins, unless it is smaller: the smallest is the answer at once.
     if not any(hint.score for hints in lists for hint in hints):
         level = level[:1]  # nothing beats the smallest mask
     size = level[0].bit_count()
@@ -79,8 +83,10 @@ def _last_standing(lists: Sequence[Sequence[Hint]], nodes: int, level: Sequence[
         for score in sorted(last, reverse=True):
             beaten = max(smaller, higher[score])
             if last[score] > beaten:
+                # The winner is unbeaten: its last occurrence is later than that of every smaller mask and of every higher score.
                 return _first_after(beaten, lists, nodes, (mask, score))
         wide = _last_of_wider(lists, nodes, mask)
+        # Masks met by wider hints only have score 0, so that every scored combination counts as higher.
         beaten = max(smaller, higher[0])
         if wide > beaten:
             return _first_after(beaten, lists, nodes, (mask, 0))
@@ -98,6 +104,7 @@ class Occurrences:
     @classmethod
     def of(cls, hints: Sequence[Hint], size: int) -> "Occurrences":
         equal: dict[int, dict[int, int]] = {}
+        # By position, as this loop runs once a hint of every list.
         others: list[tuple[int, int]] = []
         for place, hint in enumerate(hints):
             mask = hint[0]
@@ -108,6 +115,7 @@ class Occurrences:
             if width == size:
                 equal.setdefault(mask, {})[hint[3]] = place
             elif width > size:
+                # Narrower sets cannot contain a mask of ``size`` and are in neither group.
                 others.append((mask, place))
         others.reverse()
         return cls(equal, others)
@@ -123,6 +131,7 @@ def _last_by_score(lists: Sequence[Occurrences], mask: int) -> dict[int, Place]:
     for occurrences in lists:
         adds = [(True, score, place) for score, place in occurrences.equal.get(mask, NOT_LISTED).items()]
         wider = occurrences.last_wider(mask)
+        # The last place is enough: of equal contributions a later place makes a later combination.
         if wider is not None:
             adds.append((False, 0, wider))
         longer: dict[tuple[bool, int], Place] = {}
@@ -142,6 +151,7 @@ def _last_of_higher(lasts: Iterable[Mapping[int, Place]]) -> dict[int, Place]:
         for score, place in last.items():
             by_score[score] = max(place, by_score.get(score, ()))
     higher: dict[int, Place] = {}
+    # The empty tuple is less than any place: "never".
     latest: Place = ()
     for score in sorted(by_score, reverse=True):
         higher[score] = latest
@@ -151,6 +161,7 @@ def _last_of_higher(lasts: Iterable[Mapping[int, Place]]) -> dict[int, Place]:
 
 def _last_of_wider(lists: Sequence[Sequence[Hint]], nodes: int, mask: int) -> Place:
     """The last combination of wider hints alone that merges into the mask; ``()`` when there is none."""
+    # Reversed, so that the first combination found depth first is the last one of the walk.
     options = [[option for option in _options(hints, nodes, mask) if not option.equal][::-1] for hints in lists]
     return tuple(option.place for option in _Walk(options, mask, score=0).first(nodes, ()))
 
@@ -172,6 +183,7 @@ def _options(hints: Sequence[Hint], nodes: int, mask: int) -> list[Option]:
             options.append(Option(index, has, score, equal=True, satisfied=not unsatisfied))
         elif has & mask == mask:
             options.append(Option(index, has, 0, equal=False, satisfied=False))
+    # A wider hint that is cut down to the mask counts as unsatisfied: the resource gets fewer NUMA nodes than it named.
     return options
 
 
@@ -180,6 +192,7 @@ class _Walk:
 
     def __init__(self, options: Sequence[Sequence[Option]], mask: int, score: int) -> None:
         self.options, self.mask, self.score = options, mask, score
+        # Only states without a lower bound are remembered: with one, the same state may lead elsewhere later.
         self.dead: set[tuple[int, int, int]] = set()  # (list, intersection so far, score so far) that lead nowhere
         self.rest = [-1]  # what remains if every option from this list on were taken
         for choices in reversed(options):
@@ -196,6 +209,7 @@ class _Walk:
     def _descend(self, at: int, merged: int, score: int, after: Place) -> list[Option] | None:
         if at == len(self.options):
             return [] if merged == self.mask and score == self.score and not after else None
+        # Even with every option that is left the intersection stays wider than the mask: this branch cannot reach it.
         if merged & self.rest[at] != self.mask or (not after and (at, merged, score) in self.dead):
             return None
         for option in self.options[at]:

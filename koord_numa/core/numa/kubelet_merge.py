@@ -23,6 +23,7 @@ def merge(takes: Sequence[Takes], nodes: int, distances: Distances | None = None
     With ``distances`` the closest set wins among equally narrow ones, else the numerically smallest. As topologymanager/policy.go,
     HintMerger.
     """
+    # Most machines have a set that all prefer, and looking it up is far cheaper than what all intersections cost.
     return preferred_hint(takes, nodes, distances) or compromise(takes, nodes, distances)
 
 
@@ -39,6 +40,7 @@ def preferred_by_rules(rules: Sequence[HintRule], widest: int, distances: Distan
     size = widest + 1
     for mask in first.preferred():
         width = mask.bit_count()
+        # Width before ``prefers``: wider sets than the best so far are dropped without asking any rule.
         if width <= min(size, widest) and all(rule.prefers(mask) for rule in others):
             level = [*level, mask] if width == size else [mask]
             size = width
@@ -54,6 +56,7 @@ def compromise(takes: Sequence[Takes], nodes: int, distances: Distances | None =
     Its width is that of the narrowest hint of the resource that needs most NUMA nodes, as far as it can be reached. When nothing can
     be merged the answer is all NUMA nodes.
     """
+    # ``takes`` may merge into nothing, as {0} and {1} do; the kubelet then answers with its default affinity.
     reachable = reachable_masks(takes, nodes)
     if not reachable:
         return Hint(nodes, preferred=False)
@@ -79,6 +82,7 @@ def preferred_masks(takes: Sequence[Takes], nodes: int, denied: Callable[[int], 
             rules.append(take)
         else:
             listed.append({hint[0] for hint in take if hint[1]})
+    # A list that prefers "any" restricts nothing, so that it is left out of the intersection.
     strict = [masks for masks in listed if None not in masks]
     found: Iterable[int]
     if strict:
@@ -90,6 +94,7 @@ def preferred_masks(takes: Sequence[Takes], nodes: int, denied: Callable[[int], 
         found = (mask for mask in rules[0].preferred() if _all_prefer(mask, others))
     else:
         found = (nodes, *(mask for masks in listed for mask in masks if mask is not None))
+    # Masks are cut to the machine's NUMA nodes first: hints may name ones that the policy was not given.
     return {mask & nodes for mask in found if mask & nodes and not mask & denied(mask.bit_count())}
 
 
@@ -123,4 +128,5 @@ def best_size(sizes: set[int], wanted: int) -> int:
     """
     if wanted in sizes:
         return wanted
+    # As HintMerger.compare: above the wanted size narrower wins, below it wider does.
     return max((size for size in sizes if size < wanted), default=min(sizes))

@@ -1,7 +1,7 @@
 """
 Topology policies as rows of a table: which hints they consider, what they make of the merged one, and whom they admit.
 
-The rows decide; how hints are merged is in ``merge`` (the kubelet's) and ``scored_merge`` (Koordinator's).
+The rows decide; how hints are merged is in ``kubelet_merge`` and ``koordinator_merge``.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +25,7 @@ from koord_numa.core.value_objects import value_object
 class PolicyRule:
     """One policy. ``considers`` filters the hints, ``settles`` changes the merged one (given all NUMA nodes), ``admits`` decides."""
 
+    # Rows instead of classes: the three policies differ in these values only.
     considers: Callable[[Hint], bool]
     settles: Callable[[Hint, int], Hint]
     admits: Callable[[Hint], bool]
@@ -96,14 +97,18 @@ def admitted_affinity(
     topologymanager/policy_*.go. Hints that are not preferred are merged only where the policy admits the result.
     """
     rule = KUBELET.get(policy)
+    # The policy ``none`` asks no provider at all, so that every pod is admitted.
     if rule is None:
         return UNDECIDED.hint
     near = distances if rule.closest else None
+    # Where every resource answers by rule, only the first one's preferred masks are listed, and none are written down for the
+    # others.
     rules = _only_rules(answers)
     if rules:
         best = preferred_by_rules(rules, rule.widest, near)
     else:
         best = preferred_hint(considered(resource_hints(answers), rule), nodes, near)
+    # Restricted and single-numa-node reject whatever is not preferred, so that the costly merge is skipped for them.
     if best is None and rule.admits is _any:
         best = compromise(considered(resource_hints(answers), rule), nodes, near)
     return None if best is None else rule.settles(best, nodes)
@@ -137,6 +142,7 @@ def decide_koordinator(
     if rule is None:
         return UNDECIDED
     dimensions = resource_hints(answers)
+    # Upstream refuses an impossible resource before merging, except under best-effort, which has no ``joins``.
     if rule.joins and any(wish.impossible for wish in dimensions):
         return Decision(
             rule.settles(Hint(nodes, preferred=False), nodes), admitted=False, refusal=refuse_impossible(dimensions)

@@ -37,6 +37,7 @@ def reachable_masks(takes: Sequence[Takes], nodes: int) -> list[int]:
         return _by_table(takes, ids)
     found = {nodes}
     for dimension in takes:
+        # Sets are kept once after each resource: at most 2^n of them, however many combinations made them.
         masks = listed_masks(hints_of(dimension), nodes)
         found = {have & mask for have in found for mask in masks}
     return sorted(found - {0})
@@ -57,6 +58,7 @@ def _by_table(takes: Sequence[Takes], ids: tuple[int, ...]) -> list[int]:
         if total is None:
             total = sums
         else:
+            # Counts multiply; before they can overflow int64 they are cut to 0 and 1, which keeps "reachable" exact.
             if combinations * longest >= _EXACT:
                 some = (_undo_sums(total) != 0).astype(np.int64)
                 combinations = int(some.sum())
@@ -65,6 +67,7 @@ def _by_table(takes: Sequence[Takes], ids: tuple[int, ...]) -> list[int]:
         combinations *= longest
     if total is None:
         return [_spread_out(2 ** len(ids) - 1, ids)]
+    # Entry 0 is the empty intersection, which is no affinity.
     found: list[int] = np.flatnonzero(_undo_sums(total)[1:]).tolist()
     if ids == tuple(range(len(ids))):
         return [mask + 1 for mask in found]
@@ -89,6 +92,7 @@ def _spread_out(mask: int, ids: tuple[int, ...]) -> int:
 def _sum_over_supersets(counts: Counts) -> Counts:
     sums = counts.copy()
     for half in _halves(len(sums)):
+        # Axis 1 is the bit of weight ``half``: [:, 0] are the sets without it, [:, 1] those with it, and each gains its superset.
         view = sums.reshape(-1, 2, half)
         view[:, 0] += view[:, 1]
     return sums
@@ -97,6 +101,7 @@ def _sum_over_supersets(counts: Counts) -> Counts:
 def _undo_sums(sums: Counts) -> Counts:
     counts = sums.copy()
     for half in _halves(len(counts)):
+        # The same steps with the opposite sign; their order does not matter, because the bits are independent.
         view = counts.reshape(-1, 2, half)
         view[:, 0] -= view[:, 1]
     return counts

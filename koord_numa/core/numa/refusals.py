@@ -23,6 +23,7 @@ class NumaRejection:
         """The sentences. As Koordinator's topologymanager, NUMATopologyUnsatisfied and NUMATopologyUnaligned messages."""
         if self.impossible:
             return [f"Unsatisfied NUMA {resource}" for resource in self.impossible]
+        # Sorted, as Koordinator's message is: map order must not make the same refusal look new.
         wanted = sorted(f"{wish.resource} {_wanted(wish.stated)}" for wish in self.wishes if wish.stated is not None)
         return [f"Unaligned NUMA Hint cause {self.joins.join(wanted)}"]
 

@@ -28,6 +28,7 @@ def score_fewest(placement: Placement) -> int:
     """100 on one NUMA node, ``NUMA_STEP`` less for every further one; 0 where nothing was aligned."""
     if placement.mask is None:
         return 0
+    # Cut at 0: eleven NUMA nodes and more are equally bad.
     return max(0, MAX_SCORE - NUMA_STEP * (placement.mask.bit_count() - 1))
 
 
@@ -57,6 +58,7 @@ def score_cpu_allocation(placed: Placed, strategy: Strategy) -> int:
         return 0
     involved, there = placed.numa_nodes, placed.numa_total
     if strategy.type is ScoringType.BALANCED_ALLOCATION:
+        # The balanced strategy compares fractions of several resources, and here there is only one.
         return MAX_SCORE
     if strategy.type is ScoringType.MOST_ALLOCATED:
         return involved * MAX_SCORE // there
@@ -75,6 +77,7 @@ def score_pod_level(placed: Placed, strategy: Strategy) -> int:
     wanted = {name: amount for name, amount in placed.weighed(placed.amounts).items() if amount > 0}
     capacity = {name: amount for name, amount in capacity.items() if name in wanted}
     full = score_filling(ScoringType.MOST_ALLOCATED, wanted, capacity, taken, strategy.weights)
+    # Full utilisation is worth one NUMA node, so that fewer NUMA nodes are never outweighed.
     return min(MAX_SCORE, max(0, MAX_SCORE - NUMA_STEP * placed.numa_nodes) + NUMA_STEP * full // MAX_SCORE)
 
 

@@ -21,6 +21,7 @@ def score_sparing(wanted: ResourceList, offer: ResourceList, held: Mapping[str, 
     if not devices:
         return MAX_SCORE
     common = max((_percent(name, wanted, offer, held) for name in ALWAYS_SCORED if offer.get(name, 0) > 0), default=0)
+    # The least used device is the one at risk: it has the most units that could be stranded.
     return MAX_SCORE - max(0, min(MAX_SCORE, common) - min(devices))
 
 
@@ -30,6 +31,7 @@ def is_device(resource: str) -> bool:
     return not is_native(resource) and not resource.startswith(_NOT_HARDWARE)
 
 
+# Resources of these prefixes are amounts that a webhook or manager publishes for every node.
 _NOT_HARDWARE: Final = ("kubernetes.io/", "koordinator.sh/")
 
 

@@ -38,10 +38,12 @@ def sizes_on(node: Node, wanted: frozenset[str]) -> Mapping[str, int]:
 
 def scaled(size: int, images: PodImages, name: str) -> int:
     """The size, scaled by the share of nodes that have the image (``scaledImageScore``)."""
+    # Truncated like upstream's ``int64(float64(size) * spread)``.
     return int(size * (images.nodes.get(name, 0) / images.total)) if images.total else 0
 
 
 def points(total: int, containers: int) -> int:
     """The scaled sizes of all images as 0 to 100 (``calculatePriority``)."""
     most = MOST * containers
+    # Bounds scale with the number of containers, as the sizes of their images add up.
     return MAX_SCORE * (min(max(total, LEAST), most) - LEAST) // (most - LEAST) if containers else 0

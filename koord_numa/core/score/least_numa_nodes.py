@@ -43,6 +43,7 @@ def score_least_numa_nodes(pod: PodRequest, topology: NodeResourceTopology) -> i
 
 def normalized(zones: int, *, optimal: bool, highest: int) -> int:
     """``100 - zones * step`` with ``step = 100 // highest``, plus half a step when optimal; never below 0."""
+    # Integer division as upstream: with 8 NUMA nodes a step is 12, and half of it 6.
     step = 100 // highest
     return max(0, 100 - zones * step + (step // 2 if optimal else 0))
 
@@ -50,6 +51,7 @@ def normalized(zones: int, *, optimal: bool, highest: int) -> int:
 def _score_pod(request: ResourceList, topology: NodeResourceTopology) -> int:
     free = [dict(zone.available) for zone in topology.zones]
     request = _listed(request, free)
+    # Nothing that zones publish is asked for: no NUMA node is needed, the best there is.
     if not request:
         return 100
     choice = least_zones(
@@ -65,6 +67,7 @@ def _score_containers(pod: PodRequest, topology: NodeResourceTopology) -> int:
     free = [dict(zone.available) for zone in topology.zones]
     matrix = distance_matrix(_ids(topology), topology.distances)
     most, optimal = 0, True
+    # Stable sort: upstream handles init containers first and then app containers.
     for container in sorted(pod.containers, key=lambda c: c.kind is ContainerKind.APP):
         request = _listed(container.requests, free)
         if not request:
@@ -73,6 +76,7 @@ def _score_containers(pod: PodRequest, topology: NodeResourceTopology) -> int:
         if choice is None:
             return 0
         most = max(most, len(choice.zones))
+        # One container that is not as close as could be is enough to lose the bonus.
         optimal = optimal and choice.optimal
         ascending = sorted(choice.zones, key=lambda index: topology.zones[index].numa)
         drain(request, [free[index] for index in ascending])
@@ -91,6 +95,7 @@ def score_placed_by_numa_nodes(placed: Placed) -> int:
     mask = placed.mask
     if mask:
         chosen = [index for index, numa in enumerate(ids) if mask >> numa & 1]
+        # The bonus compares with any set of that size, whether it holds the pod or not.
         optimal = _distance(matrix, chosen) == least_distance(matrix, len(chosen)) if chosen else True
         return normalized(mask.bit_count(), optimal=optimal, highest=DEFAULT_MAX_NUMA_NODES)
     free = placed.numa_free.free
@@ -142,6 +147,7 @@ def least_zones(
     columns = [[free[index][name] for index in usable] for name, _ in needs]
     quantities = [quantity for _, quantity in needs]
     for size in range(1, len(usable) + 1):
+        # A cheap bound before subsets are made: the ``size`` largest amounts of each resource.
         if any(sum(sorted(column)[-size:]) < quantity for column, quantity in zip(columns, quantities, strict=True)):
             continue
         subsets = (tuple(usable[i] for i in s) for s in _fitting(columns, quantities, size))
@@ -161,6 +167,7 @@ def _closest(subsets: Iterator[tuple[int, ...]], matrix: Matrix, size: int) -> _
     best_distance = 0
     for subset in subsets:
         distance = _distance(matrix, subset)
+        # As close as any set can be: no later one is better, and the first wins a tie.
         if distance == lower:
             return _Choice(subset, optimal=True)
         if best is None or distance < best_distance:
@@ -179,6 +186,7 @@ def _fitting(columns: Sequence[Sequence[int]], quantities: Sequence[int], size: 
             return
         for index in range(start, count - left + 1):
             need = [quantity - column[index] for column, quantity in zip(columns, rest, strict=True)]
+            # The rest of a need must be reachable with the largest amounts that are left.
             reachable = all(
                 quantity <= 0 or sum(sorted(column[index + 1 :], reverse=True)[: left - 1]) >= quantity
                 for column, quantity in zip(columns, need, strict=True)
@@ -203,6 +211,7 @@ def _distance(matrix: Matrix, subset: Sequence[int]) -> int:
 def least_distance(matrix: Matrix, size: int) -> int:
     """The smallest distance of any set of this size, whether it holds the request or not."""
     count = len(matrix)
+    # Beyond that width all sets are too many: nearest neighbours of each zone bound the distance from above.
     if count <= _EXHAUSTIVE_ZONES:
         return min(_sums(matrix, size))
     return min(

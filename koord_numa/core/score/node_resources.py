@@ -46,16 +46,19 @@ def score_parts(strategy: ScoringType, parts: Sequence[tuple[int, int, int]]) ->
     if strategy is ScoringType.BALANCED_ALLOCATION:
         return _balance([min(1.0, used / capacity) for _, used, capacity in parts])
     term = _TERMS.get(strategy)
+    # ``LeastNUMANodes`` has no term, as it does not look at filling.
     if term is None:
         return 0
     points = share = 0
     for weight, used, capacity in parts:
         points += weight * term(used, capacity)
         share += weight
+    # Truncated after the mean, and each term before it: both truncations are upstream's.
     return points // share if share else 0
 
 
 def _most(used: int, capacity: int) -> int:
+    # Cut at capacity: overcommitted places are full and not more than that.
     return min(used, capacity) * MAX_SCORE // capacity
 
 

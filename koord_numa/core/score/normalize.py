@@ -27,6 +27,7 @@ def as_given(raw: Ints) -> Ints:
 def most_first(raw: Ints) -> Ints:
     """100 for the highest raw score, the others in proportion; all 0 when none has any (``DefaultNormalizeScore``)."""
     highest = int(raw.max(initial=0))
+    # Integer division, as DefaultNormalizeScore truncates.
     return raw * MAX_SCORE // highest if highest > 0 else np.zeros_like(raw)
 
 
@@ -53,8 +54,10 @@ def least_crowded(raw: Ints) -> Ints:
     """
     labelled = raw[raw != MISSING]
     if not len(labelled):
+        # ``MISSING`` would be the lowest by far and flatten all other scores, so that it is left out first.
         return np.zeros_like(raw)
     lowest, highest = int(labelled.min()), int(labelled.max())
+    # Inverted within the same range, as upstream: MaxNodeScore * (max + min - score) / max.
     points = np.full_like(raw, MAX_SCORE) if highest == 0 else MAX_SCORE * (highest + lowest - raw) // highest
     points[raw == MISSING] = 0
     return points

@@ -1,5 +1,5 @@
 """
-One configured scoring strategy: its type and how much each resource counts. The formulas are in ``filling.py``.
+One configured scoring strategy: its type and how much each resource counts. The formulas are in ``node_resources.py``.
 
 Koordinator's score of a node: how full the place gets that the pod is put in, be it the node or some NUMA nodes of it.
 """
@@ -36,5 +36,6 @@ def score_koordinator(placed: Placed, strategy: Strategy) -> int:
     capacity, taken = placed.scope
     if placed.placement.numa and placed.placement.cpus:
         own = MILLI * len(placed.ledger.cpus)
+        # Replaced, not added: the CPUs of the node's pods stand for what the NUMA nodes have taken.
         taken = {**taken, CPU: amplify(own, placed.inventory.ratios.get(CPU))}
     return strategy.score(capacity, taken, placed.weighed(placed.amounts))

@@ -1,7 +1,7 @@
 """
 A placement seen as something to be scored: which NUMA nodes it fills, and how full it makes them or the node.
 
-Facts for the scores in ``koordinator.py`` and ``composite.py``; no score is made here.
+Facts for the scores in ``numa_scores.py`` and ``composite.py``; no score is made here.
 """
 
 from dataclasses import dataclass
@@ -45,6 +45,7 @@ class Placed:
 
         0 where the node's NUMA nodes are unknown.
         """
+        # A pod that may run anywhere may touch all NUMA nodes, so it counts as if it were on each.
         return self.mask.bit_count() or self.numa_total
 
     @property
@@ -64,6 +65,7 @@ class Placed:
     @property
     def numa_free(self) -> NumaFree:
         """What was free on each NUMA node before the pod came."""
+        # Default accounting: scores compare places, and rules of one pod play no part in it.
         return accounts(self.inventory, self.ledger, NumaAccounting())
 
     def weighed(self, amounts: ResourceList) -> ResourceList:
@@ -86,6 +88,7 @@ class Placed:
             return total(part.capacity for part in parts), total(part.taken for part in parts)
         held = dict(self.ledger.amounts)
         own = MILLI * len(self.ledger.cpus)
+        # Own CPUs are held bare; they weigh amplified, as the pod to be placed does.
         held[CPU] = held.get(CPU, 0) - own + amplify(own, self.inventory.ratios.get(CPU))
         return self.inventory.allocatable, held
 

@@ -42,6 +42,7 @@ def score_zones(
     if topology.kubelet.topology_scope is KubeletScope.POD:
         return _node_score(zone_score, aligned_request(pod), topology.zones, weights)
     scores = [_node_score(zone_score, c.requests, topology.zones, weights) for c in pod.containers]
+    # The mean over containers, init containers included, as the plugin's containerScopeScore.
     return sum(scores) // len(scores) if scores else 0
 
 
@@ -51,6 +52,7 @@ def whole_units(resource: str, amount: int) -> int:
 
 
 def _node_score(zone_score: _ZoneScore, request: ResourceList, zones: Sequence[Zone], weights: Weights) -> int:
+    # The smallest: the kubelet may pick the worst zone that fits.
     return min((score for zone in zones if (score := zone_score(request, zone.available, weights))), default=0)
 
 
@@ -71,6 +73,7 @@ def _weighted(ask: ResourceList, free: ResourceList, weights: Weights, term: Cal
     score = share = 0
     for name, amount in ask.items():
         weight = weights.get(name, 0)
+        # Weights count even where the resource does not fit, so that a zone without it scores lower.
         share += weight
         have = free.get(name, 0)
         if have > 0 and amount <= have:
@@ -87,6 +90,7 @@ def _balanced_allocation(ask: ResourceList, free: ResourceList, weights: Weights
     ]
     if any(fraction > 1 for fraction in fractions):
         return 0
+    # The sample variance needs two values.
     if len(fractions) < 2:
         return MAX_SCORE  # one resource is always in balance with itself; upstream casts NaN here
     mean = sum(fractions) / len(fractions)

@@ -37,6 +37,7 @@ class Arrival:
 
     def may_follow(self, left: float) -> bool:
         """May a pod have left before this one came that was seen gone at ``left``?"""
+        # Without a verdict the pod may still be waiting at the kubelet, so that any departure may come first.
         return self.known is None or left - LAG <= self.known
 
 
@@ -52,6 +53,7 @@ def advance(
     found: list[Hypothesis] = []
     others: list[Hypothesis] = []
     for state in states:
+        # An unknown verdict rules nothing out.
         for after in _outcomes(state, arrival, left):
             explained = admitted is None or after.has(arrival.uid) == admitted
             (found if explained else others).append(after)
@@ -69,12 +71,14 @@ def unexplained(one: Hypothesis, uid: str, *, admitted: bool) -> Hypothesis:
 
 def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float]) -> Iterator[Hypothesis]:
     leaving = sorted((when, uid) for uid, when in left.items() if uid != arrival.uid and state.has(uid))
+    # Pods that were seen gone before the bind are gone in any order of events.
     state = without(state, [uid for when, uid in leaving if when <= arrival.when])
     open_ = [uid for when, uid in leaving if when > arrival.when and arrival.may_follow(when)]
     seen: list[tuple[frozenset[str], Outcome]] = []
     for away in _subsets(open_):
         uncertainty = sum(_uncertainty(arrival, left[uid], away=uid in away) for uid in open_)
         for outcome, after in arrive(without(state, away), arrival.uid, arrival.request).items():
+            # An outcome with fewer pods gone stands for the same one with more: they leave later, with the same effect.
             if not any(outcome == other and less <= away for less, other in seen):
                 seen.append((away, outcome))
                 yield replace(after, uncertainty=after.uncertainty + uncertainty)
@@ -82,12 +86,14 @@ def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float]) ->
 
 def _uncertainty(arrival: Arrival, left: float, *, away: bool) -> float:
     """Seconds by which news must have been late for a pod that was seen gone at ``left`` to be away, or still there, at the arrival."""
+    # The earliest moment that the news of the verdict allows is when the kubelet decided at the latest.
     latest = left if arrival.known is None else arrival.known
     return max(0.0, left - latest) if away else max(0.0, latest - left)
 
 
 def _subsets(uids: Sequence[str]) -> Iterator[frozenset[str]]:
     for size in range(len(uids) + 1):
+        # 2^n subsets: above the limit departures are taken in the order in which they were seen.
         if size and len(uids) > MOST_LEAVING:
             yield frozenset(uids[:size])
         else:

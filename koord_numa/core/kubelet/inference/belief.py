@@ -53,10 +53,12 @@ class Belief:
         if not self.hypotheses:
             return self.overflow or "nothing is known of it"
         uids = self.hypotheses[0].unexplained
+        # Any of them will do for the message; the smallest uid makes it repeatable.
         return f"the fate of pod {min(uids)} fits no known state of the kubelet" if uids else ""
 
     def arrive(self, uid: str, request: PodRequest, when: float) -> None:
         """The pod was bound to the node; kubelets admit pods in the order of their binds."""
+        # Forget first, so that the bound on arrivals holds after the append.
         self._forget(when)
         self.arrivals.append(Arrival(uid, request, when, before=self.last))
         self._replay(len(self.arrivals) - 1)
@@ -68,6 +70,8 @@ class Belief:
     def rejected(self, uid: str, when: float, *, tells: bool) -> None:
         """The kubelet refused the pod, which holds nothing. ``tells``: not for something that is not followed here."""
         if not tells:
+            # A refusal for something that is not followed (an image, a volume) says nothing of CPUs: as if the pod had never
+            # arrived.
             at = self._place(uid)
             if at is not None:
                 before = self.arrivals.pop(at).before
@@ -85,6 +89,7 @@ class Belief:
     def depart(self, uid: str, when: float) -> None:
         """The pod is gone, or has finished: now or shortly before."""
         self.left[uid] = when
+        # Earlier arrivals are not touched: their verdicts were known long before this pod can have left.
         first = next((at for at, each in enumerate(self.arrivals) if each.may_follow(when)), len(self.arrivals))
         self._replay(first)
 
@@ -113,10 +118,12 @@ class Belief:
         kept: dict[int, Hypothesis] = {}
         for pods in shown:
             agreeing = [one for one in self.hypotheses if agrees(one, pods, zones)]
+            # By identity: equal states of different variants must both stay.
             kept.update((id(one), one) for one in agreeing)
             if agreeing and found is None:
                 found = pods
         if found is not None:
+            # The moment is not known, so that arrivals before it cannot be told from those after it.
             self.arrivals.clear()
             self.last = list(kept.values())
             self._conclude()
@@ -134,11 +141,15 @@ class Belief:
             if uid not in shown and counts(uid)
         }
         if not place and any(self.fates.get(uid) and uid not in self.left for uid in absent):
+            # A pod that the kubelet admitted and that has not left must be shown by any topology that is newer than its arrival.
             return self._filter([shown], zones) is not None  # it is older than the oldest arrival that is remembered
         news = [uid for uid in absent if uid not in self.left]
+        # Kept for a topology that fits no state: nothing may be changed by it.
         earlier = self.arrivals, self.last, self.hypotheses, dict(self.left)
         if news and place:
+            # Not shown, though it counts: it left before the topology was made, and the news of it is still to come.
             self.left.update(dict.fromkeys(news, when))
+            # Copies, since a replay writes ``before``; the originals are put back when nothing agrees.
             self.arrivals = [replace(each) for each in self.arrivals]
             self._replay(0)
         here = [without(one, absent) for one in self._states(place) if all(one.has(uid) for uid in shown)]
@@ -146,6 +157,7 @@ class Belief:
         if not kept:
             self.arrivals, self.last, self.hypotheses, self.left = earlier
             return False
+        # The topology settles what was before it, also where states had been given up.
         self.overflow = ""
         self.left.update(dict.fromkeys(news, when))
         self.arrivals = self.arrivals[place:]
@@ -163,11 +175,13 @@ class Belief:
         at = self._place(uid)
         if at is not None:
             self.arrivals[at].known = when
+        # Foreseen by all: a replay would change nothing.
         if all(one.has(uid) == admitted and uid not in one.unexplained for one in self.hypotheses):
             return
         if at is not None:
             self._replay(at)
             return
+        # The pod arrived too long ago to be replayed, so that states can only be filtered.
         kept = [one for one in self.last if one.has(uid) == admitted]
         self.last = kept or [unexplained(one, uid, admitted=admitted) for one in self.last]
         self._conclude()
@@ -202,6 +216,7 @@ class Belief:
 
     def _bounded(self, hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
         found = distinct(hypotheses)
+        # A state that explains everything outranks all that do not.
         if any(not one.unexplained for one in found):
             found = [one for one in found if not one.unexplained]
         if len(found) > MOST_HYPOTHESES:
@@ -213,12 +228,14 @@ class Belief:
         """Arrivals that no news can put in another light any more, and departures before them."""
         old = 0
         for each in self.arrivals:
+            # Arrivals are in order, so that the first recent one ends the search.
             if len(self.arrivals) - old < MOST_ARRIVALS and (each.known is None or each.known >= now - OLD):
                 break
             old += 1
         if old:
             self.arrivals = self.arrivals[old:]
         uids = {each.uid for each in self.arrivals}
+        # A uid that is in no state and no arrival can matter to none of the later replays.
         for one in self._states(0):
             uids.update(one.state.pods, one.unplaced)
         self.left = {uid: when for uid, when in self.left.items() if uid in uids}

@@ -38,6 +38,7 @@ def config_variants(frame: NodeConfig) -> list[Variant]:
             if sockets is not None:
                 node = replace(node, machine=_with_sockets(node.machine, sockets), aligns_by_socket=True)
             found.append((node, unlikely))
+    # Stable sort: variants without unlikely options first, in the order in which they were made.
     found.sort(key=lambda variant: len(variant[1]))
     return found[:MOST_VARIANTS]
 
@@ -60,11 +61,13 @@ def _sockets(frame: NodeConfig, published: KubeletConfig) -> list[tuple[Sockets 
         known = False  # an exporter of the policy lists its options
     if known is False or not wide or not frame.node.pins_cpus or len(machine.numa_ids) == 1:
         return [(None, ())]
+    # Stated or published: the sockets are open, the option is not, so it counts as no unlikely assumption.
     partitions: list[Sockets] = list(socket_partitions(machine))
     if known:
         return [(sockets, ()) for sockets in partitions] or [(None, ())]
     return [
         (None, ()),
+        # One NUMA node a socket aligns as NUMA nodes do: not a variant.
         *((sockets, (ALIGN_BY_SOCKET,)) for sockets in partitions if len(set(sockets.values())) < len(sockets)),
     ]
 
@@ -76,11 +79,13 @@ def socket_partitions(machine: CpuTopology) -> Iterator[Sockets]:
     Distances inside a socket are smaller than between sockets.
     """
     seen: set[tuple[int, ...]] = set()
+    # Threshold 0 puts every NUMA node into a socket of its own.
     for threshold in (*_thresholds(machine), 0):
         socket_of: dict[int, int] = {}
         for numa in machine.numa_ids:
             near = [other for other in machine.numa_ids if other == numa or machine.distance(numa, other) <= threshold]
             socket_of[numa] = min(near)
+        # Sockets of one machine are of equal size; anything else is no partition into sockets.
         sizes = {list(socket_of.values()).count(socket) for socket in socket_of.values()}
         key = tuple(socket_of.values())
         if len(sizes) == 1 and key not in seen:
@@ -102,6 +107,7 @@ def _with_sockets(machine: CpuTopology, sockets: Sockets) -> CpuTopology:
 def _pools(frame: NodeConfig) -> list[dict[str, DevicePool]]:
     """Device pools that have as many devices near each NUMA node as its zone counts."""
     ways = [[(name, pool) for pool in device_pools(name, frame)] for name in frame.devices]
+    # The product over resources grows fast; four ways keep the hypotheses few, as each of them is replayed.
     return [dict(chosen) for chosen in product(*ways)][:4]
 
 
@@ -114,9 +120,11 @@ def device_pools(name: str, frame: NodeConfig) -> list[DevicePool]:
     counts = [(zone.numa, zone.allocatable.get(name, 0)) for zone in frame.topology.zones]
     there = frame.allocatable.get(name, 0)
     listed = sum(count for _, count in counts)
+    # Zones that count no more than the Node object share no device.
     if listed <= there or not there:
         near = [1 << numa for numa, count in counts for _ in range(count)]
         return [_pool(name, [*near, *([0] * max(0, there - listed))])]
+    # In the order in which machines are wired most often; equal pools are kept once.
     ways = [_paired(counts, listed - there), _ring(counts, listed - there), nested(counts, there)]
     found: list[list[int]] = []
     for way in ways:
@@ -139,6 +147,7 @@ def _paired(counts: Sequence[tuple[int, int]], shared: int) -> list[int] | None:
         left[numa] -= both
         left[other] -= both
         shared -= both
+    # What is left over does not come in pairs: this way does not explain the counts.
     return None if shared else [*near, *(1 << numa for numa, count in left.items() for _ in range(count))]
 
 

@@ -64,6 +64,7 @@ class Hypothesis:
         groups: Signature = ()
         if memory is not None:
             groups = tuple(memory.groups.values())
+            # Groups of several NUMA nodes make the amounts matter, else their sums per NUMA node follow from the pods.
             if any(group.bit_count() > 1 for group in memory.groups.values()):
                 # What a block has of each of its NUMA nodes depends on the past.
                 groups = (*groups, *free_memory(memory))
@@ -74,12 +75,14 @@ class Hypothesis:
             tuple(sorted(self.unexplained)),
             self.mixed,
             self.options,
+            # By identity: variants of a node are made once, and comparing machines would cost more than all the rest.
             id(self.state.node),
         )
 
     @property
     def room(self) -> Signature:
         """Equal for hypotheses that leave the same room on every NUMA node, whichever pods hold the rest."""
+        # Spread pods may lie otherwise, so that equal sums do not make equal room.
         if self.spread:
             return self.signature
         node, managers = self.state.node, self.state.managers
@@ -92,8 +95,10 @@ class Hypothesis:
             id(node),
             self.options,
             cpus_by_numa(managers.cpus, node),
+            # Loose CPUs may be held or free: they belong to the room on either side.
             cpus_by_numa(loose, node),
             tuple(
+                # Only what is near matters of a device, not its made-up id.
                 tuple(sorted(node.devices[name].devices[at].near for at in members(bits)))
                 for name, bits in free.items()
             ),
@@ -111,6 +116,7 @@ def free_memory(table: MemoryTable) -> tuple[int, ...]:
 def signature(grant: Grant, node: KubeletNode) -> Signature:
     """Which NUMA nodes every container uses, and how much of each. Worked out once for a grant, which belongs to one node."""
     if not grant.place:
+        # Grants are frozen; the cache is set past the dataclass, as a grant is asked for its signature in every comparison.
         object.__setattr__(grant, "place", (_signature(grant, node),))
     return grant.place
 
@@ -135,6 +141,7 @@ def _place(one: ContainerGrant, node: KubeletNode) -> tuple[int, ...]:
     if may_lie_otherwise(one, node):
         return (len(one.cpus),)
     counts = cpus_by_numa(one.cpus.bits, node)
+    # An init container's count is cut to "some", as no topology shows it.
     return tuple(min(count, 1) for count in counts) if one.kind is ContainerKind.INIT else counts
 
 
@@ -150,6 +157,7 @@ def _near(node: KubeletNode, resource: str, ids: Iterable[str]) -> Iterator[int]
 
 def may_lie_otherwise(one: ContainerGrant, node: KubeletNode) -> bool:
     """Are its CPUs taken from several NUMA nodes, in numbers that depend on CPU ids?"""
+    # With one NUMA node or real ids there is only one place.
     if not one.cpus or node.ids_are_real or len(node.machine.numa_ids) == 1:
         return False
     mask = one.hint.mask if one.hint is not None else None
@@ -166,6 +174,7 @@ def pins_init_cpus(demand: PodDemand, node: KubeletNode) -> bool:
 
 
 def released(before: Hypothesis, uid: str) -> Hypothesis:
+    # An explanation that was missing is not needed any more once the pod is gone.
     """The hypothesis without this pod. What an unplaced pod held stays counted until a topology shows it free."""
     if uid in before.unexplained:
         before = replace(before, unexplained=before.unexplained - {uid})
@@ -178,6 +187,7 @@ def released(before: Hypothesis, uid: str) -> Hypothesis:
         before,
         state=before.state.without(uid),
         loose={other: bits for other, bits in before.loose.items() if other != uid},
+        # Of mixed pods only the sum was known: without one of them the others' places are open again.
         spread=(before.spread | before.mixed if uid in before.mixed else before.spread) - {uid},
         mixed=frozenset() if uid in before.mixed else before.mixed,
         gone={**before.gone, uid: pod.grant},

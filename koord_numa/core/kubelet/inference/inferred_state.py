@@ -1,5 +1,5 @@
 """
-A kubelet's state surmised from what is published: one that has the published amounts free on every NUMA node.
+A kubelet's state inferred from what is published: one that has the published amounts free on every NUMA node.
 
 CPU and device ids are made up; only how many there are on each NUMA node is known, and only that matters to the hints.
 """
@@ -64,6 +64,7 @@ def infer_state(facts: Published) -> InferredState:
     managers = ManagerState(
         cpus=first_cpus(node.machine, [(zone.numa, zone.available) for zone in facts.zones]) if node.pins_cpus else 0,
         devices={name: taken for name, (_, taken) in pools.items()},
+        # A published topology names the static policy's free CPUs only; with another policy there is no such pool.
         memory=memory,
     )
     return InferredState(KubeletState(node=node, managers=managers, requested=facts.requested), known)
@@ -71,6 +72,7 @@ def infer_state(facts: Published) -> InferredState:
 
 def _pool(name: str, facts: Published) -> tuple[DevicePool, int]:
     """The devices of one resource, and the bits of those in use."""
+    # An exporter may publish less than nothing for a moment, while a pod is replaced.
     rows = [(zone.numa, zone.allocatable.get(name, 0), max(0, zone.available.get(name, 0))) for zone in facts.zones]
     there = facts.frame.allocatable.get(name, 0)
     listed = sum(count for _, count, _ in rows)
@@ -80,6 +82,7 @@ def _pool(name: str, facts: Published) -> tuple[DevicePool, int]:
         # Devices near several NUMA nodes are counted on each. Sharing as much as possible promises the least.
         free = _nested([(numa, available) for numa, _, available in rows])
         used = _nested([(numa, count - available) for numa, count, available in rows])
+    # The rest in use is shared as much as possible too, so that both sum up to the zones' counts.
     else:
         for numa, count, available in rows:
             free += [1 << numa] * available
@@ -90,6 +93,7 @@ def _pool(name: str, facts: Published) -> tuple[DevicePool, int]:
         free += [0] * min(max(0, left), without)
         used += [0] * (without - min(max(0, left), without))
     devices = tuple(Device(f"{name}-{place}", near) for place, near in enumerate([*free, *used]))
+    # Free devices come first in the pool, so that the bits of those in use are the upper ones.
     return DevicePool(devices), ((1 << len(used)) - 1) << len(free)
 
 
@@ -104,14 +108,17 @@ def _memory(facts: Published, node: KubeletNode) -> tuple[MemoryTable, bool]:
     for zone in facts.zones:
         free = table.free[zone.numa]
         for kind in free:
+            # Free memory is never more than what the manager has: exporters may publish the machine's.
             free[kind] = min(max(0, zone.available.get(kind, 0)), free[kind])
             table.held[zone.numa][kind] = node.memory[zone.numa][kind] - free[kind]
         used[zone.numa] = without_zeros(table.held[zone.numa])
     groups = _groups(facts, node, used)
     for numa in table.supply:
         own = 1 << numa
+        # A NUMA node in use that no explanation covers may be in any group; an unused one is in none.
         group = groups[numa] if groups is not None else UNCLEAR if used[numa] else own
         table.groups[numa] = own | _TIED_UP if group == UNCLEAR else group
+        # The number of blocks is not known, only whether there are any: the memory manager frees a group when it reaches zero.
         table.blocks[numa] = int(bool(used[numa]) or table.groups[numa].bit_count() > 1)
     return table, groups is not None
 
@@ -120,8 +127,10 @@ def _groups(facts: Published, node: KubeletNode, used: Mapping[int, ResourceList
     """For every NUMA node the mask of its memory group, ``None`` when the pods do not explain the use."""
     alone = {numa: 1 << numa for numa in node.memory}
     policy = facts.config.topology_policy
+    # Under single-numa-node no block spans NUMA nodes, so every group is a single one.
     if policy is KubeletPolicy.SINGLE_NUMA_NODE:
         return alone  # no block spans NUMA nodes
+    # Best-effort may have put a block on more NUMA nodes than its bytes need, which leaves no trace in amounts.
     if policy is KubeletPolicy.BEST_EFFORT and any(_is_torn(pod, facts) for pod in facts.pods):
         return None
     blocks = [block for pod in facts.pods for block in _blocks(pod, facts.config, node.memory)]
@@ -149,6 +158,7 @@ def _is_torn(pod: PodDemand, facts: Published) -> bool:
 
 def _blocks(pod: PodDemand, config: KubeletConfig, supply: Mapping[int, ResourceList]) -> list[Block]:
     """The memory blocks that a pod's lasting containers hold, as far as requests tell; together where they share one mask."""
+    # Regular init containers have ended, and the memory manager gives their blocks to later containers.
     lasting = [
         amounts
         for container, demand in pod.containers

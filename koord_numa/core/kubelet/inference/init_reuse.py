@@ -28,6 +28,7 @@ def without_leftovers(zones: Sequence[Zone], pods: Sequence[PodDemand]) -> tuple
     missing: dict[str, int] = {}
     for name, amount in left.items():
         in_use = sum(zone.allocatable.get(name, 0) - zone.available.get(name, 0) for zone in zones)
+        # What is in use beyond the requests of running containers is counted by the exporter already.
         hidden = amount - max(0, in_use - running[name])
         if hidden > 0:
             missing[name] = hidden

@@ -37,6 +37,7 @@ class _Search:
 
     def covers(self, cells: Sequence[tuple[int, dict[str, int]]], place: int = 0) -> bool:
         """Can all blocks from ``place`` on be attributed so that nothing is left?"""
+        # A budget of steps, not of time: the same use is explained or not on every machine.
         self.steps -= 1
         if self.steps < 0:
             return False
@@ -46,6 +47,7 @@ class _Search:
         tried: list[dict[str, int]] = []
         for mask, rest in cells:
             spans = mask.bit_count() > 1
+            # Cells with equal rests lead to the same answer, so that one of them is tried.
             if (block.must_span and not spans) or (spans and not block.may_span) or rest in tried:
                 continue
             if any(rest.get(kind, 0) < amount for kind, amount in block.amounts.items()):
@@ -53,6 +55,7 @@ class _Search:
             if not spans:
                 tried.append(dict(rest))  # equal NUMA nodes are as good as one another
             for kind, amount in block.amounts.items():
+                # Subtract, recurse and add back: one set of dicts serves the whole search.
                 rest[kind] -= amount
             found = self.covers(cells, place + 1)
             for kind, amount in block.amounts.items():
@@ -69,8 +72,10 @@ def explain_use(used: Mapping[int, ResourceList], blocks: Sequence[Block]) -> Ma
     ``used`` is per NUMA node and memory type in bytes. Explanations with the narrowest groups are taken; a NUMA node about which
     they disagree has the mask ``UNCLEAR``.
     """
+    # The sums must agree before any attribution can.
     if _total(used.values()) != _total(block.amounts for block in blocks):
         return None
+    # Largest first: few places hold a large block, so that dead ends show early.
     ordered = sorted(blocks, key=lambda block: sorted(block.amounts.values(), reverse=True), reverse=True)
     search = _Search(ordered)
     nodes = sum(1 << numa for numa in used)
@@ -82,6 +87,7 @@ def explain_use(used: Mapping[int, ResourceList], blocks: Sequence[Block]) -> Ma
                 for mask in masks:
                     for numa in numa_ids(mask):
                         found[numa] = mask if found.get(numa, mask) == mask else UNCLEAR
+            # Out of steps is "not known", and never "no group".
             if search.steps < 0:
                 return None
         if found:
@@ -98,6 +104,7 @@ def _partitions(nodes: int, width: int) -> Iterator[list[int]]:
     for wide in masks_of_size(nodes, width):
         rest = nodes & ~wide
         others = [mask for size in range(2, width + 1) for mask in masks_of_size(rest, size)]
+        # Of two groups of the same width each pair is made once, with the larger mask second.
         for other in [0, *(mask for mask in others if mask.bit_count() < width or mask > wide)]:
             yield [mask for mask in (wide, other) if mask] + [one for one in singles if not one & (wide | other)]
 

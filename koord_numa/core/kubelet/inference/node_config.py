@@ -1,7 +1,7 @@
 """
 What the published objects say about one kubelet's node, whatever is free there: its machine, its managers, what each NUMA node has.
 
-Worked out once for a node and its topology; ``published.py`` fills in what is free. CPU ids are made up: only counts are known.
+Worked out once for a node and its topology; ``inferred_state.py`` fills in what is free. CPU ids are made up: only counts are known.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,6 +54,7 @@ class NodeConfig:
             config=replace(
                 likely_config(topology),
                 memory_policy=STATIC_MEMORY if kinds else "None",
+                # The reserved CPUs are those that the machine has and no zone allocates.
                 reserved_cpus=CpuSet(
                     machine.bits & ~first_cpus(machine, [(zone.numa, zone.allocatable) for zone in zones])
                 ),
@@ -90,6 +91,7 @@ def likely_config(topology: NodeResourceTopology) -> KubeletConfig:
 def first_cpus(machine: CpuTopology, amounts: Sequence[tuple[int, ResourceList]]) -> int:
     """Bits of the first CPUs of every NUMA node, as many as its amount says."""
     chosen = 0
+    # Made-up ids are contiguous on every NUMA node, so that ``bits & -bits`` is its first CPU and the product a run of CPUs.
     for numa, amount in amounts:
         bits = machine.numa_bits[numa]
         count = min(max(0, amount.get(CPU, 0) // MILLI), bits.bit_count())
@@ -99,6 +101,7 @@ def first_cpus(machine: CpuTopology, amounts: Sequence[tuple[int, ResourceList]]
 
 def _same(one: object, other: object) -> bool:
     """Equal, most often because it is the same object."""
+    # Identity first: informers hand out the same object until it changes.
     return one is other or one == other
 
 
@@ -109,10 +112,13 @@ def _have_the_same(zones: Sequence[Zone], others: Sequence[Zone]) -> bool:
     )
 
 
+# Nodes come in models: the same counts and distances give one machine, and its derived tables are shared.
 @lru_cache(maxsize=1024)
 def _machine(counts: tuple[tuple[int, int], ...], distances: tuple[tuple[tuple[int, int], int], ...]) -> CpuTopology:
     cpus: list[Cpu] = []
     for numa, count in counts:
+        # Sockets, caches and threads are not published: each CPU is a core, each NUMA node a socket, and whole cores are judged
+        # apart.
         first = len(cpus)
         cpus += (Cpu(id=first + i, core=first + i, numa=numa, socket=numa, uncore=numa) for i in range(count))
     return CpuTopology(cpus=tuple(cpus), numa_ids=tuple(numa for numa, _ in counts), distances=dict(distances))

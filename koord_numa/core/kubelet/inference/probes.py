@@ -44,6 +44,7 @@ def probes(demand: PodDemand, view: KubeletView) -> Iterator[Probe]:
     node = view.state.node
     orders = (CpuReuse.LEAST, CpuReuse.MOST) if pins_init_cpus(demand, node) else (CpuReuse.BY_ID,)
     confined = not node.ids_are_real and is_confined(demand, node)  # where ids are real, so is the state
+    # ``rooms`` has one state for each way in which room is left: the others answer alike.
     for one in view.rooms or view.hypotheses:
         for variant in variants(one):
             for order in orders:
@@ -59,6 +60,7 @@ def probes(demand: PodDemand, view: KubeletView) -> Iterator[Probe]:
 
 
 def is_confined(demand: PodDemand, node: KubeletNode) -> bool:
+    # Without alignment, or with one hint for the whole pod, no container is tied to another's NUMA node.
     """Does an init container tie later containers to the NUMA node that it gets? Only where containers are aligned one by one."""
     config = node.config
     if config.topology_policy in (None, KubeletPolicy.NONE) or config.topology_scope is not KubeletScope.CONTAINER:
@@ -74,6 +76,7 @@ def is_confined(demand: PodDemand, node: KubeletNode) -> bool:
     return False
 
 
+# One pod at a time: the theory needs one NUMA node that becomes free below, and pairs would be quadratic.
 def _with_more_room(one: Hypothesis) -> Iterator[KubeletState]:
     """Each pod away in turn that holds CPUs or devices: it may have left, unseen."""
     for uid, pod in one.state.pods.items():
@@ -87,11 +90,13 @@ def lower_places(demand: PodDemand, grant: Grant, node: KubeletNode) -> list[int
 
     None under best-effort, which admits what it cannot align.
     """
+    # As best-effort admits whatever hint wins, an init container elsewhere costs alignment and not the pod.
     if node.config.topology_policy is KubeletPolicy.BEST_EFFORT:
         return []
     whole = KubeletState.empty(node)
     for (container, part), given in zip(demand.containers, grant.containers, strict=True):
         if container.kind is not ContainerKind.INIT or not (given.cpus or given.devices):
+            # The first init container with something of its own ties the rest.
             continue
         if given.hint is None or given.hint.mask is None:
             return []

@@ -38,8 +38,10 @@ def arrive(before: Hypothesis, uid: str, request: PodRequest) -> dict[Outcome, H
     """
     found: dict[Outcome, Hypothesis] = {}
     for variant in variants(before):
+        # Each pod whose init CPUs the variant takes to be held makes it less likely.
         uncertainty = before.uncertainty + sum(HELD for uid in before.loose if variant.loose.get(uid))
         for key, after in _outcomes(variant, uid, request):
+            # Variants come likeliest first, so that the first hypothesis with an outcome stays.
             if key not in found:
                 found[key] = replace(_loose_again(before, variant, after), uncertainty=uncertainty)
             elif uncertainty < found[key].uncertainty:
@@ -79,11 +81,13 @@ def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tup
     answers = [dry_run(before.state, request, before.trust, order) for order in orders]
     admitted = [answer for answer in answers if isinstance(answer, DryRunAdmitted)]
     keys = [_outcome(before, answer) for answer in admitted]
+    # Both extremes decide alike: one hypothesis stands for them, and the CPUs between them are loose.
     if len(admitted) == 2 and keys[0] == keys[1]:
         yield keys[0], _placed(before, uid, request, admitted[0], _left_over(before, admitted))
     else:
         for key, answer in zip(keys, admitted, strict=True):
             after = _placed(before, uid, request, answer, 0)
+            # Refused at one extreme only: the pod is there because its containers took over much.
             yield key, after if len(admitted) == len(answers) else _with_more_left(after, uid)
     if len(admitted) < len(answers):
         yield None, before

@@ -3,7 +3,7 @@ What pods may be using that the published amounts do not show yet. Where a kubel
 so they are missing wherever they could be.
 
 Theory. A kubelet takes the lowest NUMA nodes that have room. A pod was placed where some NUMA node had room with every pod in its
-place who was there or on his way. Kubelets admit pods in the order in which they are bound, so there is room when the pod comes; but
+place that was there or on its way. Kubelets admit pods in the order in which they are bound, so there is room when the pod comes; but
 a pod may have left by then, or never come, and the pod is below. It is never above.
 """
 
@@ -39,9 +39,11 @@ def without_hidden(
     for holding in hidden:
         uid = holding.pod.uid
         found = known.get(uid)
+        # By identity: a holding is replaced when anything about it changes.
         if found is None or found[0] is not holding:
             found = known[uid] = (holding, tuple(_wherever(holding, zones, topology)))
         missing += found[1]
+    # Tidied up rarely: pods are hidden for seconds, and removing each at once would cost a pass every time.
     if len(known) > len(hidden) + SPENT:
         for uid in known.keys() - {holding.pod.uid for holding in hidden}:
             del known[uid]
@@ -79,6 +81,7 @@ def _wherever(
     """For every NUMA node where the pod could be the most that it may hold there."""
     if not holding.numa:
         return ((zone.numa, amounts) for amounts in _anywhere(holding) for zone in zones)
+    # More charged than the pod can hold in all: each of its NUMA nodes was possible, and still is.
     if len(holding.numa) > 1 and _is_counted_on_several(holding):
         return _on_several(holding, zones, topology)
     return _here_and_below(holding, zones, topology)
@@ -91,6 +94,7 @@ def _here_and_below(
     for numa, amounts in holding.numa:
         yield numa, amounts
         for zone in zones:
+            # Never above: see the theory. A lower NUMA node that is too small even when empty is left out.
             if zone.numa < numa and not (together and _never_had(zone, amounts)):
                 yield zone.numa, amounts
 
@@ -99,6 +103,7 @@ def _on_several(
     holding: Holding, zones: Sequence[Zone], topology: NodeResourceTopology
 ) -> Iterator[tuple[int, ResourceList]]:
     highest = (
+        # With prefer-closest-numa-nodes the order of NUMA nodes is by distance, so that "below" means nothing.
         MAX_NUMA_ID if topology.kubelet.topology_options.get(CLOSEST_NUMA) else max(numa for numa, _ in holding.numa)
     )
     return ((zone.numa, amounts) for amounts in _anywhere(holding) for zone in zones if zone.numa <= highest)
@@ -126,6 +131,7 @@ def _never_had(zone: Zone, amounts: ResourceList) -> bool:
 
 def _all_of(demand: PodDemand) -> dict[str, int]:
     """The most that a pod may hold: CPUs of all its containers, memory and devices of those that run at once."""
+    # The sum over all containers: init CPUs stay with the pod until it is gone.
     cpus = sum(part.cpus for _, part in demand.containers) * MILLI
     return {CPU: cpus, **(demand.pod.memory or {}), **demand.pod.devices}
 
@@ -136,6 +142,8 @@ def _less(zone: Zone, parts: Sequence[ResourceList]) -> Zone:
     left = dict(zone.available)
     for amounts in parts:
         for name, amount in amounts.items():
+            # What a zone does not list is not tracked there and cannot be missing.
             if name in left:
+                # May go below zero: several places are charged for one pod, and a sum that is too low only refuses.
                 left[name] -= amount
     return Zone(zone.numa, zone.capacity, zone.allocatable, left)

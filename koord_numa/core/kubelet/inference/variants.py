@@ -32,12 +32,15 @@ def _variants(one: Hypothesis) -> Iterator[Hypothesis]:
         bits = 0
         for each in one.loose.values():
             bits |= each
+        # All loose CPUs free first: the state that differs most decides most.
         yield _free(one, bits)
         parts = [bits & here for here in one.state.node.machine.numa_bits.values() if bits & here]
         if len(parts) > 1:
             for part in parts:
                 yield _free(one, part)
+    # Policy none never deals CPUs by NUMA node, so that nothing can lie otherwise.
     if one.state.node.config.topology_policy is not KubeletPolicy.NONE:
+        # Sorted: a set has no order, and the first variants win when there are more than the limit.
         for uid in sorted(one.spread):
             for here in one.state.node.machine.numa_bits.values():
                 if (moved := _moved(one, uid, here)) is not None:
@@ -76,6 +79,7 @@ def _moved(one: Hypothesis, uid: str, here: int) -> Hypothesis | None:
         if free and bits & ~here and may_lie_otherwise(container, node) and _reaches(container, here, node):
             count = min(free.bit_count(), (bits & ~here).bit_count())
             taken, left = lowest(free, count), lowest(bits & ~here, count)
+            # Each CPU is taken once, also when several containers of the pod move.
             free &= ~taken
             managers = ManagerState(managers.cpus & ~taken | left, managers.devices, managers.memory)
             container = replace(container, cpus=CpuSet(bits & ~left | taken))
@@ -88,6 +92,7 @@ def _moved(one: Hypothesis, uid: str, here: int) -> Hypothesis | None:
 
 def _reaches(container: ContainerGrant, here: int, node: KubeletNode) -> bool:
     mask = container.hint.mask if container.hint is not None else None
+    # No mask, or sockets aligned: the CPUs may come from any NUMA node.
     if mask is None or node.static_options.align_by_socket:
         return True
     return any(here == node.machine.numa_bits.get(numa, 0) for numa in members(mask))

@@ -63,8 +63,10 @@ def aligner(node: Node, topology: NodeResourceTopology, ratios: Mapping[str, flo
     Its managers have no more than a NUMA node's capacity; what Node allocatable lacks may be missing on any (``--reserved-memory``).
     """
     policies = topology.kubelet.topology_policy, topology.kubelet.memory_policy
+    # Only strict policies refuse what they cannot align; a static memory manager refuses by itself.
     if policies[0] not in _STRICT and policies[1] != "Static":
         return None
+    # Capacity over allocatable: the kubelet's managers count from what the machine has.
     zones = tuple(_capacity(zone.numa, {**zone.allocatable, **zone.capacity}, topology) for zone in topology.zones)
     whole = total(zones)
     gone = {name: max(0, amount - node.allocatable.get(name, 0)) for name, amount in whole.items()}
@@ -86,18 +88,22 @@ def refuse_unsure(request: PodRequest, kubelet: Aligner, ledger: Ledger) -> Reje
         return _refuse(kubelet, why, resolvable=False)
     taken: dict[str, int] | None = None
     for wanted in _units(request, kubelet):
+        # An amount that no zone lists cannot be compared; the kubelet may align it all the same.
         if unknown := sorted(name for name in wanted if not any(zone.get(name) for zone in kubelet.zones)):
             return _refuse(kubelet, f"the NUMA nodes of {', '.join(unknown)} are not published", resolvable=False)
+        # Amplified amounts are the scheduler's; the kubelet's own accounting does not know them.
         if amplified := sorted(kubelet.amplified & wanted.keys()):
             return _refuse(kubelet, f"{', '.join(amplified)} is amplified, by which it does not go", resolvable=False)
         if not any(all(zone.get(name, 0) >= amount for name, amount in wanted.items()) for zone in kubelet.zones):
             return _refuse(kubelet, f"no NUMA node has {amounts_text(wanted)}", resolvable=False)
         if taken is None:
             taken = total([kubelet.gone, _taken(ledger)])
+        # Each resource closes as many NUMA nodes as it can on its own; in the worst case these do not overlap.
         closed = sum(_most_closed(kubelet, name, amount, taken.get(name, 0)) for name, amount in wanted.items())
         if closed >= len(kubelet.zones):
             why = f"it chooses by its own state, in which no NUMA node is sure to have {amounts_text(wanted)} left"
             return _refuse(kubelet, why, resolvable=True)
+        # Container scope: containers before this one are taken too when the next one is asked.
         taken = total([taken, wanted])
     return None
 
@@ -115,6 +121,7 @@ def _units(request: PodRequest, kubelet: Aligner) -> Iterator[ResourceList]:
     demand = pod_demand(request)
     whole = kubelet.config.topology_scope is KubeletScope.POD
     for unit in [demand.pod] if whole else [unit for _, unit in demand.containers]:
+        # An amount of 0 still names the resource, and the kubelet makes a hint for it: at least one unit is looked for.
         wanted = {name: max(1, amount) for name, amount in _amounts(unit).items() if kubelet.counts(name)}
         if wanted:
             yield wanted
@@ -145,6 +152,7 @@ def _amounts(unit: ContainerDemand) -> dict[str, int]:
 
 def _taken(ledger: Ledger) -> ResourceList:
     """Of all pods there, summed once for each change of the ledger."""
+    # Kept beside the ledger: every decision on the node asks for it.
     known: ResourceList | None = ledger.derived.get(TAKEN)
     if known is None:
         known = ledger.derived[TAKEN] = total(_taken_by(held.request, held.amounts) for held in ledger)
@@ -161,7 +169,9 @@ def _taken_by(request: PodRequest | None, amounts: ResourceList) -> ResourceList
 def _most_closed(kubelet: Aligner, resource: str, amount: int, taken: int) -> int:
     """On how many NUMA nodes at most less than ``amount`` is left when so much is taken: the smallest are used up first."""
     closed = 0
+    # Ascending: small NUMA nodes take the least to close, so that most of them close.
     for has in sorted(zone.get(resource, 0) for zone in kubelet.zones):
+        # Closed when less than ``amount`` is left: ``has - amount + 1`` units are enough for that.
         taken -= max(0, has - amount + 1)
         if taken < 0:
             break

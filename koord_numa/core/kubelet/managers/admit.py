@@ -78,6 +78,7 @@ class Trust(Enum):
 def admit(state: KubeletState, uid: str, request: PodRequest, trust: Trust = Trust.EXACT) -> Admitted | NotAdmitted:
     """Ask the kubelet of this state to admit a pod. The state is not changed."""
     answer = dry_run(state, request, trust)
+    # The draft is thrown away: ``clean_up`` has taken back what containers before the refused one got.
     if isinstance(answer, NotAdmitted):
         return answer
     return Admitted(answer.grant, state.with_pod(uid, request, answer.grant, answer.managers))
@@ -94,6 +95,7 @@ def dry_run(
     """
     demand = pod_demand(request)
     attempt = _Attempt(state.node, state.managers.copy(), trust, reuse)
+    # The node-level check comes last, as in the kubelet, which runs the resource managers' admission first.
     rejection = attempt.run(demand) or check_node_fit(
         effective_requests(request), state.requested, state.node.allocatable
     )
@@ -120,6 +122,7 @@ class _Attempt:
     def run(self, demand: PodDemand) -> AdmitRejection | None:
         """Allocate for every container, or say why one of them cannot be served."""
         common: ContainerAffinity | AdmitRejection = ANYWHERE
+        # Scope pod: one hint for all containers, made from the pod's demand at once.
         if self.node.aligns and self.node.config.topology_scope is KubeletScope.POD:
             common = self._align(demand.pod)
             if isinstance(common, AdmitRejection):
@@ -137,6 +140,7 @@ class _Attempt:
         return None
 
     def start(self) -> None:
+        # Only memory: CPUs and devices of an init container stay with the pod until it is gone.
         """Containers start one after the other, which gives the memory of finished init containers back."""
         self._release_memory(lambda grant: grant.kind is ContainerKind.INIT)
 
@@ -155,6 +159,7 @@ class _Attempt:
     def _align(self, demand: ContainerDemand) -> ContainerAffinity | AdmitRejection:
         answers: list[Answer] = []
         if demand.devices:
+            # Devices, CPUs, memory: the order in which the kubelet registers its hint providers.
             answers.append(DeviceManager(self._stocks(demand)).hints(demand))
         if demand.cpus:
             answers.append(CpuManager(self._cpus()).hints(demand))
@@ -193,6 +198,7 @@ class _Attempt:
     ) -> dict[str, tuple[str, ...]] | AdmitRejection:
         given: dict[str, tuple[str, ...]] = {}
         for resource, needed in demand.devices.items():
+            # A resource without a plugin is no device; the node-level check judges it.
             if resource not in self.node.devices:
                 continue
             stock = self._devices(resource)
@@ -200,6 +206,7 @@ class _Attempt:
             if isinstance(bits, AdmitRejection):
                 return bits
             self.managers.devices[resource] |= bits
+            # An init container leaves what it got to later ones; an app container uses it up.
             kept = stock.reusable | bits if kind is ContainerKind.INIT else stock.reusable & ~bits
             self.reusable_devices[resource] = kept
             if bits:
@@ -236,9 +243,11 @@ class _Attempt:
             return mask
         blocks = tuple(MemoryBlock(resource, amount, mask) for resource, amount in demand.memory.items())
         for block in blocks:
+            # Reuse goes by the mask: memory that was bound to other NUMA nodes cannot be handed on.
             place = (mask, block.resource)
             left = self.reusable_memory.get(place, 0)
             memory.take(block, covered=left)
+            # Init containers run one after the other, so the larger one's memory is what is left, not their sum.
             kept = max(left, block.amount) if kind is ContainerKind.INIT else max(0, left - block.amount)
             self.reusable_memory[place] = kept
         _hand_over(blocks, self.grants)
@@ -265,6 +274,7 @@ def _hand_over(blocks: tuple[MemoryBlock, ...], earlier: list[ContainerGrant]) -
         rest = block.amount
         for place, grant in enumerate(earlier):
             if grant.kind is not ContainerKind.INIT:
+                # Only blocks of init containers are handed over; sidecars keep running.
                 continue
             shrunk = []
             for old in grant.memory:

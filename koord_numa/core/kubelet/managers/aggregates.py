@@ -50,6 +50,7 @@ class PodDemand:
     def __post_init__(self) -> None:
         lasting = total(_pinned(demand) for container, demand in self.containers if container.kind in _LASTING)
         peak = _pinned(self.pod)
+        # Differences of amounts that containers hold at once: what init containers had beyond the containers that stay.
         beyond = {name: amount - lasting.get(name, 0) for name, amount in peak.items()}
         object.__setattr__(self, "counts", tuple(demand.cpus for _, demand in self.containers if demand.cpus))
         object.__setattr__(self, "lasting", lasting)
@@ -66,6 +67,7 @@ def pod_demand(request: PodRequest) -> PodDemand:
     PodLevelResourceManagers off); devices are given to any pod.
     """
     qos = kube_qos(request)
+    # Exclusive CPUs and bound memory need QoS class Guaranteed; with pod-level resources the managers leave the pod alone.
     pinned = qos is KubeQos.GUARANTEED and request.pod_requests is None and request.pod_limits is None
     containers = tuple((container, _demand(container, pinned)) for container in request.containers)
     app_types = {
@@ -87,10 +89,12 @@ def pod_demand(request: PodRequest) -> PodDemand:
 def _demand(container: Container, pinned: bool) -> ContainerDemand:
     milli = container.requests.get(CPU, 0)
     return ContainerDemand(
+        # A count that is no whole number runs in the shared pool.
         cpus=milli // MILLI if pinned and milli % MILLI == 0 else 0,
         memory={kind: amount for kind, amount in sorted(container.requests.items()) if is_memory(kind)}
         if pinned
         else None,
+        # By limits: extended resources must have limits, and requests default to them.
         devices={name: amount for name, amount in sorted(container.limits.items()) if _may_be_device(name)},
     )
 
@@ -120,6 +124,7 @@ def _at_once(
     peak: dict[str, int] = {}
     for container, demand in containers:
         for name, amount in amounts_of(demand).items():
+            # Sidecars (restartable init containers) count as running from their place in the list on.
             before = running.get(name, 0)
             if container.kind is not ContainerKind.INIT:
                 running[name] = before + amount

@@ -53,6 +53,7 @@ def whole_cores(
     that this number, or the option, is not in force. So does a NUMA node with such a number of CPUs. ``kept``: the kubelet has refused a
     pod for its whole cores (SMTAlignmentError), so the option is on.
     """
+    # Evidence of a refusal outranks a configuration that does not list the option.
     if not may_be_kept(config) and not kept:
         return NO_RULE
     threads = likely_threads(zones, architecture, seen)
@@ -63,6 +64,7 @@ def whole_cores(
     # A reserved CPU spoils the core it is on, and which one that is is not published.
     surely = max(0, free // MILLI - reserved // MILLI * (threads - 1))
     published = config.cpu_policy is not None
+    # What would be explored: the option where nothing is published, the number of threads where the option is.
     option = "" if kept else THREADS if published else FULL_CORES
     return WholeCores(threads, surely, _why(threads, published=published, kept=kept), option)
 
@@ -74,7 +76,10 @@ def may_be_kept(config: KubeletConfig) -> bool:
 
 def likely_threads(zones: Sequence[Zone], architecture: str, seen: Iterable[int]) -> int:
     """The most threads per core of this architecture that nothing which was seen disproves."""
+    # Counts that were admitted and sizes of NUMA nodes are all multiples of the threads, so their greatest common divisor bounds
+    # them.
     divisor = gcd(*seen, *[zone.capacity.get(CPU, 0) // MILLI for zone in zones])
+    # 0 is a multiple of everything: without any evidence the most threads of the architecture are assumed.
     return next((number for number in _THREADS.get(architecture, _ANY_THREADS) if not divisor % number), 1)
 
 

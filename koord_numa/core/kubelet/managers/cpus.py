@@ -12,8 +12,8 @@ from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.results import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
-from koord_numa.core.numa.counted import Counted
-from koord_numa.core.numa.hint_rule import HintRule, fewest
+from koord_numa.core.numa.counted import Counted, fewest_that_reach
+from koord_numa.core.numa.hint_rule import HintRule
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.value_objects import value_object
 
@@ -46,17 +46,20 @@ class CpuStock:
         (generateCPUTopologyHints in the kubelet's cpumanager/policy_static.go).
         """
         machine = self.node.machine
+        # NUMA nodes without CPUs (memory only) are in no CPU hint.
         totals = {numa: bits.bit_count() for numa, bits in machine.numa_bits.items() if bits}
         free = {numa: (self.free & machine.numa_bits[numa]).bit_count() for numa in totals}
         pinned = machine.numa_of(CpuSet(self.reusable)) if self.reusable else 0
+        # Reusable CPUs are the pod's already; only what is beyond them has to be free.
         missing = needed - self.reusable.bit_count()
-        size = fewest(list(totals.values()), needed)
+        size = fewest_that_reach(totals, needed)
 
         def fits(mask: int) -> bool:
             return not pinned & ~mask and sum([free[numa] for numa in numa_ids(mask)]) >= missing
 
         also = None
         if self.node.static_options.align_by_socket:
+            # Rounded as in the kubelet's isHintSocketAligned: a machine with sockets of unequal size uses the average.
             per_socket = len(totals) // len(machine.socket_bits)
             sockets = -(-size // per_socket) if per_socket else 0
 
@@ -73,12 +76,14 @@ class CpuStock:
         As Allocate in the kubelet's cpumanager/policy_static.go; with full-pcpus-only the number of free whole cores is
         checked first, without counting reusable CPUs and regardless of NUMA nodes.
         """
+        # With full-pcpus-only the check comes before alignment and knows no reusable CPUs, so that it may refuse what would fit.
         rejection = self._check_whole_cores(needed)
         if rejection is not None:
             return rejection
         pool = self.free | self.reusable
         if needed > pool.bit_count():
             return AdmitRejection(UNEXPECTED_ADMISSION, f"needed {needed} exclusive CPUs, free {pool.bit_count()}")
+        # Without a hint nothing is aligned: the pool is used as a whole.
         near = pool & self._aligned(mask) if mask is not None else 0
         count_near = min(needed, near.bit_count())
         aligned = self._take_from(near, count_near, reuse)
@@ -105,6 +110,7 @@ class CpuStock:
             return None
         if needed % rule.threads:
             return AdmitRejection(SMT_ALIGNMENT, f"{needed} CPUs are not a multiple of {rule.threads} per core")
+        # A reserved CPU spoils the core that it is on. Where cores are unknown each spoils one CPU more than itself.
         whole = max(0, (self.free & ~rule.spoiled).bit_count() - rule.unlocated)
         if needed > whole:
             return AdmitRejection(SMT_ALIGNMENT, f"needed {needed} CPUs on whole cores, free {whole}")

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from koord_numa.core.bit_sets import lowest
 from koord_numa.core.kubelet.managers.kubelet_node import DevicePool
 from koord_numa.core.kubelet.managers.results import UNEXPECTED_ADMISSION, AdmitRejection
-from koord_numa.core.numa.hint_rule import IMPOSSIBLE, HintRule, fewest
+from koord_numa.core.numa.counted import fewest_that_reach
+from koord_numa.core.numa.hint_rule import IMPOSSIBLE, HintRule
 from koord_numa.core.numa.hints import masks_of_size
 
 
@@ -35,6 +36,7 @@ class DeviceStock:
         pool = self.pool
         if not pool.hosts:
             return None
+        # Reusable devices are among those taken: they still belong to the pod.
         available = pool.healthy & ~self.taken
         if (available | self.reusable).bit_count() < needed:
             return IMPOSSIBLE
@@ -56,6 +58,7 @@ class DeviceStock:
         pool = self.pool
         if not pool.healthy:
             return AdmitRejection(UNEXPECTED_ADMISSION, f"no healthy {self.resource}")
+        # Reusable ones first and whatever the hint says: devicesToAllocate returns them before it looks at topology.
         chosen = lowest(self.reusable, needed)
         needed -= chosen.bit_count()
         available = pool.healthy & ~self.taken & ~chosen
@@ -69,9 +72,14 @@ class DeviceStock:
 
 
 def _smallest(pool: DevicePool, needed: int) -> int:
+    # The kubelet starts at the number of all NUMA nodes with devices and lowers it.
     if pool.near(pool.hosts).bit_count() < needed:
         return pool.hosts.bit_count()
-    for size in range(fewest([bits.bit_count() for bits in pool.on.values()], needed), pool.hosts.bit_count()):
+    # Fewer than the counts of the roomiest NUMA nodes allow need not be tried; devices near two count twice here, so it is a
+    # bound.
+    for size in range(
+        fewest_that_reach({numa: bits.bit_count() for numa, bits in pool.on.items()}, needed), pool.hosts.bit_count()
+    ):
         if any(pool.near(mask).bit_count() >= needed for mask in masks_of_size(pool.hosts, size)):
             return size
     return pool.hosts.bit_count()

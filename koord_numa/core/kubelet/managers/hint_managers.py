@@ -25,6 +25,7 @@ class DeviceManager:
         """One answer for each device resource that the node has; devices without a NUMA node have no preference."""
         found: dict[str, Hints] = {}
         for resource, needed in ask.devices.items():
+            # The kubelet skips resources that no plugin has registered.
             if resource in self.stocks:
                 found[resource] = self.stocks[resource].hints(needed)
         return found
@@ -50,6 +51,7 @@ class MemoryManager:
 
     def hints(self, ask: ContainerDemand) -> Answer:
         """The same masks for every memory type; nothing at all where no mask has enough, and then the allocation fails."""
+        # ``None`` is "no preference": the kubelet's memory manager returns no hints in both cases, and Allocate fails later.
         if not ask.memory or self.table is None or not self.table.knows(ask.memory):
             return None
         rule = self.table.hints(ask.memory, self.reusable)

@@ -41,6 +41,7 @@ class DevicePool:
     hosts: int = field(init=False)  # mask of the NUMA nodes that have any
 
     def __post_init__(self) -> None:
+        # Derived once: pools are asked for masks in every hint, and are never changed.
         on: dict[int, int] = {}
         healthy = hosts = 0
         for place, device in enumerate(self.devices):
@@ -103,10 +104,12 @@ class KubeletNode:
         reserved = self.config.reserved_cpus.bits if self.config.reserved_cpus is not None else 0
         object.__setattr__(self, "reserved", reserved)
         options = StaticOptions.of(self.config.cpu_options)
+        # Made-up CPU ids have no cores, so that options about cores and sockets would act on fiction.
         if not self.ids_are_real:
             options = StaticOptions(align_by_socket=self.aligns_by_socket)
         object.__setattr__(self, "static_options", options)
         object.__setattr__(self, "prefers_closest", self.config.topology_options.get(CLOSEST_NUMA, False))
+        # A reserved CPU leaves the rest of its core to no container under full-pcpus-only.
         if self.whole_cores is None and options.full_pcpus_only:
             cores = sum(core.bits for core in self.machine.cores if core.bits & reserved)
             object.__setattr__(self, "whole_cores", WholeCoreRule(self.machine.threads_per_core, spoiled=cores))

@@ -2,7 +2,7 @@
 A kubelet's managers at one moment: free CPUs, devices and memory, and what every pod on the node was given.
 
 States are values: admitting or removing a pod makes a new one and leaves the old one intact, so trying something costs no more
-than a few small copies. ``replay.py`` decides; this module only keeps the managers.
+than a few small copies. ``admit.py`` decides; this module only keeps the managers.
 """
 
 from collections.abc import Mapping
@@ -33,6 +33,7 @@ class ManagerState:
     def release(self, grant: Grant, node: KubeletNode, kept_memory: Mapping[str, bool]) -> None:
         """Give back what a pod was given: CPUs and devices of all containers, memory of those in ``kept_memory``."""
         for container in grant.containers:
+            # CPUs of init containers may be held by app containers too; a union counts each once.
             self.cpus |= container.cpus.bits
             for resource, ids in container.devices.items():
                 for place, device in enumerate(node.devices[resource].devices):
@@ -76,6 +77,7 @@ class KubeletState:
         """The state after this grant, whose ``managers`` the decision worked out on a draft of these."""
         resident = AdmittedPod(grant, {**effective_requests(request), PODS: 1})
         return replace(
+            # A new state shares everything that the pod did not change.
             self,
             managers=managers,
             pods={**self.pods, uid: resident},
@@ -99,6 +101,7 @@ class KubeletState:
             self,
             managers=managers,
             pods={other: pod for other, pod in self.pods.items() if other != uid},
+            # Without zeros, so that a state after a departure equals the one before the arrival.
             requested=without_zeros(subtract(self.requested, resident.requests)),
         )
 

@@ -15,7 +15,8 @@ from koord_numa.core.kubelet.managers.results import (
     ContainerAffinity,
     MemoryBlock,
 )
-from koord_numa.core.numa.hint_rule import IMPOSSIBLE, HintRule, fewest
+from koord_numa.core.numa.counted import fewest_that_reach
+from koord_numa.core.numa.hint_rule import IMPOSSIBLE, HintRule
 from koord_numa.core.numa.hints import masks_of_size, numa_ids
 from koord_numa.core.resources import ResourceList
 
@@ -63,6 +64,7 @@ class MemoryTable:
 
     def knows(self, kinds: Iterable[str]) -> bool:
         """Does every NUMA node have an entry for each of these memory types?"""
+        # The kubelet indexes its table by type without a look whether the entry is there.
         return all(kind in amounts for kind in kinds for amounts in self.supply.values())
 
     def hints(self, demand: ResourceList, reusable: Reusable) -> HintRule:
@@ -73,11 +75,14 @@ class MemoryTable:
         memorymanager/policy_static.go).
         """
         for kind, amount in demand.items():
+            # Reusable bytes belong to one mask, so that at most the largest of them can help.
             left = max((bytes_ for (_, of), bytes_ in reusable.items() if of == kind), default=0) if reusable else 0
+            # Allocatable bounds it too: more than a machine has is impossible, whatever is free.
             if min(self._free(self.nodes, kind) + left, self._supplied(self.nodes, kind)) < amount:
                 return IMPOSSIBLE
 
         def fits(mask: int) -> bool:
+            # First the groups, the cheap test.
             if not self._groups_allow(mask):
                 return False
             for kind, amount in demand.items():
@@ -87,6 +92,7 @@ class MemoryTable:
                     return False
             return True
 
+        # Not growing: a wider mask may cut through a group, so a larger set can be refused where a smaller one fits.
         return HintRule(
             nodes=self.nodes, size=self._smallest(demand), fits=fits, grows=False, candidates=self._candidates()
         )
@@ -98,6 +104,7 @@ class MemoryTable:
         ``None`` where that is nearly every mask.
         """
         empty = sum(1 << numa for numa, blocks in self.blocks.items() if not blocks)
+        # With nearly all NUMA nodes empty every mask is a candidate, and listing them would gain nothing.
         if empty.bit_count() > len(self.blocks) - 2:
             return None
         found = [1 << numa for numa, group in self.groups.items() if group.bit_count() == 1]
@@ -115,6 +122,7 @@ class MemoryTable:
         mask, preferred = hint.mask, hint.preferred
         if mask is None:
             best = _best(self.hints(demand, reusable), within=0)
+            # The kubelet's getDefaultHint: without an affinity from the topology manager, its own best hint.
             if best is None:
                 return AdmitRejection(UNEXPECTED_ADMISSION, f"no set of NUMA nodes has free {self.missing(demand)}")
             if preferred and not best.preferred:
@@ -122,6 +130,7 @@ class MemoryTable:
                     UNEXPECTED_ADMISSION, f"no preferred set of NUMA nodes has free {self.missing(demand)}"
                 )
             mask, preferred = best.mask or 0, best.preferred
+        # Reusable bytes do not count here: the kubelet compares with free memory only, and widens the mask where that is short.
         if any(self._free(mask, kind) < amount for kind, amount in demand.items()):
             best = _best(self.hints(demand, reusable), within=mask)
             if best is None or (preferred and not best.preferred):
@@ -129,6 +138,7 @@ class MemoryTable:
                     UNEXPECTED_ADMISSION, f"no set around NUMA nodes {_named(mask)} has {self.missing(demand)}"
                 )
             mask = best.mask or 0
+        # A mask of one NUMA node is checked by its own free memory; wider ones must be a group or make one.
         if mask.bit_count() > 1 and not self._groups_allow(mask):
             return AdmitRejection(UNEXPECTED_ADMISSION, f"NUMA nodes {_named(mask)} are bound to other groups already")
         return mask
@@ -138,7 +148,9 @@ class MemoryTable:
         rest = max(0, block.amount - covered)
         for numa in numa_ids(block.mask):
             self.blocks[numa] += 1
+            # Every block on a group writes the mask again: it is the same for all of them.
             self.groups[numa] = block.mask
+            # Free may be below zero after a release that credited the other NUMA node of a group.
             part = min(rest, max(0, self.free[numa].get(block.resource, 0)))
             if part:
                 self.free[numa][block.resource] -= part
@@ -150,6 +162,7 @@ class MemoryTable:
         rest = block.amount
         for numa in numa_ids(block.mask):
             self.blocks[numa] -= 1
+            # The last block gone, the NUMA node is on its own again.
             if not self.blocks[numa]:
                 self.groups[numa] = 1 << numa
             part = min(rest, self.held[numa].get(block.resource, 0))
@@ -182,8 +195,10 @@ class MemoryTable:
         if any(self._supplied(self.nodes, kind) < amount for kind, amount in demand.items()):
             return count
         least = (
-            fewest([self.supply[numa].get(kind, 0) for numa in self.supply], amount) for kind, amount in demand.items()
+            fewest_that_reach({numa: has.get(kind, 0) for numa, has in self.supply.items()}, amount)
+            for kind, amount in demand.items()
         )
+        # The sum over the largest NUMA nodes is a lower bound, as all types must come from the same set.
         for size in range(max(least, default=1), count):
             for mask in masks_of_size(self.nodes, size):
                 if all(self._supplied(mask, kind) >= amount for kind, amount in demand.items()):
@@ -200,6 +215,7 @@ def _best(hints: HintRule, within: int) -> ContainerAffinity | None:
     preferred = [mask for mask in hints.preferred() if not within & ~mask]
     if preferred:
         return ContainerAffinity(min(preferred), preferred=True)
+    # ``min`` over (size, mask): narrowest first, then the smallest number, as in the kubelet's findBestHint.
     others = [(mask.bit_count(), mask) for mask, *_ in hints.hints() if mask and not within & ~mask]
     return ContainerAffinity(min(others)[1], preferred=False) if others else None
 

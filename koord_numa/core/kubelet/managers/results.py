@@ -62,6 +62,7 @@ class Grant:
 
     qos: KubeQos
     containers: tuple[ContainerGrant, ...]
+    # Excluded from comparison and text: a cache is no part of the value.
     place: tuple[object, ...] = field(default=(), init=False, repr=False, compare=False)
 
 

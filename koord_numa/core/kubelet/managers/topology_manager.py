@@ -22,6 +22,7 @@ def align(node: KubeletNode, answers: Sequence[Answer]) -> ContainerAffinity | A
     policy admits. Had the GPU been on a NUMA node without free CPUs, restricted and single-numa-node would reject the unit, and
     best-effort would take the intersection that is as wide as the most demanding resource needs.
     """
+    # An unpublished policy aligns nothing here; where that would matter the view has a problem.
     policy = node.config.topology_policy or KubeletPolicy.NONE
     distances = node.machine.distances if node.prefers_closest else None
     hint = admitted_affinity(policy, answers, node.machine.numa_mask, distances)
