@@ -233,6 +233,10 @@ class VolumeWriter(Protocol):
         ...
 
 
+StillAllowed = Callable[[], Awaitable[bool]]
+"""Whether what a write rests on still holds: this process leads, and the pod has no node."""
+
+
 class ClaimWriter(Protocol):
     """
     Allocates and reserves ResourceClaims. Every call may be repeated, and raises ``Conflict`` when the claim has changed in a way that
@@ -240,15 +244,19 @@ class ClaimWriter(Protocol):
     """
 
     async def reserve(self, claim: ResourceClaim, pod: PodKey, allocation: Allocation | None) -> ResourceClaim:
-        """Write the allocation, unless it is there already, and reserve the claim for the pod. Returns the claim as written."""
+        """
+        Write the allocation, unless it is there already, and reserve the claim for the pod. Returns the claim as written.
+
+        It is written also when both are there: an earlier ``release`` or ``deallocate`` that is late then has no effect.
+        """
         ...
 
-    async def release(self, claim: ResourceClaim, pod: PodKey) -> None:
-        """Take the pod's reservation back; the allocation stays."""
+    async def release(self, claim: ResourceClaim, pod: PodKey, allowed: StillAllowed) -> None:
+        """Take the pod's reservation back; the allocation stays. The version is written that was read before ``allowed`` was asked."""
         ...
 
-    async def deallocate(self, claim: ResourceClaim, pod: str) -> ResourceClaim:
-        """Take the allocation back, which no pod but this one (by uid) may use. Returns the claim as written."""
+    async def deallocate(self, claim: ResourceClaim, pod: str, allowed: StillAllowed) -> ResourceClaim:
+        """Take the allocation back, which no pod but this one (by uid) may use. Returns the claim as written; otherwise as ``release``."""
         ...
 
 

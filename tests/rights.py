@@ -25,9 +25,7 @@ TOLD: Final = "rights"
 WITHOUT_MANIFESTS: Final = frozenset({("create", "", "namespaces")})
 """What only a scheduler asks for that finds no namespace for its Lease: the deployment brings one."""
 
-IMPLIED: Final = frozenset(
-    {("update", "resource.k8s.io", "resourceclaims/binding"), ("patch", "resource.k8s.io", "resourceclaims/binding")}
-)
+IMPLIED: Final = frozenset({("update", "resource.k8s.io", "resourceclaims/binding")})
 """What the API server asks for by itself when an allocation or a reservation changes: no request names it."""
 
 Right: TypeAlias = tuple[str, str, str]

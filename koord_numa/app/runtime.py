@@ -114,7 +114,7 @@ class Runtime:
                 self.lease,
                 resource_status,
                 volumes=ApiVolumeWriter(api, self.lease.remaining),
-                claim_writer=None if settings.dynamic_resources is DynamicResources.OFF else ApiClaimWriter(api),
+                claim_writer=self._claim_writer(),
             ),
         )
         self.rebinds = RebindController(
@@ -197,13 +197,14 @@ class Runtime:
         if self._stopped:
             return
         self._stopped = True
+        self.api.cut_off = False  # of what was given up earlier, nothing is on its way any more
         await self.scheduler.stop()
         self.rebinds.stop()
         await self.tasks.finish("scheduler", SETTLE)
         await self.tasks.finish("rebinds", SETTLE)
         await self.tasks.stop("lease")
         if isinstance(self.lease, LeaderElection):
-            await self.lease.release()
+            await self._end_leading(self.lease)
         await self.tasks.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH):
@@ -219,6 +220,19 @@ class Runtime:
         guard = DelegatedAuth(self.api).middleware()
         protection = Protection(server_context(serving.certificate, serving.key), guard)
         return HttpServer(providers, serving.port, protection=protection)
+
+    async def _end_leading(self, lease: LeaderElection) -> None:
+        """A write that was cut off may be carried out while the lease lasts: a standby that acts before could give the same CPUs away."""
+        if self.api.cut_off or self.scheduler.loop.binding.cut_off:
+            lease.stop_acting()
+            _log.warning("writes were in flight after %g s: the lease is not released, it runs out by itself", SETTLE)
+        else:
+            await lease.release()
+
+    def _claim_writer(self) -> ApiClaimWriter | None:
+        if self.options.settings.dynamic_resources is DynamicResources.OFF:
+            return None
+        return ApiClaimWriter(self.api, self.lease.remaining)
 
     def _election(self, lease: LeaseSettings) -> LeaderElection:
         config = self._lease_config(lease)

@@ -4,6 +4,7 @@ One connection to the API server: credentials from kubernetes-asyncio, raw JSON 
 No retries here: only the caller knows whether asking again is right.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -77,6 +78,8 @@ class Api:
             headers=CIMultiDict([("User-Agent", agent), ("Accept", JSON), *self._impersonation]),
         )
         self.server = str(configuration.host).rstrip("/")
+        self.cut_off = False
+        """Was a leader's write (``Body.remaining``) cancelled before its answer came? It may still be carried out."""
         self._options: dict[str, Any] = {
             key: value
             for key, value in (
@@ -134,6 +137,9 @@ class Api:
                 raw = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise broken(call, error) from error
+        except asyncio.CancelledError:
+            self.cut_off = self.cut_off or (body is not None and body.remaining is not None)
+            raise
         if response.status >= 300:
             raise refusal(call, response.status, response.headers, raw)
         return decoded(call, raw)

@@ -142,7 +142,7 @@ class LeaderElection:
     async def release(self) -> None:
         """Act no more, and let a standby take over at once. Best effort: without an answer the lease runs out by itself."""
         held = self._until != float("-inf") and self.holder == self.config.identity
-        self._stop_acting()
+        self.stop_acting()
         if not held:
             return
         try:
@@ -176,7 +176,7 @@ class LeaderElection:
                 lost = str(error)
         await self._look()
         if self.holder != self.config.identity:
-            self._stop_acting()
+            self.stop_acting()
             if lost:
                 _log.warning("leadership lost: lease %s is held by %s: %s", self._title, self.holder or "no one", lost)
         if self._entitled():
@@ -278,7 +278,8 @@ class LeaderElection:
         """Until the next try: a holder renews steadily, a candidate looks more often, to take over soon after a release."""
         return self.config.retry if self._holding() else self.config.look
 
-    def _stop_acting(self) -> None:
+    def stop_acting(self) -> None:
+        """Not fresh any more; the lease itself is left as it is."""
         if self._preparation is not None:
             self._preparation.cancel()
         self._until = float("-inf")
@@ -287,7 +288,7 @@ class LeaderElection:
     def _notice_loss(self) -> None:
         if self._until != float("-inf") and self._clock() >= self._until:
             _log.warning("leadership lost: lease %s could not be renewed for %g s", self._title, self.config.renew)
-            self._stop_acting()
+            self.stop_acting()
 
     def _report(self, problem: str) -> None:
         """One log line per problem, however often it is met."""

@@ -100,6 +100,10 @@ BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
 STORAGE: Final = "storage"
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 
+# Resource claims
+RESERVED_AT: Final = "koord-numa/reserved-at"
+"""When a reservation was found in place by a new scheduling cycle, RFC 3339: it makes a new version of the claim."""
+
 # Resources
 BATCH_CPU: Final = "kubernetes.io/batch-cpu"
 BATCH_MEMORY: Final = "kubernetes.io/batch-memory"

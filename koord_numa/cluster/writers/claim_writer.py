@@ -9,14 +9,16 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from koord_numa.cluster.client import STRATEGIC_PATCH, Api, Body
+from koord_numa.cluster.client import Api, Body
 from koord_numa.cluster.resources import RESOURCE_CLAIMS, Call
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.objects.request import PodKey
-from koord_numa.ports import Conflict, Gone
+from koord_numa.ports import Conflict, Gone, StillAllowed
 from koord_numa.wire.claims.claim_json import allocation_json
 from koord_numa.wire.claims.resource_claims import FINALIZER, parse_resource_claim
+from koord_numa.wire.names import RESERVED_AT
+from koord_numa.wire.texts import rfc3339_micro
 
 _Json = dict[str, Any]
 
@@ -26,13 +28,19 @@ PAUSE_SECONDS: Final = 0.01
 
 
 class ApiClaimWriter:
-    """``ports.ClaimWriter`` over one API server."""
+    """``ports.ClaimWriter`` over one API server. ``remaining`` is the lease's: nothing is written after it has ended."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, remaining: Callable[[], float] | None = None) -> None:
         self._api = api
+        self._remaining = remaining
 
     async def reserve(self, claim: ResourceClaim, pod: PodKey, allocation: Allocation | None) -> ResourceClaim:
-        """The finalizer first where it is missing, then allocation and reservation in one write."""
+        """
+        The finalizer first where it is missing, then allocation and reservation in one write.
+
+        A reservation that is there already, of a cycle that was cut off, may be about to be taken back by a request that is still on
+        its way. An annotation then makes a new version of the claim, which such a request does not match.
+        """
 
         async def write() -> ResourceClaim:
             raw = await self._read(claim)
@@ -49,20 +57,28 @@ class ApiClaimWriter:
             ):
                 raise Conflict(f"claim {claim} got allocated elsewhere in the meantime")
             if allocated and pod.uid in found.reserved_for:
-                return found
+                return parse_resource_claim(await self._annotate(raw))
             if not allocated and not found.protected:
                 raw = await self._protect(raw)
             return await self._write_status(raw, _reserved(raw, pod, None if allocated else allocation))
 
         return await self._repeat(write)
 
-    async def release(self, claim: ResourceClaim, pod: PodKey) -> None:
-        """One strategic merge patch that takes the pod's entry out; the allocation stays."""
-        patch = {"metadata": {"uid": claim.uid}, "status": {"reservedFor": [{"$patch": "delete", "uid": pod.uid}]}}
-        call = Call("patch", RESOURCE_CLAIMS, claim.namespace, claim.name, "status")
-        await self._api.send(call, Body(patch, STRATEGIC_PATCH))
+    async def release(self, claim: ResourceClaim, pod: PodKey, allowed: StillAllowed) -> None:
+        """Take the pod's entry out; the allocation stays. kube-scheduler patches blindly, which a late request makes harmful."""
 
-    async def deallocate(self, claim: ResourceClaim, pod: str) -> ResourceClaim:
+        async def write() -> ResourceClaim:
+            raw = await self._read(claim)
+            found = parse_resource_claim(raw)
+            if pod.uid not in found.reserved_for or not await allowed():
+                return found
+            status = raw["status"]
+            left = [it for it in status["reservedFor"] if it.get("uid") != pod.uid]
+            return await self._write_status(raw, {**status, "reservedFor": left})
+
+        await self._repeat(write)
+
+    async def deallocate(self, claim: ResourceClaim, pod: str, allowed: StillAllowed) -> ResourceClaim:
         """Allocation, reservations and what drivers reported go in one write, unless another pod uses the claim by now."""
 
         async def write() -> ResourceClaim:
@@ -72,6 +88,8 @@ class ApiClaimWriter:
                 raise Conflict(f"claim {claim} is used by others by now")
             if found.allocation is None:
                 return found
+            if not await allowed():
+                raise Conflict(f"claim {claim} is not this process's to deallocate any more")
             kept = {
                 key: value
                 for key, value in raw["status"].items()
@@ -101,6 +119,11 @@ class ApiClaimWriter:
         metadata = {**metadata, "finalizers": [*(metadata.get("finalizers") or ()), FINALIZER]}
         return await self._put({**raw, "metadata": metadata}, "")
 
+    async def _annotate(self, raw: _Json) -> _Json:
+        metadata = raw["metadata"]
+        annotations = {**(metadata.get("annotations") or {}), RESERVED_AT: rfc3339_micro(datetime.now(UTC))}
+        return await self._put({**raw, "metadata": {**metadata, "annotations": annotations}}, "")
+
     async def _write_status(self, raw: _Json, status: _Json) -> ResourceClaim:
         return parse_resource_claim(await self._put({**raw, "status": status}, "status"))
 
@@ -108,7 +131,7 @@ class ApiClaimWriter:
         metadata = document["metadata"]
         call = Call("update", RESOURCE_CLAIMS, metadata["namespace"], metadata["name"], subresource)
         try:
-            written: _Json = await self._api.send(call, Body(document))
+            written: _Json = await self._api.send(call, Body(document, remaining=self._remaining))
         except Conflict as error:
             raise _StaleError(str(error)) from None
         return written

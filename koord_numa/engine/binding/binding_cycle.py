@@ -9,7 +9,7 @@ The number of workers bounds how many requests are under way at once. Only the r
 the same node, and settling an unknown outcome do not.
 """
 
-from asyncio import Semaphore
+from asyncio import CancelledError, Semaphore
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
@@ -48,6 +48,7 @@ class BindingCycle:
         self.steps = pre_bind_steps(self._volumes, dynamic_resources(handle))
         self._on_free = on_free
         self._workers = Semaphore(handle.settings.bind_concurrency)
+        self.cut_off = False  # was a bind given up while its outcome was unknown?
         self._busy = 0  # pods that have a worker or wait for one
         self._turned_away: dict[str, None] = {}  # uids in a row that the API server had no time for
         self.pause_until = 0.0
@@ -91,10 +92,15 @@ class BindingCycle:
                     await self._send(pod, placement)
                 except UnknownOutcome as error:
                     self._trouble(pending, placement.node, error)
-                    await self.binding.settle(
-                        pod, placement, lambda error: self._trouble(pending, placement.node, error)
-                    )
+                    await self._settle(pending, pod, placement)
                 assumed.confirmed = handle.dependencies.clock()
+
+    async def _settle(self, pending: PendingPod, pod: Pod, placement: Placement) -> None:
+        try:
+            await self.binding.settle(pod, placement, lambda error: self._trouble(pending, placement.node, error))
+        except CancelledError:
+            self.cut_off = True
+            raise
 
     async def _send(self, pod: Pod, placement: Placement) -> None:
         async with AsyncExitStack() as held:

@@ -126,13 +126,20 @@ async def pre_bound(steps: Sequence[PreBindStep], pod: Pod, placement: Placement
     """
     Run ``do`` of these rows, one after the other; if one fails or the body raises, run ``undo`` of those begun in reverse order.
 
+    Nothing is undone when this is cancelled: a bind that is cut off may still be carried out, and the pod then needs what was written.
+    The pod's next cycle, here or in the next leader, meets it and goes on from there.
+
     Raises ``PreBindFailed``.
     """
     async with AsyncExitStack() as undo:
-        for step in steps:
-            undo.push_async_callback(_undo, step, pod, placement)
-            await _do(step, pod, placement)
-        yield
+        try:
+            for step in steps:
+                undo.push_async_callback(_undo, step, pod, placement)
+                await _do(step, pod, placement)
+            yield
+        except (asyncio.CancelledError, GeneratorExit):
+            undo.pop_all()
+            raise
         undo.pop_all()
 
 

@@ -6,6 +6,7 @@ A claim is allocated for one node; if the pod cannot go there any more, the clai
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from logging import getLogger
 from typing import Self
 
@@ -71,16 +72,23 @@ class Deallocation:
 
     async def _deallocate(self, claim: ResourceClaim, pod: str) -> None:
         current = self._lister.claim((claim.namespace, claim.name))
-        if current is None or current.uid != claim.uid or current.allocation is None or not self._lease.fresh():
+        if (
+            current is None
+            or current.uid != claim.uid
+            or current.allocation is None
+            or not await self._allowed(current)
+        ):
             return
-        if any(_uses(there, current) for there in self._placed()):
-            return  # its reservation is missing, which the claim controller repairs; the devices are in use
         try:
-            self._lister.observe_written(await self._writer.deallocate(current, pod))
+            self._lister.observe_written(await self._writer.deallocate(current, pod, partial(self._allowed, current)))
         except ClusterError as error:
             log.warning("claim %s cannot be deallocated: %r", current, error)
         except Exception:
             log.exception("claim %s cannot be deallocated", current)  # contained: it costs this claim only
+
+    async def _allowed(self, claim: ResourceClaim) -> bool:
+        """This process leads, and no pod that it knows of uses the claim: one whose reservation is missing uses it all the same."""
+        return self._lease.fresh() and not any(_uses(there, claim) for there in self._placed())
 
 
 def _uses(pod: Pod, claim: ResourceClaim) -> bool:

@@ -9,7 +9,9 @@ An allocation stays when the bind fails: the next decision about the pod uses it
 (``deallocation``). After a restart the claims say by themselves how far the cycle had come.
 
 A reservation is taken back only from a pod that surely has no node: a bind may have failed because another leader has bound the pod by
-the same reservation, and a kubelet starts no pod without.
+the same reservation, and a kubelet starts no pod without. "Surely" rests on an order: the claim is read, then this process must still
+lead and the pod have no node, then exactly the version that was read is written. A later leader, or the pod's next cycle, writes the claim
+before it binds, so a request of ours that is late changes nothing.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -90,11 +92,9 @@ class DynamicResources:
 
     async def undo(self, pod: Pod, placement: Placement) -> None:  # noqa: ARG002  (the protocol of all steps)
         """Take reservations back; each on its own, so that one failure leaves the others taken back."""
-        if not await self.waits(pod.key):
-            return
         for claim, _ in self._cycles.get(pod.key.uid, ()):
             try:
-                await self.writer.release(claim, pod.key)
+                await self.writer.release(claim, pod.key, partial(self.waits, pod.key))
             except ClusterError as error:
                 log.warning("the reservation of claim %s cannot be taken back: %r", claim, error)
 

@@ -8,7 +8,7 @@ import pytest
 
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
-from koord_numa.engine.binding.pre_bind import OnConflict
+from koord_numa.engine.binding.pre_bind import OnConflict, pre_bound
 from koord_numa.ports import ClusterError, Conflict, Forbidden, Invalid, UnknownOutcome
 from tests.cluster.objects import until
 from tests.engine.world import World, make_node, make_pod, make_world
@@ -164,3 +164,21 @@ async def test_a_step_that_cannot_reserve_sends_the_pod_back_for_a_new_decision(
     world.waits(make_pod("pod"))
     await world.settle()
     assert (calls, world.nodes_of()) == (["reserve a", "reserve a", "do a", "post a"], {"pod": "node"})
+
+
+async def test_nothing_is_undone_when_the_process_ends_in_the_middle_of_a_bind() -> None:
+    """The bind that is cut off may still be carried out, and the pod then needs what the steps wrote."""
+    step = Step("a")
+    bind_sent = asyncio.Event()
+
+    async def bind() -> None:
+        async with pre_bound((step,), make_pod("pod"), Placement("node")):
+            bind_sent.set()
+            await asyncio.Event().wait()
+
+    binding = asyncio.create_task(bind())
+    await bind_sent.wait()
+    binding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await binding
+    assert step.calls == ["do a"]

@@ -22,7 +22,7 @@ from koord_numa.engine.claims.late_check import UNAVAILABLE, ClaimCheck
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.claims.pre_bind import DynamicResources
-from koord_numa.ports import DELETED, Conflict, Unavailable
+from koord_numa.ports import DELETED, Conflict, StillAllowed, Unavailable
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
 from tests.core.claims.worlds import claim_object, device, device_class, published, request
 
@@ -47,10 +47,13 @@ class Server:
         given = current.allocation or allocation
         return replace(current, version=version, allocation=given, reserved_for=(*current.reserved_for, pod.uid))
 
-    async def release(self, claim: ResourceClaim, pod: PodKey) -> None:
-        self.released.append(pod.uid)
+    async def release(self, claim: ResourceClaim, pod: PodKey, allowed: StillAllowed) -> None:
+        if await allowed():
+            self.released.append(pod.uid)
 
-    async def deallocate(self, claim: ResourceClaim, pod: str) -> ResourceClaim:
+    async def deallocate(self, claim: ResourceClaim, pod: str, allowed: StillAllowed) -> ResourceClaim:
+        if not await allowed():
+            raise Conflict("not allowed")
         self.deallocated.append(claim.name)
         return replace(claim, version=str(int(claim.version) + 1), allocation=None, reserved_for=())
 
