@@ -89,8 +89,9 @@ class SchedulingLoop:
         An exception about the pod quarantines it and goes no further.
         """
         handle = self._handle
-        if handle.pending.get(pending.uid) is not pending:
+        if handle.pending.get(pending.uid) is not pending or pending.pod.problem:
             return
+        handle.queue.remove(pending)  # it may have changed since it was taken out, and then it was queued again
         began = handle.dependencies.clock()
         pending.attempts += 1
         subject = subject_of(pending.pod)

@@ -20,6 +20,7 @@ from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.engine.binding.binding import Binding, NodeBindLocks, NotBound, pre_bind_steps
 from koord_numa.engine.binding.pre_bind import PreBindFailed, pre_bound, reserved
 from koord_numa.engine.binding.volume_binding import volume_binding
+from koord_numa.engine.cache.assumed_pod import AssumedPod
 from koord_numa.engine.claims.pre_bind import dynamic_resources
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.metrics import Result
@@ -186,8 +187,12 @@ class BindingCycle:
             seen = await self._handle.dependencies.binder.read_pod(pod.key)
         except ClusterError as error:
             return error
-        if seen.node:
-            self._handle.cache.observe_pod(None, seen)
+        cache, uid = self._handle.cache, pod.key.uid
+        if seen.node and uid not in cache.node_of:
+            cache.observe_pod(None, seen)
+            if uid in cache.node_of:
+                # The watch may have told of its deletion before this answer came: until it shows the pod it is read back.
+                cache.assumed[uid] = AssumedPod(seen, Placement(seen.node), self._handle.dependencies.clock())
         if seen.node or seen.deleting or seen.gated or seen.finished:
             return Gone(f"pod {pod.key} waits no longer")
         return None

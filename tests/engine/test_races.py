@@ -1,0 +1,69 @@
+"""What happens between two steps of one pod's way: news that arrives just then, and reads that are overtaken."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.ports import Conflict
+from tests.engine.world import bound, make_node, make_pod, make_world
+
+
+async def test_a_pod_that_changes_just_after_it_was_taken_out_is_tried_once() -> None:
+    """Its decision begins a turn of the event loop later; a watch event may come in between."""
+    world = make_world(make_node("node"), make_node("other"))
+    pod, answers = make_pod("pod"), asyncio.Event()
+    bind = world.server.bind
+
+    async def slow_bind(key: PodKey, node: str, annotations: Mapping[str, str]) -> None:
+        await answers.wait()
+        await bind(key, node, annotations)
+
+    world.server.bind = slow_bind  # type: ignore[assignment, method-assign]  # the server of this test is slow
+    world.waits(pod)
+    pending = world.engine.loop.next_pod()
+    assert pending is not None
+    world.engine.handlers.pending_pods.observe("MODIFIED", replace(pod, resource_version="2"))
+    cycle = asyncio.create_task(world.engine.loop.schedule_one(pending))
+    await asyncio.sleep(0)
+    assert pending.binding
+    assert world.engine.loop.next_pod() is None
+    answers.set()
+    await cycle
+    assert [call for call in world.server.calls if call.startswith("bind")] == ["bind pod node"]
+
+
+async def test_a_pod_that_becomes_malformed_just_after_it_was_taken_out_is_not_bound() -> None:
+    world = make_world(make_node("node"))
+    pod = make_pod("pod")
+    world.waits(pod)
+    pending = world.engine.loop.next_pod()
+    assert pending is not None
+    world.engine.handlers.pending_pods.observe("MODIFIED", replace(pod, resource_version="2", problem="odd"))
+    await world.engine.loop.schedule_one(pending)
+    await world.settle()
+    assert world.nodes_of() == {"pod": ""}
+
+
+async def test_a_pod_that_is_deleted_while_it_is_read_after_a_conflict_holds_nothing_for_long() -> None:
+    """The watch has told of the deletion before the answer of the read comes."""
+    world = make_world(make_node("node"))
+    pod = make_pod("pod")
+    world.waits(pod)
+    read = world.server.read_pod
+
+    async def bind(*_: object) -> None:
+        world.server.pods[pod.key.uid] = bound(pod, "node")
+        raise Conflict("bound by another scheduler")
+
+    async def overtaken(key: PodKey) -> Pod:
+        seen = await read(key)
+        world.engine.handlers.bound_pods.observe("DELETED", world.server.pods.pop(key.uid))
+        return seen
+
+    world.server.bind, world.server.read_pod = bind, overtaken  # type: ignore[method-assign, assignment]  # as above
+    await world.settle()
+    world.server.read_pod = read  # type: ignore[method-assign]  # as above
+    world.clock.now += world.engine.settings.settle_seconds + 1
+    await world.engine.assumed_pods.read_back_overdue()
+    assert world.ledgers() == {"node": {}}
