@@ -28,9 +28,9 @@ from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.cache.topology_lag import RECENT
 from koord_numa.engine.queue.cluster_events import ClusterEvent
+from koord_numa.ports import DELETED, Gone
 
-DELETED = "DELETED"
-"""The event type that says an object is gone; every other type, ``None`` among them, says that it exists as shown."""
+__all__ = ["DELETED", "Cache", "OnChange"]
 
 OnChange = Callable[[ClusterEvent | None, NodeInfo, Pod | None], None]
 """Called with the event that may help waiting pods (``None``: none does), the node, and the pod that came or went, if any did."""
@@ -62,8 +62,7 @@ class Cache:
 
     def node_exists(self, name: str) -> bool:
         """Is there a Node object of this name?"""
-        info = self.nodes.get(name)
-        return info is not None and info.node is not None
+        return name in self.nodes and self.nodes[name].node is not None
 
     def observe_node(self, event: str | None, node: Node) -> None:
         """A Node came, changed or went."""
@@ -105,7 +104,8 @@ class Cache:
             return
         uid = pod.key.uid
         assumption = self.assumed.pop(uid, None)
-        if self.node_of.get(uid, pod.node) != pod.node:
+        if (former := self.node_of.get(uid, pod.node)) != pod.node:
+            self.nodes[former].history.withdraw(uid)
             self.release(uid)
         info = self._info(pod.node)
         known = info.pods.get(uid)
@@ -156,8 +156,10 @@ class Cache:
         assumption = self.hold(pod, placement)
         try:
             yield assumption
-        except BaseException:
+        except BaseException as error:
             if self.assumed.get(pod.key.uid) is assumption:
+                if not isinstance(error, Gone):  # that one may have been there
+                    self.nodes[placement.node].history.withdraw(pod.key.uid)
                 self.release(pod.key.uid)
             raise
 
@@ -182,11 +184,10 @@ class Cache:
     def lock(self, name: str, why: str) -> None:
         """Place nothing on this node; an empty reason unlocks it."""
         info = self._info(name)
-        if info.locked == why:
-            return
-        info.locked = why
-        info.touch()
-        self.on_change(None if why else ClusterEvent.NODE_UNLOCKED, info, None)
+        if info.locked != why:
+            info.locked = why
+            info.touch()
+            self.on_change(None if why else ClusterEvent.NODE_UNLOCKED, info, None)
         self._forget_if_empty(info)
 
     def nominate(self, name: str, nominee: Nominee) -> None:
@@ -226,19 +227,18 @@ class Cache:
             info.cpus_by_claim = by_claim
             info.set_objects(info.node, info.published)
             self.on_change(None if by_claim else ClusterEvent.TOPOLOGY_CHANGED, info, None)
-            self._forget_if_empty(info)
+        self._forget_if_empty(info)
 
     def set_broken(self, name: str, uid: str, why: str) -> None:
         """An object about this node cannot be processed, so nothing may go there; an empty reason takes that back."""
         info = self._info(name)
-        if info.broken.get(uid, "") == why:
-            return
-        if why:
-            info.broken[uid] = why
-        else:
-            del info.broken[uid]
-        info.touch()
-        self.on_change(None if why else ClusterEvent.TOPOLOGY_CHANGED, info, None)
+        if info.broken.get(uid, "") != why:
+            if why:
+                info.broken[uid] = why
+            else:
+                del info.broken[uid]
+            info.touch()
+            self.on_change(None if why else ClusterEvent.TOPOLOGY_CHANGED, info, None)
         self._forget_if_empty(info)
 
     def hold(self, pod: Pod, placement: Placement) -> AssumedPod:

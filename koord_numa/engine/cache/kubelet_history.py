@@ -77,8 +77,15 @@ class KubeletHistory:
         if known is not None and (belief := self._belief_of(known)) is not None:
             belief.rejected(uid, now, tells=self._tells_of_numa(pod_demand(known.request), reason))
 
+    def withdraw(self, uid: str) -> None:
+        """The pod never came: its bind failed. It may be bound here later, and is new then."""
+        self.evidence.decided(uid)
+        known = self.pods.pop(uid, None)
+        if known is not None and (belief := self._belief_of(known)) is not None:
+            belief.rejected(uid, self.now, tells=False)
+
     def leave(self, uid: str, now: float) -> None:
-        """The pod is gone or has finished; or it never came, because its bind failed."""
+        """The pod is gone or has finished."""
         self.evidence.decided(uid)
         known = self.pods.get(uid)
         if known is None or known.left:
