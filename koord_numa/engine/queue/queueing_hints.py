@@ -6,6 +6,7 @@ A yes may be wrong and costs an attempt; a no is certain.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from koord_numa.core.fit.node_affinity import fits_node_affinity
@@ -14,14 +15,23 @@ from koord_numa.core.fit.taints import fits_taints, fits_unschedulable
 from koord_numa.core.objects.constraints import PodTerm
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodRequest
+from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.core.scheduling.request import may_be_refused_for_others
 from koord_numa.core.selectors import Labels, selects
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.queue.request_class import RequestClass
-from koord_numa.engine.queue.scheduling_queue import Help, SchedulingQueue
+from koord_numa.engine.queue.scheduling_queue import Help, HelpRefused, SchedulingQueue
 
 _OF_NODE_OBJECT: Final = (fits_node_name, fits_unschedulable, fits_taints, fits_node_affinity)
+
+_MAKES_ELIGIBLE: Final = (
+    ClusterEvent.NODE_ADDED,
+    ClusterEvent.NODE_CHANGED,
+    ClusterEvent.NODE_UNLOCKED,
+    ClusterEvent.TOPOLOGY_CHANGED,
+)
+"""Events that may lift a rejection which no eviction lifts, such as a taint or a lock."""
 
 
 def node_may_help(node: Node) -> Help:
@@ -59,6 +69,24 @@ def pod_may_help(pod: Pod, namespaces: Mapping[str, Labels]) -> Help:
     return helps
 
 
+def evictions_may_help(info: NodeInfo, node: Node) -> HelpRefused:
+    """
+    The node may be one by now on which evictions help: classes that it refused for good, and that have priority over a pod there.
+
+    Whether there is room without evictions does not matter, as in kube-scheduler's hints, which know nothing of room.
+    """
+    lowest = min((pod.request.priority for pod in info.pods.values()), default=inf)
+
+    def helps(request_class: RequestClass, verdict: Unschedulable) -> bool:
+        if request_class.priority <= lowest:
+            return False
+        known = verdict.rejections.get(info.name)
+        is_news = known is None or not known.resolvable
+        return is_news and not any(filter_(request_class.request, node) for filter_ in _OF_NODE_OBJECT)
+
+    return helps
+
+
 @dataclass(frozen=True, slots=True)
 class NodeChange:
     """Something happened on a node, by a pod or not. ``namespaces`` are labels by name."""
@@ -74,8 +102,14 @@ def wake(queue: SchedulingQueue, now: float, change: NodeChange) -> None:
     event, node, pod = change.event, change.info.node, change.pod
     if node is None:
         queue.wake(event, now, {})  # only what other nodes may do for a class that depends on other pods
+    elif event is ClusterEvent.BINDS_DONE:
+        queue.wake(
+            event, now
+        )  # these classes were told nothing, and no room was made for them, because it passes so soon
     elif event is not ClusterEvent.POD_BOUND:
         queue.wake(event, now, change.info.free, node_may_help(node))
+        if event in _MAKES_ELIGIBLE:
+            queue.wake_refused(event, now, evictions_may_help(change.info, node))
     if pod is not None:
         gone = event is ClusterEvent.CAPACITY_FREED
         about_pod = ClusterEvent.POD_GONE if gone else ClusterEvent.POD_BOUND

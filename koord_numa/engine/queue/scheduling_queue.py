@@ -32,6 +32,9 @@ from koord_numa.settings import Settings
 Help = Callable[[RequestClass], bool]
 """Can the change help pods of this class? True when in doubt."""
 
+HelpRefused = Callable[[RequestClass, Unschedulable], bool]
+"""The same, by what was last decided about the class."""
+
 TESTED: Final = 256
 """A change is tested against so many classes one by one; when it may help more of them, all are woken."""
 
@@ -55,11 +58,6 @@ class SchedulingQueue:
     def __len__(self) -> int:
         """How many pods are queued, those that back off among them."""
         return sum(len(each.pods) for each in self._classes.values()) + len(self._alone)
-
-    @property
-    def ready(self) -> bool:
-        """May a pod be tried at once, as far as is known without looking closely?"""
-        return self._order.any_active
 
     @property
     def parked(self) -> int:
@@ -191,6 +189,13 @@ class SchedulingQueue:
             found = [request_class for request_class in found if helps(request_class)]
         for request_class in found:
             self._wake(self._classes[request_class], now, cluster_events.EVENTS[event])
+
+    def wake_refused(self, event: ClusterEvent, now: float, helps: HelpRefused) -> None:
+        """As ``wake``, wherever there is room and however many classes are asked."""
+        for request_class in self._unschedulable.helped_by(event, None):
+            chosen = self._classes[request_class]
+            if chosen.verdict is not None and helps(request_class, chosen.verdict):
+                self._wake(chosen, now, cluster_events.EVENTS[event])
 
     def pods_of(self, request_class: RequestClass) -> tuple[PendingPod, ...]:
         """The queued pods of a class that do not back off alone, first queued first."""

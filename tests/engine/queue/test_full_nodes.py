@@ -1,0 +1,74 @@
+"""Nodes that become eligible while they are full: pods with priority over what is there are tried again, since evictions may help."""
+
+from dataclasses import replace
+
+import pytest
+
+from koord_numa.core.objects.constraints import TaintEffect
+from koord_numa.core.objects.node import Node, Taint
+from koord_numa.core.objects.request import Pod
+from tests.engine.world import World, bound, make_node, make_pod, make_world
+
+NODE = make_node("node", cpu=4)
+
+
+def important(name: str, cpu: int) -> Pod:
+    pod = make_pod(name, cpu=cpu)
+    return replace(pod, request=replace(pod.request, priority=10))
+
+
+def full_world(node: Node = NODE) -> World:
+    """A node without room whose one pod has no priority."""
+    world = make_world(node)
+    low = bound(make_pod("low", cpu=4000, started=True), "node")
+    world.server.pods[low.key.uid] = low
+    world.engine.handlers.bound_pods.observe("ADDED", low)
+    world.engine.handlers.budgets.replace([])
+    return world
+
+
+async def serve(world: World) -> None:
+    """Let a few seconds pass."""
+    for _ in range(5):
+        await world.settle()
+        await world.engine.preemption.work()
+        world.clock.now += 1
+        world.engine.preemption.look_again()
+
+
+@pytest.mark.parametrize(
+    "closed",
+    [replace(NODE, taints=(Taint("dedicated", TaintEffect.NO_SCHEDULE, "others"),)), replace(NODE, unschedulable=True)],
+    ids=("taint", "cordon"),
+)
+async def test_room_is_made_on_a_full_node_as_soon_as_it_admits_the_pod(closed: Node) -> None:
+    world = full_world(closed)
+    world.waits(important("pod", cpu=4000))
+    await serve(world)
+    assert "evict low" not in world.server.calls
+    world.engine.handlers.nodes.observe("MODIFIED", NODE)
+    await serve(world)
+    assert "evict low" in world.server.calls
+
+
+async def test_room_is_made_on_a_full_node_after_its_rebind() -> None:
+    world = full_world()
+    world.engine.lock_node("node", "a rebind")
+    world.waits(important("pod", cpu=4000))
+    await serve(world)
+    assert "evict low" not in world.server.calls
+    world.engine.unlock_node("node")
+    await serve(world)
+    assert "evict low" in world.server.calls
+
+
+async def test_a_pod_that_met_a_long_line_of_binds_is_told_and_served_when_the_node_is_full_afterwards() -> None:
+    world = full_world()
+    world.engine.cache.set_bind_line("node", True)
+    world.waits(important("pod", cpu=4000))
+    await serve(world)
+    assert world.diary.reasons("pod") == []
+    world.engine.cache.set_bind_line("node", False)
+    await serve(world)
+    assert "FailedScheduling" in world.diary.reasons("pod")
+    assert "evict low" in world.server.calls
