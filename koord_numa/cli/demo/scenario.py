@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Final
 
 from koord_numa.cli.demo.sandbox_cluster import SandboxCluster
@@ -34,6 +34,12 @@ SETTLED_SECONDS: Final = 1.5
 
 LONGEST_SECONDS: Final = 45.0
 """Seconds after which the demo reports, whatever the state."""
+
+LATEST_IN_SECOND: Final = 0.5
+"""
+The part of a second after which no wave is begun: the pods of a wave are equally old, whose age the API gives in whole seconds, and
+what is decided by age comes out the same in every run.
+"""
 
 _POLL_SECONDS: Final = 0.1
 
@@ -100,6 +106,8 @@ async def fill(
         if progress.settled and await cluster.publish():
             reported = now
         elif left and progress.settled and now - submitted >= pace.pause and now - reported >= TOPOLOGY_DELAY:
+            if time() % 1 > LATEST_IN_SECOND:
+                await asyncio.sleep(1 - time() % 1)
             # In the order in which the scheduling queue pops pods of one age, so that the result does not depend on timing.
             for pod in sorted(left[: pace.wave], key=_name):
                 cluster.server.store.create(pod)
