@@ -135,9 +135,9 @@ async def test_the_scheduler_goes_on_beside_an_object_that_cannot_be_read(
         rack.server.store.create(bad or {**topology, "metadata": {"name": "bad"}})
         async with operating(rack.server, tmp_path, monkeypatch) as runtime:
             rack.create([shared("good")])
-            await until(lambda: "good" not in rack.unbound(), 60)
-            await until(lambda: runtime.scheduler.handle.quarantine.counts[kind], 60)
-            await until(lambda: told_about_bad(rack.server) & {"Quarantined", "Unreadable"}, 60)
+            await until(lambda: "good" not in rack.unbound())
+            await until(lambda: runtime.scheduler.handle.quarantine.counts[kind])
+            await until(lambda: told_about_bad(rack.server) & {"Quarantined", "Unreadable"})
             assert not runtime.failure.done()
 
 

@@ -16,6 +16,7 @@ from koord_numa.app.runtime import Options, Runtime
 from koord_numa.handlers.embedding import EmbeddedKopf
 from koord_numa.operator import triggers  # with the handlers of its life cycle
 from koord_numa.settings import Settings
+from tests.cluster.objects import PATIENCE
 
 T = TypeVar("T")
 
@@ -54,7 +55,7 @@ class Replica:
 
     async def join(self) -> None:
         """Wait until it has ended."""
-        await asyncio.to_thread(self._thread.join, 60)
+        await asyncio.to_thread(self._thread.join, PATIENCE)
         if self._thread.is_alive():
             tasks = "; ".join(map(repr, asyncio.all_tasks(self._loop)))
             self.errors.append(f"does not end: {tasks}")

@@ -18,7 +18,6 @@ from typing import Final
 import pytest
 
 from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions
-from koord_numa.settings import LeaseSettings, Settings
 from tests.chaos.hostile.objects import RESOURCES, Hostile
 from tests.chaos.hostile.workloads import priority_classes
 from tests.cluster.objects import until
@@ -29,12 +28,6 @@ pytestmark = [pytest.mark.chaos, pytest.mark.e2e]
 
 THERE: Final = 60
 """Hostile objects that exist at a time, the oldest leaves first."""
-
-PATIENCE: Final = 120.0
-"""Seconds after which an innocent pod counts as not bound, however busy the machine is; 5 s are promised on one that is not."""
-
-SETTINGS: Final = Settings(lease=LeaseSettings(duration=120.0, renew=100.0, retry=2.0))
-"""A lease that is not lost because the machine is busy: taking over means to list everything again, and is not what is tried here."""
 
 AT_ONCE: Final = DeleteOptions(grace=0)
 ONE_NODE: Final[JsonObject] = {
@@ -96,7 +89,7 @@ async def innocents(cluster: World, flood: asyncio.Task[None]) -> tuple[int, flo
         name = f"innocent-{count}"
         began, before = time.monotonic(), time.process_time()
         cluster.create([shared(name, "100m")])
-        await until(partial(placed, cluster.server, name), PATIENCE)
+        await until(partial(placed, cluster.server, name))
         longest, work = max(longest, time.monotonic() - began), max(work, time.process_time() - before)
         cluster.server.store.delete("pods", name, "default", AT_ONCE)
         count += 1
@@ -114,12 +107,12 @@ async def test_no_object_stops_the_scheduler(
         logger.manager._clear_cache()  # type: ignore[attr-defined]  # levels are remembered
     async with (
         world(tmp_path, ONE_NODE) as cluster,
-        operating(cluster.server, tmp_path, monkeypatch, SETTINGS) as runtime,
+        operating(cluster.server, tmp_path, monkeypatch) as runtime,
     ):
         for each in priority_classes():
             cluster.server.store.create(each)
         cluster.create([shared("first", "100m")])
-        await until(partial(placed, cluster.server, "first"), PATIENCE)
+        await until(partial(placed, cluster.server, "first"))
         flood = Flood(cluster.server, Hostile(Random(seed)))
         flooding = asyncio.create_task(flood.go_on(objects))
         try:

@@ -6,10 +6,9 @@ from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit
 
-PATIENCE: Final = 60.0
+from tests.cluster.objects import PATIENCE
 
 
 @asynccontextmanager

@@ -2,9 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 JsonObject = dict[str, Any]
+
+PATIENCE: Final = 120.0
+"""Seconds after which what is waited for counts as never happening, however busy the machine is."""
 
 
 def pod(name: str, *, node: str = "", cpu: str = "1", scheduler: str = "koord-numa", **spec: Any) -> JsonObject:
@@ -30,8 +33,8 @@ def node(name: str, *, cpu: str = "8", labels: Mapping[str, str] | None = None, 
     }
 
 
-async def until(true: Callable[[], object], seconds: float = 10.0) -> None:
+async def until(true: Callable[[], object]) -> None:
     """Let others run until something is true; fails the test when it takes longer than it ever should."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(PATIENCE):
         while not true():  # noqa: ASYNC110  (what is awaited is a condition of the whole system, not one event)
             await asyncio.sleep(0.005)

@@ -11,7 +11,7 @@ from koord_numa.cluster.client import Api
 from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig
 from koord_numa.cluster.no_election import NoElection
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
-from tests.cluster.objects import JsonObject, until
+from tests.cluster.objects import PATIENCE, JsonObject, until
 
 LEASES = "leases.coordination.k8s.io"
 
@@ -206,7 +206,7 @@ async def test_a_missing_right_is_named(server: ApiServer, api: Api) -> None:
 async def test_an_outage_ends_leadership_and_it_comes_back(server: ApiServer, api: Api) -> None:
     async with running(LeaderElection(api, quick("a"))) as election:
         await until(election.fresh)
-        await server.stop()
+        await server.suspend()
         await until(lambda: not election.fresh())
         await server.start()
         await until(election.fresh)
@@ -248,7 +248,7 @@ async def test_an_exception_while_catching_up_ends_the_process_that_would_renew_
 
     election = LeaderElection(api, quick("a"), prepare=broken)
     with pytest.raises(ZeroDivisionError):
-        await asyncio.wait_for(election.run(), 60)
+        await asyncio.wait_for(election.run(), PATIENCE)
     assert not election.fresh()
 
 

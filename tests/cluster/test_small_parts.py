@@ -14,6 +14,7 @@ from koord_numa.cluster.backoff import Backoff
 from koord_numa.cluster.loop_lag import LoopLag
 from koord_numa.cluster.serving.http_server import HttpServer, StatusProviders
 from koord_numa.settings import BackoffSettings
+from tests.cluster.objects import PATIENCE
 
 
 def test_pauses_double_up_to_a_cap_and_begin_anew() -> None:
@@ -43,7 +44,7 @@ async def test_a_blocked_loop_is_noticed() -> None:
     block = asyncio.get_running_loop().time() + 0.5
     while asyncio.get_running_loop().time() < block:
         pass
-    await asyncio.wait_for(told.wait(), 5)
+    await asyncio.wait_for(told.wait(), PATIENCE)
     assert lag.worst > 0.1
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -100,12 +101,12 @@ async def test_a_stuck_event_loop_fails_the_probe_by_its_silence() -> None:
     async def stuck_for_a_while() -> None:
         await server.start()
         started.set()
-        release.wait(30)
-        await asyncio.to_thread(finish.wait, 30)
+        release.wait(PATIENCE)
+        await asyncio.to_thread(finish.wait, PATIENCE)
         await server.stop()
 
     other = asyncio.create_task(asyncio.to_thread(asyncio.run, stuck_for_a_while()))
-    assert await asyncio.to_thread(started.wait, 30)
+    assert await asyncio.to_thread(started.wait, PATIENCE)
     url = f"http://127.0.0.1:{server.port}/healthz"
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):

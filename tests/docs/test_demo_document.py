@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from koord_numa.cli import main
-from tests.cli.processes import PATIENCE, started
+from tests.cli.processes import started
+from tests.cluster.objects import PATIENCE
 
 pytestmark = pytest.mark.e2e
 

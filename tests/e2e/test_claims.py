@@ -14,7 +14,7 @@ from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions, Effect, Fault
 from koord_numa.sandbox.apiserver.rules.claim_rules import claim_causes
 from koord_numa.sandbox.devices import ClaimController, ClaimKubelets, device_classes, slices_of
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
-from tests.cluster.objects import until
+from tests.cluster.objects import PATIENCE, until
 from tests.e2e.world import JsonObject, World, ended, world
 
 pytestmark = pytest.mark.e2e
@@ -137,9 +137,9 @@ def validation_errors(claim: JsonObject) -> list[str]:
     return [f"{claim['metadata']['name']}: {cause}" for cause in claim_causes(claim)]
 
 
-async def bound(cluster: World, seconds: float) -> None:
+async def bound(cluster: World) -> None:
     """Wait until every pod has a node. Looked at seldom: the server runs in this process too."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(PATIENCE):
         while cluster.unbound():  # noqa: ASYNC110  (what is awaited is a condition of the whole system)
             await asyncio.sleep(0.5)
 
@@ -150,14 +150,14 @@ async def test_pods_with_claims_pass_every_check_of_their_drivers(tmp_path: Path
         kinds = ("pair", "gpu", "cpus", "cpus", "gpu-cpus", "cpus", "cpus", "cpus", "cpus", "cpus")
         cluster.create([pod(f"pod-{number:03}", kinds[number % len(kinds)]) for number in range(PODS)])
         await cluster.schedule()
-        await bound(cluster, 90)
+        await bound(cluster)
         assert devices.complaints() == []
         assert len(devices.kubelets.prepared) == PODS
         assert devices.leaks() == []
         for each in cluster.server.store.list("pods")[: PODS // 2]:
             cluster.server.store.delete("pods", each["metadata"]["name"], "default", DeleteOptions(grace=0))
         cluster.create([pod(f"new-{number:03}", kinds[number % len(kinds)]) for number in range(PODS // 2)])
-        await bound(cluster, 90)
+        await bound(cluster)
         assert devices.complaints() == []
         assert len(cluster.server.store.list(CLAIMS)) == PODS
 
@@ -185,14 +185,14 @@ async def test_killed_at_any_call_of_a_binding_cycle_nothing_leaks(tmp_path: Pat
             name, since = f"pod-{skipped:02}", len(cluster.server.requests)
             number = faults.add(Fault(effect=effect, **CALLS, skip=skipped, count=1, seconds=1.0))
             cluster.create([greedy(name)])
-            await until(functools.partial(_struck_or_bound, cluster, number), seconds=60)
+            await until(functools.partial(_struck_or_bound, cluster, number))
             if not faults.hits(number):
                 break
             await ended(process, SIGKILL)
             faults.remove(number)
             process = await cluster.schedule()
-            await bound(cluster, 60)
-            await until(lambda: devices.leaks() == [], seconds=30)
+            await bound(cluster)
+            await until(lambda: devices.leaks() == [])
             assert devices.complaints() == []
             assert cluster.binds().get(name, 1) == 1  # a bind whose answer has no reader is not logged
             cluster.server.store.delete("pods", name, "default", DeleteOptions(grace=0))

@@ -11,6 +11,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.sandbox.machines import NodeServices
 from koord_numa.sandbox.machines.pod_status import container_id
 from koord_numa.wire import parse_pod, parse_topology
+from tests.cluster.objects import PATIENCE
 from tests.e2e.world import BIN, World, pinned, world
 from tests.sandbox.machines.pods import place
 
@@ -63,7 +64,7 @@ ODD: Final = (1, 3, 5, 7, 3, 1, 5, 9, 7, 3)
 
 async def settled(cluster: World, agents: NodeAgents) -> None:
     """Agents do their rounds until every pod runs and the last round changed nothing."""
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(PATIENCE):
         while cluster.unbound() or await agents.round():
             cluster.rack.publish()
             await agents.round()
@@ -121,7 +122,7 @@ async def test_an_agent_that_is_killed_again_and_again_converges(tmp_path: Path)
             for survived in (0, 1, 3, 8):
                 process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
                 before = len(services.updates)
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(PATIENCE):
                     while len(services.updates) - before < survived:
                         assert process.returncode is None
                         await asyncio.sleep(0.001)

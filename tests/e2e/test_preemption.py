@@ -69,7 +69,7 @@ async def test_a_whole_numa_node_is_freed_and_protected_pods_are_spared(tmp_path
         create_ranks(cluster)
         cluster.create([ranked(f"low-{number}", 4, "low") for number in range(4)])
         await cluster.schedule()
-        await until(lambda: not cluster.unbound(), 60)
+        await until(lambda: not cluster.unbound())
         held = {
             name: json.loads(pod["metadata"]["annotations"][STATUS])["numaNodeResources"][0]["node"]
             for name, pod in pods(cluster).items()
@@ -86,10 +86,10 @@ async def test_a_whole_numa_node_is_freed_and_protected_pods_are_spared(tmp_path
             }
         )
         cluster.create([ranked("high", 8, "high", "SingleNUMANode")])
-        await until(lambda: pods(cluster)["high"]["spec"].get("nodeName"), 60)
+        await until(lambda: pods(cluster)["high"]["spec"].get("nodeName"))
         assert set(pods(cluster)) == {*spared, "high"}
         assert json.loads(pods(cluster)["high"]["metadata"]["annotations"][STATUS])["numaNodeResources"][0]["node"] == 1
-        await until(lambda: preempted(cluster) == set(held) - spared, 30)
+        await until(lambda: preempted(cluster) == set(held) - spared)
         assert cluster.complaints() == []
 
 
@@ -99,10 +99,10 @@ async def test_a_kubelet_admits_the_pod_for_which_room_was_made(tmp_path: Path) 
         publishing = asyncio.create_task(cluster.rack.keep_publishing(0.1))
         cluster.create([ranked(f"low-{number}", 4, "low") for number in range(4)])
         await cluster.schedule()
-        await until(lambda: not cluster.unbound(), 60)
+        await until(lambda: not cluster.unbound())
         cluster.create([ranked("high", 8, "high")])
-        await until(lambda: pods(cluster)["high"]["spec"].get("nodeName"), 60)
-        await until(lambda: pods(cluster)["high"]["status"]["phase"] == "Running", 30)
+        await until(lambda: pods(cluster)["high"]["spec"].get("nodeName"))
+        await until(lambda: pods(cluster)["high"]["status"]["phase"] == "Running")
         assert len(pods(cluster)) == 3
         assert cluster.complaints() == []
         publishing.cancel()

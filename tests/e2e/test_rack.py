@@ -83,9 +83,9 @@ async def test_of_more_pods_than_fit_all_that_fit_are_placed(tmp_path: Path) -> 
     async with world(tmp_path) as cluster:
         cluster.create(more_than_fits(200))
         await cluster.schedule()
-        await until(lambda: answered(cluster), 60)
+        await until(lambda: answered(cluster))
         cluster.rack.publish()  # kubelets have told by now what they gave to whom
-        await until(lambda: answered(cluster) and not could_be_placed(cluster), 60)
+        await until(lambda: answered(cluster) and not could_be_placed(cluster))
         waiting = [obj for obj in cluster.server.store.list("pods") if not obj["spec"].get("nodeName")]
         assert 0 < len(waiting) < 150
         assert {reason(obj).partition(":")[0] for obj in waiting} == {"0/20 nodes are available"}
@@ -101,7 +101,7 @@ async def test_the_same_overfull_rack_twice_is_filled_in_the_same_way(tmp_path: 
         async with world(folder) as cluster:
             cluster.create(more_than_fits(200))
             await cluster.schedule()
-            await until(lambda: answered(cluster), 60)
+            await until(lambda: answered(cluster))
             found.append(placements(cluster))
     assert found[0] == found[1]
 
@@ -142,7 +142,7 @@ async def test_every_real_machine_publishes_itself_and_takes_pods(tmp_path: Path
         pods = [pod for node, entry in nodes for pod in pods_for(node, entry["name"])]
         cluster.create(pods)
         await cluster.schedule()
-        await until(lambda: answered(cluster), 60)
+        await until(lambda: answered(cluster))
         assert {pod["metadata"]["name"]: reason(pod) for pod in cluster.server.store.list("pods") if reason(pod)} == {}
         assert cluster.complaints() == []
         assert {seen.node.name for seen in look(cluster).candidates()} == {entry["name"] for _, entry in nodes}
@@ -158,6 +158,6 @@ async def test_kopf_run_needs_only_a_kubeconfig(tmp_path: Path) -> None:
             cwd=tmp_path,
         )
         cluster.schedulers.append(process)
-        await until(lambda: not cluster.unbound(), 60)
+        await until(lambda: not cluster.unbound())
         assert cluster.complaints() == []
         assert await ended(process, SIGTERM) == 0

@@ -60,16 +60,16 @@ async def test_what_old_topologies_do_not_show_yet_is_not_given_away_again(tmp_p
     async with world(tmp_path, MACHINES) as cluster:
         await cluster.schedule()
         cluster.create(pods(*range(8)))
-        await until(lambda: not cluster.unbound(), 30)
+        await until(lambda: not cluster.unbound())
         await restart(cluster)  # topologies still show two empty machines
         cluster.create([pinned("wide-0", WIDE), pinned("wide-1", WIDE)])
-        await until(lambda: answered(cluster), 30)
+        await until(lambda: answered(cluster))
         cluster.create(pods(*range(8, 24)))
-        await until(lambda: answered(cluster), 30)
+        await until(lambda: answered(cluster))
         assert cluster.complaints() == []
         assert 8 < len(bound(cluster)) <= ROOM
         cluster.rack.publish()
-        await until(lambda: len(bound(cluster)) == ROOM and answered(cluster), 30)
+        await until(lambda: len(bound(cluster)) == ROOM and answered(cluster))
         assert could_be_placed(cluster) == []
         assert cluster.complaints() == []
         assert set(cluster.binds().values()) == {1}
@@ -79,15 +79,15 @@ async def test_what_old_topologies_still_show_is_given_away_when_they_show_it_no
     async with world(tmp_path, MACHINES) as cluster:
         await cluster.schedule()
         cluster.create(pods(*range(ROOM)))
-        await until(lambda: full(cluster), 30)
+        await until(lambda: full(cluster))
         for name in ("pod-01", "pod-02", "pod-09"):
             cluster.server.store.delete("pods", name)  # and its topology shows it for a while
         cluster.create(pods(*range(ROOM, ROOM + 8)))
         await restart(cluster)
-        await until(lambda: answered(cluster), 30)
+        await until(lambda: answered(cluster))
         assert len(bound(cluster)) == ROOM - 3
         cluster.rack.publish()
-        await until(lambda: len(bound(cluster)) == ROOM and answered(cluster), 30)
+        await until(lambda: len(bound(cluster)) == ROOM and answered(cluster))
         assert could_be_placed(cluster) == []
         assert cluster.complaints() == []
         assert set(cluster.binds().values()) == {1}

@@ -120,7 +120,7 @@ async def test_a_statefulset_gets_volumes_on_the_nodes_of_its_pods(tmp_path: Pat
         await cluster.schedule()
         for number in range(5):  # one after the other, as a StatefulSet does
             cluster.create(replica(number))
-            await until(lambda: bool(node_of(cluster, f"db-{number}")), 30)  # noqa: B023  (awaited before the next turn)
+            await until(lambda: bool(node_of(cluster, f"db-{number}")))  # noqa: B023  (awaited before the next turn)
         assert len(controller.made) == 5
         check(cluster)
 
@@ -142,11 +142,11 @@ async def test_local_volumes_and_numa_nodes_are_honoured_together(tmp_path: Path
             store.create(local_volume(f"disk-{node}", node))
         await cluster.schedule()
         cluster.create(replica(0, "local", cpus=12))
-        await until(lambda: node_of(cluster, "db-0") == "pair-2", 30)
+        await until(lambda: node_of(cluster, "db-0") == "pair-2")
         cluster.create(replica(1, "local", cpus=12))
-        await until(lambda: any("persistent volumes to bind" in text for text in events(cluster, "db-1")), 30)
+        await until(lambda: any("persistent volumes to bind" in text for text in events(cluster, "db-1")))
         store.create(local_volume("disk-late", "pair-0"))
-        await until(lambda: node_of(cluster, "db-1") == "pair-0", 30)
+        await until(lambda: node_of(cluster, "db-1") == "pair-0")
 
 
 async def test_a_provisioner_that_fails_for_a_node_is_asked_for_another(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_a_provisioner_that_fails_for_a_node_is_asked_for_another(tmp_path
         controller.start()
         await cluster.schedule()
         cluster.create(replica(0))
-        await until(lambda: node_of(cluster, "db-0") == "pair-2", 30)
+        await until(lambda: node_of(cluster, "db-0") == "pair-2")
         check(cluster)
 
 
@@ -168,7 +168,7 @@ async def test_a_provisioner_that_never_answers_is_given_up_after_the_timeout(tm
         controller.start()
         await cluster.schedule()
         cluster.create(replica(0))
-        await until(lambda: node_of(cluster, "db-0") == "pair-2", 30)
+        await until(lambda: node_of(cluster, "db-0") == "pair-2")
         assert any("VolumeBinding" in text for text in events(cluster, "db-0")), events(cluster, "db-0")
         check(cluster)
 
@@ -184,7 +184,7 @@ async def with_node_selected(
         controller.start()
         scheduler = await cluster.schedule()
         cluster.create(replica(0, cpus=cpus))
-        await until(lambda: bool(selected(cluster, 0)), 30)
+        await until(lambda: bool(selected(cluster, 0)))
         yield cluster, controller, scheduler
 
 
@@ -194,7 +194,7 @@ async def test_a_node_that_is_lost_while_its_volume_is_made_is_given_up(tmp_path
         lost = selected(cluster, 0)
         controller.silent.clear()
         store.delete("nodes", lost, options=DeleteOptions(grace=0))
-        await until(lambda: bool(node_of(cluster, "db-0")), 30)
+        await until(lambda: bool(node_of(cluster, "db-0")))
         assert node_of(cluster, "db-0") != lost
         check(cluster)
 
@@ -203,11 +203,11 @@ async def test_a_pod_that_is_deleted_while_its_volume_is_made_holds_nothing(tmp_
     async with with_node_selected(tmp_path, cpus=14) as (cluster, controller, _):
         store = cluster.server.store
         store.delete("pods", "db-0", "default", DeleteOptions(grace=0))
-        await until(lambda: not selected(cluster, 0), 30)
+        await until(lambda: not selected(cluster, 0))
         controller.silent.clear()
         for number in range(1, 7):  # as many as fit when the first one holds nothing: one on each NUMA node
             cluster.create(replica(number, cpus=14))
-        await until(lambda: not cluster.unbound(), 30)
+        await until(lambda: not cluster.unbound())
         check(cluster)
 
 
@@ -225,7 +225,7 @@ async def test_a_new_scheduler_goes_on_where_the_last_one_ended(tmp_path: Path, 
             controller.look_again()
             await ended(first, number)
         await cluster.schedule()
-        await until(lambda: node_of(cluster, "db-0") == chosen, 40)
+        await until(lambda: node_of(cluster, "db-0") == chosen)
         assert len(controller.made) == 1
         check(cluster)
 
@@ -241,10 +241,10 @@ async def test_a_selected_node_without_room_is_given_up_after_the_timeout(tmp_pa
             filler["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "pair-0"}
             store.create(filler)
         await cluster.schedule()
-        await until(lambda: not cluster.unbound(), 30)
+        await until(lambda: not cluster.unbound())
         wanted, pod = replica(0, cpus=8)
         wanted["metadata"]["annotations"] = {SELECTED_NODE: "pair-0"}
         cluster.create([wanted, pod])
         controller = VolumeController(store, silent={"pair-0"})
         controller.start()
-        await until(lambda: node_of(cluster, "db-0") in ("pair-1", "pair-2"), 40)
+        await until(lambda: node_of(cluster, "db-0") in ("pair-1", "pair-2"))

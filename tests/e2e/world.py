@@ -13,6 +13,7 @@ from typing import Any, Final
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines.fleet import Fleet
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
+from tests.cluster.objects import PATIENCE
 
 ROOT: Final = Path(__file__).parents[2]
 CRDS: Final = (ROOT / "crds" / "noderesourcetopologies.yaml", ROOT / "crds" / "rebindresources.yaml")
@@ -34,7 +35,11 @@ MACHINES: Final = {
 }
 """Twenty nodes of four kinds."""
 
-LEASE: Final = "lease: {duration: 2.0, renew: 1.2, retry: 0.3}"
+LEASE: Final = "lease: {duration: 60.0, renew: 45.0, retry: 2.0}"
+"""A lease that is not lost because the machine is busy."""
+
+BRIEF_LEASE: Final = "lease: {duration: 3.0, renew: 2.0, retry: 0.3}"
+"""A lease that runs out soon, for tests in which another process takes over."""
 
 JsonObject = dict[str, Any]
 
@@ -131,7 +136,11 @@ class World:
         return [*map(str, self.rack.refusals), *map(str, self.rack.double_holds()), *failed]
 
     async def schedule(self, *command: str, **environment: str) -> asyncio.subprocess.Process:
-        """Start a scheduler as its own process: ``koord-numa run`` unless told otherwise."""
+        """
+        Start a scheduler as its own process: ``koord-numa run`` unless told otherwise.
+
+        All have one identity unless told otherwise: one that follows a killed one has its lease.
+        """
         command = command or (str(BIN / "koord-numa"), "run", "--log-level", "warning")
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -140,6 +149,7 @@ class World:
                 "KUBECONFIG": str(self.kubeconfig),
                 "KOORD_NUMA_CONFIG": str(self.configuration),
                 "KOORD_NUMA_METRICS_PORT": "0",
+                "KOORD_NUMA_IDENTITY": "scheduler",
                 "PYTHONPATH": str(ROOT),
                 **environment,
             },
@@ -149,7 +159,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, machines: JsonObject = MACHINES) -> AsyncIterator[World]:
+async def world(folder: Path, machines: JsonObject = MACHINES, lease: str = LEASE) -> AsyncIterator[World]:
     """A running cluster; schedulers that still run at the end are killed."""
     async with ApiServer(crds=CRDS, bookmark_interval=1.0) as server:
         server.store.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "koord-numa"}})
@@ -157,7 +167,7 @@ async def world(folder: Path, machines: JsonObject = MACHINES) -> AsyncIterator[
         rack.start()
         server.write_kubeconfig(folder / "kubeconfig")
         (folder / "config.yaml").write_text(
-            f"apiVersion: koord-numa.io/v1alpha1\nkind: KoordNumaConfiguration\n{LEASE}\n"
+            f"apiVersion: koord-numa.io/v1alpha1\nkind: KoordNumaConfiguration\n{lease}\n"
         )
         made = World(server, rack, folder)
         try:
@@ -178,4 +188,4 @@ def kopf_watches(server: ApiServer) -> list[str]:
 async def ended(process: asyncio.subprocess.Process, number: signal.Signals) -> int:
     """Send a signal and wait for the end; returns the exit code."""
     process.send_signal(number)
-    return await asyncio.wait_for(process.wait(), 30)
+    return await asyncio.wait_for(process.wait(), PATIENCE)

@@ -9,6 +9,7 @@ from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, QosClass
 from koord_numa.engine.binding.binding import NodeBindLocks
 from koord_numa.ports import Unavailable
+from tests.cluster.objects import PATIENCE
 from tests.engine.world import Server, World, make_node, make_pod, make_topology, make_world
 
 
@@ -103,7 +104,7 @@ async def test_a_lock_lasts_as_long_as_a_pod_waits_for_it() -> None:
     locks = NodeBindLocks(lambda node, is_long: None)
     async with locks.at("a"):
         assert len(locks) == 1
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(PATIENCE):
             async with locks.at("b"):
                 assert len(locks) == 2
     assert (len(locks), len(locks._locks)) == (0, 0)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from tests.cluster.objects import PATIENCE
 from tests.engine.world import World, make_node, make_pod, make_world
 
 
@@ -14,7 +15,7 @@ async def run_until(world: World, done: Callable[[], bool]) -> None:
             break
         await asyncio.sleep(0)
     await world.engine.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, PATIENCE)
     assert done()
 
 
@@ -34,7 +35,7 @@ async def test_the_loop_hears_of_pods_that_come_while_it_is_idle() -> None:
     for _ in range(50):
         await asyncio.sleep(0)
     await world.engine.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, PATIENCE)
     assert world.nodes_of() == {"late": "node"}
 
 
@@ -53,4 +54,4 @@ async def test_nothing_is_decided_before_everything_is_known() -> None:
         await asyncio.sleep(0)
     assert world.server.calls == []
     await world.engine.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, PATIENCE)

@@ -17,7 +17,9 @@ from tests.e2e.world import JsonObject
 
 STATUS = "scheduling.koordinator.sh/resource-status"
 TOPOLOGIES = "noderesourcetopologies.topology.node.k8s.io"
-SETTINGS = Settings(lease=LeaseSettings(duration=3, renew=2, retry=0.3))
+SETTINGS = Settings(lease=LeaseSettings(duration=60, renew=45, retry=2))
+"""With a lease that is not lost because the machine is busy."""
+
 
 ONE_PAIR: JsonObject = {
     "machines": [{"name": "n", "sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"}]

@@ -89,7 +89,7 @@ async def test_nothing_is_decided_before_everything_is_known(
                 assert response.status == 200
         assert rack.unbound() == ["a", "b"]
         rack.server.faults.remove(fault)
-        await until(lambda: not rack.unbound(), 30)
+        await until(lambda: not rack.unbound())
     assert rack.complaints() == []
 
 
@@ -130,11 +130,11 @@ async def test_without_topologies_installed_plain_pods_run_and_others_follow_whe
                 "labels": topology["metadata"]["labels"],
             }
             server.store.create(topology)
-            await until(lambda: placed(server, "late") == "plain", 20)
+            await until(lambda: placed(server, "late") == "plain")
             for name in (TOPOLOGIES, "rebindresources.scheduling.koordinator.sh"):
                 server.store.delete("customresourcedefinitions.apiextensions.k8s.io", name)
             server.store.create(shared("after"))
-            await until(lambda: placed(server, "after") == "plain", 20)
+            await until(lambda: placed(server, "after") == "plain")
 
 
 @EITHER_WATCH
@@ -145,4 +145,4 @@ async def test_several_scheduler_names(tmp_path: Path, monkeypatch: pytest.Monke
     async with world(tmp_path, ONE_PAIR) as rack:
         rack.create([pinned("a", 2), pinned("b", 2, scheduler="packing"), pinned("c", 2, scheduler="other")])
         async with operating(rack.server, tmp_path, monkeypatch, settings, pods):
-            await until(lambda: rack.unbound() == ["c"], 30)
+            await until(lambda: rack.unbound() == ["c"])

@@ -72,7 +72,7 @@ async def test_a_waiting_pod_that_would_fit_is_a_reason(tmp_path: Path) -> None:
         assert await runtime.automatic_rebinds.look() == NODE
         (made,) = world.server.store.list(RESOURCE)
         assert made["metadata"]["annotations"][names.REBIND_REASON] == "pod default/whole would fit"
-        await until(lambda: "whole" in world.assigned(), 20)
+        await until(lambda: "whole" in world.assigned())
         assert world.complaints() == []
 
 
@@ -109,7 +109,7 @@ async def test_one_at_a_time_and_so_many_an_hour(tmp_path: Path) -> None:
         await until(lambda: runtime.scheduler.ready)
         assert await runtime.automatic_rebinds.look() == NODE
         await until(
-            lambda: bool(runtime.rebinds.known()) and all(rebind.is_answered for rebind in runtime.rebinds.known()), 20
+            lambda: bool(runtime.rebinds.known()) and all(rebind.is_answered for rebind in runtime.rebinds.known())
         )
         world.place({"late": "8,14"})
         assert await runtime.automatic_rebinds.look() == ""

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from koord_numa.cli import main
 from koord_numa.cli.cluster import rebinds
 from koord_numa.sandbox.apiserver import ApiServer
+from tests.cluster.objects import PATIENCE
 from tests.rebind.world import CRDS, FRAGMENTED, NODE, RESOURCE, ROOT, World, fragmented
 
 BEFORE = [
@@ -124,7 +125,7 @@ async def test_the_example_makes_the_node_visibly_better() -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(ROOT / "examples" / "rebind"), stdout=asyncio.subprocess.PIPE, cwd=ROOT
     )
-    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    output, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
     text = output.decode()
     assert process.returncode == 0, text
     assert "NUMA-crossing pods 4 → 0, NUMA crossings 4 → 0, split cores 18 → 0, largest free block 2 → 10" in text

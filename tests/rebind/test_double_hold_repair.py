@@ -44,7 +44,7 @@ async def test_the_younger_pod_gets_other_cpus(tmp_path: Path, *, disturbed: boo
             made.server.faults.add(Fault(status=500, verb="patch", resource="pods", count=1))
         async with made.scheduler(settings=REBIND) as runtime:
             moves, stays = younger(made), next(name for name in TWICE if name != younger(made))
-            await until(lambda: made.assigned()[moves] != TWICE[moves], 20)
+            await until(lambda: made.assigned()[moves] != TWICE[moves])
             found = CpuSet.parse(made.assigned()[moves])
             assert (len(found), len(found & CpuSet.parse(TWICE[stays]))) == (4, 0)
             assert made.assigned()[stays] == TWICE[stays]
@@ -58,7 +58,7 @@ async def test_the_younger_pod_is_evicted(tmp_path: Path) -> None:
     async with fragmented(tmp_path, APART) as made:
         await write(made, "other", TWICE["other"])
         async with made.scheduler(settings=EVICT) as runtime:
-            await until(lambda: runtime.double_hold_repair.repaired == 1, 20)
+            await until(lambda: runtime.double_hold_repair.repaired == 1)
             going = [
                 pod["metadata"] for pod in made.server.store.list("pods") if "deletionTimestamp" in pod["metadata"]
             ]
@@ -69,7 +69,7 @@ async def test_without_other_cpus_the_pod_keeps_what_it_has_and_it_is_said(tmp_p
     async with fragmented(tmp_path, {"one": "0-5", "full": "8-15", "other": "6-7"}) as made:
         await write(made, "one", "0-7")
         async with made.scheduler(settings=REBIND):
-            await until(lambda: any("not enough other CPUs" in note for note in notes(made)), 20)
+            await until(lambda: any("not enough other CPUs" in note for note in notes(made)))
             assert made.assigned() == {"one": "0-7", "full": "8-15", "other": "6-7"}
 
 
@@ -77,6 +77,6 @@ async def test_by_default_a_double_hold_is_only_said(tmp_path: Path) -> None:
     async with fragmented(tmp_path, APART) as made:
         await write(made, "other", TWICE["other"])
         async with made.scheduler() as runtime:
-            await until(lambda: len([note for note in notes(made) if "CPUs 2-3 belong to" in note]) == 3, 20)
+            await until(lambda: len([note for note in notes(made) if "CPUs 2-3 belong to" in note]) == 3)
             await runtime.double_hold_repair.look()
             assert made.assigned() == TWICE

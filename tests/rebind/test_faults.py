@@ -117,8 +117,8 @@ async def test_a_lost_lease_ends_it_between_steps_and_the_next_leader_goes_on(tm
         world.ask()
         await until(lambda: world.server.faults.hits(answers))
         lost = world.server.faults.add(renewals)
-        await until(lambda: not first.lease.fresh(), 10)
-        await until(lambda: not first.scheduler.cache.nodes[NODE].locked, 10)
+        await until(lambda: not first.lease.fresh())
+        await until(lambda: not first.scheduler.cache.nodes[NODE].locked)
         assert len(world.moved) == step + 1
         assert world.phase() == "Pending"
         world.server.faults.remove(lost)

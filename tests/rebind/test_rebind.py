@@ -222,7 +222,7 @@ async def test_a_rebind_that_has_ended_is_deleted_after_its_time(tmp_path: Path)
         world.ask(dryRun=True, ttlSecondsAfterFinished=1)
         world.ask("stays", dryRun=True)
         async with world.scheduler():
-            await until(lambda: world.server.store.find(RESOURCE, "tidy", "") is None, 20)
+            await until(lambda: world.server.store.find(RESOURCE, "tidy", "") is None)
             assert world.phase("stays") == "Succeed"
 
 
@@ -231,7 +231,7 @@ async def test_a_rebind_that_cannot_be_deleted_is_tried_again(tmp_path: Path) ->
         world.server.faults.add(Fault(status=500, verb="delete", resource="rebindresources", count=1))
         world.ask(dryRun=True, ttlSecondsAfterFinished=0)
         async with world.scheduler():
-            await until(lambda: world.server.store.find(RESOURCE, "tidy", "") is None, 20)
+            await until(lambda: world.server.store.find(RESOURCE, "tidy", "") is None)
 
 
 async def test_story_6_a_pod_that_the_scheduler_split_is_gathered_with_its_amounts(tmp_path: Path) -> None:

@@ -106,9 +106,9 @@ class World:
         """How far it has come."""
         return str(self.status(name).get("phase", ""))
 
-    async def ended(self, name: str = "tidy", seconds: float = 20) -> JsonObject:
+    async def ended(self, name: str = "tidy") -> JsonObject:
         """The status once the rebind has ended."""
-        await until(lambda: self.phase(name) in ("Succeed", "Failed"), seconds)
+        await until(lambda: self.phase(name) in ("Succeed", "Failed"))
         return self.status(name)
 
     def assigned(self) -> dict[str, str]:

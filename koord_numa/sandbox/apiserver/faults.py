@@ -62,7 +62,7 @@ class Fault(BaseModel):
     status: int = Field(500, ge=400, le=599)
     message: str = ""
     retry_after: int = Field(0, ge=0)  # seconds
-    seconds: float = Field(0.0, ge=0)
+    seconds: float | None = Field(0.0, ge=0)  # null: for as long as the fault is in force
     skip: int = Field(0, ge=0)  # so many matching requests are spared first
     count: int | None = Field(None, ge=1)  # how often it happens; for ever by default
     probability: float = Field(1.0, ge=0, le=1)
@@ -139,6 +139,10 @@ class Faults:
         """Everything works again."""
         self._armed.clear()
         self._tell()
+
+    def in_force(self, fault: Fault) -> bool:
+        """Whether this very fault was added and not taken out of force."""
+        return any(armed.fault is fault for armed in self._armed)
 
     def hits(self, number: int) -> int:
         """How often a fault has happened; 0 for unknown numbers."""

@@ -50,7 +50,9 @@ class ApiServer:
         )
         self._runner: web.ServerRunner | None = None
         self._server: web.Server | None = None
+        self._site: web.SockSite
         self._listening: socket.socket
+        self._kept: socket.socket | None = None  # has the port while this server is suspended
         self.faults.on_change(self._faults_changed)
         for path in crds:
             self.apply_file(path)
@@ -67,14 +69,16 @@ class ApiServer:
         await self.stop()
 
     async def start(self) -> None:
-        """Listen. A server that was stopped comes back on the same port. Raises ``OSError`` when the port is taken."""
+        """Listen. A server that was stopped or suspended comes back on the same port. Raises ``OSError`` when the port is taken."""
         self._handler.resume()
         server = web.Server(self._handler, request_factory=_request, handler_cancellation=True, access_log=None)
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=_SHUTDOWN)
         await runner.setup()
         try:
-            self._listening = socket.create_server((_HOST, self._port), backlog=1024)
-            await web.SockSite(runner, self._listening, backlog=1024).start()
+            kept, self._kept = self._kept, None
+            self._listening = kept or socket.create_server((_HOST, self._port), backlog=1024)
+            self._site = web.SockSite(runner, self._listening, backlog=1024)
+            await self._site.start()
         except OSError:
             await runner.cleanup()
             raise
@@ -83,12 +87,21 @@ class ApiServer:
 
     async def stop(self) -> None:
         """End watches, let running requests finish, and stop listening; does nothing when it is not running."""
+        await self.suspend()
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+    async def suspend(self) -> None:
+        """As ``stop``, until the next ``start``: connections are refused, and no other process gets the port meanwhile."""
         runner, self._runner = self._runner, None
         if runner is not None:
             self._handler.stop()
             asyncio.get_running_loop().remove_reader(self._listening)
             for _ in range(_ACCEPTING):
                 await asyncio.sleep(0)
+            await self._site.stop()
+            self._kept = _bound(self._port)
             await runner.cleanup()
 
     def _faults_changed(self) -> None:
@@ -136,6 +149,14 @@ class ApiServer:
     def compact(self) -> int:
         """Forget the history of changes now: watches from earlier revisions get 410. Returns the current revision."""
         return self._cluster.compact()
+
+
+def _bound(port: int) -> socket.socket:
+    """A socket that has the port and does not listen."""
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind((_HOST, port))
+    return kept
 
 
 def _request(message, payload, protocol, writer, task) -> web.BaseRequest:  # type: ignore[no-untyped-def]  # types private to aiohttp

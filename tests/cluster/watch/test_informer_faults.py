@@ -81,7 +81,7 @@ async def test_only_a_mirror_that_waits_for_nothing_that_comes_is_stuck(server: 
         assert mirror.stuck == 400.0
         server.store.create(pod("a"))
         await until(lambda: mirror.stuck == 0.0)
-        await server.stop()
+        await server.suspend()
         time, tries = 900.0, mirror.reconnects
         await until(lambda: mirror.reconnects > tries + 2)
         assert (mirror.stuck, mirror.age) == (0.0, 400.0)
@@ -93,7 +93,7 @@ async def test_only_a_mirror_that_waits_for_nothing_that_comes_is_stuck(server: 
 async def test_an_outage_is_waited_out(server: ApiServer, api: Api) -> None:
     async with mirror_of(api) as watched:
         await until(lambda: watched.informer.synced)
-        await server.stop()
+        await server.suspend()
         await until(lambda: watched.informer.reconnects >= 5)
         server.store.create(pod("a"))
         await server.start()

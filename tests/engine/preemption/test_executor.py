@@ -8,6 +8,7 @@ import pytest
 from koord_numa.core.objects.request import PodKey
 from koord_numa.engine.preemption import evaluator as planner
 from koord_numa.ports import Unavailable
+from tests.cluster.objects import PATIENCE
 from tests.engine.failures import raise_once
 from tests.engine.preemption.world import FULL, crowded, important, leaves, make_room, running, said, wrote
 from tests.engine.world import bound, make_node, make_pod, make_world
@@ -64,7 +65,7 @@ async def test_victims_without_a_budget_are_evicted_together(monkeypatch: pytest
     world.waits(important("pod"))
     await world.settle()
     work = asyncio.create_task(world.engine.preemption.work())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while len(asked) < 2:  # noqa: ASYNC110  (the server has no signal for it)
             await asyncio.sleep(0)
     answer.set()
@@ -124,7 +125,7 @@ async def test_the_loop_makes_room_by_itself() -> None:
     for _ in range(200):
         await asyncio.sleep(0)
     await world.engine.stop()
-    await asyncio.wait_for(running_engine, 5)
+    await asyncio.wait_for(running_engine, PATIENCE)
     assert world.nodes_of()["pod"] == "node"
 
 
@@ -147,7 +148,7 @@ async def test_a_bug_beside_the_loop_stops_the_engine_loudly(monkeypatch: pytest
     monkeypatch.setattr(planner.Evaluator, "forget_the_gone", broken)  # about no pod in particular
     world.waits(important("pod"))
     with pytest.raises(AssertionError, match="a bug"):
-        await asyncio.wait_for(world.engine.run(), 60)
+        await asyncio.wait_for(world.engine.run(), PATIENCE)
 
 
 async def test_an_exception_about_one_pod_while_room_is_made_costs_that_pod_only(

@@ -9,6 +9,8 @@ from typing import Any
 
 import aiohttp
 
+from tests.cluster.objects import PATIENCE
+
 PODS = "/api/v1/namespaces/default/pods"
 NODES = "/api/v1/nodes"
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
@@ -21,8 +23,8 @@ APPLY = "application/apply-patch+yaml"
 
 
 async def eventually(holds: Callable[[], object]) -> None:
-    """Let the loop run until something is true; fails after five seconds."""
-    async with asyncio.timeout(5):
+    """Let the loop run until something is true; fails when it never is."""
+    async with asyncio.timeout(PATIENCE):
         while not holds():  # noqa: ASYNC110  (looks at states without a signal)
             await asyncio.sleep(0)
 
@@ -47,7 +49,7 @@ class Watch:
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.response = response
 
-    async def next(self, within: float = 5.0) -> dict[str, Any]:
+    async def next(self, within: float = PATIENCE) -> dict[str, Any]:
         """The next event; fails when none comes in time or the watch has ended."""
         async with asyncio.timeout(within):
             line = await self.response.content.readline()
@@ -60,7 +62,7 @@ class Watch:
         events = [await self.next() for _ in range(count)]
         return [(event["type"], event["object"]["metadata"].get("name", "")) for event in events]
 
-    async def rest(self, within: float = 5.0) -> list[dict[str, Any]]:
+    async def rest(self, within: float = PATIENCE) -> list[dict[str, Any]]:
         """All events until the server ends the watch."""
         async with asyncio.timeout(within):
             raw = await self.response.content.read()

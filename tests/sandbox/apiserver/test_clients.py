@@ -12,6 +12,7 @@ import yaml
 from kubernetes_asyncio import client, config, watch
 
 from koord_numa.sandbox.apiserver import ApiServer
+from tests.cluster.objects import PATIENCE
 from tests.sandbox.apiserver.client import binding, configmap, crd, node, pod, rack
 
 KUBECTL = shutil.which("kubectl")
@@ -53,7 +54,7 @@ async def test_api_exceptions(kube: client.ApiClient) -> None:
 async def test_its_watch(kube: client.ApiClient, server: ApiServer) -> None:
     core = client.CoreV1Api(kube)
     seen = []
-    async with asyncio.timeout(10), watch.Watch() as watching:
+    async with asyncio.timeout(PATIENCE), watch.Watch() as watching:
         async for event in watching.stream(core.list_namespaced_config_map, "default", timeout_seconds=5):
             seen.append((event["type"], event["object"].metadata.name))
             if len(seen) == 2:
@@ -123,7 +124,7 @@ async def test_kopf_watches_and_patches(server: ApiServer) -> None:
         "racks.example.com", lambda _, found: phases.put_nowait(found.get("status", {}).get("phase", ""))
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await ready.wait()
             assert await seen.get() == (None, "a")
             server.store.create(configmap("b"))
@@ -146,7 +147,7 @@ async def run(server: ApiServer, folder: Path, *arguments: str, stdin: str = "")
     command = (KUBECTL, "--kubeconfig", str(file), "--cache-dir", str(folder / "cache"), *arguments)
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         printed, _ = await process.communicate(stdin.encode())
     return printed.decode()
 

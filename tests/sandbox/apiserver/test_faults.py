@@ -10,6 +10,7 @@ import pytest
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from koord_numa.sandbox.apiserver.faults import Faults
 from koord_numa.sandbox.apiserver.serving.request_log import Asked
+from tests.cluster.objects import PATIENCE
 from tests.sandbox.apiserver.client import CONFIGMAPS, PODS, Api, binding, configmap, eventually, pod
 
 C = f"{CONFIGMAPS}/c"
@@ -50,16 +51,26 @@ async def test_a_lost_answer_is_served(api: Api, server: ApiServer) -> None:
     assert [asked.status for asked in server.requests if asked.subresource == "binding"] == [0]
 
 
-async def test_delays_happen_before_and_slow_answers_after(api: Api, server: ApiServer) -> None:
-    for effect, stored in ((Effect.DELAY, False), (Effect.SLOW_ANSWER, True)):
-        number = server.faults.add(Fault(effect=effect, verb="create", seconds=0.2))
-        start = time.monotonic()
-        creating = asyncio.create_task(api.post(CONFIGMAPS, configmap(effect)))
-        await eventually(partial(server.faults.hits, number))
-        assert (server.store.find("configmaps", effect) is not None) is stored
-        assert (await creating).status == 201
-        assert time.monotonic() - start >= 0.2
-        server.faults.clear()
+@pytest.mark.parametrize(("effect", "stored"), [(Effect.DELAY, False), (Effect.SLOW_ANSWER, True)])
+async def test_delays_happen_before_and_slow_answers_after(
+    api: Api, server: ApiServer, effect: Effect, stored: bool
+) -> None:
+    server.faults.add(Fault(effect=effect, verb="create", seconds=0.2))
+    start = time.monotonic()
+    assert (await api.post(CONFIGMAPS, configmap())).status == 201
+    assert time.monotonic() - start >= 0.2
+    server.faults.clear()
+    held = server.faults.add(Fault(effect=effect, verb="create", seconds=None))
+    other = server.faults.add(Fault(status=503, verb="delete"))
+    creating = asyncio.create_task(api.post(CONFIGMAPS, configmap("held")))
+    await eventually(partial(server.faults.hits, held))
+    server.faults.remove(other)
+    assert (await api.get(C)).status == 200
+    assert (server.store.find("configmaps", "held") is not None) is stored
+    assert not creating.done()
+    server.faults.remove(held)
+    assert (await creating).status == 201
+    assert server.store.find("configmaps", "held") is not None
 
 
 async def test_faults_strike_only_what_they_name(api: Api, server: ApiServer) -> None:
@@ -109,7 +120,7 @@ async def test_a_silent_watch_costs_a_look_a_bookmark_and_no_more() -> None:
                 assert await read_within(response, 0.01) == b""
             assert asyncio.get_running_loop().time() - begun >= 0.3
             server.faults.remove(silence)
-            assert b"BOOKMARK" in await read_within(response, 10)
+            assert b"BOOKMARK" in await read_within(response, PATIENCE)
 
 
 async def read_within(response: aiohttp.ClientResponse, seconds: float) -> bytes:

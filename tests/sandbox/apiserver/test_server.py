@@ -138,6 +138,18 @@ async def test_a_restart_keeps_port_and_objects() -> None:
         assert (await Api(session).get(f"{CONFIGMAPS}/c")).status == 200
 
 
+async def test_a_suspended_server_keeps_its_port_and_refuses_connections(server: ApiServer) -> None:
+    server.store.create(configmap())
+    await server.suspend()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", server.port))
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", server.port)
+    await server.start()
+    async with aiohttp.ClientSession(server.url) as session:
+        assert (await Api(session).get(f"{CONFIGMAPS}/c")).status == 200
+
+
 async def test_a_taken_port_is_an_error(server: ApiServer) -> None:
     with pytest.raises(OSError, match="in use"):
         await ApiServer(server.port).start()

@@ -38,8 +38,10 @@ class Handler:
         self._resources = ResourceApi(serving.cluster, serving.faults)
         self._control = Control(serving.faults, serving.requests, serving.compact)
         self._watches: set[WatchStream] = set()
+        self._held: set[asyncio.Event] = set()
         self._stopping = False
         serving.faults.on_change(self._wake_watches)
+        serving.faults.on_change(self._wake_held)
         serving.cluster.backend.registry.on_change(self._wake_watches)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -96,7 +98,7 @@ class Handler:
         received, limit = asyncio.get_running_loop().time(), parameters.seconds("timeout")
         for fault in suffered:
             if fault.effect is Effect.DELAY:
-                await asyncio.sleep(fault.seconds)
+                await self._elapse(fault)
         if limit is not None and asyncio.get_running_loop().time() - received >= limit:
             raise timed_out(limit)
         if first(suffered, Effect.DROP, Effect.OUTAGE):
@@ -110,7 +112,7 @@ class Handler:
             response = answers.refusal(refused)
         slow = first(suffered, Effect.SLOW_ANSWER)
         if slow:
-            await asyncio.sleep(slow.seconds)
+            await self._elapse(slow)
         if first(suffered, Effect.LOSE_ANSWER):
             return _abort(request)
         asked.status = response.status
@@ -168,8 +170,26 @@ class Handler:
                 await response.write(b"".join(lines))
             return
         for line in lines:
-            await asyncio.sleep(slow.seconds)
+            await self._elapse(slow)
             await response.write(line)
+
+    async def _elapse(self, fault: Fault) -> None:
+        """Let the fault's time pass: its seconds, or all the time for which it is in force."""
+        if fault.seconds is not None:
+            await asyncio.sleep(fault.seconds)
+            return
+        changed = asyncio.Event()
+        self._held.add(changed)
+        try:
+            while self._serving.faults.in_force(fault):
+                await changed.wait()
+                changed.clear()
+        finally:
+            self._held.discard(changed)
+
+    def _wake_held(self) -> None:
+        for changed in self._held:
+            changed.set()
 
     def _wake_watches(self) -> None:
         for stream in self._watches:
