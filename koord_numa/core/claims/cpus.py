@@ -52,10 +52,12 @@ class CpuClaimError(Exception):
 
 def cpus_of(allocation: Allocation) -> CpuSet:
     """The CPUs that an allocation holds by its configuration; malformed ones hold none, as the driver refuses them."""
+    # Other drivers may carry configuration of any form under the same key.
     held = EMPTY
     if not any(result.device.driver == DRIVER for result in allocation.results):
         return held
     for config in allocation.configs:
+        # Configuration of a class is the same for every claim and names no CPUs.
         if config.source is ConfigSource.CLAIM and config.opaque is not None and config.opaque.driver == DRIVER:
             held |= _cpuset(config.opaque.parameters)
     return held
@@ -65,6 +67,7 @@ def _cpuset(parameters: str) -> CpuSet:
     try:
         text = json.loads(parameters)["cpuConfig"]["cpuset"]
         return CpuSet.parse(text) if isinstance(text, str) else EMPTY
+    # Written by any client: what does not parse holds nothing, as the driver refuses it too.
     except (ValueError, KeyError, TypeError):
         return EMPTY
 
@@ -81,6 +84,7 @@ def assign_cpus(
             cpus = EMPTY
             for result in results:
                 picked = _pick(devices[result.device], _count(request, result), site, policies)
+                # CPUs of one claim are taken for the next: allocations of one pod must not overlap either.
                 site = replace(site, taken=site.taken | picked)
                 cpus |= picked
             parameters = json.dumps(
@@ -125,6 +129,7 @@ def _check_configs(request: str, configs: Iterable[AllocatedConfig]) -> None:
 
 
 def _count(request: str, result: DeviceResult) -> int:
+    # The qualified name first; drivers may publish their capacity without a domain.
     amount = dict(result.consumed).get(CAPACITY, dict(result.consumed).get("cpu", 0))
     if amount <= 0 or amount % NANO:
         raise CpuClaimError(
@@ -136,6 +141,7 @@ def _count(request: str, result: DeviceResult) -> int:
 def _pick(device: Device, count: int, site: CpuSite, policies: CpuPolicies) -> CpuSet:
     machine, usable = _cpus(device, site)
     free = usable - site.taken
+    # A device with a NUMA node of its own was filtered by it already.
     if site.mask and device.own_numa is None:
         if machine is site.machine:
             free &= _on(machine, site.mask)
@@ -168,6 +174,7 @@ def _on(machine: CpuTopology, mask: int) -> CpuSet:
 def _cpus(device: Device, site: CpuSite) -> tuple[CpuTopology, CpuSet]:
     """The machine and the CPUs of the device. Raises ``CpuClaimError`` when they cannot be known."""
     ids = _known_ids(device, site)
+    # The node's topology knows cores and NUMA nodes, the driver's layout only siblings.
     if site.machine is not None and ids <= site.machine.all:
         return site.machine, ids
     layout = _text(device, SMT_LAYOUT)
@@ -190,6 +197,7 @@ def _known_ids(device: Device, site: CpuSite) -> CpuSet:
             raise CpuClaimError(f"device {device.id.device}: {CPU_IDS} {text!r}: {error}") from None
     count = device.attribute(CPU_COUNT)
     machine = site.machine
+    # The driver publishes a count only: it means a known set of CPUs exactly when the numbers agree.
     known = () if machine is None else (machine.all - site.reserved, machine.all)
     found = next((ids for ids in known if count is not None and count.value == len(ids)), None)
     if found is None:
@@ -217,6 +225,7 @@ def layout_topology(layout: str) -> CpuTopology:
         if not arrow:
             rows.extend((cpu, cpu, 0, 0) for cpu in cpus)
             continue
+        # Bounded, as the text is the driver's: a stride of any size would build CPU sets of any size.
         if not stride.isdigit() or not 0 < int(stride) <= 4096:
             raise ValueError(f"{stride[:20]!r} is no distance of siblings")
         left = cpus

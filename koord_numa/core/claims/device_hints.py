@@ -52,6 +52,7 @@ class ClaimDevices:
         self._devices = {it.device.id: it.device for pool in self.node.pools for it in pool.candidates()}
         known = {device.numa(self.node.numa_by_root) for device in self._devices.values()}
         if self.site.machine is not None and any(device.driver == DRIVER for device in self._devices):
+            # CPUs by claim have no device per NUMA node in a grouped machine: the topology says where they can be.
             known.update(self.site.machine.numa_ids)
         self.places = mask_of(numa for numa in known if numa is not None)
         self.fixed = self._numa_of(self.claims.devices, self.claims.cpus)
@@ -77,9 +78,11 @@ class ClaimDevices:
         return found
 
     def _allocate(self, mask: int, *, empty: bool) -> Found | str:
+        # What is allocated already cannot move, so a set without it can hold no part of the pod.
         if mask and self.fixed & ~mask:
             return f"claims that are allocated already hold devices on NUMA {ids_text(self.fixed)}"
         node = replace(self.node, numa_mask=mask) if mask else self.node
+        # "If empty" ignores all use, as KEP-693 measures preference on an empty machine.
         answer = allocate(self.claims.to_allocate, self.classes, node, DeviceUsage() if empty else self.usage)
         if not isinstance(answer, Allocated):
             return answer.message

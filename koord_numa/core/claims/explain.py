@@ -25,10 +25,12 @@ def runs_short(claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDe
         for request in claim.spec.requests:
             demand = request.alternatives[0]
             device_class = classes.get(demand.device_class)
+            # Prioritized lists, ``All`` and admin access are not counted by number of free devices.
             if request.prioritized or device_class is None or demand.mode == "All" or demand.admin_access:
                 continue
             selectors = SelectorRows(claim, device_class, demand)
             pools = [pool for pool in node.pools if not selectors.excludes_driver(pool.id.driver)]
+            # An unusable pool would be an error and not a shortage.
             if all(pool.usable for pool in pools) and not _has_free(pools, demand.count, usage):
                 return True
     return False
@@ -38,6 +40,7 @@ def _has_free(pools: Iterable[Pool], count: int, usage: DeviceUsage) -> bool:
     for pool in pools:
         for each in pool.local:
             for device in each.devices:
+                # A shared device may have room however many use it.
                 if device.shared or not usage.in_use(device.id):
                     count -= 1
                     if count <= 0:

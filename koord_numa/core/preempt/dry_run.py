@@ -44,8 +44,10 @@ class DryRun:
         self._node = node
         self._terms = terms
         self._holdings: Mapping[str, Holding] = dict(node.seen.ledger.holdings)
+        # A ledger of its own: it is changed for every try.
         self._ledger = Ledger.of(self._holdings.values())
         self._places: dict[str, Place | None] = {}
+        # A dict for its order: pods are credited in the order in which they were sent away.
         self.gone: dict[str, None] = {}
 
     def is_movable(self, uid: str) -> bool:
@@ -75,6 +77,7 @@ class DryRun:
 
     def _candidate(self) -> NodeSnapshot | None:
         seen = replace(self._node.seen, ledger=self._ledger, ports=self._ports())
+        # Where the scheduler chooses CPUs, releasing a holding says all; a kubelet's node has to be inferred anew.
         if not isinstance(seen.offer, KubeletView):
             return seen
         topology = self._node.topology
@@ -83,12 +86,14 @@ class DryRun:
         after = credited(topology, [place for uid in self.gone if (place := self._place(uid)) is not None])
         if after is None:
             return None
+        # Not ``without_hidden``: the worst case would let a pod look unplaceable and its victims be evicted for nothing.
         hidden = [held for uid, held in self._ledger.holdings.items() if uid in self._node.unpublished]
         after = replace(after, zones=shown_where_foreseen(after.zones, hidden))
         return replace(seen, offer=kubelet_view(seen.node, after, self._ledger, (), seen.offer))
 
     def _ports(self) -> tuple[HostPort, ...]:
         node = self._node
+        # Without host ports in the request nothing asks for them.
         if not self._ask.request.constraints.host_ports:
             return node.seen.ports
         there = [*node.pods.items(), *((uid, nominee.pod) for uid, nominee in node.nominees.items())]
@@ -97,6 +102,7 @@ class DryRun:
     def _place(self, uid: str) -> Place | None:
         """What NUMA nodes get back from a pod, in so far as the topology shows the pod at all."""
         node = self._node
+        # Pods that no topology shows are not in its amounts, so that nothing comes back from them.
         if not isinstance(node.seen.offer, KubeletView) or uid in node.unpublished:
             return {}
         if uid not in self._places:

@@ -20,6 +20,7 @@ Price = tuple[int, int, int, int]
 def price(victims: Sequence[Pod], violations: int) -> Price:
     """What these victims cost: violations, highest priority, sum of priorities, number. No victim at all is cheapest."""
     priorities = [pod.request.priority for pod in victims]
+    # Below every possible priority: no victim costs less than any.
     return (violations, max(priorities, default=-LIFT - 1), sum(each + LIFT for each in priorities), len(victims))
 
 

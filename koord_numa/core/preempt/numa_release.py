@@ -25,16 +25,19 @@ def locate(holding: Holding, topology: NodeResourceTopology) -> Place | None:
     Known from what was foreseen when it was placed, if that says one thing only; else where one NUMA node alone has that much in
     use and the policy allows one only. What init containers have left behind lies no pod knows where.
     """
+    # A pod that is only known by name has no amounts to give back.
     if holding.request is None:
         return None
     demand = pod_demand(holding.request)
     tied = _tied(demand, topology.zones)
     if not tied:
         return {}
+    # CPUs and devices of init containers stay held somewhere in the pod's NUMA nodes.
     if _leaves_something_behind(demand):
         return None
     foreseen = {numa: _only(amounts, tied) for numa, amounts in holding.numa}
     if foreseen:
+        # Charged on several NUMA nodes, the sum is more than the pod has: no single place follows.
         certain = without_zeros(total(foreseen.values())) == tied
         shown = all(_uses(zone, foreseen.get(zone.numa, {})) for zone in topology.zones)
         return foreseen if certain and shown else None
@@ -55,6 +58,7 @@ def credited(topology: NodeResourceTopology, places: Iterable[Place]) -> NodeRes
         return topology
     zones = []
     for zone in topology.zones:
+        # ``pop``: what is left at the end names NUMA nodes that the topology does not have.
         more = total(back.pop(zone.numa, []))
         if not _uses(zone, more):
             return None
@@ -65,6 +69,7 @@ def credited(topology: NodeResourceTopology, places: Iterable[Place]) -> NodeRes
 def _tied(demand: PodDemand, zones: Sequence[Zone]) -> dict[str, int]:
     """What the pod asks for of resources that some zone lists; exporters list exactly what a kubelet ties to NUMA nodes."""
     wanted = {CPU: demand.pod.cpus * MILLI, **demand.pod.devices, **(demand.pod.memory or {})}
+    # Only what some zone lists; the rest is not bound to NUMA nodes.
     return {name: amount for name, amount in wanted.items() if amount and any(z.allocatable.get(name) for z in zones)}
 
 

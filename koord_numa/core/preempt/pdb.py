@@ -21,9 +21,11 @@ def violating(victims: Iterable[Pod], budgets: Sequence[DisruptionBudget]) -> fr
         covering = [index for index, budget in enumerate(budgets) if covers(budget, pod)]
         if pod.phase == "Pending":
             continue
+        # The eviction API refuses a pod under two budgets ("does not support"), so it always counts as a violation.
         if len(covering) > 1:
             broken.add(pod.key.uid)
         for index in covering:
+            # Named in ``disruptedPods``: the eviction controller has counted it, and its status will follow.
             if pod.key.name in budgets[index].disrupted or (len(covering) == 1 and lets_go(budgets[index], pod)):
                 continue
             allowed[index] -= 1

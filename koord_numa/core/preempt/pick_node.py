@@ -12,6 +12,7 @@ def rank(candidate: PreemptionCandidate) -> Rank:
     """Sort key of a candidate, the best first."""
     return candidate_order(
         price(candidate.victims, candidate.violations),
+        # More awaited than evicted: pods there are leaving anyway, so that waiting may be all that is needed.
         is_waited_for=len(candidate.awaited) > len(candidate.victims),
         is_aligned=candidate.placement.alignment is Alignment.ALIGNED,
         latest_start=latest_start(candidate.victims),

@@ -52,10 +52,12 @@ def select_victims_on_node(
     """
     if not node.trusted:
         return None
+    # First as things are: a pod that fits needs no eviction, and one that no eviction helps costs no trial.
     standing = answer_of(ask, node.seen, terms.rules)
     if isinstance(standing, ScoredPlacement) or not standing.resolvable or not may_help(ask, node):
         return None
     first = _clear(ask, node, terms, _any)
+    # Only where alignment is lost is a second search for an aligned place worth its cost.
     if first is None or first.placement.alignment is Alignment.ALIGNED:
         return first
     better = _clear(ask, node, terms, _aligned)
@@ -79,9 +81,11 @@ def still_right(
     victims = {victim.key.uid for victim in candidate.victims}
     left = [pod for pod in there if pod.key.uid in victims and not pod.deleting]
     if not all(trial.is_movable(pod.key.uid) for pod in there) or not all(_may_go(p, priority, node) for p in left):
+        # Every awaited pod must still give back what was counted on, and every victim must still be one.
         return False
     suits = _aligned if candidate.placement.alignment is Alignment.ALIGNED else _any
     trial.send_away([*_lower_nominees(node, priority), *_uids(there)])
+    # Each victim is tried on its own: one that could stay is not evicted.
     needed = _suited(trial, suits) and len(_let_back(trial, left, suits)) == len(left)
     return needed and len(violating(left, terms.budgets)) <= candidate.violations
 
@@ -95,6 +99,7 @@ def may_help(ask: SchedulingRequest, node: PreemptionNode) -> bool:
     priority = ask.request.priority
     away = {uid for uid, pod in node.pods.items() if _may_go(pod, priority, node) or pod.deleting}
     away.update(_lower_nominees(node, priority))
+    # Amounts of all together are an upper bound of what evictions free.
     if not away or not _frees_claims(ask, node, away):
         return False
     left: ResourceList = subtract(node.seen.allocatable, node.seen.ledger.amounts)
@@ -114,6 +119,7 @@ def _frees_claims(ask: SchedulingRequest, node: PreemptionNode, away: Iterable[s
     """A claim for one pod only, held on another node, is not freed here (kube-scheduler's VolumeRestrictions)."""
     if ask.storage is None:
         return True
+    # A claim is freed where its users are on this node; users elsewhere keep it.
     storage = storage_without(ask.storage, node.seen.node.name, [node.pods[uid] for uid in away if uid in node.pods])
     return refuse_claims(ask.request, storage) is None
 
@@ -139,6 +145,7 @@ def _clear(
     """
     found = _clear_with(ask, node, terms, suits)
     priority = ask.request.priority
+    # Pods that leave and are as important hold their room until they are gone; evicting others would not shorten that.
     important = {uid for uid, pod in node.pods.items() if pod.deleting and pod.request.priority >= priority}
     if found is None or not found.victims or found.awaited.isdisjoint(important):
         return found
@@ -180,6 +187,7 @@ def _clear_with(
 
 def _stay_away(trial: DryRun, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
     """Those who cannot come back, each of whom the newcomer needs gone: repeated until no more can."""
+    # Until nothing changes: one pod back may make room for another by exclusivity or the choice of NUMA nodes.
     away = _let_back(trial, pods, suits)
     while len(fewer := _let_back(trial, away, suits)) < len(away):
         away = fewer
@@ -192,6 +200,7 @@ def _let_back(trial: DryRun, pods: Sequence[Pod], suits: Suits) -> list[Pod]:
     for pod in pods:
         trial.let_back(pod.key.uid)
         if not _suited(trial, suits):
+            # It stays away, and the pods after it are tried without it.
             trial.send_away([pod.key.uid])
             away.append(pod)
     return away

@@ -17,6 +17,7 @@ def request_without(
 ) -> SchedulingRequest:
     """The ask as it will be when these pods have left this node. Preferences stay as they are: only what must hold is recounted."""
     near, even, storage = ask.neighbours, ask.spread, ask.storage
+    # Pods that do not depend on others have nothing to recount.
     if not gone or (near is None and even is None and storage is None):
         return ask
     here = [(node, pod) for pod in gone]

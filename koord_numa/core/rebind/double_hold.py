@@ -35,9 +35,11 @@ def double_holds(ledger: Ledger) -> tuple[DoubleHold, ...]:
     Of equal age the larger uid is the younger: two replicas name the same pod.
     """
     if not ledger.shared:
+        # Nearly always: the ledger keeps the set of shared CPUs, so that nodes in order cost nothing.
         return ()
     holders = sorted((held for held in ledger if held.cpus & ledger.shared), key=_age)
     return tuple(
+        # Every pair, since three holders of one CPU are two conflicts.
         DoubleHold(both, older.pod, younger.pod)
         for index, younger in enumerate(holders)
         for older in holders[:index]
@@ -53,6 +55,7 @@ def replacement_cpus(inventory: Inventory, ledger: Ledger, uid: str, defaults: D
     that is possible. Raises ``ValueError`` for a node whose CPUs are unknown, ``KeyError`` for a pod that holds nothing.
     """
     held = ledger.holdings[uid]
+    # A ledger without the pod, as its own CPUs must count as free for it.
     others = Ledger.of(holding for holding in ledger if holding.pod.uid != uid)
     # Alone the pod shares no CPU, so that the layout lets it move; then the CPUs of all others are closed to it.
     alone = layout_of_ledger(inventory, Ledger.of([held]), (), defaults)

@@ -33,6 +33,7 @@ def _worse_off(evaluated: EvaluatedLayout) -> list[int]:
     """Pods that are worse off than today."""
     layout = evaluated.layout
     qualities = zip(layout.qualities(evaluated.assigned), layout.qualities_now, strict=True)
+    # Without regression no pod is worse off, and qualities need not be compared.
     worse = (
         {index for index, (new, old) in enumerate(qualities) if not new.no_worse_than(old)}
         if evaluated.regression
@@ -64,6 +65,7 @@ def _every_numa(evaluated: EvaluatedLayout) -> list[int]:
 def _moved(evaluated: EvaluatedLayout, index: int) -> Iterator[Changes]:
     """One pod placed again: on any single NUMA node, on fewer than now, or differently where it is."""
     layout = evaluated.layout
+    # What the pod holds is free for itself.
     free = evaluated.free | evaluated.assigned[index]
     away = exclusive_neighbours(layout, index, evaluated.assigned)
     for counts in _targets(evaluated, index, free):
@@ -77,18 +79,21 @@ def _targets(evaluated: EvaluatedLayout, index: int, free: int) -> Iterator[Coun
     held = _counts(layout, evaluated.assigned[index])
     if not _may_change_numa(layout, index):
         yield held
+        # Tied to its NUMA nodes: only its CPUs there may change.
         return
     count = len(layout.pods[index].cpus)
     for numa, here in layout.machine.numa_bits.items():
         if (here & free).bit_count() >= count:
             yield {numa: count}
     most = _most(evaluated, index)
+    # Beyond one NUMA node only the roomiest ones are tried: all combinations would be too many for one kind of move.
     if most > 1:
         roomiest = emptiest_first({numa: useful(layout, index, free, (numa,)) for numa in layout.machine.numa_bits})
         for number in range(2, most + 1):
             if (counts := over(layout, index, free, roomiest[:number])) is not None:
                 yield counts
     if len(held) > 1:
+        # The same NUMA nodes with other CPUs, last, as it brings least.
         yield held
 
 
@@ -96,6 +101,7 @@ def _compacted(evaluated: EvaluatedLayout, numa: int) -> Iterator[Changes]:
     """All pods of one NUMA node placed again there, with the same number of CPUs each; even sizes first, then as ordered."""
     layout, here = evaluated.layout, evaluated.layout.machine.numa_bits[numa]
     members = [index for index in layout.in_order if evaluated.assigned[index] & here]
+    # Odd sizes last: they leave half a core over, which a whole core taken before them could not use.
     for order in (members, sorted(members, key=lambda i: (evaluated.assigned[i] & here).bit_count() % 2)):
         assigned = [bits & ~here for bits in evaluated.assigned]
         free = evaluated.free | layout.usable & here
@@ -115,9 +121,11 @@ def _gathered(evaluated: EvaluatedLayout, index: int) -> Iterator[Changes]:
     if not _may_change_numa(layout, index):
         return
     free, count = evaluated.free | evaluated.assigned[index], len(layout.pods[index].cpus)
+    # From the smallest set up: one NUMA node removes most crossings.
     for numas in _sets(evaluated, index, free):
         have = useful(layout, index, free, numas)
         here = sum(layout.machine.numa_bits[numa] for numa in numas)
+        # What each pod in the way would give up that this pod can use; pods that give nothing are left alone.
         occupants = [
             (other, gain)
             for other, bits in enumerate(evaluated.assigned)
@@ -141,6 +149,7 @@ def _sets(evaluated: EvaluatedLayout, index: int, free: int) -> Iterator[tuple[i
         ]
         if number > 1:
             sets.sort(key=lambda numas: (-useful(layout, index, free, numas), numas))
+        # Single NUMA nodes are few, so all of them are tried.
         yield from sets[: _SETS if number > 1 else None]
 
 
@@ -152,7 +161,9 @@ def _with_ejected(
     for gone in (index, *ejected):
         free |= assigned[gone]
         assigned[gone] = 0
+    # With the others gone first, so that this pod gets its choice.
     counts = over(layout, index, free, numas)
+    # Then the largest of those that were in the way: small ones still find room after it.
     for one in (index, *sorted(ejected, key=largest_first(layout))):
         if one != index:
             bits = place(layout, assigned, one, free)
@@ -170,6 +181,7 @@ def _ejections(occupants: Sequence[tuple[int, int]], missing: int) -> Iterator[t
     if missing <= 0:
         return
     ascending = sorted(occupants, key=lambda occupant: (occupant[1], occupant[0]))
+    # At most two single pods and two pairs: more tries cost evaluations and rarely find another solution.
     yield from ((index,) for index, size in [g for g in ascending if g[1] >= missing][:2])
     pairs = [
         (first + second, one, other)
@@ -195,6 +207,7 @@ def _exchanged(evaluated: EvaluatedLayout, index: int) -> Iterator[Changes]:
     for other, bits in enumerate(evaluated.assigned):
         if other == index or not _may_change_numa(layout, other):
             continue
+        # Both pods' CPUs are free at once, which one step after the other could not use.
         free = evaluated.free | evaluated.assigned[index] | bits
         for numa in _counts(layout, bits):
             taken = None
@@ -220,6 +233,7 @@ def _vacated(evaluated: EvaluatedLayout, numa: int) -> Iterator[Changes]:
     broken = evaluated.free & ~cores.cpus(whole)
     for index in layout.in_order if evaluated.regression and lacking > 0 else ():
         bits = evaluated.assigned[index]
+        # Cores that only this pod keeps from being whole.
         alone = cores.whole(evaluated.free | bits) & cores.touched(bits & here)
         left = cores.cpus(lowest(alone, -(-lacking // cores.most)))
         pool = broken & ~left if _may_change_numa(layout, index) else broken & ~left & here
@@ -227,10 +241,11 @@ def _vacated(evaluated: EvaluatedLayout, numa: int) -> Iterator[Changes]:
         taken = lowest(pool & here, count)
         taken |= lowest(pool & ~here, count - taken.bit_count())
         following = bits & ~left | taken
-        if count and taken.bit_count() == count and not layout.choose_cpus(index, following).regression:
+        if count and taken.bit_count() == count and not layout.shape_of(index, following).regression:
             yield {index: following}
 
 
+# The order of the search: repair what is worse off first, then crossings, then shapes.
 LOCAL_MOVES: Final = (
     LocalMove(_worse_off, _moved),
     LocalMove(_worse_off, _gathered),
@@ -250,9 +265,9 @@ def _may_change_numa(layout: NodeLayout, index: int) -> bool:
 
 
 def _is_gain(evaluated: EvaluatedLayout, index: int, bits: int) -> bool:
-    """Seen alone, may this be worth that a pod else has to move?"""
+    """May the new place, seen alone, be worth moving another pod for?"""
     layout = evaluated.layout
-    new, old = layout.choose_cpus(index, bits), layout.choose_cpus(index, evaluated.assigned[index])
+    new, old = layout.shape_of(index, bits), layout.shape_of(index, evaluated.assigned[index])
     return new.regression <= old.regression and (new[:2] < old[:2] or index in layout.constrained)
 
 
@@ -263,7 +278,7 @@ def _most(evaluated: EvaluatedLayout, index: int) -> int:
 
 
 def _span(evaluated: EvaluatedLayout, index: int) -> int:
-    return evaluated.layout.choose_cpus(index, evaluated.assigned[index]).numa_nodes
+    return evaluated.layout.shape_of(index, evaluated.assigned[index]).numa_nodes
 
 
 def _counts(layout: NodeLayout, bits: int) -> Counts:

@@ -31,9 +31,11 @@ class MovingAmounts:
 
     def overloaded(self, arrangement: Sequence[int]) -> int:
         """On how many NUMA nodes, by resource, they would hold more than there is room for, and more than today."""
+        # Most nodes have no pod that moves and takes amounts along.
         if not self._carriers:
             return 0
         return sum(
+            # Where a NUMA node holds too much today, it may at least not hold more.
             held > max(self.limits[key[0]].get(key[1], 0), self.now.get(key, 0))
             for key, held in self._sums(arrangement).items()
         )

@@ -19,6 +19,7 @@ class Threshold:
 def improvement(plan: RebindPlan, least: Threshold) -> str:
     """What the plan improves, in one clause; empty when that is too little to move pods for."""
     fewer = plan.before.crossings - plan.after.crossings
+    # Crossings before blocks, as in the figures by which plans are compared.
     if fewer >= least.crossings:
         return f"NUMA crossings {plan.before.crossings} → {plan.after.crossings}"
     before, after = (max(figures.largest_block.values(), default=0) for figures in (plan.before, plan.after))

@@ -28,6 +28,7 @@ def choose_cpus(layout: NodeLayout, index: int, free: int, counts: Mapping[int, 
         here = free & layout.machine.numa_bits.get(numa, 0)
         if here.bit_count() < count:
             return None
+        # Only if quiet CPUs suffice; a mix would disturb others as much and split the pod's shape too.
         quiet = here & ~away
         bits |= choose(layout, quiet if quiet.bit_count() >= count else here, mine, count)
     return bits
@@ -57,6 +58,7 @@ def _full(layout: NodeLayout, here: int, mine: int, count: int) -> int:
     whole = cores.whole(here)
     own, partly = whole & cores.whole(mine), whole & cores.touched(mine)
     bits, left = 0, count
+    # Own whole cores, cores held in part, others: each CPU that the pod keeps is one that need not be migrated.
     for group in (own, partly & ~own, whole & ~partly):
         if left and group:
             taken = cores.fill(group, left)
@@ -81,6 +83,7 @@ def _pieces(layout: NodeLayout, here: int, mine: int, count: int) -> int:
             rest,
             key=lambda pair: (
                 pair[1].bit_count() < left,
+                # Sort key: enough for the rest, broken cores, small parts, own CPUs, and the CPU bits for a repeatable order.
                 pair[1] == pair[0],
                 pair[1].bit_count(),
                 -(pair[1] & mine).bit_count(),
@@ -101,6 +104,7 @@ def _spread(layout: NodeLayout, here: int, mine: int, count: int) -> int:
     bits, left = 0, count
     while left:
         rest = here & ~bits
+        # Counted anew each round: second CPUs are taken only when every core has given one.
         touched, whole, own = cores.touched(rest), cores.whole(rest), cores.touched(rest & mine)
         broken = touched & ~whole
         for group in (broken & own, broken & ~own, whole & own, whole & ~own):

@@ -1,7 +1,7 @@
 """
-Where to CPU set one pod: on the single NUMA node that suits it best, or over as few as it takes.
+Where to put one pod: on the single NUMA node that suits it best, or over as few as it takes.
 
-It looks for CPU sets that leave the pod no worse off than today, and falls back on the least harmful. Others' CPU sets stay.
+It looks for CPUs that leave the pod no worse off than today, and falls back on the least harmful. The CPUs of others stay.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,9 +22,10 @@ def place(layout: NodeLayout, assigned: Sequence[int], index: int, free: int) ->
         bits = choose_cpus(layout, index, free, counts, away)
         if bits is None:
             continue
-        regression = layout.choose_cpus(index, bits).regression
+        regression = layout.shape_of(index, bits).regression
         if best is None or regression < best[0]:
             best = (regression, bits)
+        # No regression is the best there is; later choices are wider.
         if not regression:
             break
     return None if best is None else best[1]
@@ -47,17 +48,16 @@ def _choices(layout: NodeLayout, index: int, free: int, away: int) -> Iterator[C
 def best_single(layout: NodeLayout, index: int, free: int, away: int) -> int | None:
     """The NUMA node on which the pod is harmed least, splits fewest cores, disturbs no pod exclusive and leaves least room."""
     count = len(layout.pods[index].cpus)
+    # Tightest first, so that the first harmless one is the answer.
     rooms = sorted(
-        (cpu_limit, numa)
-        for numa, bits in layout.machine.numa_bits.items()
-        if (cpu_limit := (free & bits).bit_count()) >= count
+        (room, numa) for numa, bits in layout.machine.numa_bits.items() if (room := (free & bits).bit_count()) >= count
     )
     best: tuple[int, ...] | None = None
-    for cpu_limit, numa in rooms:
+    for room, numa in rooms:
         taken = choose_cpus(layout, index, free, {numa: count}, away)
         if taken is not None and layout.keeps_policy(index, taken):
-            sits = layout.choose_cpus(index, taken)
-            key = (sits.regression, sits.split_cores, (taken & away).bit_count(), cpu_limit, numa)
+            sits = layout.shape_of(index, taken)
+            key = (sits.regression, sits.split_cores, (taken & away).bit_count(), room, numa)
             best = key if best is None else min(best, key)
             if not any(key[:3]):
                 break  # those that follow have more room
@@ -66,6 +66,7 @@ def best_single(layout: NodeLayout, index: int, free: int, away: int) -> int | N
 
 def fewest(layout: NodeLayout, index: int, free: int) -> Iterator[Counts]:
     """CPUs over two NUMA nodes, then three and so on, those where the pod finds most; only without more split cores than today."""
+    # In the order of what the pod can use, not of what is free: CPUs of broken cores count for little.
     numas = emptiest_first({numa: useful(layout, index, free, (numa,)) for numa in layout.machine.numa_bits})
     for number in range(2, len(numas) + 1):
         counts = over(layout, index, free, numas[:number])
@@ -81,6 +82,7 @@ def useful(layout: NodeLayout, index: int, free: int, numas: Iterable[int]) -> i
         fitting = _fitting(layout, index, here)
         easy += fitting
         loose += here.bit_count() - fitting
+    # Split cores that it has today are no harm, so as many loose CPUs are usable.
     return easy + min(loose, layout.qualities_now[index].split_cores)
 
 
@@ -94,6 +96,7 @@ def over(layout: NodeLayout, index: int, free: int, numas: Sequence[int]) -> Cou
         counts[numa] = min(left, fitting)
         loose[numa] = here.bit_count() - fitting
         left -= counts[numa]
+    # Whole cores everywhere first, then loose CPUs, as these are limited by ``slack``.
     for numa in numas:
         more = min(left, slack, loose[numa])
         counts[numa] += more

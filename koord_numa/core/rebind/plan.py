@@ -90,6 +90,7 @@ def _way(layout: NodeLayout) -> Route:
     end cannot be reached, others of equal worth, found from other repackings, are tried from the start.
     """
     way = _staged(layout, better_arrangements(layout, _EFFORT))
+    # Nothing stood in the way: the first search's best end was reached.
     if not way.dropped:
         return way
     other = _staged(layout, other_arrangements(layout, _EFFORT))
@@ -101,10 +102,13 @@ def _staged(layout: NodeLayout, known: Sequence[Arrangement]) -> Route:
     looks = SearchBudget(_LOOKS)
     stages: list[Route] = []
     assigned = layout.now
+    # Stages share the looks, which bounds the whole plan and not each stage.
     while len(stages) < _STAGES and (way := _best_route(layout, assigned, known, looks)) is not None:
         stages.append(way)
         assigned = way.end
+        # From the new position other arrangements may be within reach; those known stay candidates.
         known = ranked(layout, [*known, *improvements(layout, assigned, _EFFORT_LATER)], assigned)
+    # A straight way to the same end may need fewer moves than the stages together.
     steps = joined(step for way in stages for step in way.steps)
     direct = (
         route(layout, layout.now, assigned, layout.figures(assigned), SearchBudget(_LOOKS_MORE))
@@ -128,6 +132,7 @@ def _best_route(
         if bar < layout.figures(arrangement):
             return best  # those that follow are not as good even if they can be reached
         way = route(layout, start, arrangement, bar, looks)
+        # [:-1] leaves the number of moves out: fewer moves alone are no improvement.
         if way is None or layout.figures(way.end)[:-1] >= bar[:-1] or not layout.allows(way.end):
             continue
         best, bar = way, layout.figures(way.end)
@@ -141,6 +146,7 @@ def _sample(ranked: Sequence[Arrangement]) -> Iterator[Arrangement]:
     position = 0
     while position < len(ranked):
         yield ranked[position]
+        # Positions 0, 1, 2, 3, 4, 6, 9, 13, …: half as far again each time.
         position = max(position + 1, position * 3 // 2)
 
 
@@ -161,6 +167,7 @@ def layout_of_pods(
     machine: CpuTopology, pods: Iterable[PinnedPod], fixed: CpuSet, cpu_limit: Mapping[int, int] | None = None
 ) -> NodeLayout:
     """A layout with its pods in a fixed order, whatever order they came in."""
+    # The uid as the last key: orders may be equal, and the same pods must give the same plan.
     ordered = tuple(sorted(pods, key=lambda pinned: (pinned.order, pinned.key.uid)))
     return NodeLayout(machine, ordered, fixed, cpu_limit or {})
 

@@ -51,6 +51,7 @@ def largest_first(layout: NodeLayout) -> Callable[[int], tuple[object, ...]]:
 
 
 def _numa_bound_first(layout: NodeLayout, order: list[int]) -> list[int]:
+    # Those tied to NUMA nodes have the least choice, so they choose first.
     return sorted(order, key=lambda index: layout.pods[index].cpus_per_numa is None)
 
 
@@ -59,6 +60,7 @@ def _placed(layout: NodeLayout, order: Iterable[int]) -> Arrangement | None:
     for index in order:
         bits = place(layout, assigned, index, free)
         if bits is None:
+            # An order that leaves one pod without CPUs is no start.
             return None
         assigned[index] = bits
         free &= ~bits

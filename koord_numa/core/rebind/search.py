@@ -70,6 +70,7 @@ def improvements(layout: NodeLayout, start: Arrangement, effort: int) -> list[Ar
 
 def ranked(layout: NodeLayout, found: Iterable[Arrangement], start: Arrangement) -> list[Arrangement]:
     """Those that are better than ``start`` by more than the number of moves, the best first."""
+    # The last figure is the number of moves; a set, as several starts may end in one arrangement.
     figures = layout.figures(start)[:-1]
     return sorted({a for a in found if layout.figures(a)[:-1] < figures}, key=lambda a: (layout.figures(a), a))
 
@@ -77,6 +78,7 @@ def ranked(layout: NodeLayout, found: Iterable[Arrangement], start: Arrangement)
 def _is_small(layout: NodeLayout) -> bool:
     number, left = 1, layout.usable.bit_count()
     for pinned in layout.pods:
+        # The product of binomials, left as soon as it is too large.
         number *= comb(left, len(pinned.cpus))
         left -= len(pinned.cpus)
         if number > _EXHAUSTIVE:
@@ -92,6 +94,7 @@ def _every(layout: NodeLayout) -> Iterator[Arrangement]:
         nonlocal best
         index = len(chosen)
         if index == len(layout.pods):
+            # ``<=`` keeps arrangements of equal figures: which of them can be reached is decided later.
             if (figures := layout.figures(chosen)) <= best and layout.allows(chosen):
                 best = figures
                 yield chosen
@@ -112,6 +115,7 @@ def _local_search(layout: NodeLayout, budget: int) -> Iterator[Arrangement]:
 def _searched(layout: NodeLayout, starts: Iterable[Arrangement], budget: int) -> Iterator[Arrangement]:
     """Improve each of these step by step, the most promising one first."""
     effort = SearchBudget(budget)
+    # The bits as the last key, since equal ranks would leave the order of a set.
     for start in sorted((evaluate(layout, assigned) for assigned in starts), key=lambda s: (s.rank, s.assigned)):
         for evaluated in _improvements(start, effort):
             if not evaluated.regression:
@@ -125,6 +129,7 @@ def _improvements(start: EvaluatedLayout, effort: SearchBudget) -> Iterator[Eval
     while improved:
         improved = False
         for way in LOCAL_MOVES:
+            # Each kind of move goes on from what the one before made of the arrangement.
             for subject in way.subjects(current):
                 following = _first_better(current, way.changes(current, subject), effort)
                 if following is not None:

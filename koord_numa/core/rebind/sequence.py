@@ -45,6 +45,7 @@ def route(
     sequencer = _Sequencer(layout, start, target)
     steps: list[Step] = []
     dropped: list[int] = []
+    # What the end will have; each dropped pod moves it towards what the pod has today.
     crossings, splits, *_ = layout.figures(target)
     while sequencer.waiting and (crossings, splits) <= bar[:2] and effort.spend():
         following = sequencer.next_step()
@@ -54,7 +55,7 @@ def route(
             continue
         index = sequencer.give_up()
         dropped.append(index)
-        here, there = layout.choose_cpus(index, sequencer.assigned[index]), layout.choose_cpus(index, target[index])
+        here, there = layout.shape_of(index, sequencer.assigned[index]), layout.shape_of(index, target[index])
         crossings += here.numa_nodes - there.numa_nodes
         splits += here.split_cores - there.split_cores
     return None if sequencer.waiting else Route(joined(steps), tuple(dropped), tuple(sequencer.assigned))
@@ -65,6 +66,7 @@ class _Sequencer:
 
     def __init__(self, layout: NodeLayout, start: Sequence[int], target: Sequence[int]) -> None:
         self.assigned = list(start)
+        # In the order of pods, which is that of reallocation: important pods move first.
         self.waiting = {index: bits for index, bits in enumerate(target) if bits != self.assigned[index]}
         self._layout = layout
         self._tolerable: dict[tuple[int, int, int, int], list[int]] = {}  # most offers are looked at again and again
@@ -83,22 +85,26 @@ class _Sequencer:
         """The largest pod waits for nothing any more."""
         largest = self._smallest_first[-1]
         self._forget(largest)
+        # The largest blocks most others and is hardest to place with few spare CPUs.
         return largest
 
     def next_step(self) -> Step | None:
         """A pod that can go all the way; else a pod that can come closer, or step aside, without being worse off than today."""
+        # All the way before closer: such a pod needs no second step.
         for index, bits in self.waiting.items():
             if not bits & ~(self._free | self.assigned[index]) and self._may_step(index, bits):
                 return Step(index, self.assigned[index], bits)
+        # Small pods first: their exchanges need the fewest free CPUs.
         for index in self._smallest_first:
-            choose_cpus, target = self.assigned[index], self.waiting[index]
+            held, target = self.assigned[index], self.waiting[index]
             # Free CPUs of its target in exchange for CPUs that it will not keep: as many as possible, or fewer.
             reachable = self._free & target
-            if reachable and (step := self._exchange(index, choose_cpus & ~target, reachable)) is not None:
+            if reachable and (step := self._exchange(index, held & ~target, reachable)) is not None:
                 return step
         wanted = 0
         for bits in self.waiting.values():
             wanted |= bits
+        # CPUs that no target wants: only these may be used to step aside, else two pods could swap for ever.
         spare = self._free & ~wanted
         for index in self._smallest_first if spare else ():
             in_the_way = self.assigned[index] & wanted & ~self.waiting[index]
@@ -111,15 +117,15 @@ class _Sequencer:
         self._smallest_first.remove(index)
 
     def _exchange(self, index: int, given: int, taken: int) -> Step | None:
-        choose_cpus = self.assigned[index]
-        key = (index, choose_cpus, given, taken)
+        held = self.assigned[index]
+        key = (index, held, given, taken)
         tolerable = self._tolerable.get(key)
         if tolerable is None:
-            offers = _exchanges(self._layout, choose_cpus, given, taken)
+            offers = _exchanges(self._layout, held, given, taken)
             tolerable = self._tolerable[key] = [bits for bits in offers if self._layout.tolerates(index, bits)]
         for bits in tolerable:
             if self._may_step(index, bits):
-                return Step(index, choose_cpus, bits)
+                return Step(index, held, bits)
         return None
 
     def _may_step(self, index: int, bits: int) -> bool:
@@ -134,20 +140,21 @@ class _Sequencer:
         return not layout.conflict_count([*self.assigned[:index], bits, *self.assigned[index + 1 :]]).regression
 
 
-def _exchanges(layout: NodeLayout, choose_cpus: int, given: int, taken: int) -> Iterator[int]:
+def _exchanges(layout: NodeLayout, held: int, given: int, taken: int) -> Iterator[int]:
     """CPU sets after exchanging CPUs of ``given`` for CPUs of ``taken``: anywhere, then NUMA node by NUMA node, core by core."""
-    yield _exchanged(choose_cpus, given, taken)
+    yield _exchanged(held, given, taken)
     for numa in layout.machine.numa_bits.values():
+        # One NUMA node alone only where the exchange as a whole spans several.
         if given & numa and taken & numa and (given | taken) & ~numa:
-            yield _exchanged(choose_cpus, given & numa, taken & numa)
+            yield _exchanged(held, given & numa, taken & numa)
     others = list(_samples(layout, taken))
     for core in _samples(layout, given) if others else ():
-        yield from (choose_cpus & ~core | other for other in others if other.bit_count() == core.bit_count())
+        yield from (held & ~core | other for other in others if other.bit_count() == core.bit_count())
 
 
-def _exchanged(choose_cpus: int, given: int, taken: int) -> int:
+def _exchanged(held: int, given: int, taken: int) -> int:
     count = min(given.bit_count(), taken.bit_count())
-    return choose_cpus & ~lowest(given, count) | lowest(taken, count)
+    return held & ~lowest(given, count) | lowest(taken, count)
 
 
 def _samples(layout: NodeLayout, bits: int) -> Iterator[int]:

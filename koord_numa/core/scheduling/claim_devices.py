@@ -48,22 +48,27 @@ def place_devices(
 
     Of a refusal the message is the allocator's where devices run out, else it says that they are not where the pod has to be.
     """
+    # 0 is "anywhere": without a solution there, no set of NUMA nodes has one.
     anywhere = devices.at(0)
     if isinstance(anywhere, str):
         return Rejection(Reason.RESOURCE_CLAIMS, anywhere, resolvable=False)
     policy = policy_of_devices(ask, seen)
+    # Neither a topology nor the claims say where CPUs are: a policy that must hold cannot be checked.
     if aligned_by_claims_only(ask, seen) and not devices.claims.cpus | cpus_of_all(anywhere.allocations):
         detail = f"the pod wants {policy}, nothing on the node aligns its CPUs, and it claims none"
         return Rejection(Reason.NUMA_POLICY, NO_CPUS_BY_CLAIM, detail, resolvable=False)
+    # Devices that are nowhere in particular fit every set, so that nothing is left to align.
     if not devices.places:
         if policy in HARD and cpus_of_all(anywhere.allocations):
             return _refused("on which NUMA nodes its CPUs are is not published")
         return _complete(placement, anywhere, devices, seen)
     if policy not in HARD and _is_near(anywhere, placement):
         return _complete(placement, anywhere, devices, seen)  # nothing can be nearer
+    # The merge is done again with devices as a provider, as they may strike the set that was elected without them.
     joint = _joint(ask, seen, placement, devices)
     if joint.mask is not None and isinstance(found := devices.at(joint.mask), Found):
         return _complete(joint, found, devices, seen)
+    # A set was elected and the devices are not on it: a policy that must hold refuses the node.
     if policy in HARD and joint.mask is not None:
         return _refused(devices.at(joint.mask))
     why: Found | str = ""
@@ -71,6 +76,7 @@ def place_devices(
         why = devices.at(mask)
         if isinstance(why, Found):
             return _complete(joint, why, devices, seen)
+    # Preferred only: devices anywhere are better than no placement.
     return _refused(why) if policy in HARD else _complete(joint, anywhere, devices, seen)
 
 
@@ -78,6 +84,7 @@ def _is_near(found: Found, placement: Placement) -> bool:
     """Is everything on the pod's NUMA nodes, or on one where it has none?"""
     if placement.mask is not None:
         return not found.numa & ~placement.mask
+    # ``n & (n - 1)`` is 0 for exactly one NUMA node.
     return found.numa != 0 and not found.numa & (found.numa - 1)
 
 
@@ -109,6 +116,7 @@ def policy_of_devices(ask: SchedulingRequest, seen: NodeSnapshot) -> NumaPolicy:
 
 def _joint(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, devices: ClaimDevices) -> Placement:
     """The placement by the merge of all resources with the devices, where ours alone is none for these; the former one if none is found."""
+    # The former set holds the devices too: nothing to change.
     if placement.mask is None or not isinstance(seen.offer, Inventory) or devices.fits(placement.mask):
         return placement
     again = place(ask, seen, devices)
@@ -127,6 +135,7 @@ def _own_sets(policy: NumaPolicy, devices: ClaimDevices, room: Callable[[int], b
         yield from sorted(singles, key=devices.crowding)
         return
     for size in range(1, places.bit_count() + 1):
+        # comb(n, size) sets: wider ones are not listed, and a kubelet's policy would refuse them on such machines.
         if comb(places.bit_count(), size) > LISTED:
             return
         masks = masks_of_size(places, size)
@@ -159,6 +168,7 @@ def _room(ask: SchedulingRequest, seen: NodeSnapshot, policy: NumaPolicy) -> Cal
 
 
 def _complete(placement: Placement, found: Found, devices: ClaimDevices, seen: NodeSnapshot) -> Placement:
+    # Half for the place, half for the chosen alternatives.
     points = (_alignment_points(placement, found, seen) + _preference_points(found, devices)) // 2
     note = _kubelet_note(placement, found) if isinstance(seen.offer, KubeletView) else ""
     return replace(

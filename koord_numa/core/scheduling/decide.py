@@ -29,6 +29,7 @@ def answers(
         found[seen.node.name] = answer
         if isinstance(answer, ScoredPlacement):
             fitting.append((seen, answer.placement))
+    # After all nodes: a preference is compared over those that fit, so that it needs every raw score first.
     compared = preference_points(ask, [seen for seen, _ in fitting], profile)
     for index, (seen, placement) in enumerate(fitting):
         parts = score_parts(ask, seen, placement, profile)

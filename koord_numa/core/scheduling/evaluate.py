@@ -52,6 +52,7 @@ def evaluate_alone(ask: SchedulingRequest, seen: NodeSnapshot, profile: Profile)
 
 def fits_node_object(ask: SchedulingRequest, node: Node) -> Rejection | None:
     """The filters that look at the Node object alone: its name, cordon, taints and labels."""
+    # An offer that refuses and an empty ledger: rows of this scope look at neither.
     seen = NodeSnapshot(node, _NOTHING_OFFERED, _NO_PODS)
     return _first_refusal(OF_NODE_OBJECT, ask, seen)
 
@@ -63,6 +64,7 @@ def score_parts(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement
     A placement that explores earns none, so that it loses to every node whose answer is known and a refusal is risked only where
     nothing else is left, apart from what the pod's own preferences say.
     """
+    # All zero, and every scorer named, so that columns and scalars have the same parts.
     if placement.explores:
         return dict.fromkeys([row.name for row in SCORERS], 0)
     return {row.name: weight_of(row, profile) * row.score(ask, seen, placement, profile) for row in SCORERS}

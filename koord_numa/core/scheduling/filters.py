@@ -91,6 +91,7 @@ def _supported(ask: SchedulingRequest) -> Rejection | None:
 
 
 def _claims_usable(ask: SchedulingRequest) -> Rejection | None:
+    # Without a listing of volumes a pod with claims is not placed: the answer would be a guess.
     if not ask.request.constraints.claims:
         return None
     return refuse_claims(ask.request, ask.storage or Storage(known=False))
@@ -110,6 +111,7 @@ def _well_formed(_ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | Non
 
 
 def _offers(_ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
+    # Barred first: a lock or distrust is about the moment, and says more than what the node offers.
     return seen.barred or (seen.offer if isinstance(seen.offer, Rejection) else None)
 
 

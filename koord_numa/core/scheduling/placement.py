@@ -35,6 +35,7 @@ def place(ask: SchedulingRequest, seen: NodeSnapshot, devices: DeviceHints | Non
         return offer
     if isinstance(offer, Inventory):
         return _chosen(ask, offer, seen.ledger, devices)
+    # Promises before admission: what no kubelet keeps is refused without a replay.
     if refusal := refuse_promises(aligned_by_kubelet(ask, offer.state.node.config), offer.state.node.config):
         return refusal
     admission = would_admit(ask.request, offer)
@@ -46,6 +47,7 @@ def place(ask: SchedulingRequest, seen: NodeSnapshot, devices: DeviceHints | Non
         alignment = Alignment.NOT_ATTEMPTED
     else:
         alignment = Alignment.ALIGNED if admission.mask.bit_count() == 1 else Alignment.UNALIGNED
+    # An exclusive policy that a kubelet does not know is reported as broken and not as honoured.
     ignored = (
         ask.request.bind.exclusive is not CpuExclusivePolicy.NONE
         or ask.request.numa.exclusive is NumaExclusive.PREFERRED
@@ -99,6 +101,7 @@ def _chosen(
             demand, numa=NumaPolicy.NONE
         )  # as before such a kubelet: claims may tell what no topology does
     granted = allocate_demand(demand, offer, ledger, devices)
+    # Only after a placement was found: the worst case is the costlier question.
     if offer.aligner is None or isinstance(granted, Rejection):
         return granted
     return refuse_unsure(ask.request, offer.aligner, ledger) or granted

@@ -83,4 +83,5 @@ def may_be_refused_for_others(request: PodRequest) -> bool:
     """May a node refuse the pod for what lies elsewhere? Preferences make a node better, never possible."""
     demands = request.constraints
     required = demands.affinity or demands.anti_affinity or any(each.hard for each in demands.spread)
+    # Claims and disks depend on volumes, which are outside the node.
     return bool(required or demands.claims or demands.disks)

@@ -93,6 +93,7 @@ def score_numa(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement,
 
 def score_exclusivity(ask: SchedulingRequest, _seen: NodeSnapshot, placement: Placement, _profile: Profile) -> int:
     """100 where the pod's exclusivity is honoured, 50 where NUMANodeLevel became PCPULevel, 0 where it is broken or not asked for."""
+    # 0 for pods that ask for none: a constant would change no order, and costs nothing in the bounds.
     return _EXCLUSIVITY_POINTS[placement.exclusivity] if wants_exclusivity(ask) else 0
 
 
@@ -131,6 +132,7 @@ def _pod_affinity(ask: SchedulingRequest, seen: NodeSnapshot) -> int:
 
 
 def _crowding(ask: SchedulingRequest, seen: NodeSnapshot) -> int:
+    # Default constraints have a row of their own, since they weigh less.
     return 0 if ask.spread is None or spreads_by_default(ask.request) else crowding(ask.request, seen.node, ask.spread)
 
 
@@ -186,6 +188,7 @@ def preference_points(
     """By preference, its weighted points for each of the nodes that fit, in their order."""
     points = {}
     for row in PREFERENCES:
+        # int64, one element a node that fits; ``normalize`` relies on whole numbers to truncate as upstream.
         raw = np.array([row.raw(ask, seen) for seen in fitting], dtype=np.int64)
         points[row.name] = (weight_of(row, profile) * row.normalize(raw)).tolist()
     return points

@@ -85,15 +85,18 @@ def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | 
     Without a (readable) topology the node still takes pods that need none. A kubelet-owned topology is a ``ValueError``:
     there the kubelet model decides.
     """
+    # A node whose labels cannot be read may forbid what would be placed: nothing goes there.
     if node.problem:
         return Rejection(
             Reason.BAD_NODE, "node(s) had malformed labels or annotations", detail=node.problem, resolvable=False
         )
+    # Before the topology, as amounts of the Node object are known in any case.
     allocatable = reserve(node.allocatable, node.reservation)
     if topology is None or topology.problem:
         return Inventory(
             node=node.name,
             allocatable=allocatable,
+            # Without a topology there are no zones, so that ratios weigh in the node's own amounts only.
             ratios=node.amplification,
             node_ratios=node.amplification,
             policy=node.numa_policy or NumaPolicy.NONE,
@@ -107,6 +110,7 @@ def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | 
         raise ValueError(f"the CPUs of node {node.name} are not the scheduler's to give")
     static = topology.kubelet.cpu_policy == STATIC
     reserved = topology.reserved | node.reservation.cpus
+    # An NRT with ratios replaces the node's: it was amplified by these.
     ratios = node.amplification if topology.amplification is None else topology.amplification
     return Inventory(
         node=node.name,
@@ -116,6 +120,7 @@ def inventory(node: Node, topology: NodeResourceTopology | None) -> Inventory | 
         allocatable=allocatable,
         ratios=ratios,
         node_ratios=node.amplification,
+        # A label ``None`` is a policy of its own and wins over the kubelet's setting.
         policy=topology.numa_policy if node.numa_policy is None else node.numa_policy,
         never_aligned=node.numa_policy is NumaPolicy.NONE,
         bind=_bind_policy(node, topology),
@@ -148,6 +153,7 @@ def reserve(allocatable: ResourceList, reservation: NodeReservation) -> Resource
     if reservation.reserved_cpus_only:
         return allocatable
     kept = dict(reservation.amounts)
+    # Reserved CPUs by id say more than an amount: both together would reserve twice.
     if reservation.cpus:
         kept[CPU] = MILLI * len(reservation.cpus)
     if not any(kept.values()):
@@ -165,6 +171,7 @@ def _offer(zone: Zone, reserved: CpuSet, node: Node, topology: NodeResourceTopol
             # CPUs are known by id though not as an amount: a zone offers those that it has.
             offer[CPU] = MILLI * here.bit_count()
         if offer.get(CPU):
+            # Reserved before amplification: a reserved CPU takes ``ratio`` CPUs off the amplified amount.
             offer[CPU] = max(0, offer[CPU] - MILLI * (here & reserved.bits).bit_count())
     return offer if topology.amplification is not None else amplify_all(offer, node.amplification)
 

@@ -40,6 +40,7 @@ class Holding:
             for name, amount in amounts.items():
                 if name in rest:
                     rest[name] -= amount
+        # ``NOTHING`` is one shared empty mapping: most holdings have no such rest.
         unplaced = {name: amount for name, amount in rest.items() if amount > 0}
         object.__setattr__(self, "unplaced", unplaced or NOTHING)
 
@@ -55,11 +56,13 @@ def holding_of(pod: Pod, assignment: Assignment | None = None) -> Holding:
 
     The same for a placement just decided and for one read back, so a rebuilt ledger equals the live one.
     """
+    # The new placement first: the pod's own annotation is from before it.
     given = assignment or pod.assignment or Assignment()
     return Holding(
         pod=pod.key,
         amounts=effective_requests(pod.request),
         cpus=given.cpus,
+        # Exclusivity means nothing for a pod without own CPUs.
         exclusive=pod.request.bind.exclusive if given.cpus else CpuExclusivePolicy.NONE,
         numa=given.numa,
         request=pod.request,
@@ -128,6 +131,7 @@ class Ledger:
         """Count a pod in, replacing what the same pod held before."""
         uid = holding.pod.uid
         if uid in self.holdings:
+            # Replacing is release and hold, so that sums are right whatever the same pod held before.
             self.release(uid)
         self.holdings[uid] = holding
         _count(self.amounts, holding.amounts, 1)
@@ -152,6 +156,7 @@ class Ledger:
 
     def _count_cpus(self, bits: int) -> None:
         again = self.bits & bits
+        # Level n keeps CPUs held by more than n pods; what was on a level already goes up by one.
         self.bits |= bits
         for place, held in enumerate(self.more):
             self.more[place] = held | again
@@ -160,6 +165,7 @@ class Ledger:
             self.more.append(again)
 
     def _discount_cpus(self, bits: int) -> None:
+        # From the highest level down: a holder less takes the CPU off the last level that it is on.
         for place in reversed(range(len(self.more))):
             last = self.more[place] & bits
             self.more[place] ^= last
@@ -177,6 +183,7 @@ class Ledger:
 
     def _changed(self) -> None:
         self.revision += 1
+        # What was derived from the former revision would be wrong from here on.
         self.derived.clear()
 
 
@@ -184,6 +191,7 @@ def _count(totals: dict[str, int], amounts: Mapping[str, int], sign: int) -> Non
     for name, amount in amounts.items():
         value = totals.get(name, 0) + sign * amount
         if value:
+            # Zeros are removed, so that a ledger that held and released equals one that never did.
             totals[name] = value
         else:
             totals.pop(name, None)

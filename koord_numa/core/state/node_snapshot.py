@@ -45,6 +45,7 @@ class NodeSnapshot:
 
 def inventory_of(node: Node, topology: NodeResourceTopology | None) -> Inventory | Rejection | None:
     """What the objects of a node offer when its CPUs are ours; ``None`` where a kubelet chooses them."""
+    # A kubelet's topology that is broken is judged as a node without topology, which says why.
     if topology is not None and not topology.problem and topology.owner is CpuOwner.KUBELET:
         return None
     return inventory(node, topology)

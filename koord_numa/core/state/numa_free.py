@@ -80,6 +80,7 @@ class NumaFree:
 def accounts(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting = EVERY_POD) -> NumaFree:
     """The accounts of this moment, remembered until the ledger changes."""
     known: tuple[Inventory, NumaAccounting, NumaFree] | None = ledger.derived.get(ACCOUNTS)
+    # By identity of the inventory: it is replaced when anything of the node changes.
     if known is not None and known[0] is inventory and (known[1] is accounting or known[1] == accounting):
         return known[2]
     made = _accounts(inventory, ledger, accounting)
@@ -92,6 +93,7 @@ def _accounts(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting) 
     free = {
         name: tuple(
             [
+                # Never below zero: amounts that were recorded before the node shrank do not make other NUMA nodes' sums wrong.
                 there - taken.get(name, 0) if there > taken.get(name, 0) else 0
                 for there, taken in zip(amounts, recorded, strict=True)
             ]
@@ -114,6 +116,7 @@ def _accounts(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting) 
 def _held_cpu(inventory: Inventory, machine: CpuTopology, ledger: Ledger, accounting: NumaAccounting) -> list[int]:
     """Milli-CPU by NUMA node: recorded amounts, and CPUs that none of these speaks of."""
     every_pod = accounting.accounting is Accounting.EVERY_POD
+    # One union: CPUs that two pods hold count once, as they are taken once.
     unrecorded = 0
     if every_pod:
         for bits in ledger.unrecorded.values():
@@ -135,6 +138,7 @@ def _held_cpu(inventory: Inventory, machine: CpuTopology, ledger: Ledger, accoun
 
 def _free_cpus(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting) -> CpuSet:
     if accounting.references == 1:
+        # CPUs may be shared only by embedding code; without sharing the set of held CPUs is enough.
         return inventory.cpus - ledger.cpus
     full = CpuSet.of(cpu for cpu, count in ledger.references.items() if count >= accounting.references)
     return inventory.cpus - full
@@ -142,6 +146,7 @@ def _free_cpus(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting)
 
 def _unplaced(inventory: Inventory, ledger: Ledger) -> dict[str, int]:
     """Held without a NUMA node, on one that no pod publishes any more, or as CPUs that the machine does not list."""
+    # Unplaced amounts have no NUMA node, so that all of them together must leave room for these.
     held = dict(ledger.unplaced)
     for numa, amounts in ledger.numa.items():
         if numa not in inventory.numa_ids:
@@ -150,6 +155,7 @@ def _unplaced(inventory: Inventory, ledger: Ledger) -> dict[str, int]:
         known = inventory.machine.bits if inventory.machine else 0
         unlisted = sum((bits & ~known).bit_count() for bits in ledger.unrecorded.values())
         held[CPU] = held.get(CPU, 0) + MILLI * unlisted
+    # Only resources that NUMA nodes publish can be short on them.
     unplaced = {name: held[name] for name in inventory.totals if held.get(name)}
     for uid in inventory.kubelet_pods:
         holding = ledger.holdings.get(uid)

@@ -1,4 +1,4 @@
-"""What each NUMA node of a node has left, a caller that owns its CPUs: for people and for tables. No decision is made by it."""
+"""What each NUMA node of a node has left, whichever side owns its CPUs: for people and for tables. No decision is made by it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,6 +47,7 @@ def largest_aligned(candidate: NodeSnapshot) -> dict[str, int]:
     left = {name: amount - candidate.ledger.amounts.get(name, 0) for name, amount in candidate.allocatable.items()}
 
     def usable(room: NumaUsage) -> dict[str, int]:
+        # The node as a whole may have less left than its NUMA nodes say: pods without NUMA amounts hold the rest.
         free = {name: max(0, min(amount, left.get(name, amount))) for name, amount in room.free.items()}
         return {**free, CPU: free.get(CPU, 0) // unit * unit}
 
@@ -78,6 +79,7 @@ def _whole_cores(inventory: Inventory) -> bool:
 def _unit(candidate: NodeSnapshot) -> int:
     offer = candidate.offer
     if isinstance(offer, KubeletView):
+        # A kubelet's node whose options are unknown counts in the cores that a pod would have to fill.
         return MILLI * max(1, offer.cores.threads)
     if isinstance(offer, Inventory) and offer.machine and _whole_cores(offer):
         return MILLI * max(1, offer.machine.threads_per_core)

@@ -28,6 +28,7 @@ def _pools(inventory: Inventory, taken: CpuSet) -> tuple[SharedPool, ...]:
         for numa, bits in inventory.machine.numa_bits.items()
         if bits
     )
+    # By socket first, as Koordinator's node agent publishes them.
     return tuple(sorted(pools, key=lambda pool: (pool.socket, pool.numa)))
 
 

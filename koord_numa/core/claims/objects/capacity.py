@@ -21,6 +21,7 @@ def room_for(
     if not features.consumable_capacity:
         return {}
     requests = dict(demand.capacity or ())
+    # A capacity that the device does not have: refused, as upstream's CmpRequestOverCapacity does.
     if not requests.keys() <= device.capacity.keys():
         return None
     allocated = usage.consumed_of(device.id)
@@ -37,12 +38,14 @@ def room_for(
 
 def _consumed(capacity: Capacity, requested: int | None) -> int:
     policy = capacity.policy
+    # Without a request the policy's default, else the whole capacity.
     if requested is None:
         return capacity.value if policy is None or policy.default is None else policy.default
     if policy is None:
         return requested
     if policy.valid_range is not None:
         return _in_range(policy.valid_range, requested)
+    # The next larger permitted value; none larger is refused by ``_permitted``.
     larger = [value for value in policy.valid_values if value >= requested]
     return min(larger) if larger else requested
 

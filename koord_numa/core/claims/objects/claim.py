@@ -34,6 +34,7 @@ class DeviceToleration:
         """As resource/v1 ``DeviceToleration``: Exists asks for the key only."""
         if self.effect and self.effect != taint.effect:
             return False
+        # An empty key matches all with Exists only, which validation guarantees.
         if self.key and self.key != taint.key:
             return False
         return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
@@ -80,6 +81,7 @@ class DeviceConstraint:
 
     def concerns(self, request: str, result_name: str) -> bool:
         """Does it bind devices of this request? Alternatives can be named by ``request/alternative`` alone."""
+        # No names: all requests of the claim.
         return not self.requests or request in self.requests or result_name in self.requests
 
 

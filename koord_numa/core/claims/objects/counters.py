@@ -22,6 +22,7 @@ class CounterAccounts:
         """Take what the device consumes; nothing when any counter of the pool would be negative."""
         account = self._account(candidate.pool)
         self._change(account, candidate, -1)
+        # All counters of the pool are looked at: upstream refuses while any is overdrawn, by whichever device.
         if all(value >= 0 for amounts in account.values() for value in amounts.values()):
             return True
         self._change(account, candidate, 1)
@@ -35,10 +36,12 @@ class CounterAccounts:
         account = self._left.get(pool.id)
         if account is None:
             account = {name: dict(amounts) for name, amounts in pool.counters.items()}
+            # Every device of the pool that is in use, on whatever node: partitions draw from common counters.
             for device in pool.consumers:
                 if self._usage.in_use(device.id) or self._usage.shared_by_some(device.id):
                     for name, amounts in device.consumes:
                         for counter, amount in amounts.items():
+                            # A counter that is not published any more is a contradiction of the pool and found there.
                             if counter in account.get(name, {}):
                                 account[name][counter] -= amount
             self._left[pool.id] = account

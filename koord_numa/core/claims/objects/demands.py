@@ -76,6 +76,7 @@ def prepare(claims: Sequence[ClaimToAllocate], setting: Setting) -> Prepared:
             tuple(_alternative(claim, request, index, setting) for index in range(len(request.alternatives)))
             for request in claim.spec.requests
         )
+        # The smallest alternative: if even that is too many, no choice keeps the limit.
         least = sum(min((it.count for it in alternatives), default=0) for alternatives in requests)
         if least > MAX_RESULTS:
             raise ClaimError(
@@ -112,6 +113,7 @@ def _alternative(claim: ClaimToAllocate, request: DeviceRequest, index: int, set
     if device_class.problem:
         raise ClaimError(f"{where}: device class {device_class.name} cannot be read: {device_class.problem}")
     selectors = SelectorRows(claim, device_class, demand)
+    # Kept as written: an unknown mode has to reach the message.
     if demand.mode == AllocationMode.EXACT_COUNT:
         return Alternative(request, index, demand, device_class, selectors, demand.count)
     if demand.mode != AllocationMode.ALL:

@@ -66,10 +66,12 @@ def gather_pools(
     groups: dict[PoolId, list[ResourceSlice]] = {}
     for each in slices:
         if each.counters or each.reaches(node, labels):
+            # Slices with counters matter to every node that draws from the pool, whatever nodes they name.
             groups.setdefault(each.pool, []).append(each)
     pools = [
         pool for key, group in groups.items() if (pool := _pool(key, group, (node, labels), all_slices)) is not None
     ]
+    # Pools with binding conditions last, then by name: the order in which upstream tries them.
     return tuple(sorted(pools, key=lambda pool: (pool.binds_late, pool.id)))
 
 
@@ -84,6 +86,7 @@ def _pool(key: PoolId, group: list[ResourceSlice], node: tuple[str, Labels], all
     newest = [each for each in group if each.generation == generation]
     incomplete = False
     everywhere = all_slices.get(key, newest)
+    # Fewer slices for this node than the pool has: the others may be of other nodes, or still to be published.
     if len(newest) != newest[0].slice_count:
         if any(each.generation > generation for each in everywhere):
             return None  # obsolete: the driver has moved on, to slices that this node does not see

@@ -35,6 +35,7 @@ def _nodes(picks: Sequence[Pick], node: str) -> tuple[NodeTerm, ...] | None:
     for pick in picks:
         device = pick.candidate.device
         choice = device.nodes if pick.candidate.slice.per_device else pick.candidate.slice.nodes
+        # A device of one node makes the claim usable there only, whatever the others allow.
         if choice.name or device.binds_to_node:
             return (NodeTerm(fields=(Requirement("metadata.name", Operator.IN, (node,)),)),)
         if choice.term is not None:
@@ -47,6 +48,7 @@ def _configs(claim: ClaimToAllocate, taken: Sequence[Alternative]) -> Iterator[A
     done: set[str] = set()
     for alternative in taken:
         device_class = alternative.device_class
+        # Configuration of a class is written once for all requests of the class.
         if device_class.name not in done:
             done.add(device_class.name)
             names = tuple(it.result_name for it in taken if it.device_class.name == device_class.name)

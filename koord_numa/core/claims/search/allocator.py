@@ -57,10 +57,12 @@ def allocate(
         return NotAllocated(str(error), error=True)
     search = Search(prepared, node, usage)
     try:
+        # Depth first; an error in an expression ends the search, as upstream returns it.
         found = search.run()
     except ClaimError as error:
         return NotAllocated(str(error), error=True, steps=search.steps)
     if not found:
+        # A pool that contradicts itself is named only where it concerns the claims.
         broken = any(pool.invalid for pool in node.pools if prepared.concerned_by(pool))
         return NotAllocated(INVALID_POOLS if broken else NO_SOLUTION, error=broken, steps=search.steps)
     allocations = tuple(

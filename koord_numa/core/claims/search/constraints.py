@@ -17,6 +17,7 @@ class ConstraintState:
         """Take the device's value if the constraint allows it."""
         value = device.attribute(self.constraint.attribute)
         if value is None or value.kind not in _COMPARABLE:
+            # A device without the attribute can be neither equal nor distinct: upstream refuses it under both.
             return False
         if self.constraint.distinct:
             # Upstream compares with the value picked last only; all of them must differ.

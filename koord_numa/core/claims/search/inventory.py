@@ -142,6 +142,7 @@ class Device:
         for name in (*NUMA_ATTRIBUTES, *(f"{self.id.driver}/{bare}" for bare in BARE_NUMA_ATTRIBUTES)):
             value = self.attribute(name)
             if value is not None and value.kind == "int" and isinstance(value.value, int):
+                # -1 is "no NUMA node" in sysfs; ids beyond what Linux has are no masks.
                 return value.value if 0 <= value.value <= MAX_NUMA_ID else None
         return None
 
@@ -154,12 +155,14 @@ class Device:
         found = self.attributes.get(name)
         if found is None:
             domain, _, bare = name.rpartition("/")
+            # A name in the driver's own domain may be written with and without it.
             if domain == self.id.driver:
                 found = self.attributes.get(bare)
         return found
 
     def remember(self, expression: str, answer: bool | CelError) -> None:
         """Keep the answer of one selector; a device that meets ever new expressions forgets the old ones."""
+        # Cleared as a whole: an order of use would cost more than evaluating 64 selectors again.
         if len(self.memory) >= _MOST_MEMORIES:
             self.memory.clear()
         self.memory[expression] = answer
@@ -185,6 +188,7 @@ class ResourceSlice:
         names = {device.id.device for device in self.devices}
         draws = bool(self.counters) or any(device.consumes for device in self.devices)
         plain = bool(self.nodes.name) and not (self.per_device or draws or self.problem)
+        # Names are unique, so one slice of one node cannot contradict itself.
         object.__setattr__(self, "plain", plain and len(names) == len(self.devices))
         object.__setattr__(self, "binds_late", any(device.binding_conditions for device in self.devices))
 

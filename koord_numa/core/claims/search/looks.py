@@ -24,12 +24,14 @@ class DeviceLooks:
                 self._add(expression)
 
     def _add(self, expression: str) -> None:
+        # All attributes count already.
         if self._names is None:
             return
         try:
             reads = compile_selector(expression).reads
         except CelError:
             return  # an error, whatever the device looks like
+        # The text reads attributes in a way that its names do not tell, such as a map over all of them.
         if reads.everything:
             self._names = None
         else:

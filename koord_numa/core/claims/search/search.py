@@ -72,15 +72,18 @@ class Search:
 
     def _request(self, claim: int, number: int) -> bool:
         self._step()
+        # All claims have their devices: the picks are the solution.
         if claim == len(self._prepared.claims):
             return True
         requests = self._prepared.alternatives[claim]
         if number == len(requests):
             try:
                 return self._request(claim + 1, 0)
+            # The next claim's limit is not this one's: here it is only a dead end.
             except _TooManyResultsError:
                 return False
         alternatives = requests[number]
+        # A plain request has one alternative; a failure is the failure of the request.
         if (claim, number) not in self._prepared.prioritized:
             return self._alternative(claim, number, alternatives[0])
         too_many = 0
@@ -96,8 +99,10 @@ class Search:
 
     def _alternative(self, claim: int, number: int, alternative: Alternative) -> bool:
         self._step()
+        # ``All`` of nothing is no solution.
         if alternative.every is not None and not alternative.every:
             return False
+        # Checked before any device is taken, since the count is known.
         if len(self.picks_of(claim)) + alternative.count > MAX_RESULTS:
             raise _TooManyResultsError
         mark = len(self._picks)
@@ -108,6 +113,7 @@ class Search:
             else:
                 done = self._devices(claim, number, alternative, 0, 0)
         except _TooManyResultsError:
+            # Picks of this alternative are undone before the limit is reported to the prioritized list above.
             self._release_to(mark)
             raise
         if not done:
@@ -120,6 +126,7 @@ class Search:
             return self._request(claim, number + 1)
         self._step()
         candidate = alternative.every[have]
+        # Every device of an ``All`` request is needed, so that one that is taken fails the request at once.
         if not self._near(candidate.device) or not self._available(claim, alternative, candidate):
             return False
         if not self._take(claim, alternative, candidate, must=True):
@@ -137,6 +144,7 @@ class Search:
         failed: set[object] = set()
         for at in range(start, len(candidates)):
             candidate = candidates[at]
+            # The cheap look first; a CEL selector costs microseconds.
             if not self._available(claim, alternative, candidate):
                 continue
             if not (alternative.selectors.select(candidate.device) and offered(candidate, self._node)):
@@ -145,6 +153,7 @@ class Search:
                 continue
             if not self._take(claim, alternative, candidate, must=False):
                 continue
+            # ``at + 1``: sets of devices and not sequences.
             if self._devices(claim, number, alternative, have + 1, at + 1):
                 return True
             self._release_to(len(self._picks) - 1)
@@ -200,9 +209,11 @@ class Search:
         consumed = room_for(device, demand, self._usage, self._node.features, self._held.get(device.id, {}))
         if consumed is None or not self._tolerated(device, demand):
             return False
+        # Counters are drawn once for a device, however many shares of it are taken.
         draws = device.consumes and not self._counted(device.id)
         if draws and not (self._node.features.partitionable_devices and self._counters.draw(candidate)):
             return False
+        # Constraints last: they change state, and a pick that fails them has only counters to give back.
         if not self._constrain(claim, alternative, candidate):
             if draws:
                 self._counters.give_back(candidate)
@@ -214,6 +225,7 @@ class Search:
             return False
         self._holders.setdefault(device.id, []).append(claim)
         shared = self._shared(device)
+        # Admin access consumes nothing.
         if shared and not demand.admin_access:
             held = self._held.setdefault(device.id, {})
             for name, amount in consumed.items():
@@ -249,6 +261,7 @@ class Search:
         while len(self._picks) > mark:
             pick = self._picks.pop()
             device = pick.candidate.device
+            # In the reverse order of ``_take``.
             for state in self._constraints[pick.claim]:
                 if state.constraint.concerns(pick.alternative.request.name, pick.alternative.result_name):
                     state.remove()

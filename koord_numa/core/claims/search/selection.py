@@ -27,6 +27,7 @@ class SelectorRows:
         for expressions in (self.device_class.selectors, self.demand.selectors):
             for at, expression in enumerate(expressions):
                 answer = _answer(device, expression or "")
+                # A selector that fails is an error of the claim, and not a device that does not match.
                 if answer is False:
                     return False
                 if answer is not True:
@@ -52,6 +53,7 @@ class SelectorRows:
         """
         for expression in self.expressions():
             answer = driver_answer(expression, driver)
+            # The first selector that does not depend on the driver alone ends the look: what follows may not be reached.
             if answer is not True:
                 return answer is False
         return False

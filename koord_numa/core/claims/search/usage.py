@@ -31,8 +31,10 @@ class DeviceUsage:
 
     def _apply(self, allocation: Allocation, sign: int) -> None:
         for result in allocation.results:
+            # Admin access neither takes a device nor hinders others.
             if result.admin_access:
                 continue
+            # A share is recognised by its id (consumable capacity); without one the device is held as a whole.
             if not result.share_id:
                 _count(self.exclusive, result.device, sign)
                 continue

@@ -31,6 +31,7 @@ class Cores:
             anywhere = 0
             for offset in offsets:
                 anywhere |= bits >> offset
+            # ``firsts`` cuts off what other shapes' CPUs have shifted there.
             found |= anywhere & firsts
         return found
 
@@ -56,6 +57,7 @@ class Cores:
     def fill(self, cores: int, count: int) -> int:
         """The CPUs of as many of these cores as fit into ``count`` CPUs: large cores first, then the lowest."""
         bits = 0
+        # Shapes are in the order of their size, largest first.
         for firsts, offsets in self.shapes:
             chosen = lowest(cores & firsts, count // len(offsets))
             count -= chosen.bit_count() * len(offsets)
@@ -89,5 +91,6 @@ def _by_shape(machine: CpuTopology) -> Cores:
         first, *_ = cpus = tuple(CpuSet(core.bits))
         offsets = tuple(cpu - first for cpu in cpus)
         shapes[offsets] = shapes.get(offsets, 0) | 1 << first
+    # Largest shape first, which ``most`` and ``fill`` rely on; the offsets make the order total.
     largest_first = sorted(shapes.items(), key=lambda shape: (-len(shape[0]), shape))
     return Cores(tuple((firsts, offsets) for offsets, firsts in largest_first))

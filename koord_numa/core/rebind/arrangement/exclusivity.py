@@ -67,6 +67,7 @@ class ExclusivityRules:
         protected = tuple(
             index for index, pinned in enumerate(self.pods) if pinned.numa_exclusive is not NumaExclusive.NONE
         )
+        # A group of one has no other pod to conflict with.
         object.__setattr__(self, "_groups", {level: members for level, members in groups.items() if len(members) > 1})
         object.__setattr__(self, "_numa_exclusive", protected)
         object.__setattr__(self, "_cores", cores_of(self.machine))
@@ -79,7 +80,7 @@ class ExclusivityRules:
 
     @property
     def constrained(self) -> frozenset[int]:
-        """Pods of whom it matters to any pod where they sit."""
+        """Pods whose place matters to some pod's exclusivity."""
         if self.has_numa_exclusive:
             return frozenset(range(len(self.pods)))
         return frozenset(index for members in self._groups.values() for index in members)
@@ -89,6 +90,7 @@ class ExclusivityRules:
         found: dict[int, int] = {}
         for level, members in self._groups.items():
             prints = [self._units(level, assigned[index]) for index in members]
+            # Bits seen once, and bits seen again: one pass instead of a comparison of every pair.
             once = twice = 0
             for units in prints:
                 twice |= once & units
@@ -119,12 +121,14 @@ class ExclusivityRules:
         single, spanning = self._kinds(assigned)
         return (
             fixed_pods.protected_single & spanning
+            # The second mask is shifted beyond the highest NUMA id, so that one integer holds both.
             | (fixed_pods.protected_spanning & single) << max(self.machine.numa_ids) + 1
         )
 
     def _kinds(self, assigned: Sequence[int]) -> tuple[int, int]:
         """NUMA nodes with pods on one only, and with pods over several: one may have both."""
         single, spanning = self.fixed_pods.single, self.fixed_pods.spanning
+        # As a set: pods on the same NUMA nodes count once.
         for mask in set(map(self._masks.__getitem__, assigned)):
             if _is_several(mask):
                 spanning |= mask
@@ -135,6 +139,7 @@ class ExclusivityRules:
     def _units(self, level: CpuExclusivePolicy, bits: int) -> int:
         if level is CpuExclusivePolicy.NUMA_NODE_LEVEL:
             return self._masks[bits]
+        # The same CPU sets are asked about in thousands of evaluations.
         known = self._touched.get(bits)
         if known is None:
             known = self._touched[bits] = self._cores.touched(bits)

@@ -70,6 +70,7 @@ def layout_of_ledger(
     pods: list[PinnedPod] = []
     staying, fixed_holdings = Ledger(), []
     for holding in ledger:
+        # Without CPUs of its own, told to stay, or contested: it holds its place and amounts against the others.
         if not holding.cpus or holding.pod.uid in fixed_pods or _is_contested(holding, inventory, ledger):
             staying.hold(holding)
             fixed_holdings.append(holding)
@@ -78,6 +79,7 @@ def layout_of_ledger(
         bound = _holds_devices(holding) or (not move_memory and _holds_bound_memory(holding, inventory))
         pinned = _pinned_pod(holding, inventory, defaults, numa_bound=bound)
         pods.append(pinned)
+        # Tied to its NUMA nodes, so that its amounts stay there whatever CPUs it gets.
         if pinned.cpus_per_numa is not None:
             staying.hold(holding)
     layout = layout_of_pods(machine, pods, kept, _cpu_limits(inventory, staying))
@@ -86,6 +88,7 @@ def layout_of_ledger(
 
 
 def _is_contested(holding: Holding, inventory: Inventory, ledger: Ledger) -> bool:
+    # CPUs outside the machine: the topology has changed under the pod, and moving it would guess.
     if holding.cpus & inventory.reserved or not holding.cpus <= inventory.cpus:
         return True
     return bool(holding.cpus & ledger.shared)
@@ -106,6 +109,7 @@ def _fixed_pods(holdings: Iterable[Holding], machine: CpuTopology, defaults: Def
     fixed_pods = FixedPods()
     for holding in holdings:
         mask = machine.numa_of(holding.cpus)
+        # Without a request nothing is known of its policies; the defaults of a pod that names none apply.
         protected = 0 if _numa_exclusive_of(holding.request or _NO_REQUEST, defaults) is NumaExclusive.NONE else mask
         if mask.bit_count() > 1:
             fixed_pods = replace(
@@ -153,6 +157,7 @@ def _shape(request: PodRequest, imposed: NodeBindPolicy, default: CpuBindPolicy)
     fallback = default if default in _SHAPES else CpuBindPolicy.FULL_PCPUS
     required = fallback if request.bind.required is CpuBindPolicy.DEFAULT else request.bind.required
     if required in _SHAPES:
+        # ``Default`` means the configured policy, as in an allocation.
         return required, True
     return (request.bind.preferred if request.bind.preferred in _SHAPES else fallback), False
 
@@ -168,6 +173,7 @@ def _holds_bound_memory(holding: Holding, inventory: Inventory) -> bool:
         return True
     if not any(held.get(MEMORY) for _, held in holding.numa):
         return False
+    # Both have to be asked: a pod's policy binds its memory even on a node that has none.
     policies = {inventory.policy, (holding.request or _NO_REQUEST).numa.policy}
     return bool(policies & _BINDING) or (inventory.aligner is not None and inventory.aligner.binds_memory)
 
@@ -190,6 +196,7 @@ def _cpu_limits(inventory: Inventory, staying: Ledger) -> dict[int, int]:
     numa_free = accounts(inventory, staying)
     ratio = max(1.0, inventory.ratios.get(CPU, 1))
     free = dict(zip(numa_free.numa_ids, numa_free.free.get(CPU, ()), strict=False))
+    # Amounts are amplified, CPUs are not; floored, as a part of a CPU holds no pod.
     return {numa: int(amount / ratio) // MILLI for numa, amount in free.items()}
 
 

@@ -107,7 +107,7 @@ class NodeLayout:
 
     @cached_property
     def constrained(self) -> frozenset[int]:
-        """Pods of whom it matters to any pod where they sit."""
+        """Pods whose place matters to some pod's exclusivity."""
         return self.exclusivity.constrained
 
     @cached_property
@@ -142,11 +142,11 @@ class NodeLayout:
         return known
 
     def _count(self, arrangement: Arrangement) -> Figures:
-        assigned = [self.choose_cpus(index, bits) for index, bits in enumerate(arrangement)]
+        shapes = [self.shape_of(index, bits) for index, bits in enumerate(arrangement)]
         block, most = self.largest_block(self.free(arrangement))
         return Figures(
-            crossings=sum(max(0, choose_cpus.numa_nodes - 1) for choose_cpus in assigned),
-            split_cores=sum(choose_cpus.split_cores for choose_cpus in assigned),
+            crossings=sum(max(0, shape.numa_nodes - 1) for shape in shapes),
+            split_cores=sum(shape.split_cores for shape in shapes),
             conflicts=self.conflict_count(arrangement).total,
             minus_block=-block,
             minus_free=-most,
@@ -259,15 +259,15 @@ class NodeLayout:
         if not pinned.required or pinned.bind is CpuBindPolicy.NONE:
             return True
         # A required policy that is violated today (a hand-written cpuset) must at least not get worse.
-        return self.choose_cpus(index, bits).split_cores <= self.choose_cpus(index, pinned.cpus.bits).split_cores
+        return self.shape_of(index, bits).split_cores <= self.shape_of(index, pinned.cpus.bits).split_cores
 
     def tolerates(self, index: int, bits: int) -> bool:
         """Seen alone, is the pod no worse off on these CPUs? What it has today is always tolerable."""
         if bits == self.now[index]:
             return True
-        return not self.choose_cpus(index, bits).regression and self.keeps_policy(index, bits)
+        return not self.shape_of(index, bits).regression and self.keeps_policy(index, bits)
 
-    def choose_cpus(self, index: int, bits: int) -> PodShape:
+    def shape_of(self, index: int, bits: int) -> PodShape:
         """One pod on these CPUs, seen alone."""
         known = self._shapes.get((index, bits))
         if known is None:

@@ -19,13 +19,16 @@ NumaAmounts = tuple[tuple[int, ResourceList], ...]
 def amounts_after(numa: NumaAmounts, topology: CpuTopology, cpus: CpuSet) -> NumaAmounts:
     """The amounts per NUMA node of a pod that held ``numa`` and now has these CPUs. A pod without NUMA amounts gets none."""
     counts = {node: count for node, here in topology.numa_bits.items() if (count := (here & cpus.bits).bit_count())}
+    # CPUs per NUMA node unchanged: amounts stay to the byte, rounding included.
     if not numa or counts == {node: held.get(CPU, 0) // MILLI for node, held in numa if held.get(CPU)}:
         return numa
     held, number = total(amounts for _, amounts in numa), len(cpus)
     shares = {
+        # Shares of zero are left out, so that a NUMA node is named only where the pod has something.
         node: {name: amount * count // number for name, amount in held.items() if amount * count // number}
         for node, count in sorted(counts.items())
     }
+    # The lowest NUMA node takes what rounding leaves, so that the sum is kept.
     first = min(shares)
     for name, amount in held.items():
         rest = amount - sum(share.get(name, 0) for share in shares.values())

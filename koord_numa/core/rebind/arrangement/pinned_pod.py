@@ -46,4 +46,5 @@ class Quality(NamedTuple):
 
     def no_worse_than(self, other: "Quality") -> bool:
         """In no part worse."""
+        # In every part: fewer split cores do not make up for one more NUMA node.
         return all(mine <= theirs for mine, theirs in zip(self, other, strict=True))

@@ -49,19 +49,22 @@ class EvaluatedLayout:
         )
         concerns = False
         for index, bits in changes.items():
-            old, new = layout.choose_cpus(index, assigned[index]), layout.choose_cpus(index, bits)
+            old, new = layout.shape_of(index, assigned[index]), layout.shape_of(index, bits)
             crossings += new.numa_nodes - old.numa_nodes
             splits += new.split_cores - old.split_cores
             pod_regression += new.regression - old.regression
             moves += (bits != layout.now[index]) - (assigned[index] != layout.now[index])
+            # The old CPUs are free from here on; ``taken`` is subtracted at the end, as later changes may use them.
             free |= assigned[index]
             taken |= bits
             assigned[index] = bits
             concerns = concerns or index in layout.constrained
+        # The cheap part first: blocks and neighbours are counted only for changes that may be better.
         if pod_regression > self.regression or (
             pod_regression == self.regression and (crossings, splits) > figures[:2]
         ):
             return None
+        # Neighbours are recounted only where a pod changes whose place matters to others.
         conflict_count = layout.conflict_count(assigned) if concerns else self.conflict_count
         free &= ~taken
         block, most = layout.largest_block(free)
@@ -84,7 +87,7 @@ class EvaluatedLayout:
 def evaluate(layout: NodeLayout, assigned: Arrangement) -> EvaluatedLayout:
     """A whole arrangement counted from nothing. Sizes and CPUs per NUMA node must be as the pods need them."""
     free, figures, conflict_count = layout.free(assigned), layout.figures(assigned), layout.conflict_count(assigned)
-    pod_regression = sum(layout.choose_cpus(index, bits).regression for index, bits in enumerate(assigned))
+    pod_regression = sum(layout.shape_of(index, bits).regression for index, bits in enumerate(assigned))
     shrunk = layout.shrunk(figures.crossings, -figures.minus_block)
     regression = (
         pod_regression + conflict_count.regression + shrunk + layout.overdrawn(free) + layout.overloaded(assigned)
