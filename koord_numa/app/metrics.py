@@ -24,8 +24,8 @@ from koord_numa.cluster.leader_election import LeaderElection
 from koord_numa.cluster.lease_conflicts import LeaseConflicts
 from koord_numa.cluster.loop_lag import LoopLag
 from koord_numa.cluster.no_election import NoElection
+from koord_numa.core.kubelet.managers.results import REASONS
 from koord_numa.core.objects.verdicts import Alignment, Reason
-from koord_numa.engine.kubelet_rejections import REFUSALS
 from koord_numa.engine.metrics import Histogram, Result
 from koord_numa.engine.scheduler import Scheduler
 
@@ -141,7 +141,7 @@ class SchedulerCollector(Collector):
             "koord_numa_kubelet_refusals",
             "Pods that a kubelet refused.",
             "reason",
-            dict.fromkeys(REFUSALS, 0) | meter.refusals,
+            dict.fromkeys(REASONS, 0) | meter.refusals,
         )
         yield _counts(
             "koord_numa_bind_failures",

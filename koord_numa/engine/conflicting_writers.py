@@ -58,6 +58,7 @@ class ConflictingWriters:
         """Compare what pods hold on the node, with one another and with what there is."""
         self._check_overcommit(info)
         known = self.double_holds.get(info.name, ())
+        # Asked with every change of a node: with no shared CPU, now or before, there is nothing to compare.
         if not (info.ledger.shared or known):
             return
         found = double_holds(info.ledger)
@@ -76,6 +77,7 @@ class ConflictingWriters:
             self.overcommitted.pop(info.name, None)
             return
         foreign = sum(pod.scheduler not in self._ours for pod in info.pods.values())
+        # All foreign or none: a single scheduler that overcommits is not a race with ours.
         if info.name in self.overcommitted or not foreign or foreign == len(info.pods):
             return  # said already, or not by a race of two schedulers
         parts = ", ".join(
@@ -94,12 +96,14 @@ class ConflictingWriters:
             return
         if not self._leads_for_long():
             return
+        # Not known yet: it newly appears on its node, and a bind of ours is in ``placed``.
         known = handle.cache.pod(uid)
         if known is None:
             if uid not in handle.placed:
                 self._report(FOREIGN_BIND, pod.key, f"bound to {pod.node} by another writer than this scheduler")
             return
         info = handle.cache.nodes[handle.cache.node_of[uid]]
+        # Assumed pods and locked nodes change by our own hand.
         if uid in handle.cache.assumed or info.locked or known.assignment == pod.assignment:
             return
         before, after = (str(it.assignment.cpus) if it.assignment else "" for it in (known, pod))
@@ -118,6 +122,7 @@ class ConflictingWriters:
     def _leads_for_long(self) -> bool:
         since = self._leading_since
         clock = self._handle.dependencies.clock
+        # Longer than a lease lasts: a write of the former leader has arrived or failed by then.
         return since is not None and clock() - since > self._handle.settings.lease.duration
 
     def _report_double_hold(self, node: str, conflict: DoubleHold) -> None:

@@ -67,6 +67,7 @@ class Quarantine:
     def until(self, subject: Subject) -> float:
         """Until when the object, as it is, is to be left alone; 0 when it is not."""
         case = self._cases.get((subject.kind, subject.uid))
+        # Another resourceVersion is another object: it gets a new chance at once.
         return case.until if case is not None and case.version == subject.version else 0.0
 
     def holds(self, subject: Subject) -> bool:
@@ -81,8 +82,10 @@ class Quarantine:
         """Something went wrong about the object; returns until when it is left alone."""
         place = (subject.kind, subject.uid)
         former = self._cases.get(place)
+        # Failures count for one version; a changed object starts at the first pause.
         failures = former.failures + 1 if former is not None and former.version == subject.version else 1
         until = self._clock() + pause(PAUSES, failures, 0.0)
+        # Cut, as the text ends up in an event and in the log.
         why = f"{type(error).__name__}: {error}"[:MOST_TEXT]
         self._cases[place] = _Case(subject.version, failures, until, why)
         self.counts[subject.kind] += 1
@@ -96,6 +99,7 @@ class Quarantine:
         try:
             yield
         except ClusterError:
+            # Conflict, Gone and the like are handled where the call was made.
             raise
         except Exception as error:  # noqa: BLE001 - the one place where a bug about an object ends
             self.put(subject, error)

@@ -63,6 +63,7 @@ class DecisionLog:
         now = self.clock()
         compared = now >= self._next
         if compared:
+            # Paced by time and not by count: a burst of decisions is compared as often as a trickle.
             self._next = now + 1.0 / COMPARED_A_SECOND
         answers = compare() if compared else {}
         self.decisions.append(_decision(self.wall_clock(), pod, placement, answers))
@@ -75,6 +76,7 @@ def _decision(
     if not isinstance(chosen, ScoredPlacement):
         return Decision(seconds, pod, placement)
     others = [(name, it) for name, it in answers.items() if isinstance(it, ScoredPlacement) and name != placement.node]
+    # By score, then by name: the order in which nodes are chosen.
     ranked = sorted(others, key=lambda entry: (-entry[1].score, entry[0]))[:RUNNERS_UP]
     runners = tuple(RunnerUp(name, it.score, _differences(it, chosen)) for name, it in ranked)
     return Decision(seconds, pod, placement, chosen.score, runners)

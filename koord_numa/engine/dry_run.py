@@ -39,6 +39,7 @@ def dry_run(handle: Handle, pod: Pod) -> DryRunResult | None:
     if request_class is None:
         return None
     nodes = handle.selector.answers(request_class, pod)
+    # As in a cycle: the node that is being freed goes before a better one.
     nominated = nodes.get(handle.nominator.node_of(pod))
     if isinstance(nominated, ScoredPlacement):
         return DryRunResult(nominated.placement, nodes)

@@ -37,6 +37,7 @@ class PendingPodHandler:
         for pending in self._handle.pending:
             if pending.uid not in found:
                 self._handle.forget(pending.uid)
+        # Oldest first, so that a restart queues pods in the order in which they came.
         for pod in sorted(found.values(), key=lambda pod: (pod.created, str(pod.key))):
             self.observe(None, pod)
 
@@ -45,6 +46,7 @@ class PendingPodHandler:
         A pod that has no node yet. ``DELETED`` only says that it waits no longer: the server's field selector reports a bound pod
         that way too, so what a pod holds is for others to say.
         """
+        # A pod that wants no node any more is forgotten in the same way as one that is gone.
         if event == DELETED or not _wants_node(obj):
             self._handle.forget(obj.key.uid)
             return
@@ -70,16 +72,19 @@ class PendingPodHandler:
     def _observe(self, pod: Pod) -> None:
         handle, uid = self._handle, pod.key.uid
         known = handle.pending.get(uid)
+        # Two watches run beside each other: this one may still show the pod as it was before its bind.
         if uid in handle.cache.node_of and not (known is not None and known.binding):
             return  # bound already; what this source shows is older
         request_class = handle.classes.of(pod)
         if request_class is None:
             return
+        # A real change of the object: it may fit now, so that its backoff ends.
         has_changed = known is not None and known.pod.resource_version != pod.resource_version
         pending = handle.pending.observe(pod, request_class, handle.dependencies.clock())
         if known is None and pod.nominated and handle.settings.preemption.enabled:
             handle.nominator.observe_own(pod)
         if pod.problem:
+            # Not queued: a pod that cannot be read is not tried until it changes.
             handle.queue.remove(pending)
             handle.conditions.waits(pending, f"the pod cannot be understood: {pod.problem}")
         elif not pending.binding:
@@ -92,6 +97,7 @@ class PendingPodHandler:
             handle.queue.remove(pending)  # quarantined for what it was
         was_queued = pending.queued_in is not None
         verdict = handle.queue.add(pending)
+        # Its class is parked: the pod is told at once why, and preemption hears of it.
         if verdict is not None and not was_queued:
             handle.conditions.waits(pending, handle.messages.current(pending.request_class, verdict))
             self._preemption.consider(pending.pod, pending.request_class, verdict)
@@ -109,6 +115,7 @@ class BoundPodHandler:
         """All pods with a node. Pods whose bind was just confirmed stay: the list may be older."""
         found = list(objects)
         self._pods.replace(found)
+        # A pod that has a node waits no more, whichever source said so first.
         for pod in found:
             if pod.node:
                 self._handle.forget(pod.key.uid)

@@ -41,6 +41,7 @@ class Explainer:
         """No node takes the pod, nor others of its class: all of them wait, and each is told why."""
         handle, request_class = self._handle, pending.request_class
         now = handle.dependencies.clock()
+        # The first slice finds everything out on small clusters; the rest is done beside the loop.
         if not handle.selector.explain_some(request_class, SLICE):
             handle.queue.park(pending, None, now)
             self._agenda[request_class] = pending
@@ -57,17 +58,20 @@ class Explainer:
                 pending = self._agenda[request_class]
                 with self._handle.quarantine.contained(subject_of(pending.pod)):
                     await self._explain(request_class, pending)
+                # Also when the class raised: it is left to its quarantine.
                 self._agenda.pop(request_class, None)
             self._news.clear()
             await self._news.wait()
 
     async def _explain(self, request_class: RequestClass, pending: PendingPod) -> None:
         handle = self._handle
+        # Stops when the class was woken or explained by another attempt.
         while handle.queue.is_unexplained(request_class):
             if handle.selector.explain_some(request_class, SLICE):
                 verdict = handle.selector.explain(request_class)
                 self._tell(pending, verdict, handle.queue.explained(request_class, verdict))
                 return
+            # Others have their turn between two slices.
             await asyncio.sleep(0)
 
     def _tell(self, pending: PendingPod, verdict: Unschedulable, reasons: frozenset[Reason]) -> None:
@@ -77,6 +81,7 @@ class Explainer:
         for reason in reasons:
             handle.metrics.rejections[reason.value] += 1
         why, news = handle.messages.say(request_class, verdict, handle.dependencies.clock())
+        # Nothing new for the class: only the pod that was tried is told.
         for waiting in handle.queue.pods_of(request_class) if news else (pending,):
             handle.conditions.waits(waiting, why)
         if self._after_unschedulable is not None:

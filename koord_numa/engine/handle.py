@@ -53,6 +53,7 @@ class Handle:
 
     def forget(self, uid: str) -> None:
         """The pod waits no more: the one place that forgets it. One that never waited is no error."""
+        # In the reverse order of what a pod's wait has set up; each part forgets what it never had without an error.
         pending = self.pending.pop(uid)
         self.nominator.end(uid)
         self.resource_claims.forget(uid)

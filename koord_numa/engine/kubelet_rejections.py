@@ -6,20 +6,10 @@ a limit.
 """
 
 from dataclasses import dataclass, field
-from typing import Final
 
-from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.settings import BackoffSettings
-
-REFUSALS: Final = ("TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError")
-OUT_OF: Final = "OutOf"
-
-
-def is_kubelet_rejection(pod: Pod) -> bool:
-    """Did a kubelet reject this pod? As the kubelet's admission handlers name their reasons (OutOfcpu, ...)."""
-    return pod.phase == "Failed" and (pod.reason in REFUSALS or pod.reason.startswith(OUT_OF))
 
 
 @dataclass(slots=True)
@@ -41,6 +31,7 @@ class NodeBackoff:
         """A kubelet rejected a pod of this class; returns until when the pair pauses."""
         known = self._pauses.get((node, request_class))
         times = known.times + 1 if known else 1
+        # 2**32 times any pause is beyond the limit; a larger exponent would only cost digits.
         until = now + min(self.backoff.max, self.backoff.initial * 2.0 ** min(times - 1, 32))
         self._pauses[node, request_class] = _Pause(until, times, why)
         return until
@@ -54,6 +45,7 @@ class NodeBackoff:
         message = "node(s) had a kubelet that just refused such a pod"
         return Rejection(Reason.COOLING_DOWN, message, detail, resolvable=False)
 
+    # Ended pauses stay for a while, so that the next rejection counts on; they are no timers any more.
     def next_end(self, now: float) -> float | None:
         """When the first pause ends that has not ended yet."""
         return min((pause.until for pause in self._pauses.values() if pause.until > now), default=None)
@@ -65,6 +57,7 @@ class NodeBackoff:
             if pause.until <= now and not pause.over:
                 pause.over = True
                 nodes.add(pair[0])
+            # As long again as the longest pause without a rejection: the pair starts small next time.
             if pause.until + self.backoff.max <= now:
                 del self._pauses[pair]
         return sorted(nodes)

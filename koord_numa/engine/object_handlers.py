@@ -49,6 +49,7 @@ class ObjectHandler(Generic[T]):
         self._on_synced = on_synced
         self._on_broken = on_broken
 
+    # Those that are gone first, so that a new object of the same name is not taken for a change.
     def replace(self, objects: Iterable[T]) -> None:
         """These objects exist and no others."""
         found = list(objects)
@@ -63,10 +64,12 @@ class ObjectHandler(Generic[T]):
         """One object came, changed or went."""
         try:
             self._apply(event, obj)
+        # Quarantined and closed: what the object holds is not known, so its node takes nothing.
         except Exception as error:  # noqa: BLE001 - contained: it costs this object only
             self._quarantine.put(self._kind.subject(obj), error)
             self._on_broken(obj, f"{type(error).__name__}: {error}")
             return
+        # An empty quarantine is the usual case and costs nothing.
         if self._quarantine and self._quarantine.release(self._kind.subject(obj)):
             self._on_broken(obj, "")
 
@@ -112,6 +115,7 @@ class ContainedHandler(Generic[T]):
         try:
             self._inner.replace(found)
         except Exception:  # noqa: BLE001 - one of them raises: told one by one, it costs that object only
+            # Started over, so that what was taken in before the exception does not stay half done.
             self._inner.replace([])
             for each in found:
                 self.observe(None, each)
@@ -162,11 +166,13 @@ class BoundPodObjects(ObjectHandler[Pod]):
     def replace(self, objects: Iterable[Pod]) -> None:
         """These pods have a node and no others, apart from those that are assumed."""
         cache, found = self._cache, {pod.key.uid: pod for pod in objects}
+        # Assumed pods are newer than the list.
         for uid in [uid for uid in cache.node_of if uid not in found and uid not in cache.assumed]:
             former = cache.pod(uid)
             if former is not None:
                 self.observe(DELETED, former)
         for uid, pod in found.items():
+            # The very object that is known: a relist of thousands of pods costs a comparison each.
             if uid in cache.assumed or cache.pod(uid) is not pod:
                 self.observe(None, pod)
         cache.judge_found_pods()

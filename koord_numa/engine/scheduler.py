@@ -12,6 +12,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.engine.binding.assumed_pods import AssumedPods
 from koord_numa.engine.cache.cache import DELETED, Cache
+from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
 from koord_numa.engine.cache.namespace_lister import NamespaceLister
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.volume_lister import VolumeLister
@@ -30,7 +31,7 @@ from koord_numa.engine.event_handlers import (
     PendingPodHandler,
 )
 from koord_numa.engine.handle import Handle
-from koord_numa.engine.kubelet_rejections import NodeBackoff, is_kubelet_rejection
+from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.metrics import SchedulerMetrics
 from koord_numa.engine.object_handlers import (
     BoundPodObjects,
@@ -202,8 +203,6 @@ class Scheduler:
         """Decide nothing more; ``run`` returns when binds in flight are settled."""
         self.loop.stop()
         self._readiness.end()
-
-    # Views.
 
     def queue_numbers(self) -> QueueNumbers:
         """How many pods are active, backing off, and parked."""

@@ -77,7 +77,7 @@ class DryRun:
 
     def _candidate(self) -> NodeSnapshot | None:
         seen = replace(self._node.seen, ledger=self._ledger, ports=self._ports())
-        # Where the scheduler chooses CPUs, releasing a holding says all; a kubelet's node has to be inferred anew.
+        # Where the scheduler chooses CPUs, releasing a holding says all; a kubelet's node has to be inferred again.
         if not isinstance(seen.offer, KubeletView):
             return seen
         topology = self._node.topology

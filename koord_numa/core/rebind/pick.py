@@ -104,7 +104,7 @@ def _spread(layout: NodeLayout, here: int, mine: int, count: int) -> int:
     bits, left = 0, count
     while left:
         rest = here & ~bits
-        # Counted anew each round: second CPUs are taken only when every core has given one.
+        # Counted again each round: second CPUs are taken only when every core has given one.
         touched, whole, own = cores.touched(rest), cores.whole(rest), cores.touched(rest & mine)
         broken = touched & ~whole
         for group in (broken & own, broken & ~own, whole & own, whole & ~own):

@@ -42,9 +42,11 @@ class AssumedPods:
     def note_rejection(self, pod: Pod, *, counts: bool) -> None:
         """A kubelet rejected a pod of ours: that node backs off for such pods. What is found at the start is old and does not count."""
         handle, uid = self._handle, pod.key.uid
+        # A pod of an earlier process has no class any more: it is derived from the pod without its node.
         request_class = handle.placed.get(uid) or handle.classes.of(_as_it_waited(pod))
         if request_class is None or uid in self._rejected:
             return
+        # Before the count: rejections found at the start must not count later, either.
         self._rejected[uid] = True
         if not counts:
             return
@@ -57,6 +59,7 @@ class AssumedPods:
     def say_cpu_conflict(self, record: NodeInfo) -> None:
         """Say when two owners of a node's CPUs clash, once per clash."""
         why = record.distrust
+        # Said when the sentence changes, and not with every event of the node.
         if self._distrusted.get(record.name, "") == why:
             return
         if why:
@@ -70,6 +73,7 @@ class AssumedPods:
         now = self._handle.dependencies.clock()
         nodes = self._node_backoff.ended(now)
         for name in nodes:
+            # Rows of such nodes are stale, though nothing of the nodes has changed.
             self._changed(name)
         if nodes:
             self._handle.queue.wake(ClusterEvent.BACKOFF_ENDED, now)
@@ -79,6 +83,7 @@ class AssumedPods:
         before = self._handle.dependencies.clock() - self._handle.settings.settle_seconds
         for assumption in self._handle.cache.overdue(before):
             with self._handle.quarantine.contained(subject_of(assumption.pod)):
+                # Contained: one pod that cannot be read must not keep the others from it.
                 await self._read_back(assumption)
 
     async def _read_back(self, assumption: AssumedPod) -> None:
@@ -87,6 +92,7 @@ class AssumedPods:
         try:
             seen = await self._handle.dependencies.binder.read_pod(assumption.pod.key)
         except Gone:
+            # Still the same assumption: the pod may have been placed again while it was read.
             if state.assumed.get(uid) is assumption:
                 state.release(uid)
             return

@@ -76,6 +76,7 @@ class Binding:
         Raises ``NodeLeft``, ``NotLeader``, and every ``ClusterError`` of the port; after ``UnknownOutcome`` call ``settle``.
         """
         self._check_node(pod, placement.node)
+        # The last look before the request: a leader that lost its lease must not bind beside the next one.
         if not self.dependencies.lease.fresh():
             raise NotLeader("the lease is not held any more")
         annotations = self.dependencies.annotate(pod, placement)
@@ -95,11 +96,13 @@ class Binding:
             try:
                 if await self._is_there(pod, placement):
                     return
+            # What the pod's own state says ends the wait; everything else is asked again.
             except (Gone, Elsewhere):
                 raise
             except ClusterError as error:
                 on_trouble(error)  # also 401 and 403: not to be allowed to look says nothing about the bind
                 continue
+            # No further request: wait until the last one can no longer arrive.
             if requests >= REQUESTS or not self.dependencies.lease.fresh():
                 if clock() - last > ARRIVAL_SECONDS:
                     raise NotBound(f"the bind of pod {pod.key} to node {placement.node} was not carried out")
@@ -118,6 +121,7 @@ class Binding:
         seen = await self.dependencies.binder.read_pod(pod.key)
         if seen.node and seen.node != placement.node:
             raise Elsewhere(f"pod {pod.key} was bound to {seen.node} by another scheduler")
+        # A pod that is going or gated is refused by the API server, so that a late request cannot succeed either.
         if not seen.node and (seen.deleting or seen.gated):
             raise Elsewhere(f"pod {pod.key} can no longer be bound")
         return bool(seen.node)
@@ -139,6 +143,7 @@ class NodeBindLocks:
     """
 
     def __init__(self, on_length: Callable[[str, bool], None]) -> None:
+        # Weak: a lock lives as long as a task holds or awaits it.
         self._on_length = on_length
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._lengths: Counter[str] = Counter()
@@ -154,6 +159,7 @@ class NodeBindLocks:
         lock = self._locks.get(node)
         if lock is None:
             lock = self._locks[node] = asyncio.Lock()
+        # Counted before waiting, since those that wait are the line.
         self._joined(node)
         try:
             async with lock:
@@ -172,6 +178,7 @@ class NodeBindLocks:
         left = self._lengths[node]
         if not left:
             del self._lengths[node]
+        # Two thresholds, so that a line around one of them does not open and close the node with every bind.
         if left <= SHORT_LINE and node in self._long:
             self._long.discard(node)
             self._on_length(node, False)

@@ -68,6 +68,7 @@ class BindingCycle:
     async def run(self, pending: PendingPod, placement: Placement, began: float) -> None:
         """Bind one pod, whatever that takes. When it returns the pod is bound, gone, or queued again, and nothing else is held."""
         handle, pod, request_class = self._handle, pending.pod, pending.request_class
+        # Before the request: the class has found a node, whatever becomes of the bind.
         handle.queue.placed(request_class)
         handle.placed[pod.key.uid] = request_class
         pending.binding = True
@@ -87,11 +88,13 @@ class BindingCycle:
 
     async def _bind(self, pending: PendingPod, pod: Pod, placement: Placement) -> None:
         handle = self._handle
+        # In this order: what fails inside undoes steps first, then reservations, then the assumption.
         with handle.cache.assume(pod, placement) as assumed, reserved(self.steps, pod, placement) as steps:
             async with pre_bound(steps, pod, placement):
                 try:
                     await self._send(pod, placement)
                 except UnknownOutcome as error:
+                    # Said before settling, which may take minutes.
                     self._trouble(pending, placement.node, error)
                     await self._settle(pending, pod, placement)
                 assumed.confirmed = handle.dependencies.clock()
@@ -105,8 +108,10 @@ class BindingCycle:
 
     async def _send(self, pod: Pod, placement: Placement) -> None:
         async with AsyncExitStack() as held:
+            # Where the scheduler chooses CPUs the order of binds means nothing.
             if self._kubelet_chooses(placement):
                 await held.enter_async_context(self.locks.at(placement.node))
+            # Counted before the semaphore, so that ``free`` counts those that wait for a worker too.
             self._busy += 1
             try:
                 async with self._workers:
@@ -123,6 +128,7 @@ class BindingCycle:
 
     def _bound(self, pending: PendingPod, pod: Pod, placement: Placement) -> None:
         handle = self._handle
+        # A success ends the outage: pauses start small again.
         self._outages = 0
         self._turned_away.clear()
         handle.metrics.bound(pending.attempts, handle.dependencies.clock() - pending.since)
@@ -144,15 +150,18 @@ class BindingCycle:
         handle, pod = self._handle, pending.pod
         if not isinstance(error, NotBound):
             handle.metrics.failures[type(error).__name__] += 1
+        # A conflict may be our own bind of before: what the pod says now decides.
         if isinstance(error, Conflict):
             error = await self._look_again(pod) or error
         if isinstance(error, Gone):
             handle.forget(pending.uid)
             return
+        # Not the pod's fault: it is tried at once by the next leader, or by this one when it leads again.
         if isinstance(error, NotLeader):
             self._again(pending, 0.0)
             return
         pending.failed_binds += 1
+        # The decision rested on an old object: a new one is made at once, a few times.
         if isinstance(error, PreBindFailed) and error.at_once and pending.failed_binds < TOLD_FROM:
             self._again(pending, 0.0)
             return
@@ -178,6 +187,7 @@ class BindingCycle:
         delay = pause(settings.api_backoff, pending.failed_binds, dice)
         if isinstance(error, Unavailable):
             self._outage(pending.uid, error)
+            # The server's own wish is heeded, within bounds.
             delay = max(delay, min(error.retry_after or 0.0, LONGEST_OUTAGE))
         return delay
 
@@ -210,6 +220,7 @@ class BindingCycle:
 
         A single pod that is turned away again and again (a webhook answers 503 to it) is no outage.
         """
+        # A dict, as one pod that is turned away again and again counts once.
         self._turned_away[uid] = None
         if len(self._turned_away) < OUTAGE:
             return

@@ -106,6 +106,7 @@ def reserved(steps: Sequence[PreBindStep], pod: Pod, placement: Placement) -> It
     Raises ``PreBindFailed`` when a row cannot reserve.
     """
     with ExitStack() as undo:
+        # Only rows that were reserved are undone.
         chosen = []
         for step in steps:
             if step.applies(pod, placement):
@@ -116,6 +117,7 @@ def reserved(steps: Sequence[PreBindStep], pod: Pod, placement: Placement) -> It
                 undo.callback(step.unreserve, pod, placement)
                 chosen.append(step)
         yield tuple(chosen)
+        # The body succeeded, so that nothing is to be undone.
         undo.pop_all()
         for step in chosen:
             step.post_bind(pod, placement)

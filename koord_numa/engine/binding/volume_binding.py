@@ -76,6 +76,7 @@ class VolumeBinding:
         plan = plan_volumes(pod.request, self._node(placement), self.lister.storage())
         if isinstance(plan, Rejection):
             raise Conflict(f"volumes of pod {pod.key} on node {placement.node}: {plan.message}")
+        # Kept by uid: ``do`` and ``undo`` act on what was reserved, and not on a new plan.
         self._plans[pod.key.uid] = plan
         self.lister.reserve(plan, placement.node)
 
@@ -91,7 +92,9 @@ class VolumeBinding:
     async def do(self, pod: Pod, placement: Placement) -> None:
         """Write the plan, and return when every claim is bound. Raises ``Conflict`` when that cannot come about any more."""
         plan = self._plans[pod.key.uid]
+        # Before any write: the pod may have gone while it waited for its turn.
         self._check_wanted(pod)
+        # Existing volumes first: their binding takes a moment, provisioning may take minutes.
         for key, volume in plan.bindings:
             await self.writer.bind_volume(volume, self._claim(key))
         asked = {key: await self.writer.select_node(self._claim(key), placement.node) for key in plan.provisioned}
@@ -101,6 +104,7 @@ class VolumeBinding:
 
     async def undo(self, pod: Pod, placement: Placement) -> None:
         """Take back what no claim has been bound by; say what cannot be taken back. The next leader goes on with what was begun."""
+        # The next leader finds the annotation and goes on; taking it back would race with that.
         if self.handle.stopping or not self.handle.dependencies.lease.fresh():
             return
         plan = self._plans.get(pod.key.uid, VolumePlan())
@@ -110,6 +114,7 @@ class VolumeBinding:
         self.lister.fail(left, placement.node, PASSED_OVER_SECONDS)
         for key, volume in plan.bindings:
             if key in left:
+                # Only what is not bound: a claim with a volume keeps it.
                 await self._quietly(self.writer.release_volume(volume, self._claim(key)))
         for key in plan.provisioned:
             if key in left:
@@ -126,12 +131,14 @@ class VolumeBinding:
         Without it a pod whose NUMA nodes are taken on that node would wait there for ever.
         """
         now, known = self.lister.clock(), self._first_seen
+        # Made again at each look: claims that are bound or gone drop out by themselves.
         self._first_seen = {}
         for pod in waiting:
             for claim in self._claims(pod):
                 if claim.bound or not claim.selected_node or self.lister.in_flight(claim.key):
                     continue
                 node, since = known.get(claim.key, ("", now))
+                # The time counts for one node: another one that was selected meanwhile starts its own.
                 self._first_seen[claim.key] = (claim.selected_node, since if node == claim.selected_node else now)
                 if node == claim.selected_node and now - since >= self.timeout:
                     await self._give_up(claim)
@@ -165,6 +172,7 @@ class VolumeBinding:
                 self._check_volume(key, volume)
         for key, written in asked.items():
             claim = self._claim(key)
+            # A claim that the watch shows older than our own write still has the old node.
             taken_back = claim.selected_node != node.name and _is_newer(claim, written)
             if taken_back and not self._is_bound(key, node):
                 raise Conflict(f"the provisioner gave up claim {claim.name} on node {node.name}")
@@ -218,6 +226,7 @@ class VolumeBinding:
 
 def _is_newer(claim: PersistentVolumeClaim, written: PersistentVolumeClaim) -> bool:
     """The watch may lag behind a write. Resource versions of one object are ordered by number (KEP-5504)."""
+    # Opaque versions are compared only where they are numbers.
     one, other = claim.resource_version, written.resource_version
     return one.isdigit() and other.isdigit() and int(one) > int(other)
 

@@ -14,6 +14,7 @@ def clash(topology: NodeResourceTopology | None, ledger: Ledger) -> str:
 
     Empty when nothing clashes. It ends with its cause: when one of the pods is gone, the node is trusted again.
     """
+    # The cheap looks first: nearly all nodes have one source of truth only.
     if topology is None or not topology.kubelet_pods or not ledger.bits:
         return ""
     for given in topology.kubelet_pods:
@@ -21,6 +22,7 @@ def clash(topology: NodeResourceTopology | None, ledger: Ledger) -> str:
             continue
         for held in ledger:
             both = held.cpus & given.cpus
+            # The same pod in both lists is the agent reporting our own cpuset back.
             if both and held.pod.uid != given.uid:
                 return (
                     f"CPUs {both} belong to {held.pod} by its resource-status and to "

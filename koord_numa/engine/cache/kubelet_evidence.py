@@ -54,6 +54,7 @@ class KubeletEvidence:
         """
         is_other = bool(self.life) and node.kubelet != self.life
         self.life, self.since = node.kubelet, max(self.since, node.kubelet_since)
+        # Evidence from before the kubelet became Ready again may be of another configuration.
         self.found_on = {option: when for option, when in self.found_on.items() if when >= self.since}
         if self.kept_cores is not None and self.kept_cores < self.since:
             self.kept_cores = None
@@ -61,6 +62,7 @@ class KubeletEvidence:
 
     def is_of_this_life(self, pod: Pod) -> bool:
         """Did the kubelet admit the pod with the configuration that it has now?"""
+        # An unknown start counts: discarding it would lose evidence of a pod that runs.
         return not pod.started_at or pod.started_at >= self.since
 
     def explore(self, uid: str, options: tuple[str, ...]) -> None:
@@ -73,6 +75,7 @@ class KubeletEvidence:
 
     def rejected(self, pod: Pod) -> None:
         """The kubelet refused the pod; the same pod may be seen again and again."""
+        # The annotation outlives this process; ``exploring`` does not.
         options = self.exploring.pop(pod.key.uid, ()) or pod.explores
         when = pod.started_at or UNDATED
         if when < self.since:

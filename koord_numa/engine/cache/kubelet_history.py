@@ -15,7 +15,7 @@ from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
-from koord_numa.core.kubelet.managers.results import OUT_OF, SMT_ALIGNMENT, TOPOLOGY_AFFINITY, UNEXPECTED_ADMISSION
+from koord_numa.core.kubelet.managers.results import OUT_OF, REASONS, TOPOLOGY_AFFINITY, UNEXPECTED_ADMISSION
 from koord_numa.core.kubelet.view import MOST_NUMA
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
@@ -61,6 +61,7 @@ class KubeletHistory:
             self.pods[known.uid] = known
             if (belief := self._belief_of(known)) is not None:
                 belief.arrive(known.uid, known.request, now)
+            # A pod that runs has its verdict; only one on its way explores.
             if pod.explores and not pod.started:
                 self.evidence.explore(known.uid, pod.explores)
         if pod.started and not known.started:
@@ -70,6 +71,7 @@ class KubeletHistory:
                 belief.started(known.uid, now)
 
     def reject(self, pod: Pod, now: float) -> None:
+        # Out of the history: a refused pod was never there, and no topology can show it.
         """The kubelet refused the pod, now or before this process started."""
         self.evidence.rejected(pod)
         uid, reason = pod.key.uid, pod.reason
@@ -88,12 +90,14 @@ class KubeletHistory:
         """The pod is gone or has finished."""
         self.evidence.decided(uid)
         known = self.pods.get(uid)
+        # The pod may be told gone more than once: by its phase, and by its deletion.
         if known is None or known.left:
             return
         known.left, known.left_at = True, now
         self.now = max(self.now, now)
         if (belief := self._belief_of(known)) is not None:
             belief.depart(uid, now)
+        # Bounded, since a topology that never comes would keep them for ever.
         gone = [each.uid for each in self.pods.values() if each.left]
         for old in gone[: max(0, len(gone) - MOST_GONE)]:
             del self.pods[old]
@@ -125,6 +129,7 @@ class KubeletHistory:
 
     def publish(self, topology: NodeResourceTopology, frame: NodeConfig) -> None:
         """A topology came that differs from the last one at most in what is available, or that is the first."""
+        # Another machine, configuration or device pool: states of the old one mean nothing.
         if self.frame is None or not self.frame.holds_for(topology, frame.allocatable):
             self.reset()
         self.frame = frame
@@ -135,6 +140,7 @@ class KubeletHistory:
         counted = self._counted(topology, frame)
         sets = list(self._shown_by(topology, counted)) if told else list(islice(self._sets(counted), MOST_GUESSES))
         if told and not sets:
+            # Adding it to the belief would need a pod whose request is unknown.
             return  # it speaks of pods that no event has shown yet
         seen = None
         if not belief.lost or told:
@@ -150,6 +156,7 @@ class KubeletHistory:
 
     def sync(self, pods: Iterable[Pod]) -> None:
         """These pods are there; those without an event before are taken to have been bound in this order."""
+        # In the order of the list: the true order of their binds is not known any more.
         for pod in pods:
             if pod.key.uid not in self.pods:
                 self.observe(pod, 0.0)
@@ -172,6 +179,7 @@ class KubeletHistory:
         most: dict[int, int] = {}
         for one in belief.hypotheses:
             bits = one.state.managers.cpus
+            # Loose CPUs may be free: the most counts them.
             for each in one.loose.values():
                 bits |= each
             for uid in one.spread:
@@ -186,6 +194,7 @@ class KubeletHistory:
         topology = frame.topology
         present = [known for known in self.pods.values() if not known.left]
         shown = [known for known in present if known.uid not in hidden]
+        # An allocatable that is not all available: something runs that the history did not see.
         used = any(
             zone.allocatable.get(name, 0) != amount
             for zone in topology.zones
@@ -203,6 +212,7 @@ class KubeletHistory:
         self.shown = frozenset(known.uid for known in shown)
         starts = [Hypothesis(KubeletState.empty(node), options=options) for node, options in config_variants(frame)]
         belief = Belief(starts)
+        # Pods that are not shown came after the topology: the belief begins before them.
         for known in present:
             if known.uid in hidden and is_tied(pod_demand(known.request), frame):
                 belief.arrive(known.uid, known.request, known.bound)
@@ -214,6 +224,7 @@ class KubeletHistory:
         self.shown = uids
         order = list(self.pods)
         last = max((order.index(uid) for uid in uids if uid in self.pods), default=-1)
+        # No topology will show those any more that left before the last shown one came.
         for uid in order[: last + 1]:
             if self.pods[uid].left and uid not in uids:
                 del self.pods[uid]
@@ -222,6 +233,7 @@ class KubeletHistory:
 
     def _counted(self, topology: NodeResourceTopology, frame: NodeConfig) -> Collection[str]:
         """The pods of which a fingerprint speaks; without one those that hold something of NUMA nodes once they run."""
+        # Method ``all`` counts every pod, also those that hold nothing of NUMA nodes.
         if _tells(topology) and topology.fingerprint_method in ALL:
             return self.pods.keys()
         return frozenset(known.uid for known in self.pods.values() if is_exclusive(pod_demand(known.request), frame))
@@ -282,5 +294,4 @@ def is_tied(demand: PodDemand, frame: NodeConfig) -> bool:
 
 def is_kubelet_rejection(pod: Pod) -> bool:
     """Did a kubelet refuse this pod at its door? As its admission handlers name their reasons (OutOfcpu, ...)."""
-    known = (TOPOLOGY_AFFINITY, SMT_ALIGNMENT, UNEXPECTED_ADMISSION)
-    return pod.phase == "Failed" and (pod.reason in known or pod.reason.startswith(OUT_OF))
+    return pod.phase == "Failed" and (pod.reason in REASONS or pod.reason.startswith(OUT_OF))

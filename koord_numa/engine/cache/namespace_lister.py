@@ -23,6 +23,7 @@ class NamespaceLister:
     def replace(self, namespaces: Iterable[Namespace]) -> None:
         """These namespaces exist and no others."""
         found = {namespace.name: namespace.labels for namespace in namespaces}
+        # Deletions first, so that a namespace of the same name is new afterwards.
         names = [*(name for name in self.placed.namespaces if name not in found), *found]
         news = [self.placed.label_namespace(name, found.get(name)) for name in names]
         if any(news):

@@ -103,6 +103,7 @@ class NodeInfo:
     @property
     def booked(self) -> Ledger:
         """Who holds what, and what is kept for nominees. The ledger itself while there are none."""
+        # The ledger itself where nothing is kept: a copy for every decision would be most of its cost.
         if not self.nominees:
             return self.ledger
         if self._booked is None:
@@ -122,9 +123,12 @@ class NodeInfo:
         self.node, self.published = node, published
         self.topology, self.inventory, self.allocatable = None, None, {}
         if node is not None:
+            # The topology of a former node of this name must not describe the new one; an empty uid on either side proves
+            # nothing.
             if published is not None and not (published.node_uid and node.uid and published.node_uid != node.uid):
                 self.topology = with_stated_options(published, node.labels, self.stated)
             found = inventory_of(node, self.topology)
+            # Only where the scheduler hands out CPUs does a driver that does the same compete with it.
             by_claim = self.cpus_by_claim and isinstance(found, Inventory)
             self.inventory = replace(found, cpus_by_claim=True) if by_claim and isinstance(found, Inventory) else found
             if self.inventory is None and self.topology is not None and not self.topology.problem:
@@ -143,6 +147,7 @@ class NodeInfo:
     def count(self, pod: Pod, holding: Holding) -> None:
         """Count a pod, replacing what was counted for it before."""
         self.pods[pod.key.uid] = pod
+        # Popped first: the same pod may be counted again without its ports.
         self._ports.pop(pod.key.uid, None)
         if pod.request.constraints.host_ports:
             self._ports[pod.key.uid] = pod.request.constraints.host_ports
@@ -178,6 +183,7 @@ class NodeInfo:
         victims have gone both would be counted.
         """
         priority, order = pod.request.priority, list(self.nominees)
+        # Nominees are in the order of their nominations, which the dict keeps.
         earlier = set(order[: order.index(pod.key.uid)]) if pod.key.uid in self.nominees else set(order)
         return self._seen_with(
             {
@@ -199,6 +205,7 @@ class NodeInfo:
 
     def barred(self) -> Rejection | None:
         """Why nothing may go here although the node itself is fine."""
+        # The most specific reason first; each bars the node by itself.
         if self.locked:
             return Rejection(Reason.LOCKED, "node(s) were locked by a rebind", self.locked, resolvable=False)
         if self.long_bind_line:
@@ -216,6 +223,7 @@ class NodeInfo:
         if offer is None and topology is not None:
             offer = self._kubelet_view(node, topology, booked, nominees)
             evidence = self.history.evidence
+            # The evidence is newer than the remembered view.
             if evidence.exploring or evidence.found_on:
                 offer = replace(offer, explored=bool(evidence.exploring), found_on=frozenset(evidence.found_on))
             self._view = offer
@@ -242,12 +250,14 @@ class NodeInfo:
             hypotheses = [
                 after
                 for one in hypotheses
+                # At most two ways each, as every nominee multiplies the hypotheses.
                 for after in list(arrive(one, uid, nominee.pod.request).values())[:2]
                 if after.has(uid)
             ]
         if hypotheses:
             evidence = CoreEvidence(self._admitted(), self.history.evidence.keeps_cores)
             return followed_view(node, frame, hypotheses, booked, evidence)
+        # Nominees are not there yet, so that no topology shows them.
         unpublished = self.unpublished.union(nominees) if nominees else self.unpublished
         view = replace(kubelet_view(node, topology, booked, unpublished, self._view), unfollowed=bool(self.pods))
         if view.state.node.pins_cpus:
@@ -273,6 +283,7 @@ class NodeInfo:
         return {uid: it for uid, it in self.nominees.items() if uid != pod.key.uid and uid not in self.pods}
 
     def _seen_with(self, nominees: Mapping[str, Nominee]) -> NodeSnapshot | None:
+        # Nothing is left out: the remembered candidate answers.
         if self.node is None or len(nominees) == len(self.nominees):
             return self.candidate()
         return self._derive(self.node, self._ledger_with(nominees), nominees)

@@ -65,6 +65,7 @@ class PodIndex:
         """A pod is counted, or counted again."""
         uid, place = pod.key.uid, (record, pod)
         if self._listener is not None:
+            # Before ``_remove``, since the listener replaces what it knows of the pod by itself.
             self._listener.add(record.name, pod)
         if uid in self._places:
             self._remove(uid)
@@ -103,6 +104,7 @@ class PodIndex:
             del self.namespaces[name]
         else:
             self.namespaces[name] = labels
+        # Terms by namespace names do not depend on labels.
         if any(term.namespace_selector is not None for term in self._terms):
             self._namespaces_changed = True
         if self._listener is not None:
@@ -118,6 +120,7 @@ class PodIndex:
         if not self._term_index:
             return frozenset()
         labels, namespace = dict(pod.labels), pod.key.namespace
+        # Candidates share an anchor with the pod; only these are compared.
         candidates = self._term_index.candidates(namespace, pod.labels)
         return frozenset(term for term in candidates if self._picks(term, namespace, labels))
 
@@ -137,11 +140,14 @@ class PodIndex:
 
     def near(self, demands: Constraints, namespace: str) -> list[tuple[Node, Pod]]:
         """Every counted pod that can matter to these demands, with its node."""
+        # Spreading counts pods of the same namespace only.
         wanted = {namespace} if demands.spread else set()
         for term in _terms_of(demands):
             if term.namespace_selector is not None:
+                # Any namespace may be selected, so that all pods are near.
                 return list(_on_nodes(self._places.values()))
             wanted.update(term.namespaces)
+        # Pods with terms matter whatever this pod asks: their terms may pick it.
         found = dict(self._with_terms)
         for name in wanted:
             found.update(self._by_namespace.get(name, {}))
@@ -166,6 +172,7 @@ class PodIndex:
 
     def _count(self, terms: Iterable[PodTerm], sign: int) -> None:
         for term in terms:
+            # Counted, as many pods carry the same term and the index has it once.
             before = self._terms[term]
             self._terms[term] = before + sign
             if not before:

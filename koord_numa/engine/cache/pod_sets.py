@@ -54,6 +54,7 @@ def _in_order(left: list[str]) -> Iterator[set[str]]:
 def _in_any_order(left: list[str]) -> Iterator[set[str]]:
     for size in range(1, len(left)):
         for chosen in combinations(left, size):
+            # Those that ``_in_order`` has yielded already are skipped.
             if list(chosen) != left[:size]:
                 yield set(chosen)
 
@@ -61,6 +62,7 @@ def _in_any_order(left: list[str]) -> Iterator[set[str]]:
 def possible_sets(old: list[KnownPod], new: list[KnownPod]) -> Iterator[list[str]]:
     """The uids of each set: all of ``old`` and the first so many of ``new``, in the order of their binds, less some that left."""
     prefixes = [_Prefix.of([*old, *new[:end]]) for end in range(len(new), -1, -1)]
+    # In order of likelihood: all prefixes with departures in order, then those in any order, then with one pod unseen.
     for ways in (_in_order, _in_any_order):
         for prefix in prefixes:
             yield from (prefix.without(away) for away in ways(prefix.open))

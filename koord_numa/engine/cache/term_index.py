@@ -28,10 +28,12 @@ _NEED_KEY: Final = (Operator.EXISTS, Operator.GT, Operator.LT)
 
 def anchors_of_term(term: PodTerm) -> tuple[Anchor, ...]:
     """Every pod that the term selects carries one of these; none at all when it selects nothing."""
+    # ``None`` selects nothing, an empty selector everything (LabelSelectorAsSelector).
     if term.selector is None:
         return ()
     labels = _anchor_labels(term.selector)
     namespaces: tuple[str | None, ...] = (None,) if term.namespace_selector is not None else term.namespaces
+    # Less precise and still complete: look-ups test each candidate.
     if len(namespaces) * len(labels) > MOST_ANCHORS:
         namespaces, labels = (None,), ((None, None),)
     return tuple((namespace, *label) for namespace in namespaces for label in labels)
@@ -47,6 +49,7 @@ def anchors_of_pod(namespace: str, labels: Iterable[tuple[str, str]]) -> Iterato
             yield place, key_or_none, value_or_none
 
 
+# IN is the most precise, a required key the next; NotIn and DoesNotExist fix nothing.
 def _anchor_labels(selector: LabelSelector) -> tuple[tuple[str | None, str | None], ...]:
     for need in selector.requirements:
         if need.operator is Operator.IN and need.values:
@@ -68,6 +71,7 @@ class AnchorIndex(Generic[Item]):
 
     def add(self, item: Item, anchors: Iterable[Hashable]) -> None:
         """File an item."""
+        # A dict for its order, so that look-ups are repeatable.
         for anchor in anchors:
             self._by_anchor.setdefault(anchor, {})[item] = None
 

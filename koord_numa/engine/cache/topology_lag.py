@@ -85,13 +85,16 @@ class UnreportedPods:
 
     def start(self, uid: str, topology: NodeResourceTopology | None, now: float) -> bool:
         """A pod has started, as its status says now. Returns whether other pods are hidden than before."""
+        # Told twice, by status updates in a row: only the first counts.
         if self._reports.get(uid) is not Report.NOT_STARTED:
             return False
         if _tells(topology):
+            # Either order of events: the fingerprint may have come before the status of the pods that it shows.
             if self._shows_all_but(topology, self._hidden - {uid}) or self._shows_all_but(topology, ()):
                 self.discard(uid)
                 return True
             self._set(uid, Report.STARTED)
+        # A topology came between the bind and the start, which may or may not be newer than the start.
         elif uid in self._met:
             self._set(uid, Report.MAYBE_SHOWN, now)
         else:
@@ -107,13 +110,16 @@ class UnreportedPods:
 
     def topology_changed(self, topology: NodeResourceTopology | None, now: float, *, is_first: bool) -> None:
         """Another topology was published; the first one may be older than pods that were found running."""
+        # The first topology after a restart may be of any age; pods that were found running are judged by their age.
         if is_first and any(report in _FOUND for report in self._reports.values()):
             self.judge(topology, now)
             return
         waiting = {uid for uid in self._hidden if not self._pods[uid].started}
+        # The newest first: they are missing first.
         started = sorted(self._hidden - waiting, key=self._age, reverse=True)
         hidden = self._explained(topology, waiting, started) if _tells(topology) else waiting
         if hidden is None:
+            # A fingerprint that nothing explains: pods that it should have shown are missed once, and shown after that.
             hidden = waiting.union(uid for uid in started if self._reports[uid] is not Report.MISSED)
             missed = hidden - waiting
         else:
@@ -142,6 +148,7 @@ class UnreportedPods:
         recent, others = self._recent(found), self._hidden.difference(found)
         if _tells(topology):
             newest = sorted(found, key=lambda uid: (self._pods[uid].started_at, *self._age(uid)), reverse=True)
+            # At least ``FEW`` are tried, however few started lately: clocks and start times may be off.
             most = min(len(newest), max(FEW, len(recent)))
             hidden = self._explained(topology, others, newest[:most])
             if hidden is not None:
@@ -152,6 +159,7 @@ class UnreportedPods:
                         self._set(uid, Report.STARTED)
                 return self._hidden != before
         for uid in found:
+            # The time at which they were found is kept, or each judgement would start the wait again.
             since = self._since.get(uid, now)
             self._set(uid, Report.FOUND_HIDDEN if uid in recent else Report.FOUND_SHOWN, since)
         return self._hidden != before
@@ -193,6 +201,7 @@ class UnreportedPods:
 
         Pods start about in the order of their creation, so the newest are missing first.
         """
+        # No hidden pods first, the usual case; then those not started, with ever more of the newest.
         for hidden in (set[str](), *(always.union(newest[:count]) for count in range(len(newest) + 1))):
             if self._shows_all_but(topology, hidden):
                 return hidden
@@ -207,6 +216,7 @@ class UnreportedPods:
     def _recent(self, found: list[str]) -> set[str]:
         last = max((pod.started_at for pod in self._pods.values()), default=0.0)
         starts = {uid: self._pods[uid].started_at for uid in found}
+        # A start of 0 is unknown, and an unknown start is not recent.
         return {uid for uid, start in starts.items() if start > last - RECENT and start}
 
     def _age(self, uid: str) -> tuple[float, str]:

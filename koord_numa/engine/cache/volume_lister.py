@@ -51,6 +51,7 @@ class Lister(Generic[K, T]):
 
     def observe(self, event: str | None, obj: T) -> None:
         """One object came, changed or went."""
+        # Out first: the object may have moved to another group.
         self._drop(self._key(obj))
         if event != DELETED:
             self._put(obj)
@@ -114,6 +115,7 @@ class VolumeLister:
 
     def synced(self) -> None:
         """Everything that exists has been told, of every kind."""
+        # Only these kinds are required; CSI objects may not exist in a cluster.
         for lister in (self.claims, self.volumes, self.classes):
             lister.complete = True
         self._changed()
@@ -142,12 +144,14 @@ class VolumeLister:
         """Count what a pod is going to use on this node."""
         for claim, volume in plan.bindings:
             self._reserved[volume] = claim
+        # A list with repeats, as pods that share a claim reserve and release it one by one.
         for claim in (*plan.provisioned, *(claim for claim, _ in plan.bindings)):
             self._selected.setdefault(claim, []).append(node)
 
     def unreserve(self, plan: VolumePlan, node: str) -> None:
         """Count it no more. A volume stays reserved while another pod that shares the claim is in flight."""
         for claim in (*plan.provisioned, *(claim for claim, _ in plan.bindings)):
+            # Released twice, or after a restart: nothing to count.
             nodes = self._selected.get(claim, [])
             if node in nodes:
                 nodes.remove(node)
@@ -170,6 +174,7 @@ class VolumeLister:
 
     async def change(self, seconds: float) -> None:
         """Return after the next change of any object, or after so long."""
+        # A future for each waiter, and no Event: a change between two looks must not be lost, and none may be seen twice.
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
@@ -191,6 +196,7 @@ class VolumeLister:
         if not self._failed:
             return {}
         now = self.clock()
+        # Tidied up while reading, since nothing else happens when the time is over.
         for claim, nodes in list(self._failed.items()):
             left = {node: until for node, until in nodes.items() if until > now}
             if left and claim in self.claims.items:

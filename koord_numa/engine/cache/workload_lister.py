@@ -42,6 +42,7 @@ class WorkloadLister:
     def replace(self, kind: WorkloadKind, workloads: Iterable[Workload]) -> None:
         """These objects of a kind exist and no others."""
         found = {each.key: each for each in workloads}
+        # Those that are gone first, so that their terms are told with the new ones.
         keys = [*(key for key in self._known if key.kind is kind and key not in found), *found]
         self._tell([term for key in keys for term in self._take(key, found.get(key))])
 
@@ -67,6 +68,7 @@ class WorkloadLister:
         former = self._known.get(key)
         if former == new:
             return []
+        # Both selectors: pods that the old one picked are spread otherwise too.
         terms = [_term(each) for each in (former, new) if each is not None]
         if former is not None:
             self._services.remove(former, anchors_of_term(_term(former)))
@@ -79,6 +81,7 @@ class WorkloadLister:
 
     def _tell(self, terms: list[PodTerm]) -> None:
         if terms:
+            # All answers at once: which pods a selector touches would cost more to find out.
             self._selectors.clear()
             self._on_change(tuple(terms))
 

@@ -53,6 +53,7 @@ class Deallocation:
 
     def consider(self, pod: Pod, verdict: Unschedulable) -> None:
         """The first claim, in the pod's order, that keeps the pod from a node and that no other pod uses."""
+        # Only refusals that other devices could lift: giving a claim up for less would lose devices for nothing.
         if not pod.resource_claims or not any(it.message in _IN_THE_WAY for it in verdict.rejections.values()):
             return
         for claim in self._resolver.claims_of(pod):
@@ -65,6 +66,7 @@ class Deallocation:
         """Write until cancelled. What fails is noted again by the next attempt to place the pod."""
         while True:
             await self._wake.wait()
+            # Cleared before the work, so that what is noted meanwhile wakes it again.
             self._wake.clear()
             while self._noted:
                 _, (claim, pod) = self._noted.popitem()
@@ -97,4 +99,5 @@ def _uses(pod: Pod, claim: ResourceClaim) -> bool:
 
 def _is_ours(claim: ResourceClaim, pod: Pod) -> bool:
     consumers: Sequence[str] = claim.reserved_for
+    # Reserved for this pod alone, if for any.
     return not claim.other_consumers and all(uid == pod.key.uid for uid in consumers)

@@ -50,6 +50,7 @@ class Refusal:
 
     def holds(self, revision: Revision, seen: NodeSnapshot) -> bool:
         """Is everything as it was?"""
+        # The Node by identity: its labels select devices.
         same = self.revision == revision and self.node is seen.node
         return same and (self.seen is None or self.seen is seen)
 
@@ -73,10 +74,12 @@ class ClaimCheck:
         known = self._refused.get(seen.node.name)
         if known is not None and known.holds(revision, seen):
             return known.rejection, False
+        # Allocated claims need no devices here.
         if not self._claims.to_allocate:
             return None, False
         devices = self._devices_of(seen.node)
         if not runs_short(self._claims.to_allocate, self._lister.classes, devices, self._lister.usage):
+            # Not remembered: a search may still find that there is no solution.
             return None, True
         rejection = self._with_numbers(Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, resolvable=False), devices)
         self._refused[seen.node.name] = Refusal(rejection, revision, seen.node, None)
@@ -102,6 +105,7 @@ class ClaimCheck:
 
     def _decide(self, ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement) -> Placement | Rejection:
         node, lister, claims = seen.node, self._lister, self._claims
+        # Claims that are allocated tie the pod to nodes, whatever is free.
         for terms in claims.allocated:
             if not any(matches_term(term, node.name, node.labels) for term in terms):
                 return Rejection(Reason.RESOURCE_CLAIMS, UNAVAILABLE, resolvable=False)
@@ -114,6 +118,7 @@ class ClaimCheck:
         site = CpuSite(
             None if topology is None else topology.machine,
             EMPTY if topology is None else topology.reserved,
+            # Both writers of CPUs count: claims, and pods with CPUs of their own.
             lister.cpus_held(node.name) | seen.ledger.cpus,
             strict=policy_of_devices(ask, seen) in HARD,
         )
@@ -123,6 +128,7 @@ class ClaimCheck:
 
     def _with_numbers(self, rejection: Rejection, devices: NodeDevices) -> Rejection:
         """Numbers are worked out for some nodes only: no message shows more."""
+        # Messages show a few nodes; working numbers out costs a CEL evaluation a device.
         if len(self._refused) >= NUMBERED:
             return rejection
         numbers = numbers_of(self._claims.to_allocate, self._lister.classes, devices, self._lister.usage)

@@ -107,6 +107,7 @@ class ClaimLister:
     def assume(self, claim: ResourceClaim, allocation: Allocation, pod: str) -> None:
         """Count these devices as in use by the claim."""
         self.assumed[claim.uid] = AssumedClaim(allocation, pod)
+        # Assumed and counted in one turn of the loop: no decision can come between.
         self._count(allocation, 1)
         self._on_claim((claim.namespace, claim.name))
 
@@ -125,9 +126,11 @@ class ClaimLister:
         key = (claim.namespace, claim.name)
         known = self.claims.get(key)
         if event == DELETED:
+            # A claim of the same name may exist already with another uid.
             if known is not None and known.uid == claim.uid:
                 self._drop(known)
             return
+        # Our own write was taken in before: the watch still shows what was before it.
         if known is not None and known.uid == claim.uid and _older(claim, known):
             return
         freed = self._replace(known, claim)
@@ -142,6 +145,7 @@ class ClaimLister:
         As kube-scheduler's assume cache, which takes in only what its informer knows.
         """
         known = self.claims.get((claim.namespace, claim.name))
+        # Unknown by now: the watch has said that it is gone.
         if known is not None and known.uid == claim.uid:
             self.observe_claim(None, claim)
 
@@ -162,11 +166,13 @@ class ClaimLister:
 
     def _replace(self, known: ResourceClaim | None, claim: ResourceClaim) -> bool:
         """Take the new object in; True when devices may have become free."""
+        # Another uid is another claim: what the former one held is free.
         if known is not None and known.uid != claim.uid:
             self._drop(known)
             known = None
         self.claims[claim.namespace, claim.name] = claim
         former = None if known is None else known.allocation
+        # The written allocation takes the place of the assumed one: devices count once.
         if claim.allocation is not None and (assumed := self.assumed.pop(claim.uid, None)) is not None:
             self._count(assumed.allocation, -1)
         if former == claim.allocation:
@@ -194,12 +200,14 @@ class ClaimLister:
             self.usage.remove(allocation)
         cpus = cpus_of(allocation)
         if cpus:
+            # Pools of dra.cpu are named after their nodes.
             pool = next(it.device.pool for it in allocation.results if it.device.driver == DRIVER)
             held = self._cpus.setdefault(pool, [])
             if sign > 0:
                 held.append(cpus)
             else:
                 held.remove(cpus)
+            # The first CPUs of a pool, or the last: only then has the answer for the node changed.
             if len(held) == (sign > 0):
                 self._tell_cpus(pool)
         self._index.touch_pools({PoolId(it.device.driver, it.device.pool) for it in allocation.results})
@@ -209,6 +217,7 @@ class ClaimLister:
     def observe_slice(self, event: str | None, each: ResourceSlice) -> None:
         """A ResourceSlice."""
         former = self._index.remove(each) if event == DELETED else self._index.put(each)
+        # The former slice may have named another node.
         for it in (each, former):
             if it is not None and it.pool.driver == DRIVER and it.nodes.name:
                 self._tell_cpus(it.nodes.name)

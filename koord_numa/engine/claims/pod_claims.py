@@ -29,6 +29,7 @@ class PodClaimResolver:
         """What the pod's claims mean for a decision; None without claims."""
         if not pod.resource_claims:
             return None
+        # Remembered before anything can be missing, so that the claim's arrival reaches the pod.
         self._remember(pod)
         if not self._lister.enabled:
             return PodClaims(problem="the pod uses resource claims, which are switched off here (dynamicResources)")
@@ -63,8 +64,10 @@ class PodClaimResolver:
                 if not users:
                     del self._users[key]
 
+    # By the names as they are now: a template's claim has none until it is made.
     def _remember(self, pod: Pod) -> None:
         keys = tuple((pod.key.namespace, it.claim) for it in pod.resource_claims if it.claim)
+        # Most observations change nothing.
         if self._keys.get(pod.key.uid) != keys:
             self.forget(pod.key.uid)
             self._keys[pod.key.uid] = keys
@@ -79,6 +82,7 @@ class PodClaimResolver:
             return f'resourceclaim "{entry.claim}" not found'
         if claim.deleting:
             return f'resourceclaim "{entry.claim}" is being deleted'
+        # kube-scheduler's ``resourceclaim.IsForPod``: another pod's claim of the same name must not be used.
         if entry.from_template and claim.owner != pod.key.uid:
             return f"ResourceClaim {claim.namespace}/{claim.name} was not created for Pod {pod.key} (Pod is not owner)"
         return claim
@@ -93,6 +97,7 @@ class PodClaimResolver:
             if problem:
                 return PodClaims(problem=problem)
             if claim.allocation is None:
+                # Named after the entry and not after the claim, so that pods of one template share a class.
                 wanted.append(ClaimToAllocate("", name, claim.spec))
                 continue
             held.append(claim.allocation)
@@ -106,9 +111,11 @@ class PodClaimResolver:
         if claim.problem:
             return f"the claim cannot be understood: {claim.problem}"
         assumed = self._lister.assumed.get(claim.uid)
+        # Assumed for another pod: which node that will be is not settled.
         if assumed is not None and assumed.pod != pod.key.uid:
             return f"resource claim {claim.namespace}/{claim.name} is in the process of being allocated"
         reservations = len(claim.reserved_for) + claim.other_consumers
+        # A pod that holds a reservation needs no further one.
         if reservations >= MAX_RESERVATIONS and pod.key.uid not in claim.reserved_for:
             return (
                 f"resource claim {claim.namespace}/{claim.name} is reserved for {reservations} pods, which is the limit"

@@ -63,9 +63,11 @@ class DynamicResources:
         """Count the devices that were decided on. Raises ``Conflict`` when the claims are not those of the decision any more."""
         claims = list(self.resolver.claims_of(pod))
         wanted = [claim for claim in claims if claim.allocation is None]
+        # The decision rests on the claims as they were: other numbers, or one assumed by another pod, make it void.
         if len(wanted) != len(placement.allocations) or any(claim.uid in self.lister.assumed for claim in wanted):
             raise Conflict(f"the claims of pod {pod.key} changed while it was decided on")
         found = iter(placement.allocations)
+        # In the pod's order, as allocations are in the order of the claims without one.
         work: list[Work] = [(it, None if it.allocation is not None else _with_shares(next(found))) for it in claims]
         self._cycles[pod.key.uid] = work
         for claim, allocation in work:
@@ -86,6 +88,7 @@ class DynamicResources:
         """Write allocations and reservations, then wait until drivers report the binding conditions of the devices."""
         work = self._cycles[pod.key.uid]
         for claim, allocation in work:
+            # The answer is taken in at once: the next claim's write may depend on it.
             self.lister.observe_written(await self.writer.reserve(claim, pod.key, allocation))
         while not self._devices_ready(work):
             await self.lister.change()
@@ -104,11 +107,13 @@ class DynamicResources:
         for claim, _ in work:
             current = self.lister.claim((claim.namespace, claim.name))
             if current is None or current.uid != claim.uid or current.allocation is None:
+                # Another uid: deleted and made again while drivers were waited for.
                 raise Conflict(f"claim {claim} got deallocated elsewhere in the meantime")
             for result in current.allocation.results:
                 failed = [it for it in result.binding_failure_conditions if (result.device, it) in current.conditions]
                 if failed:
                     raise Conflict(f"claim {claim}: device {result.device} reports {failed[0]}")
+                # Every condition of every device; one that is missing is waited for.
                 ready = ready and all((result.device, it) in current.conditions for it in result.binding_conditions)
         return ready
 

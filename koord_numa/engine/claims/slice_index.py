@@ -51,8 +51,10 @@ class SliceIndex:
         if known is not None and known[0] == shape and known[1] is node:
             return known[2]
         own = self._by_node.get(node.name, {})
+        # Slices that name no node are tested by their selectors; those of the node are found by name.
         reached = {each.pool for each in self._wide.values() if each.reaches(node.name, node.labels)}
         reached.update(each.pool for each in own.values())
+        # All slices of a pool: its generation and count decide whether it is whole.
         slices = [each for pool in sorted(reached) for each in self._by_pool[pool].values()]
         pools = gather_pools(
             slices, node.name, node.labels, {pool: list(self._by_pool[pool].values()) for pool in reached}
@@ -80,6 +82,7 @@ class SliceIndex:
         for each in slices:
             self._add(each)
         self.everything_changed()
+        # Slices that name no node may have changed, so that every node's shape has.
         self._shape += 1
 
     def forget_node(self, node: str) -> None:
@@ -96,6 +99,7 @@ class SliceIndex:
             self._touch(self._by_pool.get(pool, {}).values())
 
     def _changed(self, former: ResourceSlice | None, each: ResourceSlice) -> None:
+        # Other slices of the pool too: the new one may complete it, or contradict it.
         concerned = [it for it in (former, each) if it is not None] + list(self._by_pool.get(each.pool, {}).values())
         self._touch(concerned)
         for it in concerned:
@@ -118,6 +122,7 @@ class SliceIndex:
             if each.nodes.name and not each.per_device:
                 self._revisions[each.nodes.name] = self._revisions.get(each.nodes.name, 0) + 1
             else:
+                # A slice without a node concerns all of them.
                 self._revision += 1
 
     def _add(self, each: ResourceSlice) -> None:
@@ -131,6 +136,7 @@ class SliceIndex:
     def _take(self, name: str) -> ResourceSlice | None:
         former = self._slices.pop(name, None)
         if former is not None:
+            # A slice is in one of the two; the other look-up finds nothing.
             self._wide.pop(name, None)
             _discard(self._by_pool, former.pool, name)
             _discard(self._by_node, former.nodes.name, name)

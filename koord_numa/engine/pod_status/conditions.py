@@ -43,11 +43,13 @@ class PodConditions:
     def waits(self, pending: PendingPod, why: str) -> None:
         """The pod waits: an event and the condition, if it was told something else before. Its remark goes with it."""
         why = with_remark(why, pending.remark)
+        # Said already: the same verdict comes with every attempt.
         if pending.message == why:
             return
         pending.message = why
         key = pending.pod.key
         self.warn(key, why)
+        # News replaces what could not be written before.
         self._failed.pop(key.uid, None)
         self._due[key.uid] = (key, why)
         self._news.set()
@@ -68,6 +70,7 @@ class PodConditions:
 
     async def run(self) -> None:
         """Write conditions until cancelled. Of several about one pod only the latest is written."""
+        # A task group: an exception in a writer is a bug and ends the process.
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._retry())
             for _ in range(WRITERS):
@@ -76,6 +79,7 @@ class PodConditions:
     async def _write_due(self) -> None:
         while True:
             while self._due:
+                # Oldest first; news of a pod that is in the line already keeps its place.
                 _, (pod, why) = self._due.popitem(last=False)
                 await self._write(pod, why)
             self._news.clear()
@@ -88,8 +92,10 @@ class PodConditions:
                 wait = until - self.dependencies.clock()
                 if wait > 0:
                     await self.dependencies.sleep(wait)
+                # Replaced or forgotten while it was waited for: then it is not due any more.
                 if self._failed.get(uid) == (until, pod, why):
                     del self._failed[uid]
+                    # ``setdefault``, as news of the same pod may be due already.
                     self._due.setdefault(uid, (pod, why))
                     self._news.set()
             self._failure.clear()

@@ -40,6 +40,7 @@ class Messages:
 
     def say(self, request_class: RequestClass, verdict: Unschedulable, now: float) -> tuple[str, bool]:
         """What a pod of this class is to be told now, and whether that is news for the others."""
+        # Counts of sentences without details: numbers of single nodes change with every placement.
         counts = Counter(map(_message, verdict.rejections.values()))
         last = self._last.get(request_class)
         if last is not None and last.counts == counts and now - last.since < NEWS_SECONDS:
@@ -51,6 +52,7 @@ class Messages:
     def current(self, request_class: RequestClass, verdict: Unschedulable) -> str:
         """What a pod is told that has just come to wait in this class: numbers of the class's last verdict, however old its message is."""
         found = self._current.get(request_class)
+        # Made once for each verdict: thousands of pods may come to wait in one class.
         if found is None or found[0] is not verdict:
             found = self._current[request_class] = (verdict, why_everywhere(verdict))
         return found[1]

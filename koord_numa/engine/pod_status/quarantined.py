@@ -49,6 +49,7 @@ def tell_quarantine(handle: Handle, subject: Subject, why: str) -> None:
         recorder.node_event(subject.uid, warning=True, reason=QUARANTINED, message=message)
         return
     namespace, _, name = subject.name.rpartition("/")
+    # Where the name stands in for the uid none is known.
     uid = "" if subject.uid == subject.name else subject.uid
     about = ObjectReference(known[0], namespace, name, uid, known[1])
     recorder.object_event(about, warning=True, reason=QUARANTINED, message=message)

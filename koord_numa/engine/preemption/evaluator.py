@@ -64,6 +64,7 @@ class _Known:
     def add(self, node: str, room: int) -> None:
         """Evictions may help on this node, which was not known."""
         self._room[node] = room
+        # Negative, as most CPU free comes first.
         insort(self._emptiest, (-room, node))
 
     def forget(self, node: str) -> None:
@@ -95,6 +96,7 @@ class Evaluator:
 
     def observe_budget(self, event: str | None, budget: DisruptionBudget) -> None:
         """A PodDisruptionBudget came, changed or went."""
+        # Before the first list every pod might be protected: nothing is known, nothing remembered.
         if self.budgets is None:
             return
         self._known.clear()
@@ -123,6 +125,7 @@ class Evaluator:
         What was found of a node is remembered until the node changes, so the pods of one class share it.
         """
         ask, terms = self._handle.selector.requirements_now(request_class), self.terms(request_class)
+        # Refused everywhere for what evictions cannot lift: no node needs a look.
         everywhere = refuse_everywhere(ask)
         if everywhere is not None and not everywhere.resolvable:
             return None
@@ -131,8 +134,10 @@ class Evaluator:
         nodes = self._handle.cache.nodes
         may_help = (it for it in known if it in nodes and it in verdict.rejections and (only is None or it in only))
         best: Found | None = None
+        # A copy of the first few: other tasks have their turn in the loop and may change the order.
         for name in list(islice(may_help, self._handle.settings.preemption.candidate_nodes)):
             if name not in known.tried:
+                # One node's trial takes milliseconds: the scheduling loop must go on between two.
                 await asyncio.sleep(0)
                 node = self._preemption_node(pod, request_class, name)
                 candidate = None if node is None else select_victims_on_node(ask, node, terms)
@@ -152,6 +157,7 @@ class Evaluator:
             known.clear()
             changed = list(verdict.rejections)
         elif known.unsettled:
+            # Nodes whose answer may change without an event of the node are asked again each time.
             changed = list(dict.fromkeys((*changed, *sorted(known.unsettled))))
         known.unsettled.clear()
         for number, name in enumerate(changed):
@@ -161,6 +167,7 @@ class Evaluator:
             rejection = verdict.rejections.get(name)
             node = (
                 self._preemption_node(pod, request_class, name)
+                # The rejection tells already that no eviction helps there.
                 if rejection is not None and rejection.resolvable
                 else None
             )
@@ -171,6 +178,7 @@ class Evaluator:
 
     def _known_of(self, request_class: RequestClass, ask: SchedulingRequest) -> "_Known":
         """Nothing is remembered for a class whose answers depend on more than the node."""
+        # An answer that depends on other nodes becomes wrong without a change of this one.
         if ask.neighbours or ask.spread or ask.storage:
             return _Known()
         return self._known.setdefault(request_class, _Known())
@@ -181,6 +189,7 @@ class Evaluator:
         known = self._known_of(request_class, ask)
         changed, _ = self._handle.selector.changed_since(known.position)
         found = known.tried.get(candidate.node)
+        # The very object that was found, in an unchanged node.
         if changed is not None and candidate.node not in changed and found is not None and found[1] is candidate:
             return True
         node = self._preemption_node(pod, request_class, candidate.node)
@@ -214,6 +223,7 @@ class Evaluator:
         if info is None:
             return False
         alone = not nomination.request_class.pickers and not depends_on_other_pods(nomination.request_class.request)
+        # Nothing that the answer depends on has changed, apart from bars, which time may lift.
         if alone and nomination.request_class.claims is None and nomination.confirmed == info.revision:
             return not self._handle.selector.bars_of(nomination.request_class)(nomination.node)
         if not self.confirms(nomination.pod, nomination.request_class, nomination.candidate):
@@ -242,12 +252,14 @@ class Evaluator:
             or not self._has_devices(request_class, record)
         ):
             return None
+        # Assumed pods may turn out not to be there: they are no victims.
         assumed = self._handle.cache.assumed
         node = record.site_for(pod, frozenset(uid for uid in record.pods if uid in assumed))
         if node is None or not node.trusted:
             return None
         if self.evicted.isdisjoint(node.pods):
             return node
+        # Evicted already: it counts as leaving, so that it costs nothing more.
         there = {uid: replace(it, deleting=it.deleting or uid in self.evicted) for uid, it in node.pods.items()}
         return replace(node, pods=there)
 
@@ -262,6 +274,7 @@ class Evaluator:
     def _is_outdated(self, record: NodeInfo) -> bool:
         known = self.outdated.get(record.name)
         if known is not None and known != record.version:
+            # Another version: the topology has followed, so that the mark is over.
             del self.outdated[record.name]
         return known is not None and known == record.version
 

@@ -28,6 +28,7 @@ class Evictor:
     async def free(self, nomination: Nomination) -> None:
         """Raises ``ClusterError``: ``Gone`` when the pod waits no longer, ``Conflict`` when the node has changed."""
         self._check(nomination)
+        # The status first: readers of it see for which pod the victims go.
         await self._check_pod(nomination.pod)
         await self._handle.dependencies.binder.nominate(nomination.pod.key, nomination.node)
         await self._evict(nomination)
@@ -50,12 +51,14 @@ class Evictor:
         """
         victims = nomination.candidate.victims
         budgets = self._evaluator.terms(nomination.request_class).budgets
+        # Only a plan that is allowed to break budgets has any that are broken.
         broken = violating(victims, budgets) if nomination.candidate.violations else frozenset()
         unprotected = []
         for victim in victims:
             if not protected(victim, budgets):
                 unprotected.append(victim)
                 continue
+            # Before every single eviction: each is a request, and the node may change meanwhile.
             self._check(nomination)
             await self._evict_one(nomination, victim, broken)
         if not unprotected:
@@ -64,6 +67,7 @@ class Evictor:
         ends = await asyncio.gather(
             *(self._evict_one(nomination, victim, broken) for victim in unprotected), return_exceptions=True
         )
+        # After all have ended: an exception must not leave evictions running unseen.
         for end in ends:
             if isinstance(end, BaseException):
                 raise end

@@ -66,6 +66,7 @@ class Executor:
         """Time has passed: pauses may be over, pods have left, and a node that was freed may still be too small."""
         now, patience = self._handle.dependencies.clock(), self._handle.settings.preemption.topology_patience_seconds
         for uid, pending in list(self._paused.items()):
+            # The record was replaced or the pod is gone: its pause ends with it.
             if self._handle.pending.get(uid) is not pending:
                 del self._paused[uid]
             elif pending.preemption_from <= now:
@@ -74,9 +75,11 @@ class Executor:
         for nomination in self._handle.nominator:
             if not self._handle.nominator.may_still_fit(nomination, patience):
                 self._agenda[nomination.request_class] = None
+        # Collected until now, so that many departures cost one look at the classes.
         freed, self._freed = frozenset(self._freed), set()
         for request_class in list(self._hopeless) if freed else ():
             if self._handle.queue.pods_of(request_class):
+                # A look at all nodes that is due already must not shrink to these.
                 self._agenda.setdefault(request_class, freed)
             else:
                 del self._hopeless[request_class]
@@ -88,6 +91,7 @@ class Executor:
         while True:
             await self.work()
             self._news.clear()
+            # Cleared before waiting, and after the work: news in between is not lost.
             await self._news.wait()
 
     async def foresee(
@@ -106,6 +110,7 @@ class Executor:
     async def work(self) -> None:
         """Look at every class that is waiting for it, the highest priority first."""
         self.evaluator.forget_the_gone()
+        # The highest priority first, as it may displace what the others are given.
         while self._agenda and self.evaluator.budgets is not None:
             request_class = min(self._agenda, key=lambda request_class: (-request_class.priority, request_class.number))
             only = self._agenda.pop(request_class)
@@ -125,10 +130,12 @@ class Executor:
         if handle.pending.get(uid) is not pending or pending.binding:
             return True
         nomination = handle.nominator.of(uid)
+        # One pod's pause would be the next one's: they are of one class.
         if nomination is not None:
             if self._goes_on(nomination, verdict):
                 return True
             self._note_outdated_topology(nomination)
+            # Its own nomination comes first: a second one would evict twice for the same pod.
             await self._take_back(nomination)
         if not pod.preempts:
             self._say(pod.key, NEVER)
@@ -157,12 +164,14 @@ class Executor:
     async def _make_room(
         self, pod: Pod, request_class: RequestClass, verdict: Unschedulable, only: frozenset[str] | None
     ) -> bool:
+        # Each plan yields to other tasks, so that its node may have changed by its end.
         for _ in range(PLANS):
             candidate = await self.evaluator.plan(pod, request_class, verdict, only)
             if candidate is None or not self.evaluator.may_carry_out(pod, candidate):
                 self._nothing_helps(pod, request_class, candidate)
                 return False
             self._hopeless.pop(request_class, None)
+            # Acted on only when the same node, asked again, names the same victims.
             if self._evictor.still_waits(pod.key) and self.evaluator.repeats(pod, request_class, candidate):
                 return await self._carry_out(Nomination(pod, request_class, candidate))
         self._pause(pod.key.uid, self._handle.settings.backoff.initial)
@@ -185,6 +194,7 @@ class Executor:
     async def _carry_out(self, nomination: Nomination) -> bool:
         """Keep the room, say so, and evict; pods of lower priority lose what was kept for them there."""
         handle, pod, candidate = self._handle, nomination.pod, nomination.candidate
+        # Those that lose their nomination are looked at first of all, as their room is gone.
         displaced = [ended for key in candidate.displaced if (ended := handle.nominator.end(key.uid))]
         handle.nominator.begin(nomination)
         self._say(pod.key, being_freed(candidate))
@@ -196,6 +206,7 @@ class Executor:
             await self._evictor.free(nomination)
         except ClusterError as error:
             await self._give_up(nomination, error)
+            # Only a pod that is gone leaves its class's other pods a chance at the same node.
             return isinstance(error, Gone)
         self.node_freed(nomination.node)  # there may be more room than this pod needs
         handle.metrics.preemptions["nominated"] += 1

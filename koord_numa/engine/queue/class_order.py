@@ -46,6 +46,8 @@ class ClassOrder:
     def offer(self, chosen: ClassQueue) -> None:
         """Let a class stand where its stage and its first pod put it."""
         if chosen.stage is Stage.ACTIVE:
+            # A class that fits nowhere must not stand before classes that were never refused; both heaps keep the same order
+            # among themselves.
             (self._retries if chosen.failures else self._fresh).set(chosen, chosen.turn)
         elif chosen.stage is Stage.BACKOFF:
             self._woken.set(chosen, chosen.turn)
@@ -56,18 +58,21 @@ class ClassOrder:
 
     def withdraw(self, chosen: ClassQueue) -> None:
         """The class is not to be tried."""
+        # A class may be in several heaps while its stage changes; ``discard`` of one that is not there costs a look-up.
         for heap in (self._fresh, self._retries, self._woken, self._rested):
             heap.discard(chosen)
 
     def next(self) -> ClassQueue | None:
         """The class to try now, ``None`` when there is none. It stays where it is."""
         fresh, retry, woken = self._fresh.first(), self._retries.first(), self._woken.first()
+        # One attempt in vain was made: the next belongs to a class that was not refused.
         if fresh is not None and self.in_vain:
             return fresh[1]
         best = min((found for found in (fresh, retry) if found is not None), key=lambda found: found[0], default=None)
         if best is None:
             rested = self._rested.first()
             return None if rested is None else rested[1]
+        # Only a higher priority breaks the pause: equal ones wait their turn.
         if woken is not None and woken[1].request_class.priority > best[1].request_class.priority:
             return woken[1]
         return best[1]

@@ -43,6 +43,7 @@ class ClassQueue:
     def turn(self) -> tuple[int, int, int]:
         """Sort key among classes: higher priority first, then by when the first pod was queued."""
         head = self.head()
+        # The class number as the last key: two classes must never compare equal.
         return (-self.request_class.priority, head.order if head else 0, self.request_class.number)
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "wakers_of",
 ]
 
+# Reasons that no filter row gives: they come from the scheduler's own state of a node.
 RESOLVED_BY: Final[Mapping[Reason, frozenset[ClusterEvent]]] = {
     **LIFTED_BY,
     Reason.COOLING_DOWN: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_CHANGED, ClusterEvent.BACKOFF_ENDED}),
@@ -55,6 +56,7 @@ ANY_EVENT: Final = Wakers(frozenset(ClusterEvent), frozenset(ClusterEvent))
 
 def reasons_of(verdict: Unschedulable) -> frozenset[Reason]:
     """The filters that rejected the pod on some node."""
+    # By identity first, since hashing thousands of rejections would cost more than all the rest.
     distinct = dict(zip(map(id, verdict.rejections.values()), verdict.rejections.values(), strict=True))
     return frozenset(rejection.reason for rejection in distinct.values())  # thousands of nodes share few rejections
 
@@ -67,6 +69,7 @@ def wakers_of(reasons: Iterable[Reason]) -> Wakers:
     while the node has no room (``UnschedulableClasses``), so the room that comes later has to count.
     """
     found = frozenset(reasons)
+    # Whole-node room always counts, see the docstring.
     here = ON_CAPACITY.union(*(RESOLVED_BY[reason] for reason in found))
     return Wakers(here, frozenset[ClusterEvent]().union(*(RESOLVED_BY[reason] for reason in found & ACROSS_NODES)))
 

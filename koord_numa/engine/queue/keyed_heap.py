@@ -41,6 +41,7 @@ class KeyedHeap(Generic[Item]):
             return
         self._count += 1
         self._live[item] = (key, self._count)
+        # The number is before the item, so that items of equal keys are never compared.
         heappush(self._heap, (key, self._count, item))
         self._sweep()
 
@@ -54,6 +55,7 @@ class KeyedHeap(Generic[Item]):
         while self._heap:
             key, number, item = self._heap[0]
             known = self._live.get(item)
+            # An entry is live only with the number of its last ``set``.
             if known is not None and known[1] == number:
                 return key, item
             heappop(self._heap)
@@ -69,6 +71,7 @@ class KeyedHeap(Generic[Item]):
         return found[1]
 
     def _sweep(self) -> None:
+        # Swept at twice the items: the cost of a sweep is paid by the entries that made it necessary.
         if len(self._heap) > 2 * len(self._live) + SPARE:
             self._heap = [(key, number, item) for item, (key, number) in self._live.items()]
             heapify(self._heap)

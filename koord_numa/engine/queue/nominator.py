@@ -58,6 +58,7 @@ class Nominator:
         return len(self._by_uid)
 
     def __iter__(self) -> Iterator[Nomination]:
+        # A copy: the loop's body may end nominations.
         return iter(list(self._by_uid.values()))
 
     def of(self, uid: str) -> Nomination | None:
@@ -74,9 +75,11 @@ class Nominator:
         A pod without a node whose status may name the one that is being freed for it, as kube-scheduler's nominator takes it from there.
         """
         uid, node = pod.key.uid, pod.nominated
+        # What we know of our own nomination is more than its status says.
         if uid in self._by_uid:
             return
         if event == DELETED or pod.node or pod.deleting or pod.finished:
+            # Deleted, bound or finished: nothing is to be kept any more.
             node = ""
         if (old := self._claims.pop(uid, "")) and old != node:
             self.cache.withdraw(old, uid)
@@ -100,6 +103,7 @@ class Nominator:
     def replace(self, pods: Iterable[Pod], ours: Container[str]) -> None:
         """These pods have claims and no others, apart from ``ours`` by uid."""
         found = {pod.key.uid: pod for pod in pods}
+        # Pods of ours are in both lists; only claims of others end with their absence.
         for uid in [uid for uid in self._claims if uid not in found and uid not in ours]:
             self.end(uid)
         for pod in found.values():
@@ -108,6 +112,7 @@ class Nominator:
     def begin(self, nomination: Nomination) -> None:
         """The node is being freed from now on, and room is kept there for what the pod is to get."""
         pod, placement = nomination.pod, nomination.candidate.placement
+        # A pod has one nomination: a new plan replaces the old one.
         self.end(pod.key.uid)
         self._by_uid[pod.key.uid] = nomination
         self._on.setdefault(nomination.node, {})[pod.key.uid] = None
@@ -130,11 +135,13 @@ class Nominator:
         """Something about this node changed: perhaps the last one awaited has left."""
         for uid in self._on.get(record.name, ()):
             nomination = self._by_uid.get(uid)
+            # A claim from before a restart: no victims are known, so that any change may have freed the node.
             if nomination is None:
                 self._due[uid] = None
                 continue
             if not nomination.candidate.awaited.isdisjoint(record.pods):
                 continue
+            # The topology of this moment still shows the victims; the next one tells whether the room is there.
             if nomination.cleared is None:
                 nomination.cleared = self.clock()
                 nomination.shown = record.version
@@ -162,6 +169,7 @@ class Nominator:
         if nomination.cleared is None:
             return True
         record = self.cache.nodes.get(nomination.node)
+        # Where the scheduler owns the CPUs no topology is waited for: the ledger tells at once.
         if record is None or record.published is None or record.inventory is not None:
             return False
         return record.version == nomination.shown and self.clock() - nomination.cleared < patience

@@ -72,6 +72,7 @@ class PendingPods:
         if known is None:
             known = self._by_uid[pod.key.uid] = PendingPod(pod, request_class, now)
             self._file(pod)
+        # Filed by labels, so that the index follows when they change.
         elif known.pod.labels != pod.labels:
             self._take_out(known.pod)
             self._file(pod)

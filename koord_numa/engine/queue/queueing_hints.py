@@ -23,6 +23,7 @@ from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.queue.scheduling_queue import Help, HelpRefused, SchedulingQueue
 
+# The filters on the Node object alone: cheap, and enough to rule most classes out.
 _OF_NODE_OBJECT: Final = (fits_node_name, fits_unschedulable, fits_taints, fits_node_affinity)
 
 _MAKES_ELIGIBLE: Final = (
@@ -55,6 +56,7 @@ def pod_may_help(pod: Pod, namespaces: Mapping[str, Labels]) -> Help:
     def helps(request_class: RequestClass) -> bool:
         request = request_class.request
         demands = request.constraints
+        # A claim that both use: ReadWriteOncePod and attach limits depend on it.
         if demands.claims and pod.request.constraints.claims and request.namespace == namespace:
             return True
         if namespace == request.namespace and any(
@@ -63,6 +65,7 @@ def pod_may_help(pod: Pod, namespaces: Mapping[str, Labels]) -> Help:
             return True
         if any(_selects(term, namespace, labels, namespaces) for term in _required(request)):
             return True
+        # The other direction: what the pod that came or went asked of others.
         own = dict(request.labels)
         return any(_selects(term, request.namespace, own, namespaces) for term in _required(pod.request))
 

@@ -62,14 +62,17 @@ class RequestClasses:
         pickers = self.placed.pickers(pod)
         claims = self.claims_of(pod) if pod.resource_claims else None
         spread = self._default_spread(pod, profile)
+        # Labels are part of the key only where some term picks them, else every replica with another label were a class.
         key = (pod.scheduler, pod.request.class_key, pickers, claims, spread and _spread_key(pod, spread))
         known = self._known.get(key)
         if known is None:
             self._count += 1
+            # Labels are carried only where they decide: classes without pickers share one request whatever their labels.
             request = replace(pod.request, labels=pod.labels) if pickers else pod.request
             if spread:
                 request = replace(request, constraints=replace(request.constraints, spread=spread))
             known = RequestClass(self._count, key, profile, request, effective_requests(request), pickers, claims)
+            # A weak dictionary: the class lives as long as a pod or a ranking refers to it.
             self._known[key] = known
         return known
 

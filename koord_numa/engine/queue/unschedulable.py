@@ -60,6 +60,7 @@ class UnschedulableClasses:
         if row is None:
             row = self._rows[request_class] = self._take_row(request_class)
             self._write_needs(row, request_class.amounts)
+        # Written again for a known class: its verdict may have changed and with it the events.
         self._here[row], self._anywhere[row] = _bits(wakers.here), _bits(wakers.anywhere)
 
     def forget(self, request_class: RequestClass) -> None:
@@ -69,6 +70,7 @@ class UnschedulableClasses:
             return
         self._classes[row] = None
         self._here[row] = self._anywhere[row] = 0
+        # Zero needs and no events: a vacant row is never found.
         self._needs[:, row] = 0
         self._vacant.append(row)
 
@@ -80,11 +82,13 @@ class UnschedulableClasses:
         used = len(self._classes)
         here = (self._here[:used] & _BIT[event]) != 0
         if free is not None and here.any():
+            # int64[lines, 1] against int64[lines, rows]; what a node does not list is 0.
             limits = np.array([[min(max(0, free.get(name, 0)), MOST)] for name in self._lines], dtype=np.int64)
             here &= (self._needs[:, :used] <= limits).all(axis=0)
         chosen = np.flatnonzero(here | ((self._anywhere[:used] & _BIT[event]) != 0))
         found = [self._classes[row] for row in chosen.tolist()]
         return sorted(
+            # By number: arrays keep rows in the order in which they were reused, which must not decide.
             (request_class for request_class in found if request_class is not None),
             key=lambda request_class: request_class.number,
         )
@@ -109,4 +113,5 @@ class UnschedulableClasses:
         self._needs[:, row] = 0
         for name, amount in amounts.items():
             self._needs[self._lines[name], row] = min(amount, MOST)
+        # One pod, on the line of ``PODS``.
         self._needs[0, row] = 1

@@ -46,7 +46,9 @@ class ClusterFilters:
         self._request = request
         self._columns = columns
         self._storage = storage
+        # bool[table rows], kept with the version of the labels that it was made of.
         self._matching: tuple[tuple[int, int], Bools] | None = None
+        # Filled in by the selector: only classes with resource claims have these two.
         self.devices: DevicesAt | None = None
         self.refuse_early: RefuseEarly = lambda _: (None, False)
         self.affinity = InterPodAffinity(request, pickers, sums)
@@ -54,6 +56,7 @@ class ClusterFilters:
 
     def refusals(self) -> Iterator[tuple[Bools, Rejection]]:
         """Which rows refuse the pod and why, a rule at a time, in the order of the filters."""
+        # In the order of ``FILTERS``, so that the first refusal of a row is the one that the scalar rule gives.
         if uses_volumes(self._request):
             yield from volume_refusals(self._request, self._storage(), self._columns)
         yield from self.spread.refusals()
@@ -75,6 +78,7 @@ class ClusterFilters:
 
     def _refused_beside(self, seen: NodeSnapshot) -> Rejection | None:
         counts = self.spread.counts()
+        # Asked with the nominated pods of this node alone: counts over all rows leave them out.
         refused = None if counts is None else fits_spread(self._request, seen.node, counts, seen.nominated)
         return refused or refused_beside(self._request, seen.node, seen.nominated, self._columns.pods.namespaces)
 
@@ -86,9 +90,11 @@ class ClusterFilters:
             eligible = np.ones(self._columns.labels.rows, dtype=np.bool_)
         if not constraint.honor_taints:
             return eligible
+        # A toleration of a numeric value cannot be judged by class: classes have such values blotted out.
         if compares_numbers(self._request):
             return eligible & self._tolerated_by_row()
         tolerated = [fits_taints(self._request, kind.example) is None for kind in self._columns.known_kinds]
+        # One answer a class, spread to the rows by their class number.
         return eligible & np.array(tolerated, dtype=np.bool_)[self._columns.kinds]
 
     def _tolerated_by_row(self) -> Bools:

@@ -26,10 +26,12 @@ class InterPodAffinity:
         demands = request.constraints
         self._request = request
         self._sums = sums
+        # Sorted, since a set has no order and the first refusal of a row names the reason.
         self._pickers: Final = sorted(pickers, key=repr)
         self._near = PodSelection.of(demands.affinity) if demands.affinity else None
         self._preferred = [
             *((wish.weight, wish.term) for wish in demands.preferred_affinity),
+            # Anti-affinity pushes: the same sum with the opposite sign.
             *((-wish.weight, wish.term) for wish in demands.preferred_anti_affinity),
         ]
 
@@ -37,6 +39,7 @@ class InterPodAffinity:
         """Which rows refuse the pod and why, a rule at a time, in the order of ``fits_pod_affinity``."""
         demands, sums = self._request.constraints, self._sums
         if self._near is not None:
+            # In the order of ``fits_pod_affinity``: own affinity, own anti-affinity, that of placed pods.
             yield ~self._near_enough(self._near), AFFINITY_RULES
         for term in demands.anti_affinity:
             yield sums.of(PodSelection.of((term,)), term.topology_key) > 0, ANTI_AFFINITY_RULES
@@ -64,6 +67,7 @@ class InterPodAffinity:
         keys = {term.topology_key for term in terms}
         labelled = sums.present(keys)
         counted = [sums.of(selection, key) > 0 for key in sorted(keys)]
+        # The first pod of a group may go anywhere that has the labels (satisfyPodAffinity in interpodaffinity/filtering.go).
         if not any(each.any() for each in counted) and is_first(self._request, sums.counts.namespaces):
             return labelled
         for each in counted:

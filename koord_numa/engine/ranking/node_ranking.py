@@ -34,7 +34,7 @@ from koord_numa.engine.ranking.score_bounds import NO, ScoreBounds
 from koord_numa.engine.ranking.settled import LateRules, Settled
 from koord_numa.engine.ranking.undecided import LimitReached, Undecided
 
-STEP: Final = np.array(SPACE)
+STEP: Final = np.array(SPACE)  # a 0-d array: NumPy converts a Python integer at every operation
 FEW: Final = 2
 """So many changed rows are evaluated at once; for more, a sweep finds out first which of them matter."""
 
@@ -95,7 +95,7 @@ class NodeRanking:
         raws = self._preferences.raws(images)
         if self._late is not None:
             self._late.refusals.clear()
-        if self._cluster is None and not raws:
+        if self._cluster is None and not raws:  # keys need no copy: nothing is added to them
             return self._best(self._keys)
         keys = self._keys.copy()
         if blocked is not None:
@@ -103,7 +103,7 @@ class NodeRanking:
         for preference, _, raw in raws:
             if preference.normalize is not as_given:
                 self._find_witnesses(keys, raw)
-        rows = np.flatnonzero(keys >= 0)
+        rows = np.flatnonzero(keys >= 0)  # int64[rows that may fit]: extremes are taken over these alone
         for preference, weight, raw in raws:
             keys[rows] += (weight * preference.normalize(raw[rows])) * STEP
         return self._best(keys)
@@ -133,7 +133,7 @@ class NodeRanking:
                 keys[row] = NO
                 continue
             self._evaluate_within_limit(row)
-            if keys is not self._keys:
+            if keys is not self._keys:  # the bound's share is replaced, added preferences stay
                 keys[row] = NO if self._keys[row] < 0 else keys[row] - bound + self._keys[row]
         return settled.placement
 

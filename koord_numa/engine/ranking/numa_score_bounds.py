@@ -66,6 +66,7 @@ class RequestAlignment:
     def of(cls, ask: SchedulingRequest, rules: Profile) -> Self:
         """For one request under one set of rules."""
         pod = pod_demand(ask.request)
+        # A pod whose own demand is refused is refused on every node; what bounds are worth for it does not matter.
         demand = AllocationDemand(ask.amounts) if isinstance(ask.demand, Rejection) else ask.demand
         default = rules.allocate.numa_policy is not NumaPolicy.NONE
         return cls(
@@ -89,6 +90,7 @@ class RequestAlignment:
 
     def must_be_on(self, kind: NodeClass) -> bool:
         """Is a NUMA policy in force there for sure? On nodes whose CPUs the scheduler owns."""
+        # Without published NUMA nodes no policy has anything to choose from.
         if not kind.zones:
             return False
         if (self.policy, kind.policy) != (NumaPolicy.NONE, NumaPolicy.NONE) or self.use is CpuUse.POOL_OF_ONE_NUMA:
@@ -111,7 +113,9 @@ class RequestAlignment:
 def numa_score_bound(method: NodeScoring, alignment: RequestAlignment, kind: NodeClass, fewest: int) -> int:
     """The most points, 0 to 100, that a request earns on such a node when it needs at least ``fewest`` NUMA nodes."""
     if method is NodeScoring.FEWEST_NUMA_NODES:
+        # ``fewest`` 1 is the full score: 100 + 10 - 10.
         return max(0, MAX_SCORE + NUMA_STEP - NUMA_STEP * fewest) if alignment.may_be_on(kind) else 0
+    # ``is not``: the value 0 is a mark here, and no count of NUMA nodes.
     if method is NodeScoring.LEAST_NUMA_NODES and kind.config is None and fewest is not NOTHING_LISTED:
         return _least_numa_nodes(alignment, kind, fewest)
     return MAX_SCORE
@@ -119,8 +123,10 @@ def numa_score_bound(method: NodeScoring, alignment: RequestAlignment, kind: Nod
 
 def _least_numa_nodes(alignment: RequestAlignment, kind: NodeClass, fewest: int) -> int:
     owns, is_guaranteed = alignment.use is CpuUse.OWN, alignment.qos is KubeQos.GUARANTEED
+    # The fourth way: tied to no NUMA node, so that the score is 100 whatever is free.
     if not owns and not is_guaranteed and (alignment.needs_one_on(kind) or not alignment.must_be_on(kind)):
         return MAX_SCORE
     if not alignment.must_be_on(kind) and (owns or kind.pins):
+        # The second way: only its CPUs are counted, which may lie on one NUMA node.
         fewest = 1
     return normalized(fewest, optimal=True, highest=DEFAULT_MAX_NUMA_NODES)

@@ -53,6 +53,7 @@ class PodTopologySpread:
         self._eligible = eligible
         self._version = version
         self._known: tuple[Hashable, dict[SpreadConstraint, _Counted]] = (None, {})
+        # The pod itself counts beside the others only where its own labels are selected (``selfMatchNum``).
         self._hard: Final = [(it, int(selects(it.selector, labels))) for it in constraints if it.hard]
         self._soft: Final = [it for it in constraints if not it.hard]
 
@@ -73,6 +74,7 @@ class PodTopologySpread:
             if constraint.hard:
                 counted = self._counted(constraint)
                 here, values = self._per_domain(constraint, counted), counted.column.values
+                # Every counted domain is named, those with 0 too: one of them may be the minimum.
                 found[index] = Counter({str(values[number]): int(here[number]) for number in counted.domains.tolist()})
         return SpreadCounts(found)
 
@@ -85,10 +87,12 @@ class PodTopologySpread:
         """
         if not self._soft:
             return None
+        # float64[table rows], as upstream adds in floating point and rounds once.
         crowd: NDArray[np.float64] = np.zeros(self._sums.labels.rows)
         for constraint in self._soft:
             counted = self._counted(constraint)
             here = self._per_domain(constraint, counted)
+            # ``by_domain`` is float64[values of the label]; ids spread it to rows.
             by_domain = here * log(len(counted.domains) + 2) + float(constraint.max_skew - 1)
             by_domain[ABSENT] = 0.0  # where the label is not needed, a node without it is compared by the others
             crowd += by_domain[counted.column.ids]
@@ -97,6 +101,7 @@ class PodTopologySpread:
     def _too_skewed(self, constraint: SpreadConstraint, own: int) -> Bools:
         counted = self._counted(constraint)
         here, domains = self._per_domain(constraint, counted), counted.domains
+        # Below ``minDomains`` domains the global minimum counts as 0 (minMatchNum in filtering.go).
         lowest = int(here[domains].min()) if len(domains) and len(domains) >= constraint.min_domains else 0
         return here[counted.column.ids] + (own - lowest) > constraint.max_skew
 
@@ -107,11 +112,13 @@ class PodTopologySpread:
     def _counted(self, constraint: SpreadConstraint) -> _Counted:
         column = self._sums.labels.column(constraint.topology_key)  # made first: a new column is news
         version = (self._version(), self._sums.labels.version)
+        # A new version makes every constraint's rows and domains wrong at once.
         if self._known[0] != version:
             self._known = (version, {})
         known = self._known[1].get(constraint)
         if known is None:
             rows = self._labelled(hard=constraint.hard) & self._eligible(constraint)
+            # Only values that some counted row has are domains: ids of values that are gone stay in the column.
             known = self._known[1][constraint] = _Counted(column, rows, np.unique(column.ids[rows]))
         return known
 

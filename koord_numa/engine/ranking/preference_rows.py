@@ -36,6 +36,7 @@ class PreferenceRows:
     def raws(self, images: tuple[str, ...] = ()) -> list[Raw]:
         """Every preference with a weight that is not the same for all nodes without further look, for a pod with these images."""
         found = {
+            # A preference that cannot tell nodes apart is left out: it would add the same to all.
             "taints": self._soft_taints(),
             "node_affinity": self._node_affinity(),
             "images": self._columns.images.points(images),
@@ -54,8 +55,10 @@ class PreferenceRows:
         known, by_kind = self._taints
         if known != columns.kinds_version:
             counts = [soft_taints(self._request, kind.example) for kind in columns.known_kinds]
+            # ``None`` where no class has a soft taint that the pod does not tolerate, which is nearly always.
             by_kind = np.array(counts, dtype=np.int64) if any(counts) else None
             self._taints = (columns.kinds_version, by_kind)
+        # int64[kinds] spread to int64[table rows].
         return None if by_kind is None else by_kind[columns.kinds]
 
     def _node_affinity(self) -> Ints | None:
@@ -66,6 +69,7 @@ class PreferenceRows:
         if self._affinity is None or self._affinity[0] != labels.version:
             raw: Ints = np.zeros(labels.rows, dtype=np.int64)
             for each in preferred:
+                # bool[table rows] times the weight: rows that match several terms add them up.
                 raw += each.weight * labels.matching((each.term,))
             self._affinity = (labels.version, raw)
         return self._affinity[1]

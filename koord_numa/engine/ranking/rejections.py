@@ -31,6 +31,7 @@ def no_bars(_node: str) -> Rejection | None:
 class RejectionTable:
     """What was last heard of each row. Bounded: details of a few rows, one shared object for the rest."""
 
+    # int64[table rows]: the index into ``_words`` of what each row said last.
     _codes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     _words: list[Rejection] = field(default_factory=list)
     _code_of: dict[tuple[Reason, str, bool], int] = field(default_factory=dict)
@@ -48,9 +49,11 @@ class RejectionTable:
         words = (rejection.reason, rejection.message, rejection.resolvable)
         code = self._code_of.get(words)
         if code is None:
+            # Swept when the number has doubled since the last sweep, so that sweeps cost a constant share of what is added.
             if len(self._words) >= self._most_words:
                 self._drop_unused()
             code = self._code_of[words] = len(self._words)
+            # Without details: one object serves all rows that say the same.
             self._words.append(Rejection(rejection.reason, rejection.message, resolvable=rejection.resolvable))
         self._codes[row] = code
         if len(self._detailed) < DETAILED:
@@ -91,6 +94,7 @@ class RejectionTable:
         used = np.unique(self._codes[self._codes != UNKNOWN])
         renumbered = np.full(len(self._words) + 1, UNKNOWN, dtype=np.int64)  # the last place is that of UNKNOWN itself
         renumbered[used] = np.arange(len(used))
+        # An array of indices as a translation table; -1 picks its last entry, which is UNKNOWN.
         self._codes = renumbered[self._codes]
         self._words = [self._words[code] for code in used.tolist()]
         self._code_of = {(each.reason, each.message, each.resolvable): code for code, each in enumerate(self._words)}

@@ -45,6 +45,7 @@ Some = slice | list[int]
 class Plan:
     """Which lines matter, and how. Valid while no resource is new."""
 
+    # int64[lines, 1], so that it is added to int64[lines, rows] by broadcasting.
     wanted: Ints  # a line a resource, to be added to each row
     needed: Some
     scored: Some
@@ -74,14 +75,18 @@ class ResourceBounds:
 
     def sums(self, rows: Ints) -> Sums:
         """As ``fits_resources``, ``score_filling`` and ``score_sparing`` of whole nodes, for every row."""
+        # A resource that is new has made the table higher: line numbers stay, the plan's arrays are too short.
         if len(self._plan.wanted) != len(self._columns.resources):
             self._plan = self._make_plan()
         plan = self._plan
         offered = self._columns.offered.take(rows, axis=1)
+        # ``take`` makes a copy, so that ``+=`` below does not write into the table.
         used = self._columns.held.take(rows, axis=1)
         used += plan.wanted
+        # Only what is requested can be short (fitsRequest skips zero requests).
         fits: Bools = np.logical_and.reduce((used <= offered)[plan.needed], axis=0)
         there = offered > ZERO
+        # Where nothing is offered the divisor is 1 and the result is set to 0 after it.
         percent = used * FULL // np.maximum(offered, ONE)
         percent *= there
         taken = Taken(offered, used, there, percent)
@@ -90,12 +95,14 @@ class ResourceBounds:
     def _make_plan(self) -> Plan:
         columns, weights = self._columns, self._rules.weights
         for name in (*ALWAYS_SCORED, *weights, *self._amounts):
+            # Names in a pod are any user's: beyond the limit a resource has no line and only ``evaluate`` judges it.
             if len(columns.resources) < MOST_LINES:
                 columns.place(name)
         lines = columns.resources
         wanted = {PODS: 1, **self._amounts}
         scored = {line: weights[name] for name, line in lines.items() if name in weights and self._counts(name)}
         return Plan(
+            # Cut as amounts in the table are, so that sums stay within 64 bits.
             wanted=np.array([[min(wanted.get(name, 0), MOST_HELD)] for name in lines], dtype=np.int64),
             needed=_some([line for name, line in lines.items() if wanted.get(name, 0) > 0]),
             scored=_some(list(scored)),
@@ -118,6 +125,7 @@ class ResourceBounds:
             terms = np.minimum(FULL, taken.percent[plan.scored])
         else:
             terms = np.maximum(0, offered - taken.used[plan.scored]) * MAX_SCORE // np.maximum(offered, 1)
+        # Weights of resources that the node has: (resources,) @ (resources, rows) = (rows,); without any the divisor is 1.
         return np.asarray(plan.weights @ terms // np.maximum(plan.weights @ there, ONE), dtype=np.int64)
 
     def _sparing(self, taken: Taken) -> Ints:
@@ -126,6 +134,7 @@ class ResourceBounds:
         if not plan.devices:
             return least
         for line in plan.devices:
+            # ``where`` leaves rows without the device at 100, as those are never at risk.
             np.minimum(least, taken.percent[line], out=least, where=taken.there[line])
         common = np.maximum.reduce(taken.percent[plan.common])
         ahead: Ints = np.maximum(ZERO, np.minimum(FULL, common) - least)
@@ -136,6 +145,7 @@ def _some(numbers: list[int]) -> Some:
     if not numbers:
         return slice(0, 0)
     whole = slice(numbers[0], numbers[-1] + 1)
+    # Neighbouring lines as a slice are a view; a list of numbers would copy.
     return whole if len(numbers) == whole.stop - whole.start else numbers
 
 

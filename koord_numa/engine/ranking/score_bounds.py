@@ -76,11 +76,13 @@ class ScoreBounds:
         self._columns = columns
         self._by_numbers = compares_numbers(ask.request)
         self._selected = SelectedRows(ask.request, columns.labels) if names_nodes(ask.request) else None
+        # What names and labels say is answered by row; classes know nothing of these.
         self._anywhere = ask if self._selected is None else of_any_node(ask)
         self._weights = {row.name: weight_of(row, rules) for row in SCORERS}
         self._alignment = RequestAlignment.of(ask, rules)
         self._ledger = ResourceBounds(ask, rules, columns)
         self._judgement = self._judge()
+        # By row, the node that was judged and what it was worth: identity tells whether it still holds.
         self._of_node: dict[int, tuple[Node, int]] = {}
 
     def bounds(self, rows: Ints) -> Ints:
@@ -88,6 +90,7 @@ class ScoreBounds:
         if self._selected is None:
             return self._bounds(rows)
         selected = self._selected.mask().take(rows)
+        # ``NO`` first: rows that are not selected are never looked at.
         bound: Ints = np.full(len(rows), NO, dtype=np.int64)
         if selected.any():
             bound[selected] = self._bounds(rows[selected])
@@ -100,16 +103,19 @@ class ScoreBounds:
         wanted = judged.wanted.take(kinds, axis=1)
         fewest = columns.zones.fewest(rows, wanted)
         if self._rules.numa_method is NodeScoring.LEAST_NUMA_NODES:
+            # No zone lists anything that is wanted: no count of NUMA nodes means anything then.
             fewest[~columns.zones.lists_any(rows, wanted)] = NOTHING_LISTED
         objects = self._row_by_row(rows) if self._by_numbers else judged.objects.take(kinds)
         bound = objects + judged.points[kinds, fewest]
         bound += self._weights["resources"] * sums.filling
         bound += self._weights["devices"] * sums.sparing
+        # A sum below zero has ``NEVER`` in it: some part refuses.
         np.copyto(bound, NO, where=~sums.fits | (bound < 0))
         return bound
 
     def _up_to_date(self) -> ClassJudgement:
         columns, judged = self._columns, self._judgement
+        # Judged again when a class number got another meaning, or the table of NUMA nodes became wider or higher.
         if judged.version != columns.kinds_version or judged.reach != columns.zones.reach.shape[:2]:
             judged = self._judgement = self._judge()
         return judged
@@ -123,6 +129,7 @@ class ScoreBounds:
             objects=np.array([self._of(kind.example) for kind in kinds], dtype=np.int64),
             points=np.array([self._points(kind, width + 2) for kind in kinds], dtype=np.int64),
             wanted=np.array(
+                # As in the table, where ``UNLIMITED`` stands for "not published per NUMA node".
                 [[min(amounts.get(name, 0), UNLIMITED) for amounts in wanted] for name in columns.zones.places],
                 dtype=np.int64,
             ),
@@ -132,6 +139,7 @@ class ScoreBounds:
 
     def _points(self, kind: NodeClass, counts: int) -> list[int]:
         """By the number of NUMA nodes that are needed at least, the most that they, exclusivity and claims are worth on such a node."""
+        # A kubelet that cannot keep what the pod demands refuses whatever is free.
         if (
             kind.config is not None
             and refuse_promises(aligned_by_kubelet(self._ask, kind.config), kind.config) is not None
@@ -140,11 +148,13 @@ class ScoreBounds:
         if self._alignment.splits_cores_of(kind):
             return [NEVER] * counts
         weight, one = self._weights["numa"], self._alignment.needs_one_on(kind)
+        # Exclusivity and claims at their best: they are known only once a placement is.
         most = self._weights["exclusivity"] * MAX_SCORE if wants_exclusivity(self._ask) else 0
         most += self._weights["claims"] * MAX_SCORE if wants_devices(self._ask) else 0
         points = []
         for fewest in range(counts):
             score = numa_score_bound(self._rules.numa_method, self._alignment, kind, fewest)
+            # A policy for one NUMA node refuses what needs two, by free amounts alone.
             points.append(NEVER if one and fewest > 1 else weight * score + most)
         return points
 

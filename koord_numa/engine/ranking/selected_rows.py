@@ -34,6 +34,7 @@ class SelectedRows:
         """Computed again when a label or name that is looked at has changed on some row."""
         if self._known is None or self._known[0] != self._labels.version:
             mask = self._mask()
+            # read after the mask is made
             self._known = (self._labels.version, mask)  # the first look makes columns, which is a version of its own
         return self._known[1]
 

@@ -32,6 +32,7 @@ class Settled:
         """Keep the placement if it is better; of equal keys, which nodes never have, the first."""
         self.count += 1
         if self.placement is None or key > self.key:
+            # Never below ``NO``, which ends the search: a complete placement counts however little it is worth.
             self.key, self.placement = max(key, NO), placement
 
 
@@ -49,18 +50,22 @@ class LateRules:
         refusal, is_new = (None, False) if seen is None else self._cluster.refuse_early(seen)
         if refusal is None or seen is None:
             return False, False
+        # Remembered by node, so that ``explain`` can tell of rows that were never placed.
         self.refusals[seen.node.name] = refusal
         return True, is_new
 
     def settle(self, seen: NodeSnapshot, placement: Placement, key: int, best: Settled) -> bool:
         """Complete the placement and note it where it is the best so far; returns whether the search can end."""
+        # Devices may move the pod to other NUMA nodes, so that its points are counted again.
         settled = self._cluster.settle(seen, placement)
         if isinstance(settled, Rejection):
             self.refusals[seen.node.name] = settled
             return False
         if settled is not placement:
+            # Keys are points times ``SPACE`` plus the rank of the name, which stays.
             key -= SPACE * (self._points(seen, placement) - self._points(seen, settled))
         best.note(key, settled)
+        # So many complete placements were compared: the best of them is taken.
         return best.count == COMPARED
 
     def _points(self, seen: NodeSnapshot, placement: Placement) -> int:

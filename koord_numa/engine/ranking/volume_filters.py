@@ -32,6 +32,7 @@ _NOWHERE: Final = tuple(Requirement(key, Operator.DOES_NOT_EXIST) for key in TOP
 
 def volume_refusals(request: PodRequest, storage: Storage, columns: NodeTable) -> _Refusals:
     """Which rows refuse the pod for its volumes, and why, a rule at a time. ``refuse_claims`` must have had no objection."""
+    # bool[table rows]: which rows no rule has refused yet, so that costly rules are asked of these only.
     left = np.ones(columns.labels.rows, dtype=np.bool_)
     if request.constraints.disks:
         yield from _asked(request, storage, columns, _rows(columns, storage.on_node, left), fits_volume_restrictions)
@@ -42,6 +43,7 @@ def volume_refusals(request: PodRequest, storage: Storage, columns: NodeTable) -
         yield from _asked(request, storage, columns, _rows(columns, storage.csi_nodes, left), fits_volume_limits)
     if any(not storage.claims[request.namespace, name].bound for name in request.constraints.claims):
         left &= _chosen(request, storage, columns)
+        # Named apart, as its reason is not about the node: another node was chosen for the claim.
         if not left.all():
             yield (
                 ~left,
@@ -49,6 +51,7 @@ def volume_refusals(request: PodRequest, storage: Storage, columns: NodeTable) -
                     Reason.VOLUME, NO_VOLUME, "a claim of the pod is being bound for another node", resolvable=False
                 ),
             )
+        # Unbound claims look for volumes node by node; the rows that are left are few where label terms decide first.
         yield from _asked(request, storage, columns, _rows(columns, columns.row_of, left), fits_volume_binding)
 
 
@@ -75,6 +78,7 @@ def _chosen(request: PodRequest, storage: Storage, columns: NodeTable) -> Bools:
         claim = storage.claims[request.namespace, name]
         node = "" if claim.bound else storage.node_of(claim)
         if node:
+            # A claim that is bound for a node which is gone leaves no row.
             only = np.zeros_like(left)
             if (row := columns.row_of.get(node)) is not None:
                 only[row] = True
@@ -98,12 +102,14 @@ def _asked(request: PodRequest, storage: Storage, columns: NodeTable, rows: list
         rejection = check(request, info.node, storage)
         if rejection is None:
             continue
+        # One rejection a sentence: details differ by node, and the first stands for all.
         if rejection.message not in found:
             found[rejection.message] = (np.zeros(columns.labels.rows, dtype=np.bool_), rejection)
         found[rejection.message][0][row] = True
     yield from found.values()
 
 
+# The same few zones for thousands of volumes.
 @lru_cache(maxsize=4096)
 def zone_terms(zones: tuple[tuple[str, tuple[str, ...]], ...]) -> tuple[NodeTerm, ...]:
     """The nodes that are in the zone and region that a volume's labels name, as ``fits_volume_zone`` decides it, as node terms."""
@@ -111,6 +117,7 @@ def zone_terms(zones: tuple[tuple[str, tuple[str, ...]], ...]) -> tuple[NodeTerm
     for key, values in zones:
         named: list[tuple[Requirement, ...]] = [(Requirement(key, Operator.IN, values),)]
         successor = SUCCESSORS.get(key)
+        # A node with the old label only is in the zone; with the successor too that one decides.
         if successor is not None:
             named.append((Requirement(key, Operator.DOES_NOT_EXIST), Requirement(successor, Operator.IN, values)))
         alternatives = [(*former, *more) for former in alternatives for more in named]

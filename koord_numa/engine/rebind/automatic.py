@@ -63,6 +63,7 @@ class AutomaticRebinds:
             try:
                 await self.look()
             except ClusterError as error:
+                # The next interval tries again; a server that is away must not end the task.
                 log.warning("no RebindResource could be created: %s", error)
 
     async def look(self) -> str:
@@ -73,6 +74,7 @@ class AutomaticRebinds:
             why, self._last = "", name
             with self._scheduler.handle.quarantine.contained(Subject("node", name, name)):
                 why = await self._worth_while(name)
+            # Planning took a while: what allowed it before may be over.
             if why and self._may_begin():
                 await self._ports.writer.create_rebind(name, why, dry_run=self.policy.mode is RebindMode.PROPOSE)
                 self._created.append(self._ports.wall())
@@ -90,18 +92,22 @@ class AutomaticRebinds:
             and scheduler.dependencies.lease.fresh()
             and len(self._created) < self.policy.max_per_hour
             and not self.policy.is_quiet(datetime.fromtimestamp(now, UTC).time())
+            # One rebind at a time, whatever it was asked by.
             and all(rebind.is_answered for rebind in self._controller.known())
         )
 
     def _in_turn(self) -> list[str]:
         names = sorted(self._scheduler.cache.nodes)
+        # Goes on after the last node, so that every node has its turn whatever the names.
         return [name for name in names if name > self._last] + [name for name in names if name <= self._last]
 
     async def _worth_while(self, name: str) -> str:
         """Why the node should be rebound; empty when it should not. The same state of a node is looked at once."""
         info = self._scheduler.cache.nodes.get(name)
+        # A pod that asks never to be rebound keeps the whole node as it is: plans rest on all pods.
         if info is None or any(pod.never_rebound for pod in info.pods.values()):
             return ""
+        # Nothing has changed and no pod waits: the same plan would come out.
         if self._seen.get(name) == info.booked.revision and not self._scheduler.waiting():
             return ""
         self._seen[name] = info.booked.revision
@@ -123,6 +129,7 @@ class AutomaticRebinds:
         tried = set()
         for pod in self._scheduler.waiting():
             profile = self._scheduler.settings.profile(pod.scheduler)
+            # Pods that ask for the same would get the same answer.
             if profile is None or pod.request.class_key in tried:
                 continue
             tried.add(pod.request.class_key)

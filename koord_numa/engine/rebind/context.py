@@ -74,6 +74,7 @@ class RebindContext:
     def begin(self, started: float) -> None:
         """Count the deadline from this time of day."""
         self.started = started
+        # The deadline is kept by the monotonic clock, whatever happens to the time of day.
         self.ends = self.outside.clock() + started + self.request.deadline - self.ports.wall()
 
     def layout(self) -> NodeLayout | str:
@@ -95,6 +96,7 @@ class RebindContext:
 
     async def pause(self, attempt: int, error: ClusterError | None = None) -> None:
         """Wait before the next try, at least as long as the server asked for."""
+        # At least what the server asked for, and never less than our own backoff.
         asked = (error.retry_after or 0.0) if isinstance(error, Unavailable) else 0.0
         backoff = self.engine.settings.api_backoff
         await self.outside.sleep(max(asked, pause(backoff, attempt, self.outside.random())))
@@ -103,6 +105,7 @@ class RebindContext:
         """Write the status, however long it takes; not for a RebindResource that is gone. Raises ``NotLeader``."""
         for attempt in count(1):
             self.must_lead()
+            # Written until it is accepted, or until the object is gone: a status is the only memory of a rebind.
             if not self.wanted() or await self.try_to_tell(answer, attempt):
                 return
 

@@ -41,6 +41,7 @@ class RebindController:
     def replace(self, objects: Iterable[RebindRequest]) -> None:
         """These RebindResources exist and no others."""
         found = {request.uid: request for request in objects}
+        # A copy of the difference: ``observe`` changes what is iterated.
         for uid in self._known.keys() - found.keys():
             self.observe(DELETED, self._known[uid])
         for request in found.values():
@@ -69,6 +70,7 @@ class RebindController:
                 await self._news.wait()
                 self._news.clear()
                 if not (self._engine.ready and self._leads()):
+                    # Polled, as losing and winning the lease is no event here.
                     await self._engine.dependencies.sleep(IDLE_SECONDS)
                     self._news.set()
                     continue
@@ -92,6 +94,7 @@ class RebindController:
             if request.uid not in self._under_way
             and not request.is_answered
             and not request.deleting
+            # The watch may still show what was answered a moment ago.
             and self._ended.get(request.uid, -1) < request.generation
         )
         return sorted(waiting, key=lambda request: age_key(request.created, request.name))
@@ -108,16 +111,19 @@ class RebindController:
         )
         try:
             with self._engine.handle.quarantine.contained(rebind_subject(request)):
+                # Rebinds of one node wait for each other; its ``Pending`` says so.
                 if before is not None and not before.done():
                     await job.wait()
                     await asyncio.wait({before})
                 await job.run()
+            # Only while it exists: a uid that is gone must not be remembered for ever.
             if uid in self._known:
                 self._ended[uid] = request.generation
         except NotLeader:
             pass  # a pod that leads next goes on
         finally:
             self._under_way.discard(uid)
+            # Only if no later rebind of the node waits behind this one.
             if self._last.get(request.node) is asyncio.current_task():
                 del self._last[request.node]
             self._news.set()

@@ -45,6 +45,7 @@ class DoubleHoldRepair:
         """Try to end every double hold that is due."""
         scheduler = self._scheduler
         conflicts = {each: node for node, found in scheduler.writers.double_holds.items() for each in found}
+        # What has ended, by us or otherwise, is not counted any more.
         self._failures = {each: state for each, state in self._failures.items() if each in conflicts}
         how = scheduler.settings.repair_double_holds
         if how is RepairDoubleHolds.OFF or not scheduler.ready:
@@ -54,6 +55,7 @@ class DoubleHoldRepair:
             if scheduler.dependencies.clock() < due or not scheduler.dependencies.lease.fresh():
                 continue
             pause = RETRY.pause(tries + 1, scheduler.dependencies.random())
+            # The next try is due later from the first one on, also when this one raises.
             self._failures[conflict] = (tries + 1, scheduler.dependencies.clock() + pause)
             pod = self._chosen(conflict)
             if pod is None or pod.uid not in scheduler.cache.node_of:
@@ -71,6 +73,7 @@ class DoubleHoldRepair:
     def _chosen(self, conflict: DoubleHold) -> PodKey | None:
         """The younger pod of ours: other schedulers' pods are left alone."""
         ours = self._scheduler.settings.scheduler_names
+        # The younger first; if it is not ours, the older one may be moved.
         for key in (conflict.younger, conflict.older):
             pod = self._scheduler.cache.pod(key.uid)
             if pod is not None and pod.scheduler in ours and not pod.deleting:
@@ -89,6 +92,7 @@ class DoubleHoldRepair:
             return  # a rebind works here; the next look comes after it
         self._scheduler.lock_node(node, LOCKED)
         try:
+            # Read from the server: the CPUs that it has are changed only if they are those of the double hold.
             revision = await self._ports.writer.read_pod(pod)
             cache.observe_pod(None, revision.pod)
             held = info.ledger.holdings.get(pod.uid)
@@ -99,6 +103,7 @@ class DoubleHoldRepair:
                 self._tell(pod, f"{conflict}; there are not enough other CPUs on node {node}", warning=True)
                 return
             await self._ports.writer.patch_cpus(revision, cpus)
+            # Counted from the answer, so that no decision takes the CPUs before the watch shows them.
             cache.observe_pod(None, (await self._ports.writer.read_pod(pod)).pod)
             self._done(pod, f"CPUs {held.cpus} → {cpus}, because {conflict}")
         finally:

@@ -45,6 +45,7 @@ class Moves:
         Raises ``Stopped`` with the reason when the step was not taken and never will be, ``NotLeader`` when the lease is lost.
         """
         self.context.may_go_on()
+        # The node as it is now, and not as it was planned: every step is checked again.
         if why := obstacle(self.context.layout(), self.planned, move):
             raise Stopped(why)
         await self._write(move)
@@ -54,6 +55,7 @@ class Moves:
         unsettled = 0
         for attempt in count(1):
             if unsettled:
+                # Once a write may have been carried out it has to be settled, also after the deadline.
                 self.context.must_lead()
             else:
                 self.context.may_go_on()
@@ -69,6 +71,7 @@ class Moves:
             except UnknownOutcome as error:
                 problem, unsettled = error, unsettled + 1
             except ClusterError as error:
+                # An error while settling keeps the step unsettled; one before it leaves nothing open.
                 problem, unsettled = error, unsettled + (unsettled > 0)
             if unsettled == UNKNOWN_AFTER:
                 await self.report_unknown(
@@ -83,10 +86,12 @@ class Moves:
         if held == move.after:
             return  # an earlier try had arrived
         known = self.context.state.pod(move.pod.uid)
+        # Neither before nor after: another writer has changed the pod, and the lost write can never take effect.
         if held != move.before or known is None or not _is_same(revision, known):
             raise Stopped(f"pod {move.pod} was changed by another writer")
         before = revision.pod.assignment.numa if revision.pod.assignment else ()
         after = amounts_after(before, self.planned.machine, move.after)
+        # ``None`` leaves amounts as they are: the annotation is not rewritten for nothing.
         await writer.patch_cpus(revision, move.after, None if after == before else after)
 
 

@@ -46,6 +46,7 @@ class RebindReconciler:
         if seen is None or seen.is_answered or seen.deleting:
             return
         context.request = seen
+        # Its own generation only: a changed spec begins again with a new deadline.
         resumes = seen.started and not seen.settled and seen.observed_generation == seen.generation
         context.begin(seen.started if resumes else context.ports.wall())
         if seen.problem:
@@ -53,6 +54,7 @@ class RebindReconciler:
             return
         await self._tell(RebindPhase.PENDING, f"node {seen.node} is looked at")
         self._event("RebindStarted", f"{'going on with' if resumes else 'beginning with'} node {seen.node}")
+        # A dry run locks nothing, as it moves nothing.
         await self._end(await self._stoppable() if seen.dry_run else await self._locked())
 
     async def _look(self) -> RebindRequest | None:
@@ -80,6 +82,7 @@ class RebindReconciler:
         try:
             return await self._plan_and_move()
         except Stopped as stop:
+            # A rebind that ends early has failed, with what it did in its status.
             return RebindPhase.FAILED, self._report.stopped(str(stop))
         except ClusterError:
             raise
@@ -97,6 +100,7 @@ class RebindReconciler:
         report.kept_by_claims = pods_kept_by_claims(context.state, context.request.node)
         # A second of arithmetic on large nodes: beside the event loop, on a layout that no pod else sees.
         report.plan = plan = await asyncio.to_thread(plan_rebind, layout)
+        # The plan took a while: the deadline may have passed, or the lease be lost.
         context.may_go_on()
         if not plan:
             report.after = plan.before
@@ -118,6 +122,7 @@ class RebindReconciler:
                 why = f"CPUs {move.before} became {move.after} by RebindResource {context.request.name}"
                 context.ports.recorder.event(move.pod, warning=False, reason="CPUsRebound", message=why)
         finally:
+            # Whatever ended the steps: the figures say how the node stands now.
             now = context.layout()
             report.after = None if isinstance(now, str) else node_figures(now, now.now)
         return RebindPhase.SUCCEED, report.outcome(plan.before, report.after or plan.after)
@@ -126,6 +131,7 @@ class RebindReconciler:
         """Placements on the node that are not confirmed yet would be missing in the plan."""
         context = self._context
         context.may_go_on()
+        # Assumed pods have CPUs that no annotation shows yet.
         while any(held.placement.node == context.request.node for held in context.state.assumed.values()):
             await context.outside.sleep(LOOK_SECONDS)
             context.may_go_on()

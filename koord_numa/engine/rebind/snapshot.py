@@ -32,12 +32,14 @@ def layout_of_node(state: Cache, name: str, settings: Settings, *, move_memory: 
         return f"the CPUs of node {name} are handed out by claim (dra.cpu): an allocated claim is immutable, so its CPUs stay"
     if record.distrust:
         return f"node {name} cannot be trusted: {record.distrust}"
+    # From the objects again: the record's inventory may be a kubelet's or have CPUs by claim.
     offer = inventory(record.node, topology)
     if isinstance(offer, Rejection):
         return f"node {name} cannot be used: {offer.detail or offer.message}"
     if offer.machine is None:
         return f"node {name} publishes no CPU topology"
     profile = settings.profiles[0]
+    # CPUs are chosen for pods of any profile; what they do not say is the first profile's.
     defaults = Defaults(profile.default_cpu_bind_policy, profile.single_numa_node_exclusive)
     staying = _fixed_pods(record, settings.scheduler_names)
     return layout_of_ledger(offer, record.booked, staying, defaults, move_memory=move_memory)
@@ -70,13 +72,16 @@ def obstacle(now: NodeLayout | str, planned: NodeLayout, move: Move) -> str:
     """What has changed since the plan was made so that this step must not be taken; empty when nothing has."""
     if isinstance(now, str):
         return now
+    # Another topology: CPU ids may mean other cores.
     if now.machine != planned.machine:
         return "the CPUs of the node have changed"
     index = next((index for index, pinned in enumerate(now.pods) if pinned.key == move.pod), None)
     if index is None:
         return f"pod {move.pod} is gone or may no longer be moved"
+    # Everything of the pod that the plan relied on, compared as a whole.
     if now.pods[index] != _expected(planned, move):
         return f"pod {move.pod} was changed by another writer"
+    # CPUs that are neither free nor the pod's own.
     taken = move.after - CpuSet(now.free(now.now)) - move.before
     if taken:
         return f"CPUs {taken} were given to another pod, or are kept for one"

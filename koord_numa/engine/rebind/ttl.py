@@ -38,6 +38,7 @@ class FinishedRebinds:
     async def look(self) -> None:
         """Delete every RebindResource whose time is over."""
         known = self._controller.known()
+        # Failures of objects that are gone go with them.
         self._failures = {uid: state for uid, state in self._failures.items() if uid in {each.uid for each in known}}
         for request in known:
             with self._scheduler.handle.quarantine.contained(rebind_subject(request)):

@@ -15,6 +15,8 @@ from koord_numa.core.value_objects import value_object
 TOPOLOGY_AFFINITY: Final = "TopologyAffinityError"
 SMT_ALIGNMENT: Final = "SMTAlignmentError"
 UNEXPECTED_ADMISSION: Final = "UnexpectedAdmissionError"
+REASONS: Final = (TOPOLOGY_AFFINITY, SMT_ALIGNMENT, UNEXPECTED_ADMISSION)
+"""What ``status.reason`` says of a pod that the resource managers refused."""
 OUT_OF: Final = "OutOf"
 """Followed by the resource that does not fit the node: ``OutOfcpu``."""
 

@@ -26,16 +26,19 @@ class DomainSums:
     def of(self, weighing: Weighing, key: str) -> Ints:
         """By row, the weight of all pods in the row's domain of this topology key; 0 without the label. Not to be changed."""
         count, column = self.counts.count(weighing), self.labels.column(key)
+        # Versions and not contents: comparing four integers tells whether any pod or label has changed.
         state = (count, count.version, column.version, len(column.ids))
         known = self._known.get((weighing, key))
         if known is not None and known[0] == state:
             return known[1]
+        # ``column.sums`` is int64[values]; ids spread it to int64[table rows].
         summed: Ints = column.sums(count.rows)[column.ids]
         self._known[weighing, key] = (state, summed)
         return summed
 
     def per_domain(self, weighing: Weighing, column: LabelColumn, where: Bools) -> Ints:
         """By id of the column's values, the weight of the pods on those rows ``where`` they count."""
+        # A boolean mask as factor: rows that do not count weigh 0.
         return column.sums(self.counts.count(weighing).rows * where)
 
     def present(self, keys: Iterable[str]) -> Bools:

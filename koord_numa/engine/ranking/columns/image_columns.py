@@ -41,11 +41,13 @@ class ImageColumns:
         if former == images:
             return
         self.version += 1
+        # An integer count of rows, since with no images at all every pod is answered at once.
         self._any += bool(images) - bool(former)
         if images is None:
             del self._images[row]
         else:
             self._images[row] = images
+        # The number of nodes has changed and with it every share, but no column has anything to write.
         if not images and not former:
             return
         sizes = {name: image.size for image in images or () for name in image.names}
@@ -81,6 +83,7 @@ class ImageColumns:
             column = columns[name]
             share = int(np.count_nonzero(column)) / nodes
             total += (column * share).astype(np.int64)  # truncated image by image, as there
+        # Below the lower bound all points are 0, and a constant tells no nodes apart.
         if int(total.max()) <= LEAST:
             return None
         most = MOST * len(names)
@@ -92,6 +95,7 @@ class ImageColumns:
         missing = {name: np.zeros(self._rows, dtype=np.int64) for name in set(names) - found.keys()}
         if missing:
             by_image: dict[Image, list[Column]] = {}
+            # Distinct images first: nodes share most of them.
             for image in set().union(*self._images.values()):
                 if columns := [missing[name] for name in image.names if name in missing]:
                     by_image[image] = columns

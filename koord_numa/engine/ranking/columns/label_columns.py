@@ -39,6 +39,7 @@ class LabelColumn:
         if found is None:
             found = self._id_of[str(value)] = len(self.values)
             self.values.append(value)
+        # The version grows only for a real change, so that heartbeats of nodes keep what was derived.
         if self.ids[row] != found:
             self.ids[row] = found
             self.version += 1
@@ -55,6 +56,7 @@ class LabelColumn:
 
     def sums(self, amounts: Ints) -> Ints:
         """``amounts`` (one per row) summed over the rows of each value; index it with ids. ``ABSENT`` sums to 0."""
+        # ``bincount`` adds by id in one pass; it returns floats with weights, exact up to 2**53 pods.
         summed = np.bincount(self.ids, weights=amounts, minlength=len(self.values)).astype(np.int64)
         summed[ABSENT] = 0
         return summed
@@ -63,11 +65,13 @@ class LabelColumn:
         """Which rows meet a requirement on this key."""
         table = np.zeros(len(self.values), dtype=np.bool_)
         if requirement.operator is Operator.IN:
+            # IN is the usual operator: a look-up by value instead of a test of every value.
             table[[found for value in requirement.values if (found := self._id_of.get(value)) is not None]] = True
         else:
             for number, value in enumerate(self.values):
                 labels = {} if value is None else {self.key: value}
                 table[number] = meets(labels, (requirement,))
+        # bool[values] spread to bool[table rows].
         return table[self.ids]
 
 
@@ -89,6 +93,7 @@ class LabelColumns:
         found = self._columns.get(key)
         if found is None:
             found = self._columns[key] = LabelColumn(key, np.zeros(self.rows, dtype=np.int64))
+            # A new column is filled from all nodes once; afterwards only changed rows are written.
             for row, node in self._nodes():
                 found.write(row, _value(node, key))
         return found
@@ -118,6 +123,7 @@ class LabelColumns:
         for key, value in pairs:
             column = self.column(key)
             known = column.id_of(value)
+            # A value that no row ever had is no id: -1 matches none.
             found &= column.ids == (-1 if known is None else known)
         return found
 

@@ -22,6 +22,7 @@ class NameOrder:
 
     def add(self, name: str) -> None:
         """Take a name in; it gets its number when one is asked for, so that many can come at once."""
+        # Placed lazily: thousands of nodes at the start get their numbers in one sort.
         if name not in self._numbers:
             self._unplaced.add(name)
 
@@ -39,6 +40,7 @@ class NameOrder:
 
     def _place(self) -> None:
         arrivals, self._unplaced = sorted(self._unplaced), set()
+        # Many arrivals beside few names would halve the gaps again and again: spread them all at once.
         if len(arrivals) > 16 + len(self._names) // 8:
             self._spread(arrivals)
             return
@@ -46,14 +48,17 @@ class NameOrder:
             place = bisect_left(self._names, name)
             low = self._numbers[self._names[place - 1]] if place else 0
             high = self._numbers[self._names[place]] if place < len(self._names) else SPACE
+            # No number is left between the neighbours.
             if high - low < 2:
                 self._spread(arrivals[index:])
                 return
             self._names.insert(place, name)
+            # The middle: 2**40 leaves room for 40 arrivals at one place in a row.
             self._numbers[name] = (low + high) // 2
 
     def _spread(self, arrivals: list[str]) -> None:
         self._names = sorted({*self._names, *arrivals})
+        # ``+ 1`` keeps room before the first and behind the last name.
         step = SPACE // (len(self._names) + 1)
         self._numbers = {name: step * (index + 1) for index, name in enumerate(self._names)}
         self.epoch += 1

@@ -57,6 +57,7 @@ class NodeClass:
         """The kind of one node."""
         offer, topology = record.inventory, record.topology
         if any(_is_number(taint.value) for taint in node.taints):
+            # Values that are numbers (time stamps) would make every node a class of its own.
             node = replace(node, taints=tuple(_without_number(taint) for taint in node.taints))
         if isinstance(offer, Inventory):
             pins = offer.static_kubelet or offer.bind is not NodeBindPolicy.NONE
@@ -76,11 +77,13 @@ class NodeClass:
             tuple(sorted(config.cpu_options.items())),
         )
         own = self.zones, self.policy, self.pins, self.aligns_by_default
+        # Whatever ``fits_node_object`` and the bounds read, and nothing else: names and labels are judged by row.
         return node.problem, node.unschedulable, node.taints, node.features, settings, self.threads, *own
 
     def with_pods(self, record: NodeInfo) -> "NodeClass":
         """The kind that the pods make of this node which its topology shows: they may prove that no whole cores have to be kept."""
         node, topology = record.node, record.topology
+        # Only a static CPU manager keeps whole cores.
         if self.config is None or self.config.cpu_policy != STATIC_CPUS or node is None or topology is None:
             return self
         if not record.history.evidence.keeps_cores:

@@ -94,6 +94,7 @@ class NodeTable:
         """Something about this node changed: it came, went, or its numbers differ."""
         row = self.row_of.get(record.name)
         if record.node is None:
+            # Changed more than once before the first refresh, or gone again: both are usual.
             if row is not None:
                 self._vacate(row, record.name)
             return
@@ -101,6 +102,7 @@ class NodeTable:
             row = self._occupy(record)
         self._stale.add(row)
         self.journal.append(row)
+        # Half at once, so that cutting costs a constant share of the appends; readers behind the cut start over.
         if len(self.journal) > 4 * len(self.records) + 1024:
             cut = len(self.journal) // 2
             del self.journal[:cut]
@@ -110,6 +112,7 @@ class NodeTable:
         """The rows that changed since a journal position, each once, ascending; ``None`` when that is too long ago to know."""
         if position < self.start:
             return None
+        # ``sorted``: rows are evaluated in their order, whatever order they changed in.
         return sorted(set(self.journal[position - self.start :]))
 
     def candidate(self, row: int) -> NodeSnapshot | None:
@@ -119,6 +122,7 @@ class NodeTable:
 
     def refresh(self) -> None:
         """Bring every changed row up to date."""
+        # In a fixed order, since an exception is reported once and should name the same node each time.
         for row in sorted(self._stale):
             try:
                 self._refresh(row)
@@ -127,8 +131,10 @@ class NodeTable:
                 self.report(row, error)
         self._stale.clear()
         if self._epoch != self.order.epoch:
+            # All numbers of names were spread again, so every rank is wrong.
             self._epoch = self.order.epoch
             for name, row in self.row_of.items():
+                # The earlier the name, the larger the rank, as the maximum is looked for.
                 self.ranks[row] = SPACE - self.order.number(name)
 
     def report(self, row: int, error: Exception) -> None:
@@ -148,6 +154,7 @@ class NodeTable:
         return found
 
     def _occupy(self, record: NodeInfo) -> int:
+        # Rows are reused: arrays would else grow with every node that ever was.
         if self._vacant:
             row = self._vacant.pop()
             self.records[row] = record
@@ -170,10 +177,12 @@ class NodeTable:
         self.labels.write(row, None)
         self.images.write(row, None)
         self._vacant.append(row)
+        # Stale and in the journal, so that readers learn of the vacancy.
         self._stale.add(row)
         self.journal.append(row)
 
     def _grow(self) -> None:
+        # Doubled, so that growing costs a constant share of all writes.
         size = 2 * len(self.kinds)
         for attribute in ("kinds", "ranks", "offered", "held"):
             setattr(self, attribute, longer(getattr(self, attribute), size))
@@ -194,6 +203,7 @@ class NodeTable:
             self.offered[PODS_LINE, row] = 0
             return
         node, written = record.node, self._objects[row]
+        # By identity: informers hand out the same objects until they change.
         if written is None or written[0] is not node or written[1] is not record.published:
             if written is None or written[0].labels != node.labels:
                 self.labels.write(row, node)
@@ -205,6 +215,7 @@ class NodeTable:
             self.ranks[row] = SPACE - self.order.number(record.name)
             self.offered[:, row] = self._line(record.allocatable, MOST_OFFERED)
         kind = self.known_kinds[int(self.kinds[row])]
+        # Pods change what is proved of whole cores, so that this is looked at on every refresh.
         if (now := kind.with_pods(record)) is not kind:
             self._set_kind(row, now)
         booked = record.booked
@@ -212,6 +223,7 @@ class NodeTable:
         held[PODS_LINE] = len(booked.holdings)
         self.held[:, row] = held
         takes_pods = not isinstance(record.inventory, Rejection) and not node.problem and record.barred() is None
+        # Offering no pods is how a row refuses everything without a column of its own.
         self.offered[PODS_LINE, row] = min(record.allocatable.get(PODS, UNLIMITED), MOST_OFFERED) if takes_pods else 0
         self.zones.write(row, record)
 
@@ -229,6 +241,7 @@ class NodeTable:
         if number is None:
             number = self._number_for(kind)
         if number == former:
+            # Kinds change rarely, while rows are written all the time.
             return
         self.kinds[row] = number
         self._kind_rows[number] += 1
@@ -240,6 +253,7 @@ class NodeTable:
             self._free_kinds.append(former)
 
     def _number_for(self, kind: NodeClass) -> int:
+        # Grows for a new number too: readers' arrays are one entry short then.
         self.kinds_version += 1
         if self._free_kinds:
             number = self._free_kinds.pop()

@@ -41,12 +41,16 @@ class NumaTable:
         At least so many NUMA nodes are needed to find these amounts (a line a resource, a column a row) free; one more than there are
         where they are not.
         """
+        # (resources, counts, rows) < (resources, 1, rows): how many of the first counts fall short; ``reach`` does not fall along
+        # counts.
         short = self.reach.take(rows, axis=2) < wanted[:, None, :]
+        # The resource that needs most NUMA nodes decides.
         fewest: Ints = 1 + short.sum(axis=1).max(axis=0)
         return fewest
 
     def lists_any(self, rows: Ints, wanted: Ints) -> Bools:
         """Whether NUMA nodes of these rows list any of the resources that are wanted there (a line a resource, a column a row)."""
+        # ``reach[:, 0]`` is what the emptiest NUMA node has; an unlisted resource is unlimited there.
         listed: Bools = (self.reach[:, 0].take(rows, axis=1) < UNLIMITED) & (wanted > 0)
         found: Bools = np.logical_or.reduce(listed, axis=0)
         return found
@@ -59,6 +63,7 @@ class NumaTable:
                 self._extend(free)
                 break
         width = self.reach.shape[1]
+        # Unlisted resources bound nothing: the row must stay an upper bound.
         lines = [[UNLIMITED] * width] * len(self.places)
         for name, amounts in free.items():
             lines[self.places[name]] = _reach(amounts, width)
@@ -72,6 +77,7 @@ class NumaTable:
         width = max(old.shape[1], *map(len, free.values()))
         self.reach = np.full((len(self.places), width, old.shape[2]), UNLIMITED, dtype=np.int64)
         self.reach[: len(old), : old.shape[1]] = old
+        # Wider rows repeat the last sum, as NUMA nodes that are not there add nothing.
         self.reach[: len(old), old.shape[1] :] = old[:, -1:]
 
 
@@ -92,10 +98,12 @@ def _free(record: NodeInfo) -> dict[str, list[int]]:
 
 
 def _hands_out_cpus(topology: NodeResourceTopology) -> bool:
+    # An unpublished policy may be the static one, as zones that list CPUs say.
     return topology.kubelet.cpu_policy in (None, STATIC) and any(zone.allocatable.get(CPU) for zone in topology.zones)
 
 
 def _kubelets_cpus(record: NodeInfo, topology: NodeResourceTopology) -> list[int]:
+    # Of a kubelet that is followed the most that any hypothesis leaves free: the table must not be too small.
     followed = record.history.most_cpus()
     if followed is not None:
         return [MILLI * followed.get(zone.numa, 0) for zone in topology.zones]
@@ -103,6 +111,7 @@ def _kubelets_cpus(record: NodeInfo, topology: NodeResourceTopology) -> list[int
     for uid in record.unpublished:
         for numa, amounts in record.ledger.holdings[uid].numa:
             held[numa] = held.get(numa, 0) + amounts.get(CPU, 0)
+    # May be below zero where pods that are not shown yet are charged; ``_reach`` cuts it.
     return [zone.available.get(CPU, 0) - held.get(zone.numa, 0) for zone in topology.zones]
 
 

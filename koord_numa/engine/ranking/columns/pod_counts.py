@@ -179,7 +179,7 @@ class PodCounts:
         uid, kind = pod.key.uid, PodKind(pod.key.namespace, pod.labels, pod.deleting, terms_of(pod.request))
         placed = self._placed.get(uid)
         if placed is not None:
-            if placed[1] == node and placed[0].kind == kind:
+            if placed[1] == node and placed[0].kind == kind:  # a change that other pods cannot ask about
                 return
             self.remove(uid)
         known = self._kinds.get(kind)
