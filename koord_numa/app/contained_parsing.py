@@ -47,6 +47,7 @@ class ContainedParser(Generic[T]):
 
     def __call__(self, raw: Mapping[str, Any]) -> T | None:
         """Parse one object."""
+        # Listed, whether it can be read or not: it exists.
         for listed in self._listings:
             listed.add(_text(raw, "uid"))
         try:
@@ -56,6 +57,7 @@ class ContainedParser(Generic[T]):
         except Exception as error:  # noqa: BLE001  (contained: it costs this object only)
             self._contain(raw, error)
             return None
+        # A look-up only where something is broken at all.
         if self.broken:
             self.gone(raw)
         return found
@@ -69,6 +71,7 @@ class ContainedParser(Generic[T]):
     @contextmanager
     def listing(self) -> Iterator[None]:
         """Objects that a complete list does not show are gone."""
+        # A copy: objects that turn out broken during the list are not gone.
         before, listed = set(self.broken), set[str]()
         self._listings.append(listed)
         try:
@@ -80,8 +83,10 @@ class ContainedParser(Generic[T]):
 
     def _contain(self, raw: Mapping[str, Any], error: Exception) -> None:
         uid, version, name = _text(raw, "uid"), _text(raw, "resourceVersion"), _text(raw, "name")
+        # The same version of the same object: said already.
         if self.broken.get(uid, ("",))[0] == version and uid in self.broken:
             return  # said already
+        # Another version: its node may be another one too.
         self.gone(raw)
         node = self._node_of(raw)
         self.broken[uid] = (version, node)
@@ -100,6 +105,7 @@ class ContainedParser(Generic[T]):
 
 def _text(raw: Mapping[str, Any], key: str) -> str:
     metadata = raw.get("metadata")
+    # Cut to the longest name, as the object may hold anything.
     return str(metadata.get(key) or "")[:253] if isinstance(metadata, Mapping) else ""
 
 

@@ -83,6 +83,7 @@ def waited_seconds(engine: Scheduler, uid: str) -> float:
 
 def _waiting(engine: Scheduler, pod: Pod, holder: Callable[[], str]) -> Dump:
     uid = pod.key.uid
+    # An assumed pod is still pending: its bind is not settled.
     pending, assumption = engine.handle.pending.get(uid), engine.cache.assumed.get(uid)
     verdict = engine.queue.verdict(pending)
     return {
@@ -101,6 +102,7 @@ def _waiting(engine: Scheduler, pod: Pod, holder: Callable[[], str]) -> Dump:
 
 def _why_waiting(engine: Scheduler, pod: Pod, holder: Callable[[], str]) -> str:
     """What was decided last; a replica that does not lead decides nothing, and what it decided once may be outdated."""
+    # What a standby knows of verdicts is from when it led last.
     if not engine.dependencies.lease.fresh():
         return pod.problem or f"this replica is not the leader; ask {holder() or 'the leader, when there is one'}"
     return engine.explain(uid=pod.key.uid) or pod.problem

@@ -20,6 +20,7 @@ class FreeCpus:
     @property
     def fragmentation(self) -> float:
         """0 where the free CPUs fill one NUMA node as far as they can, near 1 where they are scattered over many."""
+        # No more than the size of a NUMA node can be free together: that is the best case, not all free CPUs.
         together = min(self.free, self.size)
         return 1 - self.largest / together if together else 0.0
 
@@ -37,6 +38,7 @@ class FreeCpuCache:
 
     def _current(self, name: str, record: NodeInfo) -> tuple[NodeInfo, int, FreeCpus | None]:
         known = self._known.get(name)
+        # The revision grows with every change that a decision could notice.
         if known is not None and known[0] is record and known[1] == record.revision:
             return known
         return record, record.revision, free_cpus(record)

@@ -102,6 +102,7 @@ def informers_of(api: Api, scheduler: Scheduler, stores: KopfStores, parsers: Ko
     """Everything that feeds this scheduler, by its ``podSource``."""
     essential: tuple[Informer[Any], ...] = (_nodes(api, scheduler), _namespaces(api, scheduler))
     other = (_budgets(api, scheduler), *_volumes(api, scheduler), *_resource_claims(api, scheduler))
+    # Only where a default constraint may refuse a node does a decision need workloads.
     if scheduler.settings.needs_workloads:
         essential += workload_informers(api, scheduler)
     else:
@@ -123,11 +124,13 @@ def all_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
         metadata = raw.get("metadata")
         if isinstance(metadata, Mapping):
             known = scheduler.known(str(metadata.get("uid")))
+            # The same version: parsing a pod costs more than everything else about a relist.
             if known is not None and known.resource_version == metadata.get("resourceVersion"):
                 return known  # most of a new list
         return parse_pod(raw)
 
     def replace(pods: Iterable[Pod]) -> None:
+        # A list once, as it is handed to three handlers.
         found = list(pods)
         scheduler.handlers.bound_pods.replace(pod for pod in found if pod.node)
         scheduler.handlers.pending_pods.replace(pod for pod in found if not pod.node and pod.scheduler in ours)
@@ -159,6 +162,7 @@ def _bound_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
 
 def _nominated(api: Api, scheduler: Scheduler) -> Informer[Pod]:
     """Pods of other schedulers for which nodes are being freed."""
+    # The server knows no "none of": one condition a name.
     not_ours = "".join(f",spec.schedulerName!={name}" for name in scheduler.settings.scheduler_names)
     parser = ContainedParser("pod", parse_pod, scheduler)
     kind = ListedKind(PODS, parser, NOMINATED_PODS + not_ours, title="pods nominated by others")
@@ -198,6 +202,7 @@ def _resource_claims(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...
     if scheduler.settings.dynamic_resources is DynamicResources.OFF:
         return ()
     lister = scheduler.claims
+    # Claims need all three kinds: a decision on two of them would miss devices or classes.
     missing = {RESOURCE_CLAIMS, RESOURCE_SLICES, DEVICE_CLASSES}
 
     def synced(resource: Resource) -> Callable[[], None]:
@@ -250,6 +255,7 @@ def _waiting_pods(api: Api, stores: KopfStores, parsers: KopfParsers, scheduler_
 
 
 def _topologies(api: Api, stores: KopfStores, parsers: KopfParsers) -> Resync[NodeResourceTopology]:
+    # The newest version that the cluster serves; all of them are optional, as the kind may not be installed.
     kinds = tuple(ListedKind(resource, parsers.topology, optional=True) for resource in TOPOLOGIES)
     return Resync("NodeResourceTopologies", stores.topologies, lambda: list_first_served(api, kinds))
 

@@ -41,8 +41,10 @@ def kopf_parsers(scheduler: Scheduler, stores: KopfStores) -> KopfParsers:
     names = scheduler.settings.scheduler_names
 
     def waiting_pod(raw: Mapping[str, Any]) -> Pod | None:
+        # Before parsing: with several scheduler names the server selects pods of all schedulers.
         if (raw.get("spec") or {}).get("schedulerName") not in names:
             return None
+        # Kopf repeats objects after each lost connection; the version tells that nothing is new.
         return known_version(stores.waiting_pods, meta(raw, "uid"), raw) or parse_pod(raw)
 
     def topology(raw: Mapping[str, Any]) -> NodeResourceTopology:

@@ -38,6 +38,7 @@ class RebindCollector(Collector):
         found = Counter(rebind.phase for rebind in self._controller.known())
         family = GaugeMetricFamily("koord_numa_rebind_resources", "RebindResources that exist.", labels=("phase",))
         for phase in RebindPhase:
+            # The phase of a new object is empty, and a label must not be.
             family.add_metric((phase.value or _WAITING,), found[phase])
         return family
 

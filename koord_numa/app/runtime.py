@@ -102,7 +102,7 @@ class Runtime:
         self.options = options
         self.api = api
         self.tasks = TaskSupervisor()
-        self.identity = options.identity or f"{gethostname()}_{uuid4()}"
+        self.identity = options.identity or f"{gethostname()}_{uuid4()}"  # unique even where host names are not
         self.lease = self._election(settings.lease) if options.elect else NoElection()
         self.recorder = EventRecorder(api, self.identity, EventLimits(settings.events))
         self.lease_conflicts = LeaseConflicts(api, self._lease_config(settings.lease), self._rival_found)

@@ -24,6 +24,7 @@ class TaskSupervisor:
 
     async def finish(self, name: str, seconds: float) -> None:
         """Wait until a task that was asked to end does so; cancel it after so many seconds."""
+        # Popped first, so that its end is expected.
         task = self._tasks.pop(name, None)
         if task is not None:
             await asyncio.wait({task}, timeout=seconds)
@@ -38,8 +39,10 @@ class TaskSupervisor:
         await asyncio.gather(*chosen, return_exceptions=True)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
+        # A task that was taken out before it ended was asked to end.
         expected = task not in self._tasks.values()
         error = None if task.cancelled() else task.exception()
+        # The first failure counts; those that follow are its consequences.
         if expected or self.failure.done():
             return
         self.failure.set_result(error or Ended(f"{task.get_name()} ended by itself"))

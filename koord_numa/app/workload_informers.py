@@ -29,6 +29,7 @@ def workload_informers(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], .
 
     def synced(kind: WorkloadKind) -> None:
         missing.discard(kind)
+        # Only all kinds together: a controller that is not known yet would leave its pods without a constraint.
         if not missing:
             scheduler.synced(Source.WORKLOADS)
 

@@ -21,6 +21,7 @@ class Backoff:
     def pause(self, at_least: float = 0.0) -> float:
         """Count a failure and return the pause in seconds; ``at_least`` is what the server asked for with Retry-After."""
         self.failures += 1
+        # What the server asked for is a lower bound: our own pause may be longer by now.
         return max(at_least, self.limits.pause(self.failures, self.random()))
 
     def reset(self) -> None:

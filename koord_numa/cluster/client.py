@@ -70,6 +70,7 @@ class Api:
         self.configuration = configuration
         rest = self._client.rest_client
         self._session = aiohttp.ClientSession(
+            # The pool is the library's, with its TLS; the session must not close it.
             connector=rest.pool_manager.connector,
             connector_owner=False,
             trust_env=False,
@@ -85,6 +86,7 @@ class Api:
             for key, value in (
                 ("proxy", rest.proxy),
                 ("proxy_headers", rest.proxy_headers),
+                # Only what is set: ``None`` for ``server_hostname`` would still be passed on to TLS.
                 ("server_hostname", rest.server_hostname),
             )
             if value
@@ -132,12 +134,14 @@ class Api:
         ``UnknownOutcome`` is raised only for calls that write.
         """
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
+        # The body is read inside the block, so that a break half-way is an error of this request.
         try:
             async with await self._open(call, body, params, timeout) as response:
                 raw = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise broken(call, error) from error
         except asyncio.CancelledError:
+            # Only writes under a lease matter: they may still be carried out after this process has let go.
             self.cut_off = self.cut_off or (body is not None and body.remaining is not None)
             raise
         if response.status >= 300:
@@ -153,6 +157,7 @@ class Api:
 
         Raises as ``send``, also for a connection that breaks inside the block or says nothing for ``silence`` seconds.
         """
+        # No limit in all: a watch goes on for minutes; silence is what tells a dead one.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
         try:
             async with await self._open(call, None, params, timeout) as response:
@@ -191,6 +196,7 @@ class Api:
             headers["Content-Type"] = body.content_type
             data = encoded(call, body.value)
         await self._authenticate(headers)
+        # As late as possible: the time that authenticating takes is not the server's.
         if body is not None and body.remaining is not None:
             params, limits = _fenced(call, body.remaining(), params)
         return await self._session.request(
@@ -200,6 +206,7 @@ class Api:
             data=data,
             headers=headers,
             timeout=limits,
+            # A redirect would carry the token to another host.
             allow_redirects=False,
             **self._options,
         )
@@ -225,6 +232,7 @@ def _fenced(
     if remaining < SHORTEST_WRITE:
         raise NotLeader(f"{call}: the lease ends in {remaining:.1f} s, too soon for a write")
     seconds = min(remaining, REQUEST_TIMEOUT)
+    # Milliseconds, as the server parses a Go duration.
     query = {**(params or {}), "timeout": f"{int(seconds * 1000)}ms"}
     return query, aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, CONNECT_TIMEOUT))
 

@@ -34,10 +34,12 @@ async def load_configuration(kubeconfig: Path | None = None, context: str | None
     """
     configuration = ClientConfiguration()
     try:
+        # Without a service account of the pod the kubeconfig is looked for; a context is always one of a kubeconfig.
         if kubeconfig is None and context is None and _in_cluster():
             credentials.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # theirs
         else:
             files = _kubeconfigs(kubeconfig)
+            # Before the library, whose own errors for foreign files are tracebacks.
             _check_shape(files)
             await credentials.load_kube_config(config_file=files, context=context, client_configuration=configuration)
             configuration.impersonation = impersonation_headers(files, context)
@@ -80,6 +82,7 @@ def current_namespace(kubeconfig: Path | None = None, context: str | None = None
 
 
 def _in_cluster() -> bool:
+    # ``KUBECONFIG`` inside a pod is set on purpose: it wins over the service account.
     return "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
 
 

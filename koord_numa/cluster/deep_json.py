@@ -32,6 +32,7 @@ class _Decoder:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        # A stack of our own: recursion would meet Python's limit at a depth that the API server accepts.
         self._open: list[tuple[Any, str]] = [
             ([], "")
         ]  # the containers that are open, the outermost first, with their ends
@@ -50,6 +51,7 @@ class _Decoder:
         return top[0]
 
     def _token(self, char: str) -> None:
+        # Only inside a container: a comma on the top level separates nothing.
         if char == "," and self._next is _Next.COMMA_OR_END and len(self._open) > 1:
             self._at += 1
             self._next = _Next.VALUE
@@ -59,6 +61,7 @@ class _Decoder:
             self._next = _Next.COMMA_OR_END
         elif self._next is _Next.COMMA_OR_END:
             raise ValueError(f"a value too many at {self._at}")
+        # In an object a key comes before each value.
         elif self._key is None and isinstance(self._open[-1][0], dict):
             self._read_key(char)
         elif char in "{[":
@@ -73,6 +76,7 @@ class _Decoder:
     def _read_key(self, char: str) -> None:
         if char != '"':
             raise ValueError(f"no key at {self._at}")
+        # ``scanstring`` is the standard library's, so that escapes are read as json does.
         self._key, self._at = scanstring(self._text, self._at + 1, True)
         self._skip_space()
         if self._text[self._at : self._at + 1] != ":":

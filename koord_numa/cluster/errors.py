@@ -52,6 +52,7 @@ def refusal(call: Call, status: int, headers: Mapping[str, str], body: bytes) ->
         return plain(message)
     if status == 403:
         return Forbidden(message, call.rule)
+    # 503 and 429 are answered before anything is done; of the ambiguous ones only a write leaves anything open.
     if status == 429 or status >= 500:
         if call.writes and status in AMBIGUOUS:
             return UnknownOutcome(message)
@@ -62,6 +63,7 @@ def refusal(call: Call, status: int, headers: Mapping[str, str], body: bytes) ->
 def broken(call: Call, error: aiohttp.ClientError | TimeoutError | OSError) -> ClusterError:
     """The error that a connection problem stands for: only a failure to connect proves that nothing was sent."""
     message = f"{call}: {type(error).__name__}: {error}".rstrip(": ")
+    # Nothing was sent, since there was no connection; every other error may have come after the last byte.
     unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     if call.writes and not unsent:
         return UnknownOutcome(message)
@@ -72,6 +74,7 @@ def _message(body: bytes) -> str:
     """The ``message`` of a ``Status``, or the beginning of whatever else was answered."""
     try:
         status: Any = orjson.loads(body)
+    # Proxies answer with HTML, and so may a server that is not Kubernetes.
     except orjson.JSONDecodeError:
         status = None
     if isinstance(status, dict) and isinstance(status.get("message"), str):

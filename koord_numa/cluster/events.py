@@ -85,6 +85,7 @@ class _Bucket:
 
     def take(self, now: float) -> float:
         """Take a token and return 0; or, when there is none, return the seconds until there is one."""
+        # Full at first: an object's first events are told at once.
         full = self.burst if self.tokens < 0 else min(self.burst, self.tokens + (now - self.since) * self.rate)
         self.since, self.tokens = now, full - 1 if full >= 1 else full
         return 0.0 if full >= 1 else (1 - full) / self.rate
@@ -97,6 +98,7 @@ class EventRecorder:
         self.dropped = 0
         self.posted = 0
         self._api = api
+        # As long as the API accepts a reporting instance.
         self._identity = identity[:128]
         self._limits = limits or EventLimits()
         self._clock = clock
@@ -133,6 +135,7 @@ class EventRecorder:
 
     def _record(self, about: ObjectReference, kind: str, reason: str, message: str) -> None:
         note = EventKey(about, kind, reason, _ACTIONS.get(reason, "Scheduling"), shortened(message, LONGEST_NOTE))
+        # One series an equal note: repetitions count up instead of filling the cluster.
         series = self._series.get(note)
         if series is None:
             if not self._afford(about):
@@ -141,9 +144,11 @@ class EventRecorder:
             series = self._series[note] = _Series()
         series.count += 1
         series.last = datetime.now(UTC)
+        # The server keeps the count that it was told last; it is brought up to date once a minute.
         if series.count > 1 and self._clock() - series.told < self._limits.series_pause:
             return  # counted; the server hears of it with the next update
         queue = self._warnings if kind == "Warning" else self._others
+        # A full queue drops the new note, and never one that waits already.
         if note not in queue and len(queue) >= self._limits.settings.queue:
             self.dropped += 1
             return
@@ -170,6 +175,7 @@ class EventRecorder:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._wake.wait()
+                # The slot before the token: a token must not be spent on a note that cannot be posted yet.
                 await slots.acquire()
                 while pause := bucket.take(self._clock()):  # noqa: ASYNC110  (only time fills a bucket)
                     await asyncio.sleep(pause)
@@ -185,6 +191,7 @@ class EventRecorder:
 
     async def flush(self) -> None:
         """Post all that is queued now, at once."""
+        # Without the rate limit: the process ends, and what waits would be lost.
         while (note := self._take()) is not None:
             await self._post_or_drop(note)
 
@@ -194,6 +201,7 @@ class EventRecorder:
         finally:
             self._posting.discard(note)
             slots.release()
+            # A note that was held back while its series had no name may go now.
             if self._warnings or self._others:
                 self._wake.set()
 
@@ -221,6 +229,7 @@ class EventRecorder:
     async def _post(self, note: EventKey) -> None:
         series = self._series.get(note) or _Series(count=1)
         series.told = self._clock()
+        # Events of objects without a namespace are in ``default``, as the kubelet's and client-go's.
         namespace = note.about.namespace or "default"
         if series.name and series.count > 1:
             update = {"series": {"count": series.count, "lastObservedTime": rfc3339_micro(series.last)}}
@@ -231,6 +240,7 @@ class EventRecorder:
             else:
                 self.posted += 1
                 return
+        # Names of events are unique per object; 230 characters leave room for the suffix within 253.
         name = f"{note.about.name[:LONGEST_PREFIX].rstrip('.-')}.{uuid4().hex[:16]}"
         await self._api.send(Call("create", EVENTS, namespace), Body(self._event(note, series, name, namespace)))
         series.name = name

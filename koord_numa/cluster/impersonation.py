@@ -23,10 +23,12 @@ def impersonation_headers(files: str, context: str | None = None) -> Headers:
     """
     merged = KubeConfigMerger(files).config
     config: Mapping[str, Any] = {} if merged is None else merged.value
+    # A context that is not named is the current one, as for the credentials.
     name = context or config.get("current-context")
     chosen = _named(config.get("contexts"), name).get("context") or {}
     user = _named(config.get("users"), chosen.get("user")).get("user") or {}
     found = tuple(_headers(user))
+    # The server refuses such requests; said here, it names the kubeconfig and not a 403.
     if found and found[0][0] != "Impersonate-User":
         raise ConfigException("a uid, groups or extras are impersonated without a user (as)")
     return found
@@ -58,6 +60,7 @@ def _plain(entry: Any) -> Mapping[str, Any]:
 
 
 def _text(value: object) -> str:
+    # A line break would begin another header.
     if not isinstance(value, str) or "\n" in value or "\r" in value:
         raise ConfigException(f"{value!r} is no name to impersonate")
     return value

@@ -111,6 +111,7 @@ class LeaderElection:
         """Seconds until another process may act, by our clock; not positive when this process may not act."""
         if not self.fresh():
             return 0.0
+        # ``_until`` is ``renew`` after the request was begun; others wait for ``duration`` from when they saw it.
         return self._until - self.config.renew + self.config.duration - self._clock()
 
     @property
@@ -213,6 +214,7 @@ class LeaderElection:
         was_ours = self.holder == self.config.identity
         taking_over = self._clock() >= self._until
         await self._write(self._spec(self.config.identity, ceil(self.config.duration)))
+        # From before the request was sent: the answer may have taken long.
         self._until = begun + self.config.renew
         if taking_over:
             self._from = self._clock() + self.config.settle if self._prepare is _nothing else float("inf")

@@ -62,6 +62,7 @@ class LeaseConflicts:
                 await self.look()
                 self._problem = ""
             except ClusterError as error:
+                # Each problem is said once, however often the look is repeated.
                 if str(error) != self._problem:
                     self._problem = str(error)
                     _log.warning("a second scheduler would not be noticed: %s", error)
@@ -74,6 +75,7 @@ class LeaseConflicts:
         before = set(self.rivals)
         self.rivals = tuple(rival for raw in answer.get("items") or () if (rival := self._rival(raw)) is not None)
         for rival in self.rivals:
+            # Each rival once: an event every 20 s would only repeat it.
             if rival not in before:
                 _log.error("%s; CPUs may be given twice", rival)
                 self._found(rival)
@@ -84,6 +86,7 @@ class LeaseConflicts:
         names = str((metadata.get("annotations") or {}).get(LEASE_SCHEDULERS, "")).split(",")
         shared = tuple(name for name in self._config.scheduler_names if name in names)
         holder = str(spec.get("holderIdentity") or "")
+        # Our own Lease, a free one, and those of schedulers with other names are no rivals.
         if not shared or not holder or key == (self._config.namespace, self._config.name):
             return None
         return (
@@ -95,6 +98,7 @@ class LeaseConflicts:
         now = self._clock()
         known = self._versions.get(key)
         if known is None:
+            # At the first look only its own times tell how old it is.
             self._versions[key] = (version, now - _age(spec))
         elif known[0] != version:
             self._versions[key] = (version, now)

@@ -25,6 +25,7 @@ class LoopLag:
         while True:
             asked = clock() + EVERY
             await asyncio.sleep(EVERY)
+            # Timers may fire a little early, which is no lag.
             self.last = max(0.0, clock() - asked)
             self.worst = max(self.worst, self.last)
             self._told(self.last)

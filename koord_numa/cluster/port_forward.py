@@ -58,10 +58,12 @@ async def _receive(remote: aiohttp.ClientWebSocketResponse, writer: asyncio.Stre
         if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
             continue
         channel = message.data[0]
+        # The first frame of each channel only repeats the port.
         if channel not in begun:
             begun.add(channel)
         elif channel == DATA:
             writer.write(message.data[1:])
             await writer.drain()
+        # The error channel: the connection to the pod's port has failed.
         else:
             return

@@ -40,10 +40,12 @@ class Resource:
 
     def path(self, namespace: str = "", name: str = "") -> str:
         """The URL path of one object, of a namespace's objects, or of all."""
+        # The core group has another prefix and no group name.
         parts = ["/api" if not self.group else f"/apis/{self.group}", self.version]
         if namespace and self.namespaced:
             parts += ["namespaces", quote(namespace, safe="")]
         parts.append(self.plural)
+        # Names come from objects: quoted, they cannot leave their place in the path.
         if name:
             parts.append(quote(name, safe=""))
         return "/".join(parts)

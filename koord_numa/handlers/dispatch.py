@@ -106,6 +106,7 @@ class Dispatcher:
         The server's field selector reports every pod that gets a node as deleted. Of one that this process has bound, only the store
         has to know.
         """
+        # A bind of our own: the pod is counted already, and parsing it again would only cost time.
         if event["type"] == DELETED and not self._is_pending(uid := meta(event["object"], "uid")):
             self.stores.waiting_pods.discard(uid)
             self.parsers.waiting_pod.gone(event["object"])
@@ -127,6 +128,7 @@ def _hand_over(kind: str, event: kopf.RawEvent, place: tuple[ObjectStore[T], str
     try:
         if event["type"] == DELETED:
             parse.gone(raw)
+            # What it was last is enough, and needs no parsing.
             found = store.get(meta(raw, key)) or parse(raw)
         else:
             found = parse(raw)
@@ -149,6 +151,7 @@ def known_version(store: ObjectStore[V], key: str, raw: Mapping[str, Any]) -> V 
     """The object that was parsed from this very version, if there is one."""
     known = store.get(key)
     version = meta(raw, "resourceVersion")
+    # An empty version compares with nothing.
     return known if known is not None and version and known.resource_version == version else None
 
 

@@ -89,6 +89,7 @@ class EmbeddedKopf:
         clock, dice, failures = asyncio.get_running_loop().time, SystemRandom().random, 0
         while not stop.is_set():
             begun = clock()
+            # A task of its own: Kopf cancels what it finds younger than itself, and must not cancel this coroutine.
             run = asyncio.create_task(self._run_once(stop), name="kopf operator")
             await asyncio.wait({run})
             error = run.exception()
@@ -96,9 +97,11 @@ class EmbeddedKopf:
                 return
             if not is_transient(error):
                 raise error
+            # A run that worked for a while begins a new series of pauses.
             failures = 1 if clock() - begun > STEADY else failures + 1
             pause = RESTART.pause(failures, dice())
             _log.error("Kopf gave up and is started again in %.1f s: %r", pause, error)
+            # The pause ends early when the process does.
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await stop.wait()
@@ -114,6 +117,7 @@ class EmbeddedKopf:
             tasks = await kopf.spawn_tasks(
                 clusterwide=True, registry=self.registry, settings=settings, memo=memo, stop_flag=stop
             )
+            # Kopf has installed its signal handlers by now; ours replace them.
             self.spawned()
             canceller = asyncio.create_task(_cancel_watchers_again(tasks))
             try:
@@ -121,6 +125,7 @@ class EmbeddedKopf:
             finally:
                 canceller.cancel()
                 await _end_leftovers()
+                # After the tasks: a stream that is being read cannot be closed.
                 await _close(streams)
 
 
@@ -136,6 +141,7 @@ def is_transient(error: BaseException) -> bool:
 def _kopf_streams() -> Iterator[Streams]:
     """Collect every stream that Kopf begins to read inside the block."""
     streams: Streams = WeakValueDictionary()
+    # Other hooks stay in place: the event loop has one for its own bookkeeping.
     hooks, numbers = sys.get_asyncgen_hooks(), count()
 
     def begun(stream: AsyncGenerator[Any, None]) -> None:
@@ -184,6 +190,7 @@ async def _end_leftovers() -> None:
         if not left:
             return
         for task in left:
+            # Those are ended by their watcher; ended before it, it would wait for ever.
             if not str(getattr(task.get_coro(), "__qualname__", "")).startswith(WATCHERS_OWN):
                 task.cancel()
         done, _ = await asyncio.wait(left, timeout=EXIT_SECONDS)

@@ -45,6 +45,7 @@ def attach(registry: kopf.OperatorRegistry, start: Callable[[], Awaitable[Host]]
 
     @kopf.on.startup(registry=registry, errors=kopf.ErrorsMode.PERMANENT)
     async def startup(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
+        # Under ``kopf run`` no process exists yet; under ``koord-numa run`` the memo brings it.
         if "host" not in memo:
             memo.host = await start()
             memo.host_ends_with_kopf = True
@@ -64,5 +65,6 @@ def attach(registry: kopf.OperatorRegistry, start: Callable[[], Awaitable[Host]]
         if "host_ends_with_kopf" in memo:
             host: Host = memo.host
             await host.stop()
+            # The error is the exit status of ``kopf run``, by which its supervisor restarts it.
             if host.failure.done():
                 raise kopf.PermanentError("a task of the scheduler has died") from host.failure.result()

@@ -59,6 +59,7 @@ def waiting_pods(scheduler_names: Sequence[str]) -> str:
     wanted = ["spec.nodeName=", "status.phase!=Succeeded", "status.phase!=Failed"]
     if len(scheduler_names) == 1:
         wanted.append(f"spec.schedulerName={scheduler_names[0]}")
+    # Sorted, as Kopf compares selectors by their text.
     return ",".join(sorted(wanted))
 
 

@@ -37,12 +37,15 @@ def parse_budget(obj: Mapping[str, Any]) -> DisruptionBudget:
     )
     selector = problems.collect(lambda: label_selector(spec.selector, path.at("selector")), None)
     return DisruptionBudget(
+        # As policy/v1 objects are always in a namespace; the fallback only concerns objects from files.
         namespace=top.namespace or "default",
         name=top.name,
+        # An empty selector matches every pod: a budget that cannot be read must not be broken by accident.
         selector=LabelSelector() if problems.problem else selector,
         allowed=0 if problems.problem else max(0, status.disruptions_allowed or 0),
         disrupted=tuple(sorted(status.disrupted_pods or ())),
         unhealthy_always=spec.unhealthy_pod_eviction_policy == "AlwaysAllow",
+        # More than 0 desired: a budget without pods is not healthy, it says nothing.
         healthy=(status.current_healthy or 0) >= (status.desired_healthy or 0) > 0,
         problem=problems.problem,
     )

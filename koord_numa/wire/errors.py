@@ -44,6 +44,7 @@ class FieldPath(NamedTuple):  # made many times for every object that is read, s
         """An annotation of the object."""
         return FieldPath(self.subject, f"annotation {name}")
 
+    # Keys come from objects too: a label's key may be as long as a message.
     def error(self, message: str) -> WireError:
         """The error to raise about this path."""
         return WireError(self.subject, _cut(self.key, 4 * QUOTED), message)
@@ -57,6 +58,7 @@ def quoted(value: object) -> str:
         case str():
             return json.dumps(_cut(value), ensure_ascii=False)
         case int():
+            # Python refuses to print integers of more than 4,300 digits.
             return str(value) if value.bit_length() <= 64 else f"an integer of {value.bit_length()} bits"
         case float():
             return repr(value)

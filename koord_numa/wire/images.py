@@ -33,6 +33,7 @@ def pod_images(spec: Mapping[str, Any]) -> tuple[str, ...]:
     """
     One normalised name for each init container, container and image volume; an empty one where it names no image.
 
+    # Init containers first, as upstream sums them; their order does not matter to the score.
     As ``imagelocality/image_locality.go`` (``sumImageScores``).
     """
     named = [each.get("image") for key in ("initContainers", "containers") for each in _items(spec, key)]
@@ -44,6 +45,7 @@ def pod_images(spec: Mapping[str, Any]) -> tuple[str, ...]:
 @lru_cache(maxsize=8192)
 def normalized(name: str) -> str:
     """A name without a tag or digest means the tag ``latest`` (``normalizedImageName``); a colon before a slash is a port."""
+    # A colon after the last slash begins a tag or digest; one before it begins a port.
     return f"{name}:latest" if name and name.rfind(":") <= name.rfind("/") else name
 
 
@@ -51,6 +53,7 @@ def _image(listed: object) -> Image | None:
     if not isinstance(listed, Mapping):
         return None
     names, size = listed.get("names"), listed.get("sizeBytes") or 0
+    # Beyond 2**62 the size could not be summed in 64 bits.
     if not isinstance(names, list) or not isinstance(size, int) or not 0 < size < 1 << 62:
         return None
     kept = tuple(name for name in names[:MOST_NAMES] if isinstance(name, str) and len(name) <= LONGEST_NAME)

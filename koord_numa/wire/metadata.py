@@ -57,6 +57,7 @@ def head(obj: object, kind: str, problems: Problems) -> Head:
     """
     body = plain(obj, FieldPath(kind))
     raw = plain(body.get("metadata"), FieldPath(kind).at("metadata"))
+    # Read without the model, since the name is what every later message needs.
     name, namespace, uid = raw.get("name"), raw.get("namespace") or "", raw.get("uid") or ""
     if not isinstance(name, str) or not name:
         raise FieldPath(kind).at("metadata.name").error(f"{quoted(name)} is not a name")
@@ -64,6 +65,7 @@ def head(obj: object, kind: str, problems: Problems) -> Head:
         wrong = namespace if isinstance(uid, str) else uid
         raise FieldPath.of(kind, name).at("metadata").error(f"{quoted(wrong)} is neither a namespace nor a uid")
     path = FieldPath.of(kind, f"{namespace}/{name}" if namespace else name)
+    # Malformed metadata leaves the identity intact: the object can still be named, and its problem told.
     metadata = problems.collect(lambda: read(Metadata, raw, path.at("metadata")), _BLANK)
     stamp = metadata.creation_timestamp
     created = problems.collect(lambda: read_time(stamp, path.at("metadata.creationTimestamp")) if stamp else 0.0, 0.0)

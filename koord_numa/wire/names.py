@@ -27,8 +27,9 @@ GPU_PARTITION_SPEC: Final = "scheduling.koordinator.sh/gpu-partition-spec"
 REBIND: Final = "koord-numa/rebind"
 REBIND_REASON: Final = "koord-numa/rebind-reason"
 NUMA_NODES: Final = "koord-numa/numa-nodes"
-EXPLORES: Final = "koord-numa/explores"
 """The chosen NUMA nodes as a list such as ``0`` or ``0-1``: for people, and for kubectl's custom columns."""
+EXPLORES: Final = "koord-numa/explores"
+"""The kubelet options that the pod is placed to find out about, comma-separated."""
 MIRROR: Final = "kubernetes.io/config.mirror"
 
 # Nodes

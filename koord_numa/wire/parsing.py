@@ -41,6 +41,7 @@ class GoJson(Strict):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        # Once a model and not once an object: matching names without case would else cost a pass over the fields.
         cls._names = {(field.alias or name).lower(): field.alias or name for name, field in cls.model_fields.items()}
 
     @model_validator(mode="before")
@@ -51,6 +52,7 @@ class GoJson(Strict):
         if not isinstance(value, dict):
             return value
         names = cls._names
+        # ``null`` leaves the default, so that it is left out; of names that differ in case only the last counts, as in Go.
         return {names.get(str(key).lower(), key): item for key, item in value.items() if item is not None}
 
 
@@ -74,6 +76,7 @@ def load_json(text: object, path: FieldPath) -> object:
     """The JSON value in an annotation."""
     if not isinstance(text, str):
         raise path.error(f"{quoted(text)} is not a text")
+    # Before decoding: a value of many megabytes must not be built only to be refused.
     if len(text) > LONGEST_JSON:
         raise path.error(f"{len(text)} characters are too many, at most {LONGEST_JSON} are read")
     try:
@@ -92,6 +95,7 @@ class EnumReader(Generic[T]):
     """A closed enumeration on the wire: canonical spellings, further accepted ones, none of them sensitive to case."""
 
     def __init__(self, canonical: Mapping[str, T], also: Mapping[str, T] | None = None) -> None:
+        # Canonical spellings last, so that they win over accepted ones that differ in case only.
         self._known = {word.lower(): value for word, value in {**(also or {}), **canonical}.items()}
         self._listed = ", ".join(sorted(word for word in canonical if word))
 
@@ -114,6 +118,7 @@ class Problems:
         try:
             return reading()
         except WireError as error:
+            # The first message is the one that is shown; later ones are often its consequences.
             self.problem = self.problem or str(error)
             return otherwise
 
@@ -129,6 +134,7 @@ def plain(value: object, path: FieldPath) -> dict[str, Any]:
 
 def is_nested_deeper(value: object, most: int) -> bool:
     """Has a JSON value more than so many levels of objects and lists? Without recursion, since it may have any number."""
+    # Level by level, as recursion would meet Python's limit before the caller's.
     level: list[Any] = [value]
     for _ in range(most + 1):
         level = [each for each in level if isinstance(each, dict | list)]
@@ -140,6 +146,7 @@ def is_nested_deeper(value: object, most: int) -> bool:
 
 def read_time(text: str, path: FieldPath) -> float:
     """Seconds since the epoch of an RFC 3339 time."""
+    # RFC 3339 times are at most 35 characters long; the rest would only fill the cache.
     seconds = _seconds(text[:40])
     if seconds is None:
         raise path.error(f"{quoted(text)} is not a time")
@@ -150,17 +157,20 @@ def read_time(text: str, path: FieldPath) -> float:
 def _seconds(text: str) -> float | None:
     try:
         time = datetime.fromisoformat(text)
+        # A time without a zone could mean any hour.
         return time.timestamp() if time.tzinfo else None
     except (ValueError, OverflowError):
         return None
 
 
 def _message_of(error: ValidationError, path: FieldPath) -> WireError:
+    # The first error: it is the one that a person repairs first.
     first = error.errors(include_url=False, include_context=False)[0]
     key = ""
     for step in first["loc"]:
         if isinstance(step, int):
             key += f"[{step}]"
+        # Steps of unions and of nested models are pydantic's and no part of the object.
         elif not step[:1].isupper() and step not in _UNION_STEPS:
             key += f".{step}" if key else step
     text = first["msg"][:1].lower() + first["msg"][1:]

@@ -21,6 +21,7 @@ def requested(values: Mapping[str, Quantity] | None, path: FieldPath) -> dict[st
         return {}
     amounts = {name: _parsed(_request, name, value, path) for name, value in values.items()}
     for name, amount in amounts.items():
+        # After parsing, since a sign may be anywhere in Go's notation.
         if amount < 0:
             raise path.at(name).error(f"{quoted(values[name])} is negative")
     return _renamed(amounts)
@@ -45,10 +46,12 @@ def _renamed(amounts: dict[str, int]) -> dict[str, int]:
     if RENAMED_RESOURCES.keys().isdisjoint(amounts):
         return amounts
     old = {current_name(name): amount for name, amount in amounts.items() if name in RENAMED_RESOURCES}
+    # A name in use today wins over its deprecated spelling.
     return old | {name: amount for name, amount in amounts.items() if name not in RENAMED_RESOURCES}
 
 
 def _parsed(parse: Callable[[str, Quantity], int | None], name: str, value: Quantity, path: FieldPath) -> int:
+    # Checked before the cache, which would keep texts of any length.
     short = len(name) <= 4 * _LONGEST and (not isinstance(value, str) or len(value) <= _LONGEST)
     found = parse(name, value) if short else None
     if found is None:
@@ -59,6 +62,7 @@ def _parsed(parse: Callable[[str, Quantity], int | None], name: str, value: Quan
 @lru_cache(maxsize=32768)
 def _request(name: str, value: Quantity) -> int | None:
     try:
+        # Cut at an exbibyte: sums over a cluster must stay within 64 bits.
         return min(LARGEST, quantity.amount(name, value))
     except ValueError:
         return None

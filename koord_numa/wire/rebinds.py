@@ -71,7 +71,9 @@ def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
     status_place = top.path.at("status")
     status = problems.collect(lambda: read(RebindStatus, top.body.get("status") or {}, status_place), RebindStatus())
     started, updated = status.start_time, status.update_timestamp
+    # An absent action is the only one that there is.
     action = spec.rebind_action or RebindAction.REBIND_CPU.value
+    # Only without another problem, which would be the reason why it is missing.
     if not problems.problem and not spec.node_name:
         problems.problem = str(path.at("nodeName").error("is missing"))
     return RebindRequest(
@@ -130,6 +132,7 @@ def rebind_status(answer: RebindAnswer, before: Mapping[str, Any] | None = None)
     return {
         "phase": answer.phase.value,
         "reason": answer.reason,
+        # Merge patches remove what is null, and keep what is absent.
         "updateTimestamp": answer.time,
         "startTime": answer.started or None,
         "observedGeneration": answer.generation,
@@ -156,6 +159,7 @@ def rebind_status(answer: RebindAnswer, before: Mapping[str, Any] | None = None)
 def automatic_rebind(node: str, why: str, *, dry_run: bool) -> dict[str, Any]:
     """A RebindResource of the automatic rebind: the reason is an annotation, and it goes a day after its end."""
     return {
+        # Names are at most 63 characters beyond the generated suffix; node names may be longer.
         "apiVersion": f"{names.SCHEDULING_GROUP}/{names.REBIND_VERSION}",
         "kind": names.REBIND_KIND,
         "metadata": {"generateName": f"auto-{node[:200]}-", "annotations": {names.REBIND_REASON: why}},
@@ -177,6 +181,7 @@ def with_cpus(status_text: str, cpus: CpuSet, numa: NumaAmounts | None = None) -
         raise path.error(f"is not JSON: {error}") from None
     if not isinstance(status, dict):
         raise path.error("is no JSON object")
+    # Go's encoding/json matches names without case: every spelling that is there has to be changed.
     keys = [key for key in status if key.lower() == "cpuset"] or [
         "cpuset"
     ]  # Go's encoding/json matches names without regard to case
@@ -184,6 +189,7 @@ def with_cpus(status_text: str, cpus: CpuSet, numa: NumaAmounts | None = None) -
     if numa is not None:
         spelled = [key for key in status if key.lower() == "numanoderesources"] or ["numaNodeResources"]
         changed |= {key: [{"node": node, "resources": quantities(held)} for node, held in numa] for key in spelled}
+    # As Go's encoder writes it: no spaces, and UTF-8 as it is.
     return json.dumps({**status, **changed}, separators=(",", ":"), ensure_ascii=False)
 
 

@@ -45,6 +45,7 @@ class NodeSelectorModel(Strict):
 def requirements(models: Iterable[RequirementModel] | None, path: FieldPath) -> tuple[Requirement, ...]:
     """Conditions in a canonical order, so that equal selectors are equal values."""
     found = {
+        # Sorted values: selectors that differ in the order of values are the same selector.
         Requirement(model.key, OPERATORS.read(model.operator, path.at(model.key)), tuple(sorted(model.values or ())))
         for model in models or ()
     }
@@ -55,9 +56,11 @@ def label_selector(
     model: LabelSelectorModel | None, path: FieldPath, more: Iterable[Requirement] = ()
 ) -> LabelSelector | None:
     """A selector with further conditions folded in; an absent selector stays absent and matches nothing."""
+    # nil selects nothing, {} everything (LabelSelectorAsSelector).
     if model is None:
         return None
     equal = [Requirement(key, Operator.IN, (value,)) for key, value in (model.match_labels or {}).items()]
+    # A set, as a condition that is written twice is one.
     found = {*equal, *requirements(model.match_expressions, path), *more}
     return LabelSelector(tuple(sorted(found, key=_order)))
 
@@ -77,6 +80,7 @@ def node_term(model: NodeTermModel, path: FieldPath) -> NodeTerm:
         it for it in labels for value in it.values if it.operator in _LISTED and not LABEL_VALUE.fullmatch(value)
     ]
     return NodeTerm(
+        # IN without values: the term matches nothing, whatever else it says.
         labels=(Requirement(invalid[0].key, Operator.IN),) if invalid else labels,
         fields=requirements(model.match_fields, path.at("matchFields")),
     )

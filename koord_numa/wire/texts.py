@@ -16,4 +16,5 @@ def rfc3339_micro(moment: datetime) -> str:
 def shortened(text: str, limit: int) -> str:
     """The text, or as much of its beginning as fits into ``limit`` bytes of UTF-8 together with an ellipsis."""
     raw = text.encode()
+    # Cut on bytes, and a character that was cut in half is dropped.
     return text if len(raw) <= limit else raw[: limit - 3].decode("utf-8", "ignore") + "..."

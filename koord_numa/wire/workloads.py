@@ -37,6 +37,7 @@ def parse_workload(kind: WorkloadKind, obj: Mapping[str, Any]) -> Workload:
     problems = Problems()
     top = head(obj, kind.value, problems)
     selector = problems.collect(lambda: _selector(kind, top), None)
+    # Objects from files may leave the namespace out.
     return Workload(WorkloadKey(kind, top.namespace or "default", top.name), selector)
 
 
@@ -63,6 +64,7 @@ def _selector(kind: WorkloadKind, top: Head) -> LabelSelector | None:
     spec, path = top.body.get("spec") or {}, top.path.at("spec")
     if kind in (WorkloadKind.SERVICE, WorkloadKind.REPLICATION_CONTROLLER):
         labels = read(LabelsSpec, spec, path).selector
+        # A Service without a selector has its endpoints made by hand, and selects no pod.
         return _equal(labels, path) if labels else None
     return label_selector(read(SelectorSpec, spec, path).selector, path.at("selector"))
 

@@ -59,11 +59,13 @@ class DelegatedAuth:
     async def _check(self, request: web.Request) -> None:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
+            # Without a token there is nothing that the API server could review.
             raise web.HTTPUnauthorized(text="a bearer token is needed\n", headers={"WWW-Authenticate": "Bearer"})
         try:
             user = await self._user(token.strip())
             if user is None:
                 raise web.HTTPUnauthorized(text="the token is not valid\n", headers={"WWW-Authenticate": "Bearer"})
+            # As kube-apiserver maps methods to verbs of non-resource URLs.
             verb = "get" if request.method in ("GET", "HEAD") else request.method.lower()
             if not await self._allowed(user, verb, request.path):
                 raise web.HTTPForbidden(text=f"{user.name} may not {verb} {request.path}\n")
@@ -71,6 +73,7 @@ class DelegatedAuth:
             raise web.HTTPServiceUnavailable(text=f"access cannot be decided: {error}\n") from error
 
     async def _user(self, token: str) -> User | None:
+        # A digest: the cache must not hold tokens.
         key = sha256(token.encode()).digest()
         if key not in self._users:
             review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
@@ -90,6 +93,7 @@ class DelegatedAuth:
             review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
             answer = await self._api.send(Call("create", ACCESS_REVIEWS), Body(review))
             status = answer.get("status") or {}
+            # ``denied`` wins over ``allowed`` (SubjectAccessReviewStatus).
             self._rights[key] = bool(status.get("allowed")) and not status.get("denied")
         return self._rights.get(key, False)
 

@@ -77,6 +77,7 @@ class HttpServer:
         app.router.add_get("/nodes/{name}", self._node)
         app.router.add_get("/pods/{namespace}/{name}", self._pod)
         app.add_routes(self._providers.routes)
+        # Signals belong to the process; a scrape that hangs must not hold up its end.
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -86,6 +87,7 @@ class HttpServer:
             site = web.TCPSite(runner, host, self.port, ssl_context=tls)
             await site.start()
         except OSError:
+            # Nothing listens, so the runner has to go with it.
             await runner.cleanup()
             raise
         self._runner = runner
@@ -129,6 +131,7 @@ def _dump(dump: Dump | None, missing: str) -> web.Response:
 
 
 def _verdict(complaints: Iterable[str], warnings: Iterable[str] = ()) -> web.Response:
+    # Generators: collected first, since the status comes before the text.
     found = list(complaints)
     text = "".join(f"{line}\n" for line in found) or "ok\n"
     text += "".join(f"warning: {line}\n" for line in warnings)

@@ -55,10 +55,12 @@ def _as_file(content: bytes) -> Iterator[str]:
 def _self_signed(host: str) -> bytes:
     """Key and certificate as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
+    # Common names are at most 64 characters long (RFC 5280).
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
     now = datetime.now(UTC)
     names = x509.SubjectAlternativeName([x509.DNSName(host), x509.DNSName("localhost")])
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    # A little in the past, for clients whose clocks are behind.
     builder = builder.not_valid_before(now - timedelta(minutes=5)).not_valid_after(now + VALID)
     signed = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
     plain = serialization.NoEncryption()

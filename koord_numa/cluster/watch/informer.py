@@ -96,6 +96,7 @@ class Informer(Generic[T]):
         while True:
             events = self.events
             pause = 0.0
+            # A task of its own, so that ``refresh`` can cancel the watch without ending the informer.
             self._cycle = asyncio.create_task(self._list_and_watch())
             try:
                 await self._cycle
@@ -105,16 +106,19 @@ class Informer(Generic[T]):
                     raise
                 continue  # only this cycle was: ``refresh`` wants a new list at once
             except Expired:
+                # An empty version makes the next cycle list again.
                 self._version = ""
             except Gone as error:
                 pause = self._absent(error)
             except ClusterError as error:
                 self._report(str(error))
+                # A failure without a wish of the server's is waited out by the backoff alone.
                 pause = (error.retry_after or 0.0) if isinstance(error, Unavailable) else 0.0
             if self.events > events or self._watch_duration() > STEADY:
                 backoff.reset()  # the watch worked for a while: its end is no failure in a row
             self.reconnects += 1
             pause = backoff.pause(pause)
+            # Moved ahead by the pause: waiting on purpose is not being stuck.
             self._progress_at = self._clock() + pause
             await asyncio.sleep(pause)
 
@@ -128,6 +132,7 @@ class Informer(Generic[T]):
         self._version = ""
         done = asyncio.get_running_loop().create_future()
         self._refresh_waiters.append((self._refreshes, done))
+        # The watch is given up: a list that begins now shows everything that was written before.
         if self._cycle is not None:
             self._cycle.cancel()
         await done
@@ -139,6 +144,7 @@ class Informer(Generic[T]):
 
     async def _list(self) -> None:
         self._watching_since = None
+        # Noted before the list begins: calls of ``refresh`` that come while it runs need another one.
         request = self._refreshes
         listed = await list_all(self._api, self.kind)
         self._version = listed.resource_version
@@ -163,6 +169,7 @@ class Informer(Generic[T]):
         self._report(f"not installed: {error}")
         if not self.kind.optional:
             return 0.0
+        # An optional kind that is gone has no objects, so that what was known is taken back.
         self._handler.replace([])
         self._mark_synced()
         self._release_waiters(self._refreshes)
@@ -183,6 +190,7 @@ class Informer(Generic[T]):
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
+            # Spread, so that watches of many informers do not all end at once; never 0, which is "no limit".
             "timeoutSeconds": str(round(self._timeouts.watch * self._random.uniform(0.67, 1.0)) or 1),
         }
         async with self._api.stream(call, params, silence=self._timeouts.silence) as content:
@@ -192,12 +200,14 @@ class Informer(Generic[T]):
             async for line in lines(content):
                 self._handle(call, decoded(call, line))
                 count += 1
+                # A burst of events must not keep other tasks waiting.
                 if count % SLICE == 0:
                     await asyncio.sleep(0)
 
     def _handle(self, call: Call, event: Mapping[str, Any]) -> None:
         kind, raw = event.get("type"), event.get("object") or {}
         if kind == "ERROR":
+            # The server ends a watch in this way: its status is the reason.
             raise refusal(call, int(raw.get("code") or 500), {}, orjson.dumps(raw))
         self._message_received()
         self.events += 1
@@ -206,8 +216,10 @@ class Informer(Generic[T]):
             found = self.kind.read(raw)
             if kind == "DELETED":
                 self.kind.parser.gone(raw)
+            # Also for objects that cannot be read: their quarantine ends with them.
             if found is not None:
                 self._handler.observe(kind, found)
+        # Bookmarks have a version and nothing else.
         if version:
             self._version = str(version)
 
@@ -233,6 +245,7 @@ async def lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """The non-empty lines of a stream, however it is cut into chunks and however long they are."""
     rest = b""
     async for chunk in content.iter_any():
+        # Cut by line feeds and not by chunks: an event may be longer than any buffer.
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             if line:

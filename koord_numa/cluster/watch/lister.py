@@ -122,10 +122,12 @@ async def list_all(api: Api, kind: ListedKind[T]) -> Listed[T]:
     """
     objects: list[T] = []
     version = ""
+    # Inside ``listing`` the parser learns which broken objects are gone, but only if the list is complete.
     with kind.parser.listing():
         async with aclosing(_pages(api, kind)) as pages:
             async for page in pages:
                 await _add(objects, page.get("items") or (), kind)
+                # The last page's version is that of the whole list, as all pages are one snapshot.
                 version = str((page.get("metadata") or {}).get("resourceVersion", ""))
     return Listed(objects, version)
 
@@ -143,6 +145,7 @@ async def _pages(api: Api, kind: ListedKind[T]) -> AsyncGenerator[Mapping[str, A
             yield page
     finally:
         if asked is not None:
+            # A page that was asked for and is not wanted any more.
             asked.cancel()
             await asyncio.gather(asked, return_exceptions=True)
 

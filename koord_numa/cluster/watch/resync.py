@@ -69,8 +69,10 @@ class Resync(Generic[T]):
 
     async def _until_due(self) -> None:
         with contextlib.suppress(TimeoutError):
+            # Spread, so that replicas do not list at the same moment.
             async with asyncio.timeout(PERIOD * self._random.uniform(0.8, 1.2)):
                 await self._store.relisted.wait()
+            # Kopf lists in pages: one list of our own then covers all of them.
             await asyncio.sleep(DEBOUNCE)
 
     def _report(self, problem: str) -> None:

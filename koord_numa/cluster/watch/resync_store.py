@@ -40,6 +40,7 @@ class ResyncStore(Generic[T]):
         if event == DELETED:
             self.discard(key)
         else:
+            # An object that is known is reported again without an event type only when Kopf lists again.
             if event is None and key in self._objects:
                 self.relisted.set()
             self._objects[key] = obj
@@ -48,6 +49,7 @@ class ResyncStore(Generic[T]):
     def discard(self, key: Hashable) -> None:
         """Kopf reports a deletion that the handler knows of already."""
         self._objects.pop(key, None)
+        # A list that is on its way may still show the object.
         if self._deleted is not None:
             self._deleted.add(key)
 
@@ -58,11 +60,13 @@ class ResyncStore(Generic[T]):
         Raises whatever ``list_all`` raises; the store is as before then.
         """
         self.relisted.clear()
+        # From here on deletions are noted: the list may be older than they are.
         self._deleted = set()
         before = dict(self._objects)
         try:
             listed = {self._key(obj): obj for obj in await list_all()}
             for key, obj in listed.items():
+                # An event has said more: the object was deleted, or is newer.
                 if key not in self._objects and key not in self._deleted:
                     self._objects[key] = obj
                     self._handler.observe(None, obj)

@@ -43,6 +43,7 @@ class ApiBinder:
         The server stores malformed annotation keys unchecked and then refuses every later update of that pod, evictions
         included; so keys are checked here and raise ``Invalid``.
         """
+        # Before the call: the server stores such keys, and the pod could not be updated afterwards.
         if wrong := [key for key in annotations if not valid_key(key)]:
             raise Invalid(f"bind {pod}: {wrong[0]!r} is no annotation key")
         binding = {
@@ -69,6 +70,7 @@ class ApiBinder:
             Exception
         ) as error:  # a bug that its values find says nothing about its bind: it settles with its hold kept
             raise Invalid(f"pod {pod} cannot be read: {type(error).__name__}: {error}") from error
+        # Another pod of the same name: the one that was decided on is gone.
         if found.key.uid != pod.uid:
             raise Gone(f"pod {pod} was re-created: {found.key.uid} instead of {pod.uid}")
         return found
@@ -100,6 +102,7 @@ class ApiBinder:
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": pod.name, "namespace": pod.namespace},
+            # The uid as a precondition, so that a pod of the same name which came after it is spared.
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
         try:
@@ -113,6 +116,7 @@ class ApiBinder:
         options = Body({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}})
         try:
             await self._api.send(Call("delete", PODS, pod.namespace, pod.name), options)
+        # The only precondition is the uid.
         except Conflict as error:
             raise Gone(f"pod {pod} was replaced by another one of its name") from error
         except UnknownOutcome as error:
@@ -124,6 +128,7 @@ class ApiBinder:
         try:
             await self._api.send(Call("patch", PODS, pod.namespace, pod.name, "status"), patch)
         except (Conflict, Invalid):
+            # 409 or 422 may mean another uid; the read says which it is, and raises ``Gone`` then.
             await self.read_pod(pod)
             raise
 

@@ -50,6 +50,7 @@ class ApiClaimWriter:
                 raise Conflict(f"claim {claim} got deallocated elsewhere in the meantime")
             if allocation is not None and found.deleting:
                 raise Conflict(f"claim {claim} got deleted in the meantime")
+            # Allocated by a cycle of before is no conflict as long as the devices are the same.
             if (
                 allocation is not None
                 and found.allocation is not None
@@ -58,6 +59,7 @@ class ApiClaimWriter:
                 raise Conflict(f"claim {claim} got allocated elsewhere in the meantime")
             if allocated and pod.uid in found.reserved_for:
                 return parse_resource_claim(await self._annotate(raw))
+            # First the finalizer: an allocated claim without it could be deleted under its pod.
             if not allocated and not found.protected:
                 raw = await self._protect(raw)
             return await self._write_status(raw, _reserved(raw, pod, None if allocated else allocation))
@@ -70,6 +72,7 @@ class ApiClaimWriter:
         async def write() -> ResourceClaim:
             raw = await self._read(claim)
             found = parse_resource_claim(raw)
+            # Asked again at the last moment, on the version that is going to be written.
             if pod.uid not in found.reserved_for or not await allowed():
                 return found
             status = raw["status"]
@@ -90,6 +93,7 @@ class ApiClaimWriter:
                 return found
             if not await allowed():
                 raise Conflict(f"claim {claim} is not this process's to deallocate any more")
+            # What drivers reported belongs to the allocation and goes with it.
             kept = {
                 key: value
                 for key, value in raw["status"].items()
@@ -100,6 +104,7 @@ class ApiClaimWriter:
         return await self._repeat(write)
 
     async def _repeat(self, write: Callable[[], Awaitable[ResourceClaim]]) -> ResourceClaim:
+        # Each try reads again, so that it acts on the newest version.
         for _ in range(TRIES - 1):
             try:
                 return await write()
@@ -109,6 +114,7 @@ class ApiClaimWriter:
 
     async def _read(self, claim: ResourceClaim) -> _Json:
         raw: _Json = await self._api.send(Call("get", RESOURCE_CLAIMS, claim.namespace, claim.name))
+        # A claim of the same name that came after it.
         if (raw.get("metadata") or {}).get("uid") != claim.uid:
             raise Gone(f"claim {claim} was re-created")
         return raw

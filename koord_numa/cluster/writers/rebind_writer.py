@@ -41,7 +41,9 @@ class ApiRebindWriter:
         The status is read first, so that its condition keeps its transition time.
         """
         before = (await self._rebind(rebind)).get("status")
+        # Conditions keep their transition time only when the former ones are known.
         status = rebind_status(answer, before if isinstance(before, dict) else None)
+        # A plan for a node with thousands of pods would exceed the size of an object.
         status |= {key: status[key][:MOVES_SHOWN] for key in ("plan", "result") if status[key]}
         patch = {"metadata": {"uid": rebind.uid}, "status": status}
         try:
@@ -56,6 +58,7 @@ class ApiRebindWriter:
 
     async def delete_rebind(self, rebind: RebindRequest) -> None:
         """One conditional DELETE. Deleting twice does no harm, so a lost answer is only a reason to ask again."""
+        # The uid: a RebindResource that was made again under the name stays.
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": rebind.uid}}
         await self._api.send(Call("delete", REBINDS, "", rebind.name), Body(options))
 
@@ -80,6 +83,7 @@ class ApiRebindWriter:
             text = with_cpus(revision.status_text, cpus, numa)
         except WireError as error:
             raise Invalid(f"pod {key}: {error}") from None
+        # The annotation with the NUMA nodes follows the amounts.
         nodes = {} if numa is None else {names.NUMA_NODES: str(CpuSet.of(node for node, _ in numa))}
         about = {
             "uid": key.uid,

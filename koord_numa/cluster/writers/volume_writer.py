@@ -31,6 +31,7 @@ class ApiVolumeWriter:
         found = await self._volume(volume)
         if found.claim and not found.belongs_to(claim):
             raise Conflict(f"volume {volume} was given to claim {found.claim}")
+        # Asked already, by this process or the one before.
         if found.claim_uid == claim.uid and found.claim:
             return
         reference = {
@@ -47,6 +48,7 @@ class ApiVolumeWriter:
 
     async def release_volume(self, volume: str, claim: PersistentVolumeClaim) -> None:
         """Take back ``bind_volume`` unless the claim is bound by now. A volume that is not the claim's is left as it is."""
+        # A claim that is bound needs its volume.
         if (await self._claim(claim)).volume:
             return
         found = await self._volume(volume)
@@ -57,8 +59,10 @@ class ApiVolumeWriter:
     async def select_node(self, claim: PersistentVolumeClaim, node: str) -> PersistentVolumeClaim:
         """Tell the claim's provisioner for which node to make the volume."""
         found = await self._claim(claim)
+        # Bound, or asked for this very node already.
         if found.volume or found.selected_node == node:
             return found
+        # The decision rested on the node that was selected then.
         if found.selected_node != claim.selected_node:
             raise Conflict(
                 f"claim {claim.name} is being provisioned for node {found.selected_node or 'another scheduler'}"
@@ -81,6 +85,7 @@ class ApiVolumeWriter:
         return found
 
     async def _patch_volume(self, volume: PersistentVolume, patch: _Json) -> None:
+        # The resourceVersion as a precondition: the patch changes what was read, and nothing else.
         metadata = {**patch.get("metadata", {}), "resourceVersion": volume.resource_version}
         await self._api.send(
             Call("patch", VOLUMES, "", volume.name),

@@ -41,9 +41,11 @@ class Program:
         frame = Frame(device, self.variables)
         try:
             result = self.evaluate(frame)
+        # Beyond Python's stack, below the depth limit: an answer, and never a crash.
         except RecursionError:
             raise EvaluationError("the expression is nested too deeply") from None
         frame.check_cost()
+        # ``is``: an int 1 is no bool.
         if result is True or result is False:
             return result, frame.cost
         kind = TYPE_NAMES.get(type(result), type(result).__name__)
@@ -76,6 +78,7 @@ def compile_selector(source: str) -> Program:
     return result
 
 
+# Levels of the tree and not of the text: a long chain of operators nests without parentheses.
 def _check_depth(tree: Expr) -> None:
     """Level by level with a list instead of recursion: the limit must hold before anything recursive sees the tree."""
     level: list[Expr] = [tree]

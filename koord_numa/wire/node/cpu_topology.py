@@ -38,6 +38,7 @@ def machine(text: str, numa_ids: frozenset[int], distances: Distances, path: Fie
 
     Raises ``WireError`` when no CPU is listed, one is listed twice, or an id is out of range.
     """
+    # By digest: the text of a large machine has tens of kilobytes, and would be kept for every node of the model.
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     key = digest, numa_ids, tuple(sorted(distances.items()))
     known = _MACHINES.get(key)
@@ -59,6 +60,7 @@ def _cpus(text: str, path: FieldPath) -> tuple[Cpu, ...]:
             core=model.core,
             numa=numa_id(model.node, path),
             socket=model.socket,
+            # Without a cache id the socket stands for it, so that uncore alignment means socket alignment.
             uncore=model.socket if model.uncore is None else model.uncore,
         )
     if not found:

@@ -19,6 +19,7 @@ def fingerprint(pods: Iterable[tuple[str, str]]) -> str:
     its namespace; the whole is the XXH64 of these, ascending, as little-endian words. Uids are not part of it: a pod
     re-created under its name looks the same.
     """
+    # Ascending: the order in which pods are listed is no part of the set.
     parts = sorted(xxh64_intdigest(name.encode(), seed=xxh64_intdigest(namespace.encode())) for namespace, name in pods)
     whole = xxh64_intdigest(b"".join(part.to_bytes(8, "little") for part in parts))
     return f"{_PREFIX}{_VERSION}{whole:016x}"

@@ -84,9 +84,11 @@ def kubelet_config(
 ) -> KubeletConfig:
     """Everything known of the kubelet. A value that is not understood is an error: guessing would end in refused pods."""
     known = _Known()
+    # The first entry only: the field is deprecated, and exporters write one.
     if policies:
         known.policy, scope = TOPOLOGY_POLICIES.read(policies[0], path.at("topologyPolicies"))
         known.scope = scope or known.scope
+    # From the least to the most specific source: later ones replace what earlier ones said.
     _apply_annotation(known, annotations, path)
     _apply_agent_options(known, annotations, path)
     for attribute in attributes:
@@ -112,6 +114,7 @@ def _apply_annotation(known: _Known, annotations: Mapping[str, str], path: Field
     if found.policy:
         known.cpu_policy = CPU_POLICIES.read(found.policy, path.at("policy"))
         known.reserved = cpu_list(found.reserved_cpus, path.at("reservedCPUs"))
+    # Reserved CPUs may be published by themselves, as under the policy none.
     elif found.reserved_cpus:
         known.reserved = cpu_list(found.reserved_cpus, path.at("reservedCPUs"))
     for name, value in found.options.items():
@@ -135,6 +138,7 @@ def _apply_attribute(known: _Known, name: str, value: str, path: FieldPath) -> N
         apply(known, value, path)
     elif name.startswith(names.ATTRIBUTE_TOPOLOGY_OPTION):
         option = _kebab(name.removeprefix(names.ATTRIBUTE_TOPOLOGY_OPTION))
+        # A number and no switch, though it has the form of an option.
         if option == "max-allowable-numa-nodes":
             known.max_numa_nodes = _count(value, path)
         else:
@@ -151,6 +155,7 @@ def _read_option(option: str, value: str, known: frozenset[str], path: FieldPath
     An option that this version does not know may have values of any kind (``numa-allocation-strategy=most-allocated``): all but false
     turn it on, and ``core/kubelet/options.py`` says what follows. Raises ``WireError`` for a known one that is neither true nor false.
     """
+    # An unknown option may have a value of any kind; anything but false turns it on.
     return BOOLEANS.read(value, path) if option in known or value in _FALSE else True
 
 
@@ -171,6 +176,7 @@ def _set_cpu_policy(known: _Known, value: str, path: FieldPath) -> None:
 
 
 def _set_cpu_options(known: _Known, value: str, path: FieldPath) -> None:
+    # Cut, as the attribute may hold anything.
     for item in filter(None, value[:4096].split(",")):
         option, _, word = (part.strip() for part in item.partition("="))
         known.cpu_options[option] = _read_option(option, word, CPU_OPTIONS, path.at(option))
@@ -185,6 +191,7 @@ def _set_reserved(known: _Known, value: str, path: FieldPath) -> None:
 
 
 def _count(value: str, path: FieldPath) -> int:
+    # 9 digits stay below 2**31; ``isdigit`` alone would accept other scripts' digits.
     if not (value.isascii() and value.isdigit() and len(value) <= 9 and int(value) > 1):
         raise path.error(f"{quoted(value)} is not a count of NUMA nodes above 1")
     return min(int(value), MOST_NUMA_NODES)

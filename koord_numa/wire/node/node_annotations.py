@@ -37,6 +37,7 @@ def amplification(annotations: Mapping[str, str], path: FieldPath) -> dict[str, 
     for resource, ratio in found.items():
         if not 0 <= ratio <= LARGEST_RATIO:
             raise path.at(resource).error(f"{quoted(ratio)} is not a ratio from 0 to {LARGEST_RATIO:g}")
+    # A ratio up to 1 has no effect upstream, and would make the node look amplified.
     return {current_name(resource): float(ratio) for resource, ratio in found.items() if ratio > 1}
 
 
@@ -51,6 +52,7 @@ def reservation(annotations: Mapping[str, str], path: FieldPath) -> NodeReservat
     amounts = requested(found.resources, path.at("resources"))
     return NodeReservation(
         cpus=cpus,
+        # By id they count as whole CPUs, whatever the amount says.
         amounts={**amounts, CPU: len(cpus) * MILLI} if cpus else amounts,
         reserved_cpus_only=APPLY_POLICIES.read(found.apply_policy, path.at("applyPolicy")),
     )

@@ -106,8 +106,10 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
         strategy=_labelled(top, (names.NODE_NUMA_STRATEGY, names.NODE_NUMA_STRATEGY_PROPOSED), STRATEGIES, problems),
         amplification=ratios or {},
         reservation=problems.collect(lambda: reservation(top.annotations, top.path), NodeReservation()),
+        # ``None`` and empty differ: a node that declares nothing has an old kubelet, one with an empty list none of the features.
         features=None if status.declared_features is None else frozenset(status.declared_features),
         problem=problems.problem,
+        # Another boot or another kubelet version is another life: what was learned of its options ends with it.
         kubelet=f"{life.node_info.boot_id or ''} {life.node_info.kubelet_version or ''}" if life.node_info else "",
         kubelet_since=_ready_since(life.conditions or (), top.path.at("status.conditions")),
         images=node_images(top.body.get("status")),
@@ -132,6 +134,7 @@ def _labelled(
     """
     for key in keys:
         word = top.labels.get(key)
+        # An empty label is as good as absent for the next key, but it is there: see below.
         if word:
             return problems.collect(partial(words.read, word, top.path.label(key)), None)
     return empty if any(key in top.labels for key in keys) else None

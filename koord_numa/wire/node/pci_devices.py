@@ -34,8 +34,10 @@ def numa_by_root(annotations: Mapping[str, str], path: FieldPath) -> dict[str, i
         return {}
     found: dict[str, set[int]] = {}
     for device in devices:
+        # -1 is sysfs's "no NUMA node".
         if device.root and device.node is not None and 0 <= device.node <= MAX_NUMA_ID:
             found.setdefault(device.root, set()).add(device.node)
+    # One NUMA node a root: devices that disagree tell nothing certain.
     return {root: numa for root, (numa, *others) in sorted(found.items()) if not others}
 
 

@@ -49,11 +49,13 @@ def reserved_cpus(annotations: Mapping[str, str], kubelet: CpuSet | None, path: 
     the node's reservation (whatever its apply policy), exclusive CPUs of the SYSTEM QoS class.
     """
     pods = _kubelet_pods(annotations, path)
+    # Whatever its apply policy: reserved CPUs are never given to pods.
     cpus = reservation(annotations, path).cpus | _system_cpus(annotations, path)
     for pod in pods:
         if pod.managed_by_kubelet:
             cpus |= pod.cpus
     by_kubelet = kubelet or EMPTY
+    # Those that only the kubelet reserves may be released by configuration (``kubeletReservedCPUs``).
     return ReservedCpus(cpus | by_kubelet, by_kubelet - cpus, pods)
 
 
@@ -68,6 +70,7 @@ def _kubelet_pods(annotations: Mapping[str, str], path: FieldPath) -> tuple[Kube
             namespace=entry.namespace,
             name=entry.name,
             uid=entry.uid,
+            # ``cpu`` is the proposal's name for the field.
             cpus=cpu_list(entry.cpuset or entry.cpu, path),
             managed_by_kubelet=_flag(entry.managed_by_kubelet, path.at("managedByKubelet")),
         )
@@ -83,10 +86,12 @@ def _system_cpus(annotations: Mapping[str, str], path: FieldPath) -> CpuSet:
     path = path.annotation(names.SYSTEM_QOS_RESOURCE)
     found = read_json(SystemQos, text, path)
     cpus = cpu_list(found.cpuset, path.at("cpuset"))
+    # CPUs that system pods share with others are not reserved.
     return cpus if found.cpuset_exclusive else EMPTY
 
 
 def _flag(value: bool | str, path: FieldPath) -> bool:
+    # The proposal writes the boolean as a text.
     return value if isinstance(value, bool) else bool(value) and BOOLEANS.read(value, path)
 
 

@@ -34,6 +34,7 @@ def parse_topology(obj: Mapping[str, Any]) -> NodeResourceTopology:
     """
     problems = Problems()
     top = head(obj, names.TOPOLOGY_KIND, problems)
+    # The annotation is the agent's: where it is, the scheduler chooses CPUs.
     owner = CpuOwner.SCHEDULER if names.CPU_TOPOLOGY in top.annotations else CpuOwner.KUBELET
     owners = top.metadata.owner_references or ()
     blank = NodeResourceTopology(
@@ -42,6 +43,7 @@ def parse_topology(obj: Mapping[str, Any]) -> NodeResourceTopology:
         node_uid=next((reference.uid for reference in owners if reference.kind == "Node"), ""),
         resource_version=version(top),
     )
+    # Nothing of a malformed object is used: a half-read topology would offer what is not there.
     topology = blank if problems.problem else problems.collect(lambda: _read(top, blank), blank)
     return replace(topology, problem=problems.problem) if problems.problem else topology
 
@@ -59,6 +61,7 @@ def _read(top: Head, blank: NodeResourceTopology) -> NodeResourceTopology:
         numa_by_root=numa_by_root(top.annotations, top.path),
         differences=cpuset_differences(top.annotations, top.path),
         fingerprint=_first(attributes, names.ATTRIBUTE_FINGERPRINT)
+        # Koordinator's agent publishes the fingerprint as an annotation.
         or top.annotations.get(names.FINGERPRINT_ANNOTATION, ""),
         fingerprint_method=_first(attributes, names.ATTRIBUTE_FINGERPRINT_METHOD),
     )
@@ -84,6 +87,7 @@ def _scheduler_owned(
 
 def _numa_policy(policies: Sequence[str], kubelet: KubeletConfig, top: Head) -> NumaPolicy:
     """The first policy that demands something, as Koordinator looks for it, in any spelling; else the kubelet's attribute."""
+    # All entries, where the kubelet's configuration takes the first: Koordinator looks for the first that demands something.
     for word in policies:
         policy, _ = TOPOLOGY_POLICIES.read(word, top.path.at("topologyPolicies"))
         if NUMA_POLICY_OF[policy] is not NumaPolicy.NONE:

@@ -87,13 +87,16 @@ def zones(listed: Iterable[object], path: FieldPath) -> tuple[tuple[Zone, ...], 
     for number, raw in enumerate(listed):
         read_zone = _read_zone(raw, number, path)
         zone = read_zone.zone
+        # Zones of other types (sockets, caches) have no resources of their own here.
         if zone is None:
             continue
         if zone.numa in found:
             raise path.at("zones").error(f"NUMA node {zone.numa} is listed twice")
         found[zone.numa] = zone
+        # Costs to zones that are not listed are kept; only pairs of listed ones are asked for.
         costs.update(((zone.numa, end), value) for end, value in read_zone.costs)
     cpus = sum(zone.capacity.get(CPU, 0) for zone in found.values()) // MILLI
+    # More CPUs than the largest id allows: a made-up machine of that size could not be built.
     if cpus > MAX_CPU + 1:
         raise path.at("zones").error(f"{cpus} CPUs are too many, at most {MAX_CPU + 1} are supported")
     return tuple(found[numa] for numa in sorted(found)), dict(sorted(costs.items()))
@@ -104,6 +107,7 @@ _ZONES: Final[LRUCache[bytes, ReadZone]] = LRUCache(maxsize=REMEMBERED_ZONES)
 
 def _read_zone(raw: object, number: int, path: FieldPath) -> ReadZone:
     try:
+        # The whole JSON is the key, as equal zones are the same zone on every node of a model.
         key = orjson.dumps(raw)
     except orjson.JSONEncodeError:  # numbers beyond 64 bits: the model says what is wrong with them
         return _model_read(read(ZoneModel, raw, path.at(f"zones[{number}]")), path.at("zones"))
@@ -144,12 +148,14 @@ def _parse_zone(numa: int, model: ZoneModel, path: FieldPath) -> Zone:
             continue  # no kubelet aligns it; the Node object says how much there is
         if name in capacity:
             raise path.at(name).error("is listed twice")
+        # The first that is there stands for the others, as v1alpha1 exporters leave some of them out.
         known = [value for value in (resource.capacity, resource.allocatable, resource.available) if value is not None]
         if not known:
             raise path.at(name).error("has neither capacity nor allocatable")
         capacity[name] = supply(name, known[0], path)
         allocatable[name] = _or(resource.allocatable, capacity[name], name, path)
         available[name] = _or(resource.available, allocatable[name], name, path)
+        # Devices are kept one by one, so that their number is a size; bytes are not.
         if _is_device(name) and max(capacity[name], allocatable[name], available[name]) > MOST_DEVICES:
             raise path.at(name).error(f"{capacity[name]} devices are too many, at most {MOST_DEVICES} are supported")
     return Zone(numa=numa, capacity=capacity, allocatable=allocatable, available=available)

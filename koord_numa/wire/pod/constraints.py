@@ -115,10 +115,12 @@ def constraints(top: Head, demands: ConstraintsModel, ports: Iterable[PortModel]
     affinity = demands.affinity or _NO_AFFINITY
     near, far = affinity.pod_affinity or _NO_TERMS, affinity.pod_anti_affinity or _NO_TERMS
     node = affinity.node_affinity or _NO_NODE_AFFINITY
+    # Volumes before the rest, since claims, disks and refusals come from them.
     mounted = volumes(top, demands.volumes or ())
     return Constraints(
         node_name=demands.node_name or "",
         node_selector=label_pairs(demands.node_selector),
+        # No required terms is no demand; an empty list of terms matches no node.
         node_terms=None if node.required is None else node_terms(node.required, path.at("nodeAffinity")),
         preferred_nodes=_preferred_nodes(node.preferred or (), path.at("nodeAffinity")),
         tolerations=_tolerations(demands.tolerations or (), path.at("tolerations")),
@@ -152,6 +154,7 @@ def _toleration(model: TolerationModel, path: FieldPath) -> Toleration:
     operator = TOLERATES.read(model.operator or "", path.at("operator"))
     return Toleration(
         key=model.key or "",
+        # Any operator but Exists compares the value.
         exists=operator == "Exists",
         value=model.value or "",
         effect=EFFECTS.read(model.effect or "", path.at("effect")),
@@ -164,6 +167,7 @@ def _features(demands: ConstraintsModel, restarts_all: bool) -> tuple[str, ...]:
     needed = []
     if restarts_all:
         needed.append("RestartAllContainersOnContainerExits")
+    # Only an explicit false: the default is the host's user namespace.
     if demands.host_network and demands.host_users is False:
         needed.append("UserNamespacesHostNetworkSupport")
     return tuple(needed)
@@ -179,8 +183,10 @@ def _spread(model: SpreadModel, pod: OwnPod, path: FieldPath) -> SpreadConstrain
         topology_key=model.topology_key,
         max_skew=model.max_skew,
         hard=WHEN_UNSATISFIABLE.read(model.when_unsatisfiable, path.at("whenUnsatisfiable")),
+        # ``matchLabelKeys`` are folded into the selector, as the API server does for pod affinity.
         selector=label_selector(model.label_selector, path, fold_keys(pod, model.match_label_keys)),
         min_domains=model.min_domains or 1,
+        # The defaults of the two policies differ: Honor for affinity, Ignore for taints.
         honor_affinity=INCLUSION.read(model.node_affinity_policy or "Honor", path.at("nodeAffinityPolicy")),
         honor_taints=INCLUSION.read(model.node_taints_policy or "Ignore", path.at("nodeTaintsPolicy")),
     )
@@ -204,6 +210,7 @@ _UNSUPPORTED_ANNOTATIONS: Final = {
 
 
 def _unsupported_annotations(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    # The usual pod has none of them.
     if _UNSUPPORTED_ANNOTATIONS.keys().isdisjoint(annotations):
         return ()
     return tuple(words for name, words in _UNSUPPORTED_ANNOTATIONS.items() if name in annotations)

@@ -66,8 +66,10 @@ def _term(model: PodTermModel, pod: OwnPod, path: FieldPath) -> PodTerm:
         *fold_keys(pod, model.match_label_keys),
         *fold_keys(pod, model.mismatch_label_keys, Operator.NOT_IN),
     ]
+    # A set in a fixed order, so that equal terms are equal values.
     namespaces = tuple(sorted(set(model.namespaces or ())))
     if not namespaces and model.namespace_selector is None:
+        # Only without a selector: an empty list beside one means "by the selector alone".
         namespaces = (pod.namespace,)
     return PodTerm(
         topology_key=model.topology_key,

@@ -105,6 +105,7 @@ def priority_class(labels: Mapping[str, str], path: FieldPath) -> PriorityClass:
 
 def _exact(known: Mapping[str, T], labels: Mapping[str, str], key: str, path: FieldPath) -> T:
     word = labels.get(key, "")
+    # Case matters here: the node agent compares exactly, and would treat the pod as another class.
     if word not in known:
         raise path.label(key).error(f"{quoted(word)} is none of {', '.join(sorted(filter(None, known)))}")
     return known[word]
@@ -115,9 +116,11 @@ def policies(annotations: Mapping[str, str], path: FieldPath) -> tuple[CpuBind, 
     spec, numa = annotations.get(names.RESOURCE_SPEC), annotations.get(names.NUMA_TOPOLOGY_SPEC)
     if spec is None and numa is None:
         return _NO_POLICIES
+    # Texts of any length must not fill the cache; the uncached reader is the same function.
     reader = _policies if len(spec or "") + len(numa or "") < _LONGEST_SHARED else _policies.__wrapped__
     found = reader(spec or "{}", numa or "{}")
     if isinstance(found, WireError):
+        # Remembered without a pod's name; the name is put in for each.
         raise WireError(path.subject, found.key, found.message)
     return found
 
@@ -134,6 +137,7 @@ def _policies(spec_text: str, numa_text: str) -> tuple[CpuBind, NumaSpec] | Wire
             preferred=BIND_POLICIES.read(spec.preferred, spec_place.at("preferredCPUBindPolicy")),
             exclusive=EXCLUSIVE_POLICIES.read(spec.exclusive, spec_place.at("preferredCPUExclusivePolicy")),
         )
+        # The message names the annotation that the value was read from.
         policy_place = numa_place if topology_spec.numa_policy else spec_place
         exclusive_place = numa_place if topology_spec.numa_exclusive else spec_place
         strategy = topology_spec.numa_strategy or spec.numa_strategy
@@ -159,6 +163,7 @@ def check_bind_policy(request: PodRequest, path: FieldPath) -> None:
     Koordinator ignores such a policy: ``AllowUseCPUSet`` comes first in its PreFilter.
     """
     required = request.bind.required
+    # Only shapes need own CPUs: a pod without a QoS class is left to the kubelet's rules.
     if required not in _SHAPES or request.qos is QosClass.NONE or may_use_cpuset(request):
         return
     band = request.qos in OWN_CPUS
@@ -174,6 +179,7 @@ def assignment(text: str, path: FieldPath) -> Assignment:
     for entry in status.numa:
         held = numa.setdefault(numa_id(entry.node, path.at("numaNodeResources")), {})
         for name, amount in requested(entry.resources, path.at("numaNodeResources")).items():
+            # The same NUMA node may be listed several times; amounts add up, as in Koordinator's cache.
             held[name] = held.get(name, 0) + amount
     return Assignment(
         cpus=cpu_list(status.cpuset, path.at("cpuset")),
@@ -195,6 +201,7 @@ def cpu_list(text: str, path: FieldPath) -> CpuSet:
     """A Linux cpu list such as ``0-3,8``."""
     if not text:
         return EMPTY
+    # Checked before parsing, which would build the set first.
     if len(text) > _LONGEST_CPU_LIST:
         raise path.error(f"{quoted(text)} is too long for a cpu list")
     try:

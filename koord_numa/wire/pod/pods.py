@@ -64,19 +64,23 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
     """
     problems = Problems()
     top = head(obj, "Pod", problems)
+    # A pod is known by its uid: one without cannot be told from its successor of the same name.
     if not top.uid:
         raise top.path.at("metadata.uid").error("is missing")
     raw_spec, raw_status = _part(top, "spec", problems), _part(top, "status", problems)
     scheduling = problems.collect(lambda: read(SchedulingSpec, raw_spec, top.path.at("spec")), _NO_SCHEDULING)
     status = problems.collect(lambda: read(Status, raw_status, top.path.at("status")), _NO_STATUS)
     start = status.start_time or ""
+    # An empty text is as good as absent.
     request = cached_request(top, raw_spec, scheduling.priority or 0, problems)
+    # A running pod may be resized: what it counts for is in its status.
     if request.constraints.node_name:
         request = problems.collect(
             partial(counted_request, request, raw_spec, raw_status, top.path.at("status")), request
         )
     else:
         problems.collect(partial(check_bind_policy, request, top.path), None)
+        # A pod without a controller is lost when a kubelet refuses it, so that it explores nothing.
         if not top.metadata.controller:
             request = replace(request, replaceable=False)
     node = request.constraints.node_name
@@ -95,15 +99,19 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         mirror=names.MIRROR in top.annotations,
         labels=request.labels,
         owner=top.metadata.controller,
+        # Only where a default constraint may apply: bound pods are spread already.
         controller=None if node else controller_of(top),
+        # Before the bind the annotation is a leftover or another's writing, and holds nothing.
         assignment=problems.collect(lambda: _assignment(held, top.path), None) if node and held is not None else None,
         preempts=scheduling.preemption_policy != "Never",
         ready=_is_ready(status.conditions or ()),
+        # Statuses of containers are written by the kubelet that has admitted the pod.
         started=status.phase == "Running" or bool(status.container_statuses or status.init_container_statuses),
         started_at=problems.collect(lambda: read_time(start, top.path.at("status.startTime")) if start else 0.0, 0.0),
         resource_version=version(top),
         spec_text=top.annotations.get(names.RESOURCE_SPEC, ""),
         never_rebound=top.annotations.get(names.REBIND, "").lower() == "false",
+        # A resource-status on a pod without a node is stale: it is replaced by the bind.
         stale_status=not node and held is not None,
         resource_claims=_resource_claims(scheduling, status),
         explores=_explores(top) if node else (),

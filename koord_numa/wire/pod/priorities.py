@@ -53,6 +53,7 @@ def with_priority(pod: Mapping[str, Any], priority_classes: Iterable[PriorityCla
     spec = pod.get("spec")
     if not isinstance(spec, Mapping) or spec.get("priority") is not None:
         return pod
+    # Built-in ones last, as a file may define them too.
     known = [*(one for one in priority_classes if not one.problem), *BUILT_IN]
     name = spec.get("priorityClassName")
     if name:
@@ -60,6 +61,7 @@ def with_priority(pod: Mapping[str, Any], priority_classes: Iterable[PriorityCla
         if chosen is None:
             raise FieldPath("Pod").at("spec.priorityClassName").error(f"there is no PriorityClass {name}")
     else:
+        # Of several global defaults the lowest wins (admission/plugin/priority, ``getDefaultPriorityClass``).
         chosen = min(
             (one for one in known if one.global_default),
             key=lambda one: (one.value, one.name),
@@ -67,5 +69,6 @@ def with_priority(pod: Mapping[str, Any], priority_classes: Iterable[PriorityCla
         )
     if chosen is None:
         return pod
+    # ``spec`` after the policy, so that one that is written stays.
     admitted = {"preemptionPolicy": chosen.preempts, **spec, "priority": chosen.value, "priorityClassName": chosen.name}
     return {**pod, "spec": admitted}

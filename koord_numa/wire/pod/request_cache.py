@@ -34,16 +34,19 @@ _ANNOTATIONS: Final = (
 def cached_request(top: Head, spec: dict[str, Any], priority: int, problems: Problems) -> PodRequest:
     """The pod's request, from the cache when an equal one was parsed before."""
     node = spec.get("nodeName") or ""
+    # No digest for a malformed node name: the request then is not remembered.
     key = _digest(top, spec, priority) if isinstance(node, str) else b""
     known = _REQUESTS.get(key)
     if known is None:
         found = Problems()
         known = pod_request(top, spec, priority, found)
+        # Not cached: its problem names this very pod.
         if found.problem:
             problems.problem = problems.problem or found.problem
             return known
         if not key:
             return known
+        # Without its node, so that the waiting and the bound pod share one entry.
         known = _REQUESTS[key] = _on_node(known, "")
     return _bound(key, known, node) if node else known
 
@@ -71,6 +74,7 @@ def _digest(top: Head, spec: dict[str, Any], priority: int) -> bytes:
             parts[key] = [_part(container, _CONTAINER) for container in containers]
     own_name = ""
     if isinstance(volumes := parts.get("volumes"), list):
+        # Most volumes constrain nothing, and the name of a service account's token differs from pod to pod.
         parts["volumes"] = demanding = [volume for volume in volumes if not _mounts_anywhere(volume)]
         if any(isinstance(volume, Mapping) and "ephemeral" in volume for volume in demanding):
             own_name = top.name  # the claim of such a volume is named after its pod
@@ -78,6 +82,7 @@ def _digest(top: Head, spec: dict[str, Any], priority: int) -> bytes:
         text = orjson.dumps([top.namespace, own_name, top.labels, annotations, priority, parts])
     except orjson.JSONEncodeError:
         return b""
+    # Sixteen bytes: two different requests with one digest will not happen.
     return blake2b(text, digest_size=16).digest()
 
 

@@ -76,6 +76,7 @@ class _Work:
 
 def _workload(top: Head, spec: dict[str, Any], problems: Problems) -> _Work:
     found = problems.collect(lambda: _read_workload(spec, top.path.at("spec")), None)
+    # A malformed pod that runs holds what it asks for all the same.
     return _Work(_whatever_counts(spec), {}, None, None, ()) if found is None else found
 
 
@@ -84,6 +85,7 @@ def _read_workload(spec: dict[str, Any], path: FieldPath) -> _Work:
     containers = tuple(_containers(work, path))
     pod_requests, pod_limits = _pod_level(work.resources, containers, path.at("resources"))
     ports = tuple(port for model in _long_running(work) for port in model.ports or ())
+    # Rules of init containers count too: any of them may restart the others.
     models = [*(work.init_containers or ()), *(work.containers or ())]
     rules = [rule for model in models for rule in model.restart_policy_rules or ()]
     restarts_all = any(rule.get("action") == "RestartAllContainers" for rule in rules)
@@ -102,6 +104,7 @@ def _constraints(top: Head, spec: dict[str, Any], work: _Work, problems: Problem
 
 def _containers(work: Workload, path: FieldPath) -> Iterable[Container]:
     for model in work.init_containers or ():
+        # Always makes an init container a sidecar (KEP-753).
         sidecar = model.restart_policy == "Always"
         kind = ContainerKind.SIDECAR if sidecar else ContainerKind.INIT
         yield _container(model, kind, path.at("initContainers"))
@@ -113,6 +116,7 @@ def _container(model: ContainerModel, kind: ContainerKind, path: FieldPath) -> C
     resources = model.resources or _NO_RESOURCES
     limits = requested(resources.limits, path.at("limits"))
     requests = requested(resources.requests, path.at("requests"))
+    # Requests default to limits, resource by resource, as the API server writes them.
     return Container(model.name, kind, requests=limits | requests if limits else requests, limits=limits)
 
 
@@ -124,6 +128,7 @@ def _pod_level(
         return None, None
     limits = requested(resources.limits, path.at("limits"))
     requests = requested(resources.requests, path.at("requests"))
+    # Only resources that no container mentions default to the pod's limit.
     mentioned = {name for container in containers for name in container.requests}
     return {name: amount for name, amount in limits.items() if name not in mentioned} | requests, limits
 
@@ -152,6 +157,7 @@ def _whatever_counts(spec: Mapping[str, Any]) -> tuple[Container, ...]:
 def _readable(values: object) -> dict[str, int]:
     readable: dict[str, int] = {}
     for name, value in values.items() if isinstance(values, dict) else ():
+        # bool is an int in Python and no quantity.
         if isinstance(name, str) and isinstance(value, str | int | float) and not isinstance(value, bool):
             try:
                 readable |= requested({name: value}, FieldPath(""))

@@ -48,6 +48,7 @@ _MIXED: Final = "@mixed literals"
 def check(tree: Expr) -> None:
     """Check a whole selector. Raises ``CompileError``, also when its result can be no bool."""
     result = _check(tree, GLOBAL_SCOPE)
+    # A dynamic result is decided at run time, as in cel-go.
     if result != BOOL and not is_dynamic(result):
         raise CompileError(f"must evaluate to bool or the unknown type, not {result}")
 
@@ -70,6 +71,7 @@ def _select(node: Select, scope: Scope) -> Type:
     field = _field(_check(node.operand, scope), node)
     if node.test:
         return BOOL
+    # An optional of an optional does not come about by selecting.
     return optional_of(field) if node.optional and field.name != "optional" else field
 
 
@@ -126,6 +128,7 @@ def _common(kinds: Sequence[Type], nodes: Sequence[Expr], scope: Scope) -> Type:
     if _MIXED in scope:
         return kinds[0] if len(set(kinds)) == 1 else DYN
     for kind, node in zip(kinds, nodes, strict=True):
+        # dyn takes everything, as the first element and as a later one.
         if kind != kinds[0] and "dyn" not in (kind.name, kinds[0].name):
             raise CompileError(f"expected type '{kinds[0]}' but found '{kind}'", node.position)
     return kinds[0] if kinds else DYN
@@ -147,11 +150,13 @@ def _call(node: Call, scope: Scope) -> Type:
     if node.function in ("_&&_", "_||_"):
         return _logic(node, scope)
     target, name = node.target, node.function
+    # A name that is no variable may be the namespace of a function: ``sets.contains``.
     if isinstance(target, Ident) and target.name not in scope:
         qualified = f"{target.name}.{name}"
         if qualified not in QUALIFIED:
             raise CompileError(f"undeclared reference to '{target.name}' (in container '')", target.position)
         return _resolve(qualified, False, [_check(arg, scope) for arg in node.args], node)
+    # A variable of the same name, bound by a macro, hides the namespace.
     if isinstance(target, Ident) and f"{target.name}.{name}" in QUALIFIED and target.name not in GLOBAL_SCOPE:
         return _resolve(f"{target.name}.{name}", False, [_check(arg, scope) for arg in node.args], node)
     receiver = [] if target is None else [_check(target, scope)]
@@ -168,6 +173,7 @@ def _argument(function: str, node: Expr, scope: Scope) -> Type:
 
 def _logic(node: Call, scope: Scope) -> Type:
     kinds = [_check(arg, scope) for arg in node.args]
+    # Each operand against bool by itself: two operands bind no common type parameter.
     if not all(unify(BOOL, kind, {}) for kind in kinds):
         raise _no_overload(node, kinds, member=False)
     return BOOL
@@ -176,11 +182,13 @@ def _logic(node: Call, scope: Scope) -> Type:
 def _resolve(name: str, member: bool, kinds: Sequence[Type], node: Call) -> Type:
     """The result of every overload that takes the types; dyn when they disagree, as with dyn operands they can."""
     overloads = TABLE.get((name, member), ())
+    # A function that exists as a member only is no unknown name: then the overload is what is missing.
     if not overloads and (name, not member) not in TABLE:
         raise CompileError(f"undeclared reference to '{name}' (in container '')", node.position)
     results = {result for overload in overloads if (result := _result(overload, kinds)) is not None}
     if not results:
         raise _no_overload(node, kinds, member)
+    # With dyn operands several overloads may fit; which one it is shows at run time.
     return results.pop() if len(results) == 1 else DYN
 
 
@@ -207,6 +215,7 @@ _CONSTANTS: Final[Mapping[str, Callable[[str], object]]] = {
 
 
 def _validate_constant(node: Call) -> None:
+    # Only literals: a pattern that is put together is not known before it runs.
     if node.function in _CONSTANTS and node.args and isinstance(node.args[-1], Literal):
         value = node.args[-1].value
         try:
@@ -218,6 +227,7 @@ def _validate_constant(node: Call) -> None:
 
 def _loop(node: Loop, scope: Scope) -> Type:
     kind = _check(node.range, scope)
+    # Inner variables hide outer ones of the same name.
     inner = {**scope, **_variables(kind, node)}
     if node.condition is not None:
         condition = _check(node.condition, inner)

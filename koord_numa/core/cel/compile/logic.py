@@ -23,8 +23,10 @@ def _short_circuit(decisive: bool, operands: Sequence[Evaluate]) -> Evaluate:
             try:
                 value = operand(frame)
             except EvaluationError as caught:
+                # The first error is kept; a later operand may still decide.
                 error = error or caught
                 continue
+            # ``is``: True and 1 are equal in Python and not in CEL.
             if value is decisive:
                 return decisive
             if not isinstance(value, bool):
@@ -53,6 +55,7 @@ def _not(operands: Sequence[Evaluate]) -> Evaluate:
 
     def evaluate(frame: Frame) -> bool:
         value = operand(frame)
+        # Costs one unit, as every operator that is a function upstream.
         frame.cost += 1
         if not isinstance(value, bool):
             raise EvaluationError(NO_SUCH_OVERLOAD)
@@ -91,6 +94,7 @@ def contained(value: Evaluate, container: Evaluate) -> Evaluate:
         wanted, items = value(frame), container(frame)
         frame.cost += 1
         if isinstance(items, MapValue):
+            # Only these types can be keys of a CEL map.
             return isinstance(wanted, bool | int | float | str) and wanted in items
         if isinstance(items, tuple):
             return any(same(wanted, item) for item in items)

@@ -32,6 +32,7 @@ class Body:
         pairs = items.items() if isinstance(items, MapValue) else enumerate(items)
         single = len(self.slots) == 1
         for key, value in pairs:
+            # Before each element: a nested loop must not go on far beyond the limit.
             frame.check_cost()
             if single:
                 frame.variables[self.slots[0]] = key if isinstance(items, MapValue) else value
@@ -63,6 +64,7 @@ def _quantifier(body: Body, decisive: bool, check: int) -> Evaluate:
             frame.cost += check + 1
             try:
                 if body.holds(frame) is decisive:
+                    # A decisive element makes errors of others irrelevant.
                     error, answer = None, decisive
                     frame.cost += check
                     break
@@ -99,6 +101,7 @@ def _exists_one(body: Body) -> Evaluate:
 
 def _list(body: Body) -> Evaluate:
     """``map``, ``filter`` and ``transformList``."""
+    # ``filter`` has no result expression and reads the variable once more.
     plain = 1 if body.result is None else 0  # filter reads the variable itself
 
     def evaluate(frame: Frame) -> tuple[Any, ...]:
@@ -138,6 +141,7 @@ def _transform_entries(body: Body) -> Evaluate:
                 made.extend(entries.items())
         frame.cost += 1
         result = MapValue(made)
+        # A repeated key is an error, as cel-go's mutable map reports it.
         if len(result) != len(made):
             raise EvaluationError("insert failed: key already exists")
         return result
@@ -150,6 +154,7 @@ def _sort_by(body: Body) -> Evaluate:
         keyed = [(body.make(frame), frame.variables[body.slots[0]]) for _ in body.each(frame)]
         frame.cost += 11 * len(keyed) + 1
         order = sort_values(tuple(key for key, _ in keyed))
+        # By position in the sorted keys: ``sorted`` is stable, so that equal keys keep their order.
         ranked = sorted(keyed, key=lambda it: next(at for at, key in enumerate(order) if compare(key, it[0]) == 0))
         return tuple(value for _, value in ranked)
 

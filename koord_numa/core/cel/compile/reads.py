@@ -42,13 +42,16 @@ def reads_of(tree: Expr) -> Reads:
 def _opaque(node: Expr, names: set[tuple[str, str]]) -> bool:
     """Collect the names that are read below the node; True when something else is read."""
     if isinstance(node, Ident):
+        # The device as a whole was used in a way that no path explains.
         return node.name == "device"
     path = _path(node)
     if path is not None:
         if len(path) == 2 and path[0] in ("attributes", "capacity"):
+            # ``device.attributes["d"]`` as a map: any of its names may be read.
             return True
         if len(path) >= 3:
             names.add((path[1], path[2]))
+        # A field of the device itself, such as ``allowMultipleAllocations``, counts as a name without a domain.
         elif path != ["driver"]:
             names.add(("", path[0]))
         return False
@@ -67,6 +70,7 @@ def _path(node: Expr) -> list[str] | None:
             node = node.operand
         else:
             return None
+    # ``device`` alone, or all attributes at once: no chain of constant names.
     if node.name != "device" or not steps or (len(steps) == 1 and steps[0] in ("attributes", "capacity")):
         return None
     return steps[::-1]

@@ -31,6 +31,7 @@ class Scope:
     def bind(self, *names: str) -> "Scope":
         """A scope within this one, with further variables."""
         inner = Scope()
+        # One counter for the whole expression: slots of inner scopes must not overlap with outer ones.
         inner._counter = self._counter
         inner._slots = {**self._slots, **{name: self._counter[0] + at for at, name in enumerate(names)}}
         self._counter[0] += len(names)

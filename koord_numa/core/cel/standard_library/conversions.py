@@ -19,6 +19,7 @@ _BOOLS: Final = dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True) | d
 
 
 def _to_int(value: str) -> int:
+    # Stricter than Python's ``int``, which takes spaces and underscores.
     if not _INTEGER.fullmatch(value):
         raise EvaluationError(f"strconv.ParseInt: parsing {value[:40]!r}: invalid syntax")
     return checked_int(int(value))
@@ -31,6 +32,7 @@ def _to_uint(value: str) -> Uint:
 
 
 def _truncate(value: float) -> int:
+    # Infinity and NaN have no integer.
     if not math.isfinite(value):
         raise EvaluationError("integer overflow")
     return checked_int(int(value))
@@ -58,6 +60,7 @@ def format_double(value: float) -> str:
     """As Go's ``FormatFloat(v, 'f', -1, 64)``: no exponent, no point where the value is whole."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")
+    # ``repr`` is the shortest text that reads back as the value; beyond 1e16 it has an exponent.
     text = format(value, "f") if abs(value) >= 1e16 else repr(value)
     if "e" in text:
         text = f"{value:.340f}".rstrip("0")

@@ -1,4 +1,4 @@
-"""What calls cost in units, as the runtime estimators of cel-go and of Kubernetes (apiserver/pkg/cel/standard_library/cost.go)."""
+"""What calls cost in units, as the runtime estimators of cel-go and of Kubernetes (apiserver/pkg/cel/library/cost.go)."""
 
 from math import ceil
 from typing import Final
@@ -19,6 +19,7 @@ def joined(left: object, right: object) -> int:
 
 def search(text: object, part: object, *_: object) -> int:
     """Looking for a text in another."""
+    # Both lengths are rounded up before they are multiplied, as in cel-go's estimator.
     return ceil(len(text) * STRING_FACTOR) * ceil(len(part) * STRING_FACTOR)  # type: ignore[arg-type]  # calls are checked before
 
 

@@ -1,4 +1,4 @@
-"""Named string formats (apiserver/pkg/cel/standard_library/format.go)."""
+"""Named string formats (apiserver/pkg/cel/library/format.go)."""
 
 import re
 from typing import Final
@@ -31,6 +31,7 @@ _COMPILED: Final = {name: (re.compile(pattern, re.ASCII), longest) for name, (pa
 def _validate(kind: NamedFormat, text: str) -> OptionalValue:
     """None when the text has the format, else what is wrong with it."""
     pattern, longest = _COMPILED[kind.name]
+    # The length first, as it bounds what the pattern has to look at.
     if len(text) > longest:
         return OptionalValue(True, (f"must be no more than {longest} characters",))
     return NONE if pattern.fullmatch(text) else OptionalValue(True, (f"must be a valid {kind.name}",))

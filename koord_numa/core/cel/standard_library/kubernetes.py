@@ -1,4 +1,4 @@
-"""Kubernetes' quantities and semantic versions (apiserver/pkg/cel/standard_library/quantity.go, semverlib.go)."""
+"""Kubernetes' quantities and semantic versions (apiserver/pkg/cel/library/quantity.go, semverlib.go)."""
 
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ def _is_quantity(text: str) -> bool:
 
 
 def _is_integer(quantity: Quantity) -> bool:
+    # Exact integers of 10^-9 units, so that no quantity is rounded.
     whole, rest = divmod(quantity.nano, NANO)
     return not rest and INT_MIN <= whole <= INT_MAX
 

@@ -42,6 +42,7 @@ def _extreme(items: tuple[Any, ...], word: str, choose: Callable[..., Any]) -> A
 def _sum(items: tuple[Any, ...]) -> Any:
     if not items:
         return 0
+    # The sum of durations may be beyond int64 only with more elements than the cost limit allows.
     if isinstance(items[0], Duration):
         return Duration(sum(item.nanoseconds for item in items))
     total = sum(items)
@@ -73,6 +74,7 @@ def _flatten(items: tuple[Any, ...], depth: int = 1) -> tuple[Any, ...]:
         raise EvaluationError("level must be non-negative")
     flat: list[Any] = []
     for item in items:
+        # The cost limit has counted the elements before.
         if isinstance(item, tuple) and depth:
             flat.extend(_flatten(item, depth - 1))
         else:
@@ -120,6 +122,7 @@ ROWS: Final = (
     row("list(list(A)).flatten() -> list(A)", _flatten, elements),
     row("list(A).flatten(int) -> list(dyn)", _flatten, elements),
     *[row(f"list({kind}).sort() -> list({kind})", sort_values, lambda items: 5 * len(items) + 10) for kind in _ORDERED],
+    # Quadratic, as elements have an equality and no common hash.
     row("list(A).distinct() -> list(A)", _distinct, lambda items: len(items) ** 2),
     row("list(A).reverse() -> list(A)", lambda items: items[::-1], elements),
     row("list(A).first() -> optional(A)", lambda items: OptionalValue(True, items[0]) if items else NONE),

@@ -1,4 +1,4 @@
-"""URLs, IP addresses and CIDRs (apiserver/pkg/cel/standard_library/urls.go, ip.go, cidr.go)."""
+"""URLs, IP addresses and CIDRs (apiserver/pkg/cel/library/urls.go, ip.go, cidr.go)."""
 
 from ipaddress import IPv6Address, ip_address, ip_interface
 from typing import Any, Final
@@ -14,6 +14,7 @@ def _url(text: str) -> SplitResult:
     """An absolute URI or an absolute path, as Go's ``url.ParseRequestURI``."""
     try:
         parts = urlsplit(text)
+        # ``port`` is parsed when it is read: only then does a bad one raise.
         _ = parts.port
     except ValueError as error:
         raise EvaluationError(f"URL parse error during conversion from string: {error}") from None
@@ -27,12 +28,14 @@ def _ip(text: str) -> IpAddress:
         address = ip_address(text)
     except ValueError:
         raise EvaluationError(f"IP Address {text[:60]!r} parse error during conversion from string") from None
+    # Kubernetes refuses both, since two texts of one address would not be equal.
     if isinstance(address, IPv6Address) and (address.scope_id or address.ipv4_mapped):
         raise EvaluationError("IPv4-mapped IPv6 addresses and zones are not allowed")
     return address
 
 
 def _cidr(text: str) -> Cidr:
+    # ``ip_interface`` takes an address without a prefix and a netmask instead of one; Go's ParsePrefix takes neither.
     if "/" not in text or "." in text.partition("/")[2]:
         raise EvaluationError("network address parse error during conversion from string: no prefix length")
     try:

@@ -26,6 +26,7 @@ def _remainder(left: int, right: int) -> int:
 
 def _divide(left: float, right: float) -> float:
     if right == 0:
+        # IEEE 754: 0/0 and NaN/0 are NaN, anything else is an infinity of its sign; Python would raise.
         return float("nan") if left == 0 or left != left else float("inf") * left
     return left / right
 
@@ -35,6 +36,7 @@ def _double(operation: Callable[[float, float], float]) -> Callable[[float, floa
         try:
             return operation(left, right)
         except OverflowError:
+            # Python raises where IEEE 754 has an infinity.
             return float("inf")
 
     return apply

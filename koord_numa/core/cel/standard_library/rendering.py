@@ -35,6 +35,7 @@ def render(template: str, arguments: tuple[object, ...]) -> str:
     parts: list[str] = []
     at = used = 0
     for match in _CLAUSE.finditer(template):
+        # A lone % would be dropped in silence otherwise.
         _refuse_stray(template[at : match.start()])
         parts.append(template[at : match.start()])
         at = match.end()
@@ -69,6 +70,7 @@ def _text(value: object, _: int = 0) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_text, value))}]"
     if isinstance(value, MapValue):
+        # Sorted, since the order of a Go map is random and cel-go sorts as well.
         return f"{{{', '.join(sorted(f'{_text(key)}: {_text(item)}' for key, item in value.items()))}}}"
     if isinstance(value, TypeValue):
         return value.name

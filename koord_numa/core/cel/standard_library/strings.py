@@ -11,9 +11,11 @@ from koord_numa.core.cel.standard_library.rendering import render, render_quoted
 from koord_numa.core.cel.values.functions import row
 
 _OPTIONS: Final = re2.Options()
+# RE2's own log would write to stderr for every bad pattern of a user.
 _OPTIONS.log_errors = False
 
 
+# Patterns of selectors are few and used for every device.
 @lru_cache(maxsize=256)
 def pattern(text: str) -> Any:
     """The compiled RE2 pattern. Raises ``ValueError`` when it is none."""
@@ -49,6 +51,7 @@ def _find_all(text: str, expression: str, limit: int = -1) -> tuple[str, ...]:
 
 
 def _char_at(text: str, at: int) -> str:
+    # The position after the last character is valid and gives the empty text (cel-go ext/strings.go).
     if not 0 <= at <= len(text):
         raise EvaluationError(f"index out of range: {at}")
     return text[at : at + 1]
@@ -66,6 +69,7 @@ def _substring(text: str, start: int, end: int | None = None) -> str:
 
 def _index(text: str, part: str, start: int = 0) -> int:
     if not part:
+        # An empty text is found anywhere, also beyond the end, as in cel-go.
         return start
     if not 0 <= start <= len(text):
         raise EvaluationError(f"index out of range: {start}")
@@ -95,6 +99,7 @@ def _replace(text: str, old: str, new: str, limit: int = -1) -> str:
     return text.replace(old, new, limit)
 
 
+# ASCII only: ``str.lower`` would change other letters too.
 _LOWER: Final = {code: code + 32 for code in range(65, 91)}
 _UPPER: Final = {code: code - 32 for code in range(97, 123)}
 

@@ -25,6 +25,7 @@ def parse_duration(text: str) -> Duration:
     parts = _PART.findall(body)
     if not parts or "".join(number + unit for number, unit in parts) != body:
         raise EvaluationError(f"time: invalid duration {text[:40]!r}")
+    # Fractions, as 0.1 of a unit is no binary number; truncated to nanoseconds as in Go.
     total = int(sum(Fraction(number) * _UNITS[unit] for number, unit in parts))
     return _checked(-total if text[0] == "-" else total)
 
@@ -35,6 +36,7 @@ def parse_timestamp(text: str) -> Timestamp:
     if match is None:
         raise EvaluationError(f"cannot parse {text[:40]!r} as a timestamp")
     year, month, day, hour, minute, second = (int(match[group]) for group in range(1, 7))
+    # ``year`` 0 is refused, as Go's range of RFC 3339 times begins with 1.
     if not (1 <= month <= 12 and 1 <= day <= _days(year, month) and hour < 24 and minute < 60 and second < 60 and year):
         raise EvaluationError(f"cannot parse {text[:40]!r} as a timestamp")
     seconds = _days_before(year, month, day) * 86400 + hour * 3600 + minute * 60 + second
@@ -61,6 +63,7 @@ def _days(year: int, month: int) -> int:
 def _days_before(year: int, month: int, day: int) -> int:
     """Days since 1970-01-01 in the proleptic Gregorian calendar."""
     past = year - 1
+    # 719162 days lie between 0001-01-01 and 1970-01-01.
     days = past * 365 + past // 4 - past // 100 + past // 400 - 719162
     return days + sum(_days(year, earlier) for earlier in range(1, month)) + day - 1
 

@@ -12,6 +12,7 @@ _UINT_MAX: Final = 2**64
 
 _TOKEN: Final = re.compile(
     r"""
+    # The alternatives are tried in this order: strings before raw ones, floats before ints, and names last but operators.
     (?P<space>(?:\s+|//[^\n]*)+)
   | (?P<string>[rRbB]{0,2}(?:\"\"\"(?s:.*?)(?<!\\)\"\"\"|'''(?s:.*?)(?<!\\)'''|"(?:\\.|[^"\\\n\r])*"|'(?:\\.|[^'\\\n\r])*'))
   | (?P<raw>[rRbB]{1,2}(?:"[^"\n\r]*"|'[^'\n\r]*'))
@@ -86,6 +87,7 @@ def _integer(match: re.Match[str], position: int) -> int:
 
 
 def _string(text: str, position: int) -> str | bytes:
+    # The quote that comes first begins the literal; before it there is only the prefix.
     start = min(index for index in (text.find('"'), text.find("'")) if index >= 0)
     prefix, body = text[:start].lower(), text[start:]
     quote = 3 if body[:3] in ('"""', "'''") else 1
@@ -102,6 +104,7 @@ def _character(match: re.Match[str], position: int) -> str:
     digits = match["x"] or match["X"] or match["u"] or match["U"]
     if digits:
         code = int(digits, 16)
+        # Surrogates are no characters, and UTF-8 cannot hold them.
         if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
             raise CompileError("Syntax error: invalid unicode code point", position)
         return chr(code)

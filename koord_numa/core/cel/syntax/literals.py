@@ -29,6 +29,7 @@ NO_FRAME: Final = NoFrame()
 def constant(node: Expr) -> bool:
     """Is the node a literal through and through? Such lists and maps are made once."""
     if isinstance(node, ListLiteral):
+        # A list with optional elements depends on their values.
         return not node.optional and all(map(constant, node.elements))
     if isinstance(node, MapLiteral):
         return all(constant(key) and constant(value) and not optional for key, value, optional in node.entries)
@@ -73,6 +74,7 @@ def make_map(entries: Sequence[tuple[Evaluate, Evaluate, bool]]) -> Evaluate:
         pairs: list[tuple[Any, Any]] = []
         for key, value, optional in entries:
             name, item = key(frame), value(frame)
+            # Doubles and null are no keys in CEL.
             if not isinstance(name, bool | int | str):
                 raise EvaluationError("unsupported key type")
             if not optional:
@@ -80,6 +82,7 @@ def make_map(entries: Sequence[tuple[Evaluate, Evaluate, bool]]) -> Evaluate:
             elif present(item):
                 pairs.append((name, item.value))
         made = MapValue(pairs)
+        # Repeated keys are noticed by the count: the map keeps one of them.
         if len(made) != len(pairs):
             raise EvaluationError("Failed with repeated key")
         return made

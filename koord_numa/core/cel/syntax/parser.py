@@ -63,12 +63,14 @@ class _Parser:
     def expression(self) -> Expr:
         """``a || b ? c : d``."""
         self._depth += 1
+        # Before the descent: Python's stack must not be the limit.
         if self._depth > MAX_DEPTH:
             raise CompileError(f"expressions are nested deeper than {MAX_DEPTH} levels", self._next.position)
         condition = self._logical("||")
         if mark := self._accept("?"):
             chosen = self._logical("||")
             self.expect(":")
+            # The other branch is an expression again, so that ``?:`` is right-associative.
             condition = Call(mark.position, "_?:_", (condition, chosen, self.expression()))
         self._depth -= 1
         return condition
@@ -84,6 +86,7 @@ class _Parser:
 
     def _relation(self) -> Expr:
         left = self._sum()
+        # Literals may have the text of an operator, such as the string "in".
         while self._next.kind != "literal" and self._next.text in _RELATIONS:
             mark = self._take()
             name = "@in" if mark.text == "in" else f"_{mark.text}_"
@@ -105,9 +108,11 @@ class _Parser:
     def _unary(self) -> Expr:
         if marks := self._run("!"):
             operand = self._member()
+            # Two signs cancel out, so that a chain of them is one operation or none.
             return operand if len(marks) % 2 == 0 else Call(marks[0].position, "!_", (operand,))
         if self._next.text == "-" and self._next.kind == "op":
             following = self._tokens[self._at + 1]
+            # A minus before a number is part of the literal: only so is -2**63 an int.
             if following.kind == "literal" and type(following.value) in (int, float):
                 return self._members(self._negative_literal())
             marks = self._run("-")
@@ -138,6 +143,7 @@ class _Parser:
                 operand = Index(mark.position, operand, key, optional=mark.text == "[?")
                 continue
             name = self._name(selector=True)
+            # A method call, unless the dot is optional, which selects fields only.
             if mark.text == "." and self._accept("("):
                 operand = self._member_call(operand, name)
             else:
@@ -146,6 +152,7 @@ class _Parser:
 
     def _member_call(self, target: Expr, name: Token) -> Expr:
         args = self._arguments(")")
+        # Macros are recognised by name and number of arguments, as in cel-go's parser.
         if isinstance(target, Ident) and (macro := NAMESPACE_MACROS.get((f"{target.name}.{name.text}", len(args)))):
             return macro(name.position, target, args)
         if macro := MEMBER_MACROS.get((name.text, len(args))):
@@ -166,6 +173,7 @@ class _Parser:
         token = self._next
         if token.kind == "literal":
             self._take()
+            # The lexer lets 2**63 pass for the sake of its negation.
             if type(token.value) is int and token.value == 2**63:
                 raise CompileError("invalid int literal", token.position)
             return Literal(token.position, token.value)
@@ -196,6 +204,7 @@ class _Parser:
 
     def _name(self, selector: bool = False) -> Token:
         token = self._next
+        # After a dot only the constants and ``in`` are reserved: fields may be called ``namespace``.
         reserved = token.text in (("true", "false", "null", "in") if selector else _RESERVED)
         if token.kind != "name" or reserved:
             raise CompileError(f"Syntax error: mismatched input {token.text!r} expecting a name", token.position)

@@ -86,6 +86,7 @@ def row(signature: str, call: Callable[..., Any], cost: Cost = one) -> Overload:
 
 def _last_call(head: str) -> tuple[str, str]:
     depth = 0
+    # From the end, as parameters may have parentheses of their own: ``list(list(A)).flatten()``.
     for at in range(len(head) - 1, -1, -1):
         depth += (head[at] == ")") - (head[at] == "(")
         if depth == 0:
@@ -98,6 +99,7 @@ _NAMESPACES: Final = frozenset({"sets", "lists", "optional", "format", "ip", "st
 
 def _receiver(name: str) -> tuple[str, bool, str]:
     receiver, dot, function = name.rpartition(".")
+    # Without a dot, or with a known namespace before it, there is no receiver.
     if not dot or (receiver in _NAMESPACES and f"{receiver}.{function}" in QUALIFIED):
         return "", False, name
     return receiver, True, function

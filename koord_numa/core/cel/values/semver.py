@@ -39,6 +39,7 @@ class Semver:
     @property
     def _rank(self) -> tuple[tuple[int, int, int], bool, tuple[tuple[bool, int, str], ...]]:
         """A pre-release is below its release; numbers are below words, and fewer identifiers below more."""
+        # Three keys a part, so that numbers come before words and never compare with them.
         parts = tuple((isinstance(part, str), 0 if isinstance(part, str) else part, str(part)) for part in self.pre)
         return self.numbers, not self.pre, parts
 
@@ -60,6 +61,7 @@ def parse_semver(text: str, normalize: bool = False) -> Semver:
 
 
 def _split(text: str) -> tuple[str, list[str], list[str]]:
+    # Build first: it may contain dashes.
     body, plus, build = text.partition("+")
     core, dash, pre = body.partition("-")
     return core, pre.split(".") if dash else [], build.split(".") if plus else []
@@ -84,10 +86,11 @@ def _build(text: str) -> str:
 
 
 def _normalized(text: str) -> str:
-    """As apiserver/pkg/cel/standard_library/semverlib.go, ``normalizeAndParse``."""
+    """As apiserver/pkg/cel/library/semverlib.go, ``normalizeAndParse``."""
     text = text.removeprefix("v")
     end = next((at for at, character in enumerate(text) if character in "-+"), len(text))
     parts = text[:end].split(".", 2)
+    # Only a whole version may have a pre-release: "1.2-a" could be read in two ways.
     if len(parts) < 3 and end != len(text):
         raise ValueError("Short version cannot contain PreRelease/Build meta data")
     parts = [part.lstrip("0") or "0" if part.isdigit() else part for part in parts]

@@ -85,6 +85,7 @@ def _read(parts: Iterator[str], name: str) -> tuple[Type, str]:
 def unify(formal: Type, actual: Type, bindings: Bindings) -> bool:
     """May a value of type ``actual`` stand where ``formal`` is asked for? Binds type parameters on the way."""
     if is_dynamic(formal) or is_dynamic(actual):
+        # A type parameter that meets dyn stays open for what comes later.
         if len(formal.name) == 1:
             bindings.setdefault(formal.name, actual)
         return True
@@ -93,6 +94,7 @@ def unify(formal: Type, actual: Type, bindings: Bindings) -> bool:
         if bound == actual:
             return True
         if unify(bound, actual, {}):
+            # dyn is the wider of the two, so that it is what remains.
             bindings[formal.name] = DYN if is_dynamic(bound) else bound
             return True
         return False
