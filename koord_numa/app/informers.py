@@ -79,6 +79,7 @@ class Informers:
     essential: tuple[Informer[Any], ...]
     other: tuple[Informer[Any], ...]
     resyncs: tuple[Resync[Any], ...]
+    claims: Informer[Any] | None = None  # of ResourceClaims, one of ``other``
 
     @property
     def all(self) -> tuple[Informer[Any], ...]:
@@ -101,7 +102,9 @@ class Informers:
 def informers_of(api: Api, scheduler: Scheduler, stores: KopfStores, parsers: KopfParsers) -> Informers:
     """Everything that feeds this scheduler, by its ``podSource``."""
     essential: tuple[Informer[Any], ...] = (_nodes(api, scheduler), _namespaces(api, scheduler))
-    other = (_budgets(api, scheduler), *_volumes(api, scheduler), *_resource_claims(api, scheduler))
+    claims = _resource_claims(api, scheduler)
+    other = (_budgets(api, scheduler), *_volumes(api, scheduler), *claims)
+    of_claims = claims[0] if claims else None
     # Only where a default constraint may refuse a node does a decision need workloads.
     if scheduler.settings.needs_workloads:
         essential += workload_informers(api, scheduler)
@@ -109,10 +112,10 @@ def informers_of(api: Api, scheduler: Scheduler, stores: KopfStores, parsers: Ko
         other += workload_informers(api, scheduler)
     resyncs = (_topologies(api, stores, parsers), _rebinds(api, stores, parsers))
     if scheduler.settings.pod_source is PodSource.INFORMER:
-        return Informers((all_pods(api, scheduler), *essential), other, resyncs)
+        return Informers((all_pods(api, scheduler), *essential), other, resyncs, of_claims)
     waiting = _waiting_pods(api, stores, parsers, scheduler.settings.scheduler_names)
     return Informers(
-        (_bound_pods(api, scheduler), *essential), (_nominated(api, scheduler), *other), (waiting, *resyncs)
+        (_bound_pods(api, scheduler), *essential), (_nominated(api, scheduler), *other), (waiting, *resyncs), of_claims
     )
 
 

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from koord_numa import __version__
 from koord_numa.app.api.routes import ViewApi
+from koord_numa.app.claims_catch_up import ClaimsCatchUp
 from koord_numa.app.debug import Dump, node_dump, pod_dump
 from koord_numa.app.informers import informers_of
 from koord_numa.app.kopf_feed import kopf_parsers, kopf_stores
@@ -117,18 +118,11 @@ class Runtime:
                 claim_writer=self._claim_writer(),
             ),
         )
-        self.rebinds = RebindController(
-            self.scheduler, RebindPorts(ApiRebindWriter(api, self.lease.remaining), self.recorder)
-        )
-        self.double_hold_repair = DoubleHoldRepair(
-            self.scheduler, RebindPorts(ApiRebindWriter(api, self.lease.remaining), self.recorder)
-        )
-        self.automatic_rebinds = AutomaticRebinds(
-            self.scheduler, self.rebinds, RebindPorts(ApiRebindWriter(api, self.lease.remaining), self.recorder)
-        )
-        self.finished_rebinds = FinishedRebinds(
-            self.scheduler, self.rebinds, RebindPorts(ApiRebindWriter(api, self.lease.remaining), self.recorder)
-        )
+        ports = RebindPorts(ApiRebindWriter(api, self.lease.remaining), self.recorder)
+        self.rebinds = RebindController(self.scheduler, ports)
+        self.double_hold_repair = DoubleHoldRepair(self.scheduler, ports)
+        self.automatic_rebinds = AutomaticRebinds(self.scheduler, self.rebinds, ports)
+        self.finished_rebinds = FinishedRebinds(self.scheduler, self.rebinds, ports)
         stores = kopf_stores(self.scheduler, self.rebinds)
         parsers = kopf_parsers(self.scheduler, stores)
         names = settings.scheduler_names
@@ -136,6 +130,7 @@ class Runtime:
             Stores(stores.waiting_pods, stores.topologies, stores.rebinds), parsers, names, self.scheduler.waits
         )
         self.informers = informers_of(api, self.scheduler, stores, parsers)
+        self._claims_catch_up = ClaimsCatchUp(self.informers.claims, self.scheduler.claims)
         self.loop_lag = LoopLag()
         self.view_api = ViewApi(self.scheduler, self._pod_dump, self.rebinds.known)
         providers = self._status_providers()
@@ -210,6 +205,7 @@ class Runtime:
             async with asyncio.timeout(FLUSH):
                 await self.recorder.flush()
         await self.view_api.live.stop()
+        self._claims_catch_up.stop()
         await self.http_server.stop()
         if self.secure_server is not None:
             await self.secure_server.stop()
@@ -256,6 +252,7 @@ class Runtime:
     async def _catch_up(self) -> None:
         """List once more: the leader before may have written what no watch has shown yet."""
         self.informers.needs_relist()
+        self._claims_catch_up.begin()
         await asyncio.gather(*(informer.refresh() for informer in self.informers.essential))
 
     def _elected(self) -> None:

@@ -49,7 +49,7 @@ class ClaimLister:
     Told by those who watch, level-based as all facts. ``on_change`` hears of what may make devices available, ``on_claim`` of every
     claim that changed.
 
-    ``known`` is set when all three kinds were listed; ``enabled`` is false where claims are switched off or not served.
+    ``enabled`` is false where claims are switched off or not served.
     """
 
     def __init__(self, on_change: OnChange, on_claim: OnClaim, on_cpus: OnCpus = lambda _node, _by_claim: None) -> None:
@@ -58,7 +58,8 @@ class ClaimLister:
         self._tell_claim = on_claim
         self._waiters: set[asyncio.Future[None]] = set()
         self.enabled = True
-        self.known = False
+        self._synced = False
+        self._may_lag = False
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[ClaimKey, ResourceClaim] = {}
         self.assumed: dict[str, AssumedClaim] = {}  # by uid of the claim
@@ -68,6 +69,11 @@ class ClaimLister:
         self._index = SliceIndex()
 
     # What a decision reads.
+
+    @property
+    def known(self) -> bool:
+        """Is everything known that a decision about devices needs?"""
+        return self._synced and not self._may_lag
 
     def revision(self, node: str) -> Revision:
         """Differs from an earlier value when devices of the node, or what is in use of them, may have changed."""
@@ -252,7 +258,17 @@ class ClaimLister:
 
     def synced(self) -> None:
         """All three kinds were listed."""
-        self.known = True
+        self._synced = True
+        self._on_claim(None)
+        self._on_change()
+
+    def lags(self, may_lag: bool) -> None:
+        """
+        Whether claims may be missing that another process has written, as an earlier leader: pods with claims wait meanwhile.
+
+        Two claims with the same device do not conflict in the API server, so no write would notice it.
+        """
+        self._may_lag = may_lag
         self._on_claim(None)
         self._on_change()
 
