@@ -29,7 +29,7 @@ _PREFIX: Final = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z
 
 
 class ApiBinder:
-    """``ports.Binder`` over one API server. ``remaining`` is the lease's: no bind is carried out after it has ended."""
+    """``ports.Binder`` over one API server. ``remaining`` is the lease's: nothing is written after it has ended."""
 
     def __init__(self, api: Api, remaining: Callable[[], float] | None = None) -> None:
         self._api = api
@@ -106,16 +106,20 @@ class ApiBinder:
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
         try:
-            await self._api.send(Call("create", PODS, pod.namespace, pod.name, "eviction"), Body(eviction))
+            await self._api.send(
+                Call("create", PODS, pod.namespace, pod.name, "eviction"), Body(eviction, remaining=self._remaining)
+            )
         except UnknownOutcome as error:
             # Evicting twice does no harm, so here an open outcome is only a reason to ask again.
             raise Unavailable(f"{error} ({message})") from error
 
     async def delete(self, pod: PodKey) -> None:
         """A DELETE with the uid as its precondition, which asks no disruption budget."""
-        options = Body({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}})
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
         try:
-            await self._api.send(Call("delete", PODS, pod.namespace, pod.name), options)
+            await self._api.send(
+                Call("delete", PODS, pod.namespace, pod.name), Body(options, remaining=self._remaining)
+            )
         # The only precondition is the uid.
         except Conflict as error:
             raise Gone(f"pod {pod} was replaced by another one of its name") from error
@@ -124,7 +128,7 @@ class ApiBinder:
 
     async def _patch_status(self, pod: PodKey, status: Mapping[str, Any], content_type: str) -> None:
         """The uid inside the patch is a precondition: a re-created pod answers 409 or 422 and is ``Gone`` for us."""
-        patch = Body({"metadata": {"uid": pod.uid}, "status": status}, content_type)
+        patch = Body({"metadata": {"uid": pod.uid}, "status": status}, content_type, self._remaining)
         try:
             await self._api.send(Call("patch", PODS, pod.namespace, pod.name, "status"), patch)
         except (Conflict, Invalid):

@@ -24,7 +24,7 @@ MOVES_SHOWN: Final = 500
 
 
 class ApiRebindWriter:
-    """``ports.RebindWriter`` over one API server. ``remaining`` is the lease's: no pod gets other CPUs after it has ended."""
+    """``ports.RebindWriter`` over one API server. ``remaining`` is the lease's: nothing is written after it has ended."""
 
     def __init__(self, api: Api, remaining: Callable[[], float] | None = None) -> None:
         self._api = api
@@ -47,20 +47,22 @@ class ApiRebindWriter:
         status |= {key: status[key][:MOVES_SHOWN] for key in ("plan", "result") if status[key]}
         patch = {"metadata": {"uid": rebind.uid}, "status": status}
         try:
-            await self._api.send(Call("patch", REBINDS, "", rebind.name, "status"), Body(patch, MERGE_PATCH))
+            call = Call("patch", REBINDS, "", rebind.name, "status")
+            await self._api.send(call, Body(patch, MERGE_PATCH, self._remaining))
         except (Conflict, Invalid):
             await self._rebind(rebind)
             raise
 
     async def create_rebind(self, node: str, why: str, *, dry_run: bool) -> None:
         """One create. It is deleted a day after its end, so that proposals do not pile up."""
-        await self._api.send(Call("create", REBINDS), Body(automatic_rebind(node, why, dry_run=dry_run)))
+        document = automatic_rebind(node, why, dry_run=dry_run)
+        await self._api.send(Call("create", REBINDS), Body(document, remaining=self._remaining))
 
     async def delete_rebind(self, rebind: RebindRequest) -> None:
         """One conditional DELETE. Deleting twice does no harm, so a lost answer is only a reason to ask again."""
         # The uid: a RebindResource that was made again under the name stays.
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": rebind.uid}}
-        await self._api.send(Call("delete", REBINDS, "", rebind.name), Body(options))
+        await self._api.send(Call("delete", REBINDS, "", rebind.name), Body(options, remaining=self._remaining))
 
     async def read_pod(self, pod: PodKey) -> PodRevision:
         """The pod as it is now. Raises ``Gone`` also when the name belongs to another uid."""
