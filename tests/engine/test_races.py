@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.ports import Conflict
+from koord_numa.engine.binding.binding import ARRIVAL_SECONDS, REQUESTS
+from koord_numa.ports import Conflict, UnknownOutcome
 from tests.engine.world import bound, make_node, make_pod, make_world
 
 
@@ -67,3 +68,28 @@ async def test_a_pod_that_is_deleted_while_it_is_read_after_a_conflict_holds_not
     world.clock.now += world.engine.settings.settle_seconds + 1
     await world.engine.assumed_pods.read_back_overdue()
     assert world.ledgers() == {"node": {}}
+
+
+async def test_a_read_that_takes_long_does_not_tell_that_a_bind_will_not_arrive() -> None:
+    """Its answer is as old as its question: the bind was on its way when the pod was looked at, and arrives before the answer does."""
+    world = make_world(make_node("node"))
+    pod = make_pod("pod")
+    world.waits(pod)
+    read, binds = world.server.read_pod, 0
+
+    async def lost(*_: object) -> None:
+        nonlocal binds
+        binds += 1
+        raise UnknownOutcome("no answer")
+
+    async def slow(key: PodKey) -> Pod:
+        seen = await read(key)
+        if binds == REQUESTS and not seen.node:
+            world.server.pods[key.uid] = bound(pod, "node")
+            world.clock.now += ARRIVAL_SECONDS + 1
+        return seen
+
+    world.server.bind, world.server.read_pod = lost, slow  # type: ignore[method-assign, assignment]  # as above
+    await world.settle()
+    assert world.engine.cache.pod(pod.key.uid) is not None
+    assert world.diary.reasons("pod")[-1] == "Scheduled"

@@ -1,15 +1,23 @@
 """Double holds end as configured: the younger pod gets other CPUs or is evicted, or nothing is done."""
 
 from pathlib import Path
+from typing import cast
 
 import orjson
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.objects.rebind_request import PodRevision
+from koord_numa.core.objects.request import Assignment, PodKey
+from koord_numa.engine import Scheduler
+from koord_numa.engine.rebind.context import RebindPorts
+from koord_numa.engine.rebind.double_hold_repair import DoubleHoldRepair
+from koord_numa.ports import RebindRecorder, RebindWriter
 from koord_numa.sandbox.apiserver import Fault
 from koord_numa.settings import RepairDoubleHolds
 from koord_numa.wire import names
 from tests.cluster.objects import until
+from tests.engine.world import bound, make_node, make_pod, make_topology, make_world
 from tests.rebind.world import NODE, SETTINGS, World, fragmented
 
 APART = {"one": "0-3", "other": "4-7"}
@@ -80,3 +88,36 @@ async def test_by_default_a_double_hold_is_only_said(tmp_path: Path) -> None:
             await until(lambda: len([note for note in notes(made) if "CPUs 2-3 belong to" in note]) == 3)
             await runtime.double_hold_repair.look()
             assert made.assigned() == TWICE
+
+
+class OvertakenWriter:
+    """``RebindWriter``, as far as a repair uses it: a pod is deleted while it is read, and the watch tells first."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.patched = 0
+        self._scheduler = scheduler
+
+    async def read_pod(self, pod: PodKey) -> PodRevision:
+        seen = self._scheduler.cache.pod(pod.uid)
+        assert seen is not None
+        self._scheduler.handlers.bound_pods.observe("DELETED", seen)
+        return PodRevision(seen, "{}")
+
+    async def patch_cpus(self, *_: object) -> None:
+        self.patched += 1
+
+
+async def test_a_pod_that_is_deleted_while_it_is_read_is_not_counted_again() -> None:
+    world = make_world(make_node("n"), settings=REBIND)
+    world.engine.handlers.topologies.observe("ADDED", make_topology("n"))
+    for created, name in enumerate(TWICE):
+        held = Assignment(cpus=CpuSet.parse("0-1"))
+        pod = bound(make_pod(name, cpu=2000, created=float(created), assignment=held, started=True), "n")
+        world.engine.handlers.bound_pods.observe("ADDED", pod)
+    writer = OvertakenWriter(world.engine)
+    repair = DoubleHoldRepair(
+        world.engine, RebindPorts(cast("RebindWriter", writer), cast("RebindRecorder", world.diary))
+    )
+    await repair.look()
+    assert (len(world.engine.cache.node_of), writer.patched) == (1, 0)
+    assert not world.engine.cache.nodes["n"].locked

@@ -93,6 +93,7 @@ class Binding:
         for attempt in count(1):
             backoff = pause(self.settings.api_backoff, attempt, self.dependencies.random())
             await self.dependencies.sleep(backoff)
+            asked = clock()  # the answer may take long, and is as old as the question
             try:
                 if await self._is_there(pod, placement):
                     return
@@ -104,7 +105,7 @@ class Binding:
                 continue
             # No further request: wait until the last one can no longer arrive.
             if requests >= REQUESTS or not self.dependencies.lease.fresh():
-                if clock() - last > ARRIVAL_SECONDS:
+                if asked - last > ARRIVAL_SECONDS:
                     raise NotBound(f"the bind of pod {pod.key} to node {placement.node} was not carried out")
                 continue
             requests, last = requests + 1, clock()

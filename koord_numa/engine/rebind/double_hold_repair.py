@@ -8,7 +8,7 @@ ones are counted from the pod as it was read back, not only when a watch shows t
 from logging import getLogger
 from typing import Final
 
-from koord_numa.core.objects.request import PodKey
+from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.rebind.arrangement.from_ledger import Defaults
 from koord_numa.core.rebind.double_hold import DoubleHold, replacement_cpus
 from koord_numa.core.state.inventory import Inventory
@@ -94,7 +94,7 @@ class DoubleHoldRepair:
         try:
             # Read from the server: the CPUs that it has are changed only if they are those of the double hold.
             revision = await self._ports.writer.read_pod(pod)
-            cache.observe_pod(None, revision.pod)
+            self._count(revision.pod)
             held = info.ledger.holdings.get(pod.uid)
             if held is None or not held.cpus & info.ledger.shared or not isinstance(info.inventory, Inventory):
                 return
@@ -104,10 +104,21 @@ class DoubleHoldRepair:
                 return
             await self._ports.writer.patch_cpus(revision, cpus)
             # Counted from the answer, so that no decision takes the CPUs before the watch shows them.
-            cache.observe_pod(None, (await self._ports.writer.read_pod(pod)).pod)
+            self._count((await self._ports.writer.read_pod(pod)).pod)
             self._done(pod, f"CPUs {held.cpus} → {cpus}, because {conflict}")
         finally:
+            self._unlock(node)
+
+    def _unlock(self, node: str) -> None:
+        """Unless a rebind has begun meanwhile, and locked the node for itself."""
+        info = self._scheduler.cache.nodes.get(node)
+        if info is not None and info.locked == LOCKED:
             self._scheduler.unlock_node(node)
+
+    def _count(self, seen: Pod) -> None:
+        """As it was read, unless the watch has told meanwhile that it is gone: nothing would ever tell again."""
+        if seen.key.uid in self._scheduler.cache.node_of:
+            self._scheduler.cache.observe_pod(None, seen)
 
     def _defaults(self) -> Defaults:
         profile = self._scheduler.settings.profiles[0]
