@@ -176,7 +176,7 @@ async def test_it_runs_in_the_background_and_survives_a_broken_connection(server
 async def test_an_event_that_the_server_is_slow_to_take_delays_no_others(
     server: ApiServer, recorder: EventRecorder
 ) -> None:
-    server.faults.add(Fault(effect=Effect.DELAY, resource="events", seconds=5.0, count=1))
+    server.faults.add(Fault(effect=Effect.DELAY, resource="events", seconds=None, count=1))
     task = asyncio.create_task(recorder.run())
     for name in "abc":
         recorder.event(PodKey("default", name, name), warning=True, reason="FailedScheduling", message="no")

@@ -265,12 +265,14 @@ async def test_never_two_at_once_while_requests_fail(server: ApiServer, tmp_path
     async with await Api.connect(kubeconfig) as one, await Api.connect(kubeconfig) as two:
         elections = [LeaderElection(one, quick("a")), LeaderElection(two, quick("b"))]
         async with running(elections[0]), running(elections[1]):
-            for _ in range(250):
-                fresh = [election.config.identity for election in elections if election.fresh()]
-                assert len(fresh) <= 1
-                leaders.update(fresh)
-                await asyncio.sleep(0.01)
-    assert leaders
+            looks = 0
+            async with asyncio.timeout(PATIENCE):
+                while looks < 250 or not leaders:
+                    fresh = [election.config.identity for election in elections if election.fresh()]
+                    assert len(fresh) <= 1
+                    leaders.update(fresh)
+                    looks += 1
+                    await asyncio.sleep(0.01)
 
 
 def test_alone_is_always_fresh() -> None:

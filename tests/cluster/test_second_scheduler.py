@@ -129,7 +129,7 @@ async def test_a_bind_that_is_delayed_until_the_lease_has_ended_is_not_carried_o
     server: ApiServer, tmp_path: Path
 ) -> None:
     key = parse_pod(server.store.create(pod("a"))).key
-    server.faults.add(Fault(effect=Effect.DELAY, subresource="binding", seconds=1.2))
+    server.faults.add(Fault(effect=Effect.DELAY, subresource="binding", seconds=None))
     async with await Api.connect(server.write_kubeconfig(tmp_path / "kubeconfig")) as api:
         with pytest.raises(UnknownOutcome):
             await ApiBinder(api, left(0.8)).bind(key, "n", {"x": "1"})

@@ -100,7 +100,7 @@ async def test_without_the_right_to_list_nodes_nothing_is_decided_and_the_rule_i
 
 async def test_events_that_cannot_be_written_delay_no_pod(rack: World) -> None:
     rack.server.faults.add(Fault(status=403, verb="create", resource="events"))
-    rack.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=5, resource="events", verb="patch"))
+    rack.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=None, resource="events", verb="patch"))
     rack.create([shared(f"pod-{number}", "100m") for number in range(30)])
     async with operating(rack):
         await until(lambda: not rack.unbound())

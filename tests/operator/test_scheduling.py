@@ -97,12 +97,13 @@ async def test_nothing_is_decided_before_everything_is_known(
 async def test_a_pod_created_again_under_its_name_is_bound_by_a_decision_of_its_own(
     rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
 ) -> None:
-    rack.server.faults.add(Fault(effect=Effect.DELAY, seconds=0.3, subresource="binding", count=1))
+    held = rack.server.faults.add(Fault(effect=Effect.DELAY, seconds=None, subresource="binding", count=1))
     rack.create([pinned("a", 2)])
     async with operating(rack.server, tmp_path, monkeypatch, pods=pods):
-        await until(lambda: any(asked.subresource == "binding" for asked in rack.server.requests))
+        await until(lambda: rack.server.faults.hits(held))
         rack.server.store.delete("pods", "a", "default", DeleteOptions(grace=0))
         rack.create([pinned("a", 4)])
+        rack.server.faults.remove(held)
         await until(lambda: placed(rack.server, "a"))
     status = orjson.loads(get(rack.server, "a")["metadata"]["annotations"][STATUS])
     assert status["cpuset"].count("-") == 2

@@ -1,20 +1,31 @@
 """Until when a rebind goes on: its deadline, and outcomes that stay unknown."""
 
+from dataclasses import replace
 from pathlib import Path
 
+from koord_numa.app.runtime import Runtime
 from koord_numa.sandbox.apiserver import Effect, Fault
 from tests.cluster.objects import until
 from tests.rebind.steps import PATCH
 from tests.rebind.world import FRAGMENTED, RESOURCE, STEPS, fragmented
 
 
+def advance(runtime: Runtime, seconds: float) -> None:
+    """So much time passes for the rebinds of this scheduler."""
+    before = runtime.scheduler.dependencies
+    runtime.scheduler.dependencies = replace(before, clock=lambda: before.clock() + seconds)
+
+
 async def test_the_deadline_counts_from_the_start_and_ends_it_between_steps(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world, world.scheduler() as runtime:
-        world.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=1.2, **PATCH))
-        world.ask(deadlineInSeconds=1)
+        step = world.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=None, **PATCH))
+        world.ask(deadlineInSeconds=600)
+        await until(lambda: world.server.faults.hits(step))
+        advance(runtime, 600)
+        world.server.faults.remove(step)
         status = await world.ended()
         assert status["phase"] == "Failed"
-        assert status["reason"] == f"stopped after 1 of {STEPS} steps: the deadline of 1 s has passed"
+        assert status["reason"] == f"stopped after 1 of {STEPS} steps: the deadline of 600 s has passed"
         assert len(status["result"]) == len(world.moved) == 1
         assert world.ledger_is_true(runtime)
 
@@ -31,12 +42,13 @@ async def test_a_deadline_that_passed_without_a_leader_still_ends_the_rebind(tmp
 
 
 async def test_an_outcome_that_stays_unknown_is_said_and_settled_even_after_the_deadline(tmp_path: Path) -> None:
-    async with fragmented(tmp_path) as world, world.scheduler():
+    async with fragmented(tmp_path) as world, world.scheduler() as runtime:
         told: list[str] = []
         world.server.subscribe(RESOURCE, lambda _, found: told.append((found.get("status") or {}).get("phase", "")))
         fault = world.server.faults.add(Fault(effect=Effect.DROP, skip=1, **PATCH))
-        world.ask(deadlineInSeconds=1)
+        world.ask(deadlineInSeconds=600)
         await until(lambda: "Unknown" in told)
+        advance(runtime, 600)
         assert "does not say whether pod" in world.status()["reason"]
         await until(lambda: world.server.faults.hits(fault) > 12)
         world.server.faults.remove(fault)

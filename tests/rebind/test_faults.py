@@ -1,5 +1,6 @@
 """A rebind that is interrupted at every step, in every way: the node stays consistent, and a second one completes the work."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from koord_numa.app.runtime import Runtime
 from koord_numa.cluster.no_election import NoElection
 from koord_numa.engine.rebind import reconcile
 from koord_numa.sandbox.apiserver import Effect, Fault
-from koord_numa.settings import Settings
+from koord_numa.settings import LeaseSettings
 from tests.cluster.objects import until
 from tests.rebind.steps import PATCH, repacked
 from tests.rebind.world import FRAGMENTED, NODE, SETTINGS, STEPS, World, fragmented
@@ -73,7 +74,7 @@ async def test_a_process_that_dies_at_any_step_is_followed_by_one_that_completes
     """``kill -9`` of the process: nothing more is sent, and no answer is read."""
     async with fragmented(tmp_path) as world:
         effect = Effect.SLOW_ANSWER if arrives else Effect.DELAY
-        hanging = world.server.faults.add(Fault(effect=effect, seconds=60, skip=step, **PATCH))
+        hanging = world.server.faults.add(Fault(effect=effect, seconds=None, skip=step, **PATCH))
         async with killed_at_the_end(world) as runtime:
             world.ask()
             await until(lambda: world.server.faults.hits(hanging))
@@ -98,10 +99,14 @@ async def killed_at_the_end(world: World) -> AsyncIterator[Runtime]:
 
 async def test_a_stop_in_good_order_settles_the_step_and_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world:
-        slow = world.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=0.3, skip=1, **PATCH))
-        async with world.scheduler():
+        slow = world.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=None, skip=1, **PATCH))
+        async with world.scheduler() as runtime:
             world.ask()
             await until(lambda: world.server.faults.hits(slow))
+            stopping = asyncio.create_task(runtime.stop())
+            await until(lambda: runtime.rebinds._stopping)
+            world.server.faults.remove(slow)
+            await stopping
         assert len(world.moved) == 2
         assert world.phase() == "Pending"
         async with world.scheduler():
@@ -112,12 +117,13 @@ async def test_a_stop_in_good_order_settles_the_step_and_leaves_the_rest_to_the_
 async def test_a_lost_lease_ends_it_between_steps_and_the_next_leader_goes_on(tmp_path: Path, step: int) -> None:
     async with fragmented(tmp_path) as world, world.scheduler(elect=True) as first:
         await until(first.lease.fresh)
-        answers = world.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=2.5, skip=step, count=1, **PATCH))
+        answers = world.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=None, skip=step, count=1, **PATCH))
         renewals = Fault(status=503, resource="leases", user_agent="*")
         world.ask()
         await until(lambda: world.server.faults.hits(answers))
         lost = world.server.faults.add(renewals)
         await until(lambda: not first.lease.fresh())
+        world.server.faults.remove(answers)
         await until(lambda: not first.scheduler.cache.nodes[NODE].locked)
         assert len(world.moved) == step + 1
         assert world.phase() == "Pending"
@@ -141,10 +147,10 @@ async def test_a_missing_right_to_answer_keeps_the_node_as_it_is(
 
 
 async def test_a_standby_keeps_its_hands_off(tmp_path: Path) -> None:
-    settings: Settings = SETTINGS
-    async with fragmented(tmp_path) as world, world.scheduler(elect=True, settings=settings) as leader:
+    steady = SETTINGS.model_copy(update={"lease": LeaseSettings(duration=60, renew=45, retry=2)})
+    async with fragmented(tmp_path) as world, world.scheduler(elect=True, settings=steady) as leader:
         await until(leader.lease.fresh)
-        async with world.scheduler(elect=True) as standby:
+        async with world.scheduler(elect=True, settings=steady) as standby:
             await until(lambda: standby.scheduler.ready)
             world.ask()
             await repacked(world, "tidy")

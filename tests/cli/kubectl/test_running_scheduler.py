@@ -106,7 +106,7 @@ async def test_without_an_answer_the_objects_are_asked(
 async def test_a_scheduler_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("koord_numa.cli.cluster.running.REACH_SECONDS", 0.2)
     async with scheduling(tmp_path, monkeypatch) as (cluster, _):
-        slow = Fault(verb="get", resource="pods", subresource="portforward", effect=Effect.DELAY, seconds=600)
+        slow = Fault(verb="get", resource="pods", subresource="portforward", effect=Effect.DELAY, seconds=None)
         cluster.server.faults.add(slow)
         answer = await explain(cluster, "wide")
         cluster.server.faults.clear()

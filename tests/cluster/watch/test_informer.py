@@ -8,12 +8,12 @@ import pytest
 
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.resources import PODS, REBINDS
-from koord_numa.cluster.watch.informer import InformerTimeouts
+from koord_numa.cluster.watch.informer import Informer, InformerTimeouts
 from koord_numa.cluster.watch.lister import ListedKind, list_all
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from koord_numa.wire.errors import WireError
 from tests.cluster.objects import node, pod, until
-from tests.cluster.watch.watched import delete, mirror_of, seen
+from tests.cluster.watch.watched import Picture, delete, mirror_of, seen
 
 
 async def test_lists_then_watches(server: ApiServer, api: Api) -> None:
@@ -99,11 +99,16 @@ async def test_objects_that_cannot_be_identified_are_left_out(server: ApiServer,
 
 
 async def test_bookmarks_keep_a_quiet_watch_young(server: ApiServer, api: Api) -> None:
-    async with mirror_of(api) as watched:
-        await until(lambda: watched.informer.synced)
+    time = 100.0
+    mirror = Informer(api, ListedKind(PODS, seen), Picture(), InformerTimeouts(silence=600.0), lambda: time)
+    task = asyncio.create_task(mirror.run())
+    try:
+        await until(lambda: mirror.synced and server.open_watches)
         for name in "ab":
             server.store.create(node(name))
-        version = watched.informer._version
-        await until(lambda: watched.informer._version != version)
-        assert watched.informer.age < 5
-        assert watched.informer.reconnects == 0
+        version, time = mirror._version, 500.0
+        await until(lambda: mirror._version != version)
+        assert (mirror.age, mirror.reconnects) == (0.0, 0)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
