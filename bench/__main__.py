@@ -43,13 +43,16 @@ def plain(name: str) -> str:
 
 def groups() -> Iterator[Group]:
     """Every module of the package that measures something, by name."""
-    for found in sorted(pkgutil.iter_modules(bench.__path__), key=lambda module: module.name):
-        if found.name.startswith("_"):
+    for found in sorted(
+        pkgutil.walk_packages(bench.__path__, "bench."), key=lambda module: module.name.rpartition(".")[2]
+    ):
+        last = found.name.rpartition(".")[2]
+        if last.startswith("_"):
             continue
-        module = importlib.import_module(f"bench.{found.name}")
+        module = importlib.import_module(found.name)
         figures = getattr(module, "figures", None)
         if figures is not None:
-            name = plain(found.name)
+            name = plain(last)
             prefixes = (name, *(plain(prefix) for prefix in getattr(module, "NAMES", ())))
             yield Group(name, prefixes, figures)
 

@@ -14,7 +14,7 @@ from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.numa.policies import Decision
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.resources import CPU, MILLI, ResourceList
-from tests.conformance.koord_rm_cases import Answer
+from tests.conformance.koordinator.rm_cases import Answer
 from tests.conformance.vectors import Case
 
 Shares = Mapping[int, ResourceList]

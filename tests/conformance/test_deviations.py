@@ -10,8 +10,11 @@ from tests.conformance.deviations import DOCUMENT, documented
 from tests.conformance.vectors import REPOSITORY, Oracle
 
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+HERE = Path(__file__).parent
 ADAPTERS = sorted(
-    path.stem for path in Path(__file__).parent.glob("*.py") if re.search(r"^ORACLE\b", path.read_text(), re.MULTILINE)
+    ".".join(path.relative_to(HERE).with_suffix("").parts)
+    for path in HERE.rglob("*.py")
+    if re.search(r"^ORACLE\b", path.read_text(), re.MULTILINE)
 )
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.conformance import koord_rm
-from tests.conformance.koord_rm_cases import answer, load
+from tests.conformance.koordinator import rm as koord_rm
+from tests.conformance.koordinator.rm_cases import answer, load
 from tests.conformance.split_rules import split_in_another_order, split_in_whole_cpus
 
 REFUSED = {"code": "Unschedulable", "reasons": ["Insufficient NUMA memory"]}

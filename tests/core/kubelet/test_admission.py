@@ -29,8 +29,8 @@ from koord_numa.core.objects.vocabulary import (
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.ledger import Holding
-from tests.conformance.kubelet_admission import exported
-from tests.conformance.kubelet_seen import after_admission, after_removal, exact_view
+from tests.conformance.kubelet.admission import exported
+from tests.conformance.kubelet.seen import after_admission, after_removal, exact_view
 from tests.core.kubelet.managers.test_admit import nodes, pods
 from tests.core.kubelet.nodes import GI, ROOMY, app, init, node, pod
 

@@ -1,0 +1,47 @@
+"""
+What a cluster of 5,000 nodes and 100,000 pods costs while nothing is scheduled.
+
+Every node publishes its topology once a minute, in the size of real ones, and sends a heartbeat of its Node every five minutes; pods
+start elsewhere at 100 a second with four updates of their status each. All of it through the whole operator, as its process's CPU time.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from bench.cluster._processes import ClusterProcess, SchedulerProcess
+from bench.cluster.start import NODES, full_cluster
+from bench.figure import Figure
+
+SECONDS: Final = 30.0
+
+TOPOLOGIES: Final = {"topologies": NODES / 60}
+HEARTBEATS: Final = {"nodes": NODES / 300}
+STATUSES: Final = {"pods": 400.0}
+
+
+def figures() -> Iterator[Figure]:
+    """Topologies alone, statuses alone, then all together."""
+    with full_cluster() as (world, process):
+        process.until_ready()
+        yield from _at_rest(world, process)
+
+
+def _at_rest(world: ClusterProcess, process: SchedulerProcess) -> Iterator[Figure]:
+    used, counts = _used(world, process, TOPOLOGIES)
+    each = used / counts["topologies"] * 1000
+    yield Figure("standing-still topology", each, "ms", 0.6, note=f"of CPU an update, {NODES / 60:.0f} a second")
+    used, counts = _used(world, process, STATUSES)
+    yield Figure(
+        "standing-still pod status", used / counts["pods"] * 1000, "ms", 0.2, note="of CPU an update, 400 a second"
+    )
+    used, _ = _used(world, process, TOPOLOGIES | HEARTBEATS | STATUSES)
+    note = f"topologies {NODES / 60:.0f}/s, heartbeats {NODES / 300:.0f}/s, pod statuses 400/s"
+    yield Figure("standing-still all", used / SECONDS, "cores", 0.15, note=note)
+    yield Figure("standing-still memory", process.memory, "MB", 900, note="resident, afterwards")
+
+
+def _used(world: ClusterProcess, process: SchedulerProcess, rates: Mapping[str, float]) -> tuple[float, dict[str, int]]:
+    """Seconds of CPU that so many updates of each kind have cost."""
+    before = process.settled()
+    counts: dict[str, int] = world.ask("background", SECONDS, rates)
+    return process.settled() - before, counts

@@ -1,0 +1,34 @@
+"""How long a scheduler that starts in a cluster of 5,000 nodes and 100,000 pods takes until everything is known, and what it occupies."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from bench.cluster._processes import ClusterProcess, SchedulerProcess, cluster
+from bench.figure import Figure
+
+NODES: Final = 5_000
+PODS: Final = 100_000
+
+
+@contextmanager
+def full_cluster() -> Iterator[tuple[ClusterProcess, SchedulerProcess]]:
+    """Nodes that publish topologies in the size of real ones, running pods, and a scheduler that has just been started."""
+    with cluster() as world:
+        world.ask("nodes", NODES, "exporting")
+        world.ask("placed", PODS, NODES)
+        process = SchedulerProcess(world, "bench")
+        try:
+            yield world, process
+        finally:
+            process.end()
+
+
+def figures() -> Iterator[Figure]:
+    """From the start of the process to ``/readyz``, and its memory when it has settled."""
+    with full_cluster() as (_, process):
+        seconds, cpu = process.until_ready(), process.cpu
+        note = f"{PODS:,} pods, {NODES:,} nodes with topologies; {cpu:.1f} s of CPU"
+        yield Figure("start ready", seconds, "s", 10, note=note)
+        process.settled()
+        yield Figure("start memory", process.memory, "MB", 900, note="resident, at rest")

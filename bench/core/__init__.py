@@ -1,0 +1,1 @@
+"""Figures of pure decisions: CPUs, NUMA nodes, kubelets, rebinds."""

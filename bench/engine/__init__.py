@@ -1,0 +1,1 @@
+"""Figures of the scheduling engine in this process, without an API server."""

@@ -1,0 +1,261 @@
+"""
+A production trace (8,152 pods, 1,523 nodes) replayed through the real engine: arrivals, departures, and what each strategy makes of them.
+
+``cli/cluster/trace.py`` reads it, and says what is assumed of NUMA nodes and policies. ``python -m bench.engine.trace`` prints the
+table of the documentation.
+"""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from itertools import chain
+from pathlib import Path
+from statistics import mean
+from types import SimpleNamespace
+from typing import Any, Final
+
+from bench.figure import Figure, NotMeasurableError
+from koord_numa.cli.cluster.trace import GPU, Arrival, read_trace_nodes, read_trace_pods
+from koord_numa.core.objects.node import Node, NodeResourceTopology
+from koord_numa.core.objects.verdicts import Alignment
+from koord_numa.core.objects.vocabulary import ScoringType
+from koord_numa.core.rebind.arrangement.layout import NodeLayout
+from koord_numa.core.rebind.arrangement.numa_amounts import amounts_after
+from koord_numa.core.rebind.opportunity import Threshold, improvement
+from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
+from koord_numa.core.resources import CPU
+from koord_numa.engine import Dependencies, Scheduler, Source
+from koord_numa.engine.rebind.snapshot import layout_of_node
+from koord_numa.settings import ProfileSettings, ScoreWeightSettings, ScoringStrategy, Settings
+
+DAY: Final = 86_400
+"""The engine lives through one day of the trace in a second: its own pauses are meant for seconds, not for months."""
+SAMPLES: Final = 50
+USUAL_GPU_POD: Final = (8_000, 1_000)
+"""A usual request of the trace: milli-CPU and GPU units of a pod with one GPU. Free GPUs beyond what such pods could use are stranded."""
+
+PROFILES: Final = {
+    **{kind.value: ProfileSettings(scoring_strategy=ScoringStrategy(type=kind)) for kind in ScoringType},
+    "MostAllocated, devices: 0": ProfileSettings(score_weights=ScoreWeightSettings(devices=0)),
+    "LeastAllocated, devices: 0": ProfileSettings(
+        scoring_strategy=ScoringStrategy(type=ScoringType.LEAST_ALLOCATED), score_weights=ScoreWeightSettings(devices=0)
+    ),
+}
+"""Every strategy, and two without the part of the score that keeps CPUs for devices."""
+
+
+@dataclass
+class Outcome:
+    """What became of the pods, and the state of the cluster over time."""
+
+    placed: int = 0
+    waited: int = 0
+    never: int = 0
+    seconds: float = 0.0
+    alignments: Counter[str] = field(default_factory=Counter)
+    stranded_gpu: list[float] = field(default_factory=list)
+    scattered_cpu: list[float] = field(default_factory=list)
+    crossings: list[int] = field(default_factory=list)
+    rebinds: int = 0
+    moved: int = 0
+
+    @property
+    def aligned_share(self) -> float:
+        """Of the pods that were placed with an alignment, those on as few NUMA nodes as can be."""
+        tried = sum(count for name, count in self.alignments.items() if name != Alignment.NOT_ATTEMPTED.value)
+        return self.alignments[Alignment.ALIGNED.value] / tried if tried else 1.0
+
+
+def folder() -> Path:
+    """Where the trace lies; raises ``NotMeasurableError`` when it is absent."""
+    shared = Path(os.environ.get("KOORD_NUMA_SHARED", Path(__file__).parents[3] / "shared")) / "traces"
+    if not (shared / "openb_pod_list_default.csv").is_file():
+        raise NotMeasurableError(f"no trace in {shared}")
+    return shared
+
+
+def read_nodes() -> list[tuple[Node, NodeResourceTopology]]:
+    """Every machine with the topology that is assumed for it."""
+    return read_trace_nodes(folder() / "openb_node_list_all_node.csv")
+
+
+def read_jobs() -> list[Arrival]:
+    """Every pod, by arrival."""
+    return read_trace_pods(folder() / "openb_pod_list_default.csv")
+
+
+class Replay:
+    """
+    One run. ``forever``: no pod leaves, so that the cluster fills up. ``rebind``: at each sample every node that an automatic rebind
+    would pick is repacked, with the default thresholds and no limit of rate; ``None`` does not even count crossings.
+    """
+
+    def __init__(self, profile: ProfileSettings, *, forever: bool = False, rebind: bool | None = None) -> None:
+        self.now = 0.0
+        self.rebind = rebind
+        self.forever = forever
+        silent: Any = SimpleNamespace(
+            fresh=lambda: True,
+            event=lambda *_, **__: None,
+            node_event=lambda *_, **__: None,
+            bind=_agree,
+            node_takes_pods=_agree,
+        )
+        outside = Dependencies(silent, silent, silent, lambda *_: {}, lambda: self.now / DAY)
+        self.engine = Scheduler(Settings(profiles=(profile,)), outside)
+        for node, topology in read_nodes():
+            self.engine.handlers.nodes.observe("ADDED", node)
+            self.engine.handlers.topologies.observe("ADDED", topology)
+        for source in Source:
+            self.engine.synced(source)
+        self.outcome = Outcome()
+
+    async def run(self, jobs: list[Arrival]) -> Outcome:
+        """Arrivals and departures in the order of time; the samples of fragmentation are not part of the time measured."""
+        leaving: list[tuple[float, str]] = []
+        by_name = {job.pod.key.uid: job for job in jobs}
+        every = max(1, len(jobs) // SAMPLES)
+        for number, job in enumerate(jobs):
+            started = time.process_time()
+            await self._until(job.arrives, leaving)
+            self.engine.handlers.pending_pods.observe("ADDED", job.pod)
+            if job.pod.key.uid not in await self._settle(leaving, by_name):
+                self.outcome.waited += 1
+            self.outcome.seconds += time.process_time() - started
+            if number % every == 0:
+                self._sample()
+                if self.rebind is not None:
+                    self._repack()
+        if not self.forever:
+            started = time.process_time()
+            while leaving:
+                await self._until(leaving[0][0], leaving)
+                await self._settle(leaving, by_name)
+            self.outcome.seconds += time.process_time() - started
+        self.outcome.never = len(self.engine.waiting())
+        self.outcome.alignments.update(self.engine.metrics.placements)
+        return self.outcome
+
+    async def _until(self, moment: float, leaving: list[tuple[float, str]]) -> None:
+        while leaving and leaving[0][0] <= moment and not self.forever:
+            when, uid = heappop(leaving)
+            self.now = max(self.now, float(when))
+            pod = self.engine.cache.pod(uid)
+            if pod is not None:
+                self.engine.handlers.bound_pods.observe("DELETED", pod)
+        self.now = max(self.now, float(moment))
+
+    async def _settle(self, leaving: list[tuple[float, str]], by_name: dict[str, Arrival]) -> set[str]:
+        placed = set()
+        while (pod := self.engine.loop.next_pod()) is not None:
+            await self.engine.loop.schedule_one(pod)
+            uid = pod.uid
+            seen = self.engine.cache.pod(uid)
+            if seen is None:
+                continue
+            self.engine.handlers.bound_pods.observe("ADDED", replace(seen, phase="Running", started=True))
+            job = by_name[uid]
+            heappush(leaving, (self.now + job.leaves - job.arrives, uid))
+            placed.add(uid)
+        self.outcome.placed += len(placed)
+        return placed
+
+    def _sample(self) -> None:
+        """How much of what is free cannot be used as people would like."""
+        free_gpu = usable_gpu = free_cpu = largest = 0
+        cpu, unit = USUAL_GPU_POD
+        for record in self.engine.cache.nodes.values():
+            held = record.ledger.amounts
+            gpu = record.allocatable.get(GPU, 0) - held.get(GPU, 0)
+            here = record.allocatable.get(CPU, 0) - held.get(CPU, 0)
+            free_gpu += gpu
+            usable_gpu += unit * min(gpu // unit, max(0, here) // cpu)
+            free_cpu += here
+            zones = record.topology.zones if record.topology else ()
+            largest += max(
+                (zone.allocatable.get(CPU, 0) - record.ledger.numa.get(zone.numa, {}).get(CPU, 0) for zone in zones),
+                default=0,
+            ) * len(zones)
+        self.outcome.stranded_gpu.append(1 - usable_gpu / free_gpu if free_gpu else 0.0)
+        self.outcome.scattered_cpu.append(max(0.0, largest / free_cpu - 1) if free_cpu else 0.0)
+
+    def _repack(self) -> None:
+        """Count NUMA crossings of pods with CPUs of their own; then carry out what automatic rebinds would, in one go."""
+        crossings = 0
+        for name in sorted(self.engine.cache.nodes):
+            layout = layout_of_node(self.engine.cache, name, self.engine.settings)
+            if isinstance(layout, str):
+                continue
+            crossings += layout.figures_now.crossings
+            if not self.rebind or not layout.figures_now.crossings:
+                continue
+            plan = plan_rebind(layout)
+            if plan and improvement(plan, Threshold()):
+                self._carry_out(plan, layout)
+        self.outcome.crossings.append(crossings)
+
+    def _carry_out(self, plan: RebindPlan, layout: NodeLayout) -> None:
+        ends = {move.pod.uid: move.after for move in plan.moves}
+        for uid, cpus in ends.items():
+            pod = self.engine.cache.pod(uid)
+            if pod is None or pod.assignment is None:
+                continue
+            held = replace(pod.assignment, cpus=cpus, numa=amounts_after(pod.assignment.numa, layout.machine, cpus))
+            self.engine.handlers.bound_pods.observe("MODIFIED", replace(pod, assignment=held))
+        self.outcome.rebinds += 1
+        self.outcome.moved += len(ends)
+
+
+async def _agree(*_: object) -> bool:
+    return True
+
+
+def replay(profile: ProfileSettings, *, forever: bool = False, rebind: bool | None = None) -> Outcome:
+    """One run over the whole trace."""
+    return asyncio.run(Replay(profile, forever=forever, rebind=rebind).run(read_jobs()))
+
+
+def rebind_table() -> Iterator[str]:
+    """What automatic rebinds do to NUMA crossings over the trace, line by line."""
+    yield "| pods | automatic rebinds | NUMA crossings, mean | at most | rebinds | pods moved | never placed |"
+    yield "|---|---|---|---|---|---|---|"
+    for forever in (False, True):
+        for rebind in (False, True):
+            found = replay(ProfileSettings(), forever=forever, rebind=rebind)
+            yield (
+                f"| {'stay for ever' if forever else 'come and go'} | {'on' if rebind else 'off'} "
+                f"| {mean(found.crossings):.1f} | {max(found.crossings)} | {found.rebinds} | {found.moved} | {found.never} |"
+            )
+
+
+def figures() -> Iterator[Figure]:
+    """The time of a replay with the default strategy."""
+    outcome = replay(ProfileSettings())
+    note = f"{outcome.placed} placed, {outcome.waited} waited, {outcome.aligned_share:.1%} aligned"
+    yield Figure("trace-replay", outcome.seconds, "s", 10.0, note=note)
+
+
+def table() -> Iterator[str]:
+    """The documentation's table, line by line."""
+    yield "| pods | scoring | placed | waited | never | aligned | stranded GPUs | unevenly free CPUs | CPU time |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for forever in (False, True):
+        for name, profile in PROFILES.items():
+            found = replay(profile, forever=forever)
+            kind = "stay for ever" if forever else "come and go"
+            yield (
+                f"| {kind} | {name} | {found.placed} | {found.waited} | {found.never} | {found.aligned_share:.1%} "
+                f"| {mean(found.stranded_gpu):.1%} | {mean(found.scattered_cpu):.1%} | {found.seconds:.1f} s |"
+            )
+
+
+if __name__ == "__main__":
+    try:
+        for line in chain(table(), rebind_table()):
+            print(line, flush=True)
+    except NotMeasurableError as error:
+        raise SystemExit(str(error)) from None

@@ -1,0 +1,1 @@
+"""Figures of a fleet of kubelet-owned nodes in virtual time."""

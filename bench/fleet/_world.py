@@ -1,0 +1,213 @@
+"""
+A fleet of kubelet-owned nodes in virtual time: the real engine with its handlers, the sandbox's API objects, kubelets and exporters.
+
+Everything that a scheduler learns comes late, as in a cluster: watches by ``WATCH`` seconds, pods to kubelets by ``KUBELET``, topologies
+at the exporter's period and ``DELIVERY`` later. A ReplicaSet replaces each pod that a kubelet refuses.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from random import Random
+from typing import Final
+
+from bench.fleet._shapes import Template
+from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.engine import Dependencies, Scheduler, Source
+from koord_numa.ports import Conflict, Gone, ObjectReference
+from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions, JsonObject
+from koord_numa.sandbox.bundled import definitions
+from koord_numa.sandbox.machines import Fleet, NodeDescription
+from koord_numa.settings import Settings
+from koord_numa.wire import parse_node, parse_pod, parse_topology
+from koord_numa.wire.pod.resource_status import resource_status
+
+EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+TOPOLOGIES: Final = "noderesourcetopologies.topology.node.k8s.io"
+
+WATCH: Final = (0.002, 0.05)
+"""Seconds until a watch shows a change, at least and at most."""
+
+KUBELET: Final = (0.05, 1.0)
+"""Seconds until a kubelet has handled a pod that was bound or deleted."""
+
+DELIVERY: Final = (0.05, 1.0)
+"""Seconds from an exporter's look to the topology's arrival."""
+
+BIND: Final = 0.01
+"""Seconds until the API server has answered a bind."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the pods. Times are virtual seconds; ``waits`` those from a pod's creation to its bind."""
+
+    waits: list[float] = field(default_factory=list)
+    refusals: Counter[str] = field(default_factory=Counter)  # by node
+    reasons: Counter[str] = field(default_factory=Counter)
+    waiting: dict[str, str] = field(default_factory=dict)  # pods that were never placed, and why
+    named: list[str] = field(default_factory=list)  # each refusal in words
+
+
+class FleetWorld:
+    """The cluster, the scheduler and time. ``period`` is the exporters' interval in seconds."""
+
+    def __init__(self, nodes: list[NodeDescription], period: float, seed: int = 1) -> None:
+        self.dice = Random(seed)
+        self.outcome = Outcome()
+        self._period = period
+        self._server = ApiServer(crds=definitions())
+        self._fleet = Fleet(self._server.store, nodes, self._time_of_day)
+        self._created: dict[str, float] = {}
+        self._templates: dict[str, tuple[Template, float]] = {}
+        self._queues: dict[str, float] = {}  # when the last message of each kind arrives: watches keep their order
+        loop = asyncio.get_running_loop()
+        self._clock: Callable[[], float] = loop.time
+        dependencies = Dependencies(self, self, self, resource_status, self._clock, asyncio.sleep, self.dice.random)
+        self.scheduler = Scheduler(Settings(), dependencies)
+
+    async def run(self, arrivals: list[tuple[float, Template, float]], patience: float) -> Outcome:
+        """
+        Pods of these templates, each with its moment of creation and its lifetime in seconds.
+
+        Returns when every pod has been placed, or ``patience`` seconds after the last one was created.
+        """
+        self._start()
+        scheduling = asyncio.create_task(self.scheduler.run())
+        exporting = [asyncio.create_task(self._export(name)) for name in self._fleet.nodes]
+        for when, template, lifetime in arrivals:
+            await asyncio.sleep(max(0.0, when - self._clock()))
+            self._create(template, lifetime)
+        end = self._clock() + patience
+        while self._created and self._clock() < end:  # noqa: ASYNC110  (in virtual time polling costs nothing)
+            await asyncio.sleep(1.0)
+        self.outcome.waiting = {name: self._why(name) for name in self._created}
+        for task in exporting:
+            task.cancel()
+        await self.scheduler.stop()
+        await scheduling
+        return self.outcome
+
+    # What the scheduler asks of the outside world.
+
+    def fresh(self) -> bool:
+        """There is no other replica."""
+        return True
+
+    def event(self, pod: PodKey, *, warning: bool, reason: str, message: str) -> None:
+        """Events are for people."""
+
+    def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
+        """Events are for people."""
+
+    def object_event(self, about: ObjectReference, *, warning: bool, reason: str, message: str) -> None:
+        """Likewise."""
+
+    async def bind(self, pod: PodKey, node: str, annotations: Mapping[str, str]) -> None:
+        """Bind a pod as the API server does."""
+        await asyncio.sleep(BIND)
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod.name, "annotations": dict(annotations)},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        try:
+            self._server.store.bind(pod.namespace, pod.name, binding)
+        except ApiError as problem:
+            raise (Conflict if problem.code == 409 else Gone)(str(problem)) from None
+
+    async def read_pod(self, pod: PodKey) -> Pod:
+        """The pod as it is."""
+        found = self._server.store.find("pods", pod.name, pod.namespace)
+        if found is None:
+            raise Gone(f"no pod {pod}")
+        return parse_pod(found)
+
+    async def set_unschedulable(self, pod: PodKey, message: str) -> None:
+        """Conditions are for people."""
+
+    async def nominate(self, pod: PodKey, node: str) -> None:
+        """All pods have one priority, so room is made for none."""
+
+    async def evict(self, pod: PodKey, message: str) -> None:
+        """As above."""
+
+    async def delete(self, pod: PodKey) -> None:
+        """As above."""
+
+    # The rest of the cluster.
+
+    def _time_of_day(self) -> str:
+        return datetime.fromtimestamp(EPOCH + self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def _later(self, bounds: tuple[float, float], stream: str, act: Callable[[], None]) -> None:
+        """Act after a delay, and after what was sent on this stream before."""
+        when = max(self._clock() + self.dice.uniform(*bounds), self._queues.get(stream, 0.0) + 1e-6)
+        self._queues[stream] = when
+        asyncio.get_running_loop().call_at(when, act)
+
+    def _start(self) -> None:
+        for node in self._fleet.nodes.values():
+            node.register()
+        handlers = self.scheduler.handlers
+        store = self._server.store
+        store.subscribe("nodes", lambda event, obj: handlers.nodes.observe(event, parse_node(obj)))
+        store.subscribe(TOPOLOGIES, self._on_topology)
+        store.subscribe("pods", self._on_pod)
+        for source in Source:
+            self.scheduler.synced(source)
+
+    def _on_topology(self, event: str, obj: JsonObject) -> None:
+        handler = self.scheduler.handlers.topologies
+        self._later(DELIVERY, "topologies", lambda: handler.observe(event, parse_topology(obj)))
+
+    def _on_pod(self, event: str, obj: JsonObject) -> None:
+        handlers, pod = self.scheduler.handlers, parse_pod(obj)
+        node = self._fleet.nodes.get(pod.node)
+        handler = handlers.bound_pods if pod.node else handlers.pending_pods
+        self._later(WATCH, "pods", lambda: handler.observe(event, pod))
+        if node is None:
+            return
+        self._later(KUBELET, f"kubelet {node.name}", lambda: node.observe(event, obj))
+        if (created := self._created.pop(pod.key.name, None)) is not None:
+            self.outcome.waits.append(self._clock() - created)
+            lifetime = self._templates[pod.key.name][1]
+            asyncio.get_running_loop().call_later(lifetime, self._delete, pod.key)
+        if pod.phase == "Failed" and event == "MODIFIED" and pod.key.name in self._templates:
+            self._refused(pod)
+
+    def _refused(self, pod: Pod) -> None:
+        template, lifetime = self._templates.pop(pod.key.name)
+        self.outcome.refusals[pod.node] += 1
+        self.outcome.reasons[pod.reason] += 1
+        self.outcome.named.append(f"{self._clock():.0f} s, {pod.node}: {pod.reason}, {pod.key.name} of {template.name}")
+        asyncio.get_running_loop().call_later(0.1, self._create, template, lifetime)
+        asyncio.get_running_loop().call_later(0.2, self._delete, pod.key)
+
+    def _create(self, template: Template, lifetime: float) -> None:
+        name = f"{template.name}-{len(self._templates) + len(self.outcome.named):05}-{self.dice.randrange(1 << 30):08x}"
+        self._templates[name] = template, lifetime
+        self._created[name] = self._clock()
+        self._server.store.create(template.pod(name))
+
+    def _delete(self, pod: PodKey) -> None:
+        try:
+            self._server.store.delete("pods", pod.name, pod.namespace, DeleteOptions(uid=pod.uid))
+        except ApiError as problem:
+            if problem.code != 404:
+                raise
+
+    async def _export(self, name: str) -> None:
+        """One node's exporter, which began at some moment of its period."""
+        await asyncio.sleep(self.dice.uniform(0.0, self._period))
+        while True:
+            if self._fleet.nodes[name].dirty:
+                self._fleet.nodes[name].publish()
+            await asyncio.sleep(self._period)
+
+    def _why(self, name: str) -> str:
+        found = next((pod for pod in self.scheduler.waiting() if pod.key.name == name), None)
+        return "" if found is None else self.scheduler.explain(found.key.uid)

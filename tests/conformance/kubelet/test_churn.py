@@ -1,0 +1,55 @@
+"""The recorded life of kubelet-owned nodes, seen through late topologies, against what the operator's cache answers."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from tests.conformance.kubelet.churn import LONG, by_class, class_of
+from tests.conformance.kubelet.witness import without_witness
+from tests.conformance.vectors import Case, cases, each_file
+
+EVERY: Final = 12
+"""So many long sequences are one that the suite has time for; a folder of vectors that is named is judged in full."""
+
+SAMPLE: Final = 6
+"""For so many wrong nos the suite has time to look for a witness."""
+
+MOST_WRONG_NO: Final = {f"{LONG}, published": 0.06, f"{LONG}, unpublished": 0.10}
+"""Shares of what the kubelet admits, by whether its configuration is published."""
+
+SAMPLE_SLACK: Final = 1.5
+"""A twelfth of the sequences strays that far from all of them."""
+
+
+def chosen(file: Path) -> Iterator[Case]:
+    """All short sequences, and of the long ones as many as there is time for."""
+    every = 1 if "KOORD_NUMA_VECTORS" in os.environ else EVERY
+    long = 0
+    for case in cases(file):
+        if class_of(case) == LONG:
+            long += 1
+            if long % every:
+                continue
+        yield case
+
+
+@each_file("kubelet-churn")
+def test_kubelet_churn(file: Path, record_property: Any) -> None:
+    """No pod is placed that the kubelet refuses but to explore an option, once on a node; few wait that it would take."""
+    found = by_class(chosen(file))
+    for name, tally in found.items():
+        record_property("conformance", f"{file.name}, {name}: {tally}")
+    wrong = [each for tally in found.values() for each in tally.no_at]
+    sample = wrong if "KOORD_NUMA_VECTORS" in os.environ else wrong[:: max(1, len(wrong) // SAMPLE)]
+    missing = without_witness(sample)
+    record_property("conformance", f"{file.name}: {len(missing)} of {len(sample)} wrong no without a witness")
+    slack = 1.0 if "KOORD_NUMA_VECTORS" in os.environ else SAMPLE_SLACK
+    for name, tally in found.items():
+        assert tally.asked
+        assert tally.most_explored <= 1, f"{name}: {tally}"
+        assert not tally.wrong_yes, "\n".join([str(tally), *tally.named])
+        assert tally.wrong_no.total() <= slack * MOST_WRONG_NO.get(name, 1.0) * tally.admitted, f"{name}: {tally}"
+    for name in ("F1", "F2", "F3"):
+        if name in found:
+            assert not found[name].wrong_no, "\n".join(found[name].named_no)

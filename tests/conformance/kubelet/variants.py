@@ -1,0 +1,109 @@
+"""
+Nodes that differ from a recorded one in nothing that is published: which CPUs share a core or a socket, options, devices.
+
+What exporters tell are numbers per NUMA node; all else may be otherwise on a real machine.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.managers.kubelet_node import DevicePool, KubeletNode
+from koord_numa.core.objects.vocabulary import KubeletPolicy
+from tests.conformance.kubelet.worlds import Recorded
+
+ARCHITECTURE: Final = "kubernetes.io/arch"
+THREADS: Final = {"amd64": (1, 2), "arm64": (1, 2)}
+"""Of a core, by architecture; others have up to eight."""
+
+PAIR: Final = 2
+
+
+def variant(recorded: Recorded, dice: Random) -> KubeletNode:
+    """A node that a scheduler cannot tell from the recorded one before the first pod."""
+    node = recorded.node
+    machine = _machine(recorded, dice) if dice.random() < 0.8 else node.machine
+    devices = {name: _pool(pool, dice) for name, pool in node.devices.items()}
+    varied = replace(node, machine=machine, devices=devices)
+    return varied if recorded.case["published"] else _reserving(_with_options(varied, dice), dice)
+
+
+def _reserving(node: KubeletNode, dice: Random) -> KubeletNode:
+    """Other CPUs reserved, as many on each NUMA node as before."""
+    reserved = node.config.reserved_cpus or CpuSet()
+    chosen: list[int] = []
+    for ids in _by_numa(node.machine).values():
+        chosen += dice.sample(ids, len(reserved & CpuSet.of(ids)))
+    return replace(node, config=replace(node.config, reserved_cpus=CpuSet.of(chosen)))
+
+
+def _machine(recorded: Recorded, dice: Random) -> CpuTopology:
+    """The CPUs of each NUMA node as they are, in other cores and on other sockets."""
+    machine = recorded.node.machine
+    counts = [len(cpus) for cpus in _by_numa(machine).values()]
+    known = THREADS.get(recorded.case["node"]["labels"].get(ARCHITECTURE, ""), (1, 2, 4, 8))
+    threads = dice.choice([number for number in known if not any(count % number for count in counts)])
+    per_socket = dice.choice([number for number in (1, 2, 4, len(counts)) if not len(counts) % number])
+    adjacent = dice.random() < 0.5
+    rows = list(_rows(_by_numa(machine), threads, per_socket, adjacent=adjacent))
+    distances = [[machine.distances.get((one, other), 10) for other in machine.numa_ids] for one in machine.numa_ids]
+    return cpu_topology_of(sorted(rows), numa_ids=machine.numa_ids, distances=distances)
+
+
+def _by_numa(machine: CpuTopology) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {numa: [] for numa in machine.numa_ids}
+    for cpu in machine.cpus:
+        found[cpu.numa].append(cpu.id)
+    return found
+
+
+def _rows(
+    cpus: Mapping[int, Sequence[int]], threads: int, per_socket: int, *, adjacent: bool
+) -> Iterator[tuple[int, int, int, int]]:
+    core = 0
+    for place, (numa, ids) in enumerate(cpus.items()):
+        cores = len(ids) // threads
+        for position, cpu in enumerate(sorted(ids)):
+            here = position // threads if adjacent else position % cores
+            yield cpu, core + here, place // per_socket, numa
+        core += cores
+
+
+def _pool(pool: DevicePool, dice: Random) -> DevicePool:
+    """The devices in another order, and perhaps shared by other NUMA nodes: each zone lists as many as before."""
+    near = _shared_otherwise(pool, dice) if any(one.near.bit_count() > 1 for one in pool.devices) else None
+    masks = near or [device.near for device in pool.devices]
+    dice.shuffle(masks)
+    return DevicePool(tuple(replace(device, near=mask) for device, mask in zip(pool.devices, masks, strict=True)))
+
+
+def _shared_otherwise(pool: DevicePool, dice: Random) -> list[int] | None:
+    """As many devices of two NUMA nodes as there are, near any pairs; ``None`` where the drawing does not come out even."""
+    left = {numa: bits.bit_count() for numa, bits in pool.on.items()}
+    shared = sum(device.near.bit_count() - 1 for device in pool.devices if device.near)
+    masks = [0] * sum(not device.near for device in pool.devices)
+    for _ in range(shared):
+        there = [numa for numa, count in left.items() if count]
+        if len(there) < PAIR:
+            return None
+        one, other = dice.sample(there, PAIR)
+        masks.append(1 << one | 1 << other)
+        left[one] -= 1
+        left[other] -= 1
+    masks += [1 << numa for numa, count in left.items() for _ in range(count)]
+    return masks if len(masks) == len(pool.devices) else None
+
+
+def _with_options(node: KubeletNode, dice: Random) -> KubeletNode:
+    """Options that are not published, as a kubelet accepts them together."""
+    config = node.config
+    options = {name for name in ("full-pcpus-only", "distribute-cpus-across-numa") if dice.random() < 0.4}
+    if config.topology_policy is not KubeletPolicy.SINGLE_NUMA_NODE and dice.random() < 0.2:
+        options.add("align-by-socket")
+    closest = {"prefer-closest-numa-nodes": True} if dice.random() < 0.3 else {}
+    return replace(
+        node, config=replace(config, cpu_options=dict.fromkeys(sorted(options), True), topology_options=closest)
+    )

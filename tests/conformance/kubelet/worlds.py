@@ -1,0 +1,228 @@
+"""
+Histories of one kubelet-owned node that agree with everything that a scheduler was shown: the recorded one, and others.
+
+A *world* is a node (CPU ids, threads, options that are not published, order of devices) and the moment at which each pod ended.
+``World.play`` lets the kubelet's procedure run through the recorded arrivals and compares verdicts and scans with the recorded ones; what
+differs counts from the event at which the scheduler was shown it. The exporters' formulas are those of the vectors' README.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
+
+from koord_numa.core.bit_sets import members
+from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.quantity import supply
+from koord_numa.wire.node.fingerprint import fingerprint
+from koord_numa.wire.pod.pods import parse_pod
+from tests.conformance.kubelet.admission import load_node
+from tests.conformance.kubelet.churn import pod_object
+from tests.conformance.vectors import Case
+
+NEVER: Final = 1 << 40
+"""The index of an event that does not come."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A sequence with what the scheduler was shown of each event, and when: indexes of events."""
+
+    case: Case
+
+    @property
+    def events(self) -> list[Mapping[str, Any]]:
+        """As recorded."""
+        events: list[Mapping[str, Any]] = self.case["events"]
+        return events
+
+    @cached_property
+    def node(self) -> KubeletNode:
+        """The node as it is."""
+        return load_node(self.case["node"], self.case.get("reserved_set", ""))
+
+    @cached_property
+    def requests(self) -> list[PodRequest]:
+        """The pod templates."""
+        return [parse_pod(pod_object("pod", spec, 0.0)).request for spec in self.case["specs"]]
+
+    @cached_property
+    def shown(self) -> dict[int, int]:
+        """When the scheduler was shown each verdict, end and scan."""
+        found: dict[int, int] = {}
+        unseen: dict[str, int] = {}
+        scans: dict[int, int] = {}
+        for index, event in enumerate(self.events):
+            kind = event["ev"]
+            if kind in ("pod", "end"):
+                found[index] = NEVER if event.get("unseen") else index
+                if event.get("unseen"):
+                    unseen[event["uid"]] = index
+            elif kind == "seen":
+                found[unseen.pop(event["uid"])] = index
+            elif kind == "scan":
+                scans[event["n"]] = index
+                found[index] = NEVER
+            elif kind == "delivered":
+                found[scans[event["n"]]] = index
+        return found
+
+    @cached_property
+    def begins(self) -> dict[str, int]:
+        """When each pod reached the kubelet."""
+        return {event["uid"]: index for index, event in enumerate(self.events) if event["ev"] == "pod"}
+
+    @cached_property
+    def ends(self) -> dict[str, int]:
+        """When each pod ended in truth."""
+        return {event["uid"]: index for index, event in enumerate(self.events) if event["ev"] == "end"}
+
+    @cached_property
+    def zones(self) -> tuple[dict[str, int | None], ...]:
+        """What each zone lists as allocatable."""
+        first = next(event["nrt"] for event in self.events if event["ev"] == "scan")
+        return tuple(
+            {row["name"]: supply(row["name"], row["allocatable"]) for row in zone["resources"]}
+            for zone in first["zones"]
+        )
+
+    @cached_property
+    def last_named(self) -> dict[str, int]:
+        """The NUMA node that a plugin names last, by device."""
+        rows = [row for pool in self.case["node"]["devices"].values() for row in pool]
+        return {row[0]: row[1][-1] if isinstance(row[1], list) else row[1] for row in rows if row[1] not in (None, [])}
+
+    @cached_property
+    def method(self) -> str:
+        """Of the fingerprint; that of NFD covers all pods."""
+        first = next(event["nrt"] for event in self.events if event["ev"] == "scan")
+        named = {one["name"]: one["value"] for one in first.get("attributes", ())}
+        return str(named.get("nodeTopologyPodsFingerprintMethod", "all"))
+
+
+@dataclass(frozen=True)
+class World:
+    """One history. ``ends`` are indexes of events before which pods are gone."""
+
+    recorded: Recorded
+    node: KubeletNode
+    ends: Mapping[str, int]
+
+    def play(self, until: int) -> "Played":
+        """The state after each event before ``until``."""
+        return self.play_on(Played([KubeletState.empty(self.node)], []), 0, until)
+
+    def play_on(self, before: "Played", first: int, until: int) -> "Played":
+        """As ``play``, going on from what another world, which is the same up to there, has come to before the event ``first``."""
+        states = before.states[: first + 1]
+        wrong = [(index, shown) for index, shown in before.wrong if index < first]
+        ending: dict[int, list[str]] = {}
+        for uid, index in self.ends.items():
+            ending.setdefault(index, []).append(uid)
+        recorded, state = self.recorded, states[-1]
+        for index in range(first, until):
+            for uid in ending.get(index, ()):
+                state = state.without(uid)
+            event = recorded.events[index]
+            if event["ev"] == "pod":
+                verdict = admit(state, event["uid"], recorded.requests[event["pod"]])
+                state = verdict.state
+                if isinstance(verdict, Admitted) is not event["admitted"] or not _same_reason(verdict, event):
+                    wrong.append((index, recorded.shown[index]))
+            elif event["ev"] == "scan" and recorded.shown[index] < NEVER and not agrees(recorded, state, event["nrt"]):
+                wrong.append((index, recorded.shown[index]))
+            states.append(state)
+        return Played(states, wrong)
+
+    def with_ends(self, changed: Mapping[str, int]) -> "World":
+        """The same with other moments for some pods."""
+        return replace(self, ends={**self.ends, **changed})
+
+
+def _same_reason(verdict: Any, event: Mapping[str, Any]) -> bool:
+    return isinstance(verdict, Admitted) or event["admitted"] or verdict.refusal.reason == event["reason"]
+
+
+@dataclass(frozen=True)
+class Played:
+    """``states[i]`` is the state before event ``i``. ``wrong`` are events that differ from the recorded, with when that was shown."""
+
+    states: list[KubeletState]
+    wrong: list[tuple[int, int]] = field(default_factory=list)
+
+    def agrees_until(self, index: int) -> bool:
+        """Does the world agree with everything that was shown before this event?"""
+        return all(shown >= index for _, shown in self.wrong)
+
+
+def agrees(recorded: Recorded, state: KubeletState, nrt: Mapping[str, Any]) -> bool:
+    """Would the exporter have published this scan in this state?"""
+    if "zones" in nrt:
+        return True
+    free = _available(recorded, state)
+    for name, amounts in nrt["available"].items():
+        for place, amount in enumerate(amounts):
+            if amount is not None and free[place].get(name, 0) != amount:
+                return False
+    return "fingerprint" not in nrt or nrt["fingerprint"] == fingerprint(
+        ("default", uid) for uid, pod in state.pods.items() if recorded.method == "all" or _is_listed(state, pod.grant)
+    )
+
+
+def _is_listed(state: KubeletState, grant: Grant) -> bool:
+    """Has a running container CPUs of its own, memory with a NUMA node, or devices with one?"""
+    near = {device.id: device.near for pool in state.node.devices.values() for device in pool.devices}
+    return any(
+        one.cpus or one.memory or any(near[device] for ids in one.devices.values() for device in ids)
+        for one in _running([grant])
+    )
+
+
+def _running(grants: Iterable[Grant]) -> list[ContainerGrant]:
+    return [one for grant in grants for one in grant.containers if one.kind is not ContainerKind.INIT]
+
+
+def _available(recorded: Recorded, state: KubeletState) -> list[dict[str, int]]:
+    """Per zone, in base units: whole CPUs, bytes, pieces."""
+    node, numas = state.node, list(state.node.machine.numa_ids)
+    free = [
+        {name: (amount or 0) // (1000 if name == "cpu" else 1) for name, amount in zone.items()}
+        for zone in recorded.zones
+    ]
+    rte = recorded.case["exporter"] == "rte"
+    for one in _running(pod.grant for pod in state.pods.values()):
+        for place, numa in enumerate(numas):
+            if "cpu" in free[place]:
+                free[place]["cpu"] -= (one.cpus.bits & node.machine.numa_bits[numa]).bit_count()
+        for block in one.memory:
+            places = [numas.index(numa) for numa in members(block.mask)]
+            _use_memory(free, places, block.resource, block.amount, in_full=rte)
+        for resource, ids in one.devices.items():
+            for device in node.devices[resource].devices:
+                if device.id not in ids or not device.near:
+                    continue
+                for numa in _counted_on(recorded, device.id, device.near):
+                    free[numas.index(numa)][resource] -= 1
+    return [{name: max(0, amount) if rte else amount for name, amount in zone.items()} for zone in free]
+
+
+def _counted_on(recorded: Recorded, device: str, near: int) -> list[int]:
+    """NFD counts a device once for each of its NUMA nodes, and always on the one that it names last."""
+    numas = list(members(near))
+    last = recorded.last_named[device]
+    return numas if recorded.case["exporter"] == "rte" or last not in numas else [last] * len(numas)
+
+
+def _use_memory(free: list[dict[str, int]], places: list[int], name: str, amount: int, *, in_full: bool) -> None:
+    """A block over several NUMA nodes counts in full on each (RTE), or fills them up in ascending order (NFD)."""
+    for place in places:
+        if name not in free[place]:
+            continue
+        used = amount if in_full or len(places) == 1 else min(amount, max(0, free[place][name]))
+        free[place][name] -= used
+        amount -= 0 if in_full else used
