@@ -7,7 +7,7 @@ from typing import Final
 _DATA: Final = Path(str(files("koord_numa.sandbox"))) / "data"
 
 DEMO_RACK: Final = _DATA / "demo.yaml"
-"""Eight machines of three kinds."""
+"""Nine machines of four kinds."""
 
 DEMO_PODS: Final = _DATA / "demo-pods.yaml"
 """What is asked of them."""

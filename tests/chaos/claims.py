@@ -26,7 +26,7 @@ MACHINES: Final = {
             "count": 8,
             "style": "kubelet",
             **PAIR,
-            "devices": {"nvidia.com/gpu": [0, 0, 1, 1], "example.com/nic": [0, 1]},
+            "claimedDevices": {"nvidia.com/gpu": [0, 0, 1, 1], "example.com/nic": [0, 1]},
             "kubelet": {"cpuPolicy": "none"},
         },
         {
@@ -37,7 +37,7 @@ MACHINES: Final = {
             "cores": 8,
             "threads": 2,
             "memory": "64Gi",
-            "devices": {"nvidia.com/gpu": [0, 1], "example.com/nic": [0, 1]},
+            "claimedDevices": {"nvidia.com/gpu": [0, 1], "example.com/nic": [0, 1]},
         },
     ]
 }

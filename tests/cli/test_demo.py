@@ -146,10 +146,10 @@ async def test_sigterm_ends_it_where_sigint_is_ignored(tmp_path: Path) -> None:
     assert left_in(tmp_path) == []
 
 
-def test_the_rack_is_eight_machines_of_three_kinds_and_both_owners() -> None:
+def test_the_rack_is_nine_machines_of_four_kinds_and_both_owners() -> None:
     nodes = load_descriptions(DEMO_RACK)
     kinds = {node.all_labels["kind"] for node in nodes}
-    assert (len(nodes), kinds, len({node.style for node in nodes})) == (8, {"xeon", "gpu", "arm"}, 2)
+    assert (len(nodes), kinds, len({node.style for node in nodes})) == (9, {"xeon", "gpu", "arm", "claims"}, 2)
     assert {entry["qos"] for entry in yaml.safe_load(DEMO_PODS.read_text())["pods"] if "qos" in entry} == {
         "LSE",
         "LSR",

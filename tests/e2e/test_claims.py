@@ -31,7 +31,7 @@ MACHINES: JsonObject = {
             "cores": 16,
             "threads": 2,
             "memory": "64Gi",
-            "devices": {"nvidia.com/gpu": [0, 0, 1, 1], "example.com/nic": [0, 1]},
+            "claimedDevices": {"nvidia.com/gpu": [0, 0, 1, 1], "example.com/nic": [0, 1]},
         },
     ]
 }

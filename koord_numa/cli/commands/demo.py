@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from koord_numa.cli.demo.pods import load_pods
+from koord_numa.cli.demo.pods import load_claim_templates, load_pods
 from koord_numa.cli.demo.sandbox_cluster import SandboxCluster, agents_publishing, operator, sandbox_cluster
 from koord_numa.cli.demo.scenario import (
     PAUSE,
@@ -53,7 +53,7 @@ LOOK_AROUND = (
 @click.option("--seed", type=int, help="Submit the pods in another order.")
 @click.option("--speed", type=click.FloatRange(0.1, 10.0), default=1.0, help="Submit pods so many times as fast.")
 def command(keep: bool, seed: int | None, speed: float) -> None:
-    """Fill a simulated rack of eight machines and show the result; takes about fifteen seconds."""
+    """Fill a simulated rack of nine machines and show the result; takes about fifteen seconds."""
     console = open_console()
     with tempfile.TemporaryDirectory(prefix="koord-numa-demo-") as folder:
         try:
@@ -84,6 +84,8 @@ async def _run(console: Console, folder: Path, plan: Plan) -> int:
         console.print(
             f"An API server in memory, {len(nodes)} simulated machines, the operator, {len(pods)} pods to place.\n"
         )
+        for template in load_claim_templates(DEMO_PODS):
+            cluster.server.store.create(template)
         begun = monotonic()
         try:
             with _display(console, len(pods)) as show:
@@ -152,15 +154,20 @@ def _report(console: Console, cluster: SandboxCluster, seconds: float) -> int:
     for line in machine_picture(machine, pods_by_node(pods, name), reserved, shared_on(pods, name), console.width):
         console.print(line)
     fleet = cluster.fleet
-    wrong = [*fleet.violations, *fleet.refusals, *fleet.double_holds(), *cluster.agents.differences()]
+    refused = [*fleet.refusals, *cluster.devices.kubelets.refusals]
+    wrong = [*fleet.violations, *refused, *fleet.double_holds(), *cluster.agents.differences()]
     placed = sum(is_placed(one.pod) for one in pods)
     waits = sum(not one.pod.node for one in pods)
     console.print()
     if cluster.agents.agents:
         console.print(str(cluster.agents))
+    if prepared := len(cluster.devices.kubelets.prepared):
+        console.print(
+            f"Drivers prepared {count(prepared, 'claim')}, and refused {len(cluster.devices.kubelets.refusals)}."
+        )
     console.print(
         f"{placed} of {len(pods)} pods placed in {seconds:.1f} s, {waits} {'waits' if waits == 1 else 'wait'} with a reason, "
-        f"{len(fleet.refusals)} refused by a node, {len(fleet.double_holds())} CPUs held twice."
+        f"{len(refused)} refused by a node, {len(fleet.double_holds())} CPUs held twice."
     )
     for complaint in wrong:
         console.print(f"[red]wrong:[/] {complaint}")

@@ -1,4 +1,4 @@
-"""The demo's pods: a short YAML list turned into Pod objects as people would write them."""
+"""The demo's pods and claim templates: short YAML lists turned into objects as people would write them."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,14 +9,43 @@ import orjson
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
+from koord_numa.core.claims.cpus import CAPACITY, DRIVER
 from koord_numa.settings import DEFAULT_SCHEDULER
 from koord_numa.wire import names
 
 Json = dict[str, Any]
 
 
+class ClaimTemplate(BaseModel):
+    """A ResourceClaimTemplate: ``devices`` are device classes by request, ``cpus`` whole CPUs of dra-driver-cpu."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    devices: Mapping[str, str] = {}
+    cpus: Annotated[int, Field(ge=0)] = 0
+
+    def document(self) -> Json:
+        """The object, ready to be created."""
+        requests: list[Json] = [
+            {"name": request, "exactly": {"deviceClassName": name}} for request, name in self.devices.items()
+        ]
+        if self.cpus:
+            capacity = {"requests": {CAPACITY: str(self.cpus)}}
+            requests.append({"name": "cpus", "exactly": {"deviceClassName": DRIVER, "capacity": capacity}})
+        return {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": self.name, "namespace": "default"},
+            "spec": {"spec": {"devices": {"requests": requests}}},
+        }
+
+
 class PodTemplate(BaseModel):
-    """``count`` pods of one kind. ``spec`` is the raw text of their resource-spec; ``burst`` doubles the CPU limit."""
+    """
+    ``count`` pods of one kind. ``spec`` is the raw text of their resource-spec; ``burst`` doubles the CPU limit; ``claims`` is the
+    template of their ResourceClaim, ``tolerates`` the key of a taint.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,6 +62,8 @@ class PodTemplate(BaseModel):
     kubelet: bool = False
     where: Mapping[str, str] = {}
     limits: Mapping[str, str] = {}
+    claims: str = ""
+    tolerates: str = ""
 
     def pods(self) -> Iterator[Json]:
         """The Pod objects, ready to be created."""
@@ -58,8 +89,14 @@ class PodTemplate(BaseModel):
                 "schedulerName": DEFAULT_SCHEDULER,
                 "containers": [{"name": "main", "image": "example.org/demo", "resources": self._resources()}],
                 **({"nodeSelector": selector} if selector else {}),
+                **({"tolerations": [{"key": self.tolerates}]} if self.tolerates else {}),
+                **({"resourceClaims": [self._claim]} if self.claims else {}),
             },
         }
+
+    @property
+    def _claim(self) -> Json:
+        return {"name": "devices", "resourceClaimTemplateName": self.claims}
 
     def _annotations(self) -> dict[str, str]:
         written: dict[str, str] = {}
@@ -75,7 +112,8 @@ class PodTemplate(BaseModel):
         requests = {name: text for name, text in (("cpu", self.cpu), ("memory", self.memory)) if text}
         requests.update(self.limits)
         limits = {**requests, **({"cpu": "3"} if self.burst else {})}
-        return {"requests": requests, "limits": limits} if requests else {}
+        amounts: Json = {"requests": requests, "limits": limits} if requests else {}
+        return {**amounts, "claims": [{"name": "devices"}]} if self.claims else amounts
 
 
 def load_pods(path: Path, seed: int | None = None) -> list[Json]:
@@ -85,3 +123,9 @@ def load_pods(path: Path, seed: int | None = None) -> list[Json]:
     if seed is not None:
         Random(seed).shuffle(pods)  # noqa: S311  (a repeatable order, not a secret)
     return pods
+
+
+def load_claim_templates(path: Path) -> list[Json]:
+    """The ResourceClaimTemplates that the pods of a file refer to."""
+    found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return [ClaimTemplate.model_validate(entry).document() for entry in found.get("claimTemplates", ())]

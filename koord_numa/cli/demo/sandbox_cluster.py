@@ -30,6 +30,7 @@ class SandboxCluster:
     fleet: Fleet
     kubeconfig: Path
     agents: NodeAgents
+    devices: SimulatedDevices
 
     async def publish(self) -> int:
         """Bring every topology up to date, by simulated agents and exporters or by real ones; returns how many nodes had changed."""
@@ -57,7 +58,7 @@ async def sandbox_cluster(
         try:
             with tempfile.TemporaryDirectory(prefix="koord-numa-nodes-") as folder:
                 async with node_agents(server, fleet, Path(folder)) as agents:
-                    yield SandboxCluster(server, fleet, kubeconfig, agents)
+                    yield SandboxCluster(server, fleet, kubeconfig, agents, devices)
         finally:
             devices.stop()
             fleet.stop()

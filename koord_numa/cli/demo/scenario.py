@@ -10,10 +10,11 @@ from typing import Any, Final
 from koord_numa.cli.demo.sandbox_cluster import SandboxCluster
 from koord_numa.cli.render.placements import PodView, find_cpus, numa_of
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpuset import EMPTY
+from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MILLI
+from koord_numa.sandbox.devices.kubelets import cpus_prepared, devices_prepared
 from koord_numa.sandbox.machines import NodeDescription, SimulatedNode, Style
 from koord_numa.view.text import count
 from koord_numa.wire.pod.pods import parse_pod
@@ -142,9 +143,12 @@ def seen(cluster: SandboxCluster) -> list[PodView]:
     for obj in cluster.server.store.list("pods"):
         pod = parse_pod(obj)
         node = cluster.fleet.nodes.get(pod.node)
-        cpus = find_cpus(holders.get(pod.node, {}), pod) if node else EMPTY
+        prepared = cluster.devices.kubelets.prepared_for(pod.key.uid) if node else ()
+        own = find_cpus(holders.get(pod.node, {}), pod) if node else EMPTY
+        cpus = CpuSet.of(cpu for part in (own, *map(cpus_prepared, prepared)) for cpu in part)
         machine = node.description.hardware.machine if node else None
-        found.append(PodView(pod, cpus, numa_of(pod, cpus, machine), _unschedulable(obj)))
+        devices = tuple(name for claim in prepared for name in devices_prepared(claim))
+        found.append(PodView(pod, cpus, numa_of(pod, cpus, machine), _unschedulable(obj), devices))
     return found
 
 
@@ -190,6 +194,11 @@ def _title(node: NodeDescription) -> str:
     counts = node.hardware.machine.counts
     parts = [count(counts.sockets, "socket"), count(counts.numa, "NUMA node"), count(counts.cpus, "CPU")]
     parts += [f"{number} {name.rpartition('/')[2]}" for name, number in sorted(node.hardware.device_counts().items())]
+    if node.hardware.claimed_devices:
+        kinds = Counter(it.resource.rpartition("/")[2] for it in node.hardware.claimed_devices)
+        parts += [f"{number} {kind}" for kind, number in sorted(kinds.items())]
+        parts.append("devices and CPUs by claim")
+        return ", ".join(parts)
     if node.style is Style.KUBELET:
         parts.append(f"CPUs chosen by its kubelet ({node.kubelet.topology_policy})")
     return ", ".join(parts)

@@ -22,12 +22,16 @@ _MANY = 3
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """One pod as the cluster shows it. ``cpus`` are those it really runs on; ``waits_for`` is the scheduler's own sentence."""
+    """
+    One pod as the cluster shows it. ``cpus`` are those it really runs on; ``waits_for`` is the scheduler's own sentence; ``devices``
+    are those that drivers prepared for its claims.
+    """
 
     pod: Pod
     cpus: CpuSet = EMPTY
     numa: tuple[int, ...] = ()
     waits_for: str = ""
+    devices: tuple[str, ...] = ()
 
 
 def placements(pods: Sequence[PodView], node_titles: Mapping[str, str]) -> RenderableType:
@@ -93,7 +97,7 @@ def _order(seen: PodView) -> tuple[int, str, str, str]:
 def _cells(seen: PodView) -> tuple[str, ...]:
     """What is said of the pod, and before that what keeps it apart: its own CPUs."""
     pod = seen.pod
-    cpus = str(seen.cpus) if seen.cpus else "shared"
+    cpus = " ".join((str(seen.cpus) if seen.cpus else "shared", *seen.devices))
     return (cpus, str(pod.request.qos) or NONE, asked(pod), policies(pod), numa_text(seen.numa), cpus)
 
 

@@ -48,7 +48,7 @@ class AllocationDemand:
 
     ``pinned`` has the CPUs of each container that a static kubelet would pin; ``pinnable``: on such a node the pod gets CPUs
     of its own for it. ``may_bind_cores``: nodes that give out full cores only take it; ``prefers_spread``: the pod itself would rather
-    spread. ``why_shared`` says in one clause why its CPUs are not its own.
+    spread. ``why_shared`` says in one clause why its CPUs are not its own. ``claims``: the pod has resource claims, which may hold CPUs.
     """
 
     amounts: ResourceList
@@ -66,6 +66,7 @@ class AllocationDemand:
     best_effort: bool = False
     burst: int = 0
     why_shared: str = ""
+    claims: bool = False
     options: AllocateOptions = field(default_factory=AllocateOptions)
 
     @property

@@ -34,6 +34,9 @@ NO_CPU_TOPOLOGY: Final = "node(s) invalid CPU Topology"
 NO_NUMA_DATA: Final = "node(s) missing NUMA resources"
 BIND_CONFLICT: Final = "node(s) cpu bind policy conflicts with pod's required cpu bind policy"
 CPUS_BY_CLAIM: Final = "node(s) whose CPUs are handed out by claim (dra.cpu)"
+NO_CPUS_WITHOUT_CLAIM: Final = Rejection(
+    Reason.BIND_POLICY, CPUS_BY_CLAIM, "CPUs of one's own are had there by a ResourceClaim only", resolvable=False
+)
 FULL_CORES_ONLY: Final = "node(s) give out full cores only, to Guaranteed, LSE and LSR pods"
 BROKEN_CORE: Final = "node(s) requested cpus not multiple cpus per core"
 
@@ -139,11 +142,11 @@ def _binding(demand: AllocationDemand, inventory: Inventory) -> CpuBinding | Rej
         if imposed and demand.cpu:
             return _refuse(Reason.BIND_POLICY, BIND_CONFLICT, f"the node binds CPUs ({imposed}), the pod shares a pool")
         return None if inventory.machine else _no_machine(inventory)
-    if demand.use is not CpuUse.OWN and not (imposed and demand.cpu) and not _is_pinned(demand, inventory):
+    if not _wants_own(demand, inventory):
         return None
     # CPUs handed out by claim (the dra.cpu driver) are not the CPU manager's to pin: two allocators would hand out the same CPU.
     if inventory.cpus_by_claim:
-        return _refuse(Reason.BIND_POLICY, CPUS_BY_CLAIM, "CPUs of one's own are had there by a ResourceClaim only")
+        return _not_by_claim(demand, inventory)
     if not demand.has_whole_cpus:
         return NOT_WHOLE
     if inventory.machine is None:
@@ -195,6 +198,23 @@ def _smt_refusal(demand: AllocationDemand, inventory: Inventory) -> Rejection | 
     )
 
 
+def _not_by_claim(demand: AllocationDemand, inventory: Inventory) -> Rejection | None:
+    """Why a pod for CPUs of its own cannot get them by claim; that its claims hold some is seen when they are allocated."""
+    if _is_pinned(demand, inventory):  # dra-driver-cpu wants the CPU manager's policy none
+        return _refuse(Reason.BIND_POLICY, CPUS_BY_CLAIM, "and whose kubelet would pin the pod to other ones")
+    return None if demand.claims else NO_CPUS_WITHOUT_CLAIM
+
+
+def own_cpus_by_claim(demand: AllocationDemand, inventory: Inventory) -> bool:
+    """Is the pod one for CPUs of its own, on a node where its claims have to give them? No cpuset is chosen for it then."""
+    return demand.claims and inventory.cpus_by_claim and _wants_own(demand, inventory)
+
+
+def _wants_own(demand: AllocationDemand, inventory: Inventory) -> bool:
+    imposed = inventory.bind in _IMPOSED and demand.cpu > 0
+    return demand.use is CpuUse.OWN or imposed or _is_pinned(demand, inventory)
+
+
 def _is_pinned(demand: AllocationDemand, inventory: Inventory) -> bool:
     return inventory.static_kubelet and demand.pinnable
 
@@ -234,7 +254,7 @@ def _unstated(demand: AllocationDemand, inventory: Inventory, binding: CpuBindin
     exactly what BestEffort does.
     """
     if (
-        binding is None
+        (binding is None and not own_cpus_by_claim(demand, inventory))
         or inventory.never_aligned
         or _strategy(demand, inventory) is NumaAllocateStrategy.DISTRIBUTE_EVENLY
     ):
@@ -265,7 +285,8 @@ def _note(demand: AllocationDemand, inventory: Inventory, binding: CpuBinding | 
         if _strategy(demand, inventory) is NumaAllocateStrategy.DISTRIBUTE_EVENLY:
             why = "the CPUs are distributed evenly"
         return f"no NUMA alignment was attempted: neither pod nor node names a NUMA policy, and {why}"
-    return f"no NUMA alignment was attempted: neither pod nor node names a NUMA policy, and {demand.why_shared}"
+    why = "its CPUs come by claim" if own_cpus_by_claim(demand, inventory) else demand.why_shared
+    return f"no NUMA alignment was attempted: neither pod nor node names a NUMA policy, and {why}"
 
 
 def _no_machine(inventory: Inventory) -> Rejection:

@@ -17,6 +17,7 @@ from math import comb
 from typing import Final
 
 from koord_numa.core.allocate import policy_in_force
+from koord_numa.core.allocation.node_rules import NO_CPUS_WITHOUT_CLAIM, own_cpus_by_claim
 from koord_numa.core.claims.device_hints import ClaimDevices, Found, cpus_of_all, ids_text
 from koord_numa.core.claims.search.allocator import NO_SOLUTION
 from koord_numa.core.kubelet.view import KubeletView
@@ -53,10 +54,8 @@ def place_devices(
     if isinstance(anywhere, str):
         return Rejection(Reason.RESOURCE_CLAIMS, anywhere, resolvable=False)
     policy = policy_of_devices(ask, seen)
-    # Neither a topology nor the claims say where CPUs are: a policy that must hold cannot be checked.
-    if aligned_by_claims_only(ask, seen) and not devices.claims.cpus | cpus_of_all(anywhere.allocations):
-        detail = f"the pod wants {policy}, nothing on the node aligns its CPUs, and it claims none"
-        return Rejection(Reason.NUMA_POLICY, NO_CPUS_BY_CLAIM, detail, resolvable=False)
+    if not devices.claims.cpus | cpus_of_all(anywhere.allocations) and (refusal := _refuse_without_cpus(ask, seen)):
+        return refusal
     # Devices that are nowhere in particular fit every set, so that nothing is left to align.
     if not devices.places:
         if policy in HARD and cpus_of_all(anywhere.allocations):
@@ -96,6 +95,19 @@ def aligned_by_claims_only(ask: SchedulingRequest, seen: NodeSnapshot) -> bool:
     if isinstance(offer, KubeletView):
         return _policy_of_kubelet_is_none(offer)
     return isinstance(offer, Inventory) and not offer.zones
+
+
+def _refuse_without_cpus(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
+    """Of a pod whose claims hold no CPUs: does it depend here on claims that do?"""
+    if aligned_by_claims_only(ask, seen):
+        # Neither a topology nor the claims say where CPUs are: a policy that must hold cannot be checked.
+        detail = (
+            f"the pod wants {policy_of_devices(ask, seen)}, nothing on the node aligns its CPUs, and it claims none"
+        )
+        return Rejection(Reason.NUMA_POLICY, NO_CPUS_BY_CLAIM, detail, resolvable=False)
+    if isinstance(ask.demand, Rejection) or not isinstance(seen.offer, Inventory):
+        return None
+    return NO_CPUS_WITHOUT_CLAIM if own_cpus_by_claim(ask.demand, seen.offer) else None
 
 
 def _policy_of_kubelet_is_none(view: KubeletView) -> bool:

@@ -1,7 +1,7 @@
 """What a decision is asked: one pod's request by the rules of its scheduler name, and what other pods and volumes mean for it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from koord_numa.core.allocate import demand_of
 from koord_numa.core.allocation.demand import AllocationDemand
@@ -70,6 +70,13 @@ def scheduling_request(request: PodRequest, profile: Profile) -> SchedulingReque
         demand_of(request, profile.allocate),
         kubelet_options=profile.kubelet_options,
     )
+
+
+def with_claims(ask: SchedulingRequest, claims: PodClaims) -> SchedulingRequest:
+    """The request of a pod that has resource claims, which may give it the CPUs of its own."""
+    holds = bool(claims.to_allocate or claims.devices)
+    demand = ask.demand if isinstance(ask.demand, Rejection) else replace(ask.demand, claims=holds)
+    return replace(ask, claims=claims, demand=demand)
 
 
 def depends_on_other_pods(request: PodRequest) -> bool:

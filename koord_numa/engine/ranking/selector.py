@@ -25,6 +25,7 @@ from koord_numa.core.scheduling.request import (
     depends_on_other_pods,
     may_be_refused_for_others,
     scheduling_request,
+    with_claims,
 )
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.cache.cache import Cache
@@ -268,7 +269,7 @@ class NodeSelection:
         if known is None:
             ask = scheduling_request(request_class.request, self.profile_of(request_class))
             if request_class.claims is not None:
-                ask = replace(ask, claims=request_class.claims)
+                ask = with_claims(ask, request_class.claims)
             known = self._asked[request_class] = Asked(ask, refuse_everywhere(ask))
         return known
 

@@ -1,5 +1,5 @@
 """
-Drivers of simulated machines: what they publish of the machines' devices and CPUs.
+Drivers of simulated machines: what they publish of the machines' CPUs and of those devices that no device plugin advertises.
 
 GPUs and NICs come with ``resource.kubernetes.io/numaNode`` and ``pcieRoot`` as today's drivers publish them. The CPU driver is
 dra-driver-cpu with ``groupBy: machine`` and an external allocator, either with ``cpuIDs`` and ``smtLayout`` or, as before them, without.
@@ -36,7 +36,7 @@ def slices_of(node: NodeDescription, *, layout: bool = True) -> list[Json]:
 
 
 def _of_kind(hardware: Hardware, word: str) -> Iterator[Any]:
-    for device in hardware.devices:
+    for device in hardware.claimed_devices:
         if word in device.resource or (word == "nic" and "rdma" in device.resource):
             yield device
 

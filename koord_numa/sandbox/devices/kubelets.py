@@ -45,6 +45,10 @@ class ClaimKubelets:
         while self._subscriptions:
             self._subscriptions.pop().cancel()
 
+    def prepared_for(self, pod: str) -> list[Json]:
+        """The claims that are prepared and reserved for a pod, which is given by its uid."""
+        return [it for it in self.prepared.values() if any(one["uid"] == pod for one in it["status"]["reservedFor"])]
+
     def _on_claim(self, event: str, claim: Json) -> None:
         if event == "DELETED" or not (claim.get("status") or {}).get("allocation"):
             self.prepared.pop(claim["metadata"]["uid"], None)
@@ -148,12 +152,23 @@ class ClaimKubelets:
     def _held(self, node: str) -> CpuSet:
         held = EMPTY
         for claim in self.prepared.values():
-            devices = claim["status"]["allocation"]["devices"]
-            for request in {
-                it["request"] for it in devices["results"] if it["driver"] == CPU_DRIVER and it["pool"] == node
-            }:
-                held |= _configured(request, devices.get("config") or ())
+            results = claim["status"]["allocation"]["devices"]["results"]
+            if any(it["driver"] == CPU_DRIVER and it["pool"] == node for it in results):
+                held |= cpus_prepared(claim)
         return held
+
+
+def cpus_prepared(claim: Json) -> CpuSet:
+    """The CPUs that a prepared claim holds by dra.cpu."""
+    devices = claim["status"]["allocation"]["devices"]
+    requests = {it["request"] for it in devices["results"] if it["driver"] == CPU_DRIVER}
+    return CpuSet.of(cpu for request in requests for cpu in _configured(request, devices.get("config") or ()))
+
+
+def devices_prepared(claim: Json) -> list[str]:
+    """The names of the devices of a prepared claim, those that only stand for CPUs left out."""
+    results = claim["status"]["allocation"]["devices"]["results"]
+    return [str(it["device"]) for it in results if it["driver"] != CPU_DRIVER]
 
 
 def _event(pod: Json, text: str) -> Json:

@@ -24,7 +24,7 @@ from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuOwner, KubeletPolicy, QosClass
 from koord_numa.core.scheduling.claim_devices import HARD, place_devices, policy_of_devices
 from koord_numa.core.scheduling.placement import place
-from koord_numa.core.scheduling.request import Profile, scheduling_request
+from koord_numa.core.scheduling.request import Profile, scheduling_request, with_claims
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
@@ -101,7 +101,7 @@ def decided(
     wanted = tuple(parse_resource_claim(claim).to_allocate() for claim in claims)
     pod_claims = replace(holds or PodClaims(), to_allocate=wanted)
     usage = DeviceUsage(exclusive={DeviceId(name.split("-")[0], NODE, name): 1 for name in used})
-    ask = replace(scheduling_request(asks, Profile()), claims=pod_claims)
+    ask = with_claims(scheduling_request(asks, Profile()), pod_claims)
     first = place(ask, seen)
     if isinstance(first, Rejection):
         return first

@@ -235,10 +235,11 @@ def check_rack(store: DirectStore, rack_of: MakeRack, nodes: list[NodeDescriptio
 def test_the_demos_rack(store: DirectStore, rack_of: MakeRack) -> None:
     nodes = load_descriptions(DATA / "demo.yaml")
     assert [node.name for node in nodes] == [
-        *("xeon-0", "xeon-1", "xeon-2", "xeon-kubelet-0", "xeon-kubelet-1", "dgx", "kunpeng-0", "kunpeng-1")
+        *("xeon-0", "xeon-1", "xeon-2", "xeon-kubelet-0", "xeon-kubelet-1", "dgx", "kunpeng-0", "kunpeng-1", "claimed")
     ]
-    assert [len(node.hardware.machine.cpus) for node in nodes] == [96, 96, 96, 96, 96, 256, 128, 128]
-    check_rack(store, rack_of, [replace(node, agent=False) for node in nodes])  # no agent runs here
+    assert [len(node.hardware.machine.cpus) for node in nodes] == [96, 96, 96, 96, 96, 256, 128, 128, 128]
+    pinning = [replace(node, agent=False) for node in nodes if node.name != "claimed"]  # no agent runs here
+    check_rack(store, rack_of, pinning)
 
 
 @pytest.mark.skipif(not DUMPS, reason="the files of real machines are not beside the repository")

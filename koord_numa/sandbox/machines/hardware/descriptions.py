@@ -73,6 +73,7 @@ class MachineModel(_Part):
     costs: tuple[int, int, int] = (10, 12, 32)
     hugepages: dict[str, Annotated[int, Field(ge=0)]] = {}
     devices: dict[str, list[int | None]] = {}
+    claimed_devices: dict[str, list[int | None]] = {}
     numa_policy: str = ""
     bind_policy: str = ""
     strategy: str = ""
@@ -166,7 +167,13 @@ def _node(model: MachineModel, folder: Path) -> NodeDescription:
 def _shaped(model: MachineModel) -> Hardware:
     _known(model.hugepages, PAGE_BYTES, "huge pages of size")
     _known(
-        {numa for places in model.devices.values() for numa in places if numa is not None},
+        {
+            numa
+            for each in (model.devices, model.claimed_devices)
+            for places in each.values()
+            for numa in places
+            if numa is not None
+        },
         range(model.sockets * model.numa),
         "a device on NUMA node",
     )
@@ -179,6 +186,7 @@ def _shaped(model: MachineModel) -> Hardware:
         numbering=model.numbering,
         pages=model.hugepages,
         devices={resource: tuple(places) for resource, places in model.devices.items()},
+        claimed_devices={resource: tuple(places) for resource, places in model.claimed_devices.items()},
         costs=model.costs,
     )
     return shape.build()

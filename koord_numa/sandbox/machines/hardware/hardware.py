@@ -30,13 +30,14 @@ class Device:
 class Hardware:
     """
     The hardware of one node. ``memory`` is bytes per NUMA node, huge pages included; ``pages`` counts huge pages per
-    NUMA node by size (``2Mi``, ``1Gi``).
+    NUMA node by size (``2Mi``, ``1Gi``). A device plugin advertises ``devices``; ``claimed_devices`` can only be had by claim.
     """
 
     machine: CpuTopology
     memory: Mapping[int, int]
     pages: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     devices: tuple[Device, ...] = ()
+    claimed_devices: tuple[Device, ...] = ()
 
     def hugepage_bytes(self, numa: int) -> dict[str, int]:
         """Bytes of huge pages on a NUMA node, by resource name."""
@@ -68,7 +69,8 @@ class Shape:
     A regular machine in a few numbers: NUMA nodes per socket, cores per NUMA node, threads per core.
 
     ``memory`` is bytes per NUMA node, ``pages`` huge pages per NUMA node, ``devices`` the NUMA node of each device by
-    resource. ``costs`` are the distances to a NUMA node itself, to one on the same socket, and to one on another.
+    resource, ``claimed_devices`` those of devices that no device plugin advertises. ``costs`` are the distances to a NUMA node itself,
+    to one on the same socket, and to one on another.
     """
 
     sockets: int = 2
@@ -79,6 +81,7 @@ class Shape:
     numbering: Numbering = Numbering.SPLIT
     pages: Mapping[str, int] = field(default_factory=dict)
     devices: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
+    claimed_devices: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
     costs: tuple[int, int, int] = (10, 12, 32)
 
     def build(self) -> Hardware:
@@ -92,11 +95,8 @@ class Shape:
             machine=cpu_topology_of(self._rows(), numa_ids=numa_ids, distances=distances),
             memory=dict.fromkeys(numa_ids, self.memory),
             pages={numa: dict(self.pages) for numa in numa_ids} if self.pages else {},
-            devices=tuple(
-                Device(resource, f"{resource.rsplit('/', 1)[-1]}-{place}", numa)
-                for resource, places in sorted(self.devices.items())
-                for place, numa in enumerate(places)
-            ),
+            devices=tuple(_devices(self.devices)),
+            claimed_devices=tuple(_devices(self.claimed_devices)),
         )
 
     def _rows(self) -> Iterator[tuple[int, int, int, int]]:
@@ -107,3 +107,9 @@ class Shape:
                 split = self.numbering is Numbering.SPLIT
                 cpu = thread * cores + core if split else core * self.threads + thread
                 yield cpu, core, numa // self.numa, numa
+
+
+def _devices(places_of: Mapping[str, tuple[int | None, ...]]) -> Iterator[Device]:
+    for resource, places in sorted(places_of.items()):
+        for place, numa in enumerate(places):
+            yield Device(resource, f"{resource.rsplit('/', 1)[-1]}-{place}", numa)

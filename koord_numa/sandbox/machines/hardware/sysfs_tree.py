@@ -29,7 +29,7 @@ def write_sysfs(folder: Path, hardware: Hardware) -> Path:
     topology = hardware.machine
     _write_cpus(system / "cpu", topology)
     _write_nodes(system / "node", hardware)
-    for slot, device in enumerate(hardware.devices):
+    for slot, device in enumerate((*hardware.devices, *hardware.claimed_devices)):
         _write_device(folder / "sys", slot, device)
     _put(folder / "proc" / "meminfo", f"MemTotal:       {sum(hardware.memory.values()) // _KIB} kB")
     return folder / "sys"
