@@ -86,6 +86,10 @@ def node_term(model: NodeTermModel, path: FieldPath) -> NodeTerm:
     )
 
 
+_MOST_SHARED: Final = 64
+_LONGEST_SHARED: Final = 63  # characters, of any value of a label that an API server takes
+
+
 @lru_cache(maxsize=8192)
 def _pairs(pairs: frozenset[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(pairs))
@@ -93,7 +97,11 @@ def _pairs(pairs: frozenset[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
 
 def label_pairs(labels: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
     """Labels as sorted pairs; equal labels share one tuple."""
-    return _pairs(frozenset(labels.items())) if labels else ()
+    if not labels:
+        return ()
+    if len(labels) > _MOST_SHARED or max(map(len, labels.values())) > _LONGEST_SHARED:
+        return tuple(sorted(labels.items()))
+    return _pairs(frozenset(labels.items()))
 
 
 def _order(requirement: Requirement) -> tuple[str, str, tuple[str, ...]]:

@@ -1,5 +1,5 @@
 """
-The whole runtime against objects that mean no good: the process lives, and an innocent pod is bound at any time.
+The whole runtime against objects that mean no good: the process lives, an innocent pod is bound at any time, and nothing is left of them.
 
 ``--hostile-objects`` makes the run longer. The seed is printed, and the longest time that an innocent pod took.
 """
@@ -17,17 +17,25 @@ from typing import Final
 
 import pytest
 
+from koord_numa.app.runtime import Runtime
 from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions
 from tests.chaos.hostile.objects import RESOURCES, Hostile
 from tests.chaos.hostile.workloads import priority_classes
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, World, shared, world
+from tests.failure_modes.containers import container_sizes, most
 from tests.operator.operating import operating, placed
 
 pytestmark = [pytest.mark.chaos, pytest.mark.e2e]
 
 THERE: Final = 60
 """Hostile objects that exist at a time, the oldest leaves first."""
+
+HISTORY: Final = 500
+"""Changes a kind that the API server keeps: it is not the memory of the simulated cluster that is tried here."""
+
+CLASSES: Final = (".classes._known[]", ".request_class.")
+"""What is below a request class is as large as the pods that asked for it; bounded caches and timers hold some."""
 
 AT_ONCE: Final = DeleteOptions(grace=0)
 ONE_NODE: Final[JsonObject] = {
@@ -46,8 +54,9 @@ class Flood:
     _there: deque[tuple[str, str, str]] = field(default_factory=deque)
 
     async def go_on(self, objects: int) -> None:
-        """Until so many were taken."""
-        while self.made.total() < objects:
+        """Until so many more were taken; all of them are gone then."""
+        most = self.made.total() + objects
+        while self.made.total() < most:
             found = self.hostile.any_object()
             try:
                 self._put(found)
@@ -77,24 +86,43 @@ class Flood:
             self.server.store.delete(resource, name, namespace, AT_ONCE)
 
 
-async def innocents(cluster: World, flood: asyncio.Task[None]) -> tuple[int, float, float]:
-    """
-    One innocent pod after the other for as long as the flood lasts.
+@dataclass
+class Innocents:
+    """How many innocent pods were bound, and the longest time until one was: in seconds, and in seconds of this process's CPU."""
 
-    Returns how many, and the longest time until one was bound: in seconds, and in seconds of this process's CPU, the API server's
-    work on hostile objects meanwhile included.
-    """
-    count, longest, work = 0, 0.0, 0.0
-    while not flood.done():
-        name = f"innocent-{count}"
-        began, before = time.monotonic(), time.process_time()
-        cluster.create([shared(name, "100m")])
-        await until(partial(placed, cluster.server, name))
-        longest, work = max(longest, time.monotonic() - began), max(work, time.process_time() - before)
-        cluster.server.store.delete("pods", name, "default", AT_ONCE)
-        count += 1
-        await asyncio.sleep(0.02)
-    return count, longest, work
+    count: int = 0
+    longest: float = 0.0
+    work: float = 0.0  # the API server's on hostile objects meanwhile included
+
+    async def come(self, cluster: World, flood: asyncio.Task[None]) -> None:
+        """One after the other for as long as the flood lasts."""
+        while not flood.done():
+            name = f"innocent-{self.count}"
+            began, before = time.monotonic(), time.process_time()
+            cluster.create([shared(name, "100m")])
+            await until(partial(placed, cluster.server, name))
+            self.longest = max(self.longest, time.monotonic() - began)
+            self.work = max(self.work, time.process_time() - before)
+            cluster.server.store.delete("pods", name, "default", AT_ONCE)
+            self.count += 1
+            await asyncio.sleep(0.02)
+
+
+async def what_is_left(runtime: Runtime) -> dict[str, int]:
+    """How large every container is once no hostile object is left: nothing that was told of one may stay."""
+    handle = runtime.scheduler.handle
+    await until(lambda: not len(handle.pending) and set(handle.cache.node_of.values()) <= {"n"})
+    sizes = container_sizes(runtime)
+    return {path: size for path, size in sizes.items() if not any(each in path for each in CLASSES)}
+
+
+def grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    """Containers that are larger. What is in items of containers is as large as hostile objects were: they are compared roughly."""
+    return {
+        path: size
+        for path, size in after.items()
+        if size > (10 * before.get(path, 0) + 20_000 if "[]" in path else most(before.get(path, 0)))
+    }
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -106,25 +134,30 @@ async def test_no_object_stops_the_scheduler(
         monkeypatch.setattr(logger, "level", CRITICAL)
         logger.manager._clear_cache()  # type: ignore[attr-defined]  # levels are remembered
     async with (
-        world(tmp_path, ONE_NODE) as cluster,
+        world(tmp_path, ONE_NODE, history=HISTORY) as cluster,
         operating(cluster.server, tmp_path, monkeypatch) as runtime,
     ):
         for each in priority_classes():
             cluster.server.store.create(each)
         cluster.create([shared("first", "100m")])
         await until(partial(placed, cluster.server, "first"))
-        flood = Flood(cluster.server, Hostile(Random(seed)))
-        flooding = asyncio.create_task(flood.go_on(objects))
-        try:
-            count, longest, work = await innocents(cluster, flooding)
-        finally:
-            flooding.cancel()
-            await asyncio.gather(flooding, return_exceptions=True)
+        flood, innocents = Flood(cluster.server, Hostile(Random(seed))), Innocents()
+        left: list[dict[str, int]] = []
+        for _ in range(2):
+            flooding = asyncio.create_task(flood.go_on(objects // 2))
+            try:
+                await innocents.come(cluster, flooding)
+            finally:
+                flooding.cancel()
+                await asyncio.gather(flooding, return_exceptions=True)
+            left.append(await what_is_left(runtime))
         print(
             f"seed {seed}: {flood.made.total()} objects of {len(flood.made)} kinds, {flood.refused.total()} refused; "
-            f"{count} innocent pods, the slowest bound after {longest:.2f} s, {work:.2f} s of CPU; longest hold "
-            f"of the loop {runtime.loop_lag.worst:.2f} s; contained: {dict(runtime.scheduler.handle.quarantine.counts)}"
+            f"{innocents.count} innocent pods, the slowest bound after {innocents.longest:.2f} s, {innocents.work:.2f} s of "
+            f"CPU; longest hold of the loop {runtime.loop_lag.worst:.2f} s; "
+            f"contained: {dict(runtime.scheduler.handle.quarantine.counts)}"
         )
+        assert grown(*left) == {}
         assert not runtime.tasks.failure.done()
         assert set(flood.made) == set(RESOURCES)
         assert runtime.scheduler.handle.quarantine.counts == {}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from koord_numa.sandbox.apiserver import ApiServer
+from koord_numa.sandbox.apiserver.store.storage import HISTORY
 from koord_numa.sandbox.machines.fleet import Fleet
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 from tests.cluster.objects import PATIENCE
@@ -159,9 +160,11 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, machines: JsonObject = MACHINES, lease: str = LEASE) -> AsyncIterator[World]:
-    """A running cluster; schedulers that still run at the end are killed."""
-    async with ApiServer(crds=CRDS, bookmark_interval=1.0) as server:
+async def world(
+    folder: Path, machines: JsonObject = MACHINES, lease: str = LEASE, history: int = HISTORY
+) -> AsyncIterator[World]:
+    """A running cluster, whose server keeps so many changes a kind; schedulers that still run at the end are killed."""
+    async with ApiServer(crds=CRDS, history=history, bookmark_interval=1.0) as server:
         server.store.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "koord-numa"}})
         rack = Fleet(server.store, read_descriptions(machines, folder))
         rack.start()

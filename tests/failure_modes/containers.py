@@ -35,6 +35,11 @@ def container_sizes(root: object) -> dict[str, int]:
     return dict(sizes)
 
 
+def most(before: int) -> int:
+    """How large a container may be that was so large: what is swept only now and then varies."""
+    return 2 * before + 128
+
+
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     names = {name for each in type(value).__mro__ for name in getattr(each, "__slots__", ())} | set(
         getattr(value, "__dict__", ())

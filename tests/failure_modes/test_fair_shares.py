@@ -16,7 +16,7 @@ from koord_numa.engine.binding.binding import ARRIVAL_SECONDS, LONG_LINE, REQUES
 from koord_numa.engine.binding.binding_cycle import TOLD_FROM
 from koord_numa.ports import ClusterError, Forbidden, Invalid, Unauthenticated, UnknownOutcome
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
-from tests.failure_modes.containers import container_sizes
+from tests.failure_modes.containers import container_sizes, most
 
 
 def kubelets(node: str) -> NodeResourceTopology:
@@ -241,11 +241,6 @@ async def test_nothing_grows_on_a_standby_or_a_leader_through_many_lifecycles(
     handle = world.engine.handle
     assert len(handle.pending) == len(handle.queue) == len(handle.nominator) == len(handle.conditions) == 0
     assert (handle.queue.sizes()["classes"], len(handle.cache.node_of), len(handle.cache.assumed)) == (0, 0, 0)
-
-
-def most(before: int) -> int:
-    """How large a container may be that was so large: what is swept only now and then varies."""
-    return 2 * before + 128
 
 
 async def live(world: World, number: int, leads: bool) -> None:

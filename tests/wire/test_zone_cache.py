@@ -6,13 +6,18 @@ from koord_numa.core.objects.node import Zone
 from koord_numa.wire import parse_topology
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.node import zones as zones_module
+from koord_numa.wire.parsed_cache import ParsedCache
 from tests.wire.objects import KUBELET_NRT, changed
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zones_module, "_ZONES", ParsedCache(zones_module.REMEMBERED_TEXT))
 
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The NUMA nodes of which zones were parsed."""
-    zones_module._ZONES.clear()
+    forget(monkeypatch)
     found: list[int] = []
     original = zones_module._parse_zone
 
@@ -24,7 +29,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_only_the_zone_that_changed_is_parsed(parsed: list[int]) -> None:
+def test_only_the_zone_that_changed_is_parsed(parsed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     first = parse_topology(KUBELET_NRT)
     parsed.clear()
     resources = KUBELET_NRT["zones"][0]["resources"]
@@ -33,7 +38,7 @@ def test_only_the_zone_that_changed_is_parsed(parsed: list[int]) -> None:
     assert parsed == [first.zones[0].numa]
     assert second.zones[1:] == first.zones[1:]
     assert all(one is another for one, another in zip(first.zones[1:], second.zones[1:], strict=True))
-    zones_module._ZONES.clear()
+    forget(monkeypatch)
     assert parse_topology(other) == second
 
 

@@ -54,8 +54,7 @@ class Program:
         )
 
 
-@lru_cache(maxsize=4096)
-def _compiled(source: str) -> Program | CompileError:
+def _compile(source: str) -> Program | CompileError:
     try:
         tree = parse(source)
         _check_depth(tree)
@@ -70,9 +69,15 @@ def _compiled(source: str) -> Program | CompileError:
     return Program(source, evaluate, variables, reads_of(tree))
 
 
+_SHORT: Final = 512
+_compiled = lru_cache(maxsize=4096)(_compile)
+_compiled_long = lru_cache(maxsize=128)(_compile)
+"""Apart, since a program takes some forty times the room of its text, of which there may be ten thousand characters."""
+
+
 def compile_selector(source: str) -> Program:
     """The program of a text, remembered. Raises ``CompileError``."""
-    result = _compiled(source)
+    result = _compiled(source) if len(source) <= _SHORT else _compiled_long(source)
     if isinstance(result, CompileError):
         raise CompileError(f"compilation failed: {result}", result.position)
     return result

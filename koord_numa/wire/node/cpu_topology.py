@@ -1,15 +1,15 @@
 """The machine behind ``node.koordinator.sh/cpu-topology``. Nodes of one model share one ``CpuTopology``: it is built once."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from hashlib import blake2b
 from typing import Final
 
-from cachetools import LRUCache
 from pydantic import Field
 
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpuset import MAX_CPU
 from koord_numa.wire.errors import FieldPath
+from koord_numa.wire.parsed_cache import ParsedCache
 from koord_numa.wire.parsing import GoJson, Id, read_json
 from koord_numa.wire.pod.pod_annotations import numa_id
 
@@ -44,7 +44,8 @@ def machine(text: str, numa_ids: frozenset[int], distances: Distances, path: Fie
     known = _MACHINES.get(key)
     if known is None:
         cpus = _cpus(text, path)
-        known = _MACHINES[key] = CpuTopology(cpus=cpus, numa_ids=tuple(numa_ids), distances=dict(distances))
+        made = CpuTopology(cpus=cpus, numa_ids=tuple(numa_ids), distances=dict(distances))
+        known = _MACHINES.put(key, made, len(text))
     return known
 
 
@@ -68,4 +69,4 @@ def _cpus(text: str, path: FieldPath) -> tuple[Cpu, ...]:
     return tuple(sorted(found.values()))
 
 
-_MACHINES: Final[LRUCache[object, CpuTopology]] = LRUCache(maxsize=1024)
+_MACHINES: Final[ParsedCache[Hashable, CpuTopology]] = ParsedCache(16 << 20)

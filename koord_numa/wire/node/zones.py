@@ -7,13 +7,13 @@ from functools import lru_cache
 from typing import Final
 
 import orjson
-from cachetools import LRUCache
 
 from koord_numa.core.cpuset import MAX_CPU
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, MILLI, is_hugepages
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.names import ZONE_TYPE_NUMA
+from koord_numa.wire.parsed_cache import ParsedCache
 from koord_numa.wire.parsing import Id, Quantity, Strict, read
 from koord_numa.wire.pod.pod_annotations import numa_id
 from koord_numa.wire.quantities import current_name, supply
@@ -21,14 +21,15 @@ from koord_numa.wire.quantities import current_name, supply
 MOST_DEVICES: Final = 16_384
 """Of one resource on one NUMA node that a kubelet aligns: devices are kept one by one. Bytes and CPUs have limits of their own."""
 
-REMEMBERED_ZONES: Final = 8192
-"""Zones that are known by their JSON; about two kilobytes each."""
+REMEMBERED_TEXT: Final = 16 << 20
+"""Characters of JSON by which zones are known; about two thousand each."""
 
 MOST_RESOURCES: Final = 512
 """Resources that one NUMA node may list."""
 
 # NFD and the exporters write node-0; Koordinator's scheduler also takes x-node-0, and so do we.
 _ZONE_NAME: Final = re.compile(r"(?:.{0,200}[-_])?node-(\d{1,9})", re.ASCII)
+_LONGEST_NAME: Final = 215  # that the expression can match
 
 
 class ResourceModel(Strict):
@@ -102,7 +103,7 @@ def zones(listed: Iterable[object], path: FieldPath) -> tuple[tuple[Zone, ...], 
     return tuple(found[numa] for numa in sorted(found)), dict(sorted(costs.items()))
 
 
-_ZONES: Final[LRUCache[bytes, ReadZone]] = LRUCache(maxsize=REMEMBERED_ZONES)
+_ZONES: Final[ParsedCache[bytes, ReadZone]] = ParsedCache(REMEMBERED_TEXT)
 
 
 def _read_zone(raw: object, number: int, path: FieldPath) -> ReadZone:
@@ -114,7 +115,7 @@ def _read_zone(raw: object, number: int, path: FieldPath) -> ReadZone:
     known = _ZONES.get(key)
     if known is None:
         model = read(ZoneModel, raw, path.at(f"zones[{number}]"))
-        known = _ZONES[key] = _model_read(model, path.at("zones"))
+        known = _ZONES.put(key, _model_read(model, path.at("zones")), 2 * len(key))
     return known
 
 
@@ -129,8 +130,12 @@ def _model_read(model: ZoneModel, path: FieldPath) -> ReadZone:
     return ReadZone(_parse_zone(numa_id(numa, path), model, path.at(model.name)), costs)
 
 
-@lru_cache(maxsize=1024)
 def _numa_of(name: str) -> int | None:
+    return _numa_of_short(name) if len(name) <= _LONGEST_NAME else None
+
+
+@lru_cache(maxsize=1024)
+def _numa_of_short(name: str) -> int | None:
     match = _ZONE_NAME.fullmatch(name)
     return int(match.group(1)) if match else None
 

@@ -117,7 +117,7 @@ def policies(annotations: Mapping[str, str], path: FieldPath) -> tuple[CpuBind, 
     if spec is None and numa is None:
         return _NO_POLICIES
     # Texts of any length must not fill the cache; the uncached reader is the same function.
-    reader = _policies if len(spec or "") + len(numa or "") < _LONGEST_SHARED else _policies.__wrapped__
+    reader = _policies if len(spec or "") + len(numa or "") < LONGEST_SHARED else _policies.__wrapped__
     found = reader(spec or "{}", numa or "{}")
     if isinstance(found, WireError):
         # Remembered without a pod's name; the name is put in for each.
@@ -217,7 +217,7 @@ def numa_id(numa: int, path: FieldPath) -> int:
     return numa
 
 
-_LONGEST_SHARED: Final = 4096  # characters of annotations that are worth remembering
+LONGEST_SHARED: Final = 4096  # characters of annotations that are worth remembering
 _LONGEST_CPU_LIST: Final = 32768  # every CPU up to the largest id, each named alone, is shorter
 
 

@@ -11,12 +11,13 @@ from hashlib import blake2b
 from typing import Any, Final
 
 import orjson
-from cachetools import LRUCache
 from pydantic import BaseModel
 
+from koord_numa.core.objects.constraints import Constraints
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.wire import names
 from koord_numa.wire.metadata import Head
+from koord_numa.wire.parsed_cache import ParsedCache
 from koord_numa.wire.parsing import Problems
 from koord_numa.wire.pod.constraints import ConstraintsModel
 from koord_numa.wire.pod.requests import ContainerModel, Workload, pod_request
@@ -35,7 +36,7 @@ def cached_request(top: Head, spec: dict[str, Any], priority: int, problems: Pro
     """The pod's request, from the cache when an equal one was parsed before."""
     node = spec.get("nodeName") or ""
     # No digest for a malformed node name: the request then is not remembered.
-    key = _digest(top, spec, priority) if isinstance(node, str) else b""
+    key, characters = _digest(top, spec, priority) if isinstance(node, str) else (b"", 0)
     known = _REQUESTS.get(key)
     if known is None:
         found = Problems()
@@ -47,16 +48,21 @@ def cached_request(top: Head, spec: dict[str, Any], priority: int, problems: Pro
         if not key:
             return known
         # Without its node, so that the waiting and the bound pod share one entry.
-        known = _REQUESTS[key] = _on_node(known, "")
-    return _bound(key, known, node) if node else known
+        known = _REQUESTS.put(key, _with_shared_constraints(_on_node(known, ""), characters), characters)
+    if not node:
+        return known
+    # A bind changes spec.nodeName only.
+    return _BOUND.get((key, node)) or _BOUND.put((key, node), _on_node(known, node), characters)
 
 
-def _bound(key: bytes, unbound: PodRequest, node: str) -> PodRequest:
-    """The request of a bound pod: a bind changes ``spec.nodeName`` only."""
-    known = _BOUND.get((key, node))
-    if known is None:
-        known = _BOUND[key, node] = _on_node(unbound, node)
-    return known
+def _with_shared_constraints(request: PodRequest, characters: int) -> PodRequest:
+    """Requests that differ in other things share one value of their constraints."""
+    own = request.constraints
+    shared = _CONSTRAINTS.get(own)
+    if shared is None:
+        _CONSTRAINTS.put(own, own, characters)
+        return request
+    return request if shared is own else replace(request, constraints=shared)
 
 
 def _on_node(request: PodRequest, node: str) -> PodRequest:
@@ -65,8 +71,8 @@ def _on_node(request: PodRequest, node: str) -> PodRequest:
     return replace(request, constraints=replace(request.constraints, node_name=node))
 
 
-def _digest(top: Head, spec: dict[str, Any], priority: int) -> bytes:
-    """The cache key; empty for a spec that cannot be serialised, such as one nested too deeply."""
+def _digest(top: Head, spec: dict[str, Any], priority: int) -> tuple[bytes, int]:
+    """The cache key, and how many characters are parsed; empty for a spec that cannot be serialised, such as one nested too deeply."""
     annotations = [top.annotations.get(name) for name in _ANNOTATIONS]
     parts = {key: spec[key] for key in _SPEC if key in spec}
     for key in ("containers", "initContainers"):
@@ -81,9 +87,9 @@ def _digest(top: Head, spec: dict[str, Any], priority: int) -> bytes:
     try:
         text = orjson.dumps([top.namespace, own_name, top.labels, annotations, priority, parts])
     except orjson.JSONEncodeError:
-        return b""
+        return b"", 0
     # Sixteen bytes: two different requests with one digest will not happen.
-    return blake2b(text, digest_size=16).digest()
+    return blake2b(text, digest_size=16).digest(), len(text)
 
 
 def _part(value: object, keys: Iterable[str]) -> object:
@@ -104,8 +110,12 @@ def _read_by(*models: type[BaseModel]) -> tuple[str, ...]:
 _SPEC: Final = tuple(key for key in _read_by(Workload, ConstraintsModel) if key != "nodeName")
 _CONTAINER: Final = _read_by(ContainerModel)
 
-_REQUESTS: Final[LRUCache[bytes, PodRequest]] = LRUCache(maxsize=16384)
+_CHARACTERS: Final = 32 << 20
+
+_REQUESTS: Final[ParsedCache[bytes, PodRequest]] = ParsedCache(_CHARACTERS)
 """Requests of pods without a node, by digest."""
 
-_BOUND: Final[LRUCache[tuple[bytes, str], PodRequest]] = LRUCache(maxsize=16384)
+_BOUND: Final[ParsedCache[tuple[bytes, str], PodRequest]] = ParsedCache(_CHARACTERS)
 """Requests of bound pods, by digest and node."""
+
+_CONSTRAINTS: Final[ParsedCache[Constraints, Constraints]] = ParsedCache(_CHARACTERS)

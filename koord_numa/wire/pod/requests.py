@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from koord_numa.core.objects.constraints import Constraints
@@ -98,7 +97,7 @@ def _constraints(top: Head, spec: dict[str, Any], work: _Work, problems: Problem
     known = Constraints(node_name=node if isinstance(node, str) else "")
     path = top.path.at("spec")
     return problems.collect(
-        lambda: _shared(constraints(top, read(ConstraintsModel, spec, path), work.ports, work.restarts_all)), known
+        lambda: constraints(top, read(ConstraintsModel, spec, path), work.ports, work.restarts_all), known
     )
 
 
@@ -164,12 +163,6 @@ def _readable(values: object) -> dict[str, int]:
             except WireError:
                 continue  # the problem is on record; this part of the pod simply cannot be counted
     return readable
-
-
-@lru_cache(maxsize=8192)
-def _shared(found: Constraints) -> Constraints:
-    """Pods of one workload share one value."""
-    return found
 
 
 _NO_RESOURCES = Resources()

@@ -15,6 +15,7 @@ from koord_numa.core.resources import ResourceList
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError
 from koord_numa.wire.parsing import load_json
+from koord_numa.wire.pod.pod_annotations import LONGEST_SHARED
 
 _REQUIRED: Final = "requiredCPUBindPolicy"
 _PREFERRED: Final = "preferredCPUBindPolicy"
@@ -33,7 +34,8 @@ def resource_status(pod: Pod, placement: Placement) -> dict[str, str]:
     if placement.assignment != Assignment() or pod.stale_status:
         written[names.RESOURCE_STATUS] = status_text(placement.assignment)
     if placement.cpus and placement.bind is not CpuBindPolicy.NONE:
-        spec = _filled_in(pod.spec_text, placement.bind, placement.bind_required)
+        fill_in = _filled_in if len(pod.spec_text) <= LONGEST_SHARED else _filled_in.__wrapped__
+        spec = fill_in(pod.spec_text, placement.bind, placement.bind_required)
         if spec is not None:
             written[names.RESOURCE_SPEC] = spec
     if placement.mask:

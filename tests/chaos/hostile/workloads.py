@@ -1,4 +1,4 @@
-"""Pods, what protects them, and where they live."""
+"""Pods, what protects, makes and selects them, and where they live."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -22,8 +22,11 @@ def priority_classes() -> list[JsonObject]:
     return [{**about, "metadata": {"name": name}, "value": value} for name, value in PRIORITIES.items()]
 
 
+CONTROLLERS: Final = (("v1", "ReplicationController"), ("apps/v1", "ReplicaSet"), ("apps/v1", "StatefulSet"))
+
+
 class Workloads:
-    """Pods, PodDisruptionBudgets and Namespaces."""
+    """Pods, PodDisruptionBudgets, Namespaces, Services and controllers of pods."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
@@ -52,7 +55,7 @@ class Workloads:
                 {"name": f"c{number}", "resourceClaimName": f"hostile-{values.dice.randrange(9)}"}
                 for number in values.several(10)
             ]
-        metadata = values.metadata(name, namespace="default")
+        metadata = values.metadata(name, namespace="default") | self._owners()
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
     def budget(self, name: str) -> JsonObject:
@@ -71,6 +74,74 @@ class Workloads:
     def namespace(self, name: str) -> JsonObject:
         """A Namespace; labels of namespaces decide which terms select what is in them."""
         return {"apiVersion": "v1", "kind": "Namespace", "metadata": self._values.metadata(name)}
+
+    def service(self, _: str) -> JsonObject:
+        """A Service by one of a few names. Without a selector it selects nothing."""
+        values = self._values
+        spec: JsonObject = {"ports": [{"port": 1 + port} for port in values.several(100)] or [{"port": 1}]}
+        if values.likely(0.9):
+            spec["selector"] = self._some_labels()
+        return {"apiVersion": "v1", "kind": "Service", "metadata": self._named(), "spec": spec}
+
+    def replication_controller(self, _: str) -> JsonObject:
+        """What Services' selectors look like, in a controller of pods."""
+        selector = self._some_labels() | {"app": "a"}
+        return self._controller("v1", "ReplicationController", selector, selector)
+
+    def replica_set(self, _: str) -> JsonObject:
+        """A selector with expressions."""
+        return self._controller("apps/v1", "ReplicaSet", *self._selector())
+
+    def stateful_set(self, _: str) -> JsonObject:
+        """The same of another kind."""
+        return self._controller("apps/v1", "StatefulSet", *self._selector())
+
+    def _selector(self) -> tuple[JsonObject, JsonObject]:
+        """A selector, and labels that it selects."""
+        values, labels = self._values, self._some_labels() | {"app": "a"}
+        listed = [
+            {"key": "app", "operator": "In", "values": ["a"] * (1 + values.many(500))} for _ in values.several(50)
+        ]
+        absent = [{"key": f"no{number}", "operator": "DoesNotExist"} for number in values.several(200)]
+        return {"matchLabels": labels, "matchExpressions": listed + absent}, labels
+
+    def _controller(self, version: str, kind: str, selector: JsonObject, labels: JsonObject) -> JsonObject:
+        pod = {"containers": [{"name": "c", "image": "none"}]}
+        template = {"metadata": {"labels": labels}, "spec": pod}
+        spec: JsonObject = {"replicas": 0, "selector": selector, "template": template}
+        if kind == "StatefulSet":
+            spec["serviceName"] = "any"
+        return {"apiVersion": version, "kind": kind, "metadata": self._named(), "spec": spec}
+
+    def _some_labels(self) -> JsonObject:
+        values = self._values
+        return {values.key(): values.one("a", "b", "") for _ in values.several(4)} | {
+            f"l{number}": str(number) for number in values.several(500)
+        }
+
+    def _named(self) -> JsonObject:
+        return self._values.metadata(f"hostile-{self._values.dice.randrange(9)}", namespace="default")
+
+    def _owners(self) -> JsonObject:
+        """Now and then a controller that may exist, or several that say that they are the one."""
+        values = self._values
+        if values.likely(0.6):
+            return {}
+        kinds = [
+            values.one(*CONTROLLERS, ("v1", "Node"), ("odd.example.com/v1", "Odd")) for _ in range(values.one(1, 1, 3))
+        ]
+        return {
+            "ownerReferences": [
+                {
+                    "apiVersion": version,
+                    "kind": kind,
+                    "name": f"hostile-{values.dice.randrange(9)}",
+                    "uid": f"owner-{number}",
+                    "controller": number == 0,
+                }
+                for number, (version, kind) in enumerate(kinds)
+            ]
+        }
 
     def _containers(self) -> list[JsonObject]:
         values = self._values

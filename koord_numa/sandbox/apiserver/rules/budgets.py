@@ -35,9 +35,10 @@ class Budgets:
             self._refresh(change.record)
 
     def _refresh(self, budget: Record) -> None:
-        document = budget.load()
-        status = self._status(document, budget.key.namespace)
-        if dig(document, "status") != status:
+        shown = budget.shared(budget.api_version)
+        status = self._status(shown, budget.key.namespace)
+        if dig(shown, "status") != status:
+            document = budget.load()
             document["status"] = status
             self._backend.put(self._backend.registry.named(_BUDGETS), document)
 
@@ -48,7 +49,7 @@ class Budgets:
             self._backend.storage.table("pods").in_namespace(namespace) if spec.get("selector") is not None else []
         )
         pods = [
-            record.load()
+            record.shared(record.api_version)
             for record in records
             if selection.matches(record) and record.fields["status.phase"] not in _ENDED
         ]

@@ -1,7 +1,7 @@
 """What the storage keeps: an immutable Record of one version of one object as JSON bytes, and the Change that led to it.
 
-Every reader parses the bytes for itself, so no reader can alter what is stored, and a list or a watch event is serialised
-once for all who receive it.
+Every reader parses the bytes for itself, so no reader can alter what is stored, and an object is serialised once for all who
+receive it in a list or a watch.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ class Record:
         self.deleting = bool(metadata.get("deletionTimestamp"))
         self.fields = {name: _text(dig(document, *path)) for name, path in fields.items()}
         self.api_version: str = document["apiVersion"]
-        self.raw = dumps(document)
+        self.raw = bytes(memoryview(dumps(document)))  # orjson's own object keeps a buffer several times as large
         self._views: dict[str, bytes] = {}
         self._shared: tuple[str, JsonObject] | None = None
 
@@ -65,10 +65,14 @@ class Record:
         return convert(self.load(), api_version)
 
     def shared(self, api_version: str) -> JsonObject:
-        """The object in one of its versions, parsed once for all who only read it."""
+        """The object in one of its versions, parsed once for all who only read it, until ``forget_shared``."""
         if self._shared is None or self._shared[0] != api_version:
             self._shared = (api_version, self.load_as(api_version))
         return self._shared[1]
+
+    def forget_shared(self) -> None:
+        """The object is not what is stored any more: in the history it need not take many times the room of its text."""
+        self._shared = None
 
     def view(self, api_version: str) -> bytes:
         """The JSON text of the object in one of its versions."""
@@ -83,7 +87,7 @@ class Record:
 class Change:
     """One step of a table's history: what happened, what the object was before and is after (its last state, if deleted)."""
 
-    __slots__ = ("_lines", "_lost", "kind", "previous", "record", "revision")
+    __slots__ = ("_lost", "kind", "previous", "record", "revision")
 
     def __init__(self, kind: str, record: Record, previous: Record | None) -> None:
         """``kind`` is ADDED, MODIFIED or DELETED."""
@@ -91,7 +95,6 @@ class Change:
         self.record = record
         self.previous = previous
         self.revision = record.revision
-        self._lines: dict[tuple[str, str], bytes] = {}
         self._lost: Record | None = None
 
     def subject(self, kind: str) -> Record:
@@ -109,12 +112,8 @@ class Change:
         return self._lost
 
     def line(self, kind: str, api_version: str) -> bytes:
-        """The line of a watch answer; made once and shared by all watchers."""
-        text = self._lines.get((kind, api_version))
-        if text is None:
-            text = b'{"type":"%b","object":%b}\n' % (kind.encode(), self.subject(kind).view(api_version))
-            self._lines[kind, api_version] = text
-        return text
+        """The line of a watch answer."""
+        return b'{"type":"%b","object":%b}\n' % (kind.encode(), self.subject(kind).view(api_version))
 
 
 def _text(value: object) -> str:

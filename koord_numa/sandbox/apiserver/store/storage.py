@@ -15,6 +15,9 @@ from koord_numa.sandbox.apiserver.store.records import ADDED, DELETED, MODIFIED,
 
 HISTORY: Final = 65_536
 
+HISTORY_BYTES: Final = 64 * 1024 * 1024
+"""How much text of former versions a table keeps at most: the history is as long as it may be only where objects are small."""
+
 Listener = Callable[[Change], None]
 
 
@@ -22,7 +25,7 @@ class Table:
     """All objects of one kind in the order of their keys, and what recently happened to them."""
 
     def __init__(self, name: str, history: int) -> None:
-        """``history`` is how many changes are certainly kept."""
+        """``history`` is how many changes are kept, if they are not larger than ``HISTORY_BYTES`` together."""
         self.name = name
         self.listeners: list[Listener] = []
         self.forgotten = 0  # changes up to this revision are lost
@@ -30,6 +33,7 @@ class Table:
         self._records: dict[ObjectKey, Record] = {}
         self._keys: list[ObjectKey] = []
         self._changes: list[Change] = []
+        self._bytes = 0  # of the texts in the history
 
     def __len__(self) -> int:
         """How many objects there are."""
@@ -59,7 +63,7 @@ class Table:
     def forget(self, revision: int) -> None:
         """Drop the history up to and including a revision."""
         self.forgotten = max(self.forgotten, revision)
-        del self._changes[: bisect_right(self._changes, revision, key=lambda change: change.revision)]
+        self._drop(bisect_right(self._changes, revision, key=lambda change: change.revision))
 
     def record(self, change: Change) -> None:
         """Make a change true and remember it."""
@@ -71,13 +75,25 @@ class Table:
             if key not in self._records:
                 insort(self._keys, key)
             self._records[key] = change.record
+        if change.previous is not None:
+            change.previous.forget_shared()
         self._changes.append(change)
-        if (
-            len(self._changes) > self._history + self._history // 4
-        ):  # a quarter at a time: trimming a list costs its length
-            surplus = len(self._changes) - self._history
-            self.forgotten = self._changes[surplus - 1].revision
-            del self._changes[:surplus]
+        self._bytes += len(change.record.raw)
+        # a quarter at a time: trimming a list costs its length
+        if len(self._changes) > self._history * 5 // 4 or self._bytes > HISTORY_BYTES * 5 // 4:
+            self._trim()
+
+    def _trim(self) -> None:
+        surplus, left = 0, self._bytes
+        while len(self._changes) - surplus > self._history or left > HISTORY_BYTES:
+            left -= len(self._changes[surplus].record.raw)
+            surplus += 1
+        self.forgotten = self._changes[surplus - 1].revision
+        self._drop(surplus)
+
+    def _drop(self, count: int) -> None:
+        self._bytes -= sum(len(change.record.raw) for change in self._changes[:count])
+        del self._changes[:count]
 
 
 class Storage:
@@ -140,5 +156,7 @@ class Storage:
                 told, news = self._untold.popleft()
                 for listener in tuple(told.listeners):
                     listener(news)
+                if told.get(news.record.key) is not news.record:
+                    news.record.forget_shared()
         finally:
             self._telling = False

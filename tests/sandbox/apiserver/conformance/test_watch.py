@@ -6,6 +6,7 @@ import aiohttp
 import pytest
 
 from koord_numa.sandbox.apiserver import ApiServer
+from koord_numa.sandbox.apiserver.store import storage
 from tests.sandbox.apiserver.client import CONFIGMAPS, CRDS, PODS, RACKS, Api, binding, configmap, crd, pod, rack
 
 
@@ -71,6 +72,20 @@ async def test_a_short_history_is_gone_too() -> None:
             await api.create(CONFIGMAPS, configmap(f"c{number}"))
         async with api.watch(CONFIGMAPS, resourceVersion=start) as watch:
             assert (await watch.next())["object"]["code"] == 410
+
+
+async def test_a_history_of_large_objects_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "HISTORY_BYTES", 100_000)
+    async with ApiServer() as server, aiohttp.ClientSession(server.url) as session:
+        api = Api(session)
+        start = await revision(api)
+        for number in range(30):
+            server.store.create({**configmap(f"c{number}"), "data": {"a": "x" * 10_000}})
+        late = server.revision - 5
+        async with api.watch(CONFIGMAPS, resourceVersion=start) as watch:
+            assert (await watch.next())["object"]["code"] == 410
+        async with api.watch(CONFIGMAPS, resourceVersion=str(late)) as watch:
+            assert [name for _, name in await watch.seen(5)] == [f"c{number}" for number in range(25, 30)]
 
 
 async def test_field_selectors_turn_binding_into_deletion(api: Api) -> None:
