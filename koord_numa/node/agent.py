@@ -27,6 +27,7 @@ from koord_numa.node.topology_object import NodeFacts, cpu_owner
 
 logger = logging.getLogger(__name__)
 
+# Node hardly changes.
 PUBLISH_INTERVAL: Final = 1.0
 OBSERVE_INTERVAL: Final = 5.0
 APPLY_INTERVAL: Final = 10.0
@@ -61,6 +62,7 @@ class Agent:
         self._node = NodeReservation()
         self._node_read = float("-inf")
         self._applied = asyncio.Event()
+        # Container id -> when it was first seen running; -1 once its time was measured, so that each container is measured once.
         self._running_since: dict[str, float] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -75,9 +77,12 @@ class Agent:
                 for task in ended:
                     task.result()  # a bug, or a refusal, ends the agent loudly
             finally:
+                # Cancelled tasks are waited for, as their sockets belong to the exit stack that closes next.
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+            # Only a removed DaemonSet frees the cpusets. A restart or an update must not, or every pinned pod would wander for
+            # its duration.
             if self._config.apply and await self._removed():
                 await self.release()
 
@@ -128,6 +133,7 @@ class Agent:
         while True:
             started = self._clock()
             await round_()
+            # The round's own time counts in: the interval is from start to start.
             await asyncio.sleep(max(0.0, interval - (self._clock() - started)))
 
     async def facts(self) -> NodeFacts | None:
@@ -156,6 +162,7 @@ class Agent:
         self._count_errors()
         # Without the kubelet's state, amounts that are "available" would be wrong; the last object stays until they are known.
         unknown = self.resources is not None and facts is not None and facts.resources is None
+        # Nor before the first list of the pods: the CPUs that they hold would be offered again.
         if facts is None or unknown or not self.pods.synced.is_set():
             return
         if await self.publisher.write(facts, self._differences):
@@ -174,6 +181,8 @@ class Agent:
         self.metrics.compared.set(seen.checked)
         why = self._why()
         self._differences = told(seen.differences, why)
+        # Ten at most: on a node where every pod differs, such as after an agent was removed, events would be a storm on the API
+        # server.
         events = [mismatch_event(one.pod, f"{one}: {why}", self._config.node) for one in seen.appeared[:10]]
         events += [mismatch_event(pod, "", self._config.node) for pod in seen.resolved[:10]]
         for event in events:
@@ -191,6 +200,7 @@ class Agent:
                 self.metrics.errors.labels("apply").inc()
                 logger.error("no cpuset is applied: %s", why_not)
             return
+        # The Node was read by publish; until it was, nothing is reserved, and the next round corrects the pool.
         reserved = self._node.cpus
         targets = applier.wanted(host, pods, reserved=reserved, mems=self._config.apply_memory)
         result = await applier.apply(targets, self._cgroups, self._runtime)
@@ -198,6 +208,7 @@ class Agent:
         for text in result.errors:
             self.metrics.errors.labels("apply").inc()
             logger.warning("a cpuset is not applied: %s", text)
+        # A round with errors measures nothing: its targets may not be reached, and the time would look better than it is.
         if not result.errors:
             self._measure(targets)
 
@@ -218,6 +229,7 @@ class Agent:
     async def _applying(self) -> None:
         await self._may_apply()
         while True:
+            # Cleared before the round, so that a change during the round leads to another one.
             self._applied.clear()
             self.pods.changed.clear()
             await self.apply()
@@ -236,6 +248,8 @@ class Agent:
                     self._applied.set()
             except RpcError as error:
                 if error.unimplemented:
+                    # A runtime that never heard of the call will not learn it: the task sleeps for good, and the timed rounds do
+                    # the work.
                     await asyncio.Event().wait()
                 logger.warning("container events are not seen: %s", error)
             await asyncio.sleep(APPLY_INTERVAL)
@@ -248,7 +262,7 @@ class Agent:
         if why_not:
             raise Refused(f"--apply: {why_not}")
 
-    def _koordlet(self) -> bool:
+    def _koordlet(self) -> bool:  # # the label on a pod, or koordlet's mark on the object when its pod is out of sight
         return any(pod.is_koordlet for pod in self.pods.all()) or self.publisher.is_koordinator
 
     def _why(self) -> str:

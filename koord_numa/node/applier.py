@@ -61,6 +61,7 @@ class Round:
     errors: tuple[str, ...] = ()
 
 
+# The order is that of the answers' weight: an owner that is not known must count as one that owns.
 def refusal(kubelet: KubeletOptions | None, *, koordlet: bool, mems: bool) -> str:
     """Why this node's cpusets are not ours to apply; empty when they are."""
     if kubelet is None:
@@ -77,29 +78,34 @@ def refusal(kubelet: KubeletOptions | None, *, koordlet: bool, mems: bool) -> st
 def wanted(host: Host, pods: Sequence[DecidedPod], *, reserved: CpuSet = EMPTY, mems: bool = False) -> list[Target]:
     """The targets of all running containers of these pods, pinned ones first."""
     every = host.cpu_set
+    # Pods that are yet to start count as well: a pool with their CPUs would have to give them back at once.
     held = CpuSet.of(cpu for pod in pods for cpu in pod.cpus)
     closed = CpuSet.of(cpu for pod in pods if pod.exclusive_to_best_effort for cpu in pod.cpus)
     # A pool that is empty would stop its containers: where everything is pinned, the rest shares the reserved CPUs, or all.
     shared = (every - held - reserved) or (every - held) or (every & reserved) or every
     open_to_all = (every - closed - reserved) or shared
+    # NUMA nodes without memory are left out: the kernel refuses them in cpuset.mems.
     everything = str(CpuSet.of(numa.id for numa in host.numa if numa.memory))
     targets = []
     for pod in pods:
         pool = open_to_all if pod.koordinator_qos in BEST_EFFORT or pod.kube_qos in BEST_EFFORT else shared
         cpus = pod.cpus & every if pod.cpus else _near(host, pod, pool)
         memory = (str(CpuSet.of(pod.numa)) if pod.cpus and pod.numa else everything) if mems else ""
+        # A pod whose annotation cannot be read is left alone: the pool could contain CPUs that were decided for it.
         if cpus and not pod.problem:
             targets += [
                 Target(container.id, cpus, memory, pinned=bool(pod.cpus))
                 for container in pod.containers
                 if container.running and container.id
             ]
+    # Pinned ones first: a round that is cut short has done the part that promises depend on.
     return sorted(targets, key=lambda target: (not target.pinned, target.container))
 
 
 def unpinned(host: Host, running: Iterable[RunningContainer]) -> list[Target]:
     """The targets that hand everything back: all CPUs and all memory for every container of Kubernetes."""
     everything = str(CpuSet.of(numa.id for numa in host.numa if numa.memory))
+    # Containers outside Kubernetes were never touched, so there is nothing to hand back.
     return [Target(one.id, host.cpu_set, everything) for one in running if one.pod_uid]
 
 
@@ -109,6 +115,8 @@ async def apply(targets: Sequence[Target], cgroups: Cgroups, runtime: Runtime) -
     updated, errors = 0, []
     for target in targets:
         try:
+            # Effective, not configured: the configured set may be right while a parent cgroup or a CPU that is offline narrows
+            # it.
             effective = cgroups.effective(target.container, mems=bool(target.mems))
             if effective is None or (
                 effective.cpus == target.cpus and (not target.mems or str(effective.mems) == target.mems)
@@ -126,4 +134,5 @@ def _near(host: Host, pod: DecidedPod, pool: CpuSet) -> CpuSet:
     chosen = [numa for numa, amounts in pod.amounts.items() if amounts.get(CPU)]
     if not chosen:
         return pool
+    # `or pool`: the NUMA nodes may be full of bound pods, and an empty cpuset cannot be written.
     return CpuSet.of(cpu for numa in chosen for cpu in host.cpus_of(numa)) & pool or pool

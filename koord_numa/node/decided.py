@@ -15,8 +15,9 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.quantity import amount
 from koord_numa.wire import names
 
+# # such pods hold nothing, though their object and its annotation stay until collected
 _FINAL: Final = frozenset({"Succeeded", "Failed"})
-_MOST_NUMA_NODES: Final = 1024
+_MOST_NUMA_NODES: Final = 1024  # # as the kernel's MAX_NUMNODES and sysfs/numa.py
 _KOORDLET: Final = "koordlet"
 _KOORDLET_LABEL: Final = "koord-app"  # as Koordinator's chart labels it
 
@@ -68,6 +69,7 @@ def decided_pod(pod: Mapping[str, Any]) -> DecidedPod | None:
     """The pod in an API object; ``None`` when it has ended and holds nothing any more."""
     metadata = pod.get("metadata") or {}
     status = pod.get("status") or {}
+    # The phase decides and not a deletion timestamp: containers that are terminating still run.
     if status.get("phase") in _FINAL:
         return None
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
@@ -98,10 +100,12 @@ def _resource_status(text: str) -> tuple[CpuSet, dict[int, dict[str, int]]]:
     found = orjson.loads(text) or {}
     cpus = CpuSet.parse(found.get("cpuset") or "")
     amounts: dict[int, dict[str, int]] = {}
+    # An entry without `node` is of NUMA node 0, as Go decodes it.
     for entry in found.get("numaNodeResources") or ():
         numa = entry.get("node") or 0
         if not isinstance(numa, int) or not 0 <= numa < _MOST_NUMA_NODES:
             raise ValueError(f"{str(numa)[:40]} is no NUMA node")
+        # Two entries of one NUMA node add up.
         here = amounts.setdefault(numa, {})
         for name, quantity in (entry.get("resources") or {}).items():
             here[name] = here.get(name, 0) + amount(name, quantity)
@@ -110,6 +114,7 @@ def _resource_status(text: str) -> tuple[CpuSet, dict[int, dict[str, int]]]:
 
 def _containers(status: Mapping[str, Any]) -> list[DecidedContainer]:
     found = []
+    # Init containers run on the same cpuset as the others; sidecars among them for as long as the pod.
     for group in ("initContainerStatuses", "containerStatuses"):
         for entry in status.get(group) or ():
             _, _, container = str(entry.get("containerID") or "").rpartition("://")

@@ -9,7 +9,7 @@ from koord_numa.node.decided import DecidedPod
 CONTROLLER: Final = "koord-numa-node-agent"
 MISMATCH: Final = "CpusetMismatch"
 MATCH: Final = "CpusetMatch"
-_LONGEST_NOTE: Final = 1000
+_LONGEST_NOTE: Final = 1000  # # events.k8s.io/v1 validation: note below 1 KiB
 
 
 def mismatch_event(pod: DecidedPod, text: str, node: str) -> dict[str, Any]:
@@ -17,6 +17,7 @@ def mismatch_event(pod: DecidedPod, text: str, node: str) -> dict[str, Any]:
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
+        # The API server refuses names above 253 characters; a pod's may have as many, and the random part is what must stay.
         "metadata": {"name": f"{pod.name[:200]}.{uuid4().hex[:16]}", "namespace": pod.namespace},
         "eventTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
         "type": "Warning" if text else "Normal",
@@ -24,7 +25,7 @@ def mismatch_event(pod: DecidedPod, text: str, node: str) -> dict[str, Any]:
         "note": text[:_LONGEST_NOTE] or f"runs on the decided CPUs {pod.cpus}",
         "action": "Observing",
         "reportingController": CONTROLLER,
-        "reportingInstance": f"{CONTROLLER}-{node}"[:128],
+        "reportingInstance": f"{CONTROLLER}-{node}"[:128],  # # the longest instance name that validation lets through
         "regarding": {
             "apiVersion": "v1",
             "kind": "Pod",

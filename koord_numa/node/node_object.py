@@ -28,4 +28,5 @@ def read_reservation(node: Mapping[str, Any] | None) -> NodeReservation:
         cpus = CpuSet.parse((orjson.loads(text) or {}).get("reservedCPUs") or "") if text else EMPTY
     except (ValueError, TypeError, AttributeError):
         cpus = EMPTY
+    # Made of what was understood: a malformed text of the Node is not repeated on the topology.
     return NodeReservation(uid, cpus, orjson.dumps({"reservedCPUs": str(cpus)}).decode() if cpus else "{}")

@@ -65,15 +65,18 @@ class Observer:
         present: dict[str, DecidedPod] = {}
         bound = [pod for pod in pods if pod.cpus]
         self._cgroups.locate(one.id for pod in bound for one in pod.containers if one.running and one.id)
+        # Pods that share have no cpuset to compare with; their pool moves whenever a bound pod comes or goes.
         for pod in bound:
             present[pod.uid] = pod
             difference = self._difference(pod)
             if difference is not None:
                 found[pod.uid] = difference
+        # A pod that agrees for one look starts over: only an uninterrupted difference counts.
         self._since = {uid: self._since.get(uid, now) for uid in found}
         counted = {uid: one for uid, one in found.items() if now - self._since[uid] >= GRACE}
         appeared = tuple(one for uid, one in counted.items() if uid not in self._told)
         resolved = tuple(present[uid] for uid in self._told if uid not in found and uid in present)
+        # A pod that is deleted while it differs leaves silently: an event on it would be about an object that is gone.
         self._told = {uid: one.pod for uid, one in counted.items()}
         return Observation(tuple(counted.values()), appeared, resolved, len(bound))
 
@@ -88,11 +91,12 @@ class Observer:
                 continue
             if effective.cpus != pod.cpus:
                 cpus |= effective.cpus
+            # Subset, not equality: memory on fewer NUMA nodes than decided breaks no promise.
             if self._mems and pod.numa and not effective.mems <= CpuSet.of(pod.numa):
                 mems |= effective.mems
         if not cpus and not mems:
             return None
-        return Difference(pod, cpus or pod.cpus, mems)
+        return Difference(pod, cpus or pod.cpus, mems)  # # only memory differs: the CPUs are the decided ones
 
 
 def told(differences: Iterable[Difference], why: str) -> dict[str, dict[str, str]]:

@@ -80,13 +80,16 @@ class Publisher:
         if now < self._not_before:
             return False
         try:
+            # Before the comparison: an object that was deleted does not show in the facts.
             if now - self._looked >= LOOK_INTERVAL:
                 await self._look(now)
+            # The facts are compared first, because building the object costs far more than comparing what it is built from.
             if self._sent is not None and self._told == (facts, differences):
                 return False
             obj = self._wanted(facts, differences)
             if obj is None or obj == self._sent:
                 return False
+            # Set before the request, so that one that fails half-way is not repeated at once.
             self._not_before = now + MIN_INTERVAL
             self._seen = await self._api.apply(self._path, obj, FIELD_MANAGER)
         except ApiError as error:
@@ -106,15 +109,18 @@ class Publisher:
         if error.status == 409:
             self._looked = float("-inf")  # another manager owns a field by now: read which
         self._failures += 1
+        # # the exponent is bounded, as 2**failures would grow without end
         self._not_before = now + min(LONGEST_PAUSE, MIN_INTERVAL * 2 ** min(self._failures, 10))
         logger.warning("the topology is not published: %s", error)
 
     def _wanted(self, facts: NodeFacts, differences: Mapping[str, Mapping[str, str]]) -> Json | None:
         """What to apply; ``None`` while only options are to be published and there is no object to add them to."""
+        # OPTIONS is the operator's word that zones are another's even while there are none yet.
         foreign = self._publish is Publish.OPTIONS or (self._publish is Publish.AUTO and others_publish(self._seen))
         if foreign and self._seen is None:
             return None
         obj = additions(facts, self._seen or {}) if foreign else topology_object(facts)
+        # An empty map is left out, and server-side apply then removes the key that we owned.
         if differences:
             obj["metadata"]["annotations"][names.CPUSET_DIFFERENCES] = orjson.dumps(dict(differences)).decode()
         return obj
@@ -125,6 +131,7 @@ def additions(facts: NodeFacts, seen: Json) -> Json:
     found = annotations(facts)
     theirs = (seen.get("metadata") or {}).get("annotations") or {}
     ours = _our_annotations(seen)
+    # One foreign key of Koordinator's is enough: koordlet writes them as a set, and two writers would disagree among them.
     if facts.owner is CpuOwner.KUBELET or any(key in theirs and key not in ours for key in _KOORDINATOR):
         found = {key: text for key, text in found.items() if key not in _KOORDINATOR}  # koordlet's, or without an owner
     if options := dict(attributes(facts)):
@@ -133,6 +140,7 @@ def additions(facts: NodeFacts, seen: Json) -> Json:
             options.pop(name, None)
         found[names.KUBELET_OPTIONS] = orjson.dumps(options).decode()
     return {
+        # The newest version is written; the API server converts for readers of older ones.
         "apiVersion": f"{names.TOPOLOGY_GROUP}/{names.TOPOLOGY_VERSIONS[-1]}",
         "kind": names.TOPOLOGY_KIND,
         "metadata": {"name": facts.name, "annotations": found},
@@ -148,6 +156,7 @@ def others_publish(seen: Json | None) -> bool:
         for entry in (seen.get("metadata") or {}).get("managedFields") or ()
         if "f:zones" in (entry.get("fieldsV1") or {})
     }
+    # Zones without any owner (from before managedFields) count as another's: better to write too little.
     return owners != {FIELD_MANAGER}
 
 
@@ -162,5 +171,6 @@ def _our_annotations(seen: Json) -> set[str]:
     for entry in (seen.get("metadata") or {}).get("managedFields") or ():
         if entry.get("manager") == FIELD_MANAGER:
             fields: Any = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:annotations") or {}
+            # Keys are `f:<annotation>`, and `.` for the map itself, which matches no annotation.
             found |= {str(key).removeprefix("f:") for key in fields}
     return found

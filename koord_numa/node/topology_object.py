@@ -143,6 +143,7 @@ def _offered(facts: NodeFacts, numa: HostNuma) -> Iterator[Json]:
     yield _resource(CPU, cpus, cpus, cpus - held.get(CPU, 0))
     pages = {page_resource(size): size * count for size, count in sorted(numa.pages.items())}
     if numa.memory is not None:
+        # MemTotal contains the huge pages, which pods get as resources of their own only.
         plain = max(0, numa.memory - sum(pages.values()) - reserved.get(MEMORY, 0))
         yield _resource(MEMORY, numa.memory, plain, plain - held.get(MEMORY, 0))
     for name, size in pages.items():
@@ -173,6 +174,7 @@ def _memory_rows(resources: PodResources, numa: HostNuma) -> Iterator[Json]:
     for name, amount in sorted(resources.allocatable_memory.get(numa.id, {}).items()):
         # A block that spans NUMA nodes counts in full on each, as exporters count it: how it is spread is not told.
         held = resources.held_memory.get(numa.id, {}).get(name, 0)
+        # Sysfs and the kubelet were read at different moments: a pool of pages that grew between them must not pass its capacity.
         yield _resource(name, max(capacity.get(name, 0), amount), amount, amount - held)
 
 
@@ -185,6 +187,7 @@ def _device_rows(resources: PodResources, numa: int) -> Iterator[Json]:
 
 
 def _resource(name: str, capacity: int, allocatable: int, available: int) -> Json:
+    # # more may be held than is allocatable, after a reservation grew
     amounts = {"capacity": capacity, "allocatable": allocatable, "available": max(0, available)}
     return {"name": name} | {key: format_amount(name, amount) for key, amount in amounts.items()}
 

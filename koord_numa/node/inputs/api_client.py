@@ -14,14 +14,18 @@ from typing import Any, Final, Self
 
 import aiohttp
 import orjson
+from aiohttp.http_exceptions import HttpProcessingError
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_LIFE: Final = 60.0
 """Seconds after which the token file is read again; the kubelet renews it long before it ends."""
 
-TIMEOUT: Final = aiohttp.ClientTimeout(total=15)
+TIMEOUT: Final = aiohttp.ClientTimeout(total=15)  # # seconds for one answer
 WATCH_TIMEOUT: Final = 300
 """Seconds after which a watch ends and begins again with a list: what was missed is found."""
+
+READ_BUFFER: Final = 2**21
+"""Bytes: one watch event of the largest object that etcd takes fits in."""
 
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
@@ -52,6 +56,7 @@ def in_cluster(environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -
     if not host or not (folder / "token").exists():
         raise ApiError(0, "no service account: run inside a cluster, or name a kubeconfig")
     address = f"[{host}]" if ":" in host else host
+    # The cluster's own authority only: the system's would accept any public certificate for the address.
     tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     return ApiAccess(f"https://{address}:{port}", token_file=folder / "token", tls=tls)
 
@@ -61,6 +66,7 @@ async def from_kubeconfig(path: Path) -> ApiAccess:
     from kubernetes_asyncio import client, config  # noqa: PLC0415  (40 MB, for kubeconfigs only)
 
     found = client.Configuration()
+    # For a malformed file it raises whatever its parts raise.
     try:
         await config.load_kube_config(config_file=str(path), client_configuration=found)
     except (config.ConfigException, OSError, KeyError, TypeError, ValueError) as error:
@@ -73,6 +79,7 @@ async def from_kubeconfig(path: Path) -> ApiAccess:
             tls.load_cert_chain(found.cert_file, found.key_file)
         if not found.verify_ssl:
             tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    # Releases differ in the name of the key.
     token = found.api_key.get("BearerToken") or found.api_key.get("authorization") or ""
     return ApiAccess(host.rstrip("/"), token=token.removeprefix("Bearer "), tls=tls)
 
@@ -82,15 +89,15 @@ class NodeApi:
 
     def __init__(self, access: ApiAccess, agent: str = "koord-numa-node-agent") -> None:
         self._access = access
-        self._token, self._read_at = access.token, -TOKEN_LIFE
+        self._token, self._read_at = access.token, -TOKEN_LIFE  # # read at the first request
         connector = aiohttp.TCPConnector(ssl=access.tls) if access.tls else aiohttp.TCPConnector()
         self._session = aiohttp.ClientSession(
             access.server,
             connector=connector,
             timeout=TIMEOUT,
             headers={"User-Agent": agent, "Accept": JSON},
-            cookie_jar=aiohttp.DummyCookieJar(),
-            read_bufsize=1 << 18,
+            cookie_jar=aiohttp.DummyCookieJar(),  # # nothing of a session is kept
+            read_bufsize=READ_BUFFER,
         )
 
     async def __aenter__(self) -> Self:
@@ -118,6 +125,7 @@ class NodeApi:
 
     async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[tuple[str, Any]]:
         """
+        # List first, then watch from its version: between the two nothing can be missed.
         First ``("LIST", objects)``, then events as ``(type, object)`` until the server ends the watch.
 
         Raises ``ApiError`` when the list or the watch fails.
@@ -126,6 +134,7 @@ class NodeApi:
         yield "LIST", listed.get("items") or []
         version = (listed.get("metadata") or {}).get("resourceVersion", "")
         query = {**params, "watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_TIMEOUT)}
+        # No total limit on a watch. The read limit is above the server's own end, so that silence means a dead connection.
         endless = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=WATCH_TIMEOUT + 30)
         try:
             async with self._session.get(path, params=query, headers=self._headers(), timeout=endless) as answer:
@@ -133,11 +142,14 @@ class NodeApi:
                     raise ApiError(answer.status, f"watch {path}: {(await answer.text())[:300]}")
                 async for line in answer.content:
                     event = orjson.loads(line)
+                    # 410 Gone above all, when the version is too old: the caller lists again.
                     if event.get("type") == "ERROR":
                         return
                     yield str(event.get("type")), event.get("object") or {}
-        except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
-            raise ApiError(0, f"watch {path}: {error!r}") from None
+        except (aiohttp.ClientError, HttpProcessingError, TimeoutError, orjson.JSONDecodeError) as error:
+            raise ApiError(
+                0, f"watch {path}: {error!r}"
+            ) from None  # a line beyond the buffer is an HttpProcessingError
 
     async def _send(
         self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: Any = None, kind: str = JSON
@@ -151,10 +163,12 @@ class NodeApi:
                     raise ApiError(answer.status, f"{method} {path}: {answer.status}: {_message(text)}")
                 return orjson.loads(text) if text else None
         except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
+            # # repr, as several of aiohttp's errors have no text
             raise ApiError(0, f"{method} {path}: {error!r}") from None
 
     def _headers(self) -> dict[str, str]:
         if self._access.token_file is not None and monotonic() - self._read_at > TOKEN_LIFE:
+            # Blocking, on a tmpfs: microseconds, once a minute.
             self._token, self._read_at = self._access.token_file.read_text().strip(), monotonic()
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
 

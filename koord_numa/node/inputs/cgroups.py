@@ -16,11 +16,14 @@ from typing import Final
 from koord_numa.core.cpuset import EMPTY, CpuSet
 
 ROOT: Final = Path("/sys/fs/cgroup")
+# 64 digits with containerd, CRI-O and Docker. A static pod's directory (`pod` and 32 digits) is no container: prefixes end in a
+# dash.
 _CONTAINER: Final = re.compile(r"(?:[a-z][a-z0-9]*-)*([0-9a-f]{32,64})(?:\.scope)?", re.ASCII)
+# Only directories of kubepods are entered: system.slice and user.slice may have thousands.
 _POD: Final = re.compile(r"kubepods|besteffort|burstable|guaranteed|pod[0-9a-f]", re.ASCII)
 _CPUS: Final = ("cpuset.cpus.effective", "cpuset.effective_cpus")  # v2, v1
 _MEMS: Final = ("cpuset.mems.effective", "cpuset.effective_mems")
-_DEEPEST: Final = 8
+_DEEPEST: Final = 8  # # kubepods/qos/pod/container, and what nested runtimes add
 
 
 class CgroupError(Exception):
@@ -40,6 +43,7 @@ class Cgroups:
 
     def __init__(self, root: Path = ROOT) -> None:
         v1 = root / "cpuset"  # cgroup v1 mounts one hierarchy a controller
+        # v2 has cgroup.controllers at its root. Hybrid mounts have it in `unified/`, and their cpuset controller is v1.
         self.root = v1 if v1.is_dir() and not (root / "cgroup.controllers").exists() else root
         self._paths: dict[str, str] = {}
 
@@ -52,6 +56,7 @@ class Cgroups:
 
     def locate(self, containers: Iterable[str]) -> None:
         """Walk the tree only if one of these containers is not known, or was not there when it was last read."""
+        # One walk for all that are missing, not one each: the walk costs the same.
         if any(container not in self._paths for container in containers):
             self.find()
 
@@ -61,6 +66,7 @@ class Cgroups:
         cpus = None if path is None else _first(path, _CPUS)
         memory = EMPTY if path is None or not mems else _first(path, _MEMS)
         if cpus is None or memory is None:
+            # Forgotten, so that a container that comes back under the same id, in another directory, is looked for.
             self._paths.pop(container, None)
             return None
         return Effective(cpus, memory)
@@ -71,6 +77,7 @@ class Cgroups:
         if container not in self._paths or not path.is_dir():
             return
         try:
+            # Memory first: no CPU of a new NUMA node shall allocate on the old one between the two writes.
             if mems:
                 (path / "cpuset.mems").write_text(mems)
             (path / "cpuset.cpus").write_text(str(cpus))
@@ -80,6 +87,7 @@ class Cgroups:
     def _tops(self) -> Iterator[str]:
         try:
             with os.scandir(self.root) as entries:
+                # `kubepods` (cgroupfs) and `kubepods.slice` (systemd).
                 yield from (entry.path for entry in entries if entry.is_dir() and entry.name.startswith("kubepods"))
         except OSError:
             return
@@ -91,6 +99,8 @@ class Cgroups:
                     if not entry.is_dir(follow_symlinks=False):
                         continue
                     if match := _CONTAINER.fullmatch(entry.name):
+                        # A container's own children (systemd inside it) are not entered: their cpusets are the container's
+                        # business.
                         self._paths[match.group(1)] = entry.path
                     elif depth < _DEEPEST and _POD.search(entry.name):
                         self._walk(entry.path, depth + 1)
@@ -104,6 +114,7 @@ def _first(folder: str, names: tuple[str, ...]) -> CpuSet | None:
         try:
             with open(path, encoding="ascii") as file:  # noqa: PTH123  (hundreds a round: a Path each costs twice the reading)
                 text = file.read().strip()
+        # The next name: the file of the other cgroup version, or none when the cgroup has gone.
         except FileNotFoundError:
             continue
         except OSError as error:

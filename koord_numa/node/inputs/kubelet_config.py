@@ -54,6 +54,7 @@ class KubeletOptions:
     @property
     def topology_word(self) -> str:
         """Policy and scope in the one word of ``topologyPolicies``."""
+        # topologyPolicies is deprecated in v1alpha2 in favour of attributes, and readers of older objects still use it.
         word = POLICY_WORDS.get(self.topology_policy)
         return f"{word}{'PodLevel' if self.topology_scope == 'pod' else 'ContainerLevel'}" if word else "None"
 
@@ -61,6 +62,7 @@ class KubeletOptions:
         """The attributes of the NRT: those that exporters write, then those that only we do (docs/kubelet-model.md)."""
         yield names.ATTRIBUTE_TOPOLOGY_POLICY, self.topology_policy
         yield names.ATTRIBUTE_TOPOLOGY_SCOPE, self.topology_scope
+        # The kubelet's default (cm/topologymanager/topology_manager.go) is written out, so that readers need no table.
         most = self.topology_options.get(_MAX_NUMA_NODES, DEFAULT_MAX_NUMA_NODES)
         yield names.ATTRIBUTE_MAX_NUMA_NODES, most
         for option, value in sorted(self.topology_options.items()):
@@ -78,6 +80,7 @@ class KubeletOptions:
         found: dict[str, Any] = {"policy": self.cpu_policy}
         if self.cpu_options:
             found["options"] = dict(sorted(self.cpu_options.items()))
+        # Left out when empty, as koordlet's `omitempty` does.
         if self.reserved_cpus:
             found["reservedCPUs"] = str(self.reserved_cpus)
         return found
@@ -91,11 +94,13 @@ def kubelet_options(config: object) -> KubeletOptions:
         raise KubeletConfigError(f"a {type(config).__name__} is no KubeletConfiguration")
     reserved = _text(config, "reservedSystemCPUs", "")
     try:
+        # None and the empty set differ: without the option a static kubelet chooses the reserved CPUs itself.
         cpus = CpuSet.parse(reserved) if reserved else None
     except ValueError as error:
         raise KubeletConfigError(f"reservedSystemCPUs: {error}") from None
     policy = _text(config, "cpuManagerPolicy", "none")
     return KubeletOptions(
+        # Defaults as SetDefaults_KubeletConfiguration (pkg/kubelet/apis/config/v1beta1/defaults.go).
         topology_policy=_text(config, "topologyManagerPolicy", "none"),
         topology_scope=_text(config, "topologyManagerScope", "container"),
         topology_options=_texts(config, "topologyManagerPolicyOptions"),

@@ -74,11 +74,13 @@ def read_resources(listed: Any, allocatable: Any) -> PodResources:
     kubelet does not have: such an answer mixes two moments, and the next one will not.
     """
     pods = tuple(_pod(pod) for pod in listed.pod_resources)
+    # One may terminate while its successor of the same name is admitted. Fingerprints go by name and could not tell them apart.
     if len({pod.key for pod in pods}) != len(pods):
         raise PodResourcesError("a pod is listed twice")
     can = _cpus(allocatable.cpu_ids, "the allocatable resources")
     devices = _devices(allocatable.devices)
     held_cpus, held_devices = _held(pods)
+    # Under the none policy the kubelet names no CPU allocatable (cpumanager/policy_none.go): nothing to contradict.
     if can and not held_cpus <= can:
         raise PodResourcesError(f"containers hold CPUs {held_cpus - can} that are not allocatable")
     held_memory: dict[int, dict[str, int]] = {}
@@ -104,6 +106,7 @@ def _pod(pod: Any) -> PodHoldings:
     for container in pod.containers:
         devices: dict[str, frozenset[str]] = {}
         for entry in container.devices:
+            # A resource may come in several entries, one a device or a NUMA node.
             devices[entry.resource_name] = devices.get(entry.resource_name, frozenset()) | set(entry.device_ids)
         containers.append(ContainerResources(container.name, _cpus(container.cpu_ids, who), devices))
     return PodHoldings(pod.namespace, pod.name, tuple(containers))
@@ -145,6 +148,7 @@ def _devices(entries: Iterable[Any]) -> dict[str, dict[str, frozenset[int]]]:
     for entry in entries:
         places = _numa(entry.topology.nodes, f"device {entry.resource_name}")
         known = found.setdefault(entry.resource_name, {})
+        # So may a device, and then it is near all their NUMA nodes.
         for device in entry.device_ids:
             known[device] = known.get(device, frozenset()) | places
     return found
@@ -154,6 +158,7 @@ def _add_memory(found: dict[int, dict[str, int]], blocks: Iterable[Any], who: st
     for block in blocks:
         if not 0 <= block.size <= LARGEST:
             raise PodResourcesError(f"{who}: {block.size} bytes of {block.memory_type}")
+        # In full on each: the kubelet does not tell how a block is spread over its NUMA nodes.
         for numa in _numa(block.topology.nodes, who):
             here = found.setdefault(numa, {})
             here[block.memory_type] = here.get(block.memory_type, 0) + block.size

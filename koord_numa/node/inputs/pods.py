@@ -12,7 +12,7 @@ from koord_numa.node.inputs.rpc import RunningContainer
 
 logger = logging.getLogger(__name__)
 
-LONGEST_PAUSE: Final = 30.0
+LONGEST_PAUSE: Final = 30.0  # # seconds
 
 
 class NodePods:
@@ -38,6 +38,7 @@ class NodePods:
         while True:
             try:
                 async for kind, value in self._api.watch("/api/v1/pods", self._query):
+                    # Only an answer ends the back-off: a list that fails never gets here.
                     pause = 1.0
                     self.observe(kind, value)
             except ApiError as error:
@@ -53,6 +54,7 @@ class NodePods:
     def observe(self, kind: str, value: Any) -> None:
         """One event of the watch, or its first list."""
         before = dict(self._pods)
+        # Compared at the end, as most updates are of fields that the agent does not read and must wake nothing.
         if kind == "LIST":
             self._pods = {}
             for pod in value:
@@ -68,11 +70,13 @@ class NodePods:
 
     def started(self, container: str, running: Iterable[RunningContainer]) -> None:
         """The runtime has started a container; the pod's status will show it a second or two later."""
+        # The event has an id and no pod, so the runtime is asked for its labels.
         found = next((one for one in running if one.id == container), None)
         pod = self._pods.get(found.pod_uid) if found else None
         if found is None or pod is None or any(one.id == container for one in pod.containers):
             return
         here = DecidedContainer(found.name, container, running=True)
+        # The pod's next update replaces the entry: by then the kubelet has reported the same container.
         self._pods[pod.uid] = replace(pod, containers=(*pod.containers, here))
         self._sorted = None
 
@@ -81,6 +85,7 @@ class NodePods:
         if found is None:
             self._pods.pop(str((pod.get("metadata") or {}).get("uid", "")), None)
             return
+        # Told once for each new state, not for each update of the pod.
         if found.problem and found != self._pods.get(found.uid):
             logger.warning("pod %s: %s", found.key, found.problem)
         self._pods[found.uid] = found

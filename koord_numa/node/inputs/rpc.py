@@ -25,7 +25,7 @@ _POD_RESOURCES: Final = "/v1.PodResourcesLister/"
 _RUNTIME: Final = "/runtime.v1.RuntimeService/"
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", LARGEST_ANSWER),
-    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_http_proxy", 0),  # # a proxy of the environment has nothing to do with a local socket
     # One thread polls; the agent makes one call at a time.
     ("grpc.use_local_subchannel_pool", 1),
 )
@@ -45,6 +45,7 @@ class _Client:
     def __init__(self, path: Path, prefix: str) -> None:
         self.path = path
         self._prefix = prefix
+        # The channel connects at the first call: the agent may start before the kubelet or the runtime.
         self._channel = aio.insecure_channel(f"unix:{path}", options=_OPTIONS)
         self._calls: dict[str, Any] = {}
 
@@ -110,6 +111,7 @@ class RuntimeClient(_Client):
     async def containers(self) -> list[RunningContainer]:
         """The running containers."""
         state = cri_pb2.ContainerStateValue(state=cri_pb2.CONTAINER_RUNNING)
+        # Running ones only: a created container has no processes that could be compared.
         request = cri_pb2.ListContainersRequest(filter=cri_pb2.ContainerFilter(state=state))
         answer = await self._call("ListContainers", request, cri_pb2.ListContainersResponse)
         return [_container(found.id, found.labels) for found in answer.containers]
@@ -134,7 +136,7 @@ class RuntimeClient(_Client):
         except aio.AioRpcError as error:
             raise self._error("GetContainerEvents", error) from None
         finally:
-            call.cancel()
+            call.cancel()  # # also when the reader stops early: the stream would stay open on the runtime's side
 
 
 def _container(container: str, labels: Mapping[str, str]) -> RunningContainer:

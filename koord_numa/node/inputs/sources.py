@@ -50,8 +50,10 @@ class HostSource:
         try:
             sysfs = Sysfs(self._root)
             online = tuple(sysfs.text(*path) for path in _ONLINE)
+            # Two small files tell whether CPUs or nodes came or went; everything else is read at its own interval.
             if now >= self._next or online != self._online:
                 host = read_host(self._root)
+                # # the oddities of a machine do not change: told once
                 for warning in host.warnings if self.value is None else ():
                     logger.warning("%s", warning)
                 self.value, self._online, self._next, self._error = host, online, now + HOST_INTERVAL, ""
@@ -85,6 +87,7 @@ class KubeletSource:
         """The options as last known; ``None`` while they never were. Raises nothing."""
         if self._clock() < self._next or (self._path is None and self._api is None):
             return self.value
+        # Moved before the request: a kubelet that hangs is not asked again by the next round.
         self._next = self._clock() + KUBELET_INTERVAL
         try:
             if self._path is not None:
@@ -94,6 +97,7 @@ class KubeletSource:
                 self.value = kubelet_options(answer)
         except (KubeletConfigError, ApiError) as error:
             logger.warning("the kubelet's configuration is not known: %s", error)
+            # # seconds: sooner than after a success, because nothing can be applied until it is known
             self._next = self._clock() + 5.0
         return self.value
 
@@ -117,7 +121,7 @@ class ResourcesSource:
             if self._allocatable is None or self._clock() >= self._next:
                 self._allocatable = await self._client.allocatable()
                 self._next = self._clock() + ALLOCATABLE_INTERVAL
-                self._seen = None
+                self._seen = None  # # what is read depends on both answers
             # The kubelet lists pods in no order; what they hold is read again only when it changed.
             seen = sorted(pod.SerializeToString() for pod in listed.pod_resources)
             if seen != self._seen:

@@ -31,6 +31,7 @@ def read_caches(sysfs: Sysfs, cpus: Iterable[int]) -> Caches:
     sharing: dict[int, CpuSet] = {}
     names: dict[int, int | None] = {}
     try:
+        # Every CPU is asked, not one of a group: that is how a contradiction shows.
         for cpu in wanted:
             members, name = _last_level(sysfs, cpu, among)
             if members:
@@ -44,6 +45,7 @@ def read_caches(sysfs: Sysfs, cpus: Iterable[int]) -> Caches:
 
 def _ids(sharing: Mapping[int, CpuSet], names: Mapping[int, int | None]) -> dict[int, int]:
     pairs = {(names[cpu], members.bits) for cpu, members in sharing.items()}
+    # The kernel's ids are taken only if each stands for one group and each group has one: they may be absent, or repeat.
     if len({name for name, _ in pairs if name is not None}) == len(pairs) == len({bits for _, bits in pairs}):
         return {cpu: name for cpu, name in names.items() if name is not None}
     order: dict[int, int] = {}
@@ -52,6 +54,7 @@ def _ids(sharing: Mapping[int, CpuSet], names: Mapping[int, int | None]) -> dict
 
 def _last_level(sysfs: Sysfs, cpu: int, among: CpuSet) -> tuple[CpuSet | None, int | None]:
     cache = (*CPU, f"cpu{cpu}", "cache")
+    # The index is the kernel's order of discovery and differs by architecture; the level is what counts.
     for index in sysfs.numbered("index", *cache):
         folder = (*cache, f"index{index}")
         if sysfs.number(*folder, "level") == LAST_LEVEL:

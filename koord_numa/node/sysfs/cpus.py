@@ -36,8 +36,10 @@ def online_cpus(sysfs: Sysfs) -> CpuSet:
     present = sysfs.numbered("cpu", *CPU)
     if not present:
         raise sysfs.error("describes no CPU", *CPU)
+    # Ids become bits of one integer: an absurd id from a broken tree would be an absurd amount of memory.
     if present[-1] > MAX_CPU:
         raise sysfs.error(f"CPU {present[-1]} is above {MAX_CPU}", *CPU)
+    # From here on, a set that names other CPUs is an error (Sysfs.cpus).
     sysfs.present = CpuSet.of(present)
     listed = sysfs.cpu_list(*CPU, "online")
     online = []
@@ -46,6 +48,7 @@ def online_cpus(sysfs: Sysfs) -> CpuSet:
         own = sysfs.number(*CPU, f"cpu{cpu}", "online") if sysfs.text(*CPU, f"cpu{cpu}", "online") else None
         if listed is not None and own is not None and (cpu in listed) is not (own != 0):
             raise sysfs.error(f"{own} contradicts the list of online CPUs {listed}", *CPU, f"cpu{cpu}", "online")
+        # Without the list, a CPU that has no file of its own (cpu0 on x86) cannot be taken offline.
         if cpu in listed if listed is not None else own != 0:
             online.append(cpu)
     if listed is not None and (missing := listed - sysfs.present):
@@ -68,6 +71,7 @@ def read_places(sysfs: Sysfs, cpus: Iterable[int]) -> dict[int, CpuPlace]:
     """
     wanted = sorted(cpus)
     ids = {cpu: _ids(sysfs, cpu) for cpu in wanted}
+    # All or none: virtual machines and old kernels have no die_id at all, but a gap among CPUs is a broken reading.
     for position, name in enumerate(("physical_package_id", "core_id", "die_id")):
         missing = [cpu for cpu in wanted if ids[cpu][position] is None]
         if missing and len(missing) != len(wanted):
@@ -77,6 +81,7 @@ def read_places(sysfs: Sysfs, cpus: Iterable[int]) -> dict[int, CpuPlace]:
     for cpu in wanted:
         socket, core, die = ids[cpu]
         places[cpu] = CpuPlace(
+            # Without core ids, the set of siblings names the core: unlike a running number it is the same for each of them.
             core_id=siblings[cpu].bits if core is None else core,
             socket=UNKNOWN if socket is None else socket,
             die=UNKNOWN if die is None else die,
@@ -90,6 +95,7 @@ def _ids(sysfs: Sysfs, cpu: int) -> tuple[int | None, int | None, int | None]:
     found = []
     for name in ("physical_package_id", "core_id", "die_id"):
         number = sysfs.number(*folder, name)
+        # -1 where the architecture does not know it (include/linux/topology.h).
         if number is not None and not UNKNOWN <= number < 2**31:
             raise sysfs.error(f"{number} is no id", *folder, name)
         found.append(number)
@@ -107,6 +113,7 @@ def _siblings(sysfs: Sysfs, cpus: list[int], among: CpuSet) -> dict[int, CpuSet]
         members = threads if core is None else core
         if members is not None:
             known[cpu] = members
+    # No sibling files: every CPU is a core of its own, as the kubelet counts on such machines.
     if not known:
         return {cpu: CpuSet.of([cpu]) for cpu in cpus}
     if untold := [cpu for cpu in cpus if cpu not in known]:

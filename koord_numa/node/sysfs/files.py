@@ -15,8 +15,10 @@ from koord_numa.core.cpuset import MAX_CPU, CpuSet
 LONGEST: Final = 1 << 16
 """Bytes read of one file. The largest files of interest are meminfo and distances, a few KiB."""
 
+# At most 2,048 digits: 8,192 CPUs, the largest NR_CPUS that kernels are built with.
 _MASK: Final = re.compile(r"[0-9a-f]{1,2048}(?:,[0-9a-f]{1,8})*", re.ASCII | re.IGNORECASE)
 _NUMBER: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+# ENODEV and ENXIO: the attribute exists and its device does not, which some drivers answer instead of hiding the file.
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
 
 
@@ -43,6 +45,8 @@ class Sysfs:
         """The contents without surrounding white space, ``None`` when there is no such file."""
         path = self.root.joinpath(*parts)
         try:
+            # Bytes, not text: sysfs has attributes with stray bytes, and the encoding is checked below with the path in the
+            # message.
             with path.open("rb") as file:
                 raw = file.read(LONGEST)
         except OSError as error:
@@ -50,6 +54,7 @@ class Sysfs:
                 return None
             raise SysfsError(f"{path} cannot be read: {error.strerror or error}") from None
         content = raw.replace(b"\0", b"")  # some kernels end short attributes with a NUL
+        # Empty files say nothing about how this tree ends its lines.
         if content.strip():
             if content.endswith(b"\n"):
                 self._ended = True
@@ -115,6 +120,7 @@ class Sysfs:
         """The numbers of the entries ``prefix<number>`` of a directory, ascending; none when there is no such directory."""
         return sorted(
             int(name.removeprefix(prefix))
+            # isdecimal and isascii: `isdecimal` alone accepts digits of other scripts, which int() would take too.
             for name in self.names(*parts)
             if name.startswith(prefix) and name.removeprefix(prefix).isdecimal() and name.isascii()
         )

@@ -74,11 +74,13 @@ def read_host(root: Path) -> Host:
     caches = read_caches(sysfs, places)
     pci = read_pci(sysfs)
     isolated = isolated_cpus(sysfs)
+    # Last: whether a file was cut short shows only when all that matter were read.
     sysfs.check_complete()
     return Host(
         cpus=_cpus(places, numa, caches),
+        # CPU-less NUMA nodes (CXL, HBM) are zones as well: their memory can be asked for.
         numa=tuple(_numa(node, numa) for node in numa.memory),
-        isolated=isolated & online,
+        isolated=isolated & online,  # # the kernel lists isolated CPUs also while they are offline
         pci=pci,
         warnings=(*numa.warnings, *filter(None, [caches.warning])),
     )

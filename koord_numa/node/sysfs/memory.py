@@ -10,6 +10,7 @@ from koord_numa.node.sysfs.files import Sysfs, SysfsError
 
 NODE: Final = ("devices", "system", "node")
 KIB: Final = 1024
+# Node files say `Node 0 MemTotal:`, procfs `MemTotal:`. At most 15 digits: more KiB would pass 2**60 bytes.
 _TOTAL: Final = re.compile(r"^(?:Node\s+\d+\s+)?MemTotal:\s+(\d{1,15})\s*kB$", re.ASCII | re.MULTILINE)
 _SIZE: Final = re.compile(r"hugepages-(\d{1,12})kB", re.ASCII)
 
@@ -30,6 +31,7 @@ def read_memory(sysfs: Sysfs, numa: int) -> MemoryNode:
     memory = None if text is None else _total(text)
     if text is not None and memory is None:
         raise sysfs.error("has no MemTotal", *folder, "meminfo")
+    # MemTotal contains the huge pages; the reader that offers memory subtracts them.
     return MemoryNode(numa, memory, _pages(sysfs, (*folder, "hugepages")))
 
 
@@ -51,6 +53,6 @@ def _pages(sysfs: Sysfs, folder: tuple[str, ...]) -> dict[int, int]:
             count = sysfs.number(*folder, name, "nr_hugepages")
             if count is None or count < 0:
                 raise SysfsError(f"{sysfs.root.joinpath(*folder, name)} has no count of huge pages")
-            if count:
+            if count:  # # a size without pages is nothing to offer
                 found[int(match.group(1)) * KIB] = count
     return found

@@ -41,6 +41,7 @@ def read_numa_nodes(sysfs: Sysfs, online: CpuSet) -> NumaNodes:
         raise sysfs.error(f"NUMA node {ids[-1]} is not below {MOST_NUMA_NODES}", *NODE)
     warnings: list[str] = []
     of_cpu = _numa_of_cpus(sysfs, ids, online, warnings)
+    # A NUMA node with CPUs and no memory may have no directory; it is a node of its own nevertheless, since CPUs link to it.
     everything = sorted({*ids, *of_cpu.values()})
     warnings += [
         f"NUMA node {numa} has CPUs and no directory: its memory is not online"
@@ -48,6 +49,7 @@ def read_numa_nodes(sysfs: Sysfs, online: CpuSet) -> NumaNodes:
         if numa not in ids
     ]
     memory = {numa: read_memory(sysfs, numa) for numa in ids}
+    # All or none, as for the CPUs' topology: one missing meminfo is a reading that was interrupted.
     untold = [numa for numa in ids if memory[numa].memory is None]
     if untold and len(untold) != len(ids):
         raise sysfs.error("is missing, and other NUMA nodes have it", *NODE, f"node{untold[0]}", "meminfo")
@@ -70,6 +72,7 @@ def _numa_of_cpus(sysfs: Sysfs, ids: list[int], online: CpuSet, warnings: list[s
             found[cpu] = claimed[0]
         elif claimed:
             several.append(cpu)
+            # The lowest as the last resort, so that the answer does not depend on the order of reading.
             found[cpu] = next((numa for numa in linked if numa in claimed), claimed[0])
         elif len(linked) == 1:
             found[cpu] = linked[0]
@@ -116,6 +119,7 @@ def _distances(sysfs: Sysfs, ids: list[int], everything: list[int], warnings: li
     widths = sorted({len(row) for row in rows.values()})
     if len(widths) > 1:
         raise sysfs.error(f"NUMA nodes list between {widths[0]} and {widths[-1]} distances", *NODE)
+    # Only the width tells whether NUMA nodes without a directory have a column.
     columns = next((known for known in (everything, ids) if len(known) == widths[0]), None)
     if columns is None:
         warnings.append(f"distances to {widths[0]} NUMA nodes are listed and there are {len(everything)}: none is used")

@@ -35,13 +35,14 @@ def read_pci(sysfs: Sysfs) -> tuple[PciDevice, ...]:
     found = []
     for address in sysfs.names(*DEVICES):
         text = sysfs.text(*DEVICES, address, "class")
-        if text is None:
+        if text is None:  # # unplugged between listing and reading
             continue
         match = _CLASS.fullmatch(text)
         if match is None:
             raise sysfs.error(f"{text[:40]!r} is no PCI class", *DEVICES, address, "class")
         kind = match.group(1)[:4].lower()
         if kind.startswith(CLASSES):
+            # -1: the firmware has no proximity domain for the device (ACPI _PXM).
             numa = sysfs.number(*DEVICES, address, "numa_node")
             found.append(PciDevice(address, kind, None if numa is None or numa < 0 else numa, _root(sysfs, address)))
     return tuple(found)
@@ -50,6 +51,7 @@ def read_pci(sysfs: Sysfs) -> tuple[PciDevice, ...]:
 def _root(sysfs: Sysfs, address: str) -> str:
     """The host bridge, from the path that the device's link leads to."""
     try:
+        # realpath, not readlink: links of dumps and containers may be relative or go through further links.
         target = Path(os.path.realpath(sysfs.root.joinpath(*DEVICES, address)))
     except OSError:
         return ""

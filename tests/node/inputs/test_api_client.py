@@ -1,0 +1,45 @@
+"""The agent's own client of the API server."""
+
+import asyncio
+import json
+
+import pytest
+from aiohttp import web
+
+from koord_numa.node.inputs.api_client import READ_BUFFER, ApiAccess, ApiError, NodeApi
+
+PODS = "/api/v1/pods"
+
+
+async def watched(size: int) -> list[str]:
+    """The kinds of events seen of a watch in which one pod has an annotation of this many bytes."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        event = {"type": "ADDED", "object": {"metadata": {"name": "one", "annotations": {"text": "x" * size}}}}
+        await response.write(json.dumps(event).encode() + b"\n")
+        return response
+
+    app = web.Application()
+    app.router.add_get(PODS, answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        async with NodeApi(ApiAccess(f"http://127.0.0.1:{runner.addresses[0][1]}")) as api:
+            return [kind async for kind, _ in api.watch(PODS, {})]
+    finally:
+        await runner.cleanup()
+
+
+def test_a_watch_takes_the_largest_pods() -> None:
+    assert asyncio.run(watched(1_500_000)) == ["LIST", "ADDED"]
+
+
+def test_a_line_beyond_the_buffer_is_an_error_that_the_agent_survives() -> None:
+    with pytest.raises(ApiError, match="watch"):
+        asyncio.run(watched(3 * READ_BUFFER))
