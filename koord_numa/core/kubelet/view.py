@@ -33,8 +33,8 @@ class KubeletView:
     """
     One node, ready for decisions: the states that its kubelet may be in, and what is known of whole cores.
 
-    A yes must hold in every state of ``hypotheses``; the first is the likeliest. ``upper`` is a state with all the room that there may be,
-    where ``hypotheses`` show the least. ``cores`` says which rule about whole cores the kubelet keeps or may keep. ``problem`` is
+    A yes must hold in every state of ``hypotheses``; the first is the likeliest. ``most`` is present where these show the least room that
+    there may be: the facts with all of it. ``cores`` says which rule about whole cores the kubelet keeps or may keep. ``problem`` is
     non-empty when nothing may be placed that the kubelet would align. ``frame`` is what the objects say, and ``zones`` what is
     published less what is known to be gone from it. ``followed``: the hypotheses were replayed, not derived from amounts.
     ``unfollowed``: they were not, on a node whose pods may leave before that is seen.
@@ -50,7 +50,7 @@ class KubeletView:
     problem: str = ""
     frame: NodeConfig | None = None
     zones: tuple[Zone, ...] = ()
-    upper: Hypothesis | None = None
+    most: Published | None = None
     followed: bool = False
     unfollowed: bool = False
     explored: bool = False
@@ -63,6 +63,11 @@ class KubeletView:
         return self.hypotheses[0].state
 
     @property
+    def upper(self) -> Hypothesis | None:
+        """A state with all the room that there may be; ``None`` where ``hypotheses`` show it. Few pods ask, so it is not kept."""
+        return None if self.most is None else Hypothesis(infer_state(self.most).state, trust=Trust.INFERRED)
+
+    @property
     def topology(self) -> NodeResourceTopology | None:
         """The published topology, with the zones of this view; ``None`` where none is published."""
         return None if self.frame is None else replace(self.frame.topology, zones=self.zones)
@@ -70,9 +75,9 @@ class KubeletView:
 
 @dataclass(frozen=True, slots=True)
 class CoreEvidence:
-    """What is known of ``full-pcpus-only``: demands of pods that run, and whether a pod was refused for its whole cores."""
+    """What is known of ``full-pcpus-only``: CPU counts of containers that run, and whether a pod was refused for its whole cores."""
 
-    started: Sequence[PodDemand] = ()
+    counts: Collection[int] = ()
     kept: bool = False
 
 
@@ -92,10 +97,24 @@ def kubelet_view(
     """
     # A ledger keeps its sums, which a list of holdings would have to add up again.
     there = holdings if isinstance(holdings, Ledger) else list(holdings)
+    shown = (held for held in there if held.pod.uid not in unpublished and held.request is not None)
+    counts = {count for held in shown if held.request is not None for count in pod_demand(held.request).counts}
+    return inferred_view(frame_of(node, topology, previous), node, there, unpublished, CoreEvidence(counts))
+
+
+def inferred_view(
+    frame: NodeConfig,
+    node: Node,
+    holdings: Ledger | list[Holding],
+    unpublished: Collection[str],
+    evidence: CoreEvidence,
+) -> KubeletView:
+    """As ``kubelet_view``, with all that is known of the kubelet's options."""
+    topology = frame.topology
     hidden: list[Holding] = []
     shown: list[PodDemand] = []
     known: list[PodDemand] = []
-    for held in there:
+    for held in holdings:
         demand = pod_demand(held.request) if held.request is not None else None
         if demand is not None:
             known.append(demand)
@@ -103,25 +122,20 @@ def kubelet_view(
             hidden.append(held)
         elif demand is not None:
             shown.append(demand)
-    frame = frame_of(node, topology, previous)
     # First what init containers still hold, then pods that are not shown yet: both are missing from what exporters publish.
     zones = without_hidden(without_leftovers(topology.zones, shown), hidden, topology, frame.places)
-    requested = _requested(there)
-    guess = infer_state(Published(frame=frame, zones=zones, requested=requested, pods=known))
-    upper = None
-    # Only where something was subtracted is there a difference between the least and the most room.
-    if zones != topology.zones:
-        most = infer_state(Published(frame=frame, zones=topology.zones, requested=requested, pods=known))
-        upper = Hypothesis(most.state, trust=Trust.INFERRED)
+    facts = Published(frame=frame, zones=zones, requested=_requested(holdings), pods=known)
+    guess = infer_state(facts)
     return KubeletView(
         node=node.name,
         hypotheses=(Hypothesis(guess.state, trust=Trust.INFERRED),),
-        cores=cores_of(node, topology, zones, shown) if guess.state.node.pins_cpus else NO_RULE,
+        cores=cores_of(node, topology, zones, evidence) if guess.state.node.pins_cpus else NO_RULE,
         groups_known=guess.groups_known,
         problem=problem_of(topology),
         frame=frame,
         zones=zones,
-        upper=upper,
+        # Only where something was subtracted is there a difference between the least and the most room.
+        most=None if zones == topology.zones else replace(facts, zones=topology.zones),
     )
 
 
@@ -138,7 +152,7 @@ def followed_view(
     # What is published is older than the pods that are followed: whole cores are counted where fewest CPUs are free.
     fewest = min(seen, key=lambda one: one.state.managers.cpus.bit_count())
     zones = [_left(zone, fewest.state) for zone in frame.topology.zones]
-    cores = cores_of(node, frame.topology, zones, evidence.started, kept=evidence.kept)
+    cores = cores_of(node, frame.topology, zones, evidence)
     # First wins: hypotheses are in the order of likelihood.
     rooms: dict[Signature, Hypothesis] = {}
     for one in seen:
@@ -176,12 +190,10 @@ def frame_of(node: Node, topology: NodeResourceTopology, previous: KubeletView |
     return known if known.topology is topology else replace(known, topology=topology)
 
 
-def cores_of(
-    node: Node, topology: NodeResourceTopology, zones: Sequence[Zone], shown: Iterable[PodDemand], *, kept: bool = False
-) -> WholeCores:
-    """The rule about whole cores, by what the pods that are shown prove."""
-    seen = {count for demand in shown for count in demand.counts}
-    return whole_cores(topology.kubelet, zones, node.labels.get(ARCHITECTURE, ""), seen, kept=kept)
+def cores_of(node: Node, topology: NodeResourceTopology, zones: Sequence[Zone], evidence: CoreEvidence) -> WholeCores:
+    """The rule about whole cores, by what pods that run or were refused prove."""
+    architecture = node.labels.get(ARCHITECTURE, "")
+    return whole_cores(topology.kubelet, zones, architecture, evidence.counts, kept=evidence.kept)
 
 
 def problem_of(topology: NodeResourceTopology) -> str:

@@ -134,7 +134,7 @@ class Cache:
         for name in sorted(names):
             info = self.nodes.get(name)
             if info is not None and info.unreported.judge(info.topology, self.clock()):
-                self._lag_changed(info)
+                self._knowledge_changed(info)
 
     def expire_unreported(self, patience: float = RECENT) -> None:
         """
@@ -146,7 +146,7 @@ class Cache:
         for name in sorted(self._lagging):
             info = self.nodes.get(name)
             if info is not None and info.unreported.expire(before):
-                self._lag_changed(info)
+                self._knowledge_changed(info)
             if info is None or not info.unreported.waits_for_time:
                 self._lagging.discard(name)
 
@@ -255,12 +255,11 @@ class Cache:
 
     def _count(self, info: NodeInfo, pod: Pod, holding: Holding) -> None:
         uid = pod.key.uid
-        if info.inventory is None:
-            info.history.observe(pod, self.clock())
+        shows_options = info.observe(pod, self.clock())
         known = info.pods.get(uid)
         if known is not None and info.ledger.holdings[uid] == holding:
             info.pods[uid] = pod
-            self._note_start(info, pod)
+            self._note_start(info, pod, is_news=shows_options)
             self.index.add(info, pod)
             if known.labels != pod.labels or known.deleting != pod.deleting:
                 self.on_change(ClusterEvent.POD_BOUND, info, pod)
@@ -271,13 +270,14 @@ class Cache:
             info.unreported.add(pod, self.clock())
             self._note_lag(info)
         else:
-            self._note_start(info, pod)
+            self._note_start(info, pod, is_news=False)
         self.index.add(info, pod)
         self.on_change(ClusterEvent.POD_BOUND if known is None else ClusterEvent.CAPACITY_FREED, info, pod)
 
-    def _note_start(self, info: NodeInfo, pod: Pod) -> None:
-        if pod.started and info.unreported.start(pod.key.uid, info.topology, self.clock()):
-            self._lag_changed(info)
+    def _note_start(self, info: NodeInfo, pod: Pod, *, is_news: bool) -> None:
+        is_reported = pod.started and info.unreported.start(pod.key.uid, info.topology, self.clock())
+        if is_reported or is_news:
+            self._knowledge_changed(info)
         self._note_lag(info)
 
     def _note_lag(self, info: NodeInfo) -> None:
@@ -286,7 +286,7 @@ class Cache:
         if info.unreported.waits_for_time:
             self._lagging.add(info.name)
 
-    def _lag_changed(self, info: NodeInfo) -> None:
+    def _knowledge_changed(self, info: NodeInfo) -> None:
         info.touch()
         self.on_change(ClusterEvent.TOPOLOGY_CHANGED, info, None)
 

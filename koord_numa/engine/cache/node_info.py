@@ -10,8 +10,8 @@ from typing import Final
 
 from koord_numa.core.kubelet.assumed_options import StatedOptions, with_stated_options
 from koord_numa.core.kubelet.inference.replay import arrive
-from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
-from koord_numa.core.kubelet.view import CoreEvidence, KubeletView, cores_of, followed_view, frame_of, kubelet_view
+from koord_numa.core.kubelet.managers.aggregates import pod_demand
+from koord_numa.core.kubelet.view import CoreEvidence, KubeletView, followed_view, frame_of, inferred_view
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
@@ -66,6 +66,7 @@ class NodeInfo:
     _candidate: NodeSnapshot | None = None
     _booked: Ledger | None = None  # the ledger with the nominees in it
     _view: KubeletView | None = None  # the last one, which saves work for the next
+    _admitted_counts: frozenset[int] | None = None
 
     def __post_init__(self) -> None:
         self.unreported = UnreportedPods(self.pods)
@@ -136,6 +137,7 @@ class NodeInfo:
             else:
                 self.history.reset()
             self.allocatable = self._without_headroom(node, allocatable_of(node, self.inventory))
+        self._admitted_counts = None
         self.touch()
 
     def _without_headroom(self, node: Node, allocatable: ResourceList) -> ResourceList:
@@ -144,8 +146,29 @@ class NodeInfo:
             return allocatable
         return {name: max(0, amount - self.headroom.get(name, 0)) for name, amount in allocatable.items()}
 
+    def observe(self, pod: Pod, now: float) -> bool:
+        """Follow a pod on a kubelet's node before it is counted; returns whether it shows more of the kubelet's options than was known."""
+        if self.inventory is not None:
+            return False
+        evidence = self.history.evidence
+        explored, known = bool(evidence.exploring), self.admitted_counts()
+        self.history.observe(pod, now)
+        if pod.started and evidence.is_of_this_life(pod):
+            self._admitted_counts = known.union(pod_demand(pod.request).counts)
+        return explored != bool(evidence.exploring) or self._admitted_counts != known
+
+    def admitted_counts(self) -> frozenset[int]:
+        """The numbers of exclusive CPUs of containers that the kubelet has admitted with the configuration that it has now."""
+        if self._admitted_counts is None:
+            evidence = self.history.evidence
+            there = (pod for pod in self.pods.values() if pod.started and evidence.is_of_this_life(pod))
+            self._admitted_counts = frozenset(count for pod in there for count in pod_demand(pod.request).counts)
+        return self._admitted_counts
+
     def count(self, pod: Pod, holding: Holding) -> None:
         """Count a pod, replacing what was counted for it before."""
+        if pod.key.uid in self.pods:
+            self._admitted_counts = None
         self.pods[pod.key.uid] = pod
         # Popped first: the same pod may be counted again without its ports.
         self._ports.pop(pod.key.uid, None)
@@ -156,7 +179,9 @@ class NodeInfo:
 
     def discount(self, uid: str) -> None:
         """The pod holds nothing here any more."""
-        self.pods.pop(uid, None)
+        pod = self.pods.pop(uid, None)
+        if pod is not None and pod.started:
+            self._admitted_counts = None
         self._ports.pop(uid, None)
         self.unreported.discard(uid)
         self.ledger.release(uid)
@@ -254,22 +279,12 @@ class NodeInfo:
                 for after in list(arrive(one, uid, nominee.pod.request).values())[:2]
                 if after.has(uid)
             ]
+        evidence = CoreEvidence(self.admitted_counts(), self.history.evidence.keeps_cores)
         if hypotheses:
-            evidence = CoreEvidence(self._admitted(), self.history.evidence.keeps_cores)
             return followed_view(node, frame, hypotheses, booked, evidence)
         # Nominees are not there yet, so that no topology shows them.
         unpublished = self.unpublished.union(nominees) if nominees else self.unpublished
-        view = replace(kubelet_view(node, topology, booked, unpublished, self._view), unfollowed=bool(self.pods))
-        if view.state.node.pins_cpus:
-            kept = self.history.evidence.keeps_cores
-            return replace(view, cores=cores_of(node, topology, view.zones, self._admitted(), kept=kept))
-        return view
-
-    def _admitted(self) -> list[PodDemand]:
-        """What pods ask for that the kubelet has admitted with the configuration that it has now."""
-        evidence = self.history.evidence
-        there = (pod for pod in self.pods.values() if pod.started and evidence.is_of_this_life(pod))
-        return [pod_demand(pod.request) for pod in there]
+        return replace(inferred_view(frame, node, booked, unpublished, evidence), unfollowed=bool(self.pods))
 
     def _ports_with(self, nominees: Mapping[str, Nominee]) -> tuple[HostPort, ...]:
         if not self._ports and not nominees:

@@ -49,6 +49,8 @@ from koord_numa.engine.ranking.selected_rows import SelectedRows, names_nodes, o
 NO: Final = -1
 NEVER: Final = -(1 << 40)
 """Points that no other part of a score can make up for."""
+EXPLORES: Final = NEVER // 2
+"""The same for a pod that would explore: such a placement earns no points whatever else there is (``score_parts``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class ClassJudgement:
     objects: Ints
     points: Ints
     wanted: Ints
+    explores: bool  # would the request explore on any kind?
     version: int  # of the table's kinds
     reach: tuple[int, ...]  # how many resources and NUMA nodes there were
 
@@ -109,6 +112,8 @@ class ScoreBounds:
         bound = objects + judged.points[kinds, fewest]
         bound += self._weights["resources"] * sums.filling
         bound += self._weights["devices"] * sums.sparing
+        if judged.explores:
+            np.copyto(bound, 0, where=(bound < 0) & (bound > (NEVER + EXPLORES) // 2))
         # A sum below zero has ``NEVER`` in it: some part refuses.
         np.copyto(bound, NO, where=~sums.fits | (bound < 0))
         return bound
@@ -133,6 +138,7 @@ class ScoreBounds:
                 [[min(amounts.get(name, 0), UNLIMITED) for amounts in wanted] for name in columns.zones.places],
                 dtype=np.int64,
             ),
+            explores=any(kind.explores and alignment.splits_cores_of(kind) for kind in kinds),
             version=columns.kinds_version,
             reach=reach,
         )
@@ -145,12 +151,12 @@ class ScoreBounds:
             and refuse_promises(aligned_by_kubelet(self._ask, kind.config), kind.config) is not None
         ):
             return [NEVER] * counts
-        if self._alignment.splits_cores_of(kind):
-            return [NEVER] * counts
         weight, one = self._weights["numa"], self._alignment.needs_one_on(kind)
         # Exclusivity and claims at their best: they are known only once a placement is.
         most = self._weights["exclusivity"] * MAX_SCORE if wants_exclusivity(self._ask) else 0
         most += self._weights["claims"] * MAX_SCORE if wants_devices(self._ask) else 0
+        if self._alignment.splits_cores_of(kind):
+            most = EXPLORES if kind.explores else NEVER
         points = []
         for fewest in range(counts):
             score = numa_score_bound(self._rules.numa_method, self._alignment, kind, fewest)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, NumaSpec, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Unschedulable
@@ -187,17 +188,49 @@ def test_what_a_kubelet_never_does_needs_no_asking() -> None:
     state.observe_node(None, Node("n", labels=labels, allocatable={"cpu": 16000, "memory": 16 * GIB, "pods": 9}))
     state.observe_topology(None, kubelets_node("1"))
 
-    def may(request: PodRequest) -> bool:
+    def bound(request: PodRequest) -> int:
         columns.refresh()
         rules = profile_of(ProfileSettings())
-        return bool(ScoreBounds(scheduling_request(request, rules), rules, columns).bounds(np.array([0])) > NO)
+        return int(ScoreBounds(scheduling_request(request, rules), rules, columns).bounds(np.array([0]))[0])
+
+    def may(request: PodRequest) -> bool:
+        return bound(request) > NO
 
     assert may(guaranteed(2))
     assert not may(guaranteed(2, NumaPolicy.RESTRICTED))  # this kubelet has another policy
-    assert may(guaranteed(3))  # half a core: a pod may find out whether the kubelet minds
+    assert bound(guaranteed(2)) > 0
+    assert bound(guaranteed(3)) == 0  # half a core: a pod may find out whether the kubelet minds, which earns no points
+    assert not may(guaranteed(9))  # no NUMA node has as many, whatever the kubelet minds
     refused = Pod(PodKey("ns", "r", "r"), guaranteed(3), node="n")
     state.observe_pod(None, refused)
     state.observe_pod(None, replace(refused, phase="Failed", reason="SMTAlignmentError"))
     assert not may(guaranteed(3))  # it does
     state.observe_pod(None, Pod(PodKey("ns", "a", "a"), guaranteed(1), node="n", started=True))
-    assert may(guaranteed(3))  # cores have one thread, for it has been seen to give out one CPU
+    assert bound(guaranteed(3)) > 0  # cores have one thread, for it has been seen to give out one CPU
+
+
+def kubelets_view(state: Cache) -> KubeletView:
+    """What is seen of the kubelet of node ``n``."""
+    seen = state.nodes["n"].candidate()
+    assert seen is not None
+    assert isinstance(seen.offer, KubeletView)
+    return seen.offer
+
+
+def test_a_pod_that_starts_shows_at_once_what_it_proves_of_the_kubelet() -> None:
+    changes: list[str] = []
+    state = Cache(lambda _event, record, _pod: changes.append(record.name))
+    state.observe_node(None, Node("n", labels={"kubernetes.io/arch": "amd64"}, allocatable={"cpu": 16000, "pods": 9}))
+    state.observe_topology(None, kubelets_node("1"))
+    odd, even = (Pod(PodKey("ns", name, name), guaranteed(cpus), node="n") for name, cpus in (("o", 1), ("e", 2)))
+    exploring = replace(Pod(PodKey("ns", "x", "x"), guaranteed(3), node="n"), explores=("full-pcpus-only",))
+    for pod in (odd, even, exploring):
+        state.observe_pod(None, pod)
+    view = kubelets_view(state)
+    assert (view.cores.threads, view.explored) == (2, True)
+    for pod, news in ((odd, True), (odd, False), (even, True), (exploring, True)):
+        changes.clear()
+        state.observe_pod(None, replace(pod, started=True))
+        assert bool(changes) is news
+    view = kubelets_view(state)
+    assert (view.cores.threads, view.explored) == (1, False)

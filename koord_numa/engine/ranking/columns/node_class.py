@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from koord_numa.core.kubelet.inference.node_config import likely_config
-from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.cores import ARCHITECTURE, likely_threads
+from koord_numa.core.kubelet.managers.cores import ARCHITECTURE, likely_threads, may_be_kept
 from koord_numa.core.kubelet.managers.kubelet_node import STATIC_CPUS
 from koord_numa.core.objects.node import KubeletConfig, Node, Taint
 from koord_numa.core.objects.request import PodRequest
@@ -37,7 +36,8 @@ def compares_numbers(request: PodRequest) -> bool:
 class NodeClass:
     """
     ``example`` is some node of the kind: its cordon, taints, features and problem are those of all. ``config`` is present where a kubelet
-    chooses; exclusive CPUs must then be a multiple of ``threads``.
+    chooses. Exclusive CPUs must then be a multiple of ``threads``: a pod that breaks this rule is refused there, or, where
+    ``explores``, goes there to find out whether it holds.
 
     Otherwise ``zones`` tells whether NUMA nodes are published that are ours to align on, ``policy`` which NUMA policy the node names, and
     ``pins`` whether every pod with whole CPUs may get its own. ``aligns_by_default``: pods with CPUs of their own are aligned there by the
@@ -47,6 +47,7 @@ class NodeClass:
     example: Node
     config: KubeletConfig | None = None
     threads: int = 1
+    explores: bool = False
     zones: bool = False
     policy: NumaPolicy = NumaPolicy.NONE
     pins: bool = False
@@ -78,19 +79,22 @@ class NodeClass:
         )
         own = self.zones, self.policy, self.pins, self.aligns_by_default
         # Whatever ``fits_node_object`` and the bounds read, and nothing else: names and labels are judged by row.
-        return node.problem, node.unschedulable, node.taints, node.features, settings, self.threads, *own
+        return node.problem, node.unschedulable, node.taints, node.features, settings, self.threads, self.explores, *own
 
     def with_pods(self, record: NodeInfo) -> "NodeClass":
-        """The kind that the pods make of this node which its topology shows: they may prove that no whole cores have to be kept."""
+        """The kind that the pods make of this node which its kubelet has admitted: they may prove that no whole cores have to be kept."""
         node, topology = record.node, record.topology
         # Only a static CPU manager keeps whole cores.
         if self.config is None or self.config.cpu_policy != STATIC_CPUS or node is None or topology is None:
             return self
-        if not record.history.evidence.keeps_cores:
-            return self  # a pod may go there to find out
-        seen = {count for pod in record.pods.values() if pod.started for count in pod_demand(pod.request).counts}
-        threads = likely_threads(topology.zones, node.labels.get(ARCHITECTURE, ""), seen)
-        return self if threads == self.threads else replace(self, threads=threads)
+        kept = record.history.evidence.keeps_cores
+        if not kept and not may_be_kept(topology.kubelet):
+            threads = 1
+        else:
+            threads = likely_threads(topology.zones, node.labels.get(ARCHITECTURE, ""), record.admitted_counts())
+        if threads == self.threads and self.explores == (not kept):
+            return self
+        return replace(self, threads=threads, explores=not kept)
 
     @property
     def wants_one(self) -> bool:
