@@ -111,10 +111,11 @@ class KubeletHistory:
         return reason == TOPOLOGY_AFFINITY or (reason == UNEXPECTED_ADMISSION and not unlisted)
 
     def _belief_of(self, known: KnownPod) -> Belief | None:
-        """The belief, for a pod that the kubelet's managers give anything."""
-        if self.belief is None or self.frame is None or not is_tied(pod_demand(known.request), self.frame):
+        """The belief, for a pod that the kubelet's managers give anything; one without any hypothesis has nothing to learn."""
+        belief = self.belief
+        if belief is None or self.frame is None or not (belief.hypotheses or belief.arrivals):
             return None
-        return self.belief
+        return belief if is_tied(pod_demand(known.request), self.frame) else None
 
     def reset(self) -> None:
         """The node is another one: nothing that is believed of its kubelet holds."""

@@ -121,7 +121,7 @@ class NodeInfo:
 
     def set_objects(self, node: Node | None, published: NodeResourceTopology | None) -> None:
         """The Node or its topology came, changed or went."""
-        self.node, self.published = node, published
+        self.node, self.published, former = node, published, self.inventory
         self.topology, self.inventory, self.allocatable = None, None, {}
         if node is not None:
             # The topology of a former node of this name must not describe the new one; an empty uid on either side proves
@@ -134,6 +134,8 @@ class NodeInfo:
             self.inventory = replace(found, cpus_by_claim=True) if by_claim and isinstance(found, Inventory) else found
             if self.inventory is None and self.topology is not None and not self.topology.problem:
                 self.history.publish(self.topology, frame_of(node, self.topology, self._view))
+                if former is not None:
+                    self.history.sync(self.pods.values())
             else:
                 self.history.reset()
             self.allocatable = self._without_headroom(node, allocatable_of(node, self.inventory))
@@ -268,7 +270,6 @@ class NodeInfo:
         self, node: Node, topology: NodeResourceTopology, booked: Ledger, nominees: Mapping[str, Nominee]
     ) -> KubeletView:
         """The states that the kubelet is followed into; where it cannot be followed, what the published amounts allow."""
-        self.history.sync(self.pods.values())
         frame = frame_of(node, topology, self._view)
         hypotheses = self.history.hypotheses(frame, self.unpublished)
         for uid, nominee in nominees.items():
