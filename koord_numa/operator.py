@@ -85,6 +85,7 @@ async def serve(options: Options) -> None:
         await runtime.stop()  # first: Kopf takes its time to end, and a standby waits for the lease
         if watching is not None:
             await watching
+        await runtime.api.close()  # Kopf may have asked for a session while it ended
     if runtime.failure.done():
         raise runtime.failure.result()
 

@@ -78,6 +78,7 @@ class Api:
             read_bufsize=READ_BUFFER,
             headers=CIMultiDict([("User-Agent", agent), ("Accept", JSON), *self._impersonation]),
         )
+        self._lent: list[aiohttp.ClientSession] = []
         self.server = str(configuration.host).rstrip("/")
         self.cut_off = False
         """Was a leader's write (``Body.remaining``) cancelled before its answer came? It may still be carried out."""
@@ -97,11 +98,12 @@ class Api:
         A session of its own for a client that authenticates by default headers, as Kopf does; the connections are shared.
 
         The credentials are those of this moment: after a 401 another session is needed. Raises nothing that ``send`` would not.
+        ``close`` closes it unless its client has: Kopf closes only sessions that it has used.
         """
         headers: dict[str, str] = {}
         await self._authenticate(headers)
         options = {"proxy": self._options["proxy"]} if "proxy" in self._options else {}
-        return aiohttp.ClientSession(
+        session = aiohttp.ClientSession(
             connector=self._client.rest_client.pool_manager.connector,
             connector_owner=False,
             trust_env=False,
@@ -110,6 +112,8 @@ class Api:
             headers=CIMultiDict([*headers.items(), *self._impersonation]),
             **options,
         )
+        self._lent = [*(it for it in self._lent if not it.closed), session]
+        return session
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None = None, agent: str = AGENT, *, context: str | None = None) -> Self:
@@ -117,8 +121,9 @@ class Api:
         return cls(await load_configuration(kubeconfig, context), agent)
 
     async def close(self) -> None:
-        """Give every connection back."""
-        await self._session.close()
+        """Give every connection back. May be called again, when sessions were lent meanwhile."""
+        for session in (self._session, *self._lent):
+            await session.close()
         await self._client.close()
 
     async def __aenter__(self) -> Self:

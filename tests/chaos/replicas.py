@@ -93,6 +93,7 @@ class Replica:
             await runtime.stop()
         stop.set()
         await watching
+        await runtime.api.close()  # once more: Kopf has gone on for a moment, and may have asked for a session
 
     async def _keep_watching(self, runtime: Runtime, stop: asyncio.Event) -> None:
         """Kopf may give up under faults, and starts again as in the real process. What ends it for good is a bug."""

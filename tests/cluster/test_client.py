@@ -55,6 +55,17 @@ async def test_each_status_has_its_error(
     assert type(written.value) is writing
 
 
+async def test_a_session_that_its_client_never_used_is_closed_with_the_rest(api: Api) -> None:
+    """Kopf asks for one after a 401, and may end before it uses it."""
+    session, used = await api.new_session(), await api.new_session()
+    await used.close()
+    await api.close()
+    late = await api.new_session()
+    await api.close()
+    assert session.closed
+    assert late.closed
+
+
 async def test_a_refusal_names_the_rule(server: ApiServer, api: Api) -> None:
     server.faults.add(Fault(status=403))
     with pytest.raises(Forbidden) as refused:
