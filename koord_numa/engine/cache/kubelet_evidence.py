@@ -6,9 +6,11 @@ the annotation that a pod carries which explores. It ends when the kubelet may r
 machine, another kubelet version, or a Ready condition that has begun since (node lifecycle, ``kubelet_node_status.go``).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.results import SMT_ALIGNMENT
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
@@ -64,6 +66,11 @@ class KubeletEvidence:
         """Did the kubelet admit the pod with the configuration that it has now?"""
         # An unknown start counts: discarding it would lose evidence of a pod that runs.
         return not pod.started_at or pod.started_at >= self.since
+
+    def admitted_counts(self, pods: Iterable[Pod]) -> frozenset[int]:
+        """The numbers of exclusive CPUs of containers that the kubelet has admitted with the configuration that it has now."""
+        there = (pod for pod in pods if pod.started and self.is_of_this_life(pod))
+        return frozenset(count for pod in there for count in pod_demand(pod.request).counts)
 
     def explore(self, uid: str, options: tuple[str, ...]) -> None:
         """This pod is placed to find out about options; until its fate is known no other explores the node."""

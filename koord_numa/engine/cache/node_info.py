@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from koord_numa.core.kubelet.assumed_options import StatedOptions, with_stated_options
-from koord_numa.core.kubelet.inference.replay import arrive
+from koord_numa.core.kubelet.inference.replay import admitted
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.view import CoreEvidence, KubeletView, followed_view, frame_of, inferred_view
 from koord_numa.core.objects.constraints import HostPort
@@ -58,9 +58,7 @@ class NodeInfo:
     locked: str = ""
     long_bind_line: bool = False
     cpus_by_claim: bool = False  # a driver publishes the node's CPUs
-    broken: dict[str, str] = field(
-        default_factory=dict
-    )  # by uid, objects about the node that cannot be processed, and why
+    broken: dict[str, str] = field(default_factory=dict)  # by uid, why an object about the node cannot be processed
     revision: int = 0
     _ports: dict[str, tuple[HostPort, ...]] = field(default_factory=dict)  # of the pods that have any
     _candidate: NodeSnapshot | None = None
@@ -160,11 +158,9 @@ class NodeInfo:
         return explored != bool(evidence.exploring) or self._admitted_counts != known
 
     def admitted_counts(self) -> frozenset[int]:
-        """The numbers of exclusive CPUs of containers that the kubelet has admitted with the configuration that it has now."""
+        """As ``KubeletEvidence.admitted_counts``, kept until pods change."""
         if self._admitted_counts is None:
-            evidence = self.history.evidence
-            there = (pod for pod in self.pods.values() if pod.started and evidence.is_of_this_life(pod))
-            self._admitted_counts = frozenset(count for pod in there for count in pod_demand(pod.request).counts)
+            self._admitted_counts = self.history.evidence.admitted_counts(self.pods.values())
         return self._admitted_counts
 
     def count(self, pod: Pod, holding: Holding) -> None:
@@ -273,13 +269,7 @@ class NodeInfo:
         frame = frame_of(node, topology, self._view)
         hypotheses = self.history.hypotheses(frame, self.unpublished)
         for uid, nominee in nominees.items():
-            hypotheses = [
-                after
-                for one in hypotheses
-                # At most two ways each, as every nominee multiplies the hypotheses.
-                for after in list(arrive(one, uid, nominee.pod.request).values())[:2]
-                if after.has(uid)
-            ]
+            hypotheses = admitted(hypotheses, uid, nominee.pod.request)
         evidence = CoreEvidence(self.admitted_counts(), self.history.evidence.keeps_cores)
         if hypotheses:
             return followed_view(node, frame, hypotheses, booked, evidence)

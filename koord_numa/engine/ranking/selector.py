@@ -98,11 +98,9 @@ class NodeSelection:
         self, request_class: RequestClass, limit: int, images: tuple[str, ...] = ()
     ) -> Placement | Undecided | None:
         """As ``choose``, asking at most so many nodes one by one; ``UNDECIDED`` when more have to be asked."""
-        return (
-            None
-            if self._refusal(request_class) is not None
-            else self._ranking(request_class).choose_some(limit, images)
-        )
+        if self._refusal(request_class) is not None:
+            return None
+        return self._ranking(request_class).choose_some(limit, images)
 
     def explain(self, request_class: RequestClass) -> Unschedulable:
         """Why no node takes a pod of this class, node by node. Asked after ``choose`` found none, in the same state."""

@@ -1,6 +1,6 @@
 """What follows from a hypothesis when a pod reaches the kubelet: every decision that it may have taken, replayed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -26,6 +26,9 @@ from koord_numa.core.objects.vocabulary import ContainerKind
 Outcome = Signature | None
 """What tells a kubelet's decisions on one pod apart; ``None``: it refuses the pod."""
 
+MOST_WAYS: Final = 2
+"""In so many ways may a pod be admitted that is not bound yet."""
+
 HELD: Final = 1.0
 """The uncertainty, in seconds of late news, that an init container's CPUs are held beside those of later containers: rarely they are."""
 
@@ -47,6 +50,15 @@ def arrive(before: Hypothesis, uid: str, request: PodRequest) -> dict[Outcome, H
             elif uncertainty < found[key].uncertainty:
                 found[key] = replace(found[key], uncertainty=uncertainty)
     return found
+
+
+def admitted(before: Iterable[Hypothesis], uid: str, request: PodRequest) -> list[Hypothesis]:
+    """
+    The hypotheses after the kubelet has admitted this pod, without those in which it would not.
+
+    At most ``MOST_WAYS`` each, as every pod multiplies the hypotheses.
+    """
+    return [after for one in before for after in list(arrive(one, uid, request).values())[:MOST_WAYS] if after.has(uid)]
 
 
 def _loose_again(before: Hypothesis, variant: Hypothesis, after: Hypothesis) -> Hypothesis:
