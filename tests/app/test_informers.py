@@ -66,7 +66,7 @@ async def test_other_schedulers_pods_count_when_they_are_bound(tmp_path: Path, m
         rack.create([pod("foreign", scheduler="other")])
         rack.create([shared("ours", "1")])
         await until(lambda: rack.unbound() == ["foreign"])
-        assert runtime.scheduler.waiting() == []
+        await until(lambda: not runtime.scheduler.waiting())
         rack.server.store.delete("pods", "foreign", "default")
         rack.create([pod("placed", scheduler="other", node="n")])
         await until(lambda: len(runtime.scheduler.cache.node_of) == 2)

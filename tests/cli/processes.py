@@ -4,7 +4,7 @@ import asyncio
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,7 +13,7 @@ from tests.cluster.objects import PATIENCE
 
 @asynccontextmanager
 async def started(*arguments: str, **environment: str) -> AsyncIterator[Process]:
-    """``koord-numa`` with these arguments; killed at the end if it still runs."""
+    """``koord-numa`` with these arguments; asked to end at the end if it still runs, so that no child of its own is left."""
     environment = {"PATH": "/usr/bin:/bin", "PYTHONUNBUFFERED": "1", **environment}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "koord_numa", *arguments, stdout=PIPE, stderr=STDOUT, env=environment
@@ -21,6 +21,10 @@ async def started(*arguments: str, **environment: str) -> AsyncIterator[Process]
     try:
         yield process
     finally:
+        if process.returncode is None:
+            process.terminate()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.communicate(), PATIENCE)
         if process.returncode is None:
             process.kill()
         await process.communicate()

@@ -28,7 +28,9 @@ async def printed(process: Process) -> list[str]:
     assert process.stdout is not None
     async with asyncio.timeout(PATIENCE):
         while not lines or lines[-1] != LAST:
-            lines.append((await process.stdout.readline()).decode().rstrip("\n"))
+            line = await process.stdout.readline()
+            assert line, "ended early:\n" + "\n".join(lines)
+            lines.append(line.decode().rstrip("\n"))
     return lines
 
 
@@ -50,7 +52,7 @@ async def test_the_document_shows_what_is_printed(tmp_path: Path, monkeypatch: p
     (demo, shown), *around = BLOCKS
     assert demo == "demo"
     monkeypatch.chdir(ROOT)
-    async with started("demo", "--keep", "--speed", "10", TMPDIR=str(tmp_path)) as process:
+    async with started("demo", "--keep", "--speed", "0.4", TMPDIR=str(tmp_path)) as process:
         lines = await printed(process)
         assert report(lines) == report(shown.splitlines())
         [kubeconfig] = [line.partition("=")[2] for line in lines if "export KUBECONFIG" in line]

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Page, async_playwright, expect
+
+from tests.cluster.objects import PATIENCE
 
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -30,6 +32,8 @@ async def browser_page(width: int = 1280, scheme: str = "light", *, offline: boo
         }
         context = await browser.new_context(**options)
         page = await context.new_page()
+        page.set_default_timeout(1000 * PATIENCE)
+        expect.set_options(timeout=1000 * PATIENCE)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
         try:

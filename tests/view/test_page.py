@@ -11,7 +11,7 @@ from playwright.async_api import Page, expect
 
 from koord_numa.app.runtime import Runtime
 from koord_numa.view.page import written_page
-from tests.cluster.objects import PATIENCE, until
+from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, World, pinned, world
 from tests.operator.operating import operating
 from tests.view.browser import browser_page, needs_chromium, violations
@@ -119,19 +119,17 @@ async def test_changes_arrive_live(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         await page.goto(url(runtime))
         await expect(page.locator("#live")).to_have_text("live")
         cluster.server.store.patch("nodes", "own-1", {"spec": {"unschedulable": True}})
-        await expect(page.get_by_role("link", name=re.compile("own-1, the node is cordoned"))).to_be_visible(
-            timeout=1000 * PATIENCE
-        )
+        await expect(page.get_by_role("link", name=re.compile("own-1, the node is cordoned"))).to_be_visible()
         cluster.server.store.delete("nodes", "own-1")
-        await expect(page.locator("a.node")).to_have_count(2, timeout=1000 * PATIENCE)
+        await expect(page.locator("a.node")).to_have_count(2)
         await expect(page.locator("dl.facts div").first).to_have_text("Nodes2")
 
         await page.goto(f"{url(runtime)}#/waiting")
         await expect(page.get_by_role("heading", name="default/too-wide")).to_be_visible()
         cluster.create([pinned("wider", 14, policy="SingleNUMANode")])
-        await expect(page.get_by_role("heading", name="default/wider")).to_be_visible(timeout=1000 * PATIENCE)
+        await expect(page.get_by_role("heading", name="default/wider")).to_be_visible()
         cluster.server.store.delete("pods", "too-wide", "default")
-        await expect(page.get_by_role("heading", name="default/too-wide")).to_have_count(0, timeout=1000 * PATIENCE)
+        await expect(page.get_by_role("heading", name="default/too-wide")).to_have_count(0)
 
 
 async def test_the_keyboard_reaches_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

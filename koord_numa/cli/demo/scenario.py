@@ -28,13 +28,13 @@ PAUSE: Final = 0.4
 """Seconds between two waves, at the very least."""
 
 TOPOLOGY_DELAY: Final = 0.3
-"""Seconds after which the scheduler has heard what the nodes report: then it decides the same in every run."""
+"""Seconds after which the scheduler has heard what the nodes report: then it decides the same in every run. Longer at a slower pace."""
 
 SETTLED_SECONDS: Final = 1.5
 """Seconds without any change after which every pod has what it gets."""
 
 LONGEST_SECONDS: Final = 45.0
-"""Seconds after which the demo reports, whatever the state."""
+"""Seconds without any change after which the demo reports, whatever the state."""
 
 LATEST_IN_SECOND: Final = 0.5
 """
@@ -95,9 +95,9 @@ async def fill(
     Nodes report between the waves, and at no other time.
     """
     begun = submitted = reported = monotonic()
-    left = list(pods)
+    left, delay = list(pods), max(TOPOLOGY_DELAY, pace.pause)
     before, changed = -1, begun
-    while monotonic() - begun < LONGEST_SECONDS:
+    while monotonic() - changed < LONGEST_SECONDS:
         if not alive():
             raise OperatorEnded
         progress, now = look(cluster), monotonic()
@@ -106,7 +106,7 @@ async def fill(
             before, changed = cluster.server.revision, now
         if progress.settled and await cluster.publish():
             reported = now
-        elif left and progress.settled and now - submitted >= pace.pause and now - reported >= TOPOLOGY_DELAY:
+        elif left and progress.settled and now - submitted >= pace.pause and now - reported >= delay:
             if time() % 1 > LATEST_IN_SECOND:
                 await asyncio.sleep(1 - time() % 1)
             # In the order in which the scheduling queue pops pods of one age, so that the result does not depend on timing.
