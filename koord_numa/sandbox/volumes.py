@@ -57,9 +57,11 @@ class VolumeController:
             self._on_claim("MODIFIED", claim)
 
     def _on_volume(self, event: str, volume: Json) -> None:
+        # A claim whose volume is deleted is not looked at again: Lost is not simulated.
         if event == "DELETED":
             return
         reference = volume["spec"].get("claimRef")
+        # Schedulers choose Available volumes only (component-helpers/storage/volume FindMatchingVolume).
         if not reference:
             self._set_phase(VOLUMES, volume, "Available")
             return
@@ -71,9 +73,11 @@ class VolumeController:
         spec, annotations = claim["spec"], claim["metadata"].get("annotations") or {}
         if event == "DELETED" or BIND_COMPLETED in annotations or claim["metadata"].get("deletionTimestamp"):
             return
+        # A volume that names the claim wins over provisioning: it may be the scheduler's own choice among static ones.
         volume = self._own_volume(claim)
         if volume is None:
             volume = self._provision(claim, annotations.get(SELECTED_NODE, ""))
+        # A claim that names another volume is bound to that one only.
         if volume is not None and spec.get("volumeName") in (None, "", volume["metadata"]["name"]):
             self._bind(claim, volume)
 
@@ -83,29 +87,33 @@ class VolumeController:
         for volume in self.store.list(VOLUMES):
             reference = volume["spec"].get("claimRef") or {}
             same = (reference.get("namespace"), reference.get("name")) == (meta["namespace"], meta["name"])
+            # Without a uid the volume was reserved by its owner for the name, for whichever claim comes to bear it.
             if same and reference.get("uid") in (None, "", meta["uid"]):
                 return volume
         return None
 
     def _provision(self, claim: Json, node: str) -> Json | None:
         storage_class = self.store.find(CLASSES, claim["spec"].get("storageClassName") or "-")
+        # # nothing makes such volumes
         if storage_class is None or storage_class.get("provisioner") == "kubernetes.io/no-provisioner":
             return None
         waits = storage_class.get("volumeBindingMode") == "WaitForFirstConsumer"
         if (waits and not node) or node in self.silent:
             return None
         meta = claim["metadata"]
+        # external-provisioner, ProvisioningReschedule: the annotation is taken back and the scheduler chooses again.
         if node in self.failing:
             self.store.patch(
                 CLAIMS, meta["name"], {"metadata": {"annotations": {SELECTED_NODE: None}}}, meta["namespace"]
             )
             return None
-        name = f"pvc-{meta['uid']}"
+        name = f"pvc-{meta['uid']}"  # # the name that external-provisioner gives
         self.made.append(name)
         return self.store.create(provisioned_volume(name, claim, storage_class, self._hosts(node)))
 
     def _hosts(self, node: str) -> list[str]:
         found = self.store.find("nodes", node) if node else None
+        # Without a node (Immediate) the volume is reached from everywhere.
         return [] if found is None else [(found["metadata"].get("labels") or {}).get(HOSTNAME, node)]
 
     def _bind(self, claim: Json, volume: Json) -> None:
@@ -116,6 +124,7 @@ class VolumeController:
             "name": meta["name"],
             "uid": meta["uid"],
         }
+        # As pv_controller.go bind: volume first, then claim, so that no claim names a volume of another one.
         try:
             self.store.patch(VOLUMES, name, {"spec": {"claimRef": reference}})
             self._set_phase(VOLUMES, volume, "Bound")

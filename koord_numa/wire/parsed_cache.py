@@ -1,7 +1,7 @@
 """
 A cache of parsed JSON that is bounded by the amount of text it was parsed from.
 
-Whoever may write objects decides how large they are, up to the one and a half megabytes that an API server stores: a bound on the number of
+An object is as large as its author makes it, up to the one and a half megabytes that an API server stores: a bound on the number of
 values would be none on memory.
 """
 

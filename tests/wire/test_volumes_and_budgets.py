@@ -38,6 +38,13 @@ def test_a_volume_for_every_node() -> None:
     assert parse_volume({"metadata": {"name": "v"}}) == PersistentVolume("v")
 
 
+def test_the_old_annotation_of_a_class_wins_over_the_field() -> None:
+    legacy = {"volume.beta.kubernetes.io/storage-class": "old"}
+    volume = {"metadata": {"name": "v", "annotations": legacy}, "spec": {"storageClassName": "new"}}
+    claim = {"metadata": {"name": "c", "annotations": legacy}, "spec": {"storageClassName": "new"}}
+    assert (parse_volume(volume).storage_class, parse_claim(claim).storage_class) == ("old", "old")
+
+
 def test_a_bound_claim() -> None:
     claim = parse_claim(
         {

@@ -40,12 +40,14 @@ class ClaimController:
         while self._subscriptions:
             self._subscriptions.pop().cancel()
 
+    # A pod that was created before its template waits for it.
     def _look_at_pods(self, event: str) -> None:
         if event == "ADDED":
             for pod in self.store.list("pods"):
                 self._on_pod("MODIFIED", pod)
 
     def _on_pod(self, event: str, pod: Json) -> None:
+        # The usual case, and this is called for every event of every pod.
         entries = pod["spec"].get("resourceClaims")
         if not entries:
             return
@@ -53,6 +55,7 @@ class ClaimController:
         if event == "DELETED" or pod.get("status", {}).get("phase") in _ENDED:
             self._release(metadata["namespace"], metadata["uid"], gone=event == "DELETED")
             return
+        # A pod that is being deleted gets no new claims, and keeps those that it has until its containers have ended.
         if not metadata.get("deletionTimestamp"):
             self._make_claims(pod, entries)
         if pod["spec"].get("nodeName"):
@@ -60,6 +63,7 @@ class ClaimController:
 
     def _make_claims(self, pod: Json, entries: list[Json]) -> None:
         namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        # The event is older than the store: a pod of the same name may have come since.
         current = self.store.find("pods", name, namespace)
         if current is None or current["metadata"]["uid"] != pod["metadata"]["uid"]:
             return
@@ -74,6 +78,7 @@ class ClaimController:
             )
             if made is not None:
                 statuses.append({"name": entry["name"], "resourceClaimName": made})
+        # One write for all entries, as resourceclaim/controller.go syncPod does with its apply configuration.
         if len(statuses) > len(known):
             self.store.patch("pods", name, {"status": {"resourceClaimStatuses": statuses}}, namespace, "status")
 
@@ -108,6 +113,7 @@ class ClaimController:
             owners = claim["metadata"].get("ownerReferences") or ()
             if any(it["uid"] == uid for it in consumers):
                 self._unreserve(claim, [it for it in consumers if it["uid"] != uid])
+            # Only claims that the pod controls, which are those of templates: a claim that users made outlives its pods.
             if gone and any(owner["uid"] == uid and owner.get("controller") for owner in owners):
                 self._delete(claim)
 
@@ -121,6 +127,7 @@ class ClaimController:
                 entry = {"resource": "pods", "name": metadata["name"], "uid": metadata["uid"]}
                 self.store.update({**claim, "status": {**status, "reservedFor": [*consumers, entry]}}, "status")
 
+    # The scheduler's allocation goes with the last consumer (`syncClaim`): from here on the devices are free.
     def _unreserve(self, claim: Json, left: list[Json]) -> None:
         status = dict(claim["status"])
         status["reservedFor"] = left
@@ -139,6 +146,7 @@ class ClaimController:
     def _on_claim(self, event: str, claim: Json) -> None:
         """``syncClaim``: reservations of pods that are gone or finished go, those of pods with a node come."""
         metadata = claim["metadata"]
+        # What is in the store counts: several changes may have happened since this event was queued.
         current = None if event == "DELETED" else self.store.find(CLAIMS, metadata["name"], metadata["namespace"])
         if current is None or current["metadata"]["uid"] != metadata["uid"]:
             return
@@ -148,6 +156,7 @@ class ClaimController:
         left = [it for it in consumers if it["uid"] in using]
         if len(left) < len(consumers):
             self._unreserve(current, left)
+        # One write a call: it causes an event, and that one brings the next step.
         elif status.get("allocation") and self._reserve_placed(current, using):
             return
         else:

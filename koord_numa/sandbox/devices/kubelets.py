@@ -30,6 +30,7 @@ class ClaimKubelets:
     store: DirectStore
     refusals: list[str] = field(default_factory=list)
     prepared: dict[str, Json] = field(default_factory=dict)  # the claim as prepared, by uid
+    # # uids of pods that were looked at: a kubelet would try again, and the first failure is what counts here
     _pods: set[str] = field(default_factory=set)
     _subscriptions: list[Subscription] = field(default_factory=list)
 
@@ -50,6 +51,7 @@ class ClaimKubelets:
         return [it for it in self.prepared.values() if any(one["uid"] == pod for one in it["status"]["reservedFor"])]
 
     def _on_claim(self, event: str, claim: Json) -> None:
+        # A claim without an allocation has nothing prepared.
         if event == "DELETED" or not (claim.get("status") or {}).get("allocation"):
             self.prepared.pop(claim["metadata"]["uid"], None)
 
@@ -77,6 +79,7 @@ class ClaimKubelets:
         }
         found: list[Json] = []
         for entry in pod["spec"]["resourceClaims"]:
+            # A claim made from a template has a generated name, known from the pod's status only.
             name = entry.get("resourceClaimName") or made.get(entry["name"])
             claim = self.store.find(CLAIMS, name, namespace) if name else None
             if claim is None:
@@ -93,6 +96,7 @@ class ClaimKubelets:
             )
         if not status.get("allocation"):
             raise PrepareError(f"ResourceClaim {metadata['name']}: not allocated")
+        # Two pods may share a claim, and the drivers prepare it once.
         if metadata["uid"] in self.prepared:
             return
         results = status["allocation"]["devices"]["results"]
@@ -106,12 +110,14 @@ class ClaimKubelets:
         """The device exists for this node, and no other prepared claim has it."""
         node = pod["spec"]["nodeName"]
         device = self._device(result)
+        # Without a node name the slice is of the network: every node reaches its devices.
         if device is None or device[1].get("nodeName") not in (node, None):
             raise PrepareError(f"device {result['device']} of {result['driver']} is not on node {node}")
         key = (result["driver"], result["pool"], result["device"])
         for other, claim in self.prepared.items():
             for held in claim["status"]["allocation"]["devices"]["results"]:
                 same = (held["driver"], held["pool"], held["device"]) == key
+                # Shares of a device have ids and may stand side by side; its capacity limits them.
                 if same and other != uid and not (held.get("shareID") and result.get("shareID")):
                     raise PrepareError(f"device {'/'.join(key)} is prepared for claim {claim['metadata']['name']}")
 
@@ -128,6 +134,7 @@ class ClaimKubelets:
         """The checks of dra-driver-cpu with an external allocator, in its words."""
         devices = claim["status"]["allocation"]["devices"]
         used = EMPTY
+        # Requests in any order: the checks do not depend on it, apart from which text comes first.
         for request in {it["request"] for it in devices["results"] if it["driver"] == CPU_DRIVER}:
             results = [it for it in devices["results"] if it["driver"] == CPU_DRIVER and it["request"] == request]
             cpus = _configured(request, devices.get("config") or ())
@@ -135,6 +142,7 @@ class ClaimKubelets:
             if len(cpus) != wanted:
                 raise PrepareError(f"opaque cpuset size {len(cpus)} does not match the request total of {wanted} CPUs")
             allowed = self._allowed(results[0])
+            # Drivers older than `cpuIDs` publish none, and check nothing of the kind.
             if allowed is not None and not cpus <= allowed:
                 raise PrepareError(f"opaque cpuset {cpus} has offline, unmanaged or reserved CPUs {cpus - allowed}")
             if cpus & used:
@@ -188,6 +196,7 @@ def _configured(request: str, configs: Any) -> CpuSet:
     ours = [it for it in configs if (it.get("opaque") or {}).get("driver") == CPU_DRIVER]
     if any(it["source"] == "FromClass" for it in ours):
         raise PrepareError("configuration from DeviceClass is not supported")
+    # A configuration without requests is for all of them (resource/v1 DeviceConfiguration).
     found = [it for it in ours if request in (it.get("requests") or (request,))]
     if len(found) != 1:
         raise PrepareError(

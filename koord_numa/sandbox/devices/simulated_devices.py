@@ -35,6 +35,7 @@ class SimulatedDevices:
 
 def published(node: NodeDescription) -> list[dict[str, Any]]:
     """The slices of one machine."""
+    # A static kubelet and Koordinator's agent choose CPUs themselves: the driver beside them would hand the same ones out twice.
     by_claim = node.style is Style.KUBELET and node.kubelet.cpu_policy != "static"
     by_claim = by_claim or node.cpu_driver is not CpuDriver.AUTO
     slices = slices_of(node, layout=node.cpu_driver is not CpuDriver.COUNT)

@@ -69,6 +69,7 @@ class Fleet:
         """One more node, registered at once."""
         node = self._add(description)
         node.register()
+        # As after a restart: pods may be bound to the name already.
         node.restart()
         return node
 
@@ -93,6 +94,7 @@ class Fleet:
         return node
 
     def _dispatch(self, event: str, pod: Json) -> None:
+        # Unbound pods, and pods of nodes that are simulated elsewhere, concern no machine here.
         node = self._nodes.get((pod.get("spec") or {}).get("nodeName") or "")
         if node is not None:
             node.observe(event, pod)

@@ -77,18 +77,21 @@ class History:
         found: dict[str, dict[PodKey, Allocation]] = {}
         for moment, entry in enumerate(self.entries):
             pods = found.setdefault(entry.node, {})
+            # The pod's own earlier hold ends with this entry, so that a change of its assignment is no conflict with itself.
             pods.pop(entry.pod, None)
             for other, held in pods.items():
                 for what in _in_common(held, entry.held):
                     yield DoubleHold(moment, entry.node, what, (other, entry.pod))
             _enter(pods, entry)
             stock = self.stocks.get(entry.node, {})
+            # Only resources of this entry: nothing else can have become too much by it.
             for resource in sorted({claim.resource for claim in entry.held.claims}):
                 for what, holders in _overdrawn(resource, stock.get(resource, {}), pods):
                     yield DoubleHold(moment, entry.node, what, holders)
 
 
 def _enter(pods: dict[PodKey, Allocation], entry: Entry) -> None:
+    # Popped first, so that a pod that holds again goes to the end and violations name pods in the order of their coming.
     pods.pop(entry.pod, None)
     if entry.held != NOTHING:
         pods[entry.pod] = entry.held
@@ -109,9 +112,12 @@ def _overdrawn(
         (pod, claim) for pod, held in pods.items() for claim in held.claims if claim.resource == resource and claim.mask
     ]
     whole = 0
+    # Amounts bound to no NUMA node (mask 0) are there for the union of everything only.
     for mask in (*there, *(claim.mask for _, claim in claims)):
         whole |= mask
+    # Unions of claimed sets are enough for Hall's condition: any other set claims no more than the largest union inside it.
     for mask in _unions(claim for _, claim in claims):
+        # # subset test: no bit outside the union
         within = [(pod, claim.amount) for pod, claim in claims if not claim.mask & ~mask]
         claimed = sum(amount for _, amount in within)
         has = sum(amount for place, amount in there.items() if (place and not place & ~mask) or mask == whole)
@@ -122,5 +128,6 @@ def _overdrawn(
 def _unions(claims: Iterator[Claim]) -> list[int]:
     unions: set[int] = set()
     for mask in {claim.mask for claim in claims}:
+        # Closed under union step by step: exponential in the worst case, and machines have a few NUMA nodes.
         unions |= {mask, *(mask | other for other in unions)}
     return sorted(unions)

@@ -60,6 +60,7 @@ def _cpus_are_there(s: BoundPlacement) -> Iterator[str]:
     outside = s.held.cpus - s.machine.all
     if outside:
         yield f"CPUs {outside} are not in the machine"
+    # Two kinds of reservation: the node's annotation, which schedulers keep, and the kubelet's reservedSystemCPUs.
     kept = s.held.cpus & (s.description.reserved | (s.description.kubelet.reserved_cpus or CpuSet()))
     if kept:
         yield f"CPUs {kept} are reserved"
@@ -75,6 +76,7 @@ def _cpus_are_free(s: BoundPlacement) -> Iterator[str]:
 
 def _cpus_are_as_many_as_asked(s: BoundPlacement) -> Iterator[str]:
     asked = s.requests.get(CPU, 0)
+    # A pod without CPUs of its own shares a pool, where nothing is counted.
     if s.held.cpus and len(s.held.cpus) * MILLI != asked:
         yield f"{len(s.held.cpus)} CPUs were given, {asked / MILLI:g} asked for"
 
@@ -82,14 +84,17 @@ def _cpus_are_as_many_as_asked(s: BoundPlacement) -> Iterator[str]:
 def _binding_pods_have_cpus(s: BoundPlacement) -> Iterator[str]:
     """Only what the pod says itself is certain: the default bind policy is the scheduler's to configure."""
     bind = s.pod.request.bind
+    # A required policy wins over a preferred one; NONE means that none is required.
     wants = bind.required in _BINDING or (bind.preferred in _BINDING and bind.required is CpuBindPolicy.NONE)
     if wants and may_use_cpuset(s.pod.request) and s.requests.get(CPU, 0) and not s.held.cpus:
         yield f"no CPUs were given to a pod that asks for {bind.required or bind.preferred}"
 
 
 def _bind_policy_holds(s: BoundPlacement) -> Iterator[str]:
+    # CPUs outside the machine are the first rule's; cores of such CPUs do not exist.
     if not s.held.cpus or not s.held.cpus <= s.machine.all:
         return
+    # As bits: the part of each core that the pod has, beside the core as a whole.
     cores = [core.bits & s.held.cpus.bits for core in s.machine.cores if core.bits & s.held.cpus.bits]
     whole = [core.bits for core in s.machine.cores if core.bits & s.held.cpus.bits]
     required = _required(s)
@@ -126,6 +131,7 @@ def _numa_nodes_exist(s: BoundPlacement) -> Iterator[str]:
 def _numa_amounts_fit(s: BoundPlacement) -> Iterator[str]:
     for numa, amounts in weights(s.held, s.description.amplification):
         for name, amount in sorted(amounts.items()):
+            # A resource that the NUMA node does not offer is accounted for by the node as a whole.
             offer = s.offers.get(numa, {}).get(name)
             used = s.numa_held.get(numa, {}).get(name, 0)
             if offer is not None and used + amount > offer:
@@ -151,6 +157,7 @@ def _numa_amounts_cover_the_request(s: BoundPlacement) -> Iterator[str]:
     for _, amounts in s.held.numa:
         for name, amount in amounts.items():
             given[name] = given.get(name, 0) + amount
+    # Equal, not at least: more than asked would be held by the pod and used by none.
     for name, amount in sorted(given.items()):
         asked = s.requests.get(name, 0)
         if amount != asked:
@@ -158,6 +165,7 @@ def _numa_amounts_cover_the_request(s: BoundPlacement) -> Iterator[str]:
 
 
 def _cpus_are_on_their_numa_nodes(s: BoundPlacement) -> Iterator[str]:
+    # Amounts without any CPU are placements of other resources, such as memory only.
     amounts = {numa: held.get(CPU, 0) for numa, held in s.held.numa}
     if not s.held.cpus or not any(amounts.values()):
         return
@@ -168,11 +176,13 @@ def _cpus_are_on_their_numa_nodes(s: BoundPlacement) -> Iterator[str]:
 
 
 def _one_numa_node_is_one(s: BoundPlacement) -> Iterator[str]:
+    # Either side's word is enough: the strictest policy binds.
     policies = (s.pod.request.numa.policy, s.node.numa_policy)
     if NumaPolicy.SINGLE_NUMA_NODE in policies and s.numa_mask.bit_count() > 1:
         yield f"NUMA nodes {CpuSet(s.numa_mask)} were used under SingleNUMANode"
 
 
+# In this order, as messages of the first rules explain those of later ones.
 _RULES: Final[tuple[Callable[[BoundPlacement], Iterator[str]], ...]] = (
     _cpus_are_there,
     _cpus_are_free,

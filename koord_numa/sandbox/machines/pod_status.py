@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from koord_numa.sandbox.machines.hardware.node_objects import Json
 
+# # those of pkg/kubelet/status/generate.go
 _OWN_CONDITIONS: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
 
 
@@ -22,6 +23,7 @@ def running(pod: Mapping[str, Any], host: str, address: str, now: str) -> Json:
         "startTime": now,
         "initContainerStatuses": [
             _container(pod, item, now, runs=item.get("restartPolicy") == "Always")
+            # Sidecars (init containers with restartPolicy Always) keep running; the others are done.
             for item in spec.get("initContainers") or ()
         ],
         "containerStatuses": [_container(pod, item, now, runs=True) for item in spec.get("containers") or ()],
@@ -31,6 +33,7 @@ def running(pod: Mapping[str, Any], host: str, address: str, now: str) -> Json:
 def refused(reason: str, message: str, now: str) -> Json:
     """The kubelet did not admit the pod: no container ever ran."""
     text = f"Pod was rejected: {message}"
+    # No container statuses: the kubelet refuses before any container is made (kubelet.go rejectPod).
     return {"phase": "Failed", "reason": reason, "message": text, "startTime": now}
 
 
@@ -56,12 +59,14 @@ def _others(pod: Mapping[str, Any]) -> Iterable[Any]:
 
 def _conditions(ready: str, now: str) -> Iterable[Json]:
     for kind in _OWN_CONDITIONS:
+        # The sandbox is taken to outlive its containers, and what is initialized stays so.
         status = ready if kind in ("Ready", "ContainersReady") else "True"
         yield {"type": kind, "status": status, "lastTransitionTime": now}
 
 
 def container_id(pod_uid: str, name: str) -> str:
     """The runtime's id of a container: 64 hexadecimal digits, as containerd's and CRI-O's."""
+    # Derived from uid and name, so that a run can be repeated with the same ids.
     return sha256(f"{pod_uid}/{name}".encode()).hexdigest()
 
 

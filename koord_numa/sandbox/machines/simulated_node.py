@@ -50,6 +50,7 @@ class SimulatedNode:
         self._clock = clock
         self._agent = _agent(description)
         self._pods: dict[str, Pod] = {}  # those that were taken, by uid
+        # Nodes have the lower half of 10.0.0.0/8, pods the upper one, which repeats from node to node: nothing routes here.
         self._host = f"10.{number // 65536 % 256}.{number // 256 % 256}.{number % 256}"
         self._uid = ""
         self._started = 0
@@ -83,6 +84,7 @@ class SimulatedNode:
     def register(self) -> None:
         """Create or update the Node and its topology."""
         node = node_object(self.description, self._clock())
+        # Without the status, which the API server takes through its subresource only.
         written = self._store.apply({key: value for key, value in node.items() if key != "status"})
         status = {"status": node_status(self.description, self._clock())}
         self._store.patch("nodes", self.name, status, subresource="status")
@@ -91,6 +93,7 @@ class SimulatedNode:
 
     def publish(self) -> None:
         """Bring the published topology up to date."""
+        # A real agent publishes for this node; two writers would fight for the zones.
         if self.description.agent:
             self.dirty = False
             return
@@ -103,6 +106,7 @@ class SimulatedNode:
 
     def observe(self, event: str, obj: Json) -> None:
         """A pod that is bound to this node was seen, or has gone."""
+        # A crashed kubelet loses events; restart reads the pods instead, as its informer lists.
         if self._down:
             return
         if self._lagging:
@@ -133,6 +137,7 @@ class SimulatedNode:
         """Start again: running pods stay, pods that vanished meanwhile are released, new ones are admitted."""
         self._down = self._lagging = False
         found = {obj["metadata"]["uid"]: obj for obj in self._store.list("pods", fields=f"spec.nodeName={self.name}")}
+        # Before the admissions: what the vanished pods held must be free for those that wait.
         for uid in [uid for uid in self._pods if uid not in found]:
             self._release(uid)
         for obj in found.values():
@@ -141,6 +146,7 @@ class SimulatedNode:
     def finish(self, pod: PodKey, phase: str = "Succeeded") -> None:
         """The pod's containers end."""
         obj = self._store.get("pods", pod.name, pod.namespace)
+        # On record before the status is written: the write's own event arrives here.
         self._release(pod.uid)
         self._ended.add(pod.uid)
         self._write_status(pod, ended(obj, phase, self._clock()))
@@ -152,6 +158,7 @@ class SimulatedNode:
             return  # without name and uid there is nothing that could run
         if event == "DELETED" or pod.finished:
             self._release(pod.key.uid)
+            # From here on the object itself says that it has ended.
             self._ended.discard(pod.key.uid)
         elif pod.key.uid in self._ended:
             return
@@ -164,6 +171,7 @@ class SimulatedNode:
             self._update_assignment(pod)
 
     def _start(self, pod: Pod, obj: Json) -> None:
+        # A refusal on demand comes before the agent is asked, so that it has accounted for nothing.
         answer = self._refuse_next.popleft() if self._refuse_next else self._agent.admit(pod)
         if isinstance(answer, Refused):
             self._reject(pod, answer)
@@ -171,6 +179,7 @@ class SimulatedNode:
         self._pods[pod.key.uid] = pod
         self._history.hold(self.name, pod.key, answer.held)
         self._changed()
+        # After a restart the containers still run, and their status stays as it is.
         if pod.phase != "Running":
             self._started += 1
             address = f"10.{128 + self._started // 65536 % 128}.{self._started // 256 % 256}.{self._started % 256}"

@@ -35,6 +35,7 @@ def _result_json(result: DeviceResult) -> dict[str, Any]:
         "bindingFailureConditions": list(result.binding_failure_conditions),
     }
     written: dict[str, Any] = {"request": result.request, "driver": driver, "pool": pool, "device": device}
+    # Left out when empty, as Go's omitempty leaves them: the API server would store, and send, the difference.
     return written | {name: value for name, value in optional.items() if value}
 
 
@@ -46,6 +47,7 @@ def _toleration_json(toleration: DeviceToleration) -> dict[str, Any]:
         "effect": toleration.effect,
     }
     written = {name: value for name, value in written.items() if value}
+    # tolerationSeconds is a pointer in Go: 0 is a value of its own (evict at once) and must stay.
     return written if toleration.seconds is None else written | {"tolerationSeconds": toleration.seconds}
 
 
@@ -54,12 +56,14 @@ def _config_json(config: AllocatedConfig) -> dict[str, Any]:
     if config.requests:
         written["requests"] = list(config.requests)
     if config.opaque is not None:
+        # The parameters were kept as text; in the object they are JSON again, not a string.
         written["opaque"] = {"driver": config.opaque.driver, "parameters": orjson.loads(config.opaque.parameters)}
     return written
 
 
 def _term_json(term: NodeTerm) -> dict[str, Any]:
     written = {"matchExpressions": _requirements_json(term.labels), "matchFields": _requirements_json(term.fields)}
+    # An empty list would select nothing in Go's matching, where an absent one is no condition.
     return {name: value for name, value in written.items() if value}
 
 

@@ -57,14 +57,17 @@ def parse_resource_claim(obj: Mapping[str, Any]) -> ResourceClaim:
         lambda: read(ClaimStatusModel, top.body.get("status") or {}, status_path), ClaimStatusModel()
     )
     allocation = problems.collect(lambda: _allocation(status.allocation, status_path.at("allocation"), problems), None)
+    # Read from the raw body: finalizers do not matter to any other kind that is read.
     finalizers = top.body["metadata"].get("finalizers") or ()
     return ResourceClaim(
-        namespace=top.namespace or "default",
+        namespace=top.namespace or "default",  # # a claim is namespaced; only handwritten files leave it out
         name=top.name,
         uid=top.uid,
         version=top.metadata.resource_version or "",
         spec=spec,
         allocation=allocation,
+        # Consumers other than pods are possible by the API: nothing is known of their end, so their number keeps the claim in
+        # use.
         reserved_for=tuple(it.uid for it in status.reserved_for or () if it.resource == "pods" and not it.api_group),
         other_consumers=sum(it.resource != "pods" or bool(it.api_group) for it in status.reserved_for or ()),
         owner=top.metadata.controller,
@@ -74,6 +77,7 @@ def parse_resource_claim(obj: Mapping[str, Any]) -> ResourceClaim:
             (DeviceId(it.driver, it.pool, it.device), condition.type)
             for it in status.devices or ()
             for condition in it.conditions or ()
+            # Only conditions that are true matter, for binding conditions and for failures alike.
             if condition.status == "True"
         ),
         problem=problems.problem,
@@ -106,6 +110,7 @@ def parse_claim_spec(raw: object, path: FieldPath) -> ClaimSpec:
         tuple(
             DeviceConstraint(
                 model.match_attribute or model.distinct_attribute or "",
+                # The API server demands exactly one of the two attributes.
                 distinct=not model.match_attribute,
                 requests=frozenset(model.requests or ()),
             )
@@ -134,6 +139,7 @@ def _demand(name: str, model: DemandModel, path: FieldPath) -> DeviceDemand:
         name=name,
         device_class=model.device_class_name or "",
         selectors=_selectors(model.selectors),
+        # Defaults as resource/v1 has them: files have not passed the API server.
         mode=model.allocation_mode or AllocationMode.EXACT_COUNT.value,
         count=1 if model.count is None else model.count,
         admin_access=bool(model.admin_access),
@@ -145,13 +151,19 @@ def _demand(name: str, model: DemandModel, path: FieldPath) -> DeviceDemand:
 
 
 def _selectors(models: Sequence[SelectorModel] | None) -> tuple[str | None, ...]:
+    # `None` stands for a selector of a kind that 1.36 does not know: such a request matches no device.
     return tuple(None if model.cel is None else model.cel.expression or "" for model in models or ())
 
 
 def _tolerations(models: Sequence[DeviceTolerationModel] | None) -> tuple[DeviceToleration, ...]:
     return tuple(
         DeviceToleration(
-            model.key or "", model.operator or "Equal", model.value or "", model.effect or "", model.toleration_seconds
+            # # the field's default
+            model.key or "",
+            model.operator or "Equal",
+            model.value or "",
+            model.effect or "",
+            model.toleration_seconds,
         )
         for model in models or ()
     )
@@ -163,6 +175,7 @@ def _opaque(model: OpaqueModel | None, path: FieldPath) -> OpaqueConfig | None:
     if is_nested_deeper(model.parameters, DEEPEST):
         raise path.error(f"the parameters for {model.driver} are nested more than {DEEPEST} levels deep")
     try:
+        # Kept as text: compared and written back, never looked into.
         return OpaqueConfig(model.driver, orjson.dumps(model.parameters or {}).decode())
     except TypeError as error:  # an integer beyond 64 bits
         raise path.error(f"the parameters for {model.driver} cannot be passed on: {error}") from None
@@ -174,6 +187,8 @@ def _allocation(model: AllocationModel | None, path: FieldPath, problems: Proble
         return None
     devices = model.devices or AllocatedDevicesModel()
     return Allocation(
+        # Results outside of `collect`: without them it is not known what is in use, and the whole allocation must count as
+        # malformed.
         tuple(_result(each, path) for each in devices.results or ()),
         problems.collect(lambda: _configs(devices, path.at("devices.config")), ()),
         None if model.node_selector is None else node_terms(model.node_selector, path.at("nodeSelector")),

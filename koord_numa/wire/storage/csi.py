@@ -63,6 +63,7 @@ def parse_csi_node(obj: Mapping[str, Any]) -> CsiNode:
     problems = Problems()
     top = head(obj, "CSINode", problems)
     spec = problems.collect(lambda: read(CsiNodeSpec, top.body.get("spec") or {}, top.path.at("spec")), CsiNodeSpec())
+    # A driver without a count has no limit (CSINode VolumeNodeResources.Count nil), which differs from 0.
     limits = {
         driver.name: driver.allocatable.count
         for driver in spec.drivers or ()
@@ -78,6 +79,7 @@ def parse_csi_driver(obj: Mapping[str, Any]) -> CsiDriver:
     spec = problems.collect(
         lambda: read(CsiDriverSpec, top.body.get("spec") or {}, top.path.at("spec")), CsiDriverSpec()
     )
+    # nil is false: without storageCapacity the scheduler does not ask for capacities (binder.go hasEnoughCapacity).
     return CsiDriver(top.name, bool(spec.storage_capacity))
 
 
@@ -90,7 +92,7 @@ def parse_storage_capacity(obj: Mapping[str, Any]) -> StorageCapacity:
     text = model.capacity if model.maximum_volume_size is None else model.maximum_volume_size
     largest = 0 if text is None else problems.collect(lambda: supply(names.STORAGE, text, top.path.at("capacity")), 0)
     return StorageCapacity(
-        name=f"{top.namespace}/{top.name}",
+        name=f"{top.namespace}/{top.name}",  # # the names are generated: unique in a namespace only
         storage_class=model.storage_class_name,
         topology=problems.collect(lambda: label_selector(model.node_topology, top.path.at("nodeTopology")), None),
         largest=largest,

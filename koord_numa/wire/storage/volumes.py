@@ -116,13 +116,15 @@ def parse_volume(obj: Mapping[str, Any]) -> PersistentVolume:
         name=top.name,
         node_terms=problems.collect(lambda: _terms(required, path.at("nodeAffinity")), None),
         zones=tuple(
+            # Sorted, so that two readings of the same label are equal and cost no new evaluation.
             (key, tuple(sorted(set(top.labels[key].split(ZONE_SEPARATOR)))))
             for key in names.ZONE_LABELS
             if key in top.labels
         ),
         claim=f"{claim.namespace}/{claim.name}" if claim.name else "",
         claim_uid=claim.uid,
-        storage_class=spec.storage_class_name or top.annotations.get(names.LEGACY_CLASS, ""),
+        # The annotation of Kubernetes before 1.6 wins over the field, on volumes as on claims (GetPersistentVolumeClass).
+        storage_class=top.annotations.get(names.LEGACY_CLASS, spec.storage_class_name or ""),
         capacity=problems.collect(lambda: _size(supplied(spec.capacity, path.at("capacity"))), 0),
         access_modes=frozenset(spec.access_modes or ()),
         block=problems.collect(
@@ -130,7 +132,9 @@ def parse_volume(obj: Mapping[str, Any]) -> PersistentVolume:
         ),
         attributes_class=spec.volume_attributes_class_name or "",
         labels=tuple(sorted(top.labels.items())),
+        # Only an Available volume may be chosen (volume FindMatchingVolume); Pending ones have not been seen by the controller.
         available=status.phase == "Available",
+        # Undone by the controller if the claim goes; a volume that its owner reserved stays reserved.
         bound_by_controller=names.BOUND_BY_CONTROLLER in top.annotations,
         deleting=top.metadata.deletion_timestamp is not None,
         driver=driver,
@@ -154,8 +158,10 @@ def parse_claim(obj: Mapping[str, Any]) -> PersistentVolumeClaim:
         name=top.name,
         uid=top.uid,
         volume=spec.volume_name or "",
+        # Both: the name alone is written by users too, and the annotation marks that the controller has agreed.
         bound=bool(spec.volume_name) and names.BIND_COMPLETED in top.annotations,
         lost=status.phase == "Lost",
+        # Also when it is empty (GetPersistentVolumeClaimClass): an empty class asks for volumes without one.
         storage_class=spec.storage_class_name if legacy is None else legacy,
         selected_node=top.annotations.get(names.SELECTED_NODE, ""),
         owner=top.metadata.controller,
@@ -177,7 +183,7 @@ def parse_storage_class(obj: Mapping[str, Any]) -> StorageClass:
     problems = Problems()
     top = head(obj, "StorageClass", problems)
     model = problems.collect(lambda: read(ClassModel, top.body, top.path), ClassModel())
-    mode = model.volume_binding_mode or "Immediate"
+    mode = model.volume_binding_mode or "Immediate"  # # the field's default
     return StorageClass(
         name=top.name,
         waits=problems.collect(lambda: BINDING_MODES.read(mode, top.path.at("volumeBindingMode")), False),
