@@ -15,9 +15,10 @@ from koord_numa.app.debug import find_pod
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.documents import API_VERSION, Document, document
+from koord_numa.view.documents.claims import node_claims
 from koord_numa.view.documents.cluster import cluster_document
 from koord_numa.view.documents.decisions import decisions_document
-from koord_numa.view.documents.node import drawing_of, node_document
+from koord_numa.view.documents.node import drawing_of, node_document, with_claimed_cpus
 from koord_numa.view.documents.waiting import shape_entry, waiting_document
 from koord_numa.view.page import served_page
 from koord_numa.view.svg import svg
@@ -84,14 +85,19 @@ class ViewApi:
     async def _node(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         info = self._scheduler.cache.nodes.get(name)
-        found = None if info is None else node_document(info, now(), self._rebinds())
+        found = None if info is None else node_document(info, self._scheduler.claims, now(), self._rebinds())
         return answer(request, found, f"there is no node {name}")
 
     async def _drawing(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         info = self._scheduler.cache.nodes.get(name)
         seen = None if info is None else info.candidate()
-        drawing = None if seen is None else drawing_of(seen, info)
+        claims = self._scheduler.claims
+        drawing = (
+            None
+            if info is None or seen is None
+            else drawing_of(seen, info, with_claimed_cpus(seen, node_claims(claims, info)))
+        )
         if drawing is None:
             return answer(request, None, f"the CPUs of node {name} are not known by id")
         return web.Response(text=svg(drawing, name), content_type="image/svg+xml")

@@ -12,6 +12,7 @@ from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.advice import Remedy, advise, plan_in_thread
+from koord_numa.view.documents.claims import wanted_claims
 from koord_numa.view.documents.waiting import SHAPES, WaitingShape
 
 ADVISED: Final = 20
@@ -64,4 +65,5 @@ class WaitingShapes:
             rejections,
             max(waited_seconds(self._scheduler, pod.key.uid) for pod in pods),
             await self.remedies(pods[0], rejections) if advised and rejections else (),
+            wanted_claims(self._scheduler.claims, pods[0]),
         )

@@ -10,6 +10,7 @@ from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.view.advice import Remedy, advise
 from koord_numa.view.documents import Document, document
+from koord_numa.view.documents.claims import wanted_claims
 from koord_numa.view.documents.cluster import cluster_document, node_entry
 from koord_numa.view.documents.node import node_document
 from koord_numa.view.documents.waiting import WaitingShape, shape_entry, waiting_document
@@ -36,7 +37,7 @@ def cluster_view(snapshot: Snapshot, selects: Selects = lambda _: True) -> Docum
 def node_view(snapshot: Snapshot, name: str) -> Document | None:
     """``/api/v1/nodes/NAME``; ``None`` for a node that is not there."""
     info = snapshot.scheduler.cache.nodes.get(name)
-    return None if info is None else node_document(info, now())
+    return None if info is None else node_document(info, snapshot.scheduler.claims, now())
 
 
 def waiting_view(snapshot: Snapshot) -> Document:
@@ -110,4 +111,7 @@ def _shape(snapshot: Snapshot, pods: list[Pod]) -> WaitingShape | None:
     if not isinstance(verdict, WouldWait):
         return None
     waited = max(0.0, datetime.now(UTC).timestamp() - pods[0].created) if pods[0].created else 0.0
-    return WaitingShape(pods, verdict.why, rejections_of(snapshot, pods[0]), waited, remedies_for(snapshot, pods[0]))
+    claims = wanted_claims(snapshot.scheduler.claims, pods[0])
+    return WaitingShape(
+        pods, verdict.why, rejections_of(snapshot, pods[0]), waited, remedies_for(snapshot, pods[0]), claims
+    )

@@ -1,7 +1,7 @@
 """Nodes as tables and maps of CPUs: the owner of the CPUs, free amounts per NUMA node, and what each pod holds."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
@@ -17,6 +17,8 @@ from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_usage import NumaUsage, largest_aligned, rooms
 from koord_numa.view import terminal
+from koord_numa.view.documents.claims import HeldClaim, claim_entries, devices_of, node_claims
+from koord_numa.view.documents.node import with_claimed_cpus
 from koord_numa.view.drawing import CpuHolder, Drawing
 from koord_numa.view.text import NONE, asked, count, numa_text, policies, short_amounts
 
@@ -28,22 +30,25 @@ _SHOWN_NUMA = 8
 def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[Text]:
     """One node: its line, every NUMA node with its amounts, its CPUs as a picture where they are known, and its pods."""
     yield from Columns(HEADINGS, [node_row(seen, snapshot)]).lines()
+    info = snapshot.scheduler.cache.nodes[seen.node.name]
+    claims = node_claims(snapshot.scheduler.claims, info)
     found = rooms(seen)
     if found:
         yield Text()
         yield from Columns(("NUMA", "RESOURCE", "FREE", "OF"), list(_amounts(found))).lines()
     if isinstance(seen.offer, Inventory) and seen.offer.machine is not None:
         yield Text()
-        owners = [
-            CpuHolder(held.pod.name, held.cpus)
-            for held in sorted(seen.ledger, key=lambda held: held.cpus.bits)
-            if held.cpus
-        ]
+        owners = [CpuHolder(held.pod.name, held.cpus) for held in with_claimed_cpus(seen, claims) if held.cpus]
         yield from terminal.lines(Drawing(seen.offer.machine, owners, seen.offer.reserved, _shared(seen)), width)
     if isinstance(seen.offer, KubeletView):
         yield from _known(seen.offer)
     yield Text()
-    yield from Columns(("POD", "QOS", "ASKS FOR", "POLICY", "NUMA", "CPUS"), list(_pods(seen, snapshot))).lines()
+    yield from Columns(
+        ("POD", "QOS", "ASKS FOR", "POLICY", "NUMA", "CPUS"), list(_pods(seen, snapshot, claims))
+    ).lines()
+    if claims:
+        yield Text()
+        yield from Columns(("CLAIM", "POD", "NUMA", "DEVICES"), list(_claims(seen, snapshot, claims))).lines()
     topology = snapshot.topologies.get(seen.node.name)
     if topology is not None and topology.differences:
         yield Text()
@@ -137,9 +142,19 @@ def _amounts(found: tuple[NumaUsage, ...]) -> Iterator[list[str]]:
             yield [str(room.numa), name, free, there]
 
 
-def _pods(seen: NodeSnapshot, snapshot: Snapshot) -> Iterator[list[str]]:
+def _claims(seen: NodeSnapshot, snapshot: Snapshot, claims: Sequence[HeldClaim]) -> Iterator[list[str]]:
+    """Claims with what they hold on the node."""
+    info = snapshot.scheduler.cache.nodes[seen.node.name]
+    machine = seen.offer.machine if isinstance(seen.offer, Inventory) else None
+    for entry in claim_entries(claims, devices_of(snapshot.scheduler.claims, info), machine):
+        held = [f"{it['driver']} {it['device']}" for it in entry["devices"]]
+        held += [f"CPUs {entry['cpus']}"] if entry["cpus"] else []
+        yield [entry["claim"], ", ".join(entry["pods"]) or NONE, numa_text(entry["numa"]), ", ".join(held)]
+
+
+def _pods(seen: NodeSnapshot, snapshot: Snapshot, claims: Sequence[HeldClaim]) -> Iterator[list[str]]:
     record = snapshot.scheduler.cache.nodes[seen.node.name]
-    for held in sorted(seen.ledger, key=lambda held: (held.cpus.bits or 1 << 4096, str(held.pod))):
+    for held in with_claimed_cpus(seen, claims):
         uid = held.pod.uid
         pod = record.pods[uid] if uid in record.pods else record.nominees[uid].pod
         numa = [numa for numa, _ in held.numa] or _numa_of(seen, held.cpus)

@@ -1,9 +1,10 @@
 """One node in full: the machine as a drawing, the pods that hold something, and the plan of a rebind that works on it."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.state.inventory import Inventory
@@ -11,26 +12,49 @@ from koord_numa.core.state.ledger import Holding
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_usage import rooms
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.view.documents import Document, document
+from koord_numa.view.documents.claims import (
+    HeldClaim,
+    claim_entries,
+    cpus_by_pod,
+    device_entries,
+    devices_of,
+    node_claims,
+)
 from koord_numa.view.documents.cluster import node_entry, numa_amounts
 from koord_numa.view.drawing import CacheBox, CpuHolder, Drawing, NumaBox
 from koord_numa.view.text import asked, policies, short_amounts
 
 
-def node_document(info: NodeInfo, now: str, rebinds: Iterable[RebindRequest] = ()) -> Document | None:
+def node_document(
+    info: NodeInfo, claims: ClaimLister, now: str, rebinds: Iterable[RebindRequest] = ()
+) -> Document | None:
     """All that is known of one node; ``None`` while there is no Node object of that name."""
     entry, seen = node_entry(info), info.candidate()
     if entry is None or seen is None:
         return None
-    held = sorted(seen.ledger, key=lambda one: (one.cpus.bits or 1 << 4096, str(one.pod)))
+    held_claims = node_claims(claims, info)
+    held = with_claimed_cpus(seen, held_claims)
+    devices = devices_of(claims, info)
+    machine = seen.offer.machine if isinstance(seen.offer, Inventory) else None
     return document(
         "NodeView",
         generatedAt=now,
         **{**entry, "pods": [_pod(info, seen, one) for one in held]},
         machine=_machine(seen, info, held),
+        claims=claim_entries(held_claims, devices, machine),
+        devices=device_entries(held_claims, devices),
         topologyVersion="" if info.topology is None else info.topology.resource_version,
         rebind=_rebind(info.name, rebinds),
     )
+
+
+def with_claimed_cpus(seen: NodeSnapshot, claims: Iterable[HeldClaim]) -> list[Holding]:
+    """What pods hold, the CPUs that they have by claim included, in the order of the CPUs."""
+    by_claim = cpus_by_pod(claims)
+    found = [replace(one, cpus=one.cpus | by_claim.get(one.pod.uid, EMPTY)) for one in seen.ledger]
+    return sorted(found, key=lambda one: (one.cpus.bits or 1 << 4096, str(one.pod)))
 
 
 def _rebind(node: str, rebinds: Iterable[RebindRequest]) -> Document | None:

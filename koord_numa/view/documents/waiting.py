@@ -25,13 +25,17 @@ CLOSEST: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class WaitingShape:
-    """Pods that every node treats alike, the oldest first. ``seconds`` is how long the oldest has waited."""
+    """
+    Pods that every node treats alike, the oldest first. ``seconds`` is how long the oldest has waited,
+    ``claims`` are its resource claims.
+    """
 
     pods: Sequence[Pod]
     why: str
     rejections: Mapping[str, Rejection]
     seconds: float = 0.0
     remedies: Sequence[Remedy] = ()
+    claims: Sequence[Document] = ()
 
 
 def waiting_document(shapes: Iterable[WaitingShape], now: str) -> Document:
@@ -59,6 +63,7 @@ def shape_entry(shape: WaitingShape) -> Document:
         "why": shape.why.partition("\n")[0],
         "reasons": reasons(shape.rejections),
         "closest": [_node(name, shape.rejections[name]) for name in closest_nodes(shape.rejections)[:CLOSEST]],
+        "claims": [*shape.claims],
         "wouldFit": [remedy_entry(remedy) for remedy in shape.remedies],
     }
 

@@ -9,7 +9,14 @@ const cpuCell = (cpu, pods) => {
     style: holders.length === 1 ? { "--pod": podColour(cpu.pods[0]) } : {} }, String(cpu.id));
 };
 
-const numaBox = (numa, pods, distances) => {
+const deviceBox = (one) =>
+  el("span", { class: `device ${one.claims.length ? "held" : ""}`, title: `${one.driver}, pool ${one.pool}` },
+    `${one.device}: ${one.claims.join(", ") || "free"}`);
+
+const numaBox = (numa, node) => {
+  const { pods } = node;
+  const { distances } = node.machine;
+  const published = node.devices.filter((one) => one.numa === numa.id);
   const box = el("section", { class: "numa", "data-numa": numa.id, "aria-label": `NUMA node ${numa.id}` },
     el("h4", {}, `NUMA ${numa.id}`, " ", el("span", { class: "muted" },
       `${number(numa.freeCPUs)} of ${number(numa.cpus)} CPUs free, ${bytes(numa.freeMemory)} of ${bytes(numa.memory)} memory`)),
@@ -17,6 +24,7 @@ const numaBox = (numa, pods, distances) => {
       el("div", { class: "cache" }, numa.caches.length > 1 ? el("div", { class: "muted" }, `L3 ${cache.id}`) : null,
         el("div", { class: "cores" }, cache.cores.map((core) =>
           el("span", { class: "core", title: `core ${core.id}` }, core.cpus.map((cpu) => cpuCell(cpu, pods)))))))),
+    published.length ? el("div", { class: "devices claimable" }, published.map(deviceBox)) : null,
     Object.keys(numa.devices).length
       ? el("div", { class: "devices" }, Object.entries(numa.devices).map(([name, it]) =>
         el("span", { class: "device" }, `${name}: ${it.free} of ${it.total} free`)))
@@ -34,10 +42,10 @@ const numaBox = (numa, pods, distances) => {
   return box;
 };
 
-const drawing = (machine, pods) =>
-  el("div", { class: "machine" }, machine.sockets.map((socket) =>
+const drawing = (node) =>
+  el("div", { class: "machine" }, node.machine.sockets.map((socket) =>
     el("section", { class: "socket", "aria-label": `Socket ${socket.id}` }, el("h3", {}, `Socket ${socket.id}`),
-      socket.numa.map((numa) => numaBox(numa, pods, machine.distances)))));
+      socket.numa.map((numa) => numaBox(numa, node)))));
 
 // The machine with pods on the CPUs that a plan gives them, or took from them when it is done.
 const planned = (machine, pods, plan, side) => {
@@ -65,6 +73,13 @@ const podRow = (pod, at) => [
   pod.observed === null ? "–" : el("span", { class: `mono ${pod.observed === pod.cpus ? "" : "bad"}` }, pod.observed),
 ];
 
+const claimRow = (one) => [
+  one.claim, one.pods.join(", ") || "–", one.numa.join(", ") || "–",
+  el("ul", { class: "would" }, one.devices.map((it) =>
+    el("li", {}, `${it.driver} ${it.device}${it.numa === null ? "" : `, NUMA ${it.numa}`}${it.adminAccess ? ", admin access" : ""}`))),
+  el("span", { class: "mono" }, one.cpus || "–"), one.state,
+];
+
 const nodeView = async (main, name) => {
   const node = await store.read(`/api/v1/nodes/${encodeURIComponent(name)}`);
   const plan = (node.rebind && node.rebind.plan) || [];
@@ -74,14 +89,18 @@ const nodeView = async (main, name) => {
     node.why ? el("p", { class: "bad" }, node.why) : null,
     facts([["CPUs of", node.cpusOf], ["NUMA policy", node.policy || "none"], ["Scope", node.scope || "–"],
       ["Largest aligned request", node.largest || "none"], ["Pods counted", String(node.pods.length)]]),
-    node.machine ? drawing(node.machine, node.pods) : el("p", { class: "muted" }, "The CPUs of this node are not known by id."),
+    node.machine ? drawing(node) : el("p", { class: "muted" }, "The CPUs of this node are not known by id."),
     node.machine ? distanceTable(node.machine) : null,
     plan.length && node.machine
       ? el("section", { id: "rebind" }, el("h3", {}, `${node.rebind.done ? "Before" : "After"} RebindResource ${node.rebind.name} (${node.rebind.phase})`),
-        drawing(planned(node.machine, node.pods, plan, node.rebind.done ? "from" : "to"), node.pods))
+        drawing({ ...node, machine: planned(node.machine, node.pods, plan, node.rebind.done ? "from" : "to") }))
       : null,
     el("h3", {}, "Pods"),
     node.pods.length ? table("Pods", ["Pod", "QoS", "Asks for", "Policy", "NUMA", "CPUs decided", "CPUs observed"], node.pods.map(podRow))
-      : el("p", { class: "muted" }, "None."));
+      : el("p", { class: "muted" }, "None."),
+    node.claims.length
+      ? [el("h3", {}, "Resource claims"),
+        table("Resource claims", ["Claim", "Pods", "NUMA", "Devices", "CPUs by claim", "State"], node.claims.map(claimRow))]
+      : null);
   return { update: (change) => { if ((change.nodes || []).some((one) => one.name === name)) show(); } };
 };

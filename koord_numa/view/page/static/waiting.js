@@ -19,6 +19,10 @@ const waitingEntry = (one) =>
     el("h3", {}, one.pods[0], one.count > 1 ? el("span", { class: "muted" }, ` and ${one.count - 1} more of this shape`) : null),
     el("p", {}, `${one.asks}`, one.policies ? `, ${one.policies}` : "", el("span", { class: "muted" }, `, priority ${one.priority}, waits ${seconds(one.waitedSeconds)}`)),
     el("p", {}, one.why),
+    one.claims.length
+      ? el("ul", { class: "would", "aria-label": "Resource claims" }, one.claims.map((it) =>
+        el("li", {}, `claim ${it.entry}${it.claim ? ` (${it.claim})` : ""}, ${it.state}${it.asks.length ? `: ${it.asks.join("; ")}` : ""}`)))
+      : null,
     el("h4", {}, "What would make it fit"),
     one.wouldFit.length
       ? el("ul", { class: "would" }, one.wouldFit.map((way) => el("li", { "data-kind": way.kind }, way.text)))
@@ -64,7 +68,7 @@ const runnersUp = (one) =>
 const decisionsView = (main) => followed(main, "/api/v1/decisions", (found) => [
   el("h2", {}, "Recent decisions"),
   found.decisions.length
-    ? table("Recent decisions", ["Time", "Pod", "Node", "NUMA", "CPUs", "Score", "Runners-up"], found.decisions.map((one) =>
-      [one.time, one.pod, nodeLink(one.node), one.numa.join(", ") || "–", el("span", { class: "mono" }, one.cpus || "shared"), one.score, runnersUp(one)]))
+    ? table("Recent decisions", ["Time", "Pod", "Node", "NUMA", "CPUs", "By claim", "Score", "Runners-up"], found.decisions.map((one) =>
+      [one.time, one.pod, nodeLink(one.node), one.numa.join(", ") || "–", el("span", { class: "mono" }, one.cpus || "shared"), one.devices.join(", ") || "–", one.score, runnersUp(one)]))
     : el("p", { class: "muted" }, "No decision is on record."),
 ]);

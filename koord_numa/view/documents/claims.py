@@ -1,0 +1,144 @@
+"""Resource claims on one node: the devices and CPUs that each holds and on which NUMA nodes, and what claims of waiting pods ask for."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from koord_numa.core.claims.cpus import CAPACITY, DRIVER, NANO, cpus_of
+from koord_numa.core.claims.objects.claim import AllocationMode, DeviceDemand
+from koord_numa.core.claims.objects.resource_claim import ResourceClaim
+from koord_numa.core.claims.search.allocation import Allocation
+from koord_numa.core.claims.search.inventory import Device, DeviceId
+from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.constraints import NodeTerm, Operator
+from koord_numa.core.objects.request import Pod
+from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
+from koord_numa.view.documents import Document
+
+
+@dataclass(frozen=True, slots=True)
+class HeldClaim:
+    """A claim with devices on a node, and the pods there that use it. ``assumed``: decided on and not written yet."""
+
+    claim: ResourceClaim
+    allocation: Allocation
+    assumed: bool
+    pods: tuple[Pod, ...]
+
+    @property
+    def cpus(self) -> CpuSet:
+        """The CPUs that it holds by dra.cpu."""
+        return cpus_of(self.allocation)
+
+
+def node_claims(lister: ClaimLister, info: NodeInfo) -> list[HeldClaim]:
+    """Claims that pods of the node use, and those whose devices are on it alone, by name."""
+    users: dict[ClaimKey, list[Pod]] = {}
+    for pod in info.pods.values():
+        for entry in pod.resource_claims:
+            users.setdefault((pod.key.namespace, entry.claim), []).append(pod)
+    return [*_held(lister, info.name, users)]
+
+
+def _held(lister: ClaimLister, node: str, users: Mapping[ClaimKey, Sequence[Pod]]) -> Iterator[HeldClaim]:
+    for key, claim in sorted(lister.claims.items()):
+        assumed = lister.assumed.get(claim.uid)
+        allocation = claim.allocation if assumed is None else assumed.allocation
+        if allocation is not None and (key in users or _is_tied_to(allocation.nodes, node)):
+            yield HeldClaim(claim, allocation, assumed is not None, tuple(users.get(key, ())))
+
+
+def _is_tied_to(terms: tuple[NodeTerm, ...] | None, node: str) -> bool:
+    """Does the allocation name this node, as those of devices that one node has?"""
+    fields = [field for term in terms or () for field in term.fields]
+    return any((field.operator, tuple(field.values)) == (Operator.IN, (node,)) for field in fields)
+
+
+def cpus_by_pod(claims: Iterable[HeldClaim]) -> dict[str, CpuSet]:
+    """The CPUs that pods have by claim, by uid of the pod."""
+    found: dict[str, CpuSet] = {}
+    for held in claims:
+        for pod in held.pods if held.cpus else ():
+            found[pod.key.uid] = found.get(pod.key.uid, EMPTY) | held.cpus
+    return found
+
+
+def claim_entries(
+    claims: Iterable[HeldClaim], devices: Mapping[DeviceId, int | None], machine: CpuTopology | None
+) -> list[Document]:
+    """An entry a claim: its devices with their NUMA nodes (null where none is known), its CPUs and theirs."""
+    return [_entry(held, devices, machine) for held in claims]
+
+
+def _entry(held: HeldClaim, devices: Mapping[DeviceId, int | None], machine: CpuTopology | None) -> Document:
+    results = [result for result in held.allocation.results if result.device.driver != DRIVER]
+    numa = {devices.get(result.device) for result in results} - {None}
+    numa.update(CpuSet(machine.numa_of(held.cpus)) if machine is not None and held.cpus <= machine.all else ())
+    return {
+        "claim": str(held.claim),
+        "state": "assumed" if held.assumed else "allocated",
+        "pods": sorted(str(pod.key) for pod in held.pods),
+        "devices": [
+            {
+                "request": result.request,
+                "driver": result.device.driver,
+                "pool": result.device.pool,
+                "device": result.device.device,
+                "numa": devices.get(result.device),
+                "adminAccess": result.admin_access,
+            }
+            for result in results
+        ],
+        "cpus": str(held.cpus),
+        "numa": sorted(one for one in numa if one is not None),
+    }
+
+
+def devices_of(lister: ClaimLister, info: NodeInfo) -> dict[DeviceId, int | None]:
+    """The devices that drivers publish for the node, in the order of the slices, with their NUMA nodes; those of dra.cpu left out."""
+    if info.node is None:
+        return {}
+    roots = {} if info.topology is None else info.topology.numa_by_root
+    found: Iterator[Device] = (it.device for pool in lister.pools_of(info.node) for it in pool.candidates())
+    return {device.id: device.numa(roots) for device in found if device.id.driver != DRIVER}
+
+
+def device_entries(claims: Iterable[HeldClaim], devices: Mapping[DeviceId, int | None]) -> list[Document]:
+    """An entry a device, with the claims that hold it; admin access holds nothing."""
+    holders: dict[DeviceId, list[str]] = {}
+    for held in claims:
+        for result in held.allocation.results:
+            if not result.admin_access:
+                holders.setdefault(result.device, []).append(str(held.claim))
+    return [
+        {"driver": it.driver, "pool": it.pool, "device": it.device, "numa": numa, "claims": holders.get(it, [])}
+        for it, numa in devices.items()
+    ]
+
+
+def wanted_claims(lister: ClaimLister, pod: Pod) -> list[Document]:
+    """The claims of a pod without a node: what each asks for, and whether it has devices already."""
+    return [_wanted(lister, pod, entry.name, entry.claim) for entry in pod.resource_claims if entry.needed]
+
+
+def _wanted(lister: ClaimLister, pod: Pod, entry: str, name: str) -> Document:
+    claim = lister.claim((pod.key.namespace, name)) if name else None
+    if claim is None:
+        return {"entry": entry, "claim": "", "state": "not created yet", "asks": []}
+    asks = [
+        f"{request.result_name(index)}: {_asked(demand)}"
+        for request in claim.spec.requests
+        for index, demand in enumerate(request.alternatives)
+    ]
+    state = "allocated" if claim.allocation is not None else "not allocated"
+    return {"entry": entry, "claim": str(claim), "state": state, "asks": asks}
+
+
+def _asked(demand: DeviceDemand) -> str:
+    capacity = dict(demand.capacity or ())
+    cpus = capacity.get(CAPACITY, 0)
+    if cpus:
+        return f"{cpus / NANO:g} CPU of {demand.device_class}"
+    count = "all" if demand.mode == AllocationMode.ALL else str(demand.count)
+    return f"{count} of {demand.device_class}"

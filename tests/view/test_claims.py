@@ -1,0 +1,163 @@
+"""Claims on the page and in the terminal: devices and CPUs of each on its NUMA nodes, and what a claim of a waiting pod asks for."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from playwright.async_api import expect
+
+from koord_numa.cli import main
+from koord_numa.sandbox.devices import device_classes, slices_of
+from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
+from koord_numa.sandbox.machines.hardware.koordinator_topology import Usage, koordinator_topology
+from koord_numa.sandbox.machines.hardware.node_objects import node_object, node_status
+from tests.view.browser import browser_page, needs_chromium, violations
+
+Json = dict[str, Any]
+MACHINE = {
+    "name": "own",
+    "sockets": 2,
+    "numa": 1,
+    "cores": 4,
+    "threads": 2,
+    "memory": "16Gi",
+    "claimedDevices": {"example.com/gpu": [0, 1]},
+    "cpuDriver": "layout",
+}
+NOW = "2026-01-01T00:00:00Z"
+
+
+def claim(name: str, allocation: Json | None = None) -> Json:
+    """A claim for a GPU and four CPUs, perhaps with devices."""
+    asks: list[Json] = [
+        {"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}},
+        {"name": "cpus", "exactly": {"deviceClassName": "dra.cpu", "capacity": {"requests": {"dra.cpu/cpu": "4"}}}},
+    ]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "1"},
+        "spec": {"devices": {"requests": asks}},
+        "status": {} if allocation is None else {"allocation": allocation},
+    }
+
+
+def allocation(gpu: str, cpuset: str) -> Json:
+    """What such a claim got."""
+    parameters = {"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": cpuset}}
+    pool = {"pool": "own"}
+    return {
+        "devices": {
+            "results": [
+                {"request": "gpu", "driver": "gpu.example.com", "device": gpu, **pool},
+                {"request": "cpus", "driver": "dra.cpu", "device": "cpudevmachine", "consumedCapacity": {"dra.cpu/cpu": "4"}, **pool},
+            ],
+            "config": [{"source": "FromClaim", "requests": ["cpus"], "opaque": {"driver": "dra.cpu", "parameters": parameters}}],
+        },
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["own"]}]}]},
+    }  # fmt: skip
+
+
+def pod(name: str, node: str = "") -> Json:
+    """A pod with the claim of its name."""
+    resources = {"requests": {"cpu": "4", "memory": "1Gi"}, "claims": [{"name": "devices"}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-pod-{name}"},
+        "spec": {
+            "schedulerName": "koord-numa",
+            "containers": [{"name": "main", "image": "none", "resources": resources}],
+            "resourceClaims": [{"name": "devices", "resourceClaimName": name}],
+            **({"nodeName": node} if node else {}),
+        },
+        "status": {"phase": "Running" if node else "Pending"},
+    }
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> Path:
+    """A node with two claims, one of them without a pod, and a pod that waits for a third GPU."""
+    (node,) = read_descriptions({"machines": [MACHINE]}, tmp_path)
+    documents = [
+        {**node_object(node, NOW), "status": node_status(node, NOW)},
+        koordinator_topology(node, Usage()),
+        *device_classes(),
+        *slices_of(node),
+        claim("train", allocation("gpu-0", "0-1,8-9")),
+        claim("kept", allocation("gpu-1", "4-5,12-13")),
+        claim("more"),
+        pod("train", "own"),
+        pod("more"),
+    ]
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump_all(documents))
+    return path
+
+
+def run(*arguments: str) -> str:
+    answer = CliRunner().invoke(main, arguments)
+    assert answer.exit_code == 0, answer.output
+    return answer.output
+
+
+def test_the_document_of_a_node_has_claims_and_devices(objects: Path) -> None:
+    found = json.loads(run("node", "own", "--from", str(objects), "-o", "json"))
+    gpu = {"request": "gpu", "driver": "gpu.example.com", "pool": "own", "adminAccess": False}
+    assert found["claims"] == [
+        {"claim": "default/kept", "state": "allocated", "pods": [], "devices": [{**gpu, "device": "gpu-1", "numa": 1}],
+         "cpus": "4-5,12-13", "numa": [1]},
+        {"claim": "default/train", "state": "allocated", "pods": ["default/train"], "devices": [{**gpu, "device": "gpu-0", "numa": 0}],
+         "cpus": "0-1,8-9", "numa": [0]},
+    ]  # fmt: skip
+    assert [(one["device"], one["numa"], one["claims"]) for one in found["devices"]] == [
+        ("gpu-0", 0, ["default/train"]),
+        ("gpu-1", 1, ["default/kept"]),
+    ]
+    [train] = found["pods"]
+    assert (train["cpus"], train["numa"], train["cpuIds"]) == ("0-1,8-9", [0], [0, 1, 8, 9])
+
+
+def test_the_terminal_draws_claimed_cpus(objects: Path) -> None:
+    shown = run("node", "own", "--from", str(objects)).splitlines()
+    assert "  t0    A A · ·" in shown
+    assert "  A train  0-1,8-9" in shown
+    assert shown[-3:] == [
+        "CLAIM          POD            NUMA  DEVICES",
+        "default/kept   -              1     gpu.example.com gpu-1, CPUs 4-5,12-13",
+        "default/train  default/train  0     gpu.example.com gpu-0, CPUs 0-1,8-9",
+    ]
+
+
+def test_claims_of_waiting_pods_say_what_they_ask_for(objects: Path) -> None:
+    found = json.loads(run("explain", "more", "--from", str(objects), "-o", "json"))
+    asks = ["gpu: 1 of gpu.example.com", "cpus: 4 CPU of dra.cpu"]
+    assert found["shape"]["claims"] == [
+        {"entry": "devices", "claim": "default/more", "state": "not allocated", "asks": asks}
+    ]
+
+
+@pytest.mark.e2e
+@needs_chromium
+async def test_the_page_shows_them(objects: Path, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    run("page", "--from", str(objects), "-o", str(path))
+    async with browser_page(offline=True) as page:
+        await page.goto(f"{path.as_uri()}#/nodes/own")
+        numa = page.locator(".numa[data-numa='0']")
+        await expect(numa.locator(".claimable .device")).to_have_text(["gpu-0: default/train"])
+        assert await numa.locator(".cpu.held").all_inner_texts() == ["0", "8", "1", "9"]
+        rows = page.get_by_role("region", name="Resource claims").get_by_role("row")
+        await expect(rows.nth(2)).to_contain_text("default/train")
+        await expect(rows.nth(2)).to_contain_text("gpu.example.com gpu-0, NUMA 0")
+        await expect(rows.nth(2)).to_contain_text("0-1,8-9")
+        assert await violations(page) == []
+        await page.goto(f"{path.as_uri()}#/waiting")
+        await expect(page.get_by_label("Resource claims")).to_have_text(
+            "claim devices (default/more), not allocated: gpu: 1 of gpu.example.com; cpus: 4 CPU of dra.cpu"
+        )
+        await expect(page.get_by_text("1 wanted, 2 of 2 devices match, 0 free")).to_be_visible()
+        assert await violations(page) == []
