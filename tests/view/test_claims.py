@@ -135,6 +135,7 @@ def test_the_terminal_draws_claimed_cpus(objects: Path) -> None:
 def test_claims_of_waiting_pods_say_what_they_ask_for(objects: Path) -> None:
     found = json.loads(run("explain", "more", "--from", str(objects), "-o", "json"))
     asks = ["gpu: 1 of gpu.example.com", "cpus: 4 CPU of dra.cpu"]
+    assert found["shape"]["wouldFit"] == []  # the GPU is the claim's, which stays when the pod leaves
     assert found["shape"]["claims"] == [
         {"entry": "devices", "claim": "default/more", "state": "not allocated", "asks": asks}
     ]

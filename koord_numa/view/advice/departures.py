@@ -40,7 +40,7 @@ def _site(probe: Probe, name: str) -> PreemptionNode | None:
 
 
 def _without(probe: Probe, site: PreemptionNode, uids: list[str]) -> Placement | None:
-    """What the pod would get without these pods, by the rules of preemption's dry run."""
+    """What the pod would get without these pods, by the rules of preemption's dry run; devices of claims are not given back by them."""
     request_class = probe.scheduler.classes.of(probe.pod)
     if request_class is None:
         return None
@@ -49,7 +49,11 @@ def _without(probe: Probe, site: PreemptionNode, uids: list[str]) -> Placement |
     if not all(trial.is_movable(uid) for uid in uids):
         return None
     trial.send_away(uids)
-    return trial.answer()
+    placement = trial.answer()
+    if placement is None:
+        return None
+    found = selector.devices_at(request_class, site.seen, placement)
+    return found if isinstance(found, Placement) else None
 
 
 def _least_important(entry: tuple[Pod, PreemptionNode]) -> tuple[int, float, str]:

@@ -41,12 +41,12 @@ def _after(probe: Probe, name: str, plan: RebindPlan) -> Remedy | None:
     ends = {move.pod.uid: move.after for move in plan.moves}
     holdings = [replace(held, cpus=ends.get(held.pod.uid, held.cpus)) for held in seen.ledger]
     selector = probe.scheduler.handle.selector
-    answer = answer_of(
-        selector.request_now(request_class),
-        replace(seen, ledger=Ledger.of(holdings)),
-        selector.profile_of(request_class),
-    )
+    after = replace(seen, ledger=Ledger.of(holdings))
+    answer = answer_of(selector.request_now(request_class), after, selector.profile_of(request_class))
     if isinstance(answer, Rejection):
         return None
-    text = f"after `koord-numa rebind {name}` ({len(ends)} pods move) it fits on {where(answer.placement)}"
+    placement = selector.devices_at(request_class, after, answer.placement)
+    if isinstance(placement, Rejection):
+        return None
+    text = f"after `koord-numa rebind {name}` ({len(ends)} pods move) it fits on {where(placement)}"
     return Remedy("rebind", name, text)
