@@ -47,11 +47,14 @@ class _Known:
     What was found for one class: the nodes on which evictions may help, with their free milli-CPU, the emptiest first, and what came of
     trying one out. Both hold as of a ``position`` in the journal of changed nodes, except for ``unsettled`` nodes: what was found of
     them may become wrong without a change of the node, as when the bind of a pod is confirmed, which can be evicted from then on.
+    ``refused`` are nodes on which no eviction helps by the ``verdict`` of that time.
     """
 
     position: int | None = None
     unsettled: set[str] = field(default_factory=set)
     tried: dict[str, Found | None] = field(default_factory=dict)
+    refused: dict[str, None] = field(default_factory=dict)
+    verdict: Unschedulable | None = None
     _room: dict[str, int] = field(default_factory=dict)
     _emptiest: list[tuple[int, str]] = field(
         default_factory=list
@@ -70,13 +73,22 @@ class _Known:
     def forget(self, node: str) -> None:
         """Nothing is known of this node any more."""
         self.tried.pop(node, None)
+        self.refused.pop(node, None)
         room = self._room.pop(node, None)
         if room is not None:
             del self._emptiest[bisect_left(self._emptiest, (-room, node))]
 
+    def resolvable_by_now(self, verdict: Unschedulable) -> list[str]:
+        """Nodes that were passed over by an older verdict, and by this one need not be: they may have changed before it and not since."""
+        if verdict is self.verdict:
+            return []
+        found = ((name, verdict.rejections.get(name)) for name in self.refused)
+        return [name for name, rejection in found if rejection is not None and rejection.resolvable]
+
     def clear(self) -> None:
         """Nothing is known of any node."""
         self.tried.clear()
+        self.refused.clear()
         self._room.clear()
         self._emptiest.clear()
 
@@ -152,29 +164,31 @@ class Evaluator:
     ) -> None:
         """Find out on which of the nodes that have changed evictions may help at all."""
         changed, position = self._handle.selector.changed_since(known.position)
-        known.position = position
         if changed is None:
             known.clear()
             changed = list(verdict.rejections)
         elif known.unsettled:
             # Nodes whose answer may change without an event of the node are asked again each time.
             changed = list(dict.fromkeys((*changed, *sorted(known.unsettled))))
+        changed += known.resolvable_by_now(verdict)
         known.unsettled.clear()
         for number, name in enumerate(changed):
             if number % CHUNK == CHUNK - 1:
                 await asyncio.sleep(0)
             known.forget(name)
             rejection = verdict.rejections.get(name)
-            node = (
-                self._preemption_node(pod, request_class, name)
-                # The rejection tells already that no eviction helps there.
-                if rejection is not None and rejection.resolvable
-                else None
-            )
+            if rejection is None or not rejection.resolvable:
+                known.refused[name] = None  # no eviction helps there, as far as this verdict tells
+                continue
+            node = self._preemption_node(pod, request_class, name)
             if node is not None and node.assumed:
                 known.unsettled.add(name)
             if node is not None and may_help(ask, node):
                 known.add(name, node.seen.room)
+        known.position, known.verdict = (
+            position,
+            verdict,
+        )  # only now: an exception leaves all nodes to be looked at again
 
     def _known_of(self, request_class: RequestClass, ask: SchedulingRequest) -> "_Known":
         """Nothing is remembered for a class whose answers depend on more than the node."""

@@ -125,7 +125,7 @@ class Executor:
         """See to one pod that waits; may another one of its class have more luck?"""
         handle, uid, pod, request_class = self._handle, pending.uid, pending.pod, pending.request_class
         verdict = handle.queue.verdict(pending)
-        if verdict is None:
+        if verdict is None or handle.queue.is_active(request_class):
             return False  # the class is being tried again
         if handle.pending.get(uid) is not pending or pending.binding:
             return True

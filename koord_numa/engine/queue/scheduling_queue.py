@@ -133,9 +133,8 @@ class SchedulingQueue:
         self._withdraw(chosen)
         chosen.stage = Stage.UNSCHEDULABLE
         chosen.rested = chosen.not_before = now
-        if verdict is None or Reason.BIND_QUEUE not in reasons_of(
-            verdict
-        ):  # that passes in milliseconds and is no failure of the class
+        # A long line of binds passes in milliseconds and is no failure of the class.
+        if verdict is None or Reason.BIND_QUEUE not in reasons_of(verdict):
             self._order.in_vain = self._retried is request_class
             dice = self._random()
             chosen.failures = self._failures[request_class] = self._failures.get(request_class, 0) + 1
@@ -158,6 +157,11 @@ class SchedulingQueue:
         chosen = self._classes.get(request_class)
         return chosen is not None and chosen.stage is not Stage.ACTIVE and chosen.verdict is None
 
+    def is_active(self, request_class: RequestClass) -> bool:
+        """Is its first pod about to be tried, whatever was decided last?"""
+        chosen = self._classes.get(request_class)
+        return chosen is not None and chosen.stage is Stage.ACTIVE
+
     def back_off(self, pending: PendingPod, until: float) -> None:
         """Try this pod again at ``until`` at the earliest; its class is not concerned."""
         self.remove(pending)
@@ -169,8 +173,7 @@ class SchedulingQueue:
     def placed(self, request_class: RequestClass) -> None:
         """A pod of this class found a node: its next pause starts small again."""
         self._failures.pop(request_class, None)
-        chosen = self._classes.get(request_class)
-        if chosen is None:
+        if (chosen := self._classes.get(request_class)) is None:
             return
         chosen.failures = 0
         if chosen.stage is Stage.ACTIVE:
@@ -234,12 +237,10 @@ class SchedulingQueue:
         return found
 
     def _class(self, request_class: RequestClass) -> ClassQueue:
-        found = self._classes.get(request_class)
-        if found is None:
-            found = self._classes[request_class] = ClassQueue(
-                request_class, failures=self._failures.get(request_class, 0)
-            )
-        return found
+        if request_class not in self._classes:
+            failures = self._failures.get(request_class, 0)
+            self._classes[request_class] = ClassQueue(request_class, failures=failures)
+        return self._classes[request_class]
 
     def _enter(self, chosen: ClassQueue, pending: PendingPod, *, first: bool = False) -> None:
         if pending.uid not in chosen.pods:

@@ -7,6 +7,7 @@ import pytest
 from koord_numa.core.objects.constraints import TaintEffect
 from koord_numa.core.objects.node import Node, Taint
 from koord_numa.core.objects.request import Pod
+from koord_numa.ports import Unavailable
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 
 NODE = make_node("node", cpu=4)
@@ -72,3 +73,46 @@ async def test_a_pod_that_met_a_long_line_of_binds_is_told_and_served_when_the_n
     await serve(world)
     assert "FailedScheduling" in world.diary.reasons("pod")
     assert "evict low" in world.server.calls
+
+
+async def test_a_plan_in_between_does_not_take_the_news_of_a_node_away() -> None:
+    """The class is to be tried again; before that, another node is looked at by the verdict in which this one is still tainted."""
+    world = full_world(replace(NODE, unschedulable=True))
+    world.engine.handlers.nodes.observe("ADDED", make_node("other", cpu=2))
+    tiny = bound(make_pod("tiny", cpu=100, started=True), "other")
+    world.engine.handlers.bound_pods.observe("ADDED", tiny)
+    world.waits(important("pod", cpu=4000))
+    await serve(world)
+    world.engine.handlers.nodes.observe("MODIFIED", NODE)
+    world.engine.handlers.bound_pods.observe("DELETED", tiny)
+    world.engine.preemption.look_again()
+    await world.engine.preemption.work()
+    assert "evict low" not in world.server.calls
+    await serve(world)
+    assert "evict low" in world.server.calls
+
+
+async def test_no_pod_is_evicted_for_one_that_is_about_to_be_tried() -> None:
+    """Room has come free elsewhere, and the next decision finds it; until a worker is free for that no room is made."""
+    world = full_world()
+    world.engine.handlers.nodes.observe("ADDED", make_node("other", cpu=4))
+    done = bound(replace(important("done", cpu=4000), started=True), "other")
+    world.engine.handlers.bound_pods.observe("ADDED", done)
+    refused = [Unavailable("a disruption budget forbids it now")]
+
+    def fail(call: str) -> None:
+        if call == "evict low" and refused:
+            raise refused.pop()
+
+    world.server.fail = fail
+    world.waits(important("pod", cpu=4000))
+    await world.settle()
+    await world.engine.preemption.work()
+    assert world.server.calls.count("evict low") == 1
+    world.clock.now += 60
+    world.engine.handlers.bound_pods.observe("DELETED", done)
+    world.engine.preemption.look_again()
+    await world.engine.preemption.work()
+    assert world.server.calls.count("evict low") == 1
+    await serve(world)
+    assert world.nodes_of()["pod"] == "other"
