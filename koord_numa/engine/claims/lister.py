@@ -117,10 +117,11 @@ class ClaimLister:
         self._count(allocation, 1)
         self._on_claim((claim.namespace, claim.name))
 
-    def forget_assumed(self, claim: ResourceClaim) -> None:
-        """The decision comes to nothing; a claim that is not assumed any more is no error."""
-        assumed = self.assumed.pop(claim.uid, None)
-        if assumed is not None:
+    def forget_assumed(self, claim: ResourceClaim, pod: str) -> None:
+        """The decision about this pod (uid) comes to nothing; a claim that is not assumed for it any more is no error."""
+        assumed = self.assumed.get(claim.uid)
+        if assumed is not None and assumed.pod == pod:
+            del self.assumed[claim.uid]
             self._count(assumed.allocation, -1)
             self._on_claim((claim.namespace, claim.name))
             self._on_change()
@@ -179,15 +180,17 @@ class ClaimLister:
         self.claims[claim.namespace, claim.name] = claim
         former = None if known is None else known.allocation
         # The written allocation takes the place of the assumed one: devices count once.
+        freed = False
         if claim.allocation is not None and (assumed := self.assumed.pop(claim.uid, None)) is not None:
             self._count(assumed.allocation, -1)
+            freed = assumed.allocation.results != claim.allocation.results  # another scheduler was faster
         if former == claim.allocation:
-            return False
+            return freed
         if former is not None:
             self._count(former, -1)
         if claim.allocation is not None:
             self._count(claim.allocation, 1)
-        return former is not None
+        return freed or former is not None
 
     def _drop(self, claim: ResourceClaim) -> None:
         key = (claim.namespace, claim.name)

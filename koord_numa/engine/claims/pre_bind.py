@@ -78,7 +78,7 @@ class DynamicResources:
         """Devices whose allocation was not written are free again."""
         for claim, allocation in self._cycles.pop(pod.key.uid, ()):
             if allocation is not None:
-                self.lister.forget_assumed(claim)
+                self.lister.forget_assumed(claim, pod.key.uid)
 
     def post_bind(self, pod: Pod, placement: Placement) -> None:
         """What was written is what counts."""
