@@ -48,13 +48,14 @@ class ObjectHandler(Generic[T]):
         self._quarantine = quarantine
         self._on_synced = on_synced
         self._on_broken = on_broken
+        self._broken: dict[str, T] = {}  # objects that raised, by the uid of their subject, until they are well or gone
 
     # Those that are gone first, so that a new object of the same name is not taken for a change.
     def replace(self, objects: Iterable[T]) -> None:
         """These objects exist and no others."""
         found = list(objects)
         names = {self._kind.subject(each).uid for each in found}
-        for uid, former in list(self._kind.known().items()):
+        for uid, former in list({**self._broken, **self._kind.known()}.items()):
             if uid not in names:
                 self.observe(DELETED, former)
         for each in found:
@@ -66,12 +67,17 @@ class ObjectHandler(Generic[T]):
             self._apply(event, obj)
         # Quarantined and closed: what the object holds is not known, so its node takes nothing.
         except Exception as error:  # noqa: BLE001 - contained: it costs this object only
-            self._quarantine.put(self._kind.subject(obj), error)
+            subject = self._kind.subject(obj)
+            self._quarantine.put(subject, error)
+            self._broken[subject.uid] = obj
             self._on_broken(obj, f"{type(error).__name__}: {error}")
             return
         # An empty quarantine is the usual case and costs nothing.
-        if self._quarantine and self._quarantine.release(self._kind.subject(obj)):
-            self._on_broken(obj, "")
+        if self._quarantine or self._broken:
+            subject = self._kind.subject(obj)
+            self._quarantine.release(subject)
+            if self._broken.pop(subject.uid, None) is not None:
+                self._on_broken(obj, "")
 
     def synced(self) -> None:
         """Everything that exists has been told."""
@@ -167,8 +173,8 @@ class BoundPodObjects(ObjectHandler[Pod]):
         """These pods have a node and no others, apart from those that are assumed."""
         cache, found = self._cache, {pod.key.uid: pod for pod in objects}
         # Assumed pods are newer than the list.
-        for uid in [uid for uid in cache.node_of if uid not in found and uid not in cache.assumed]:
-            former = cache.pod(uid)
+        for uid in [uid for uid in (*cache.node_of, *self._broken) if uid not in found and uid not in cache.assumed]:
+            former = cache.pod(uid) or self._broken.get(uid)
             if former is not None:
                 self.observe(DELETED, former)
         for uid, pod in found.items():

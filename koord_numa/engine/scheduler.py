@@ -250,8 +250,7 @@ class Scheduler:
             self.preemption.node_freed(info.name)
         if event is not None and self.queue.parked:
             wake(self.queue, self.dependencies.clock(), NodeChange(event, info, pod, self.cache.index.namespaces))
-        if info.topology is not None and info.topology.kubelet_pods:
-            self.assumed_pods.say_cpu_conflict(info)
+        self.assumed_pods.say_cpu_conflict(info)
         if len(self.handle.pending):
             self.loop.kick()
 

@@ -57,7 +57,9 @@ class AssumedPods:
         handle.dependencies.recorder.node_event(pod.node, warning=True, reason="KubeletRefusal", message=why)
 
     def say_cpu_conflict(self, record: NodeInfo) -> None:
-        """Say when two owners of a node's CPUs clash, once per clash."""
+        """Say when two owners of a node's CPUs clash, once per clash. Asked with every change of a node."""
+        if record.name not in self._distrusted and (record.topology is None or not record.topology.kubelet_pods):
+            return  # no kubelet says that it has given CPUs to pods
         why = record.distrust
         # Said when the sentence changes, and not with every event of the node.
         if self._distrusted.get(record.name, "") == why:

@@ -27,7 +27,7 @@ from koord_numa.core.objects.volumes import ClaimKey, PersistentVolumeClaim
 from koord_numa.core.selectors import matches_term
 from koord_numa.engine.binding.pre_bind import OnConflict
 from koord_numa.engine.cache.volume_lister import VolumeLister
-from koord_numa.engine.handle import Handle
+from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.ports import ClusterError, Conflict, Gone, NotLeader, VolumeWriter
 
 log = getLogger(__name__)
@@ -141,7 +141,8 @@ class VolumeBinding:
                 # The time counts for one node: another one that was selected meanwhile starts its own.
                 self._first_seen[claim.key] = (claim.selected_node, since if node == claim.selected_node else now)
                 if node == claim.selected_node and now - since >= self.timeout:
-                    await self._give_up(claim)
+                    with self.handle.quarantine.contained(subject_of(pod)):
+                        await self._give_up(claim)
 
     async def _give_up(self, claim: PersistentVolumeClaim) -> None:
         self._first_seen.pop(claim.key, None)

@@ -67,14 +67,14 @@ class PodIndex:
         if self._listener is not None:
             # Before ``_remove``, since the listener replaces what it knows of the pod by itself.
             self._listener.add(record.name, pod)
+        terms = _terms_of(pod.request.constraints)
+        self._count(terms, 1)  # before its former terms are taken out: a term that stays is no news to waiting pods
         if uid in self._places:
             self._remove(uid)
         self._places[uid] = place
         self._by_namespace.setdefault(pod.key.namespace, {})[uid] = place
-        demands = pod.request.constraints
-        if terms := _terms_of(demands):
+        if terms:
             self._with_terms[uid] = place
-            self._count(terms, 1)
         self._count_volumes(place, 1)
 
     def remove(self, uid: str) -> None:

@@ -110,3 +110,17 @@ async def test_a_provisioner_that_takes_the_node_back_is_a_conflict_even_if_it_i
     )  # both changes in one turn of the watch
     with pytest.raises(Conflict, match="gave up claim data"):
         await step.do(POD, THERE)
+
+
+async def test_a_bug_about_one_claim_costs_its_pod_and_not_the_process() -> None:
+    """The node that an earlier process selected is given up beside all other work, so nothing else would contain it."""
+    world, step, writer = binding(replace(CLAIM, selected_node="n"))
+
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    writer.clear_selected_node = broken  # type: ignore[assignment, method-assign]  # the bug
+    await step.expire([POD])
+    world.clock.now += 61
+    await step.expire([POD])
+    assert world.engine.handle.quarantine.counts == {"pod": 1}
