@@ -38,12 +38,17 @@ class PodKey:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container's requests and limits (requests already filled in from limits, as the API server does)."""
+    """
+    One container's requests and limits (requests already filled in from limits, as the API server does).
+
+    ``claims`` are entries of the pod's ``resourceClaims`` that it uses, each with the request that it means, empty for all of them.
+    """
 
     name: str
     kind: ContainerKind
     requests: ResourceList = field(default_factory=dict)
     limits: ResourceList = field(default_factory=dict)
+    claims: tuple[tuple[str, str], ...] = ()
 
 
 @value_object

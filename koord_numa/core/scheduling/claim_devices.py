@@ -18,6 +18,7 @@ from typing import Final
 
 from koord_numa.core.allocate import policy_in_force
 from koord_numa.core.allocation.node_rules import NO_CPUS_WITHOUT_CLAIM, own_cpus_by_claim
+from koord_numa.core.claims.container_cpus import unequal_cpus
 from koord_numa.core.claims.device_hints import ClaimDevices, Found, cpus_of_all, ids_text
 from koord_numa.core.claims.search.allocator import NO_SOLUTION
 from koord_numa.core.kubelet.view import KubeletView
@@ -60,13 +61,13 @@ def place_devices(
     if not devices.places:
         if policy in HARD and cpus_of_all(anywhere.allocations):
             return _refused("on which NUMA nodes its CPUs are is not published")
-        return _complete(placement, anywhere, devices, seen)
+        return _complete(ask, placement, anywhere, devices, seen)
     if policy not in HARD and _is_near(anywhere, placement):
-        return _complete(placement, anywhere, devices, seen)  # nothing can be nearer
+        return _complete(ask, placement, anywhere, devices, seen)  # nothing can be nearer
     # The merge is done again with devices as a provider, as they may strike the set that was elected without them.
     joint = _joint(ask, seen, placement, devices)
     if joint.mask is not None and isinstance(found := devices.at(joint.mask), Found):
-        return _complete(joint, found, devices, seen)
+        return _complete(ask, joint, found, devices, seen)
     # A set was elected and the devices are not on it: a policy that must hold refuses the node.
     if policy in HARD and joint.mask is not None:
         return _refused(devices.at(joint.mask))
@@ -74,9 +75,9 @@ def place_devices(
     for mask in _own_sets(policy, devices, _room(ask, seen, policy)):
         why = devices.at(mask)
         if isinstance(why, Found):
-            return _complete(joint, why, devices, seen)
+            return _complete(ask, joint, why, devices, seen)
     # Preferred only: devices anywhere are better than no placement.
-    return _refused(why) if policy in HARD else _complete(joint, anywhere, devices, seen)
+    return _refused(why) if policy in HARD else _complete(ask, joint, anywhere, devices, seen)
 
 
 def _is_near(found: Found, placement: Placement) -> bool:
@@ -179,15 +180,18 @@ def _room(ask: SchedulingRequest, seen: NodeSnapshot, policy: NumaPolicy) -> Cal
     return room
 
 
-def _complete(placement: Placement, found: Found, devices: ClaimDevices, seen: NodeSnapshot) -> Placement:
+def _complete(
+    ask: SchedulingRequest, placement: Placement, found: Found, devices: ClaimDevices, seen: NodeSnapshot
+) -> Placement:
     # Half for the place, half for the chosen alternatives.
     points = (_alignment_points(placement, found, seen) + _preference_points(found, devices)) // 2
     note = _kubelet_note(placement, found) if isinstance(seen.offer, KubeletView) else ""
+    by_entry = {claim.name: it for claim, it in zip(devices.claims.to_allocate, found.allocations, strict=True)}
     return replace(
         placement,
         allocations=found.allocations,
         claim_points=points,
-        note="; ".join(filter(None, (placement.note, note))),
+        note="; ".join(filter(None, (placement.note, note, *unequal_cpus(ask.request.containers, by_entry)))),
     )
 
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from cachetools import LRUCache
 
+from koord_numa.core.claims.extended_resources import name_classes
 from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.fit.pod_affinity import pod_affinity_counts
 from koord_numa.core.fit.spread import spread_counts
@@ -106,7 +107,7 @@ class NodeSelection:
         """Why no node takes a pod of this class, node by node. Asked after ``choose`` found none, in the same state."""
         if refusal := self._refusal(request_class):
             return Unschedulable(dict.fromkeys(sorted(self._columns.row_of), refusal))
-        return self._ranking(request_class).explain()
+        return name_classes(self._ranking(request_class).explain(), self.claims.classes)
 
     def explain_some(self, request_class: RequestClass, limit: int) -> bool:
         """Prepare ``explain`` by asking at most so many nodes; returns whether all have been asked."""

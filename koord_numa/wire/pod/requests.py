@@ -24,11 +24,24 @@ class Resources(Strict):
     limits: dict[str, Quantity] | None = None
 
 
+class ClaimUseModel(Strict):
+    """A claim of the pod that a container uses, or one request of it."""
+
+    name: str
+    request: str | None = None
+
+
+class ContainerResources(Resources):
+    """Those of a container, which has its claims there."""
+
+    claims: list[ClaimUseModel] | None = None
+
+
 class ContainerModel(Strict):
     """One container."""
 
     name: str
-    resources: Resources | None = None
+    resources: ContainerResources | None = None
     ports: list[PortModel] | None = None
     restart_policy: str | None = None  # Always makes an init container a sidecar
     restart_policy_rules: list[dict[str, Any]] | None = None
@@ -116,7 +129,8 @@ def _container(model: ContainerModel, kind: ContainerKind, path: FieldPath) -> C
     limits = requested(resources.limits, path.at("limits"))
     requests = requested(resources.requests, path.at("requests"))
     # Requests default to limits, resource by resource, as the API server writes them.
-    return Container(model.name, kind, requests=limits | requests if limits else requests, limits=limits)
+    claims = tuple((it.name, it.request or "") for it in resources.claims or ())
+    return Container(model.name, kind, limits | requests if limits else requests, limits, claims)
 
 
 def _pod_level(
@@ -165,5 +179,5 @@ def _readable(values: object) -> dict[str, int]:
     return readable
 
 
-_NO_RESOURCES = Resources()
+_NO_RESOURCES = ContainerResources()
 _NO_POLICIES = (CpuBind(), NumaSpec())
