@@ -186,7 +186,7 @@ def frame_of(node: Node, topology: NodeResourceTopology, previous: KubeletView |
     """What the objects say of the node, from the last view where they say the same."""
     known = None if previous is None else previous.frame
     if known is None or not known.holds_for(topology, node.allocatable):
-        return NodeConfig.of(topology, node.allocatable)
+        return NodeConfig.of(topology, node.allocatable, node.labels.get(ARCHITECTURE, ""))
     return known if known.topology is topology else replace(known, topology=topology)
 
 

@@ -18,6 +18,9 @@ SAMPLE: Final = 6
 MOST_WRONG_NO: Final = {f"{LONG}, published": 0.06, f"{LONG}, unpublished": 0.10}
 """Shares of what the kubelet admits, by whether its configuration is published."""
 
+WITNESSED: Final = ("S1", "S2", "S3", "L3", "R", "F1", "F2", "F3")
+"""Classes in which no pod waits that every kubelet would take which agrees with what was shown."""
+
 SAMPLE_SLACK: Final = 1.5
 """A twelfth of the sequences strays that far from all of them."""
 
@@ -44,6 +47,9 @@ def test_kubelet_churn(file: Path, record_property: Any) -> None:
     sample = wrong if "KOORD_NUMA_VECTORS" in os.environ else wrong[:: max(1, len(wrong) // SAMPLE)]
     missing = without_witness(sample)
     record_property("conformance", f"{file.name}: {len(missing)} of {len(sample)} wrong no without a witness")
+    for name in WITNESSED:
+        if name in found:
+            assert not without_witness(found[name].no_at), "\n".join(found[name].named_no)
     slack = 1.0 if "KOORD_NUMA_VECTORS" in os.environ else SAMPLE_SLACK
     for name, tally in found.items():
         assert tally.asked

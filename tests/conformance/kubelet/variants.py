@@ -9,9 +9,11 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
+from koord_numa.core.bit_sets import members
 from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.managers.kubelet_node import DevicePool, KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from tests.conformance.kubelet.worlds import Recorded
 
@@ -20,6 +22,12 @@ THREADS: Final = {"amd64": (1, 2), "arm64": (1, 2)}
 """Of a core, by architecture; others have up to eight."""
 
 PAIR: Final = 2
+
+MOST_CACHES: Final = 1 << 10
+"""More than a NUMA node has of them."""
+
+DRAWINGS: Final = 20
+"""So many times devices are dealt out before those of the recorded node are taken."""
 
 
 def variant(recorded: Recorded, dice: Random) -> KubeletNode:
@@ -47,8 +55,7 @@ def _machine(recorded: Recorded, dice: Random) -> CpuTopology:
     known = THREADS.get(recorded.case["node"]["labels"].get(ARCHITECTURE, ""), (1, 2, 4, 8))
     threads = dice.choice([number for number in known if not any(count % number for count in counts)])
     per_socket = dice.choice([number for number in (1, 2, 4, len(counts)) if not len(counts) % number])
-    adjacent = dice.random() < 0.5
-    rows = list(_rows(_by_numa(machine), threads, per_socket, adjacent=adjacent))
+    rows = list(_rows(_by_numa(machine), threads, per_socket, dice))
     distances = [[machine.distances.get((one, other), 10) for other in machine.numa_ids] for one in machine.numa_ids]
     return cpu_topology_of(sorted(rows), numa_ids=machine.numa_ids, distances=distances)
 
@@ -60,27 +67,33 @@ def _by_numa(machine: CpuTopology) -> dict[int, list[int]]:
     return found
 
 
-def _rows(
-    cpus: Mapping[int, Sequence[int]], threads: int, per_socket: int, *, adjacent: bool
-) -> Iterator[tuple[int, int, int, int]]:
+def _rows(cpus: Mapping[int, Sequence[int]], threads: int, per_socket: int, dice: Random) -> Iterator[tuple[int, ...]]:
+    """Rows of a machine: siblings are neighbours, or as far apart as can be, or anywhere in their NUMA node."""
+    order = dice.choice(("adjacent", "apart", "anywhere"))
+    share = dice.choice((0, 1, 2, 4, 8, 16, 64))  # of so many cores an uncore cache; 0: one on every socket
     core = 0
     for place, (numa, ids) in enumerate(cpus.items()):
         cores = len(ids) // threads
-        for position, cpu in enumerate(sorted(ids)):
-            here = position // threads if adjacent else position % cores
-            yield cpu, core + here, place // per_socket, numa
+        socket = place // per_socket
+        for position, cpu in enumerate(dice.sample(ids, len(ids)) if order == "anywhere" else sorted(ids)):
+            here = position % cores if order == "apart" else position // threads
+            cache = (1 + place) * MOST_CACHES + here // share if share else socket
+            yield cpu, core + here, socket, numa, cache
         core += cores
 
 
 def _pool(pool: DevicePool, dice: Random) -> DevicePool:
     """The devices in another order, and perhaps shared by other NUMA nodes: each zone lists as many as before."""
-    near = _shared_otherwise(pool, dice) if any(one.near.bit_count() > 1 for one in pool.devices) else None
-    masks = near or [device.near for device in pool.devices]
+    masks = [device.near for device in pool.devices]
+    if any(mask.bit_count() > 1 for mask in masks):
+        way = dice.choice((_in_pairs, _of_any_width))
+        drawn = (way(pool, dice) for _ in range(DRAWINGS))
+        masks = next((one for one in drawn if one is not None), masks)
     dice.shuffle(masks)
     return DevicePool(tuple(replace(device, near=mask) for device, mask in zip(pool.devices, masks, strict=True)))
 
 
-def _shared_otherwise(pool: DevicePool, dice: Random) -> list[int] | None:
+def _in_pairs(pool: DevicePool, dice: Random) -> list[int] | None:
     """As many devices of two NUMA nodes as there are, near any pairs; ``None`` where the drawing does not come out even."""
     left = {numa: bits.bit_count() for numa, bits in pool.on.items()}
     shared = sum(device.near.bit_count() - 1 for device in pool.devices if device.near)
@@ -97,12 +110,52 @@ def _shared_otherwise(pool: DevicePool, dice: Random) -> list[int] | None:
     return masks if len(masks) == len(pool.devices) else None
 
 
+def _of_any_width(pool: DevicePool, dice: Random) -> list[int] | None:
+    """Each device near any number of NUMA nodes; ``None`` where the drawing does not come out even."""
+    slots = [numa for numa, bits in pool.on.items() for _ in range(bits.bit_count())]
+    dice.shuffle(slots)
+    apart = [0 for device in pool.devices if not device.near]
+    masks = [1 << numa for numa in slots[: len(pool.devices) - len(apart)]]
+    for numa in slots[len(masks) :]:
+        without = [place for place, mask in enumerate(masks) if not mask >> numa & 1]
+        if not without:
+            return None
+        masks[dice.choice(without)] |= 1 << numa
+    return [*apart, *masks]
+
+
+def last_named(node: KubeletNode, dice: Random) -> dict[str, int]:
+    """The NUMA node that a plugin names last, by device: any of those it is near."""
+    devices = [device for pool in node.devices.values() for device in pool.devices if device.near]
+    return {device.id: dice.choice(members(device.near)) for device in devices}
+
+
+def taken_in_any_order(state: KubeletState, dice: Random) -> KubeletState:
+    """The same, with devices in another order: which of equally near ones a kubelet or its plugin takes nothing tells."""
+    if not state.node.devices:
+        return state
+    pools: dict[str, DevicePool] = {}
+    taken: dict[str, int] = {}
+    for name, pool in state.node.devices.items():
+        order = dice.sample(range(len(pool.devices)), len(pool.devices))
+        pools[name] = DevicePool(tuple(pool.devices[place] for place in order))
+        bits = state.managers.devices[name]
+        taken[name] = sum(1 << new for new, old in enumerate(order) if bits >> old & 1)
+    managers = replace(state.managers, devices=taken)
+    return replace(state, node=replace(state.node, devices=pools), managers=managers)
+
+
 def _with_options(node: KubeletNode, dice: Random) -> KubeletNode:
     """Options that are not published, as a kubelet accepts them together."""
     config = node.config
     options = {name for name in ("full-pcpus-only", "distribute-cpus-across-numa") if dice.random() < 0.4}
     if config.topology_policy is not KubeletPolicy.SINGLE_NUMA_NODE and dice.random() < 0.2:
         options.add("align-by-socket")
+    if dice.random() < 0.2:
+        options.add("prefer-align-cpus-by-uncorecache")
+        options.discard("distribute-cpus-across-numa")
+    if dice.random() < 0.2 and not options:
+        options.add("distribute-cpus-across-cores")
     closest = {"prefer-closest-numa-nodes": True} if dice.random() < 0.3 else {}
     return replace(
         node, config=replace(config, cpu_options=dict.fromkeys(sorted(options), True), topology_options=closest)

@@ -1,7 +1,7 @@
 """
 For a pod that waits although the kubelet would take it: a state in which the kubelet refuses, and that agrees with all that was shown.
 
-The *witness* proves that the scheduler could not know better. It is looked for among histories (``kubelet_worlds``): pods that left or
+The *witness* proves that the scheduler could not know better. It is looked for among histories (``worlds``): pods that left or
 stayed unseen, other moments at which pods left, and what is not published of the node. Not finding one proves nothing; finding one does,
 as every history is played by the kubelet's own procedure and compared with every verdict and scan that was shown before the question.
 """
@@ -13,19 +13,23 @@ from random import Random
 from typing import Final
 
 from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
-from tests.conformance.kubelet.variants import variant
+from tests.conformance.kubelet.histories import RandomHistory, moment, windows_of
+from tests.conformance.kubelet.variants import last_named, taken_in_any_order, variant
 from tests.conformance.kubelet.worlds import NEVER, Played, Recorded, World
 from tests.conformance.vectors import Case
 
-NODES: Final = 40
-"""So many nodes that agree with what is published are tried for a sequence."""
+EVENTS: Final = 9_000
+"""So many events are played in all with nodes that agree with what is published; at least of ``FEWEST_NODES`` of them."""
+
+FEWEST_NODES: Final = 12
 
 HISTORIES: Final = 24
 """So many other moments of departures are tried for one question, with each of ``MOST_AGREEING`` nodes."""
 
-MOST_AGREEING: Final = 8
+MOST_AGREEING: Final = 12
 """So many nodes that agree with what was shown are tried with other moments."""
 
 RECENT: Final = 60
@@ -33,6 +37,9 @@ RECENT: Final = 60
 
 MOST_PAIRS: Final = 24
 """Of so many pods each two are taken away together."""
+
+ORDERS: Final = 6
+"""So many orders of devices are tried for a pod that asks for some."""
 
 
 @dataclass
@@ -46,19 +53,17 @@ class Search:
 
     def run(self) -> dict[int, str]:
         """Witnesses, by question; questions without one are missing."""
-        truth = World(self.recorded, self.recorded.node, self.recorded.ends)
         last = max(self.open, default=0) + 1
-        agreeing = []
-        for number, world in enumerate(self._nodes(truth)):
+        truth = World(self.recorded, self.recorded.node, self.recorded.ends)
+        agreeing = [(truth, truth.play(last))]
+        self._look(agreeing[0][1], self.open, "the node as it is")
+        for _ in range(max(FEWEST_NODES, EVENTS // last)):
             if not self.open:
                 break
-            played = world.play(last)
-            agreeing.append((world, played))
-            self._look(
-                played,
-                self.open,
-                "the node as it is" if not number else "a node that is equal in all that is published",
-            )
+            history = RandomHistory(self._other_node(truth), self.dice)
+            played = history.play(max(self.open) + 1)
+            agreeing.append((history.world, played))
+            self._look(played, self.open, "a node that is equal in all that is published")
         for index in sorted(self.open):
             fitting = [(world, played) for world, played in agreeing if played.agrees_until(index)]
             for world, played in fitting[:MOST_AGREEING]:
@@ -66,10 +71,9 @@ class Search:
                     self._other_histories(world, played, index)
         return self.found
 
-    def _nodes(self, truth: World) -> Iterator[World]:
-        yield truth
-        for _ in range(NODES):
-            yield replace(truth, node=variant(self.recorded, self.dice))
+    def _other_node(self, truth: World) -> World:
+        node = variant(self.recorded, self.dice)
+        return replace(truth, node=node, last_named=last_named(node, self.dice))
 
     def _other_histories(self, world: World, played: Played, index: int) -> None:
         for ends in _histories(self.recorded, index, self.dice):
@@ -81,9 +85,9 @@ class Search:
 
     def _look(self, played: Played, indexes: Iterable[int], what: str, *, most_away: int = 2) -> None:
         for index in sorted(indexes):
-            if not played.agrees_until(index):
+            if index >= len(played.states) or not played.agrees_until(index):
                 continue
-            if why := refusing(played.states[index], self._request(index), most_away):
+            if why := refusing(played.states[index], self._request(index), most_away, self.dice):
                 self.found[index] = f"{what}; {why}"
                 self.open.discard(index)
 
@@ -92,26 +96,33 @@ class Search:
         return self.recorded.requests[template]
 
 
-def refusing(state: KubeletState, request: PodRequest, most_away: int) -> str:
+def refusing(state: KubeletState, request: PodRequest, most_away: int, dice: Random | None = None) -> str:
     """
     How the kubelet comes to refuse the pod, empty when it does not: as it is, or after one pod or two have left just now, unseen.
 
-    That a pod has left just now nothing can contradict that was shown.
+    That a pod has left just now nothing can contradict that was shown. With ``dice`` devices are taken in several orders.
     """
     ways: list[tuple[str, ...]] = [()]
     if most_away:
         ways += ((uid,) for uid in state.pods)
     if most_away > 1:
         ways += combinations(sorted(state.pods)[-MOST_PAIRS:], 2)
+    tries = ORDERS if dice is not None and any(state.node.devices) and _asks_for_devices(request, state) else 1
     for away in ways:
         left = state
         for uid in away:
             left = left.without(uid)
-        verdict = admit(left, "question", request)
-        if not isinstance(verdict, Admitted):
-            gone = f" without {' and '.join(away)}" if away else ""
-            return f"refused{gone}: {verdict.refusal.reason}, {verdict.refusal.detail}"
+        for number in range(tries):
+            asked = taken_in_any_order(left, dice) if number and dice is not None else left
+            verdict = admit(asked, "question", request)
+            if not isinstance(verdict, Admitted):
+                gone = f" without {' and '.join(away)}" if away else ""
+                return f"refused{gone}: {verdict.refusal.reason}, {verdict.refusal.detail}"
     return ""
+
+
+def _asks_for_devices(request: PodRequest, state: KubeletState) -> bool:
+    return any(part.devices.keys() & state.node.devices.keys() for _, part in pod_demand(request).containers)
 
 
 def _histories(recorded: Recorded, index: int, dice: Random) -> Iterator[dict[str, int]]:
@@ -119,25 +130,11 @@ def _histories(recorded: Recorded, index: int, dice: Random) -> Iterator[dict[st
     unseen = [uid for uid, end in recorded.ends.items() if end < index <= recorded.shown[end]]
     for count in range(1, len(unseen) + 1):
         yield from (dict.fromkeys(chosen, NEVER) for chosen in combinations(unseen[-4:], count))
-    bounds = dict(_bounds(recorded, index))
-    movable = sorted(bounds)
+    windows = dict(windows_of(recorded, index - RECENT, index))
+    movable = sorted(windows)
     for _ in range(HISTORIES if movable else 0):
         chosen = dice.sample(movable, min(len(movable), dice.choice((1, 1, 2, 3))))
-        yield {uid: _moment(bounds[uid], dice) for uid in chosen}
-
-
-def _bounds(recorded: Recorded, index: int) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The first and last event before which a pod may have ended, where that is about the question."""
-    for uid, begin in recorded.begins.items():
-        end = recorded.ends.get(uid, NEVER)
-        shown = recorded.shown.get(end, NEVER)
-        if begin < index and shown >= index - RECENT and recorded.events[begin]["admitted"]:
-            yield uid, (max(begin + 1, index - RECENT), min(shown, index))
-
-
-def _moment(bounds: tuple[int, int], dice: Random) -> int:
-    first, last = bounds
-    return dice.choice((NEVER, dice.randint(first, last))) if last >= first else NEVER
+        yield {uid: moment(windows[uid], dice) for uid in chosen}
 
 
 def without_witness(wrong: Iterable[tuple[Case, int]]) -> list[str]:

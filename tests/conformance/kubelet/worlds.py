@@ -107,11 +107,15 @@ class Recorded:
 
 @dataclass(frozen=True)
 class World:
-    """One history. ``ends`` are indexes of events before which pods are gone."""
+    """
+    One history. ``ends`` are indexes of events before which pods are gone, ``last_named`` the NUMA nodes that the plugin names last, by
+    device, where they are not the recorded ones.
+    """
 
     recorded: Recorded
     node: KubeletNode
     ends: Mapping[str, int]
+    last_named: Mapping[str, int] = field(default_factory=dict)
 
     def play(self, until: int) -> "Played":
         """The state after each event before ``until``."""
@@ -121,23 +125,33 @@ class World:
         """As ``play``, going on from what another world, which is the same up to there, has come to before the event ``first``."""
         states = before.states[: first + 1]
         wrong = [(index, shown) for index, shown in before.wrong if index < first]
-        ending: dict[int, list[str]] = {}
-        for uid, index in self.ends.items():
-            ending.setdefault(index, []).append(uid)
-        recorded, state = self.recorded, states[-1]
+        ending = self.ending()
         for index in range(first, until):
-            for uid in ending.get(index, ()):
-                state = state.without(uid)
-            event = recorded.events[index]
-            if event["ev"] == "pod":
-                verdict = admit(state, event["uid"], recorded.requests[event["pod"]])
-                state = verdict.state
-                if isinstance(verdict, Admitted) is not event["admitted"] or not _same_reason(verdict, event):
-                    wrong.append((index, recorded.shown[index]))
-            elif event["ev"] == "scan" and recorded.shown[index] < NEVER and not agrees(recorded, state, event["nrt"]):
-                wrong.append((index, recorded.shown[index]))
+            state, matches = self.step(states[-1], index, ending.get(index, ()))
+            if not matches:
+                wrong.append((index, self.recorded.shown[index]))
             states.append(state)
         return Played(states, wrong)
+
+    def ending(self) -> dict[int, list[str]]:
+        """The pods that are gone, by the event before which they are."""
+        found: dict[int, list[str]] = {}
+        for uid, index in self.ends.items():
+            found.setdefault(index, []).append(uid)
+        return found
+
+    def step(self, state: KubeletState, index: int, away: Iterable[str]) -> tuple[KubeletState, bool]:
+        """The state after an event, before which these pods have left; and whether the event is as it was recorded."""
+        recorded, event = self.recorded, self.recorded.events[index]
+        for uid in away:
+            state = state.without(uid)
+        if event["ev"] == "pod":
+            verdict = admit(state, event["uid"], recorded.requests[event["pod"]])
+            same = isinstance(verdict, Admitted) is event["admitted"] and _same_reason(verdict, event)
+            return verdict.state, same
+        if event["ev"] == "scan" and recorded.shown[index] < NEVER:
+            return state, agrees(recorded, state, event["nrt"], self.last_named)
+        return state, True
 
     def with_ends(self, changed: Mapping[str, int]) -> "World":
         """The same with other moments for some pods."""
@@ -160,11 +174,13 @@ class Played:
         return all(shown >= index for _, shown in self.wrong)
 
 
-def agrees(recorded: Recorded, state: KubeletState, nrt: Mapping[str, Any]) -> bool:
+def agrees(
+    recorded: Recorded, state: KubeletState, nrt: Mapping[str, Any], last_named: Mapping[str, int] | None = None
+) -> bool:
     """Would the exporter have published this scan in this state?"""
     if "zones" in nrt:
         return True
-    free = _available(recorded, state)
+    free = _available(recorded, state, last_named or recorded.last_named)
     for name, amounts in nrt["available"].items():
         for place, amount in enumerate(amounts):
             if amount is not None and free[place].get(name, 0) != amount:
@@ -187,7 +203,7 @@ def _running(grants: Iterable[Grant]) -> list[ContainerGrant]:
     return [one for grant in grants for one in grant.containers if one.kind is not ContainerKind.INIT]
 
 
-def _available(recorded: Recorded, state: KubeletState) -> list[dict[str, int]]:
+def _available(recorded: Recorded, state: KubeletState, last_named: Mapping[str, int]) -> list[dict[str, int]]:
     """Per zone, in base units: whole CPUs, bytes, pieces."""
     node, numas = state.node, list(state.node.machine.numa_ids)
     free = [
@@ -206,16 +222,9 @@ def _available(recorded: Recorded, state: KubeletState) -> list[dict[str, int]]:
             for device in node.devices[resource].devices:
                 if device.id not in ids or not device.near:
                     continue
-                for numa in _counted_on(recorded, device.id, device.near):
+                for numa in members(device.near) if rte else [last_named[device.id]] * device.near.bit_count():
                     free[numas.index(numa)][resource] -= 1
     return [{name: max(0, amount) if rte else amount for name, amount in zone.items()} for zone in free]
-
-
-def _counted_on(recorded: Recorded, device: str, near: int) -> list[int]:
-    """NFD counts a device once for each of its NUMA nodes, and always on the one that it names last."""
-    numas = list(members(near))
-    last = recorded.last_named[device]
-    return numas if recorded.case["exporter"] == "rte" or last not in numas else [last] * len(numas)
 
 
 def _use_memory(free: list[dict[str, int]], places: list[int], name: str, amount: int, *, in_full: bool) -> None:

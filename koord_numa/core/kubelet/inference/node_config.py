@@ -7,15 +7,24 @@ Worked out once for a node and its topology; ``inferred_state.py`` fills in what
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Self
+from typing import Final, Self
 
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.unreported_pods import Places
 from koord_numa.core.kubelet.managers.aggregates import is_memory
+from koord_numa.core.kubelet.managers.cores import LIKELY_THREADS
 from koord_numa.core.kubelet.managers.kubelet_node import STATIC_CPUS, STATIC_MEMORY, KubeletNode
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.resources import CPU, MILLI, ResourceList
+
+SPREADING: Final = (
+    "align-by-socket",
+    "distribute-cpus-across-cores",
+    "distribute-cpus-across-numa",
+    "prefer-align-cpus-by-uncorecache",
+)
+"""Options of the static CPU manager policy with which CPUs are not just packed into the cores of the hint's NUMA nodes."""
 
 Distances = Mapping[tuple[int, int], int]
 
@@ -35,11 +44,12 @@ class NodeConfig:
     places: Places = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, topology: NodeResourceTopology, allocatable: ResourceList) -> Self:
+    def of(cls, topology: NodeResourceTopology, allocatable: ResourceList, architecture: str = "") -> Self:
         """
         From the topology and the Node object's allocatable amounts.
 
-        A manager whose resources no zone lists is taken to be off, as exporters list exactly what is managed.
+        A manager whose resources no zone lists is taken to be off, as exporters list exactly what is managed. ``architecture`` is the
+        Node's, empty where it names none.
         """
         zones = topology.zones
         listed = sorted({kind for zone in zones for kind in zone.allocatable if is_memory(kind)})
@@ -64,6 +74,7 @@ class NodeConfig:
             if kinds
             else {},
             ids_are_real=False,
+            packs=architecture in LIKELY_THREADS and packs_cpus(topology.kubelet),
         )
         devices = {name for zone in zones for name in zone.allocatable if name != CPU and not is_memory(name)}
         return cls(node, tuple(sorted(devices)), topology, allocatable)
@@ -77,6 +88,11 @@ class NodeConfig:
             and _same(topology.distances, old.distances)
             and (topology.zones is old.zones or _have_the_same(topology.zones, old.zones))
         )
+
+
+def packs_cpus(config: KubeletConfig) -> bool:
+    """Are CPUs known to be taken core by core on each NUMA node? With no option that spreads them or looks at uncore caches."""
+    return config.cpu_policy is not None and not any(config.cpu_options.get(name, False) for name in SPREADING)
 
 
 def likely_config(topology: NodeResourceTopology) -> KubeletConfig:

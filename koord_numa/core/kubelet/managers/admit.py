@@ -11,7 +11,7 @@ from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand, pod_demand
-from koord_numa.core.kubelet.managers.cpus import CpuReuse, CpuStock
+from koord_numa.core.kubelet.managers.cpus import CpuReuse, CpuStock, Earlier
 from koord_numa.core.kubelet.managers.devices import DeviceStock
 from koord_numa.core.kubelet.managers.hint_managers import CpuManager, DeviceManager, MemoryManager
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
@@ -114,6 +114,7 @@ class _Attempt:
     trust: Trust
     reuse: CpuReuse
     reusable_cpus: int = 0
+    earlier: Earlier | None = None
     reusable_devices: dict[str, int] = field(default_factory=dict)
     reusable_memory: Reusable = field(default_factory=dict)
     grants: list[ContainerGrant] = field(default_factory=list)
@@ -222,6 +223,9 @@ class _Attempt:
         bits = stock.take(demand.cpus, hint.mask, self.reuse)
         if isinstance(bits, AdmitRejection):
             return bits
+        if self.reuse is not CpuReuse.BY_ID:
+            is_first = not any(grant.cpus for grant in self.grants)
+            self.earlier = stock.after(bits, hint.mask, init=kind is ContainerKind.INIT, is_first=is_first)
         self.managers.cpus &= ~bits
         if kind is ContainerKind.INIT:
             self.reusable_cpus |= bits
@@ -265,7 +269,9 @@ class _Attempt:
         return {resource: self._devices(resource) for resource in demand.devices if resource in self.node.devices}
 
     def _cpus(self) -> CpuStock | None:
-        return CpuStock(self.node, self.managers.cpus, self.reusable_cpus) if self.node.pins_cpus else None
+        if not self.node.pins_cpus:
+            return None
+        return CpuStock(self.node, self.managers.cpus, self.reusable_cpus, self.earlier)
 
 
 def _hand_over(blocks: tuple[MemoryBlock, ...], earlier: list[ContainerGrant]) -> None:

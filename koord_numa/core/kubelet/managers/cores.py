@@ -20,7 +20,9 @@ ARCHITECTURE: Final = "kubernetes.io/arch"
 THREADS: Final = "threads per core"
 """What a pod explores whose CPUs are no multiple of the likely threads per core, where full-pcpus-only is known to be on."""
 
-_THREADS: Final = {"amd64": (2,), "arm64": (2,), "s390x": (2,), "riscv64": (2,)}
+LIKELY_THREADS: Final = {"amd64": (2,), "arm64": (2,), "s390x": (2,), "riscv64": (2,)}
+"""Of a core, by architecture."""
+
 _ANY_THREADS: Final = (8, 4, 2)
 
 
@@ -80,7 +82,7 @@ def likely_threads(zones: Sequence[Zone], architecture: str, seen: Iterable[int]
     # them.
     divisor = gcd(*seen, *[zone.capacity.get(CPU, 0) // MILLI for zone in zones])
     # 0 is a multiple of everything: without any evidence the most threads of the architecture are assumed.
-    return next((number for number in _THREADS.get(architecture, _ANY_THREADS) if not divisor % number), 1)
+    return next((number for number in LIKELY_THREADS.get(architecture, _ANY_THREADS) if not divisor % number), 1)
 
 
 @lru_cache(maxsize=32)

@@ -10,6 +10,7 @@ from koord_numa.core.bit_sets import lowest
 from koord_numa.core.cpus.cpu_request import NotEnoughCpus
 from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.managers.cpu_overlap import Takes, overlap
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.results import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
 from koord_numa.core.numa.counted import Counted, fewest_that_reach
@@ -31,12 +32,26 @@ class CpuReuse(Enum):
 
 
 @value_object
+class Earlier:
+    """What containers of the pod being admitted have taken so far of one NUMA node, which had ``free`` CPUs free before the first."""
+
+    mask: int
+    free: int
+    takes: Takes
+
+
+@value_object
 class CpuStock:
-    """CPUs at one moment, as bits: ``free`` ones, and ``reusable`` ones left by init containers of the pod being admitted."""
+    """
+    CPUs at one moment, as bits: ``free`` ones, and ``reusable`` ones left by init containers of the pod being admitted.
+
+    ``earlier`` is ``None`` where its containers have taken CPUs of several NUMA nodes.
+    """
 
     node: KubeletNode
     free: int
     reusable: int = 0
+    earlier: Earlier | None = None
 
     def hints(self, needed: int) -> HintRule:
         """
@@ -86,11 +101,30 @@ class CpuStock:
         # Without a hint nothing is aligned: the pool is used as a whole.
         near = pool & self._aligned(mask) if mask is not None else 0
         count_near = min(needed, near.bit_count())
+        bounds = self._overlap(needed, mask) if reuse is not CpuReuse.BY_ID and count_near == needed else None
+        if bounds is not None:
+            return self._take_again(near, needed, bounds[0] if reuse is CpuReuse.LEAST else bounds[1])
         aligned = self._take_from(near, count_near, reuse)
         if isinstance(aligned, AdmitRejection):
             return aligned
         others = self._take_from(pool & ~aligned, needed - count_near, reuse)
         return others if isinstance(others, AdmitRejection) else aligned | others
+
+    def _overlap(self, needed: int, mask: int | None) -> tuple[int, int] | None:
+        """How many of the reusable CPUs are taken at least and at most; ``None`` where that is not known."""
+        earlier = self.earlier
+        if not self.node.packs or not self.reusable or earlier is None or earlier.mask != mask:
+            return None
+        return overlap(earlier.free, (*earlier.takes, (False, needed)))
+
+    def _take_again(self, pool: int, count: int, again: int) -> int | AdmitRejection:
+        """``count`` of the CPUs in ``pool``, as near to ``again`` of them reusable ones as there are enough others."""
+        held, others = pool & self.reusable, pool & ~self.reusable
+        again = max(count - others.bit_count(), min(again, held.bit_count()))
+        chosen, rest = self._assign(held, again), self._assign(others, count - again)
+        if isinstance(chosen, AdmitRejection) or isinstance(rest, AdmitRejection):
+            return chosen if isinstance(chosen, AdmitRejection) else rest
+        return chosen | rest
 
     def _take_from(self, pool: int, count: int, reuse: CpuReuse) -> int | AdmitRejection:
         """``count`` of the CPUs in ``pool``; first those that ``reuse`` puts first."""
@@ -103,6 +137,19 @@ class CpuStock:
             return chosen
         rest = self._assign(pool & ~first, count - most)
         return rest if isinstance(rest, AdmitRejection) else chosen | rest
+
+    def after(self, bits: int, mask: int | None, *, init: bool, is_first: bool) -> Earlier | None:
+        """What is known for the next container of the pod after one has got these CPUs by a hint of ``mask``."""
+        if mask is None or mask.bit_count() != 1:
+            return None
+        here = self.node.machine.numa_bits.get(numa_ids(mask)[0], 0)
+        if bits & ~here:
+            return None  # under best-effort a hint may be narrower than what is taken
+        if is_first:
+            return Earlier(mask, (self.free & here).bit_count(), ((init, bits.bit_count()),))
+        if self.earlier is None or self.earlier.mask != mask:
+            return None
+        return Earlier(mask, self.earlier.free, (*self.earlier.takes, (init, bits.bit_count())))
 
     def _check_whole_cores(self, needed: int) -> AdmitRejection | None:
         rule = self.node.whole_cores
