@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Final
 
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, released
-from koord_numa.core.kubelet.inference.replay import Outcome, arrive
+from koord_numa.core.kubelet.inference.replay import Effort, Outcome, arrive
 from koord_numa.core.objects.request import PodRequest
 
 LAG: Final = 30.0
@@ -42,22 +42,25 @@ class Arrival:
 
 
 def advance(
-    states: Iterable[Hypothesis], arrival: Arrival, left: Mapping[str, float], admitted: bool | None
-) -> list[Hypothesis]:
+    states: Iterable[Hypothesis], arrival: Arrival, left: Mapping[str, float], admitted: bool | None, effort: Effort
+) -> tuple[list[Hypothesis], bool]:
     """
     The states after this pod reached the kubelet, whose verdict on it is ``admitted`` if it is known.
 
     ``left`` are pods that are gone by now, by uid, and when that was seen. Where no state explains the verdict, all are kept and
-    marked: something has happened that no event has shown yet.
+    marked: something has happened that no event has shown yet. The least doubtful states are advanced first; the flag says whether others
+    were given up because ``effort`` was spent and some state explains the verdict.
     """
     found: list[Hypothesis] = []
     others: list[Hypothesis] = []
-    for state in states:
+    for state in sorted(states, key=lambda one: one.uncertainty):
+        if found and effort.left <= 0:
+            return found, True
         # An unknown verdict rules nothing out.
-        for after in _outcomes(state, arrival, left):
+        for after in _outcomes(state, arrival, left, effort):
             explained = admitted is None or after.has(arrival.uid) == admitted
             (found if explained else others).append(after)
-    return found or [unexplained(one, arrival.uid, admitted=bool(admitted)) for one in others]
+    return found or [unexplained(one, arrival.uid, admitted=bool(admitted)) for one in others], False
 
 
 def unexplained(one: Hypothesis, uid: str, *, admitted: bool) -> Hypothesis:
@@ -69,7 +72,7 @@ def unexplained(one: Hypothesis, uid: str, *, admitted: bool) -> Hypothesis:
     return replace(gone, gone={other: grant for other, grant in gone.gone.items() if other != uid}, unexplained=marked)
 
 
-def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float]) -> Iterator[Hypothesis]:
+def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float], effort: Effort) -> Iterator[Hypothesis]:
     leaving = sorted((when, uid) for uid, when in left.items() if uid != arrival.uid and state.has(uid))
     # Pods that were seen gone before the bind are gone in any order of events.
     state = without(state, [uid for when, uid in leaving if when <= arrival.when])
@@ -77,7 +80,7 @@ def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float]) ->
     seen: list[tuple[frozenset[str], Outcome]] = []
     for away in _subsets(open_):
         uncertainty = sum(_uncertainty(arrival, left[uid], away=uid in away) for uid in open_)
-        for outcome, after in arrive(without(state, away), arrival.uid, arrival.request).items():
+        for outcome, after in arrive(without(state, away), arrival.uid, arrival.request, effort).items():
             # An outcome with fewer pods gone stands for the same one with more: they leave later, with the same effect.
             if not any(outcome == other and less <= away for less, other in seen):
                 seen.append((away, outcome))

@@ -6,6 +6,9 @@ All states that a kubelet may be in after everything that is known of its node: 
 Theory. What is told comes late and out of order, so the latest arrivals are kept with the states before them. News that puts one of them in
 another light (a pod that may have left before it came, a verdict that was not foreseen) lets everything from there on be replayed. A
 topology whose pods are known settles what was before it: only states that agree with it are kept, and replays begin there.
+
+Every choice doubles the states, so a replay may take ``EFFORT`` dry runs: where that does not do, the states are given up for which news
+must have been latest. Should a topology contradict those that are left, the replay is done once more with more effort.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -14,6 +17,7 @@ from typing import Final
 
 from koord_numa.core.kubelet.inference.arrivals import Arrival, advance, unexplained, without
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, distinct
+from koord_numa.core.kubelet.inference.replay import Effort
 from koord_numa.core.kubelet.report import agrees, settled
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
@@ -23,6 +27,12 @@ MOST_HYPOTHESES: Final = 48
 
 MOST_ARRIVALS: Final = 40
 """So many of the latest arrivals are replayed at most."""
+
+EFFORT: Final = 400
+"""So many dry runs a replay may take, about 20 ms: all decisions wait for it."""
+
+MOST_EFFORT: Final = 1_500
+"""So many a replay may take after a topology has contradicted all states that were left."""
 
 OLD: Final = 180.0
 """Seconds after which no topology is delivered any more that does not show an arrival."""
@@ -34,7 +44,8 @@ class Belief:
     ``hypotheses`` are in the order of their likelihood. A belief that is ``lost`` needs a new start, unless time explains it.
 
     ``fates`` are verdicts on pods by uid, ``left`` when pods were seen gone that may still be in a state before one of ``arrivals``.
-    ``last`` are the states after the latest arrival. ``overflow`` says that not all states are followed, empty while they are.
+    ``last`` are the states after the latest arrival. ``overflow`` says that not all states are followed, empty while they are;
+    ``shortened``, that states were given up because the replay of ``arrivals`` took too much effort.
     """
 
     hypotheses: list[Hypothesis]
@@ -42,6 +53,7 @@ class Belief:
     fates: dict[str, bool] = field(default_factory=dict)
     left: dict[str, float] = field(default_factory=dict)
     arrivals: list[Arrival] = field(default_factory=list)
+    shortened: bool = False
     last: list[Hypothesis] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,6 +121,11 @@ class Belief:
         some hypothesis agrees with; ``None``, and no hypothesis is dropped, when there is no such set.
         """
         if certain:
+            if self._settle(shown[0], zones, counts, when):
+                return shown[0]
+            if not self.shortened:
+                return None
+            self._replay(0, MOST_EFFORT)
             return shown[0] if self._settle(shown[0], zones, counts, when) else None
         return self._filter(shown, zones)
 
@@ -200,11 +217,19 @@ class Belief:
             self.last = states
         self._replay(at)
 
-    def _replay(self, first: int) -> None:
-        """Everything from this arrival on."""
+    def _replay(self, first: int, effort: int = EFFORT) -> None:
+        """Everything from this arrival on. Each arrival has an equal share of the effort, and what those before it did not need."""
+        if not first:
+            self.shortened = False
+        left = effort
         for at in range(first, len(self.arrivals)):
             each = self.arrivals[at]
-            after = self._bounded(advance(each.before, each, self.left, self.fates.get(each.uid)))
+            share = left // (len(self.arrivals) - at)
+            spent = Effort(share)
+            states, shortened = advance(each.before, each, self.left, self.fates.get(each.uid), spent)
+            left -= share - spent.left
+            self.shortened = self.shortened or shortened
+            after = self._bounded(states)
             if at + 1 < len(self.arrivals):
                 self.arrivals[at + 1].before = after
             else:

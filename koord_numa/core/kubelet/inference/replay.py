@@ -1,7 +1,7 @@
 """What follows from a hypothesis when a pod reaches the kubelet: every decision that it may have taken, replayed."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from koord_numa.core.bit_sets import lowest
@@ -33,16 +33,27 @@ HELD: Final = 1.0
 """The uncertainty, in seconds of late news, that an init container's CPUs are held beside those of later containers: rarely they are."""
 
 
-def arrive(before: Hypothesis, uid: str, request: PodRequest) -> dict[Outcome, Hypothesis]:
+@dataclass(slots=True)
+class Effort:
+    """How many more dry runs the replay of some arrivals may take. One takes about 50 microseconds."""
+
+    left: int
+
+
+def arrive(
+    before: Hypothesis, uid: str, request: PodRequest, effort: Effort | None = None
+) -> dict[Outcome, Hypothesis]:
     """
     What may be after the kubelet was given this pod: one hypothesis for each way in which it may have decided.
 
-    The first is the likeliest. A pod that the kubelet would refuse leaves the hypothesis as it was.
+    The first is the likeliest. A pod that the kubelet would refuse leaves the hypothesis as it was. What it takes is taken off ``effort``.
     """
     found: dict[Outcome, Hypothesis] = {}
     for variant in variants(before):
         # Each pod whose init CPUs the variant takes to be held makes it less likely.
         uncertainty = before.uncertainty + sum(HELD for uid in before.loose if variant.loose.get(uid))
+        if effort is not None:
+            effort.left -= len(_orders(request, before))
         for key, after in _outcomes(variant, uid, request):
             # Variants come likeliest first, so that the first hypothesis with an outcome stays.
             if key not in found:
@@ -88,9 +99,7 @@ def _holding(after: Hypothesis, uid: str, bits: int) -> Hypothesis:
 
 
 def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tuple[Outcome, Hypothesis]]:
-    demand = pod_demand(request)
-    orders = (CpuReuse.LEAST, CpuReuse.MOST) if pins_init_cpus(demand, before.state.node) else (CpuReuse.BY_ID,)
-    answers = [dry_run(before.state, request, before.trust, order) for order in orders]
+    answers = [dry_run(before.state, request, before.trust, order) for order in _orders(request, before)]
     admitted = [answer for answer in answers if isinstance(answer, DryRunAdmitted)]
     keys = [_outcome(before, answer) for answer in admitted]
     # Both extremes decide alike: one hypothesis stands for them, and the CPUs between them are loose.
@@ -103,6 +112,12 @@ def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tup
             yield key, after if len(admitted) == len(answers) else _with_more_left(after, uid)
     if len(admitted) < len(answers):
         yield None, before
+
+
+def _orders(request: PodRequest, before: Hypothesis) -> tuple[CpuReuse, ...]:
+    """The orders of taking over init containers' CPUs that have to be tried."""
+    ends = pins_init_cpus(pod_demand(request), before.state.node)
+    return (CpuReuse.LEAST, CpuReuse.MOST) if ends else (CpuReuse.BY_ID,)
 
 
 def _with_more_left(after: Hypothesis, uid: str) -> Hypothesis:

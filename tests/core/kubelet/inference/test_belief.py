@@ -2,11 +2,17 @@
 
 from dataclasses import replace
 
-from koord_numa.core.kubelet.inference.belief import Belief
+import pytest
+
+from koord_numa.core.kubelet.inference import replay
+from koord_numa.core.kubelet.inference.belief import EFFORT, Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
+from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
+from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.node import Zone
+from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.resources import MILLI
 from tests.core.kubelet.nodes import app, init, node, pod
@@ -113,3 +119,30 @@ def test_a_contradiction_leaves_the_belief_as_it_was() -> None:
     belief.started("a", 1.0)
     assert belief.report([["a"]], _zones(0, 6), _everyone, 2.0, certain=True) is None
     assert _free(belief) == {(2, 8)}
+
+
+def test_the_work_of_one_replay_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods with init containers that leave while others arrive: every moment at which each may have left is another state."""
+    asked = 0
+
+    def counted(
+        state: KubeletState, request: PodRequest, trust: Trust, order: CpuReuse
+    ) -> DryRunAdmitted | NotAdmitted:
+        nonlocal asked
+        asked += 1
+        return dry_run(state, request, trust, order)
+
+    monkeypatch.setattr(replay, "dry_run", counted)
+    on = replace(node("2x2x8x2", policy=KubeletPolicy.RESTRICTED, scope=KubeletScope.CONTAINER), ids_are_real=False)
+    belief = _belief(on)
+    most = 0
+    for number in range(18):
+        belief.arrive(f"p{number}", pod(init(3), app(2)), float(number))
+        if number > 6:
+            asked = 0
+            belief.depart(f"p{number - 6}", number + 0.5)
+            most = max(most, asked)
+    assert belief.shortened
+    # Every arrival advances one state at least, in all orders in which the pods may have left; without a limit it takes 10,000 and more.
+    assert most <= 3 * EFFORT
+    assert not belief.lost
