@@ -29,6 +29,7 @@ class Group:
 
     def selected(self, only: str) -> bool:
         """Can any of this group's figures have been asked for?"""
+        # Either way round: `merge` selects the module, and `engine-cold-5000` the module whose name it begins with.
         return only in self.name or any(only in prefix or only.startswith(prefix) for prefix in self.prefixes)
 
     def wanted(self, figure: Figure, only: str) -> bool:
@@ -43,6 +44,7 @@ def plain(name: str) -> str:
 
 def groups() -> Iterator[Group]:
     """Every module of the package that measures something, by name."""
+    # By last name, so that the order does not change when modules move between folders.
     for found in sorted(
         pkgutil.walk_packages(bench.__path__, "bench."), key=lambda module: module.name.rpartition(".")[2]
     ):
@@ -63,6 +65,7 @@ def measure(chosen: Sequence[Group], only: str) -> Iterator[Figure]:
         try:
             yield from (figure for figure in group.figures() if group.wanted(figure, only))
         except NotMeasurableError as error:
+            # The rest is measured all the same: most machines lack a browser or the recorded inputs.
             print(f"{group.name}: not measured: {error}", file=sys.stderr)
 
 
@@ -79,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     measured: list[Figure] = []
     for figure in measure(chosen, only):
+        # At once: a full run is long, and what was measured should not be lost with it.
         print(figure, flush=True)
         measured.append(figure)
     if options.json:

@@ -30,6 +30,7 @@ class Figure:
 
     def __str__(self) -> str:
         """One line: name, value, target, verdict, note."""
+        # Names are padded, so that a run is a table without knowing its longest line.
         sign = "<=" if self.better == "lower" else ">="
         line = f"{self.name:<44} {self.value:>12,.2f} {self.unit:<5} {sign} {self.target:>12,.2f}  "
         return f"{line}{'ok  ' if self.ok else 'MISS'}  {self.note}".rstrip()

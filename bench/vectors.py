@@ -29,16 +29,19 @@ def oracle_figures(oracle: Oracle[Any, Any]) -> Iterator[Figure]:
     go = recorded(oracle.name)
     yield Figure(f"{oracle.name} mean", fmean(micros), "us", go["ns_per_decision"] / 1000, note="Go mean")
     yield Figure(f"{oracle.name} median", median(micros), "us", go["median_ns"] / 1000, note="Go median")
+    # # the 99th of 99 cut points
     yield Figure(f"{oracle.name} p99", quantiles(micros, n=100)[98], "us", go["p99_ns"] / 1000, note="Go p99")
 
 
 def timings(oracle: Oracle[Any, Any], questions: list[Any]) -> list[float]:
     """Mean nanoseconds of CPU time of each question, after one answer that fills the tables of its machine."""
     means: list[float] = []
+    # A collection in the middle of a question of 50 us would be its whole time; garbage of earlier modules goes first.
     gc.collect()
     gc.disable()
     try:
         for question in questions:
+            # Uncounted: Go's benchmark warmed up as well.
             oracle.answer(question)
             start = time.process_time_ns()
             for _ in range(ROUNDS):

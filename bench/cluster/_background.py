@@ -43,6 +43,7 @@ class Background:
     def publish(self, number: int) -> None:
         """A zone of one topology has some CPUs more or less available."""
         topology = self.topologies[number % len(self.topologies)]
+        # Every topology in turn, and in each turn another amount: an update that changes nothing is not sent to watchers.
         turn = number // len(self.topologies)
         zones = topology["zones"]
         cpu = next(one for one in zones[number % len(zones)]["resources"] if one["name"] == "cpu")
@@ -52,6 +53,7 @@ class Background:
     def heartbeat(self, number: int) -> None:
         """A kubelet says that its node is still ready."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        # # the reason changes, or the server would find nothing to write
         ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": now, "reason": f"Turn{number}"}
         node = self.nodes[number % len(self.nodes)]
         self.store.patch("nodes", node, {"status": {"conditions": [ready]}}, subresource="status")
@@ -91,6 +93,7 @@ async def paced(seconds: float, rate: float, act: Callable[[int], None]) -> int:
     """Call ``act`` with 0, 1, 2 … at a rate for so long; returns how often."""
     begun, count = time.perf_counter(), int(seconds * rate)
     for number in range(count):
+        # To a schedule, not after a pause: what an update costs must not lower the rate.
         await asyncio.sleep(max(0.0, begun + number / rate - time.perf_counter()))
         act(number)
     return count

@@ -37,6 +37,7 @@ BY_WORKLOAD: Final[Mapping[str, Workload]] = {workload.name: workload for worklo
 
 def cpu_seconds(pid: int) -> float:
     """Seconds of CPU that a process has used so far, by its clock (``clock_getcpuclockid``)."""
+    # # CPUCLOCK_SCHED of <linux/posix-timers.h>: nanoseconds, where /proc/<pid>/stat has hundredths
     return time.clock_gettime(~pid << 3 | 2)
 
 
@@ -50,6 +51,7 @@ class Stopwatch:
 
     def bound(self) -> None:
         """One more pod is bound."""
+        # Read in the callback of the bind: asking later would count what the scheduler does after it.
         self.last = (time.perf_counter(), cpu_seconds(self.pid))
         if self.first is None:
             self.first = self.last
@@ -85,6 +87,7 @@ class Cluster:
         fleet = Fleet(self.server.store, read_descriptions(MACHINES[machines](count), Path()))
         for number, machine in enumerate(fleet.nodes.values()):
             machine.register()
+            # Now and then the server answers: a scheduler that watches would time out otherwise.
             if not number % 50:
                 await asyncio.sleep(0)
         return count
@@ -101,6 +104,7 @@ class Cluster:
             store.create(workload.extra_node)
         for priority in PRIORITIES:
             store.create(priority)
+        # The label that the suite's namespaceSelector workloads look for.
         store.patch("namespaces", "default", {"metadata": {"labels": {"team": "devops"}}})
         return count
 
@@ -109,6 +113,7 @@ class Cluster:
         workload = BY_WORKLOAD[name]
         count = workload.count_before + workload.before_a_node * nodes
         if workload.before is not None:
+            # Bound before anything is measured, so that they cost the scheduler nothing later.
             await self._create(workload.before, count)
             await self.all_bound()
         if workload.idle is not None:
@@ -144,6 +149,7 @@ class Cluster:
         store = self.server.store
         for number in counter():
             objects = churn.objects(number)
+            # Before they are created: their ADDED events must not count as pods to wait for.
             self.idle.update(each["metadata"]["name"] for each in objects)
             for each in objects:
                 store.create(each)
@@ -167,6 +173,7 @@ class Cluster:
 
     async def reign(self) -> None:
         """An absent process holds the lease for long: schedulers get warm, and wait."""
+        # # seconds; longer than any measurement
         spec = {"holderIdentity": "absent", "leaseDurationSeconds": 3600, "leaseTransitions": 0}
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec}
         self.server.store.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": LEASE_NAMESPACE}})
@@ -174,6 +181,7 @@ class Cluster:
 
     async def abdicate(self) -> float:
         """Set the lease free. Returns when."""
+        # An empty holder is free at once, as client-go's leader election releases a lease.
         self.server.store.patch(LEASES, LEASE, {"spec": {"holderIdentity": ""}}, LEASE_NAMESPACE)
         return time.perf_counter()
 
@@ -195,6 +203,7 @@ class Cluster:
         """More pods, one after the other at a rate; returns for each the seconds from created to bound."""
         first, begun = self.count, time.perf_counter()
         for number in range(count):
+            # To a schedule, not after a pause: slow creation must not lower the rate.
             await asyncio.sleep(max(0.0, begun + number / rate - time.perf_counter()))
             await self.create(1)
         await self.all_bound()

@@ -27,6 +27,7 @@ def _exporting(count: int) -> JsonObject:
     gpus = {"nvidia.com/gpu": [0, 0, 1, 1]}
     kubelet = {"topologyPolicy": "single-numa-node", "cpuPolicy": "static", "memoryPolicy": "Static"}
     shape = {"sockets": 2, "numa": 1, "cores": 16, "threads": 2, "memory": "256Gi", "pods": 250, "devices": gpus}
+    # Odd and even in turn, so that pods by number meet both kinds.
     odd = [{"name": f"node-{number}", **shape, "style": "kubelet", "kubelet": kubelet} for number in range(1, count, 2)]
     even = [{"name": f"node-{number}", **shape} for number in range(0, count, 2)]
     return {"machines": [*even, *odd]}

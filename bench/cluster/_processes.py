@@ -38,7 +38,7 @@ class ClusterProcess:
     """The cluster seen from outside: ``ask`` calls a method of ``Cluster`` by name."""
 
     def __init__(self, folder: Path) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("spawn")  # # not fork, which would copy this process's locks and threads
         self._ours, theirs = context.Pipe()
         self._child = context.Process(target=_serve, args=(theirs,), daemon=True)
         self.folder = folder
@@ -72,6 +72,7 @@ async def _serving(client: Connection) -> None:
     async with ApiServer(crds=definitions()) as server:
         cluster = Cluster(server)
         server.subscribe("pods", cluster.observe)
+        # In a thread: the pipe blocks, and the server must go on.
         while (asked := await asyncio.to_thread(client.recv)) is not None:
             question, arguments = asked
             try:
@@ -84,10 +85,12 @@ class SchedulerProcess:
     """``koord-numa run`` as a process of its own."""
 
     def __init__(self, cluster: ClusterProcess, identity: str) -> None:
+        # A free port, given back at once: nothing else here takes ports in between.
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
         environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "KOORD_NUMA_IDENTITY": identity}
+        # Whatever configuration this machine has stays out.
         environment |= {"KOORD_NUMA_METRICS_PORT": str(self.port), "KOORD_NUMA_CONFIG": ""}
         command = (sys.executable, "-m", "koord_numa", "run", "--log-level", "warning")
         self.begun = time.perf_counter()
@@ -157,4 +160,5 @@ def scheduler(cluster: ClusterProcess, identity: str = "bench") -> Iterator[Sche
         process.until_ready()
         yield process
     finally:
+        # Killed: a graceful end would release the lease, and take seconds of the next measurement.
         process.end(signal.SIGKILL)

@@ -48,6 +48,7 @@ MIXED: Final = (
 
 def _other_pods(number: int) -> tuple[JsonObject, ...]:
     """A node that takes nothing and a pod that fits nowhere."""
+    # Out of the way of the numbers of ordinary nodes.
     cordoned = node(900_000 + number, unschedulable=True)
     return cordoned, pod(f"churn-{number}", cpu="9999")
 
@@ -88,6 +89,7 @@ def _high_beside(number: int) -> tuple[JsonObject, ...]:
     return (high(number, "high"),)
 
 
+# The targets of our own workloads too: alignment may not cost more than plain pods cost kube-scheduler.
 _BASIC: Final[dict[str, Any]] = {"rate": 310, "cpu": 1.9, "large_rate": 402, "large_cpu": 2.2, "cheaper": 0.5}
 
 WORKLOADS: Final = (

@@ -50,6 +50,7 @@ class Load:
 
 async def _measure(server: Connection) -> list[Figure]:
     url: str = await asyncio.to_thread(server.recv)
+    # One connection each, or requests would wait in the client for one another.
     connector = aiohttp.TCPConnector(limit=_CLIENTS + _WATCHERS)
     async with aiohttp.ClientSession(url, connector=connector) as session:
         mix = await _timed(server, _mixed(session))
@@ -94,6 +95,7 @@ async def _mixed(session: aiohttp.ClientSession) -> None:
     """Reads and binds in turn, from so many clients at once."""
 
     async def client(first: int) -> None:
+        # Interleaved: every client walks through all pods, and none binds what another one reads.
         for number in range(first, _REQUESTS // 2, _CLIENTS):
             async with session.get(f"{_PATH}/pod-{number}") as answer:
                 await answer.read()
@@ -126,6 +128,7 @@ async def _watched(session: aiohttp.ClientSession) -> None:
 
     async def client(first: int) -> None:
         for number in range(first, _EVENTS, _CLIENTS):
+            # The other half of the pods: those of the first run are bound already.
             await _bind(session, _PODS // 2 + number)
 
     await asyncio.gather(*(watcher() for _ in range(_WATCHERS)), *(client(first) for first in range(_CLIENTS)))

@@ -21,12 +21,14 @@ def figures() -> Iterator[Figure]:
     """A backlog that a new leader finds, then arrivals on top of it."""
     with cluster() as world:
         world.ask("nodes", NODES)
+        # The lease is held elsewhere while pods are created, so that the scheduler finds all of them at once, and warm.
         world.ask("reign")
         with scheduler(world) as process:
             before = process.settled()
             world.ask("create", BACKLOG)
             free = world.ask("abdicate")
             first, last = world.ask("all_bound")
+            # Events are written after the binds and belong to the cost of a pod.
             world.ask("all_told")
             used = process.settled() - before
             yield Figure(

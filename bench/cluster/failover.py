@@ -17,6 +17,7 @@ LEASE: Final = LeaseSettings()
 def figures() -> Iterator[Figure]:
     """From the signal to the first bind of the next leader, with the times of a default configuration."""
     killed = _gap(signal.SIGKILL)
+    # After a kill the lease must run out first; one second beyond it for the election and the first bind.
     limit = LEASE.duration + 1
     yield Figure("failover killed", killed, "s", limit, note=f"the lease lasts {LEASE.duration:.0f} s")
     yield Figure("failover stopped", _gap(signal.SIGTERM), "s", 1)
@@ -27,6 +28,7 @@ def _gap(number: signal.Signals) -> float:
         world = stack.enter_context(cluster())
         world.ask("nodes", NODES)
         leader = stack.enter_context(scheduler(world, "leader"))
+        # The first one must hold it before a second one is there to compete.
         _until_held(world)
         stack.enter_context(scheduler(world, "standby"))
         world.ask("create", 20)

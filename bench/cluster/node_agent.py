@@ -81,6 +81,7 @@ async def _measure(description: NodeDescription) -> Cost:
                     "apply" if description.style is Style.KOORDINATOR else "publish",
                 )
                 try:
+                    # Imports and the first full readings are no running cost.
                     await asyncio.sleep(WARM_UP)
                     before, begun = _cpu(process.pid), time.monotonic()
                     await asyncio.sleep(MEASURED)
@@ -95,6 +96,7 @@ def _start(server: ApiServer, number: int, style: Style) -> None:
     pinned = style is Style.KOORDINATOR and number < 60
     cpus = f"{2 * number},{2 * number + 1}"
     amounts = {
+        # A third of the pods gets a CPU of its own from the static kubelet; the others share.
         "cpu": "2" if pinned else "1" if number % 3 == 0 and style is Style.KUBELET else "100m",
         "memory": "16Mi",
     }
@@ -107,10 +109,12 @@ def _start(server: ApiServer, number: int, style: Style) -> None:
 
 
 def _cpu(pid: int) -> float:
+    # After the last parenthesis: the command's name, the second field, may contain spaces. utime and stime are 14 and 15.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / float(os.sysconf("SC_CLK_TCK"))
 
 
 def _memory(pid: int) -> float:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    # # the most that was ever resident, as a limit would count it
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024

@@ -54,6 +54,7 @@ def cluster() -> bytes:
 
 
 async def first_paint(body: bytes, chromium: str) -> tuple[float, float]:
+    # The best: a shared machine makes turns slower, never faster.
     """Seconds to the first contentful paint and to the first nodes, the best of some turns in fresh contexts."""
     from playwright.async_api import async_playwright  # noqa: PLC0415  (only here, and only where there is a browser)
 
@@ -84,8 +85,10 @@ async def first_paint(body: bytes, chromium: str) -> tuple[float, float]:
 
 
 async def _turn(browser: Any, url: str) -> tuple[float, float]:
+    # A fresh context has no cache and no stored state.
     context = await browser.new_context()
     page = await context.new_page()
+    # `commit`, not `load`: the nodes come while the page is still loading its state.
     await page.goto(url, wait_until="commit")
     await page.wait_for_selector("a.node")
     paint = await page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")

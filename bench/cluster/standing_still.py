@@ -28,12 +28,14 @@ def figures() -> Iterator[Figure]:
 
 def _at_rest(world: ClusterProcess, process: SchedulerProcess) -> Iterator[Figure]:
     used, counts = _used(world, process, TOPOLOGIES)
+    # Divided by what was sent, not by the rate: a busy machine sends less.
     each = used / counts["topologies"] * 1000
     yield Figure("standing-still topology", each, "ms", 0.6, note=f"of CPU an update, {NODES / 60:.0f} a second")
     used, counts = _used(world, process, STATUSES)
     yield Figure(
         "standing-still pod status", used / counts["pods"] * 1000, "ms", 0.2, note="of CPU an update, 400 a second"
     )
+    # Together they share wake-ups and writes, so the sum is no third figure.
     used, _ = _used(world, process, TOPOLOGIES | HEARTBEATS | STATUSES)
     note = f"topologies {NODES / 60:.0f}/s, heartbeats {NODES / 300:.0f}/s, pod statuses 400/s"
     yield Figure("standing-still all", used / SECONDS, "cores", 0.15, note=note)

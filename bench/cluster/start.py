@@ -17,6 +17,7 @@ def full_cluster() -> Iterator[tuple[ClusterProcess, SchedulerProcess]]:
     with cluster() as world:
         world.ask("nodes", NODES, "exporting")
         world.ask("placed", PODS, NODES)
+        # Not by `scheduler`, which waits for readiness: that wait is the figure.
         process = SchedulerProcess(world, "bench")
         try:
             yield world, process

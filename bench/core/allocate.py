@@ -55,6 +55,7 @@ def _recorded_cases() -> Iterator[Figure]:
     if not file.is_file():
         raise NotMeasurableError(f"no {file.name} among the recorded answers")
     questions = [load(case) for case in cases(file)]
+    # The median of Go's is not divided: the mean is what a scheduler pays, the others are for comparison.
     spent = [_micros(lambda question=question: _decide(question)) for question in questions]  # type: ignore[misc]  # bound per case
     go = recorded("koord-rm")
     yield Figure("koord-rm mean", fmean(spent), "us", go["ns_per_decision"] / 1000 / SHARE_OF_GO, note="a third of Go")
@@ -63,6 +64,7 @@ def _recorded_cases() -> Iterator[Figure]:
 
 
 def _decide(question: Question) -> object:
+    # Derived accounts are remembered between decisions; a ledger that just changed has none.
     question.ledger.derived.clear()
     numa_free = accounts(question.inventory, question.ledger, question.numa_free)
     room = offers(question.rules, numa_free, cpu_occupancy(question.ledger, question.numa_free.references))
@@ -78,10 +80,12 @@ def _own_machines() -> Iterator[Figure]:
         where = node(shorthand, gpus=2)
         ledger = _third_full(where)
         for name, request in PODS.items():
+            # Once a request class in the engine, so outside of the time.
             demand = demand_of(request, AllocateOptions())
             if not isinstance(demand, AllocationDemand):
                 raise TypeError(f"{name} is refused everywhere: {demand}")
             spent = _micros(lambda demand=demand, where=where, ledger=ledger: _after_a_change(demand, where, ledger))  # type: ignore[misc]  # bound per case
+            # Work grows with NUMA nodes; below eight, the fixed part of an evaluation dominates.
             target = PER_NUMA_US * max(8, len(where.zones))
             yield Figure(f"allocate {shorthand} {name}", spent, "us", target, note="one node after a change")
 
@@ -93,6 +97,7 @@ def _third_full(where: Inventory) -> Ledger:
     return Ledger.of(
         held(
             f"p{at}",
+            # The core's two threads have neighbouring numbers in these machines.
             f"{core.bits.bit_length() - 2}-{core.bits.bit_length() - 1}",
             {core.numa: {"cpu": 2000, "memory": GI}},
         )
@@ -106,6 +111,7 @@ def _after_a_change(demand: AllocationDemand, where: Inventory, ledger: Ledger) 
     return allocate_demand(demand, where, ledger)
 
 
+# The first call fills the caches of the machine, which stay for as long as the node does.
 def _micros(decide: Callable[[], object]) -> float:
     decide()
     start = time.process_time_ns()

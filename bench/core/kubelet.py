@@ -28,6 +28,7 @@ def figures() -> Iterator[Figure]:
     sequences = [load(case) for file in files_of(_ORACLE, folder()) for case in cases(file)]
     if not sequences:
         raise NotMeasurableError(f"no {_ORACLE} among the recorded inputs")
+    # Twice: with everything that the kubelet knows a wrong answer is a bug, with published amounts caution is allowed.
     known, seen = Score(), Score()
     asked: list[tuple[PodRequest, KubeletView]] = []
     for sequence in sequences:
@@ -39,6 +40,7 @@ def figures() -> Iterator[Figure]:
     yield Figure(
         f"{_ORACLE} published: wrong no", _percent(seen), "%", 30, note="mostly CPU counts that may split cores"
     )
+    # Each once, in the order of the sequences: repeated, all would be answered from caches.
     times = sorted(_microseconds(request, view) for request, view in asked)
     note = f"median {median(times):.0f}, p99 {times[len(times) * 99 // 100]:.0f}"
     yield Figure(f"{_ORACLE} mean", mean(times), "us", _TARGET_US, note=note)

@@ -42,6 +42,7 @@ def _recorded(oracle: Oracle[Any, Any], decide: Callable[[Any], object]) -> Iter
     if not file.is_file():
         raise NotMeasurableError(f"no {file.name} among the recorded inputs")
     loaded = [(case, oracle.load(case)) for case in cases(file)]
+    # Before the time is taken: a fast answer that is wrong is none.
     for case, given in loaded:
         if difference := oracle.agrees(case, oracle.answer(given)):
             raise AssertionError(f"{case['id']}: {difference}")
@@ -58,8 +59,10 @@ def _listed() -> Iterator[Figure]:
     """Three resources that accept all 255 sets of eight NUMA nodes; preferences that clash leave nothing to find early."""
     nodes = 0xFF
     masks = [mask for size in range(1, 9) for mask in masks_of_size(nodes, size)]
+    # Sizes are those of preferred masks: where all resources prefer one NUMA node, the first candidate is the best one.
     for title, sizes in (("aligned", (1, 1, 1)), ("clashing", (1, 2, 3))):
         scored: Answer = {
+            # Scores that differ by mask and repeat now and then, so that ties occur as in practice.
             resource: [Hint(mask, mask.bit_count() == size, score=mask * 7 % 101) for mask in masks]
             for resource, size in zip(_RESOURCES, sizes, strict=True)
         }
@@ -82,6 +85,7 @@ def _node(numa_nodes: int, *, wanted: int, busy: bool) -> Sequence[Answer]:
     totals = {"cpu": 16, "memory": 64 * _GIB, "nvidia.com/gpu": 8}
     answer = {}
     for step, (resource, total) in enumerate(totals.items(), start=3):
+        # Different parts are taken of each resource: where all were taken alike, their masks would agree at once.
         taken = {numa: total * (numa * step % 5) // 8 if busy else 0 for numa in range(numa_nodes)}
         counted = Counted({numa: total - taken[numa] for numa in taken}, total * wanted)
         answer[resource] = HintRule(counted.nodes, wanted, counted.accepts, counted=counted)
@@ -102,6 +106,7 @@ def _microseconds(call: Callable[[], object]) -> float:
     rounds = []
     for _ in range(_ROUNDS):
         calls, start = 0, time.process_time_ns()
+        # # half a millisecond: many times what reading the clock costs
         while (spent := time.process_time_ns() - start) < 500_000:
             call()
             calls += 1

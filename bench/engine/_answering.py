@@ -21,13 +21,14 @@ class AnsweringBinder:
     scheduler: Scheduler | None = None
     pods: dict[str, Pod] = field(default_factory=dict)
     bound: dict[str, float] = field(default_factory=dict)  # by uid, when
-    on_bound: Callable[[], None] = lambda: None
+    on_bound: Callable[[], None] = lambda: None  # # as a field, not a method: tests and figures replace it
 
     async def bind(self, pod: PodKey, node: str, _annotations: Mapping[str, str]) -> None:
         """Bind, and show it."""
         await asyncio.sleep(self.seconds)
         self.bound[pod.uid] = time.monotonic()
         if self.scheduler is not None:
+            # A bound pod is counted when the watch shows it; without that, what was assumed would expire.
             self.scheduler.handlers.bound_pods.observe("MODIFIED", replace(self.pods[pod.uid], node=node))
         self.on_bound()
 
@@ -38,6 +39,7 @@ class AnsweringBinder:
 
 def scheduler_with(binder: AnsweringBinder) -> Scheduler:
     """A scheduler that leads and makes no requests."""
+    # Only what the scheduler calls: requests that it should not make would fail with an AttributeError.
     silent: Any = SimpleNamespace(fresh=lambda: True, event=lambda *_, **__: None, node_event=lambda *_, **__: None)
     port: Any = binder
     scheduler = Scheduler(Settings(), Dependencies(port, silent, silent, lambda *_: {}, time.monotonic))

@@ -19,6 +19,8 @@ class Kind:
 
 
 KINDS: Final = (
+    # Ordinary two-socket servers, sub-NUMA clustering, static kubelets, small nodes without topology, GPU servers: one in five
+    # each.
     Kind((2, 1, 16, 2), CpuOwner.SCHEDULER),
     Kind((2, 4, 8, 2), CpuOwner.SCHEDULER),
     Kind((2, 1, 24, 2), CpuOwner.KUBELET),
@@ -35,6 +37,7 @@ def pod_request(cpu: int, gib: int, qos: QosClass = QosClass.NONE, policy: NumaP
     return PodRequest(containers=(container,), qos=qos, numa=NumaSpec(policy=policy))
 
 
+# CPUs times two as GiB, the proportion of a common machine, so that memory and CPUs run out together.
 REQUESTS: Final = (
     *(pod_request(cpu, gib) for cpu, gib in ((500, 1), (1000, 2), (2000, 4), (4000, 16), (8000, 16), (1500, 3))),
     *(pod_request(cpu, cpu // 500, QosClass.LSR) for cpu in (2000, 4000, 6000, 8000, 12000)),

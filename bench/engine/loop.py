@@ -32,6 +32,7 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 def app_pod(name: str, request: PodRequest) -> Pod:
     """The only pod of an app that keeps away from its own kind, as charts write it."""
     labels = (("app", name), ("release", "stable"))
+    # The term has the pod's own label, so that each app is a request class of its own: the worst case for all caches.
     term = PodTerm(HOSTNAME, LabelSelector((Requirement("app", Operator.IN, (name,)),)), ("bench",))
     own = replace(request, constraints=Constraints(anti_affinity=(term,)), namespace="bench", labels=labels)
     return Pod(PodKey("bench", name, f"uid-{name}"), own, scheduler="koord-numa", labels=labels)
@@ -89,8 +90,10 @@ async def _bind_all(scheduler: Scheduler, binder: AnsweringBinder, pods: list[Po
         for number, pod in enumerate(pods):
             binder.pods[pod.key.uid] = pod
             scheduler.handlers.pending_pods.observe("ADDED", pod)
+            # As the informers do: a burst of events gives way to the loop now and then.
             if number % 50 == 0:
                 await asyncio.sleep(0)
+        # Generous: a loop that stands still is to fail here, and not to hang the run.
         async with asyncio.timeout(120):
             await done.wait()
         return len(pods) / (time.perf_counter() - started)
@@ -130,6 +133,7 @@ def young_pod(classes: int = 400, nodes: int = 1000) -> float:
             )  # whole CPUs: on one NUMA node or not at all
             pod = Pod(PodKey("bench", f"large-{number}", f"uid-l{number}"), request, scheduler="koord-numa")
             scheduler.handlers.pending_pods.observe("ADDED", pod)
+        # A second and a half of topologies first: the classes have been tried and woken many times when the small pod comes.
         for turn in range(300):
             _publish(scheduler, topologies, turn)
             await asyncio.sleep(0.005)
@@ -138,6 +142,7 @@ def young_pod(classes: int = 400, nodes: int = 1000) -> float:
         began = time.monotonic()
         scheduler.handlers.pending_pods.observe("ADDED", small)
         turn = 300
+        # Events keep coming while it waits: fairness under load is what is measured.
         while "uid-small" not in binder.bound and time.monotonic() - began < 60:
             turn += 1
             _publish(scheduler, topologies, turn)
@@ -150,7 +155,9 @@ def young_pod(classes: int = 400, nodes: int = 1000) -> float:
 def _publish(scheduler: Scheduler, topologies: list[NodeResourceTopology], turn: int) -> None:
     topology = topologies[turn % len(topologies)]
     zones = tuple(
-        replace(zone, available={**zone.available, "cpu": 32_000 - turn % 7 * 1000}) for zone in topology.zones
+        # Never enough for the large classes: each publication wakes them and none gets placed.
+        replace(zone, available={**zone.available, "cpu": 32_000 - turn % 7 * 1000})
+        for zone in topology.zones
     )
     news = replace(topology, zones=zones, resource_version=str(turn))
     scheduler.handlers.topologies.observe("MODIFIED", news)
@@ -170,6 +177,7 @@ def crowd() -> tuple[Reactions, int]:
     engine = cluster.engine
     silent: Any = engine.dependencies.binder
     answering = AnsweringBinder()
+    # make_cluster's engine makes no requests; this measurement binds.
     silent.set_unschedulable, silent.bind = answering.set_unschedulable, answering.bind
     reactions = Reactions()
     pods = _waiting_crowd(cluster)
@@ -182,6 +190,7 @@ def crowd() -> tuple[Reactions, int]:
             await asyncio.sleep(0.1)
         if engine.queue.numbers().active:
             raise TimeoutError(f"{engine.queue.numbers()} after 240 s")
+        # A full collection walks every object: its pause would be the longest turn, whatever the loop does.
         gc.collect()
         gc.freeze()
         watching = asyncio.create_task(_watch(reactions))
@@ -191,6 +200,7 @@ def crowd() -> tuple[Reactions, int]:
                 event()
                 took = (time.perf_counter() - started) * 1000
                 reactions.longest[name] = max(reactions.longest.get(name, 0.0), took)
+                # The loop works off what the event caused before the next one comes.
                 await asyncio.sleep(0.002)
         watching.cancel()
         gc.unfreeze()
@@ -203,6 +213,7 @@ def crowd() -> tuple[Reactions, int]:
 async def _watch(reactions: Reactions) -> None:
     last = time.perf_counter()
     while True:
+        # Sleeping 0 seconds hands over once round the loop: the time until it is back is one turn.
         await asyncio.sleep(0)
         now = time.perf_counter()
         reactions.turn = max(reactions.turn, (now - last) * 1000)
@@ -210,6 +221,7 @@ async def _watch(reactions: Reactions) -> None:
 
 
 def _waiting_crowd(cluster: Cluster) -> list[Pod]:
+    # More than any node has: they stay waiting, and every event has to decide whether it could help them.
     plain = [pod_request(200_000 + 10 * number, 1) for number in range(1250)]
     found = [cluster.pod(plain[number % len(plain)]) for number in range(4_750)]
     return found + [app_pod(f"waiting-{number}", pod_request(300_000, 1)) for number in range(250)]
@@ -235,6 +247,7 @@ def _events(cluster: Cluster, turn: int) -> Iterator[tuple[str, Callable[[], Non
     placed = [pod for uid in list(info.pods) if (pod := engine.cache.pod(uid)) is not None]
     if placed:
         yield "pod gone", lambda: engine.handlers.bound_pods.observe("DELETED", placed[0])
+        # The pod that just went comes back, so that every turn finds the same cluster.
         yield "pod bound", lambda: engine.handlers.bound_pods.observe("ADDED", replace(placed[0], node=info.name))
     app = replace(app_pod(f"placed-{turn}", pod_request(100, 1)), node=info.name)
     yield "pod with terms bound", lambda: engine.handlers.bound_pods.observe("ADDED", app)

@@ -66,6 +66,7 @@ class Outcome:
     @property
     def aligned_share(self) -> float:
         """Of the pods that were placed with an alignment, those on as few NUMA nodes as can be."""
+        # Pods that asked for no alignment would thin the share out.
         tried = sum(count for name, count in self.alignments.items() if name != Alignment.NOT_ATTEMPTED.value)
         return self.alignments[Alignment.ALIGNED.value] / tried if tried else 1.0
 
@@ -95,6 +96,7 @@ class Replay:
     """
 
     def __init__(self, profile: ProfileSettings, *, forever: bool = False, rebind: bool | None = None) -> None:
+        # The engine's clock reads the trace's time, divided by DAY.
         self.now = 0.0
         self.rebind = rebind
         self.forever = forever
@@ -116,16 +118,19 @@ class Replay:
 
     async def run(self, jobs: list[Arrival]) -> Outcome:
         """Arrivals and departures in the order of time; the samples of fragmentation are not part of the time measured."""
+        # A heap by departure: the trace has arrivals in order, and departures follow from placements.
         leaving: list[tuple[float, str]] = []
         by_name = {job.pod.key.uid: job for job in jobs}
         every = max(1, len(jobs) // SAMPLES)
         for number, job in enumerate(jobs):
             started = time.process_time()
+            # Departures first: what they free is there for the pod that arrives.
             await self._until(job.arrives, leaving)
             self.engine.handlers.pending_pods.observe("ADDED", job.pod)
             if job.pod.key.uid not in await self._settle(leaving, by_name):
                 self.outcome.waited += 1
             self.outcome.seconds += time.process_time() - started
+            # Fifty samples in all: a sample looks at every node and would dominate the replay.
             if number % every == 0:
                 self._sample()
                 if self.rebind is not None:
@@ -143,6 +148,7 @@ class Replay:
     async def _until(self, moment: float, leaving: list[tuple[float, str]]) -> None:
         while leaving and leaving[0][0] <= moment and not self.forever:
             when, uid = heappop(leaving)
+            # Never backwards: a pod that waited leaves later than the trace says.
             self.now = max(self.now, float(when))
             pod = self.engine.cache.pod(uid)
             if pod is not None:
@@ -159,6 +165,7 @@ class Replay:
                 continue
             self.engine.handlers.bound_pods.observe("ADDED", replace(seen, phase="Running", started=True))
             job = by_name[uid]
+            # A pod lives as long as in the trace, from the moment at which it was placed.
             heappush(leaving, (self.now + job.leaves - job.arrives, uid))
             placed.add(uid)
         self.outcome.placed += len(placed)
@@ -173,11 +180,13 @@ class Replay:
             gpu = record.allocatable.get(GPU, 0) - held.get(GPU, 0)
             here = record.allocatable.get(CPU, 0) - held.get(CPU, 0)
             free_gpu += gpu
+            # GPUs are in thousandths here, so that `unit` is one whole GPU.
             usable_gpu += unit * min(gpu // unit, max(0, here) // cpu)
             free_cpu += here
             zones = record.topology.zones if record.topology else ()
             largest += max(
                 (zone.allocatable.get(CPU, 0) - record.ledger.numa.get(zone.numa, {}).get(CPU, 0) for zone in zones),
+                # The best NUMA node times their number: as if each were as free as the best one.
                 default=0,
             ) * len(zones)
         self.outcome.stranded_gpu.append(1 - usable_gpu / free_gpu if free_gpu else 0.0)
@@ -191,6 +200,7 @@ class Replay:
             if isinstance(layout, str):
                 continue
             crossings += layout.figures_now.crossings
+            # Counted in any case: both columns of the table come from the same count.
             if not self.rebind or not layout.figures_now.crossings:
                 continue
             plan = plan_rebind(layout)

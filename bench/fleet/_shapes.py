@@ -52,6 +52,7 @@ class Template:
             inits.append(_container("prepare", *self.init))
         if self.sidecar:
             inits.append({**_container("proxy", *self.sidecar), "restartPolicy": "Always"})
+        # Limits equal requests unless `share`: Guaranteed pods are those to which static managers give CPUs of their own.
         app = _container("app", self.cpus, self.gib, self.devices)
         if self.share:
             app["resources"]["limits"].pop("cpu")
@@ -82,6 +83,7 @@ TEMPLATES: Final = (
     (2, Template("wide", "12", 12)),
     (6, Template("prepared", "4", 4, init=("2", 2))),
     (4, Template("migrated", "2", 4, init=("5", 4))),
+    # Init containers, sidecars and odd CPU counts are where schedulers and kubelets count differently.
     (4, Template("proxied", "3", 4, sidecar=("1", 1))),
     (2, Template("both", "4", 4, init=("3", 2), sidecar=("1", 1))),
     (1, Template("training", "6", 8, devices={"nvidia.com/gpu": 1})),
@@ -102,6 +104,7 @@ def nodes(count: int, dice: Random, *, published: bool = False) -> list[NodeDesc
     machines = [load_descriptions(file)[0] for file in files]
     found = []
     for number in range(count):
+        # In turn: 60 nodes have every recorded machine at least once.
         one = machines[number % len(machines)]
         hardware = _with_memory(one.hardware)
         config, reserved = _config(hardware, dice)
@@ -113,7 +116,7 @@ def nodes(count: int, dice: Random, *, published: bool = False) -> list[NodeDesc
                 kubelet=config,
                 labels={"kubernetes.io/arch": _architecture(one.name, hardware)},
                 reserved=reserved,
-                hidden=not published,
+                hidden=not published,  # # names of nodes end at 63 characters
             )
         )
     return found
@@ -121,6 +124,7 @@ def nodes(count: int, dice: Random, *, published: bool = False) -> list[NodeDesc
 
 def _architecture(name: str, hardware: Hardware) -> str:
     """As the Node of such a machine names it."""
+    # SMT-4 and SMT-8 exist on POWER only.
     threads = max(Counter(cpu.core for cpu in hardware.machine.cpus).values())
     if threads > MOST_THREADS:
         return "ppc64le"
@@ -138,6 +142,7 @@ def _with_memory(hardware: Hardware) -> Hardware:
 def _config(hardware: Hardware, dice: Random) -> tuple[KubeletConfig, CpuSet]:
     """A kubelet refuses to start with a policy on more NUMA nodes than it is told to allow, and without reserved CPUs."""
     machine = hardware.machine
+    # topology_manager.go NewManager refuses more NUMA nodes than max-allowable-numa-nodes, except for policy none.
     many = len(machine.numa_ids) > DEFAULT_MAX_NUMA_NODES
     options = {
         name: True
@@ -145,6 +150,7 @@ def _config(hardware: Hardware, dice: Random) -> tuple[KubeletConfig, CpuSet]:
         if dice.random() < share
     }
     core = machine.cpus[0].core
+    # Mostly a whole core, as administrators reserve; sometimes one thread, which leaves its sibling as an odd CPU.
     reserved = (
         CpuSet.of(cpu.id for cpu in machine.cpus if cpu.core == core)
         if dice.random() < 0.8
@@ -171,6 +177,7 @@ def arrivals(
     """
     weights = [weight for weight, _ in TEMPLATES]
     templates = [template for _, template in TEMPLATES]
+    # Little's law: arrival rate = what is asked for on average / (CPUs of a pod * lifetime).
     each = sum(weight * _milli(template) for weight, template in TEMPLATES) / sum(weights)
     rate = full * sum(one.allocatable[CPU] for one in found) / each / lifetime
     now = 0.0
@@ -181,4 +188,5 @@ def arrivals(
 
 def _milli(template: Template) -> int:
     parts = [template.cpus, *(template.sidecar or ())[:1]]
+    # # init containers end and are left out of the mean
     return sum(int(part.removesuffix("m")) * (1 if part.endswith("m") else 1000) for part in map(str, parts))

@@ -17,9 +17,11 @@ class _NoWaiting(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """As the real one with a timeout of 0. Raises ``RuntimeError`` where a real loop would wait for ever."""
+        # No timer and no ready task: asyncio would wait for a file, and there is none.
         if timeout is None:
             raise RuntimeError("everything waits, and no timer runs")
         self._advance(max(0.0, timeout))
+        # Files are still looked at: the loop's own wake-up pipe is one.
         return super().select(0)
 
 

@@ -62,6 +62,7 @@ class FleetWorld:
         self._fleet = Fleet(self._server.store, nodes, self._time_of_day)
         self._created: dict[str, float] = {}
         self._templates: dict[str, tuple[Template, float]] = {}
+        # Delays are drawn for each message; without this, a later event could overtake an earlier one, which watches never do.
         self._queues: dict[str, float] = {}  # when the last message of each kind arrives: watches keep their order
         loop = asyncio.get_running_loop()
         self._clock: Callable[[], float] = loop.time
@@ -83,6 +84,7 @@ class FleetWorld:
         end = self._clock() + patience
         while self._created and self._clock() < end:  # noqa: ASYNC110  (in virtual time polling costs nothing)
             await asyncio.sleep(1.0)
+        # Asked before the scheduler stops: its reasons go with it.
         self.outcome.waiting = {name: self._why(name) for name in self._created}
         for task in exporting:
             task.cancel()
@@ -116,6 +118,7 @@ class FleetWorld:
         }
         try:
             self._server.store.bind(pod.namespace, pod.name, binding)
+        # As cluster/writers tell them apart: 409 means that the pod has a node already.
         except ApiError as problem:
             raise (Conflict if problem.code == 409 else Gone)(str(problem)) from None
 
@@ -145,6 +148,7 @@ class FleetWorld:
 
     def _later(self, bounds: tuple[float, float], stream: str, act: Callable[[], None]) -> None:
         """Act after a delay, and after what was sent on this stream before."""
+        # # a microsecond apart, because equal times have no order
         when = max(self._clock() + self.dice.uniform(*bounds), self._queues.get(stream, 0.0) + 1e-6)
         self._queues[stream] = when
         asyncio.get_running_loop().call_at(when, act)
@@ -165,6 +169,7 @@ class FleetWorld:
         self._later(DELIVERY, "topologies", lambda: handler.observe(event, parse_topology(obj)))
 
     def _on_pod(self, event: str, obj: JsonObject) -> None:
+        # Parsed at once: the object is shared and changes before the delay is over.
         handlers, pod = self.scheduler.handlers, parse_pod(obj)
         node = self._fleet.nodes.get(pod.node)
         handler = handlers.bound_pods if pod.node else handlers.pending_pods
@@ -172,6 +177,7 @@ class FleetWorld:
         if node is None:
             return
         self._later(KUBELET, f"kubelet {node.name}", lambda: node.observe(event, obj))
+        # The bind is seen here without a watch's delay: waits end at the bind and not when it is noticed.
         if (created := self._created.pop(pod.key.name, None)) is not None:
             self.outcome.waits.append(self._clock() - created)
             lifetime = self._templates[pod.key.name][1]
@@ -184,10 +190,12 @@ class FleetWorld:
         self.outcome.refusals[pod.node] += 1
         self.outcome.reasons[pod.reason] += 1
         self.outcome.named.append(f"{self._clock():.0f} s, {pod.node}: {pod.reason}, {pod.key.name} of {template.name}")
+        # The ReplicaSet's controller notices soon, and its pod comes before the failed one is collected.
         asyncio.get_running_loop().call_later(0.1, self._create, template, lifetime)
         asyncio.get_running_loop().call_later(0.2, self._delete, pod.key)
 
     def _create(self, template: Template, lifetime: float) -> None:
+        # A name that cannot repeat, also after templates were popped.
         name = f"{template.name}-{len(self._templates) + len(self.outcome.named):05}-{self.dice.randrange(1 << 30):08x}"
         self._templates[name] = template, lifetime
         self._created[name] = self._clock()

@@ -2,7 +2,7 @@
 Pods on a fleet of kubelet-owned nodes whose exporters publish amounts only: how long pods wait, and how many a kubelet refuses.
 
 The real engine in virtual time, 60 recorded machines under all kubelet configurations, the sandbox's kubelets and exporters
-(``_fleet_world``).
+(``_world``).
 """
 
 from collections.abc import Iterator
