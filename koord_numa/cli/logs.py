@@ -55,6 +55,7 @@ def configure_logging(level: str, form: LogFormat) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else TextFormatter())
     root = logging.getLogger()
+    # In place of what libraries installed, which would print every line twice.
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
 

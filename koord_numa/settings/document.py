@@ -86,6 +86,7 @@ class Settings(Section):
     rebind_policy: RebindPolicySettings = RebindPolicySettings()
     kubelet_reserved_cpus: Annotated[KubeletReservedCpus, Field(alias="kubeletReservedCPUs")] = KubeletReservedCpus.KEPT
     backoff: BackoffSettings = BackoffSettings()
+    # The API server's failures are shorter than a pod's: a pod is retried when the cluster changes, a request by time alone.
     api_backoff: Annotated[BackoffSettings, Field(alias="apiBackoff")] = BackoffSettings(initial=0.1, max=5.0)
     wake_pause: BackoffSettings = BackoffSettings(initial=0.05, max=2.0)
     bind_concurrency: Annotated[int, Field(ge=1, le=1000)] = 32
@@ -102,6 +103,7 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _scheduler_names_are_unique(self) -> Self:
+        # Two profiles of one name would leave it to their order which rules a pod gets.
         names = self.scheduler_names
         if len(set(names)) != len(names):
             raise ValueError("two profiles have the same schedulerName")
@@ -109,6 +111,7 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _statements_are_used(self) -> Self:
+        # Both halves or none: either one alone has no effect, and would look as if it had.
         assume = any(one.unknown_kubelet_options is UnknownKubeletOptions.ASSUME for one in self.profiles)
         if assume and not self.assumed_kubelet_options:
             raise ValueError("unknownKubeletOptions is Assume, and assumedKubeletOptions states nothing")
@@ -158,7 +161,7 @@ def load_settings(source: str | Path) -> Settings:
         raise SettingsError(f"{where}: cannot be read: {error}") from error
     except yaml.YAMLError as error:
         raise SettingsError(f"{where}: is not YAML: {error}") from error
-    if document is None:
+    if document is None:  # # an empty file, or only comments
         document = {}
     if not isinstance(document, dict):
         raise SettingsError(f"{where}: must be a mapping, found {type(document).__name__}")

@@ -75,8 +75,10 @@ class LiveFeed:
             self._task = asyncio.create_task(self._watch(), name="live page")
 
     async def _watch(self) -> None:
+        # What changed before the first page opened is in the document that it reads; only later changes are sent.
         await self._entries.refresh()
         waiting = len(self._entries.scheduler.waiting())
+        # Ends with the last reader: without pages the derivation costs nothing.
         while self._readers:
             await asyncio.sleep(INTERVAL)
             changes = await self._entries.refresh()
@@ -98,6 +100,7 @@ class LiveFeed:
     def _send(self, message: bytes) -> None:
         for queue in self._readers:
             if queue.full():
+                # What waits is dropped: a page that is told to read everything again has no use for the steps.
                 while not queue.empty():
                     queue.get_nowait()
                 queue.put_nowait(RELOAD)

@@ -39,6 +39,7 @@ class NodeEntries:
 
     async def refresh(self) -> NodeChanges:
         """Derive what changed."""
+        # One refresh at a time: two would both take the revisions, and each would report half of the changes.
         async with self._lock:
             changed = await self._derive()
             nodes = self.scheduler.cache.nodes
@@ -51,12 +52,13 @@ class NodeEntries:
     async def _derive(self) -> list[Document]:
         changed: list[Document] = []
         derived = 0
+        # A copy: nodes come and go while other tasks have their turn.
         for name, info in list(self.scheduler.cache.nodes.items()):
             if self._revisions.get(name) == info.revision:
                 continue
             self._revisions[name] = info.revision
             entry = node_entry(info)
-            if entry is None:
+            if entry is None:  # # a topology or pods without a Node: nothing to show
                 self.entries.pop(name, None)
             elif self.entries.get(name) != entry:
                 self.entries[name] = entry

@@ -66,6 +66,7 @@ class ViewApi:
         ]
 
     async def _page(self, _: web.Request) -> web.Response:
+        # Only this page's own scripts and styles: names of pods and nodes are text of any author.
         nonce = secrets.token_urlsafe(16)
         policy = (
             f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; "
@@ -77,6 +78,7 @@ class ViewApi:
     async def _index(self, request: web.Request) -> web.Response:
         return answer(request, document("Index", paths=list(PATHS)))
 
+    # Brought up to date by the request itself, as no page may be open.
     async def _cluster(self, request: web.Request) -> web.Response:
         await self._entries.refresh()
         waiting = len(self._scheduler.waiting())

@@ -31,6 +31,7 @@ class WaitingShapes:
         self._lock = asyncio.Lock()
 
     async def read(self) -> list[WaitingShape]:
+        # One reader at a time: a second one would make the same advice again before the first has stored it.
         """All pods that wait, by shape."""
         async with self._lock:
             groups = sorted(self._groups().items(), key=lambda entry: (-len(entry[1]), entry[0].number))
@@ -53,10 +54,12 @@ class WaitingShapes:
                 groups.setdefault(request_class, []).append(pod)
         return groups
 
+    # The oldest stands for its shape: its verdict has been there longest.
     async def _shape(self, pods: list[Pod], advised: bool) -> WaitingShape:
         pods.sort(key=lambda pod: (pod.created, str(pod.key)))
         uid = pods[0].key.uid
         verdict = self._scheduler.queue.verdict(self._scheduler.handle.pending.get(uid))
+        # # one shape a turn of the loop: decisions come first
         rejections = {} if verdict is None else verdict.rejections
         await asyncio.sleep(0)
         return WaitingShape(

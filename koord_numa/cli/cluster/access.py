@@ -60,6 +60,7 @@ class Access:
         if self.files:
             return read_files(self.files)
         found = self.run(list_objects)
+        # On stderr: the output stays a document that programs can read.
         for why in found.unread.values():
             click.echo(f"Not counted: {why}", err=True)
         return found
@@ -141,6 +142,7 @@ def with_selector(command: Command) -> Command:
             requirements = parse_labels(text) if text else ()
         except ApiError as error:
             raise click.BadParameter(str(error)) from None
+        # A predicate, so that commands need to know nothing of the syntax.
         return lambda labels: all(requirement.holds(dict(labels)) for requirement in requirements)
 
     return click.option(

@@ -41,6 +41,7 @@ JSON_ANNOTATIONS: Final = frozenset({names.POD_CPU_ALLOCS, names.CPUSET_DIFFEREN
 
 def hash_names(objects: Sequence[Document]) -> list[Document]:
     """All objects of one snapshot. A fingerprint that speaks of the pods of its node speaks of their hashes afterwards."""
+    # By the old fingerprint: a topology's fingerprint is found only if the snapshot has exactly the pods that it was made of.
     made = {
         fingerprint(pods): fingerprint((short_hash(namespace), short_hash(name)) for namespace, name in pods)
         for pods in _pods_by_node(objects).values()
@@ -58,11 +59,13 @@ def hashed(obj: Document) -> Document:
 
 def short_hash(name: str) -> str:
     """Eight hexadecimal digits behind a letter, a valid name of any object."""
+    # # 32 bits: names of one cluster do not collide in practice
     return "h" + hashlib.sha256(name.encode()).hexdigest()[:8]
 
 
 def _hashed(value: Any, key: str, inside: str) -> Any:
     if isinstance(value, Mapping):
+        # Of a requirement on hosts, the values are names; of any other one, they mean something.
         hosts = value.get("key") in HOSTS
         return {
             name: _hashed(item, "namespaces" if hosts and name == "values" else name, key)
@@ -79,6 +82,7 @@ def _hashed(value: Any, key: str, inside: str) -> Any:
 
 def _hashed_json(text: str) -> str:
     """Entries with ``namespace`` and ``name``, or keys ``namespace/name``; a text that is no JSON is left out."""
+    # A text that cannot be read could contain names anywhere.
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -104,6 +108,7 @@ def _pods_by_node(objects: Sequence[Document]) -> dict[str, list[tuple[str, str]
     }
     for each in objects:
         node = (each.get("spec") or {}).get("nodeName")
+        # Bound and not finished: the pods over which exporters compute fingerprints.
         finished = (each.get("status") or {}).get("phase") in ("Succeeded", "Failed")
         if each.get("kind") == "Pod" and node and not finished:
             found.setdefault(node, []).append((each["metadata"].get("namespace") or "", each["metadata"]["name"]))

@@ -72,8 +72,10 @@ def take(found: Iterable[Document], objects: ClusterObjects) -> Manifest:
         kind = str(document.get("kind") or "object without kind")
         if kind == "Pod" or _template(document) is not None:
             manifest.makers.append(document)
+            # A workload is one object more: its selector spreads its pods by default.
             if kind not in CONTROLLERS:
                 continue
+            # A Deployment's pods are spread by its ReplicaSet, which has the same selector.
             document = {**document, "kind": CONTROLLERS[kind]}
         try:
             known = objects.add(document)
@@ -103,6 +105,7 @@ def pods(manifest: Manifest, objects: ClusterObjects, namespace: str = "default"
                     {**obj, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}, objects.priority_classes
                 )
                 admitted = _with_resource_claims(admitted, objects)
+                # Counted per manifest: the uid decides nothing, but must differ.
                 pod = parse_pod(admitted)
             except WireError as error:
                 unread = objects.unread.get(PRIORITY_CLASSES)
@@ -151,10 +154,12 @@ def _instances(document: Document, namespace: str) -> Iterator[Document]:
         raise click.ClickException("a DaemonSet makes a pod for every node, which is not simulated")
     if kind == "CronJob":
         spec = spec["jobTemplate"]["spec"]
+    # Jobs say parallelism, all others replicas; one is the default of both.
     replicas = spec.get("replicas", spec.get("parallelism", 1))
     if not isinstance(replicas, int) or not 0 <= replicas <= _MANY:
         raise click.ClickException(f"replicas must be a number up to {_MANY}, found {replicas!r}")
     first = 0 if kind == "StatefulSet" else 1
+    # As the controllers number them: StatefulSets from 0.
     for number in range(first, first + replicas):
         made: dict[str, Any] = {
             "name": f"{owner.get('name')}-{number}",
@@ -181,5 +186,6 @@ def _with_claims(pod_spec: Any, workload: Mapping[str, Any], pod: str) -> Any:
         return pod_spec
     names = [(each.get("metadata") or {}).get("name") for each in templates if isinstance(each, dict)]
     own = [{"name": name, "persistentVolumeClaim": {"claimName": f"{name}-{pod}"}} for name in names]
+    # A claim of the same name replaces the template's volume (stateful_set_utils.go updateStorage).
     others = [volume for volume in pod_spec.get("volumes") or () if volume.get("name") not in names]
     return {**pod_spec, "volumes": [*others, *own]}

@@ -110,6 +110,7 @@ PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
 }
 """For each kind the field of ``ClusterObjects`` and the parser."""
 
+# Without these nothing can be said; RBAC that forbids the others costs only what they decide.
 _USUAL_RIGHTS: Final = (NODES, PODS, NAMESPACES)
 _OPTIONAL: Final = frozenset({RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, DEVICE_CLASSES})
 """Clusters before Kubernetes 1.34 do not serve these; they have none then."""
@@ -164,6 +165,7 @@ async def list_raw(api: Api) -> tuple[list[Document], list[str]]:
             if resource in _USUAL_RIGHTS:
                 raise
             unread.append(str(error))
+    # The newest version that is served; only one of them holds the objects.
     for resource in TOPOLOGIES:
         topologies = await _raw(api, TOPOLOGY_KIND, resource, optional=True)
         if topologies:
@@ -179,6 +181,7 @@ async def _raw(api: Api, kind: str, resource: Resource, *, optional: bool = Fals
         return {"apiVersion": version, "kind": kind, **obj}
 
     listed = await list_first_served(api, (ListedKind(resource, typed, optional=optional),))
+    # Lists of the API leave kind and apiVersion of their items out; files need them.
     return [{"apiVersion": version, "kind": kind, **obj} for obj in listed]
 
 
@@ -213,6 +216,7 @@ def documents(text: str, name: str) -> Iterator[Document]:
 def _flat(document: Any, name: str) -> Iterator[Document]:
     if not isinstance(document, dict):
         raise click.ClickException(f"{name} has a document that is no Kubernetes object")
+    # A List of kubectl is named `List`, the API's own `PodList`.
     if str(document.get("kind") or "").endswith("List") and isinstance(document.get("items"), list):
         for item in document["items"]:
             yield from _flat(item, name)

@@ -76,6 +76,7 @@ class Plan:
 async def _run(console: Console, folder: Path, plan: Plan) -> int:
     # Not by SIGINT, which may be ignored, as in the background of a shell.
     if task := asyncio.current_task():
+        # The block's end takes the operator down; a plain SIGTERM would leave it running.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     nodes = load_descriptions(DEMO_RACK)
     pods = load_pods(DEMO_PODS, plan.seed)
@@ -94,6 +95,7 @@ async def _run(console: Console, folder: Path, plan: Plan) -> int:
             console.print(f"[red]The operator has ended.[/] Its log:\n{log.read_text(errors='replace')}")
             return 1
         seconds = monotonic() - begun
+        # Outside of the time: the demo measures placing.
         await cluster.agents.round()  # the last pods too have been pinned and looked at
         code = _report(console, cluster, seconds)
         if plan.keep:

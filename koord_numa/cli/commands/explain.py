@@ -81,8 +81,10 @@ def _path(question: Question) -> str:
 
 
 def _document(question: Question) -> Document:
+    # The scheduler first: it knows what a snapshot cannot, such as back-off and what it has assumed.
     answered = ask(question.access, question.scheduler, _path(question))
     if answered is not None:
+        # Which replica has answered is told with the answer.
         return {**answered.document, "source": f"scheduler {answered.by}"}
     snapshot = question.access.snapshot()
     return pod_view(snapshot, _found(snapshot, question))

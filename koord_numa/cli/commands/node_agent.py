@@ -56,6 +56,7 @@ def command(**options: Any) -> None:
 
     With --print the object is printed as YAML, without any cluster; exits with 1 and says why when the machine cannot be described.
     """
+    # Imported here and below: `--print` is meant for nodes with little memory, and the agent stays small by importing late.
     import logging
 
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
@@ -82,6 +83,7 @@ def _printed(options: dict[str, Any]) -> str:
         click.echo(f"Warning: {warning}", err=True)
     owner = cpu_owner(options["owner"], kubelet)
     facts = NodeFacts(name=options["node_name"], host=host, owner=owner, kubelet=kubelet)
+    # # never fold: annotations are JSON in one line
     return str(yaml.safe_dump(topology_object(facts), sort_keys=False, width=1 << 20))
 
 
@@ -129,6 +131,7 @@ async def _main(config: "AgentConfig", kubeconfig: Path | None, *, release: bool
             click.echo(f"handed all CPUs back to {await agent.release_only()} containers")
             return
         stop = asyncio.Event()
+        # Both signals end the agent in order: containers are handed back only when the DaemonSet is gone.
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         await agent.run(stop)

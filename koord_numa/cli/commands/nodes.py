@@ -40,6 +40,7 @@ def command(access: Access, output: Output, selects: Selects, watch: bool) -> No
     while watch:
         time.sleep(SECONDS)
         rows = _rows(access.snapshot(), selects, output)
+        # Whole rows are compared: what a reader cannot see does not print again.
         changed = [row for name, row in rows.items() if shown.get(name) != row]
         if changed:
             Output(output.form, headers=False).print_table(console, headings, changed)

@@ -24,6 +24,7 @@ def command(output: Path, access: Access) -> None:
         "/api/v1/waiting": waiting_view(snapshot),
         "/api/v1/decisions": decisions_document((), now()),
     }
+    # Every document that the page may ask for is in the file, as no server answers it.
     for name in sorted(snapshot.scheduler.cache.nodes):
         found = node_view(snapshot, name)
         if found is not None:

@@ -43,6 +43,7 @@ WIDEST: Final = 160
 def command(
     node: str, dry_run: bool, wait: bool, deadline: int | None, move_memory: bool, output: Output, access: Access
 ) -> None:
+    # The prefix as kubectl takes it: `node/n1`.
     """Repack the CPUs of the pods on NODE. No pod is ever worse off; see docs/rebind.md for the risks."""
     node = node.removeprefix("node/").removeprefix("nodes/")
     console = open_console() if output.is_table else Console(file=io.StringIO())

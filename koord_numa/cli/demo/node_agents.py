@@ -66,16 +66,19 @@ async def node_agents(server: ApiServer, fleet: Fleet, folder: Path) -> AsyncIte
                 continue
             services = await stack.enter_async_context(NodeServices(folder / name, node))
             config = AgentConfig(
+                # The paths of real nodes, below a folder: the agent runs unchanged.
                 node=name,
                 sysfs=services.sysfs,
                 cgroups=services.cgroups.root,
                 kubelet_config=services.kubelet_config,
                 podresources=services.podresources,
                 cri_socket=services.cri,
+                # Where the kubelet decides, the agent must not apply, and would refuse to.
                 apply=node.description.style is Style.KOORDINATOR,
             )
             agent = Agent(config, api, clock=lambda: running.now)
             await stack.enter_async_context(agent.connected())
             running.agents[name], running.services[name] = agent, services
+        # One round first: the scheduler finds topologies when it starts, as in a cluster that has been up for a while.
         await running.round()
         yield running

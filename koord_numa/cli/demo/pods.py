@@ -100,6 +100,7 @@ class PodTemplate(BaseModel):
 
     def _annotations(self) -> dict[str, str]:
         written: dict[str, str] = {}
+        # `spec` comes after `bind` and wins: it is the raw text, for demos of what is malformed.
         if self.bind:
             written[names.RESOURCE_SPEC] = orjson.dumps({"requiredCPUBindPolicy": self.bind}).decode()
         if self.spec:

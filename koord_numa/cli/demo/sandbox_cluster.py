@@ -35,6 +35,7 @@ class SandboxCluster:
     async def publish(self) -> int:
         """Bring every topology up to date, by simulated agents and exporters or by real ones; returns how many nodes had changed."""
         changed = self.fleet.publish()
+        # Simulated machines first: their pods are what the agents on them see.
         if changed:
             await self.agents.round()
         return changed
@@ -92,7 +93,7 @@ async def operator(kubeconfig: Path, log: Path) -> AsyncIterator[asyncio.subproc
         "run",
         "--kubeconfig",
         str(kubeconfig),
-        "--metrics-port",
+        "--metrics-port",  # # any free one: demos run side by side
         "0",
         "--no-leader-elect",
         "--log-level",
