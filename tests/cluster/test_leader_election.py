@@ -30,7 +30,13 @@ def term(identity: str) -> LeaseConfig:
     return LeaseConfig("elect", "kube-system", identity, duration=15, renew=10, retry=2, look=0.01, settle=0.0)
 
 
+def steady(identity: str) -> LeaseConfig:
+    """Soon elected, and not soon lost."""
+    return LeaseConfig("elect", "kube-system", identity, duration=60, renew=45, retry=0.1, look=0.05, settle=0.05)
+
+
 def quick(identity: str) -> LeaseConfig:
+    """Soon elected and soon lost."""
     return LeaseConfig("elect", "kube-system", identity, duration=1.0, renew=0.6, retry=0.1, look=0.05, settle=0.05)
 
 
@@ -195,7 +201,7 @@ async def test_a_deleted_lease_is_created_again(server: ApiServer, api: Api, tim
 
 async def test_a_missing_right_is_named(server: ApiServer, api: Api) -> None:
     server.faults.add(Fault(status=403, resource="leases"))
-    async with running(LeaderElection(api, quick("a"))) as election:
+    async with running(LeaderElection(api, steady("a"))) as election:
         await until(lambda: "get leases.coordination.k8s.io" in election.problem)
         assert not election.fresh()
         server.faults.clear()
@@ -214,7 +220,7 @@ async def test_an_outage_ends_leadership_and_it_comes_back(server: ApiServer, ap
 
 async def test_the_elected_candidate_is_told(server: ApiServer, api: Api) -> None:
     told: list[bool] = []
-    election = LeaderElection(api, quick("a"), elected=lambda: told.append(election.fresh()))
+    election = LeaderElection(api, steady("a"), elected=lambda: told.append(election.fresh()))
     async with running(election):
         await until(lambda: told)
     assert told == [True]
@@ -222,7 +228,7 @@ async def test_the_elected_candidate_is_told(server: ApiServer, api: Api) -> Non
 
 async def test_a_new_leader_catches_up_before_it_acts(server: ApiServer, api: Api) -> None:
     caught_up = asyncio.Event()
-    election = LeaderElection(api, quick("a"), prepare=lambda: waited(caught_up))
+    election = LeaderElection(api, steady("a"), prepare=lambda: waited(caught_up))
     async with running(election):
         await until(lambda: election.holder == "a" and record(server)["renewTime"] != record(server)["acquireTime"])
         assert not election.fresh()
@@ -232,7 +238,7 @@ async def test_a_new_leader_catches_up_before_it_acts(server: ApiServer, api: Ap
 
 async def test_a_candidate_that_loses_the_lease_while_catching_up_does_not_act(server: ApiServer, api: Api) -> None:
     caught_up = asyncio.Event()
-    election = LeaderElection(api, quick("a"), prepare=lambda: waited(caught_up))
+    election = LeaderElection(api, steady("a"), prepare=lambda: waited(caught_up))
     async with running(election):
         await until(lambda: election.holder == "a")
         await election.release()
@@ -246,7 +252,7 @@ async def test_an_exception_while_catching_up_ends_the_process_that_would_renew_
     async def broken() -> None:
         raise ZeroDivisionError("a bug")
 
-    election = LeaderElection(api, quick("a"), prepare=broken)
+    election = LeaderElection(api, steady("a"), prepare=broken)
     with pytest.raises(ZeroDivisionError):
         await asyncio.wait_for(election.run(), PATIENCE)
     assert not election.fresh()

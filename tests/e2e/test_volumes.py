@@ -169,7 +169,7 @@ async def test_a_provisioner_that_never_answers_is_given_up_after_the_timeout(tm
         await cluster.schedule()
         cluster.create(replica(0))
         await until(lambda: node_of(cluster, "db-0") == "pair-2")
-        assert any("VolumeBinding" in text for text in events(cluster, "db-0")), events(cluster, "db-0")
+        await until(lambda: any("VolumeBinding" in text for text in events(cluster, "db-0")))
         check(cluster)
 
 

@@ -16,7 +16,7 @@ from koord_numa.cluster.port_forward import forwarded
 from koord_numa.cluster.serving.http_server import DEFAULT_PORT
 from koord_numa.ports import Forbidden, Gone
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
-from tests.cluster.objects import until
+from tests.cluster.objects import PATIENCE, until
 from tests.e2e.world import JsonObject, World, pinned, world
 from tests.operator.operating import ONE_PAIR, operating
 
@@ -35,7 +35,8 @@ def deployed(name: str) -> JsonObject:
 
 @asynccontextmanager
 async def scheduling(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[World, Runtime]]:
-    """A pod that runs and one that waits; the scheduler is the pod ``me`` and leads."""
+    """A pod that runs and one that waits; the scheduler is the pod ``me`` and leads. It is given time to answer."""
+    monkeypatch.setattr("koord_numa.cli.cluster.running.REACH_SECONDS", PATIENCE)
     async with world(folder, ONE_PAIR) as cluster:
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "scheduling"}}
         cluster.create(
@@ -104,8 +105,8 @@ async def test_without_an_answer_the_objects_are_asked(
 
 
 async def test_a_scheduler_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("koord_numa.cli.cluster.running.REACH_SECONDS", 0.2)
     async with scheduling(tmp_path, monkeypatch) as (cluster, _):
+        monkeypatch.setattr("koord_numa.cli.cluster.running.REACH_SECONDS", 0.2)
         slow = Fault(verb="get", resource="pods", subresource="portforward", effect=Effect.DELAY, seconds=None)
         cluster.server.faults.add(slow)
         answer = await explain(cluster, "wide")

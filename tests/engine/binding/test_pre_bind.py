@@ -1,7 +1,8 @@
 """PreBind steps: reserved with the decision, done before the bind, undone in reverse order whatever fails."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -119,18 +120,31 @@ async def test_a_step_of_unknown_outcome_runs_again(monkeypatch: pytest.MonkeyPa
     assert (calls, world.nodes_of()) == (["reserve a", "do a", "do a", "do a", "post a"], {"pod": "node"})
 
 
-async def test_a_step_that_hangs_ends_with_its_timeout_and_delays_no_other_pod() -> None:
-    world, calls = world_with(Step("a", hangs=True, timeout=0.05))
-    running = asyncio.create_task(world.engine.run())
+@asynccontextmanager
+async def running(world: World) -> AsyncIterator[None]:
+    """The engine with its loops."""
+    task = asyncio.create_task(world.engine.run())
     try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_step_that_hangs_delays_no_other_pod() -> None:
+    world, calls = world_with(Step("a", hangs=True, timeout=600.0))
+    async with running(world):
         world.waits(make_pod("slow"), make_pod("plain"))
         await until(lambda: bool(world.nodes_of()["plain"]))
         assert calls == ["reserve a", "do a"]
+
+
+async def test_a_step_that_hangs_ends_with_its_timeout() -> None:
+    world, calls = world_with(Step("a", hangs=True, timeout=0.05))
+    async with running(world):
+        world.waits(make_pod("slow"))
         await until(lambda: "unreserve a" in calls)
         assert "a: not done within 0.05 s" in {message for _, _, message in world.diary.events}
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_nothing_is_undone_while_the_outcome_of_the_bind_is_unknown() -> None:
