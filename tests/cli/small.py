@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from koord_numa.cli import main
 from koord_numa.cli.demo.sandbox_cluster import SandboxCluster, sandbox_cluster
 from koord_numa.sandbox.machines import read_descriptions
+from tests.cluster.objects import pod_document
 
 SHAPE: Final = {"sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"}
 RACK: Final = {
@@ -30,22 +31,12 @@ def pod(name: str, cpu: int, *, node: str = "", cpus: str = "", numa: str = "", 
         first = int(cpus.partition("-")[0])
         held = f'[{{"node":{first // 4},"resources":{{"cpu":"{cpu}","memory":"1Gi"}}}}]'
         annotations["scheduling.koordinator.sh/resource-status"] = f'{{"cpuset":"{cpus}","numaNodeResources":{held}}}'
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "labels": {"koordinator.sh/qosClass": "LSR"},
-            "annotations": annotations,
-        },
-        "spec": {
-            "schedulerName": "koord-numa",
-            **({"nodeName": node} if node else {}),
-            **({"nodeSelector": selector} if selector else {}),
-            "containers": [{"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}}],
-        },
+    spec = {
+        **({"nodeName": node} if node else {}),
+        **({"nodeSelector": selector} if selector else {}),
+        "containers": [{"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}}],
     }
+    return pod_document(name, spec, labels={"koordinator.sh/qosClass": "LSR"}, annotations=annotations)
 
 
 @asynccontextmanager

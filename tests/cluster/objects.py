@@ -10,6 +10,23 @@ PATIENCE: Final = 120.0
 """Seconds after which what is waited for counts as never happening, however busy the machine is."""
 
 
+def pod_document(
+    name: str,
+    spec: JsonObject,
+    *,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, Any] | None = None,
+) -> JsonObject:
+    """A pod for this scheduler in the default namespace, unless its spec names another one."""
+    metadata = {
+        "name": name,
+        "namespace": "default",
+        "labels": dict(labels or {}),
+        "annotations": dict(annotations or {}),
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"schedulerName": "koord-numa", **spec}}
+
+
 def pod(name: str, *, node: str = "", cpu: str = "1", scheduler: str = "koord-numa", **spec: Any) -> JsonObject:
     """A pod in the default namespace."""
     body: JsonObject = {

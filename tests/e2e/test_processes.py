@@ -1,6 +1,7 @@
 """The operator as people run it: processes that are started, stopped, killed and doubled."""
 
 import asyncio
+from asyncio.subprocess import Process
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
 
@@ -17,6 +18,15 @@ KOPF_RUN = (str(BIN / "kopf"), "run", "--all-namespaces", "--quiet", "-m", "koor
 def holder(cluster: World) -> str:
     lease = cluster.server.store.find("leases.coordination.k8s.io", "koord-numa", "koord-numa")
     return str(lease["spec"]["holderIdentity"]) if lease else ""
+
+
+async def leader_and_standby(cluster: World) -> Process:
+    """The process that leads, ``first``; ``second`` runs and has everything that it needs to take over."""
+    first = await cluster.schedule(KOORD_NUMA_IDENTITY="first")
+    await until(lambda: holder(cluster) == "first")
+    await cluster.schedule(KOORD_NUMA_IDENTITY="second")
+    await until(lambda: kopf_watches(cluster.server).count("noderesourcetopologies") >= 2)
+    return first
 
 
 @pytest.mark.parametrize("command", [pytest.param((), id="koord-numa run"), pytest.param(KOPF_RUN, id="kopf run")])
@@ -71,12 +81,9 @@ async def test_the_same_run_twice_gives_the_same_placement(tmp_path: Path) -> No
 
 async def test_a_stopped_leader_is_followed_at_once(tmp_path: Path) -> None:
     async with world(tmp_path) as cluster:
-        first = await cluster.schedule(KOORD_NUMA_IDENTITY="first")
-        await until(lambda: holder(cluster) == "first")
-        await cluster.schedule(KOORD_NUMA_IDENTITY="second")
+        first = await leader_and_standby(cluster)
         cluster.create(mixed_pods(20))
         await until(lambda: not cluster.unbound())
-        await until(lambda: kopf_watches(cluster.server).count("noderesourcetopologies") >= 2)  # the second one is warm
         stopping = asyncio.create_task(ended(first, SIGTERM))
         await until(lambda: holder(cluster) == "second")
         cluster.create(mixed_pods(40)[20:])
@@ -87,10 +94,7 @@ async def test_a_stopped_leader_is_followed_at_once(tmp_path: Path) -> None:
 
 async def test_a_killed_leader_is_followed_and_nothing_is_bound_twice(tmp_path: Path) -> None:
     async with world(tmp_path, lease=BRIEF_LEASE) as cluster:
-        leader = await cluster.schedule(KOORD_NUMA_IDENTITY="first")
-        await until(lambda: holder(cluster) == "first")
-        await cluster.schedule(KOORD_NUMA_IDENTITY="second")
-        await until(lambda: kopf_watches(cluster.server).count("noderesourcetopologies") >= 2)
+        leader = await leader_and_standby(cluster)
         cluster.create(mixed_pods(200))
         await until(lambda: len(cluster.unbound()) < 150)
         await ended(leader, SIGKILL)
@@ -102,10 +106,7 @@ async def test_a_killed_leader_is_followed_and_nothing_is_bound_twice(tmp_path: 
 
 async def test_a_frozen_leader_does_not_act_when_it_wakes(tmp_path: Path) -> None:
     async with world(tmp_path, lease=BRIEF_LEASE) as cluster:
-        frozen = await cluster.schedule(KOORD_NUMA_IDENTITY="first")
-        await until(lambda: holder(cluster) == "first")
-        await cluster.schedule(KOORD_NUMA_IDENTITY="second")
-        await until(lambda: kopf_watches(cluster.server).count("noderesourcetopologies") >= 2)
+        frozen = await leader_and_standby(cluster)
         frozen.send_signal(SIGSTOP)
         await until(lambda: holder(cluster) == "second")
         cluster.create(mixed_pods(50))

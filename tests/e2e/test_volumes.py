@@ -149,14 +149,18 @@ async def test_local_volumes_and_numa_nodes_are_honoured_together(tmp_path: Path
         await until(lambda: node_of(cluster, "db-1") == "pair-0")
 
 
+async def placed_elsewhere(cluster: World, controller: VolumeController) -> None:
+    """A pod with a volume comes to the one node for which this controller makes volumes."""
+    controller.start()
+    await cluster.schedule()
+    cluster.create(replica(0))
+    await until(lambda: node_of(cluster, "db-0") == "pair-2")
+
+
 async def test_a_provisioner_that_fails_for_a_node_is_asked_for_another(tmp_path: Path) -> None:
     async with world(tmp_path, MACHINES) as cluster:
         cluster.server.store.create(MADE)
-        controller = VolumeController(cluster.server.store, failing={"pair-0", "pair-1"})
-        controller.start()
-        await cluster.schedule()
-        cluster.create(replica(0))
-        await until(lambda: node_of(cluster, "db-0") == "pair-2")
+        await placed_elsewhere(cluster, VolumeController(cluster.server.store, failing={"pair-0", "pair-1"}))
         check(cluster)
 
 
@@ -164,11 +168,7 @@ async def test_a_provisioner_that_never_answers_is_given_up_after_the_timeout(tm
     async with world(tmp_path, MACHINES) as cluster:
         configure(cluster, 1.0)
         cluster.server.store.create(MADE)
-        controller = VolumeController(cluster.server.store, silent={"pair-0", "pair-1"})
-        controller.start()
-        await cluster.schedule()
-        cluster.create(replica(0))
-        await until(lambda: node_of(cluster, "db-0") == "pair-2")
+        await placed_elsewhere(cluster, VolumeController(cluster.server.store, silent={"pair-0", "pair-1"}))
         await until(lambda: any("VolumeBinding" in text for text in events(cluster, "db-0")))
         check(cluster)
 

@@ -14,7 +14,7 @@ from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.apiserver.store.storage import HISTORY
 from koord_numa.sandbox.machines.fleet import Fleet
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
-from tests.cluster.objects import PATIENCE
+from tests.cluster.objects import PATIENCE, pod_document
 
 ROOT: Final = Path(__file__).parents[2]
 CRDS: Final = (ROOT / "crds" / "noderesourcetopologies.yaml", ROOT / "crds" / "rebindresources.yaml")
@@ -51,36 +51,17 @@ def pinned(name: str, cpus: int, *, qos: str = "LSR", policy: str = "", schedule
     annotations = (
         {"scheduling.koordinator.sh/numa-topology-spec": f'{{"numaTopologyPolicy":"{policy}"}}'} if policy else {}
     )
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "labels": {"koordinator.sh/qosClass": qos, "koordinator.sh/priority-class": "koord-prod"},
-            "annotations": annotations,
-        },
-        "spec": {
-            "schedulerName": scheduler,
-            "containers": [
-                {"name": "main", "image": "none", "resources": {"requests": amounts, "limits": amounts}},
-            ],
-        },
-    }
+    containers = [{"name": "main", "image": "none", "resources": {"requests": amounts, "limits": amounts}}]
+    labels = {"koordinator.sh/qosClass": qos, "koordinator.sh/priority-class": "koord-prod"}
+    spec = {"schedulerName": scheduler, "containers": containers}
+    return pod_document(name, spec, labels=labels, annotations=annotations)
 
 
 def shared(name: str, cpu: str = "500m") -> JsonObject:
     """A pod of the shared pool."""
     amounts = {"cpu": cpu, "memory": "256Mi"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default", "labels": {"koordinator.sh/qosClass": "LS"}},
-        "spec": {
-            "schedulerName": "koord-numa",
-            "containers": [{"name": "main", "image": "none", "resources": {"requests": amounts}}],
-        },
-    }
+    containers = [{"name": "main", "image": "none", "resources": {"requests": amounts}}]
+    return pod_document(name, {"containers": containers}, labels={"koordinator.sh/qosClass": "LS"})
 
 
 def mixed_pods(count: int) -> list[JsonObject]:

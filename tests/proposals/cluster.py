@@ -18,6 +18,7 @@ from koord_numa.wire.node.nodes import parse_node
 from koord_numa.wire.node.topologies import parse_topology
 from koord_numa.wire.pod.pods import parse_pod
 from koord_numa.wire.pod.resource_status import resource_status
+from tests.cluster.objects import pod_document
 from tests.engine.world import World, make_world
 
 Json = dict[str, Any]
@@ -112,25 +113,17 @@ def pod(
         annotations[names.RESOURCE_SPEC] = spec if isinstance(spec, str) else json.dumps(spec)
     if numa is not None:
         annotations[names.NUMA_TOPOLOGY_SPEC] = json.dumps(numa)
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "uid": f"uid-{name}",
-            "labels": {names.QOS_CLASS: qos, names.PRIORITY_CLASS: "koord-prod"} if qos else {},
-            "annotations": annotations,
-        },
-        "spec": {
-            "schedulerName": "koord-numa",
-            "containers": [
-                {"name": f"c{index}", "image": "none", "resources": dict(resources)}
-                for index, resources in enumerate(containers)
-            ],
-            **more,
-        },
+    spec_ = {
+        "containers": [
+            {"name": f"c{index}", "image": "none", "resources": dict(resources)}
+            for index, resources in enumerate(containers)
+        ],
+        **more,
     }
+    labels = {names.QOS_CLASS: qos, names.PRIORITY_CLASS: "koord-prod"} if qos else {}
+    made = pod_document(name, spec_, labels=labels, annotations=annotations)
+    made["metadata"]["uid"] = f"uid-{name}"
+    return made
 
 
 def guaranteed(cpu: str, memory: str = "1Gi", **more: str) -> Mapping[str, Mapping[str, str]]:

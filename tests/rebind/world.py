@@ -20,7 +20,7 @@ from koord_numa.sandbox.machines.fleet import Fleet
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 from koord_numa.settings import Settings, load_settings
 from koord_numa.wire import names, parse_pod, parse_rebind
-from tests.cluster.objects import until
+from tests.cluster.objects import pod_document, until
 
 JsonObject = dict[str, Any]
 
@@ -48,21 +48,10 @@ SETTINGS: Final = load_settings(
 def pod(name: str, cpus: int, **spec: Any) -> JsonObject:
     """A pod with CPUs of its own."""
     amounts = {"cpu": str(cpus), "memory": "1Gi"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "labels": {names.QOS_CLASS: "LSR", names.PRIORITY_CLASS: "koord-prod"},
-            "annotations": {"example.com/other": f"of {name}"},
-        },
-        "spec": {
-            "schedulerName": "koord-numa",
-            "containers": [{"name": "main", "image": "none", "resources": {"requests": amounts, "limits": amounts}}],
-        }
-        | spec,
-    }
+    containers = [{"name": "main", "image": "none", "resources": {"requests": amounts, "limits": amounts}}]
+    labels = {names.QOS_CLASS: "LSR", names.PRIORITY_CLASS: "koord-prod"}
+    annotations = {"example.com/other": f"of {name}"}
+    return pod_document(name, {"containers": containers, **spec}, labels=labels, annotations=annotations)
 
 
 @dataclass(slots=True)

@@ -77,20 +77,29 @@ async def test_nothing_is_taken_back_without_leave(
     assert reserved_for(server) == ["uid-pod"]
 
 
+class Overtaken:
+    """Whether the writer may still write: at first yes. Before it does, a newer cycle reserves the same claim."""
+
+    def __init__(self, writer: ApiClaimWriter, claim: ResourceClaim) -> None:
+        self.asked = 0
+        self._writer = writer
+        self._claim = claim
+
+    async def __call__(self) -> bool:
+        self.asked += 1
+        if self.asked == 1:
+            await self._writer.reserve(self._claim, POD, None)
+        return self.asked == 1
+
+
 async def test_a_late_release_does_not_undo_the_reservation_that_a_newer_cycle_relies_on(
     server: ApiServer, writer: ApiClaimWriter, claim: ResourceClaim
 ) -> None:
     """A former leader has looked at the claim and the pod; before it writes, the new leader goes on with the same reservation."""
+    overtaken = Overtaken(writer, claim)
     await writer.reserve(claim, POD, ALLOCATION)
-    answers = [True, False]
-
-    async def overtaken() -> bool:
-        if len(answers) == 2:
-            await writer.reserve(claim, POD, None)
-        return answers.pop(0)
-
     await writer.release(claim, POD, overtaken)
-    assert not answers
+    assert overtaken.asked == 2
     assert reserved_for(server) == ["uid-pod"]
 
 
@@ -98,15 +107,8 @@ async def test_a_late_deallocation_does_not_take_devices_that_a_newer_cycle_reli
     server: ApiServer, writer: ApiClaimWriter, claim: ResourceClaim
 ) -> None:
     await writer.reserve(claim, POD, ALLOCATION)
-    answers = [True, False]
-
-    async def overtaken() -> bool:
-        if len(answers) == 2:
-            await writer.reserve(claim, POD, None)
-        return answers.pop(0)
-
     with pytest.raises(Conflict):
-        await writer.deallocate(claim, POD.uid, overtaken)
+        await writer.deallocate(claim, POD.uid, Overtaken(writer, claim))
     assert stored(server)["status"]["allocation"]
 
 
