@@ -83,6 +83,10 @@ def test_every_field_is_read_by_its_documented_name(tmp_path: Path) -> None:
         pytest.param("profils: []", "profils: Extra inputs are not permitted", id="unknown key"),
         pytest.param("bindConcurrency: 0", "bindConcurrency", id="out of range"),
         pytest.param("bindConcurrency: many", "bindConcurrency", id="wrong type"),
+        pytest.param("parkedRetrySeconds: .inf", "parkedRetrySeconds: Input should be a finite number", id="no end"),
+        pytest.param(
+            "lease: {duration: .inf}", "lease.duration: Input should be a finite number", id="an endless lease"
+        ),
         pytest.param("kind: Other", "kind", id="another kind"),
         pytest.param("apiVersion: v2", "apiVersion", id="another version"),
         pytest.param("backoff: {initial: 9, max: 1}", "backoff: max is smaller than initial", id="reversed"),

@@ -8,5 +8,10 @@ class Section(BaseModel):
     """A part of the configuration: unknown keys are mistakes, and keys are in camel case."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True, use_enum_values=False
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        use_enum_values=False,
+        allow_inf_nan=False,  # YAML has both, and no time or rate is one
     )

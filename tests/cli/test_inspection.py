@@ -195,6 +195,7 @@ async def test_without_a_cluster(tmp_path: Path) -> None:
     ("text", "message"),
     [
         pytest.param("profiles: []", "has none of Node, NodeResourceTopology, Pod,", id="nothing-of-interest"),
+        pytest.param("machines: [{name: n}]", "koord-numa sandbox --machines", id="machines-of-a-sandbox"),
         pytest.param("kind: Pod\nmetadata: {name: p, uid: u}", "there are no nodes", id="no-nodes"),
         pytest.param("kind: Node\nmetadata: {}", "Node: metadata.name", id="no-name"),
         pytest.param("a: [", "is not YAML", id="not-yaml"),

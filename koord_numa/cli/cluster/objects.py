@@ -199,8 +199,15 @@ def read_files(files: Sequence[Path]) -> ClusterObjects:
         except (OSError, UnicodeDecodeError, WireError) as error:
             raise click.ClickException(f"{path}: {error}") from None
         if not any(known):
-            raise click.ClickException(f"{path} has none of {', '.join(PARSERS)}")
+            raise click.ClickException(f"{path} has none of {', '.join(PARSERS)}{_hint(path)}")
     return objects
+
+
+def _hint(path: Path) -> str:
+    """What to do with a file that is another command's."""
+    if any("machines" in document for document in documents(path.read_text(encoding="utf-8"), str(path))):
+        return f"; it describes machines, which `koord-numa sandbox --machines {path}` serves as a cluster"
+    return ""
 
 
 def documents(text: str, name: str) -> Iterator[Document]:

@@ -100,6 +100,8 @@ def render_jsonpath(template: str, document: Any) -> str:
     """
     text = template if "{" in template else "{" + template + "}"
     parts = _TOKEN.split(text)
+    if any("{" in literal for literal in parts[::2]):
+        raise click.ClickException(f"jsonpath: {template!r} has an unclosed action")
     output, rest = _block(parts, 0, document)
     if rest < len(parts):
         raise click.ClickException("jsonpath: {end} without {range}")

@@ -62,7 +62,7 @@ def test_jsonpath(template: str, expected: str) -> None:
     assert render_jsonpath(template, {"a": {"b": 1}, "list": [{"n": "x"}, {"n": "y"}]}) == expected
 
 
-@pytest.mark.parametrize("template", ["{range .a}{.b}", "{end}", "{what}"])
+@pytest.mark.parametrize("template", ["{range .a}{.b}", "{end}", "{what}", "{.items[*].node", "{range .a}{.b}{end"])
 async def test_malformed_jsonpath_is_an_error(template: str, tmp_path: Path) -> None:
     async with small_cluster(tmp_path) as cluster:
         answer = await ask(cluster, "nodes", "-o", f"jsonpath={template}")
