@@ -13,12 +13,16 @@ from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.claims.search.allocator import ALTERNATIVES, Allocated, allocate
 from koord_numa.core.claims.search.inventory import Device, DeviceId
 from koord_numa.core.claims.search.node_devices import NodeDevices
+from koord_numa.core.claims.search.search import MAX_STEPS
 from koord_numa.core.claims.search.usage import DeviceUsage
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.numa.hints import mask_of, numa_ids
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
+
+MOST_STEPS: Final = 3 * MAX_STEPS
+"""Steps of all searches for one pod on one node: there is one for each set of NUMA nodes that is considered."""
 
 ELSEWHERE: Final = 1 << MAX_NUMA_ID + 1
 """Stands for all NUMA nodes that no device is on."""
@@ -47,6 +51,12 @@ class ClaimDevices:
     fixed: int = 0  # those of what the pod's claims hold already
     _devices: dict[DeviceId, Device] = field(default_factory=dict)
     _found: dict[tuple[int, bool], Found | str] = field(default_factory=dict)
+    _left: int = MOST_STEPS
+
+    @property
+    def steps(self) -> int:
+        """How many devices its searches have looked at."""
+        return MOST_STEPS - self._left
 
     def __post_init__(self) -> None:
         self._devices = {it.device.id: it.device for pool in self.node.pools for it in pool.candidates()}
@@ -83,7 +93,9 @@ class ClaimDevices:
             return f"claims that are allocated already hold devices on NUMA {ids_text(self.fixed)}"
         node = replace(self.node, numa_mask=mask) if mask else self.node
         # "If empty" ignores all use, as KEP-693 measures preference on an empty machine.
-        answer = allocate(self.claims.to_allocate, self.classes, node, DeviceUsage() if empty else self.usage)
+        usage = DeviceUsage() if empty else self.usage
+        answer = allocate(self.claims.to_allocate, self.classes, node, usage, min(MAX_STEPS, self._left))
+        self._left -= answer.steps
         if not isinstance(answer, Allocated):
             return answer.message
         site = replace(self.site, mask=mask, taken=EMPTY if empty else self.site.taken)

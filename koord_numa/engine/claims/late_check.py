@@ -35,6 +35,9 @@ UNAVAILABLE: Final = "resourceclaim not available on the node"
 NUMBERED: Final = 32
 """Refused nodes of a class for which numbers are worked out."""
 
+STEPS_A_NODE: Final = 150
+"""Steps of a search that take as long as to ask a node for everything else."""
+
 Topologies = Callable[[str], NodeResourceTopology | None]
 """The NodeResourceTopology of a node, where there is one that can be read."""
 
@@ -63,6 +66,8 @@ class ClaimCheck:
         self._claims = claims
         self._topologies = topologies
         self._refused: dict[str, Refusal] = {}
+        self._steps = 0  # of the last search
+        self._spent = 0
 
     def refuse_early(self, seen: NodeSnapshot) -> tuple[Rejection | None, bool]:
         """
@@ -85,6 +90,11 @@ class ClaimCheck:
         self._refused[seen.node.name] = Refusal(rejection, revision, seen.node, None)
         return rejection, True
 
+    def spent(self) -> int:
+        """What was found out since the last time, as a number of nodes that are asked without claims. Only what is remembered counts."""
+        spent, self._spent = self._spent, 0
+        return spent
+
     def _devices_of(self, node: Node) -> NodeDevices:
         topology = self._topologies(node.name)
         roots = {} if topology is None else topology.numa_by_root
@@ -98,13 +108,16 @@ class ClaimCheck:
         if known is not None and known.holds(revision, seen):
             return known.rejection
         answer = self._decide(ask, seen, placement)
+        # A placement is not remembered: a decision that was interrupted for it would find it again, and be interrupted again.
         if isinstance(answer, Rejection):
+            self._spent += 1 + self._steps // STEPS_A_NODE
             alone = answer.reason is Reason.RESOURCE_CLAIMS
             self._refused[seen.node.name] = Refusal(answer, revision, seen.node, None if alone else seen)
         return answer
 
     def _decide(self, ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement) -> Placement | Rejection:
         node, lister, claims = seen.node, self._lister, self._claims
+        self._steps = 0
         # Claims that are allocated tie the pod to nodes, whatever is free.
         for terms in claims.allocated:
             if not any(matches_term(term, node.name, node.labels) for term in terms):
@@ -124,6 +137,7 @@ class ClaimCheck:
         )
         found = ClaimDevices(claims, lister.classes, devices, lister.usage, site, cpu_policies(ask.request))
         answer = place_devices(ask, seen, placement, found)
+        self._steps = found.steps
         return self._with_numbers(answer, devices) if isinstance(answer, Rejection) else answer
 
     def _with_numbers(self, rejection: Rejection, devices: NodeDevices) -> Rejection:

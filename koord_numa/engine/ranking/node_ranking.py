@@ -118,7 +118,7 @@ class NodeRanking:
 
     def _best(self, keys: Ints) -> Placement | None:
         """The placement at the largest of the keys, which are changed where rows have to be evaluated first."""
-        settled = Settled()
+        settled = Settled(self._count_asked)
         while keys[row := int(keys.argmax())] > settled.key:
             if (known := self._fits.get(row)) is not None:
                 if self._late is None:
@@ -246,11 +246,11 @@ class NodeRanking:
         self._count_asked()
         self._evaluate(row)
 
-    def _count_asked(self) -> None:
-        if self._left is not None:
-            if not self._left:
+    def _count_asked(self, nodes: int = 1) -> None:
+        if self._left is not None and nodes:
+            if self._left <= 0:
                 raise LimitReached
-            self._left -= 1
+            self._left -= nodes
 
     def _evaluate(self, row: int) -> None:
         """Replace a row's bound by the truth. An exception about this node and this pod is a refusal, told once a class."""

@@ -189,7 +189,7 @@ class NodeSelection:
                 if request_class.claims is not None:
                     check = self._claim_check(request_class.claims)
                     cluster.devices = partial(check.check, self._ask(request_class))
-                    cluster.refuse_early = check.refuse_early
+                    cluster.refuse_early, cluster.spent = check.refuse_early, check.spent
             ask, bars = self._ask(request_class), self.bars_of(request_class)
             ranking = NodeRanking(ask, self.profile_of(request_class), self._columns, bars, cluster)
             self._rankings[request_class] = ranking

@@ -5,6 +5,7 @@ Theory: a row's key is the most that it can be worth. Completing a placement (de
 whose keys are below the best complete one need not be asked. So many complete placements are compared at most.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,7 @@ COMPARED: Final = 32
 class Settled:
     """The best complete placement so far, by its key; ``count`` of them were compared."""
 
+    charge: Callable[[int], None]  # told what was spent, in nodes asked; may end this part of the decision
     key: int = NO
     placement: Placement | None = None
     count: int = 0
@@ -60,6 +62,7 @@ class LateRules:
         settled = self._cluster.settle(seen, placement)
         if isinstance(settled, Rejection):
             self.refusals[seen.node.name] = settled
+            best.charge(self._cluster.spent())
             return False
         if settled is not placement:
             # Keys are points times ``SPACE`` plus the rank of the name, which stays.

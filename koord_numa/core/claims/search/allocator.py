@@ -13,7 +13,7 @@ from koord_numa.core.claims.objects.demands import Prepared, Setting, prepare
 from koord_numa.core.claims.objects.results import allocation_of, taken_alternatives
 from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.claims.search.node_devices import NodeDevices
-from koord_numa.core.claims.search.search import Search
+from koord_numa.core.claims.search.search import MAX_STEPS, Search
 from koord_numa.core.claims.search.selection import ClaimError
 from koord_numa.core.claims.search.usage import DeviceUsage
 
@@ -48,14 +48,16 @@ INVALID_POOLS = "invalid resource pools were encountered"
 
 
 def allocate(
-    claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDevices, usage: DeviceUsage
+    claims: Sequence[ClaimToAllocate], classes: Classes, node: NodeDevices, usage: DeviceUsage, most: int = MAX_STEPS
 ) -> Allocated | NotAllocated:
-    """Find devices for all claims on the node, beside what is in use. Deterministic: same input, same answer."""
+    """
+    Find devices for all claims on the node, beside what is in use, in at most so many steps. Deterministic: same input, same answer.
+    """
     try:
         prepared = prepare(claims, Setting(classes, node, usage))
     except ClaimError as error:
         return NotAllocated(str(error), error=True)
-    search = Search(prepared, node, usage)
+    search = Search(prepared, node, usage, most)
     try:
         # Depth first; an error in an expression ends the search, as upstream returns it.
         found = search.run()
