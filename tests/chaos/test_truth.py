@@ -1,7 +1,7 @@
 """The checks of the chaos runs can fail: whatever is done wrong on purpose, they say it."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +25,43 @@ from tests.e2e.world import CRDS, JsonObject, pinned
 GIB = 2**30
 SMALL, HUGE = "hugepages-2Mi", "hugepages-1Gi"
 
-TWICE: dict[str, tuple[str, dict[str, str], list[tuple[str, Mapping[str, Any]]], str]] = {
-    "a CPU": ("pair-0", {}, [("0-1", {}), ("1-2", {})], "CPUs 1"),
-    "a device": ("quad-0", {GPU: "1"}, [("0-1", {GPU: "1"}), ("2-3", {GPU: "1"})], f"2 of 1 {GPU} on NUMA nodes 0"),
-    "small pages": (
+
+@dataclass(frozen=True)
+class Given:
+    """Pods on a node: what each asks for besides two CPUs, their CPUs and amounts on NUMA node 0, and what several then hold."""
+
+    node: str
+    more: dict[str, str]
+    given: Sequence[tuple[str, Mapping[str, Any]]]
+    what: str = ""
+
+
+TWICE = {
+    "a CPU": Given("pair-0", {}, [("0-1", {}), ("1-2", {})], "CPUs 1"),
+    "a device": Given(
+        "quad-0", {GPU: "1"}, [("0-1", {GPU: "1"}), ("2-3", {GPU: "1"})], f"2 of 1 {GPU} on NUMA nodes 0"
+    ),
+    "small pages": Given(
         "arm-0",
         {SMALL: "768Mi"},
         [("0-1", {SMALL: "768Mi"}), ("2-3", {SMALL: "768Mi"})],
         f"{2 * 768 * 2**20} of {GIB} {SMALL} on NUMA nodes 0",
     ),
-    "a gigantic page": (
+    "a gigantic page": Given(
         "arm-0",
         {HUGE: "2Gi"},
         [("0-1", {HUGE: "2Gi"}), ("2-3", {HUGE: "2Gi"})],
         f"{4 * GIB} of {2 * GIB} {HUGE} on NUMA nodes 0",
     ),
-    "memory": (
+    "memory": Given(
         "quad-0",
         {"memory": "10Gi"},
         [("0-1", {"memory": "10Gi"}), ("2-3", {"memory": "10Gi"})],
         f"{20 * GIB} of {13 * GIB} memory on NUMA nodes 0",
     ),
 }
-"""Node, what each pod asks for besides two CPUs, the CPUs and the amounts on NUMA node 0 that each is given, what is then held twice."""
+
+each_twice = pytest.mark.parametrize("twice", TWICE.values(), ids=TWICE.keys())
 
 
 class Careless(KoordinatorAgent):
@@ -80,42 +94,29 @@ def bind(server: ApiServer, pod: JsonObject, node: str, status: JsonObject | Non
     )
 
 
-def give(server: ApiServer, node: str, more: dict[str, str], given: list[tuple[str, Mapping[str, Any]]]) -> None:
-    """Pods on that node, each with these CPUs and with these amounts of its first NUMA node."""
-    for number, (cpus, amounts) in enumerate(given):
+def give(server: ApiServer, twice: Given) -> None:
+    """Bind the pods as a scheduler would that is wrong."""
+    for number, (cpus, amounts) in enumerate(twice.given):
         numa = [{"node": 0, "resources": amounts}] if amounts else []
-        bind(server, wanting(pinned(f"pod-{number}", 2), more), node, {"cpuset": cpus, "numaNodeResources": numa})
+        pod = wanting(pinned(f"pod-{number}", 2), twice.more)
+        bind(server, pod, twice.node, {"cpuset": cpus, "numaNodeResources": numa})
 
 
-@pytest.mark.parametrize(("node", "more", "given", "what"), TWICE.values(), ids=TWICE.keys())
-def test_careful_nodes_refuse_what_is_given_twice(
-    server: ApiServer,
-    rack: Fleet,
-    node: str,
-    more: dict[str, str],
-    given: list[tuple[str, Mapping[str, Any]]],
-    what: str,
-) -> None:
-    give(server, node, more, given)
+@each_twice
+def test_careful_nodes_refuse_what_is_given_twice(server: ApiServer, rack: Fleet, twice: Given) -> None:
+    give(server, twice)
     [said] = broken(rack, {})
-    assert said.startswith(f"{node} refuses default/pod-1: WrongPlacement: ")
+    assert said.startswith(f"{twice.node} refuses default/pod-1: WrongPlacement: ")
 
 
-@pytest.mark.parametrize(("node", "more", "given", "what"), TWICE.values(), ids=TWICE.keys())
-def test_what_careless_nodes_let_pods_hold_twice_is_in_the_log(
-    server: ApiServer,
-    rack: Fleet,
-    node: str,
-    more: dict[str, str],
-    given: list[tuple[str, Mapping[str, Any]]],
-    what: str,
-) -> None:
-    rack.nodes[node]._agent = Careless(rack.nodes[node].description)
-    give(server, node, more, given)
+@each_twice
+def test_what_careless_nodes_let_pods_hold_twice_is_in_the_log(server: ApiServer, rack: Fleet, twice: Given) -> None:
+    rack.nodes[twice.node]._agent = Careless(rack.nodes[twice.node].description)
+    give(server, twice)
     for name in ("pod-0", "pod-1"):
         server.store.delete("pods", name)  # over, but it was so
     assert rack.refusals == []
-    assert broken(rack, {}) == [f"entry 1: {what} of {node} are held by default/pod-0 and default/pod-1"]
+    assert broken(rack, {}) == [f"entry 1: {twice.what} of {twice.node} are held by default/pod-0 and default/pod-1"]
 
 
 def test_one_device_of_a_kubelet_for_two_pods_is_in_the_log(server: ApiServer, rack: Fleet) -> None:
@@ -162,7 +163,7 @@ WRONG: dict[str, Mapping[str, Any]] = {
 def held(server: ApiServer, rack: Fleet) -> tuple[str, Holding]:
     """A pod with CPUs, a device and a page, as the ledger has it."""
     amounts = {GPU: "1", HUGE: "1Gi"}
-    give(server, "quad-0", amounts, [("0-1", amounts)])
+    give(server, Given("quad-0", amounts, [("0-1", amounts)]))
     assert broken(rack, {}) == []
     [(uid, holding)] = ledgers(rebuilt(server.store, Settings()))["quad-0"].items()
     return uid, holding

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 JsonObject = dict[str, Any]
 
-PATIENCE: Final = 120.0
+PATIENCE: Final = 300.0
 """Seconds after which what is waited for counts as never happening, however busy the machine is."""
 
 
