@@ -6,6 +6,7 @@ Every count is of nodes, each node counts once, and the counts add up to all nod
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import nsmallest
 from itertools import groupby
 from typing import Final
 
@@ -40,7 +41,7 @@ def explain(rejections: Mapping[str, Rejection], *, lines: int = LINES, length: 
     if not rejections:
         return f"{text}."
     text = f"{text}: {', '.join(_counted(rejections))}."
-    for node in closest_nodes(rejections)[:lines]:
+    for node in closest_nodes(rejections, lines):
         told = describe(rejections[node])
         line = f"\n{node}: {told}"
         if not told or len(text) + len(line) > length:
@@ -49,14 +50,15 @@ def explain(rejections: Mapping[str, Rejection], *, lines: int = LINES, length: 
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
-def closest_nodes(rejections: Mapping[str, Rejection]) -> list[str]:
+def closest_nodes(rejections: Mapping[str, Rejection], count: int) -> list[str]:
     """
-    Names of nodes, those that came closest to taking the pod first; ties by name.
+    Names of at most so many nodes, those that came closest to taking the pod first; ties by name.
 
     Nodes that the pod does not mean, or that are too small even when empty, are left out as long as there are others.
     """
     meant = [name for name, rejection in rejections.items() if _is_meant(rejection)] or list(rejections)
-    return sorted(meant, key=lambda name: (*_distance(rejections[name]), name))
+    # Not sorted: of thousands of nodes a few are shown.
+    return nsmallest(count, meant, key=lambda name: (*_distance(rejections[name]), name))
 
 
 def describe(rejection: Rejection) -> str:
@@ -85,8 +87,10 @@ def _is_meant(rejection: Rejection) -> bool:
 
 def _distance(rejection: Rejection) -> tuple[bool, bool, float]:
     """Nodes with numbers first, those that others could make room on first, and then those that lack least."""
+    if not rejection.numbers:
+        return (True, not rejection.resolvable, 1.0)
     lack = max((1 - n.free / n.needed for n in rejection.numbers if n.needed), default=1.0)
-    return (not rejection.numbers, not rejection.resolvable, lack)
+    return (False, not rejection.resolvable, lack)
 
 
 def _numbers(resource: str, numbers: Sequence[NumaNumbers]) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.explain import LENGTH, describe, explain
+from koord_numa.core.explain import LENGTH, closest_nodes, describe, explain
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
 
 GI = 2**30
@@ -37,6 +37,20 @@ def test_the_closest_node_is_described_first() -> None:
     text = explain({"a-far": far, "b-near": NO_ROOM, "c-tainted": TAINTED}, lines=1)
     assert "\nb-near: " in text
     assert "a-far" not in text
+
+
+@given(st.dictionaries(st.text("ab", min_size=1), st.tuples(st.integers(0, 8), st.booleans(), st.booleans())))
+def test_the_first_few_are_those_of_the_whole_order(nodes: dict[str, tuple[int, bool, bool]]) -> None:
+    rejections = {
+        name: Rejection(
+            Reason.NUMA_AFFINITY, "m", resolvable=resolvable, numbers=cpus(1000 * free) if has_numbers else ()
+        )
+        for name, (free, resolvable, has_numbers) in nodes.items()
+    }
+    order = sorted(
+        nodes, key=lambda name: (not nodes[name][2], not nodes[name][1], -nodes[name][0] * nodes[name][2], name)
+    )
+    assert closest_nodes(rejections, 3) == order[:3]
 
 
 def test_nodes_that_the_pod_does_not_mean_are_described_only_without_others() -> None:

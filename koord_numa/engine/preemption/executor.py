@@ -197,6 +197,9 @@ class Executor:
         # Those that lose their nomination are looked at first of all, as their room is gone.
         displaced = [ended for key in candidate.displaced if (ended := handle.nominator.end(key.uid))]
         handle.nominator.begin(nomination)
+        if not displaced:
+            # The plan was repeated just before, and only this nomination has changed the node since.
+            nomination.confirmed = handle.cache.nodes[candidate.node].revision
         self._say(pod.key, being_freed(candidate))
         for ended in displaced:
             self._agenda[ended.request_class] = None

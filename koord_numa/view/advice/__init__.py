@@ -54,7 +54,7 @@ async def advise(
     scheduler: Scheduler, pod: Pod, rejections: Mapping[str, Rejection], planner: Planner = plan_here
 ) -> Sequence[Remedy]:
     """Remedies for a pod that every node refuses, the most useful kinds first. Gives way to other tasks in between."""
-    probe = Probe(scheduler, pod, rejections, tuple(closest_nodes(rejections)[:CLOSEST]))
+    probe = Probe(scheduler, pod, rejections, tuple(closest_nodes(rejections, CLOSEST)))
     found = [remedy async for remedy in _all(probe, planner)]
     return found[:SHOWN]
 

@@ -62,7 +62,7 @@ def shape_entry(shape: WaitingShape) -> Document:
         "waitedSeconds": round(shape.seconds, 3),
         "why": shape.why.partition("\n")[0],
         "reasons": reasons(shape.rejections),
-        "closest": [_node(name, shape.rejections[name]) for name in closest_nodes(shape.rejections)[:CLOSEST]],
+        "closest": [_node(name, shape.rejections[name]) for name in closest_nodes(shape.rejections, CLOSEST)],
         "claims": [*shape.claims],
         "wouldFit": [remedy_entry(remedy) for remedy in shape.remedies],
     }

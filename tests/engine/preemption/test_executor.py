@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from koord_numa.core.objects.request import PodKey
+from koord_numa.core.preempt.victims import still_right
 from koord_numa.engine.preemption import evaluator as planner
 from koord_numa.ports import Unavailable
 from tests.cluster.objects import PATIENCE
@@ -71,6 +72,31 @@ async def test_victims_without_a_budget_are_evicted_together(monkeypatch: pytest
     answer.set()
     await work
     assert asked == ["c", "d"]
+
+
+@pytest.mark.parametrize("changes", [False, True])
+async def test_victims_are_chosen_again_only_on_a_node_that_has_changed(
+    changes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, asked = crowded(*FULL), list[str]()
+
+    def counting(*arguments: object) -> bool:
+        asked.append("again")
+        return still_right(*arguments)  # type: ignore[arg-type]  # handed on as they come
+
+    nominate = world.server.nominate
+
+    async def while_another_leaves(pod: PodKey, node: str) -> None:
+        if changes:
+            leaves(world, "c")
+        await nominate(pod, node)
+
+    monkeypatch.setattr(planner, "still_right", counting)
+    monkeypatch.setattr(world.server, "nominate", while_another_leaves)
+    world.waits(important("pod"))
+    await make_room(world)
+    assert bool(asked) is changes
+    assert "evict d" in wrote(world)
 
 
 async def test_a_pod_that_may_not_preempt_says_so() -> None:
