@@ -63,7 +63,7 @@ def kube_qos(request: PodRequest) -> KubeQos:
     pod = Container(
         name="", kind=ContainerKind.APP, requests=request.pod_requests or {}, limits=request.pod_limits or {}
     )
-    units = (pod,) if _names_pod_level(pod) else request.containers
+    units = (pod,) if has_pod_level(request) else request.containers
     requests = _qos_amounts(unit.requests for unit in units)
     limits = _qos_amounts(unit.limits for unit in units)
     if not requests and not limits:
@@ -98,8 +98,9 @@ def _is_pod_level(resource: str) -> bool:
     return resource in _QOS_RESOURCES or is_hugepages(resource)
 
 
-def _names_pod_level(pod: Container) -> bool:
-    return any(_is_pod_level(name) for name in (*pod.requests, *pod.limits))
+def has_pod_level(request: PodRequest) -> bool:
+    """Does ``spec.resources`` name a resource that may be asked for there (IsPodLevelResourcesSet of Kubernetes' component helpers)?"""
+    return any(_is_pod_level(name) for name in (*(request.pod_requests or ()), *(request.pod_limits or ())))
 
 
 def _qos_amounts(parts: Iterable[ResourceList]) -> dict[str, int]:

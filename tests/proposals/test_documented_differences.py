@@ -70,6 +70,16 @@ async def test_kubelets_with_more_than_sixteen_numa_nodes(numa: int, fits: bool)
     assert fits or "17 NUMA nodes are published, more than a kubelet can align" in there.why("a")
 
 
+async def test_policy_none_needs_no_sets_of_numa_nodes() -> None:
+    """Any number of them: CPUs come from all, and only a static memory manager would look at every set of NUMA nodes."""
+    there = cluster(*kubelet("none", numa=24, memoryManagerPolicy="None"))
+    await there.create(pod("a", guaranteed("4")), pod("b", guaranteed("4")))
+    assert (there.node_of("a"), there.node_of("b")) == ("n", "n")
+    there = cluster(*kubelet("none", numa=24, memoryManagerPolicy="Static"))
+    await there.create(pod("a", guaranteed("4")))
+    assert "24 NUMA nodes are published" in there.why("a")
+
+
 async def test_the_field_of_the_pod_spec_was_never_made() -> None:
     """KEP-693's ``spec.topology.policy``: API servers drop it. The annotation says the same."""
     there = cluster(node("n", 16), koordlet_nrt("n"))

@@ -48,8 +48,8 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     ``explores``: its answer would tell.
     """
     demand = pod_demand(request)
-    if view.problem and _is_aligned(demand):
-        return Rejection(Reason.NO_TOPOLOGY, NOTHING_KNOWN, view.problem, resolvable=False)
+    if problem := view.problem_with(request):
+        return Rejection(Reason.NO_TOPOLOGY, NOTHING_KNOWN, problem, resolvable=False)
     explores: list[str] = []
     if (spoiled := split_cores(demand, view)) is not None:
         # Only the unlikely option speaks against the pod, or the count of free cores: both are assumptions that the kubelet's
@@ -130,11 +130,6 @@ def refuse_confined_below(demand: PodDemand, grant: Grant, view: KubeletView) ->
         return None
     detail = f"an init container might go to NUMA node {below[0]}, if a pod has left there unseen, without room for the others"
     return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail)
-
-
-def _is_aligned(demand: PodDemand) -> bool:
-    parts = [part for _, part in demand.containers]
-    return any(part.cpus or part.memory or part.devices for part in parts)
 
 
 def _rejection(request: PodRequest, refused: NotAdmitted, view: KubeletView, state: KubeletState) -> Rejection:

@@ -6,6 +6,7 @@ Names are those of ``cpuManagerPolicyOptions`` (cpumanager/policy_options.go) an
 """
 
 from collections.abc import Iterable, Mapping
+from re import search
 from typing import Final
 
 CPU_OPTIONS: Final = frozenset(
@@ -20,6 +21,16 @@ CPU_OPTIONS: Final = frozenset(
 )
 
 TOPOLOGY_OPTIONS: Final = frozenset({"max-allowable-numa-nodes", "prefer-closest-numa-nodes"})
+
+
+MODELLED: Final = (1, 36)
+"""The latest minor version of the kubelet whose managers ``core/kubelet`` follows."""
+
+
+def newer_version(kubelet: str) -> str:
+    """The version in ``Node.kubelet`` (``<boot> v1.37.1``) where it is newer than what is modelled, else nothing."""
+    found = search(r"(?:^| )v(\d{1,3})\.(\d{1,3})[^ ]*$", kubelet)
+    return found[0].strip() if found and (int(found[1]), int(found[2])) > MODELLED else ""
 
 
 def unknown_options(published: Mapping[str, bool], known: Iterable[str]) -> tuple[str, ...]:

@@ -14,12 +14,14 @@ from koord_numa.core.kubelet.inference.init_reuse import without_leftovers
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.inference.unreported_pods import without_hidden
 from koord_numa.core.kubelet.managers.admit import Trust
-from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
+from koord_numa.core.kubelet.managers.aggregates import PodDemand, is_memory, pod_demand
 from koord_numa.core.kubelet.managers.cores import ARCHITECTURE, NO_RULE, WholeCores, whole_cores
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
-from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS, unknown_options
+from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS, newer_version, unknown_options
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
-from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeQos
+from koord_numa.core.pod_resources import has_pod_level, kube_qos
 from koord_numa.core.resources import PODS, total
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import value_object
@@ -56,6 +58,19 @@ class KubeletView:
     explored: bool = False
     found_on: frozenset[str] = frozenset()
     rooms: tuple[Hypothesis, ...] = ()
+    newer: str = ""  # the kubelet's version, where its managers may be others than those that are modelled
+
+    def problem_with(self, request: PodRequest) -> str:
+        """Why it is not known what this kubelet would do with the pod; empty where that is known."""
+        parts = [part for _, part in pod_demand(request).containers]
+        if self.problem and any(part.cpus or part.memory or part.devices for part in parts):
+            return self.problem
+        node = self.state.node
+        # PodLevelResourceManagers (KEP-5526) is alpha in 1.36: off, unless an administrator turns it on, and likely on by default later.
+        manages = bool(self.newer) and (node.pins_cpus or node.pins_memory)
+        if manages and has_pod_level(request) and kube_qos(request) is KubeQos.GUARANTEED:
+            return f"kubelet {self.newer} may give pods with pod-level resources CPUs and memory of their own"
+        return ""
 
     @property
     def state(self) -> KubeletState:
@@ -128,6 +143,7 @@ def inferred_view(
     guess = infer_state(facts)
     return KubeletView(
         node=node.name,
+        newer=newer_version(node.kubelet),
         hypotheses=(Hypothesis(guess.state, trust=Trust.INFERRED),),
         cores=cores_of(node, topology, zones, evidence) if guess.state.node.pins_cpus else NO_RULE,
         groups_known=guess.groups_known,
@@ -159,6 +175,7 @@ def followed_view(
         rooms.setdefault(one.room, one)
     return KubeletView(
         node=node.name,
+        newer=newer_version(node.kubelet),
         hypotheses=seen,
         cores=cores if seen[0].state.node.pins_cpus else NO_RULE,
         problem=problem_of(frame.topology),
@@ -203,11 +220,20 @@ def problem_of(topology: NodeResourceTopology) -> str:
     if not topology.zones:
         return "no NUMA nodes are published"
     # kubelet topologymanager: above 8 NUMA nodes it needs max-allowable-numa-nodes, which may be set.
-    if len(topology.zones) > MOST_NUMA:
+    if len(topology.zones) > MOST_NUMA and _looks_at_sets(topology):
         return f"{len(topology.zones)} NUMA nodes are published, more than a kubelet can align"
     if topology.kubelet.topology_policy is None:
         return "the topology manager policy is not published"
     return unknown_words(topology.kubelet)
+
+
+def _looks_at_sets(topology: NodeResourceTopology) -> bool:
+    """Does the kubelet look at sets of NUMA nodes? Under policy none only its memory manager does (getDefaultHint, policy_static.go)."""
+    config = topology.kubelet
+    binds_memory = config.memory_policy != "None" and any(
+        is_memory(name) for zone in topology.zones for name in zone.allocatable
+    )
+    return config.topology_policy is not KubeletPolicy.NONE or binds_memory
 
 
 def unknown_words(config: KubeletConfig) -> str:

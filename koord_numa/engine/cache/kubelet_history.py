@@ -16,7 +16,7 @@ from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.results import OUT_OF, REASONS, TOPOLOGY_AFFINITY, UNEXPECTED_ADMISSION
-from koord_numa.core.kubelet.view import MOST_NUMA
+from koord_numa.core.kubelet.view import problem_of
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.vocabulary import ContainerKind
@@ -202,13 +202,7 @@ class KubeletHistory:
             for name, amount in zone.available.items()
         )
         ties = [known for known in shown if is_exclusive(pod_demand(known.request), frame)]
-        if (
-            used
-            or ties
-            or not topology.zones
-            or len(topology.zones) > MOST_NUMA
-            or topology.kubelet.topology_policy is None
-        ):
+        if used or ties or problem_of(topology):
             return Belief([], overflow="the node was in use when it was first seen")
         self.shown = frozenset(known.uid for known in shown)
         starts = [Hypothesis(KubeletState.empty(node), options=options) for node, options in config_variants(frame)]

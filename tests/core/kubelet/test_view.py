@@ -3,12 +3,16 @@
 from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord_numa.core.kubelet.admission import would_admit
+from koord_numa.core.kubelet.managers.results import KubeletAdmission
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodKey, PodRequest
+from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.state.ledger import Holding
@@ -16,6 +20,9 @@ from tests.core.kubelet.nodes import GI, app, init, pod
 
 NODE = Node("n", allocatable={"cpu": 16000, "memory": 8 * GI, "pods": 110, "vendor.com/gpu": 5})
 KINDS = (pod(app(2)), pod(init(4), app(1)), pod(app(1, gpu=1)), pod(app(2), app(2)), pod(app(10)), pod(app(0.5)))
+
+POD_LEVEL = pod(app(9), pod_requests={"cpu": 9000, "memory": GI}, pod_limits={"cpu": 9000, "memory": GI})
+"""Guaranteed by its pod-level resources."""
 
 
 def zone(numa: int, cpus: int, gigabytes: int, gpus: int) -> Zone:
@@ -72,3 +79,22 @@ def test_what_the_objects_say_is_worked_out_once() -> None:
     assert kubelet_view(NODE, published, [held("a", pod(app(6)))], (), first).frame is first.frame
     wider = replace(published, zones=(zone(0, 8, 4, 2), zone(1, 8, 4, 2)))
     assert kubelet_view(NODE, wider, (), (), first).frame != first.frame
+
+
+@pytest.mark.parametrize(
+    ("version", "request_", "known"),
+    [
+        pytest.param("boot v1.36.2", POD_LEVEL, True, id="modelled"),
+        pytest.param("boot v1.37.0-rc.1", POD_LEVEL, False, id="newer"),
+        pytest.param("boot v1.37.0", pod(app(2)), True, id="containers-only"),
+        pytest.param("boot ", POD_LEVEL, True, id="unknown-version"),
+    ],
+)
+def test_pod_level_resources(version: str, request_: PodRequest, known: bool) -> None:
+    """Kubelets of 1.36 bind nothing for them, so 9 CPUs of a container fit no NUMA node and need none; later ones may."""
+    node = replace(NODE, kubelet=version)
+    view = kubelet_view(node, topology(KubeletPolicy.SINGLE_NUMA_NODE, zone(0, 8, 4, 2), zone(1, 8, 4, 2)), ())
+    answer = would_admit(request_, view)
+    assert isinstance(answer, KubeletAdmission) is known
+    if isinstance(answer, Rejection):
+        assert "v1.37.0-rc.1 may give pods with pod-level resources" in answer.detail

@@ -10,7 +10,7 @@ from typing import Final
 
 from koord_numa.core.objects.request import Container, PodRequest, once_per_request
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeQos
-from koord_numa.core.pod_resources import kube_qos
+from koord_numa.core.pod_resources import has_pod_level, kube_qos
 from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, MILLI, ResourceList, is_hugepages, total
 
 _LASTING: Final = (ContainerKind.APP, ContainerKind.SIDECAR)
@@ -68,7 +68,7 @@ def pod_demand(request: PodRequest) -> PodDemand:
     """
     qos = kube_qos(request)
     # Exclusive CPUs and bound memory need QoS class Guaranteed; with pod-level resources the managers leave the pod alone.
-    pinned = qos is KubeQos.GUARANTEED and request.pod_requests is None and request.pod_limits is None
+    pinned = qos is KubeQos.GUARANTEED and not has_pod_level(request)
     containers = tuple((container, _demand(container, pinned)) for container in request.containers)
     app_types = {
         kind for container, demand in containers if container.kind is ContainerKind.APP for kind in demand.memory or ()
