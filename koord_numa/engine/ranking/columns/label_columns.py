@@ -2,7 +2,7 @@
 Node labels in NumPy columns: which value of a label each row has, as a small integer, so that a condition on labels is judged once for
 each distinct value and not once for each node.
 
-A column exists for every key that a request has named so far; it is filled when it is first asked for and kept up to date afterwards.
+A column exists for every key that a request has named lately; it is filled when it is first asked for and kept up to date afterwards.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +22,12 @@ ABSENT: Final = 0
 NAME_FIELD: Final = "metadata.name"
 """The only field that node selector terms may name (``matchFields``)."""
 
+MOST_COLUMNS: Final = 1024
+"""Any user may invent keys in a pod. With more of them the older half is dropped, and made again when it is asked for."""
+
+SPARE: Final = 1024
+"""Values that no row has any more, such as names of nodes that are gone, and that are not worth a sweep."""
+
 
 @dataclass(slots=True)
 class LabelColumn:
@@ -37,12 +43,24 @@ class LabelColumn:
         """Set the value of one row, ``None`` without the label."""
         found = ABSENT if value is None else self._id_of.get(value)
         if found is None:
+            if len(self.values) > 2 * len(self.ids) + SPARE:
+                self._drop_unused()
             found = self._id_of[str(value)] = len(self.values)
             self.values.append(value)
         # The version grows only for a real change, so that heartbeats of nodes keep what was derived.
         if self.ids[row] != found:
             self.ids[row] = found
             self.version += 1
+
+    def _drop_unused(self) -> None:
+        """Values come and go for ever: those that no row has are forgotten, and the others numbered again."""
+        used = np.union1d(self.ids, [ABSENT])
+        renumbered = np.zeros(len(self.values), dtype=np.int64)
+        renumbered[used] = np.arange(len(used))
+        self.ids = renumbered[self.ids]
+        self.values = [self.values[number] for number in used.tolist()]
+        self._id_of = {value: number for number, value in enumerate(self.values) if value is not None}
+        self.version += 1
 
     def id_of(self, value: str) -> int | None:
         """The id of a value that some row has or had."""
@@ -82,21 +100,32 @@ class LabelColumns:
         self.rows = rows
         self._nodes = nodes
         self._columns: dict[str, LabelColumn] = {}
+        self._first = 0  # the version of a new column, above those of all that were dropped
+        self._dropped = 0  # what keeps the sum of versions growing when columns are dropped
 
     @property
     def version(self) -> tuple[int, int]:
         """Differs whenever a label that is looked at has changed on any row, or there are more rows."""
-        return self.rows, sum(column.version for column in self._columns.values())
+        return self.rows, self._dropped + sum(column.version for column in self._columns.values())
 
     def column(self, key: str) -> LabelColumn:
         """The column of a label key; ``metadata.name`` holds the names of the nodes."""
         found = self._columns.get(key)
         if found is None:
-            found = self._columns[key] = LabelColumn(key, np.zeros(self.rows, dtype=np.int64))
+            if len(self._columns) >= MOST_COLUMNS:
+                self._make_room()
+            found = self._columns[key] = LabelColumn(key, np.zeros(self.rows, dtype=np.int64), version=self._first)
             # A new column is filled from all nodes once; afterwards only changed rows are written.
             for row, node in self._nodes():
                 found.write(row, _value(node, key))
         return found
+
+    def _make_room(self) -> None:
+        _, before = self.version
+        for key in list(self._columns)[: MOST_COLUMNS // 2]:
+            self._first = max(self._first, self._columns.pop(key).version + 1)
+        self._dropped = 0
+        self._dropped = before + 1 - self.version[1]
 
     def write(self, row: int, node: Node | None) -> None:
         """Bring one row up to date; ``None`` when it has no node."""
