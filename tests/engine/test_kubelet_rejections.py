@@ -36,33 +36,33 @@ def test_refusals_are_told_by_the_kubelets_reason(phase: str, reason: str, refus
 
 
 def test_a_rest_is_for_one_pair_only_and_says_why() -> None:
-    cooling, rested = NodeBackoff(BackoffSettings(initial=30, max=600)), request_class()
-    assert cooling.refused("node", rested, "OutOfcpu", now=100) == 130
-    refusal = cooling.refusal("node", rested, now=129)
+    backoff, rested = NodeBackoff(BackoffSettings(initial=30, max=600)), request_class()
+    assert backoff.refused("node", rested, "OutOfcpu", now=100) == 130
+    refusal = backoff.refusal("node", rested, now=129)
     assert refusal is not None
     assert (refusal.reason, refusal.resolvable) == (Reason.COOLING_DOWN, False)
     assert refusal.detail == "its kubelet answered OutOfcpu 1 time(s) to such pods"
-    assert cooling.refusal("node", request_class(2000), now=129) is None
-    assert cooling.refusal("other", rested, now=129) is None
-    assert cooling.refusal("node", rested, now=130) is None
+    assert backoff.refusal("node", request_class(2000), now=129) is None
+    assert backoff.refusal("other", rested, now=129) is None
+    assert backoff.refusal("node", rested, now=130) is None
 
 
 def test_every_further_refusal_doubles_the_rest_up_to_a_limit() -> None:
-    cooling, rested, now = NodeBackoff(BackoffSettings(initial=30, max=100)), request_class(), 0.0
+    backoff, rested, now = NodeBackoff(BackoffSettings(initial=30, max=100)), request_class(), 0.0
     rests = []
     for _ in range(4):
-        until = cooling.refused("node", rested, "OutOfcpu", now)
+        until = backoff.refused("node", rested, "OutOfcpu", now)
         rests.append(until - now)
         now = until
     assert rests == [30, 60, 100, 100]
 
 
 def test_the_end_of_a_rest_is_told_once_and_quiet_pairs_are_forgotten() -> None:
-    cooling, rested = NodeBackoff(BackoffSettings(initial=30, max=100)), request_class()
-    cooling.refused("b", rested, "OutOfcpu", now=0)
-    cooling.refused("a", rested, "OutOfcpu", now=0)
-    assert [cooling.ended(now) for now in (29, 30, 31)] == [[], ["a", "b"], []]
-    assert len(cooling) == 2
-    assert cooling.ended(130) == []
-    assert len(cooling) == 0
-    assert cooling.refused("a", rested, "OutOfcpu", now=131) == 161
+    backoff, rested = NodeBackoff(BackoffSettings(initial=30, max=100)), request_class()
+    backoff.refused("b", rested, "OutOfcpu", now=0)
+    backoff.refused("a", rested, "OutOfcpu", now=0)
+    assert [backoff.ended(now) for now in (29, 30, 31)] == [[], ["a", "b"], []]
+    assert len(backoff) == 2
+    assert backoff.ended(130) == []
+    assert len(backoff) == 0
+    assert backoff.refused("a", rested, "OutOfcpu", now=131) == 161

@@ -71,11 +71,11 @@ class NodeSelection:
     """One per engine."""
 
     def __init__(
-        self, state: Cache, columns: NodeTable, cooling: NodeBackoff, listers: Listers, limits: Limits
+        self, state: Cache, columns: NodeTable, backoff: NodeBackoff, listers: Listers, limits: Limits
     ) -> None:
         self._state = state
         self._columns = columns
-        self._cooling = cooling
+        self._backoff = backoff
         self._clock = limits.clock
         self._rankings: LRUCache[RequestClass, NodeRanking] = LRUCache(maxsize=limits.remembered_classes)
         self._asked: LRUCache[RequestClass, Asked] = LRUCache(maxsize=limits.remembered_classes)
@@ -258,7 +258,7 @@ class NodeSelection:
 
     def bars_of(self, request_class: RequestClass) -> "Bars":
         """Which nodes are barred for this class alone."""
-        return Bars(self._cooling, self._clock, request_class)
+        return Bars(self._backoff, self._clock, request_class)
 
     def _ask(self, request_class: RequestClass) -> SchedulingRequest:
         return self._asked_by(request_class).request
@@ -290,11 +290,11 @@ def _looks_around(request_class: RequestClass) -> bool:
 class Bars:
     """Which nodes are barred for one class alone."""
 
-    def __init__(self, cooling: NodeBackoff, clock: Clock, request_class: RequestClass) -> None:
-        self._cooling = cooling
+    def __init__(self, backoff: NodeBackoff, clock: Clock, request_class: RequestClass) -> None:
+        self._backoff = backoff
         self._clock = clock
         self._klass = request_class
 
     def __call__(self, node: str) -> Rejection | None:
         """Why this class may not go there, ``None`` when it may."""
-        return self._cooling.refusal(node, self._klass, self._clock()) if len(self._cooling) else None
+        return self._backoff.refusal(node, self._klass, self._clock()) if len(self._backoff) else None
