@@ -33,6 +33,7 @@ class PodConditions:
     dependencies: Dependencies
     _due: OrderedDict[str, tuple[PodKey, str]] = field(default_factory=OrderedDict)
     _failed: OrderedDict[str, tuple[float, PodKey, str]] = field(default_factory=OrderedDict)  # with when to try again
+    _writing: set[str] = field(default_factory=set)  # at most one writer a pod
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _failure: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -78,12 +79,20 @@ class PodConditions:
 
     async def _write_due(self) -> None:
         while True:
-            while self._due:
-                # Oldest first; news of a pod that is in the line already keeps its place.
-                _, (pod, why) = self._due.popitem(last=False)
-                await self._write(pod, why)
+            # Oldest first; news of a pod that is in the line already keeps its place.
+            while (uid := self._next()) is not None:
+                pod, why = self._due.pop(uid)
+                self._writing.add(uid)
+                try:
+                    await self._write(pod, why)
+                finally:
+                    self._writing.discard(uid)
             self._news.clear()
             await self._news.wait()
+
+    def _next(self) -> str | None:
+        """A pod that no other writer is at: one whose conditions hang and change would hold up all writers otherwise."""
+        return next((uid for uid in self._due if uid not in self._writing), None)
 
     async def _retry(self) -> None:
         while True:
