@@ -14,6 +14,7 @@ from koord_numa.sandbox.devices import device_classes, slices_of
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 from koord_numa.sandbox.machines.hardware.koordinator_topology import Usage, koordinator_topology
 from koord_numa.sandbox.machines.hardware.node_objects import node_object, node_status
+from koord_numa.wire import names
 from tests.view.browser import browser_page, needs_chromium, violations
 
 Json = dict[str, Any]
@@ -63,11 +64,18 @@ def allocation(gpu: str, cpuset: str) -> Json:
 
 def pod(name: str, node: str = "") -> Json:
     """A pod with the claim of its name."""
-    resources = {"requests": {"cpu": "4", "memory": "1Gi"}, "claims": [{"name": "devices"}]}
+    amounts = {"cpu": "4", "memory": "1Gi"}
+    resources = {"requests": amounts, "claims": [{"name": "devices"}]}
+    status = json.dumps({"numaNodeResources": [{"node": 0, "resources": amounts}]})
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default", "uid": f"uid-pod-{name}"},
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"uid-pod-{name}",
+            **({"annotations": {names.RESOURCE_STATUS: status}} if node else {}),
+        },
         "spec": {
             "schedulerName": "koord-numa",
             "containers": [{"name": "main", "image": "none", "resources": resources}],
@@ -123,6 +131,7 @@ def test_the_document_of_a_node_has_claims_and_devices(objects: Path) -> None:
 
 def test_the_terminal_draws_claimed_cpus(objects: Path) -> None:
     shown = run("node", "own", "--from", str(objects)).splitlines()
+    assert "NUMA 0  socket 0  4 of 8 CPUs free" in shown  # and no pod on shared CPUs
     assert "  t0    A A · ·" in shown
     assert "  A train  0-1,8-9" in shown
     assert shown[-3:] == [

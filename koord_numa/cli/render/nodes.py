@@ -1,7 +1,7 @@
 """Nodes as tables and maps of CPUs: the owner of the CPUs, free amounts per NUMA node, and what each pod holds."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.text import Text
 
@@ -14,6 +14,7 @@ from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.resources import CPU, MEMORY, MILLI
 from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.ledger import Holding
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_usage import NumaUsage, largest_aligned, rooms
 from koord_numa.view import terminal
@@ -38,8 +39,9 @@ def node_report(seen: NodeSnapshot, snapshot: Snapshot, width: int) -> Iterator[
         yield from Columns(("NUMA", "RESOURCE", "FREE", "OF"), list(_amounts(found))).lines()
     if isinstance(seen.offer, Inventory) and seen.offer.machine is not None:
         yield Text()
-        owners = [CpuHolder(held.pod.name, held.cpus) for held in with_claimed_cpus(seen, claims) if held.cpus]
-        yield from terminal.lines(Drawing(seen.offer.machine, owners, seen.offer.reserved, _shared(seen)), width)
+        holdings = with_claimed_cpus(seen, claims)
+        owners = [CpuHolder(held.pod.name, held.cpus) for held in holdings if held.cpus]
+        yield from terminal.lines(Drawing(seen.offer.machine, owners, seen.offer.reserved, _shared(holdings)), width)
     if isinstance(seen.offer, KubeletView):
         yield from _known(seen.offer)
     yield Text()
@@ -85,9 +87,9 @@ def trust(seen: NodeSnapshot, snapshot: Snapshot) -> str:
     return topology.problem or "ok"
 
 
-def _shared(seen: NodeSnapshot) -> dict[int, str]:
+def _shared(holdings: Iterable[Holding]) -> dict[int, str]:
     """Per NUMA node how many pods share its CPUs there, as far as that is known."""
-    counts = Counter(numa for held in seen.ledger if not held.cpus for numa, _ in held.numa)
+    counts = Counter(numa for held in holdings if not held.cpus for numa, _ in held.numa)
     return {numa: f"{count(number, 'pod')} on shared CPUs" for numa, number in counts.items()}
 
 
