@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 import aiohttp
 import orjson
 from kubernetes_asyncio.client import ApiClient, Configuration
+from kubernetes_asyncio.config import ConfigException
 from multidict import CIMultiDict
 
 from koord_numa import __version__
@@ -22,7 +23,7 @@ from koord_numa.cluster.credentials import load_configuration
 from koord_numa.cluster.errors import broken, refusal
 from koord_numa.cluster.impersonation import Headers
 from koord_numa.cluster.resources import Call
-from koord_numa.ports import Invalid, NotLeader
+from koord_numa.ports import Invalid, NotLeader, Unavailable
 
 AGENT: Final = f"koord-numa/{__version__}"
 
@@ -217,8 +218,12 @@ class Api:
         )
 
     async def _authenticate(self, headers: dict[str, str]) -> None:
-        """Tokens of a service account change on disk; the configuration's own hook re-reads them."""
-        token = await self.configuration.get_api_key_with_prefix("BearerToken")
+        """Tokens of a service account change on disk; the configuration's own hook re-reads them. Raises ``Unavailable``."""
+        try:
+            token = await self.configuration.get_api_key_with_prefix("BearerToken")
+        except (ConfigException, OSError) as error:
+            # A token file that is empty or away for a moment is being written: no reason to end the process.
+            raise Unavailable(f"no credentials at the moment: {error}") from error
         if token:
             headers["Authorization"] = token
         elif self.configuration.username:

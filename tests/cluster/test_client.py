@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from kubernetes_asyncio.config import ConfigException
 
 from koord_numa.cluster import client
 from koord_numa.cluster.client import Api, Body
@@ -53,6 +54,17 @@ async def test_each_status_has_its_error(
     with pytest.raises(writing) as written:
         await api.send(WRITE, Body(pod("a")))
     assert type(written.value) is writing
+
+
+async def test_credentials_that_cannot_be_read_for_a_moment_are_no_bug(api: Api) -> None:
+    """A token file that is empty while it is being written."""
+
+    async def empty(_: object) -> None:
+        raise ConfigException("Token file exists but empty")
+
+    api.configuration.refresh_api_key_hook = empty
+    with pytest.raises(Unavailable, match="empty"):
+        await api.send(READ)
 
 
 async def test_a_session_that_its_client_never_used_is_closed_with_the_rest(api: Api) -> None:
