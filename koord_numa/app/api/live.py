@@ -46,11 +46,12 @@ class LiveFeed:
             raise web.HTTPServiceUnavailable(text=f"{READERS} pages are open already\n")
         queue: asyncio.Queue[bytes] = asyncio.Queue(BACKLOG)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
-        await response.prepare(request)
+        # Counted before the first await: others that come at the same time see it.
         self._readers.add(queue)
-        self._start()
         try:
             with suppress(ConnectionError):
+                await response.prepare(request)
+                self._start()
                 while True:
                     await response.write(await self._next(queue))
         finally:

@@ -1,0 +1,40 @@
+"""The page's stream of changes has a bounded number of readers, also when they come at the same time."""
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+
+import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
+
+from koord_numa.app.api.live import READERS, LiveFeed
+from koord_numa.app.api.node_entries import NodeEntries
+from tests.cluster.objects import until
+from tests.engine.world import make_node, make_world
+
+
+async def test_a_burst_of_pages_does_not_pass_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare, together = web.StreamResponse.prepare, asyncio.Event()
+    beginning: list[web.BaseRequest] = []
+
+    async def held(self: web.StreamResponse, request: web.BaseRequest) -> object:
+        if self.content_type == "text/event-stream":
+            beginning.append(request)
+            await together.wait()
+        return await prepare(self, request)
+
+    monkeypatch.setattr(web.StreamResponse, "prepare", held)
+    feed = LiveFeed(NodeEntries(make_world(make_node("node")).engine))
+    app = web.Application()
+    app.router.add_get("/events", feed.serve)
+    async with TestServer(app) as server, ClientSession() as session, AsyncExitStack() as open_pages:
+        url = server.make_url("/events")
+        asked = [asyncio.create_task(session.get(url).__aenter__()) for _ in range(READERS + 8)]
+        await until(lambda: len(beginning) + sum(task.done() for task in asked) == READERS + 8)
+        together.set()
+        answers = await asyncio.gather(*asked)
+        for answer in answers:
+            open_pages.callback(answer.close)
+        assert Counter(answer.status for answer in answers) == {200: READERS, 503: 8}
+        await feed.stop()
