@@ -112,6 +112,7 @@ async def what_is_left(runtime: Runtime) -> dict[str, int]:
     """How large every container is once no hostile object is left: nothing that was told of one may stay."""
     handle = runtime.scheduler.handle
     await until(lambda: not len(handle.pending) and set(handle.cache.node_of.values()) <= {"n"})
+    await runtime.recorder.flush()  # events wait for their turn, a bounded number of them
     sizes = container_sizes(runtime)
     return {path: size for path, size in sizes.items() if not any(each in path for each in CLASSES)}
 
