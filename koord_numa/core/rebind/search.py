@@ -77,6 +77,9 @@ def ranked(layout: NodeLayout, found: Iterable[Arrangement], start: Arrangement)
 
 def _is_small(layout: NodeLayout) -> bool:
     number, left = 1, layout.usable.bit_count()
+    # Pods that sit where a pod that stays wants to be alone may stay too, which is no choice among usable CPUs.
+    if any(bits & ~layout.usable for bits in layout.now):
+        return False
     for pinned in layout.pods:
         # The product of binomials, left as soon as it is too large.
         number *= comb(left, len(pinned.cpus))

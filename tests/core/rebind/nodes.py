@@ -83,6 +83,17 @@ def beset(seed: int) -> NodeLayout:
     return replace(node, pods=pods, fixed=fixed, cpu_limit=cpu_limit, fixed_pods=fixed_pods)
 
 
+def with_pods_that_stay(seed: int) -> NodeLayout:
+    """A fragmented node of which a quarter of the pods stay; some of them want to be alone on NUMA nodes where others sit."""
+    node, rng = fragmented(seed), Random(seed)
+    staying = rng.sample(node.pods, max(1, len(node.pods) // 4))
+    kept = 0
+    for one in staying:
+        units = node.machine.numa_bits.values() if rng.random() < 0.6 else ()
+        kept |= sum({unit for unit in units if unit & one.cpus.bits}) | one.cpus.bits
+    return replace(node, pods=tuple(one for one in node.pods if one not in staying), fixed=CpuSet(kept))
+
+
 def _pinned_pod(rng: Random, index: int, cpus: CpuSet, host: CpuTopology) -> PinnedPod:
     bind = rng.choice([FULL, FULL, SPREAD])
     exclusive = rng.choice(

@@ -1,11 +1,14 @@
 """What a rebind does to nodes written by hand, and what it must never do to any node."""
 
+from dataclasses import replace
+
 import pytest
 
+from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
 from koord_numa.core.rebind.arrangement.layout import Arrangement, NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
-from tests.core.rebind.nodes import SPREAD, beset, fragmented, layout, pinned
+from tests.core.rebind.nodes import SPREAD, beset, fragmented, layout, pinned, with_pods_that_stay
 from tests.core.rebind.sorted_order import broken_rules, crossings, in_sorted_order, least_crossings
 from tests.machines import machine
 
@@ -96,7 +99,7 @@ def replay(node: NodeLayout, plan: RebindPlan) -> Arrangement:
         for bits in assigned:
             assert not held & bits, "no CPU is ever held twice"
             held |= bits
-        assert not held & node.fixed.bits
+        assert not move.after.bits & ~move.before.bits & node.fixed.bits
         assert node.keeps_policy(index, assigned[index])
         assert node.tolerates(index, assigned[index]), "not even in between is a pod worse off"
         assert node.may_pass(assigned), "a stop after any step leaves no pod in conflict"
@@ -162,6 +165,23 @@ def test_nodes_with_little_room_and_policies(block: int) -> None:
         end = replay(node, plan)
         assert node.allows(end), f"seed {seed}"
         assert bool(plan.moves) == (node.figures(end)[:-1] < node.figures_now[:-1])
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_nodes_where_pods_sit_beside_one_that_stays_and_wants_to_be_alone(block: int) -> None:
+    for seed in range(block * 20, block * 20 + 20):
+        node = with_pods_that_stay(seed)
+        plan = plan_rebind(node)
+        assert node.allows(replay(node, plan)) or not plan.moves, f"seed {seed}"
+
+
+def test_two_pods_that_share_a_numa_node_with_one_that_wants_it_alone_are_planned() -> None:
+    """Of the CPUs that may be given away there are fewer than these pods hold."""
+    node = layout("1x2x2x2", pinned("a", "1-2"), pinned("b", "4,6"), pinned("c", "5"))
+    alone = replace(node, fixed=CpuSet.parse("0-3,7"))
+    plan = plan_rebind(alone)
+    assert not plan.moves
+    replay(alone, plan)
 
 
 def test_the_same_node_gets_the_same_plan() -> None:
