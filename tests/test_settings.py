@@ -79,14 +79,18 @@ def test_every_field_is_read_by_its_documented_name(tmp_path: Path) -> None:
         pytest.param(
             "profiles: [{scoringStrategy: {type: Most}}]", "profiles[0].scoringStrategy.type", id="no such type"
         ),
-        pytest.param("profiles: []", "profiles", id="none"),
-        pytest.param("profils: []", "profils: Extra inputs are not permitted", id="unknown key"),
+        pytest.param("profiles: []", "profiles: must have at least 1 item", id="none"),
+        pytest.param("profils: []", "profils: there is no such setting", id="unknown key"),
         pytest.param("bindConcurrency: 0", "bindConcurrency", id="out of range"),
-        pytest.param("bindConcurrency: many", "bindConcurrency", id="wrong type"),
-        pytest.param("parkedRetrySeconds: .inf", "parkedRetrySeconds: Input should be a finite number", id="no end"),
-        pytest.param(
-            "lease: {duration: .inf}", "lease.duration: Input should be a finite number", id="an endless lease"
-        ),
+        pytest.param("bindConcurrency: many", "bindConcurrency: must be a whole number", id="wrong type"),
+        pytest.param("bindConcurrency: 1.5", "bindConcurrency: must be a whole number", id="a fraction"),
+        pytest.param("lease: {duration: long}", "lease.duration: must be a number", id="no number"),
+        pytest.param("lease: 15", "lease: must be a mapping", id="no mapping"),
+        pytest.param("lease: {name: 3}", "lease.name: must be a string", id="no string"),
+        pytest.param("profiles: null", "profiles: must be a list", id="no list"),
+        pytest.param("preemption: {enabled: 3}", "preemption.enabled: must be true or false", id="no truth value"),
+        pytest.param("parkedRetrySeconds: .inf", "parkedRetrySeconds: must be a finite number", id="no end"),
+        pytest.param("lease: {duration: .inf}", "lease.duration: must be a finite number", id="an endless lease"),
         pytest.param("kind: Other", "kind", id="another kind"),
         pytest.param("apiVersion: v2", "apiVersion", id="another version"),
         pytest.param("backoff: {initial: 9, max: 1}", "backoff: max is smaller than initial", id="reversed"),

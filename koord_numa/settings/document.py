@@ -32,6 +32,23 @@ KIND: Final = "KoordNumaConfiguration"
 MAX_MESSAGES: Final = 5
 """So many mistakes are named at once; the rest are counted."""
 
+_WORDS: Final = {
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "dict_type": "must be a mapping",
+    "extra_forbidden": "there is no such setting",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "model_type": "must be a mapping",
+    "string_too_short": "must not be empty",
+    "string_type": "must be a string",
+    "tuple_type": "must be a list",
+}
+"""Pydantic's types of mistakes in the words of YAML, where its own are those of Python; others keep its sentence."""
+
 
 class SettingsError(ValueError):
     """The configuration cannot be used; the message says where and why."""
@@ -175,13 +192,17 @@ def _sentences(error: ValidationError) -> str:
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     paths = [item["loc"] for item in errors]
     found = [
-        f"{_path(item['loc']) or 'the document'}: {item['msg'].removeprefix('Value error, ')}"
+        f"{_path(item['loc']) or 'the document'}: {_WORDS.get(item['type']) or _plain(item['msg'])}"
         for item in errors
         # A list without its malformed items seems too short: what is inside it is the mistake.
         if not any(len(path) > len(item["loc"]) and path[: len(item["loc"])] == item["loc"] for path in paths)
     ]
     rest = len(found) - MAX_MESSAGES
     return "; ".join(found[:MAX_MESSAGES]) + (f"; and {rest} more" if rest > 0 else "")
+
+
+def _plain(message: str) -> str:
+    return message.removeprefix("Value error, ").replace("Input should be", "must be").replace("Tuple should", "must")
 
 
 def _path(location: tuple[int | str, ...]) -> str:

@@ -55,6 +55,8 @@ async def test_a_topology_that_comes_late_needs_no_restart() -> None:
     verdict = world.engine.queue.verdict(world.engine.handle.pending.get("uid-pod"))
     assert verdict is not None
     assert verdict.rejections["node"].reason is Reason.NO_TOPOLOGY
+    assert "node(s) invalid CPU Topology" in world.engine.explain("uid-pod")
+    assert "no NodeResourceTopology describes its CPUs" in world.engine.explain("uid-pod")
     world.engine.handlers.topologies.observe("ADDED", make_topology("node"))
     world.clock.now += 5
     await world.settle()

@@ -241,7 +241,9 @@ def _policy(demand: AllocationDemand, inventory: Inventory, binding: CpuBinding 
     # A topology that was published and is unusable is another fault than one that is missing: the reason tells which to repair.
     reason = Reason.BAD_TOPOLOGY if inventory.problem else Reason.NO_TOPOLOGY
     return _refuse(
-        reason, NO_NUMA_DATA, inventory.problem or f"nothing is known of its NUMA nodes, {stated} needs them"
+        reason,
+        NO_NUMA_DATA,
+        inventory.problem or f"no NodeResourceTopology describes its NUMA nodes, which {stated} needs",
     )
 
 
@@ -291,7 +293,7 @@ def _note(demand: AllocationDemand, inventory: Inventory, binding: CpuBinding | 
 
 def _no_machine(inventory: Inventory) -> Rejection:
     reason = Reason.BAD_TOPOLOGY if inventory.problem else Reason.NO_TOPOLOGY
-    return _refuse(reason, NO_CPU_TOPOLOGY, inventory.problem or "its CPUs are unknown")
+    return _refuse(reason, NO_CPU_TOPOLOGY, inventory.problem or "no NodeResourceTopology describes its CPUs")
 
 
 def _refuse(reason: Reason, message: str, detail: str) -> Rejection:
