@@ -62,11 +62,12 @@ class ContainedParser(Generic[T]):
             self.gone(raw)
         return found
 
-    def gone(self, raw: Mapping[str, Any]) -> None:
-        """The object is deleted, or well again."""
+    def gone(self, raw: Mapping[str, Any]) -> bool:
+        """The object is deleted, or well again. Returns whether it was broken."""
         known = self.broken.pop(_text(raw, "uid"), None)
         if known is not None and known[1]:
             self._scheduler.cache.set_broken(known[1], self._mark(raw), "")
+        return known is not None
 
     @contextmanager
     def listing(self) -> Iterator[None]:

@@ -56,8 +56,8 @@ class Parser(Protocol[T_co]):
         """Parse."""
         ...
 
-    def gone(self, raw: Mapping[str, Any]) -> None:
-        """The object was deleted."""
+    def gone(self, raw: Mapping[str, Any]) -> bool:
+        """The object was deleted. Returns whether its last state could not be read."""
         ...
 
 
@@ -127,9 +127,10 @@ def _hand_over(kind: str, event: kopf.RawEvent, place: tuple[ObjectStore[T], str
     (store, key), raw = place, event["object"]
     try:
         if event["type"] == DELETED:
-            parse.gone(raw)
             # What it was last is enough, and needs no parsing.
             found = store.get(meta(raw, key)) or parse(raw)
+            # After parsing, which may have found it broken: what is deleted closes no node.
+            parse.gone(raw)
         else:
             found = parse(raw)
     except WireError as error:

@@ -6,10 +6,14 @@ from typing import Any
 import pytest
 
 from koord_numa.app import informers, kopf_feed
-from koord_numa.app.contained_parsing import UNREADABLE, ContainedParser, bound_to
+from koord_numa.app.contained_parsing import UNREADABLE, ContainedParser, bound_to, own_name
+from koord_numa.app.kopf_feed import KopfParsers
+from koord_numa.cluster.watch.resync_store import ResyncStore
+from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.object_handlers import ContainedHandler
-from koord_numa.sandbox.apiserver import ApiServer
+from koord_numa.handlers.dispatch import Dispatcher, Stores
+from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions
 from koord_numa.wire import parse_pod
 from koord_numa.wire.errors import WireError
 from tests.cluster.objects import node, pod, until
@@ -175,3 +179,45 @@ def test_an_object_that_a_handler_cannot_take_costs_that_object_only(here: World
     handler.observe("ADDED", make_pod("c"))
     handler.synced()
     assert (fragile.known, here.engine.handle.quarantine.counts) == (["a", "b", "c", "synced"], {"pod": 2})
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, module: Any, parser: str) -> set[str]:
+    """Names of objects that this parser cannot read while they are in the set."""
+    names, parse = set[str](), getattr(module, parser)
+
+    def poisoned(raw: Mapping[str, Any]) -> Any:
+        if raw["metadata"]["name"] in names:
+            raise RecursionError("too deep")
+        return parse(raw)
+
+    monkeypatch.setattr(module, parser, poisoned)
+    return names
+
+
+async def test_a_pod_that_is_deleted_in_a_state_that_cannot_be_read_is_gone(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache knows it from when it could be read."""
+    unreadable = poison(monkeypatch, informers, "parse_pod")
+    async with world(tmp_path, ONE) as rack, operating(rack.server, tmp_path, monkeypatch) as runtime:
+        rack.create([shared("bad")])
+        cache = runtime.scheduler.cache
+        await until(lambda: "bad" not in rack.unbound() and not cache.assumed and cache.nodes["n"].pods)
+        unreadable.add("bad")
+        rack.server.store.delete("pods", "bad", "default", DeleteOptions(grace=0))
+        await until(lambda: not cache.nodes["n"].pods and not cache.nodes["n"].broken)
+
+
+def test_a_topology_that_could_never_be_read_closes_its_node_until_it_is_deleted(here: World) -> None:
+    def unreadable(_: Mapping[str, Any]) -> NodeResourceTopology:
+        raise RecursionError("too deep")
+
+    unused: Any = None
+    topologies = ResyncStore(here.engine.handlers.topologies, lambda topology: topology.node)
+    parsers = KopfParsers(unused, ContainedParser("topology", unreadable, here.engine, own_name), unused)
+    dispatcher = Dispatcher(Stores(unused, topologies, unused), parsers, ("koord-numa",))
+    metadata: Any = {"name": "node", "uid": "uid-topology"}
+    dispatcher.topology({"type": "ADDED", "object": {"metadata": metadata | {"resourceVersion": "1"}}})
+    assert closed(here)
+    dispatcher.topology({"type": "DELETED", "object": {"metadata": metadata | {"resourceVersion": "2"}}})
+    assert not closed(here)

@@ -214,9 +214,10 @@ class Informer(Generic[T]):
         version = (raw.get("metadata") or {}).get("resourceVersion")
         if kind in ("ADDED", "MODIFIED", "DELETED"):
             found = self.kind.read(raw)
-            if kind == "DELETED":
-                self.kind.parser.gone(raw)
-            # Also for objects that cannot be read: their quarantine ends with them.
+            # After reading, also of an object that cannot be read: its quarantine ends with it. The handler may know it from a state
+            # that could be read, and only a list can tell that it is gone.
+            if kind == "DELETED" and self.kind.parser.gone(raw):
+                raise Expired(f"a deleted object of {self.kind} cannot be read")
             if found is not None:
                 self._handler.observe(kind, found)
         # Bookmarks have a version and nothing else.

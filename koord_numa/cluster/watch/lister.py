@@ -36,8 +36,8 @@ class Parser(Protocol[T_co]):
         """The parsed object; ``None`` for one that is not wanted or broken. Raises ``WireError`` for one without identity."""
         ...
 
-    def gone(self, raw: Mapping[str, Any]) -> None:
-        """The object was deleted."""
+    def gone(self, raw: Mapping[str, Any]) -> bool:
+        """The object was deleted. Returns whether its last state could not be read."""
         ...
 
     def listing(self) -> AbstractContextManager[None]:
@@ -55,8 +55,9 @@ class PlainParser(Generic[T]):
         """The parsed object."""
         return self.parse(raw)
 
-    def gone(self, raw: Mapping[str, Any]) -> None:
+    def gone(self, raw: Mapping[str, Any]) -> bool:  # noqa: ARG002  (of the protocol)
         """Nothing to forget."""
+        return False
 
     def listing(self) -> AbstractContextManager[None]:
         """Nothing to compare."""
