@@ -14,7 +14,7 @@ from koord_numa.sandbox.apiserver import Effect, Fault
 from koord_numa.settings import LeaseSettings
 from tests.cluster.objects import until
 from tests.rebind.steps import PATCH, repacked
-from tests.rebind.world import FRAGMENTED, NODE, SETTINGS, STEPS, World, fragmented
+from tests.rebind.world import FRAGMENTED, MACHINE, NODE, RESOURCE, SETTINGS, STEPS, World, fragmented
 
 
 async def test_so_many_steps(tmp_path: Path) -> None:
@@ -178,3 +178,26 @@ async def test_an_exception_about_one_rebind_ends_that_rebind_only(
         world.ask("good")
         await repacked(world, "good")
         assert not runtime.failure.done()
+
+
+async def test_a_rebind_that_names_another_node_by_now_waits_in_that_nodes_line(tmp_path: Path) -> None:
+    """Two rebinds at work on one node at a time would undo each other's plan."""
+    machines = [MACHINE, MACHINE | {"name": "other"}]
+    async with fragmented(tmp_path, machines=machines) as world:
+        first = world.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=None, count=1, **PATCH))
+        async with world.scheduler() as runtime:
+            world.ask()
+            await until(lambda: world.server.faults.hits(first))
+            # It cannot be looked at until it names the node that the first one is at work on.
+            look = world.server.faults.add(Fault(status=503, verb="get", resource="rebindresources"))
+            world.ask("second", "other")
+            await until(lambda: world.server.faults.hits(look))
+            world.server.store.patch(RESOURCE, "second", {"spec": {"nodeName": NODE}})
+            world.server.faults.remove(look)
+            await until(lambda: "waits until another rebind of node" in world.status("second").get("reason", ""))
+            assert world.phase() == "Pending"
+            assert runtime.scheduler.cache.nodes[NODE].locked == "RebindResource tidy"
+            world.server.faults.remove(first)
+            await repacked(world, "tidy")
+            assert (await world.ended("second"))["phase"] == "Succeed"
+            assert world.complaints() == []

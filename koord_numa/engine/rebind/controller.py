@@ -105,7 +105,7 @@ class RebindController:
         self._last[request.node] = jobs.create_task(work, name=f"rebind {request.name}")
 
     async def _work(self, request: RebindRequest, before: asyncio.Task[None] | None) -> None:
-        uid = request.uid
+        uid, moved = request.uid, None
         job = RebindReconciler(
             RebindContext(self._engine, self._ports, request, lambda: uid in self._known, self._leads)
         )
@@ -115,10 +115,14 @@ class RebindController:
                 if before is not None and not before.done():
                     await job.wait()
                     await asyncio.wait({before})
-                await job.run()
+                moved = await job.run()
             # Only while it exists: a uid that is gone must not be remembered for ever.
             if uid in self._known:
-                self._ended[uid] = request.generation
+                if moved is None:
+                    self._ended[uid] = request.generation
+                else:
+                    # It begins again in the line of the node that it names by now, which the watch may not show yet.
+                    self._known[uid] = moved
         except NotLeader:
             pass  # a pod that leads next goes on
         finally:

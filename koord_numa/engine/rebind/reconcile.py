@@ -39,23 +39,30 @@ class RebindReconciler:
         other = f"waits until another rebind of node {self._context.request.node} has ended"
         await self._tell(RebindPhase.PENDING, other)
 
-    async def run(self) -> None:
-        """Do what is asked, from where the objects say that it stands. Raises ``NotLeader``; then the objects say how far it came."""
+    async def run(self) -> RebindRequest | None:
+        """
+        Do what is asked, from where the objects say that it stands. Raises ``NotLeader``; then the objects say how far it came.
+
+        Returns the RebindResource when it names another node by now: nothing is done, as other rebinds may be at work there.
+        """
         context = self._context
         seen = await self._look()
         if seen is None or seen.is_answered or seen.deleting:
-            return
+            return None
+        if seen.node != context.request.node:
+            return seen
         context.request = seen
         # Its own generation only: a changed spec begins again with a new deadline.
         resumes = seen.started and not seen.settled and seen.observed_generation == seen.generation
         context.begin(seen.started if resumes else context.ports.wall())
         if seen.problem:
             await self._end((RebindPhase.FAILED, seen.problem))
-            return
+            return None
         await self._tell(RebindPhase.PENDING, f"node {seen.node} is looked at")
         self._event("RebindStarted", f"{'going on with' if resumes else 'beginning with'} node {seen.node}")
         # A dry run locks nothing, as it moves nothing.
         await self._end(await self._stoppable() if seen.dry_run else await self._locked())
+        return None
 
     async def _look(self) -> RebindRequest | None:
         """The RebindResource as it is: our watch may be behind what an earlier leader wrote. ``None`` when it is gone."""
