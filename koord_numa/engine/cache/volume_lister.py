@@ -6,7 +6,7 @@ from the decision until the claim is seen bound or the cycle is undone, and is n
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -79,6 +79,26 @@ class Lister(Generic[K, T]):
             del self.groups[name]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AttachedVolumes(Mapping[str, frozenset[str]]):
+    """
+    Names of the volumes that are attached, by node; a view of the attachments by node.
+
+    A decision looks at few nodes, and made for every decision the sets of all nodes would cost a pass over all attachments.
+    """
+
+    groups: Mapping[str, Mapping[str, VolumeAttachment]]
+
+    def __getitem__(self, node: str) -> frozenset[str]:
+        return frozenset(each.volume for each in self.groups[node].values())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.groups)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+
 @dataclass(slots=True)
 class VolumeLister:
     """``on_change`` is called after every change; ``node_exists`` tells of a node's name."""
@@ -130,7 +150,7 @@ class VolumeLister:
             csi_nodes=self.csi_nodes.items,
             drivers=self.drivers.items,
             capacities=self.capacities.groups,
-            attached=self._attached(),
+            attached=AttachedVolumes(self.attachments.groups),
             in_use=self.index.claims(),
             on_node=self.index.volumes(),
             reserved=self._reserved,
@@ -187,10 +207,6 @@ class VolumeLister:
             if not waiter.done():
                 waiter.set_result(None)
         self.on_change()
-
-    def _attached(self) -> Mapping[str, frozenset[str]]:
-        groups = self.attachments.groups
-        return {node: frozenset(each.volume for each in group.values()) for node, group in groups.items()}
 
     def _failed_now(self) -> dict[ClaimKey, frozenset[str]]:
         if not self._failed:
