@@ -5,6 +5,7 @@ Facts are level-based: they may come in any order, merged or repeated. Nothing i
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -140,8 +141,7 @@ class Scheduler:
 
     def known(self, uid: str) -> Pod | None:
         """A pod as the API server showed it last, if it waits here or is counted."""
-        pending = self.handle.pending.get(uid)
-        if pending is not None:
+        if (pending := self.handle.pending.get(uid)) is not None:
             return pending.pod
         return None if uid in self.cache.assumed else self.cache.pod(uid)
 
@@ -178,7 +178,8 @@ class Scheduler:
     async def run(self) -> None:
         """Decide and bind until ``stop``: returns when every bind in flight has been settled."""
         await self._readiness.wait()
-        work = [self._conditions.run(), self._keep_house(), self.preemption.run()]
+        chores = (self._keep_house, self.assumed_pods.read_back_overdue, self.loop.expire_volumes)
+        work = [self._conditions.run(), self.preemption.run(), *map(self._repeat, chores)]
         if self._deallocation is not None:
             work.append(self._deallocation.run())
         side = [asyncio.create_task(each) for each in work]
@@ -284,15 +285,16 @@ class Scheduler:
         self.queue.wake(ClusterEvent.NAMESPACE_CHANGED, self.dependencies.clock())
         self.loop.kick()
 
-    async def _keep_house(self) -> None:
-        """Things that only time brings: backoffs of nodes end, and binds that no watch has shown are read back."""
+    async def _repeat(self, chore: Callable[[], Awaitable[None]]) -> None:
+        """A task for each: answers of the API server, which one waits for, must not delay what time alone brings."""
         while True:
             await self.dependencies.sleep(HOUSEKEEPING_SECONDS)
-            self.writers.tick()
-            self.unreadable.tick()
-            self.assumed_pods.end_node_backoffs()
-            self.cache.expire_unreported()
-            self.preemption.look_again()
-            self.loop.kick()
-            await self.assumed_pods.read_back_overdue()
-            await self.loop.expire_volumes()
+            await chore()
+
+    async def _keep_house(self) -> None:
+        self.writers.tick()
+        self.unreadable.tick()
+        self.assumed_pods.end_node_backoffs()
+        self.cache.expire_unreported()
+        self.preemption.look_again()
+        self.kick()

@@ -4,6 +4,7 @@ What follows a bind: a kubelet rejects the pod, a node's backoff ends, a bind th
 It corrects what the cache holds and says what it found; it places nothing.
 """
 
+from asyncio import Semaphore, gather
 from collections.abc import Callable
 from dataclasses import replace
 from logging import getLogger
@@ -83,9 +84,14 @@ class AssumedPods:
     async def read_back_overdue(self) -> None:
         """Binds that were confirmed long ago and of which nothing was seen since."""
         before = self._handle.dependencies.clock() - self._handle.settings.settle_seconds
-        for assumption in self._handle.cache.overdue(before):
-            with self._handle.quarantine.contained(subject_of(assumption.pod)):
-                # Contained: one pod that cannot be read must not keep the others from it.
+        # Side by side: where every answer takes as long as it may, one after the other would take minutes.
+        reads = Semaphore(self._handle.settings.bind_concurrency)
+        await gather(*(self._read_back_contained(each, reads) for each in self._handle.cache.overdue(before)))
+
+    async def _read_back_contained(self, assumption: AssumedPod, reads: Semaphore) -> None:
+        # Contained: one pod that cannot be read must not keep the others from it.
+        with self._handle.quarantine.contained(subject_of(assumption.pod)):
+            async with reads:
                 await self._read_back(assumption)
 
     async def _read_back(self, assumption: AssumedPod) -> None:

@@ -200,22 +200,32 @@ class Executor:
         if not displaced:
             # The plan was repeated just before, and only this nomination has changed the node since.
             nomination.confirmed = handle.cache.nodes[candidate.node].revision
-        self._say(pod.key, being_freed(candidate))
-        for ended in displaced:
-            self._agenda[ended.request_class] = None
-            self._say(ended.pod.key, "")
-            await self._nominate_quietly(ended.pod.key, "")
+        # Before anything is said or asked, which may raise: theirs is ended already.
+        self._agenda.update((ended.request_class, None) for ended in displaced)
         try:
-            await self._evictor.free(nomination)
+            await self._tell_and_free(nomination, displaced)
         except ClusterError as error:
             await self._give_up(nomination, error)
             # Only a pod that is gone leaves its class's other pods a chance at the same node.
             return isinstance(error, Gone)
+        except Exception:
+            # A bug that this pod has found, on its way to quarantine: room must not be kept for evictions that are not asked for.
+            self._pause(pod.key.uid, self._next_pause(pod.key.uid))
+            await self._take_back(nomination)
+            raise
         self.node_freed(nomination.node)  # there may be more room than this pod needs
         handle.metrics.preemptions["nominated"] += 1
         handle.metrics.victims_each.add(len(candidate.victims))
         self._reset(pod.key.uid)
         return True
+
+    async def _tell_and_free(self, nomination: Nomination, displaced: Iterable[Nomination]) -> None:
+        """Say for whom the node is freed, and who lost it, and evict. Raises ``ClusterError``."""
+        self._say(nomination.pod.key, being_freed(nomination.candidate))
+        for ended in displaced:
+            self._say(ended.pod.key, "")
+            await self._nominate_quietly(ended.pod.key, "")
+        await self._evictor.free(nomination)
 
     async def _give_up(self, nomination: Nomination, error: ClusterError) -> None:
         handle, key = self._handle, nomination.pod.key

@@ -4,8 +4,10 @@ import asyncio
 
 import pytest
 
+from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.engine.binding.binding_cycle import OUTAGE
 from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, Unavailable, UnknownOutcome
+from tests.cluster.objects import until
 from tests.engine.failures import raise_once
 from tests.engine.world import make_node, make_pod, make_world
 
@@ -171,3 +173,23 @@ async def test_one_pod_that_the_server_turns_away_delays_no_other() -> None:
     world.waits(make_pod("bad"), *(make_pod(f"good-{number}") for number in range(9)))
     await world.settle()
     assert [name for name, node in world.nodes_of().items() if not node] == ["bad"]
+
+
+async def test_a_read_back_that_takes_long_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make_world(make_node("node"))
+    world.waits(make_pod("slow"), make_pod("there"))
+    await world.settle()
+    answer, read_pod = asyncio.Event(), world.server.read_pod
+
+    async def slow(pod: PodKey) -> Pod:
+        if pod.name == "slow":
+            await answer.wait()
+        return await read_pod(pod)
+
+    monkeypatch.setattr(world.server, "read_pod", slow)
+    world.clock.now += 60
+    reading = asyncio.create_task(world.engine.assumed_pods.read_back_overdue())
+    await until(lambda: set(world.engine.cache.assumed) == {"uid-slow"})
+    answer.set()
+    await reading
+    assert world.engine.cache.assumed == {}

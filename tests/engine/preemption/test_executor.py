@@ -193,3 +193,27 @@ async def test_an_exception_about_one_pod_while_room_is_made_costs_that_pod_only
     await make_room(world)
     assert world.engine.handle.quarantine.counts == {"pod": 1}
     assert any(call.startswith("evict") for call in world.server.calls)
+
+
+@pytest.mark.parametrize("at", ["read", "nominate pod", "evict c"])
+async def test_a_bug_on_the_way_to_an_eviction_keeps_no_room(at: str) -> None:
+    """Others of lower priority may have what the pod would have been given; it is tried again after a pause."""
+    world, bugs = crowded(*FULL), ["bug"]
+
+    def fail(call: str) -> None:
+        if call == at and bugs:
+            raise ZeroDivisionError(bugs.pop())
+
+    world.server.fail = fail
+    world.waits(important("pod"))
+    await make_room(world)
+    assert not bugs
+    assert len(world.engine.handle.nominator) == 0
+    assert not world.engine.cache.nodes["node"].nominees
+    assert "is being freed" not in said(world, "pod")
+    assert world.engine.handle.quarantine.counts["pod"] == 1
+    world.clock.now += 60
+    world.engine.preemption.look_again()
+    await make_room(world)
+    assert len(world.engine.handle.nominator) == 1
+    assert "evict d" in wrote(world)
