@@ -132,8 +132,9 @@ class FleetWorld:
     async def set_unschedulable(self, pod: PodKey, message: str) -> None:
         """Conditions are for people."""
 
-    async def nominate(self, pod: PodKey, node: str) -> None:
+    async def nominate(self, pod: PodKey, node: str, why: str = "") -> Pod:  # noqa: ARG002  (as ``Binder``)
         """All pods have one priority, so room is made for none."""
+        return await self.read_pod(pod)
 
     async def evict(self, pod: PodKey, message: str) -> None:
         """As above."""

@@ -102,10 +102,15 @@ class Server:
         self.calls.append(f"condition {pod.name}: {message}")
         self.fail("condition")
 
-    async def nominate(self, pod: PodKey, node: str) -> None:
-        """Take note."""
+    async def nominate(self, pod: PodKey, node: str, why: str = "") -> Pod:
+        """Take note, of the condition as if it were a call of its own."""
+        if why:
+            self.calls.append(f"condition {pod.name}: {why}")
         self.calls.append(f"nominate {pod.name} {node}")
         self.fail(f"nominate {pod.name}")
+        if pod.uid not in self.pods:
+            raise Gone(f"no pod {pod}")
+        return self.pods[pod.uid]
 
     async def delete(self, pod: PodKey) -> None:
         """Take note."""

@@ -35,9 +35,9 @@ class ReadOnlyPorts:
         """Must not happen."""
         _refuse("set_unschedulable", pod, message)
 
-    async def nominate(self, pod: PodKey, node: str) -> None:
+    async def nominate(self, pod: PodKey, node: str, why: str = "") -> Pod:
         """Must not happen."""
-        _refuse("nominate", pod, node)
+        _refuse("nominate", pod, node, why)
 
     async def delete(self, pod: PodKey) -> None:
         """Must not happen."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cachetools import LRUCache
 
-from koord_numa.cluster.client import MERGE_PATCH, STRATEGIC_PATCH, Api, Body
+from koord_numa.cluster.client import STRATEGIC_PATCH, Api, Body
 from koord_numa.cluster.resources import PODS, Call
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.ports import Conflict, Gone, Invalid, Unavailable, UnknownOutcome
@@ -63,34 +63,23 @@ class ApiBinder:
 
     async def read_pod(self, pod: PodKey) -> Pod:
         """The pod as it is now. Raises ``Gone`` also when the name belongs to another uid."""
-        raw = await self._api.send(Call("get", PODS, pod.namespace, pod.name))
-        try:
-            found = parse_pod(raw)
-        except (
-            Exception
-        ) as error:  # a bug that its values find says nothing about its bind: it settles with its hold kept
-            raise Invalid(f"pod {pod} cannot be read: {type(error).__name__}: {error}") from error
-        # Another pod of the same name: the one that was decided on is gone.
-        if found.key.uid != pod.uid:
-            raise Gone(f"pod {pod} was re-created: {found.key.uid} instead of {pod.uid}")
-        return found
+        return _read(pod, await self._api.send(Call("get", PODS, pod.namespace, pod.name)))
 
     async def set_unschedulable(self, pod: PodKey, message: str) -> None:
         """The condition that kube-scheduler sets, read by autoscalers and kube-state-metrics."""
-        condition = {
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": "Unschedulable",
-            "message": shortened(message, LONGEST_CONDITION),
-        }
-        if pod.uid not in self._told:  # a new message alone is no transition; the merge keeps the time that is there
-            condition["lastTransitionTime"] = rfc3339(datetime.now(UTC))
-        await self._patch_status(pod, {"conditions": [condition]}, STRATEGIC_PATCH)
+        await self._patch_status(pod, {"conditions": [self._condition(pod, message)]})
         self._told[pod.uid] = True
 
-    async def nominate(self, pod: PodKey, node: str) -> None:
-        """``status.nominatedNodeName``; an empty node removes it."""
-        await self._patch_status(pod, {"nominatedNodeName": node or None}, MERGE_PATCH)
+    async def nominate(self, pod: PodKey, node: str, why: str = "") -> Pod:
+        """
+        ``status.nominatedNodeName``; an empty node removes it. With ``why`` the condition goes along, as by kube-scheduler
+        (``updatePod`` of ``schedule_one.go``).
+        """
+        conditions = {"conditions": [self._condition(pod, why)]} if why else {}
+        seen = _read(pod, await self._patch_status(pod, {"nominatedNodeName": node or None, **conditions}))
+        if why:
+            self._told[pod.uid] = True
+        return seen
 
     async def evict(self, pod: PodKey, message: str) -> None:
         """
@@ -126,15 +115,40 @@ class ApiBinder:
         except UnknownOutcome as error:
             raise Unavailable(str(error)) from error
 
-    async def _patch_status(self, pod: PodKey, status: Mapping[str, Any], content_type: str) -> None:
+    def _condition(self, pod: PodKey, message: str) -> dict[str, str]:
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": shortened(message, LONGEST_CONDITION),
+        }
+        if pod.uid not in self._told:  # a new message alone is no transition; the merge keeps the time that is there
+            condition["lastTransitionTime"] = rfc3339(datetime.now(UTC))
+        return condition
+
+    async def _patch_status(self, pod: PodKey, status: Mapping[str, Any]) -> Any:
         """The uid inside the patch is a precondition: a re-created pod answers 409 or 422 and is ``Gone`` for us."""
-        patch = Body({"metadata": {"uid": pod.uid}, "status": status}, content_type, self._remaining)
+        patch = Body({"metadata": {"uid": pod.uid}, "status": status}, STRATEGIC_PATCH, self._remaining)
         try:
-            await self._api.send(Call("patch", PODS, pod.namespace, pod.name, "status"), patch)
-        except (Conflict, Invalid):
+            return await self._api.send(Call("patch", PODS, pod.namespace, pod.name, "status"), patch)
+        except (Conflict, Invalid) as error:
             # 409 or 422 may mean another uid; the read says which it is, and raises ``Gone`` then.
-            await self.read_pod(pod)
+            if (await self.read_pod(pod)).node:
+                raise Gone(f"pod {pod} is bound") from error
             raise
+
+
+def _read(pod: PodKey, raw: Any) -> Pod:
+    """The pod as an answer of the API server has it. Raises ``Gone`` when it is another one of its name, and ``Invalid``."""
+    try:
+        found = parse_pod(raw)
+    # A bug that its values find says nothing about its bind: it settles with its hold kept.
+    except Exception as error:
+        raise Invalid(f"pod {pod} cannot be read: {type(error).__name__}: {error}") from error
+    # Another pod of the same name: the one that was decided on is gone.
+    if found.key.uid != pod.uid:
+        raise Gone(f"pod {pod} was re-created: {found.key.uid} instead of {pod.uid}")
+    return found
 
 
 def valid_key(key: str) -> bool:

@@ -7,6 +7,8 @@ later without delaying those of other pods.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Final
@@ -34,6 +36,7 @@ class PodConditions:
     _due: OrderedDict[str, tuple[PodKey, str]] = field(default_factory=OrderedDict)
     _failed: OrderedDict[str, tuple[float, PodKey, str]] = field(default_factory=OrderedDict)  # with when to try again
     _writing: set[str] = field(default_factory=set)  # at most one writer a pod
+    _lent: set[str] = field(default_factory=set)  # those of them that are written along with something else
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _failure: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -68,6 +71,32 @@ class PodConditions:
         """The pod waits no longer."""
         self._due.pop(uid, None)
         self._failed.pop(uid, None)
+        self._lent.discard(uid)
+
+    @contextmanager
+    def lent(self, uid: str) -> Iterator[str]:
+        """
+        The message that is due for this pod, for a request that writes it along with something else; it is due again when that raises.
+
+        Empty when none is due, or a writer is at the pod.
+        """
+        due = None if uid in self._writing else self._due.pop(uid, None)
+        if due is None:
+            yield ""
+            return
+        self._writing.add(uid)
+        self._lent.add(uid)
+        try:
+            yield due[1]
+        except BaseException:
+            # Not for a pod that was forgotten meanwhile; and news of it is due already.
+            if uid in self._lent:
+                self._due.setdefault(uid, due)
+            raise
+        finally:
+            self._writing.discard(uid)
+            self._lent.discard(uid)
+            self._news.set()
 
     async def run(self) -> None:
         """Write conditions until cancelled. Of several about one pod only the latest is written."""

@@ -13,7 +13,7 @@ from koord_numa.core.preempt.pdb import protected, violating
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.preemption.evaluator import Evaluator
 from koord_numa.engine.queue.nominator import Nomination
-from koord_numa.ports import Conflict, Gone, NotLeader
+from koord_numa.ports import ClusterError, Conflict, Gone, NotLeader
 
 PREEMPTED: Final = "Preempted"
 
@@ -29,20 +29,23 @@ class Evictor:
         """Raises ``ClusterError``: ``Gone`` when the pod waits no longer, ``Conflict`` when the node has changed."""
         self._check(nomination)
         # The status first: readers of it see for which pod the victims go.
-        await self._check_pod(nomination.pod)
-        await self._handle.dependencies.binder.nominate(nomination.pod.key, nomination.node)
+        seen = await self.nominate(nomination.pod.key, nomination.node)
+        if seen.node or seen.deleting or seen.gated or seen.finished:
+            # What its status says of the node is not true any more.
+            with suppress(ClusterError):
+                await self._handle.dependencies.binder.nominate(nomination.pod.key, "")
+            raise Gone(f"pod {nomination.pod.key} waits no longer")
         await self._evict(nomination)
+
+    async def nominate(self, pod: PodKey, node: str) -> Pod:
+        """Name the node in the pod's status (an empty one: none) together with the condition that is due; returns the pod as it is then."""
+        with self._handle.conditions.lent(pod.uid) as why:
+            return await self._handle.dependencies.binder.nominate(pod, node, why)
 
     def still_waits(self, pod: PodKey) -> bool:
         """Does the pod wait for a node, and is no bind of it under way?"""
         pending = self._handle.pending.get(pod.uid)
         return pending is not None and not pending.binding
-
-    async def _check_pod(self, pod: Pod) -> None:
-        """Does the pod still wait, by the API server's own word? Raises ``Gone`` when not."""
-        seen = await self._handle.dependencies.binder.read_pod(pod.key)
-        if seen.node or seen.deleting or seen.gated or seen.finished or not self.still_waits(pod.key):
-            raise Gone(f"pod {pod.key} waits no longer")
 
     async def _evict(self, nomination: Nomination) -> None:
         """

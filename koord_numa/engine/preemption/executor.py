@@ -271,7 +271,7 @@ class Executor:
         if not self._handle.dependencies.lease.fresh() or not self._evictor.still_waits(pod):
             return
         try:
-            await self._handle.dependencies.binder.nominate(pod, node)
+            await self._evictor.nominate(pod, node)
         except ClusterError as error:
             log.info("the nomination of pod %s cannot be taken back now: %s", pod, error)
 

@@ -123,6 +123,35 @@ async def test_nomination_comes_and_goes(server: ApiServer, binder: ApiBinder) -
     assert "nominatedNodeName" not in server.store.get("pods", "a", "default")["status"]
 
 
+async def test_a_nomination_and_its_reason_are_one_request(server: ApiServer, binder: ApiBinder) -> None:
+    key = created(server, pod("a"))
+    await binder.set_unschedulable(key, "0/1 nodes are available: 1 Insufficient cpu.")
+    transition = server.store.get("pods", "a", "default")["status"]["conditions"][0]["lastTransitionTime"]
+    before = len(server.requests)
+    seen = await binder.nominate(key, "n", "preemption: node n is being freed.")
+    status = server.store.get("pods", "a", "default")["status"]
+    assert len(server.requests) == before + 1
+    assert (seen.key, seen.nominated, seen.node, status["nominatedNodeName"]) == (key, "n", "", "n")
+    assert [(it["message"], it["lastTransitionTime"]) for it in status["conditions"]] == [
+        ("preemption: node n is being freed.", transition)
+    ]
+
+
+async def test_a_nomination_that_is_refused_as_the_pod_is_bound(server: ApiServer, binder: ApiBinder) -> None:
+    key = created(server, pod("a"))
+    await binder.bind(key, "n", {})
+    server.faults.add(Fault(status=422, subresource="status"))
+    with pytest.raises(Gone):
+        await binder.nominate(key, "other")
+
+
+async def test_a_nomination_that_is_refused_for_another_reason(server: ApiServer, binder: ApiBinder) -> None:
+    key = created(server, pod("a"))
+    server.faults.add(Fault(status=422, subresource="status"))
+    with pytest.raises(Invalid):
+        await binder.nominate(key, "other")
+
+
 async def test_eviction(server: ApiServer, binder: ApiBinder) -> None:
     key = created(server, pod("a", terminationGracePeriodSeconds=0))
     await binder.evict(key, "makes room")

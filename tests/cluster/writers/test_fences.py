@@ -20,7 +20,7 @@ CRD = Path(__file__).parents[3] / "crds" / "rebindresources.yaml"
 ENDED = 0.2
 """Seconds of a lease that are too few for a write."""
 
-PODS: dict[str, Callable[[ApiBinder, PodKey], Awaitable[None]]] = {
+PODS: dict[str, Callable[[ApiBinder, PodKey], Awaitable[object]]] = {
     "bind": lambda binder, key: binder.bind(key, "n", {}),
     "evict": lambda binder, key: binder.evict(key, "preempted"),
     "delete": lambda binder, key: binder.delete(key),
@@ -38,7 +38,7 @@ REBINDS: dict[str, Callable[[ApiRebindWriter, RebindRequest], Awaitable[None]]] 
 
 @pytest.mark.parametrize("write", PODS.values(), ids=PODS)
 async def test_a_write_to_a_pod_is_not_sent_when_the_lease_is_about_to_end(
-    server: ApiServer, api: Api, write: Callable[[ApiBinder, PodKey], Awaitable[None]]
+    server: ApiServer, api: Api, write: Callable[[ApiBinder, PodKey], Awaitable[object]]
 ) -> None:
     about = server.store.create(pod("a"))["metadata"]
     with pytest.raises(NotLeader):
@@ -66,7 +66,7 @@ async def test_a_write_to_a_rebind_is_not_sent_when_the_lease_is_about_to_end(
 
 @pytest.mark.parametrize("write", PODS.values(), ids=PODS)
 async def test_a_write_to_a_pod_is_sent_while_the_lease_lasts(
-    server: ApiServer, api: Api, write: Callable[[ApiBinder, PodKey], Awaitable[None]]
+    server: ApiServer, api: Api, write: Callable[[ApiBinder, PodKey], Awaitable[object]]
 ) -> None:
     about = server.store.create(pod("a"))["metadata"]
     await write(ApiBinder(api, lambda: 10.0), PodKey("default", "a", about["uid"]))

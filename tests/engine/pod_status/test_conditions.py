@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import dataclass, field
 
+import pytest
+
 from koord_numa.core.objects.request import PodKey
 from koord_numa.engine.pod_status.conditions import WRITERS
 from koord_numa.ports import Unavailable
@@ -70,5 +72,38 @@ async def test_a_condition_that_cannot_be_written_delays_no_other_pods() -> None
         conditions.waits(world.pending(pod), "it fits nowhere")
     await turns()
     assert slow.written == [("pod-49", "it fits nowhere")]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_condition_that_is_due_can_be_written_along_with_something_else() -> None:
+    world, written = make_world(make_node("node")), SlowFor("")
+    world.server.set_unschedulable = written.set_unschedulable  # type: ignore[method-assign]  # one that remembers
+    pods = [make_pod(name, cpu=99_000) for name in ("pod", "failing", "leaving", "other")]
+    world.waits(*pods)
+    conditions = world.engine.handle.conditions
+    for pod in pods:
+        conditions.waits(world.pending(pod), "before")
+    with conditions.lent("uid-pod") as why:
+        assert why == "before"
+    with conditions.lent("uid-pod") as why:
+        assert why == ""
+
+    def fail(forgotten: str) -> None:
+        conditions.forget(forgotten)
+        raise Unavailable("overload")
+
+    for name, forgotten in (("failing", "nothing"), ("leaving", "uid-leaving")):
+        with pytest.raises(Unavailable), conditions.lent(f"uid-{name}"):
+            fail(forgotten)
+    running = asyncio.create_task(conditions.run())
+    with conditions.lent("uid-other"):
+        await turns()
+        assert written.written == [("failing", "before")]
+        conditions.waits(world.pending(pods[3]), "after")
+        await turns()
+        assert written.written == [("failing", "before")]
+    await turns()
+    assert written.written == [("failing", "before"), ("other", "after")]
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -1,5 +1,10 @@
 """What is checked right before an eviction, and what each answer of the API server means."""
 
+from dataclasses import replace
+
+import pytest
+
+from koord_numa.core.objects.request import Pod
 from koord_numa.ports import Forbidden, Gone
 from tests.engine.failures import raise_once
 from tests.engine.preemption.world import FULL, crowded, important, leaves, make_room, once, running, wrote
@@ -18,7 +23,7 @@ async def test_a_node_that_changes_before_the_eviction_is_looked_at_again() -> N
     world.waits(important("pod"))
     await world.settle()
     await world.engine.preemption.work()
-    assert wrote(world) == ["read pod", "nominate pod node", "nominate pod "]
+    assert wrote(world) == ["nominate pod node", "nominate pod "]
     assert "uid-pod" not in world.engine.cache.nodes["node"].nominees
 
 
@@ -40,21 +45,41 @@ async def test_for_a_pod_that_is_gone_no_pod_is_evicted() -> None:
     await world.settle()
     world.server.fail = once("nominate pod", lambda: world.engine.handlers.pending_pods.observe("DELETED", pod))
     await world.engine.preemption.work()
-    assert wrote(world) == ["read pod", "nominate pod node"]
+    assert wrote(world) == ["nominate pod node"]
     assert not world.engine.cache.nodes["node"].nominees
 
 
-async def test_for_a_pod_that_others_have_bound_no_pod_is_evicted() -> None:
+@pytest.mark.parametrize(
+    "seen",
+    [
+        bound(important("pod"), "elsewhere"),
+        replace(important("pod"), deleting=True),
+        replace(important("pod"), gated=True),
+        replace(important("pod"), phase="Failed"),
+    ],
+    ids=["bound", "deleting", "gated", "finished"],
+)
+async def test_for_a_pod_that_waits_no_longer_by_the_answer_to_its_nomination_no_pod_is_evicted(seen: Pod) -> None:
     world = crowded(*FULL)
     world.waits(important("pod"))
     await world.settle()
-    world.server.pods["uid-pod"] = bound(important("pod"), "elsewhere")
+    world.server.pods["uid-pod"] = seen
     await world.engine.preemption.work()
-    assert wrote(world) == ["read pod"]  # a status of a pod with a node that names another one would be refused (422)
+    assert wrote(world) == ["nominate pod node", "nominate pod "]
     assert not world.engine.cache.nodes["node"].nominees
 
 
-async def test_a_pod_that_is_bound_while_it_is_read_is_not_nominated() -> None:
+async def test_for_a_pod_whose_nomination_the_server_refuses_as_it_is_bound_no_pod_is_evicted() -> None:
+    world = crowded(*FULL)
+    world.waits(important("pod"))
+    await world.settle()
+    world.server.fail = raise_once(Gone("pod is bound"), at="nominate pod")
+    await world.engine.preemption.work()
+    assert wrote(world) == ["nominate pod node"]
+    assert not world.engine.cache.nodes["node"].nominees
+
+
+async def test_for_a_pod_that_is_bound_while_it_is_nominated_no_pod_is_evicted() -> None:
     world = crowded(*FULL)
     world.waits(important("pod"))
     await world.settle()
@@ -64,9 +89,9 @@ async def test_a_pod_that_is_bound_while_it_is_read_is_not_nominated() -> None:
         world.engine.handlers.pending_pods.observe("DELETED", elsewhere)
         world.engine.handlers.bound_pods.observe("ADDED", elsewhere)
 
-    world.server.fail = once("read", arrives)
+    world.server.fail = once("nominate pod", arrives)
     await world.engine.preemption.work()
-    assert wrote(world) == ["read pod"]
+    assert wrote(world) == ["nominate pod node"]
     assert not world.engine.cache.nodes["node"].nominees
 
 
@@ -76,7 +101,7 @@ async def test_without_the_lease_no_pod_is_evicted() -> None:
     await world.settle()
     world.server.fail = once("nominate pod", lambda: setattr(world.lease, "held", False))
     await world.engine.preemption.work()
-    assert wrote(world) == ["read pod", "nominate pod node"]
+    assert wrote(world) == ["nominate pod node"]
     assert not world.engine.cache.nodes["node"].nominees
 
 
@@ -103,4 +128,4 @@ async def test_a_node_that_is_locked_while_the_plan_is_made_is_left_alone() -> N
     world.waits(important("pod"))
     await world.settle()
     await world.engine.preemption.work()
-    assert wrote(world) == ["read pod", "nominate pod node", "nominate pod "]
+    assert wrote(world) == ["nominate pod node", "nominate pod "]

@@ -65,7 +65,7 @@ def leaves(world: World, name: str) -> None:
     world.engine.handlers.bound_pods.observe("DELETED", world.server.pods.pop(f"uid-{name}"))
 
 
-EVICTED = ["read pod", "nominate pod node", "evict low"]
+EVICTED = ["nominate pod node", "evict low"]
 
 
 async def test_the_pod_waits_until_the_topology_shows_what_has_become_free() -> None:

@@ -33,7 +33,7 @@ async def test_its_user_is_evicted_and_the_pod_goes_there_when_it_has_left() -> 
     world = with_volume(using(running("user", "0-1")), running("other", "4-5"))
     world.waits(using(important("pod", cpu=1)))
     await make_room(world)
-    assert wrote(world) == ["read pod", "nominate pod node", "evict user"]
+    assert wrote(world) == ["nominate pod node", "evict user"]
     await make_room(world)
     assert world.nodes_of()["pod"] == ""
     leaves(world, "user")
