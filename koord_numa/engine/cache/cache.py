@@ -90,7 +90,9 @@ class Cache:
             if new is not None and new.resource_version != info.version:
                 info.topology_seen = self.clock()
             info.set_objects(info.node, new)
-            info.unreported.topology_changed(info.topology, self.clock(), is_first=is_first)
+            info.unreported.topology_changed(
+                info.topology, self.clock(), is_first=is_first, reading=info.history.read()
+            )
             self._note_lag(info)
             self.on_change(ClusterEvent.TOPOLOGY_CHANGED, info, None)
         self._forget_if_empty(info)
@@ -133,7 +135,7 @@ class Cache:
         names, self._unjudged = self._unjudged, set()
         for name in sorted(names):
             info = self.nodes.get(name)
-            if info is not None and info.unreported.judge(info.topology, self.clock()):
+            if info is not None and info.unreported.judge(info.topology, self.clock(), info.history.read()):
                 self._knowledge_changed(info)
 
     def expire_unreported(self, patience: float = RECENT) -> None:

@@ -4,7 +4,7 @@ What happened on one kubelet-owned node, in order: binds, verdicts, departures, 
 It feeds ``core/kubelet/belief`` and finds out, by the fingerprint, which pods a topology shows. It decides nothing.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -19,16 +19,8 @@ from koord_numa.core.kubelet.managers.results import OUT_OF, REASONS, TOPOLOGY_A
 from koord_numa.core.kubelet.view import problem_of
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.engine.cache.kubelet_evidence import KubeletEvidence
-from koord_numa.engine.cache.pod_sets import KnownPod, possible_sets
-from koord_numa.wire.node.fingerprint import comparable, fingerprint
-
-ALL: Final = ("", "all")
-EXCLUSIVE: Final = "with-exclusive-resources"
-
-MOST_SETS: Final = 3_000
-"""So many sets of pods are compared with a fingerprint at most."""
+from koord_numa.engine.cache.pod_sets import KnownPod, Reading, is_exclusive, is_tied, read, sets
 
 MOST_GUESSES: Final = 64
 """So many sets of pods are compared with amounts where no fingerprint tells."""
@@ -51,6 +43,7 @@ class KubeletHistory:
     frame: NodeConfig | None = None
     evidence: KubeletEvidence = field(default_factory=KubeletEvidence)
     now: float = 0.0
+    _reading: tuple[NodeResourceTopology, Reading] | None = None
 
     def observe(self, pod: Pod, now: float) -> None:
         """A pod is bound to the node, or more is known of one that is. Times are seconds of any one clock."""
@@ -58,7 +51,9 @@ class KubeletHistory:
         known = self.pods.get(pod.key.uid)
         if known is None:
             known = KnownPod(pod.key.uid, pod.key.namespace, pod.key.name, pod.request, now)
+            known.found, known.began, known.created = pod.started, pod.started_at, pod.created
             self.pods[known.uid] = known
+            self._reading = None
             if (belief := self._belief_of(known)) is not None:
                 belief.arrive(known.uid, known.request, now)
             # A pod that runs has its verdict; only one on its way explores.
@@ -75,14 +70,14 @@ class KubeletHistory:
         """The kubelet refused the pod, now or before this process started."""
         self.evidence.rejected(pod)
         uid, reason = pod.key.uid, pod.reason
-        known = self.pods.pop(uid, None)
+        known, self._reading = self.pods.pop(uid, None), None
         if known is not None and (belief := self._belief_of(known)) is not None:
             belief.rejected(uid, now, tells=self._tells_of_numa(pod_demand(known.request), reason))
 
     def withdraw(self, uid: str) -> None:
         """The pod never came: its bind failed. It may be bound here later, and is new then."""
         self.evidence.decided(uid)
-        known = self.pods.pop(uid, None)
+        known, self._reading = self.pods.pop(uid, None), None
         if known is not None and (belief := self._belief_of(known)) is not None:
             belief.rejected(uid, self.now, tells=False)
 
@@ -93,7 +88,7 @@ class KubeletHistory:
         # The pod may be told gone more than once: by its phase, and by its deletion.
         if known is None or known.left:
             return
-        known.left, known.left_at = True, now
+        known.left, known.left_at, self._reading = True, now, None
         self.now = max(self.now, now)
         if (belief := self._belief_of(known)) is not None:
             belief.depart(uid, now)
@@ -134,26 +129,44 @@ class KubeletHistory:
         if self.frame is None or not self.frame.holds_for(topology, frame.allocatable):
             self.reset()
         self.frame = frame
-        belief = self.belief
-        if belief is None:
-            return
-        told = _tells(topology)
-        counted = self._counted(topology, frame)
-        sets = list(self._shown_by(topology, counted)) if told else list(islice(self._sets(counted), MOST_GUESSES))
-        if told and not sets:
+        reading, belief = self._read(frame), self.belief
+        if reading.tells and reading.shown is None:
             # Adding it to the belief would need a pod whose request is unknown.
             return  # it speaks of pods that no event has shown yet
-        seen = None
-        if not belief.lost or told:
-            followed = [[uid for uid in one if self._is_followed(uid, frame)] for one in sets]
-            seen = belief.report(followed, topology.zones, counted.__contains__, self.now, certain=told)
-        if seen is not None:
-            self._now_shown(frozenset(seen))
-        elif told:
-            self._now_shown(frozenset(sets[0]))
-            self.belief = None  # the amounts contradict everything that was believed of these pods
-        elif belief.lost:
+        if belief is not None and not (belief.lost and not reading.tells):
+            seen = self._report(belief, reading, topology, frame)
+            if seen is not None:
+                self._now_shown(frozenset(seen))
+                return
+            if reading.tells:
+                self.belief = None  # the amounts contradict everything that was believed of these pods
+        if reading.shown is not None:
+            self._now_shown(reading.shown)
+        if belief is not None and belief.lost:
             self.belief = None
+
+    def _report(
+        self, belief: Belief, reading: Reading, topology: NodeResourceTopology, frame: NodeConfig
+    ) -> Collection[str] | None:
+        """Hold the belief against a topology. The pods that it shows by the fingerprint, else the first set that agrees, if any."""
+        possible: Iterable[Collection[str]] = islice(
+            sets(self.pods.values(), reading.counted, self.shown), MOST_GUESSES
+        )
+        if reading.shown is not None:
+            possible = [reading.shown]
+        followed = [[uid for uid in one if is_tied(pod_demand(self.pods[uid].request), frame)] for one in possible]
+        return belief.report(
+            followed, topology.zones, reading.counted.__contains__, self.now, certain=reading.shown is not None
+        )
+
+    def read(self) -> Reading | None:
+        """What the last topology says of pods; ``None`` where it is not known what a kubelet holds there."""
+        return None if self.frame is None or problem_of(self.frame.topology) else self._read(self.frame)
+
+    def _read(self, frame: NodeConfig) -> Reading:
+        if self._reading is None or self._reading[0] is not frame.topology:
+            self._reading = frame.topology, read(frame.topology, frame, self.pods, self.shown)
+        return self._reading[1]
 
     def sync(self, pods: Iterable[Pod]) -> None:
         """These pods are there; those without an event before are taken to have been bound in this order."""
@@ -225,66 +238,6 @@ class KubeletHistory:
                 del self.pods[uid]
         if self.belief is not None:
             self.belief.keep(self.pods)
-
-    def _counted(self, topology: NodeResourceTopology, frame: NodeConfig) -> Collection[str]:
-        """The pods of which a fingerprint speaks; without one those that hold something of NUMA nodes once they run."""
-        # Method ``all`` counts every pod, also those that hold nothing of NUMA nodes.
-        if _tells(topology) and topology.fingerprint_method in ALL:
-            return self.pods.keys()
-        return frozenset(known.uid for known in self.pods.values() if is_exclusive(pod_demand(known.request), frame))
-
-    def _is_followed(self, uid: str, frame: NodeConfig) -> bool:
-        return is_tied(pod_demand(self.pods[uid].request), frame)
-
-    def _shown_by(self, topology: NodeResourceTopology, counted: Collection[str]) -> Iterator[list[str]]:
-        """The set of pods of which the fingerprint is, of those that its method counts."""
-        for uids in islice(self._sets(counted), MOST_SETS):
-            if fingerprint((self.pods[uid].namespace, self.pods[uid].name) for uid in uids) == topology.fingerprint:
-                yield uids
-                return
-
-    def _sets(self, counted: Collection[str]) -> Iterator[list[str]]:
-        """
-        Sets of pods that may have run at one moment since the last understood topology: the first so many binds, less some that left.
-
-        Kubelets admit pods in the order of their binds, so a later pod is there only if those before it were.
-        """
-        order = [known for known in self.pods.values() if known.uid in counted]
-        old = [known for known in order if known.uid in self.shown]
-        new = [known for known in order if known.uid not in self.shown]
-        return possible_sets(old, new)
-
-
-def _tells(topology: NodeResourceTopology) -> bool:
-    return comparable(topology.fingerprint) and topology.fingerprint_method in (*ALL, EXCLUSIVE)
-
-
-def is_exclusive(demand: PodDemand, frame: NodeConfig) -> bool:
-    """
-    Does resource-topology-exporter count the pod as one with exclusive resources?
-
-    It does when a running container has exclusive CPUs, memory of a NUMA node, or devices near one (as the pod resources API lists them).
-    """
-    node = frame.node
-    for container, part in demand.containers:
-        if container.kind is ContainerKind.INIT:
-            continue
-        if (part.cpus and node.pins_cpus) or (part.memory and node.pins_memory):
-            return True
-        if any(count and name in frame.devices for name, count in part.devices.items()):
-            return True
-    return False
-
-
-def is_tied(demand: PodDemand, frame: NodeConfig) -> bool:
-    """Do the kubelet's managers give any container of the pod something?"""
-    node = frame.node
-    return any(
-        (part.cpus and node.pins_cpus)
-        or (part.memory and node.pins_memory)
-        or any(name in frame.devices for name in part.devices)
-        for _, part in demand.containers
-    )
 
 
 def is_kubelet_rejection(pod: Pod) -> bool:

@@ -1,10 +1,24 @@
-"""Sets of pods that may have run on a node at one moment, likeliest first: those that a published fingerprint is compared with."""
+"""
+Which pods a topology of a kubelet-owned node shows: sets of pods that may have run at one moment, likeliest first, against its fingerprint.
+"""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
+from typing import Final
 
+from koord_numa.core.kubelet.inference.node_config import NodeConfig
+from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
+from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.wire.node.fingerprint import comparable, fingerprint_of, pod_hash
+
+ALL: Final = ("", "all")
+EXCLUSIVE: Final = "with-exclusive-resources"
+
+MOST_SETS: Final = 3_000
+"""So many sets of pods are compared with a fingerprint at most."""
 
 
 @dataclass(slots=True)
@@ -12,7 +26,8 @@ class KnownPod:
     """
     A pod of this node. ``bound`` is when it was first counted and ``left_at`` when it was seen gone, in seconds of the cache's clock.
 
-    ``started``: its node has reported it as running. ``left``: it is gone, and the node's topology may not show that yet.
+    ``started``: its node has reported it as running. ``left``: it is gone, and the node's topology may not show that yet. ``found``: it
+    was there before this process followed the node; the kubelet began with it at ``began`` (seconds since the epoch, 0 if unknown).
     """
 
     uid: str
@@ -23,6 +38,92 @@ class KnownPod:
     started: bool = False
     left: bool = False
     left_at: float = 0.0
+    found: bool = False
+    began: float = 0.0
+    created: float = 0.0
+
+    @property
+    def order(self) -> tuple[int, float, float]:
+        """What found pods are sorted by: in the order of their starts, then those on their way; the others came later, in their order."""
+        if not self.found:
+            return 2, 0.0, 0.0
+        return (0, self.began, self.created) if self.started else (1, self.created, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """
+    What a topology says of pods. ``counted`` are those that its fingerprint speaks of, without one those that hold something of NUMA nodes
+    once they run. ``shown`` are those that it shows, ``None`` where that is not known; ``tells``: it has a fingerprint.
+    """
+
+    counted: Collection[str]
+    shown: frozenset[str] | None
+    tells: bool
+
+
+def read(
+    topology: NodeResourceTopology, frame: NodeConfig, pods: Mapping[str, KnownPod], last: Collection[str]
+) -> Reading:
+    """Which of these pods, by uid, a topology shows. ``last``: those that the last understood one showed."""
+    told = tells(topology)
+    # Method ``all`` counts every pod, also those that hold nothing of NUMA nodes.
+    if told and topology.fingerprint_method in ALL:
+        counted: Collection[str] = pods.keys()
+    else:
+        counted = frozenset(known.uid for known in pods.values() if is_exclusive(pod_demand(known.request), frame))
+    if not told:
+        return Reading(counted, None, tells=False)
+    hashes = {known.uid: pod_hash(known.namespace, known.name) for known in pods.values()}
+    for uids in islice(sets(pods.values(), counted, last), MOST_SETS):
+        if fingerprint_of(hashes[uid] for uid in uids) == topology.fingerprint:
+            return Reading(counted, frozenset(uids), tells=True)
+    return Reading(counted, None, tells=True)
+
+
+def sets(pods: Iterable[KnownPod], counted: Collection[str], last: Collection[str]) -> Iterator[list[str]]:
+    """
+    Sets of pods that may have run at one moment since the last understood topology: the first so many binds, less some that left.
+
+    Kubelets admit pods in the order of their binds, so a later pod is there only if those before it were.
+    """
+    order = sorted((known for known in pods if known.uid in counted), key=lambda known: known.order)
+    old = [known for known in order if known.uid in last]
+    new = [known for known in order if known.uid not in last]
+    return possible_sets(old, new)
+
+
+def tells(topology: NodeResourceTopology) -> bool:
+    """Does the topology carry a fingerprint that can be compared?"""
+    return comparable(topology.fingerprint) and topology.fingerprint_method in (*ALL, EXCLUSIVE)
+
+
+def is_exclusive(demand: PodDemand, frame: NodeConfig) -> bool:
+    """
+    Does resource-topology-exporter count the pod as one with exclusive resources?
+
+    It does when a running container has exclusive CPUs, memory of a NUMA node, or devices near one (as the pod resources API lists them).
+    """
+    node = frame.node
+    for container, part in demand.containers:
+        if container.kind is ContainerKind.INIT:
+            continue
+        if (part.cpus and node.pins_cpus) or (part.memory and node.pins_memory):
+            return True
+        if any(count and name in frame.devices for name, count in part.devices.items()):
+            return True
+    return False
+
+
+def is_tied(demand: PodDemand, frame: NodeConfig) -> bool:
+    """Do the kubelet's managers give any container of the pod something?"""
+    node = frame.node
+    return any(
+        (part.cpus and node.pins_cpus)
+        or (part.memory and node.pins_memory)
+        or any(name in frame.devices for name in part.devices)
+        for _, part in demand.containers
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from typing import Final
 
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
+from koord_numa.engine.cache.pod_sets import Reading
 from koord_numa.wire.node.fingerprint import comparable, fingerprint
 
 ALL_PODS: Final = ("", "all")
@@ -108,8 +109,17 @@ class UnreportedPods:
         self._met.discard(uid)
         self._hidden.discard(uid)
 
-    def topology_changed(self, topology: NodeResourceTopology | None, now: float, *, is_first: bool) -> None:
-        """Another topology was published; the first one may be older than pods that were found running."""
+    def topology_changed(
+        self, topology: NodeResourceTopology | None, now: float, *, is_first: bool, reading: Reading | None = None
+    ) -> None:
+        """
+        Another topology was published; the first one may be older than pods that were found running.
+
+        ``reading`` tells which pods it shows of a node whose kubelet chooses.
+        """
+        if reading is not None:
+            self._read(reading, now)
+            return
         # The first topology after a restart may be of any age; pods that were found running are judged by their age.
         if is_first and any(report in _FOUND for report in self._reports.values()):
             self.judge(topology, now)
@@ -134,7 +144,19 @@ class UnreportedPods:
             else:
                 self._met.add(uid)
 
-    def judge(self, topology: NodeResourceTopology | None, now: float) -> bool:
+    def _read(self, reading: Reading, now: float) -> None:
+        """What is not known to be shown stays hidden until no scan can be under way any more that is older than the pod."""
+        for uid in list(self._reports):
+            if not self._pods[uid].started:
+                self._met.add(uid)
+            elif uid not in reading.counted or uid in (reading.shown or ()):
+                self.discard(uid)
+            elif reading.shown is not None:
+                self._set(uid, Report.STARTED)
+            elif self._reports[uid] is not Report.MAYBE_SHOWN:
+                self._set(uid, Report.MAYBE_SHOWN, self._since.get(uid, now))
+
+    def judge(self, topology: NodeResourceTopology | None, now: float, reading: Reading | None = None) -> bool:
         """
         Hold pods that were found running against a topology that may be older. Returns whether other pods are hidden than before.
 
@@ -144,6 +166,9 @@ class UnreportedPods:
         """
         self.unjudged = False
         before = set(self._hidden)
+        if reading is not None and reading.shown is not None:
+            self._read(reading, now)
+            return self._hidden != before
         found = [uid for uid, report in self._reports.items() if report in _FOUND]
         recent, others = self._recent(found), self._hidden.difference(found)
         if _tells(topology):

@@ -19,9 +19,18 @@ def fingerprint(pods: Iterable[tuple[str, str]]) -> str:
     its namespace; the whole is the XXH64 of these, ascending, as little-endian words. Uids are not part of it: a pod
     re-created under its name looks the same.
     """
+    return fingerprint_of(pod_hash(namespace, name) for namespace, name in pods)
+
+
+def pod_hash(namespace: str, name: str) -> int:
+    """What one pod adds to a fingerprint."""
+    return xxh64_intdigest(name.encode(), seed=xxh64_intdigest(namespace.encode()))
+
+
+def fingerprint_of(pods: Iterable[int]) -> str:
+    """As ``fingerprint``, of pods whose hashes are known: many sets of the same pods are compared."""
     # Ascending: the order in which pods are listed is no part of the set.
-    parts = sorted(xxh64_intdigest(name.encode(), seed=xxh64_intdigest(namespace.encode())) for namespace, name in pods)
-    whole = xxh64_intdigest(b"".join(part.to_bytes(8, "little") for part in parts))
+    whole = xxh64_intdigest(b"".join(part.to_bytes(8, "little") for part in sorted(pods)))
     return f"{_PREFIX}{_VERSION}{whole:016x}"
 
 

@@ -6,7 +6,7 @@ cache through ``wire/`` and asks ``core.scheduling.evaluate``, as a scheduling c
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -53,9 +53,17 @@ class Tally:
         )
 
 
-def judge(case: Case) -> Tally:
-    """Replay one sequence and answer its questions."""
-    return _Replay(case).run()
+def judge(case: Case, restart: int | None = None) -> Tally:
+    """
+    Replay one sequence and answer its questions. ``restart`` is the index of the event before which another scheduler takes over, which
+    knows what the API server has; only later questions count then.
+    """
+    return _Replay(case, restart).run()
+
+
+def middle(case: Case) -> int:
+    """The event in the middle of a sequence."""
+    return len(case["events"]) // 2
 
 
 def topology_object(case: Case, scan: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,29 +125,51 @@ def _time(t: float) -> str:
 class _Replay:
     """One sequence in progress, as one scheduler sees it."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, restart: int | None = None) -> None:
         self.case = case
+        self.restart = restart
         self.tally = Tally()
         self.now = 0.0
-        self.cache = Cache(lambda *_: None, clock=lambda: self.now)
         self.scans: dict[int, Mapping[str, Any]] = {}
         self.pods: dict[str, dict[str, Any]] = {}
         self.pending: dict[str, str] = {}  # uid -> what ``seen`` will show
         self.profile = Profile()
-        self.cache.observe_node(None, parse_node(node_object(case)))
+        self.listed: dict[str, Pod] = {}  # what the API server has of pods, by uid
+        self.topology: dict[str, Any] | None = None
+        self.cache = self._new_cache()
 
     def run(self) -> Tally:
         for number, event in enumerate(self.case["events"]):
             self.now = float(event["t"])
+            if number == self.restart:
+                self.cache, self.tally = self._new_cache(), Tally()
             getattr(self, f"_{event['ev']}")(event, number)
         return self.tally
+
+    def _new_cache(self) -> Cache:
+        """The cache of a scheduler that starts now, after its first lists: in the order of names, as an API server has them."""
+        cache = Cache(lambda *_: None, clock=lambda: self.now)
+        cache.observe_node(None, parse_node(node_object(self.case)))
+        for uid in sorted(self.listed):
+            cache.observe_pod(None, self.listed[uid])
+        if self.topology is not None:
+            cache.observe_topology(None, parse_topology(self.topology))
+        return cache
+
+    def _observe(self, event: str, pod: Pod) -> None:
+        """An event of a pod, as the API server shows it to whoever watches."""
+        if event == DELETED:
+            self.listed.pop(pod.key.uid, None)
+        else:
+            self.listed[pod.key.uid] = pod
+        self.cache.observe_pod(event, pod)
 
     def _scan(self, event: Mapping[str, Any], _: int) -> None:
         self.scans[event["n"]] = event["nrt"]
 
     def _delivered(self, event: Mapping[str, Any], _: int) -> None:
-        obj = topology_object(self.case, self.scans[event["n"]], self.scans[0])
-        self.cache.observe_topology(None, parse_topology(obj))
+        self.topology = topology_object(self.case, self.scans[event["n"]], self.scans[0])
+        self.cache.observe_topology(None, parse_topology(self.topology))
 
     def _bind(self, event: Mapping[str, Any], _: int) -> None:
         uid = event["uid"]
@@ -150,7 +180,7 @@ class _Replay:
         bound = parse_pod(obj)
         if isinstance(answer, ScoredPlacement):
             self.cache.hold(parse_pod({**obj, "spec": {**obj["spec"], "nodeName": ""}}), answer.placement)
-        self.cache.observe_pod("MODIFIED", bound)
+        self._observe("MODIFIED", bound)
 
     def _pod(self, event: Mapping[str, Any], number: int) -> None:
         uid = event["uid"]
@@ -162,7 +192,7 @@ class _Replay:
         else:
             obj["status"] = {"phase": "Failed", "startTime": _time(self.now), "reason": event["reason"]}
         if not event.get("unseen"):
-            self.cache.observe_pod("MODIFIED", parse_pod(obj))
+            self._observe("MODIFIED", parse_pod(obj))
         else:
             self.pending[uid] = "pod"
 
@@ -170,7 +200,7 @@ class _Replay:
         obj = self.pods[event["uid"]]
         obj["metadata"]["deletionTimestamp"] = _time(self.now)
         if event["uid"] not in self.pending:
-            self.cache.observe_pod("MODIFIED", parse_pod(obj))
+            self._observe("MODIFIED", parse_pod(obj))
 
     def _end(self, event: Mapping[str, Any], _: int) -> None:
         if event.get("unseen"):
@@ -183,7 +213,7 @@ class _Replay:
 
     def _show(self, uid: str, what: str) -> None:
         obj = self.pods[uid]
-        self.cache.observe_pod(DELETED if what == "end" else "MODIFIED", parse_pod(obj))
+        self._observe(DELETED if what == "end" else "MODIFIED", parse_pod(obj))
 
     def _ask(self, event: Mapping[str, Any], number: int) -> None:
         obj = pod_object(f"question-{number}", self.case["specs"][event["pod"]], self.now)
@@ -206,11 +236,14 @@ class _Replay:
         """The pod would have been bound and refused; it leaves nothing behind but its object."""
         self.cache.hold(parse_pod(obj), placement)
         obj["spec"]["nodeName"] = NODE
-        self.cache.observe_pod("MODIFIED", parse_pod(obj))
+        self._observe("MODIFIED", parse_pod(obj))
         obj["status"] = {"phase": "Failed", "startTime": _time(self.now), "reason": reason}
-        self.cache.observe_pod("MODIFIED", parse_pod(obj))
+        self._observe("MODIFIED", parse_pod(obj))
 
     def _answer(self, pod: Pod) -> ScoredPlacement | Rejection:
+        # As every scheduling cycle does first.
+        self.cache.judge_found_pods()
+        self.cache.expire_unreported()
         candidate = self.cache.nodes[NODE].candidate()
         assert candidate is not None
         return evaluate(scheduling_request(pod.request, self.profile), candidate, self.profile)
@@ -221,15 +254,18 @@ def class_of(case: Case) -> str:
     return str(case.get("class", LONG))
 
 
-def by_class(cases: Iterator[Case]) -> dict[str, Tally]:
-    """All answers, by class, and for long sequences by whether the kubelet's configuration is published."""
+def by_class(cases: Iterable[Case], *, restarted: bool = False) -> dict[str, Tally]:
+    """
+    All answers, by class, and for long sequences by whether the kubelet's configuration is published. ``restarted``: those of a scheduler
+    that starts in the middle of each sequence.
+    """
     found: dict[str, Tally] = {}
     for case in cases:
         name = class_of(case)
         if name == LONG:
             name += ", published" if case["published"] else ", unpublished"
         total = found.setdefault(name, Tally())
-        one = judge(case)
+        one = judge(case, middle(case) if restarted else None)
         total.asked += one.asked
         total.admitted += one.admitted
         total.wrong_yes += one.wrong_yes

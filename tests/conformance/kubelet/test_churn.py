@@ -18,6 +18,9 @@ SAMPLE: Final = 6
 MOST_WRONG_NO: Final = {f"{LONG}, published": 0.06, f"{LONG}, unpublished": 0.10}
 """Shares of what the kubelet admits, by whether its configuration is published."""
 
+MOST_AFTER_RESTART: Final = {f"{LONG}, published": 0.33, f"{LONG}, unpublished": 0.31}
+"""The same of a scheduler that starts in the middle."""
+
 WITNESSED: Final = ("S1", "S2", "S3", "L3", "R", "F1", "F2", "F3")
 """Classes in which no pod waits that every kubelet would take which agrees with what was shown."""
 
@@ -59,3 +62,15 @@ def test_kubelet_churn(file: Path, record_property: Any) -> None:
     for name in ("F1", "F2", "F3"):
         if name in found:
             assert not found[name].wrong_no, "\n".join(found[name].named_no)
+
+
+@each_file("kubelet-churn")
+def test_kubelet_churn_after_a_restart(file: Path, record_property: Any) -> None:
+    """A scheduler that starts in the middle of a node's life places no pod that the kubelet refuses but to explore an option."""
+    long = (case for case in chosen(file) if class_of(case) == LONG)
+    for name, tally in by_class(long, restarted=True).items():
+        record_property("conformance", f"{file.name}, {name}, after a restart: {tally}")
+        assert tally.asked
+        assert tally.most_explored <= 1, f"{name}: {tally}"
+        assert not tally.wrong_yes, "\n".join([str(tally), *tally.named])
+        assert tally.wrong_no.total() <= SAMPLE_SLACK * MOST_AFTER_RESTART[name] * tally.admitted, f"{name}: {tally}"

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.objects.node import NodeResourceTopology, Zone
+from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.objects.vocabulary import CpuOwner
+from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.topology_lag import RECENT
 from koord_numa.wire.node.fingerprint import fingerprint
@@ -150,6 +150,48 @@ def test_what_a_fingerprint_proves_to_be_hidden_stays_so_until_it_is_shown() -> 
     state.expire_unreported()
     assert hidden(state) == {"c"}
     state.observe_topology(None, shows("a", "b", "c", version="3"))
+    assert hidden(state) == set()
+
+
+def kubelet_shows(
+    used: int, *names: str, version: str = "2", method: str = "with-exclusive-resources"
+) -> NodeResourceTopology:
+    """A kubelet-owned node of one zone with 4 CPUs, of which these pods use so many."""
+    zone = Zone(0, {"cpu": 4000}, {"cpu": 4000}, {"cpu": 4000 - used})
+    return replace(
+        shows(*names, version=version, method=method),
+        kubelet=KubeletConfig(topology_policy=KubeletPolicy.SINGLE_NUMA_NODE),
+        zones=(zone,),
+    )
+
+
+@pytest.mark.parametrize("method", ["with-exclusive-resources", "all"])
+def test_a_scan_from_before_a_start_that_comes_after_it_hides_the_pod(method: str) -> None:
+    """Also where a pod that it shows has left since: c started, d left, and the scan of a, b and d arrives."""
+    clock = [100.0]
+    state = at_restart({**RAN, "d": 1000.0}, kubelet_shows(4000, *"abcd", version="1", method=method), clock)
+    assert hidden(state) == set()
+    state.observe_pod("DELETED", on_node("d", 0.0))
+    state.observe_pod(None, on_node("e", 3.0, started=False))
+    state.observe_pod(None, on_node("e", 3.0))
+    state.observe_topology(None, kubelet_shows(4000, *"abcd", version="2", method=method))
+    assert hidden(state) == {"e"}
+    state.observe_topology(None, kubelet_shows(4000, *"abce", version="3", method=method))
+    assert hidden(state) == set()
+
+
+@pytest.mark.parametrize("method", ["with-exclusive-resources", ""])
+def test_a_scan_of_unknown_pods_shows_none_until_no_older_one_can_come(method: str) -> None:
+    """Neither by a fingerprint that nothing explains nor without one is a pod shown that may be newer than the scan."""
+    clock = [100.0]
+    state = at_restart({"a": 1000.0}, kubelet_shows(1000, "a", version="1", method=method), clock)
+    state.observe_pod(None, on_node("e", 3.0, started=False))
+    state.observe_pod(None, on_node("e", 3.0))
+    for version in ("2", "3"):
+        state.observe_topology(None, kubelet_shows(2000, "a", "foreign", version=version, method=method))
+        assert "e" in hidden(state)
+    clock[0] += RECENT
+    state.expire_unreported()
     assert hidden(state) == set()
 
 
