@@ -195,7 +195,7 @@ async def test_an_exception_about_one_pod_while_room_is_made_costs_that_pod_only
     assert any(call.startswith("evict") for call in world.server.calls)
 
 
-@pytest.mark.parametrize("at", ["read", "nominate pod", "evict c"])
+@pytest.mark.parametrize("at", ["nominate pod", "evict c"])
 async def test_a_bug_on_the_way_to_an_eviction_keeps_no_room(at: str) -> None:
     """Others of lower priority may have what the pod would have been given; it is tried again after a pause."""
     world, bugs = crowded(*FULL), ["bug"]
