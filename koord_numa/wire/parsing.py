@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic.alias_generators import to_camel
 
 from koord_numa.wire.errors import FieldPath, WireError, quoted
+from koord_numa.wire.validation_messages import first_mistake
 
 LONGEST_JSON: Final = 1 << 20
 """Longer annotations are refused unread; the API server itself stops at 256 KiB for all annotations of an object."""
@@ -61,7 +62,7 @@ def read(model: type[Model], value: object, path: FieldPath) -> Model:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise _message_of(error, path) from None
+        raise _message_of(error, value, path) from None
 
 
 def read_as(adapter: TypeAdapter[T], value: object, path: FieldPath) -> T:
@@ -69,7 +70,7 @@ def read_as(adapter: TypeAdapter[T], value: object, path: FieldPath) -> T:
     try:
         return adapter.validate_python(value, strict=True)
     except ValidationError as error:
-        raise _message_of(error, path) from None
+        raise _message_of(error, value, path) from None
 
 
 def load_json(text: object, path: FieldPath) -> object:
@@ -163,20 +164,6 @@ def _seconds(text: str) -> float | None:
         return None
 
 
-def _message_of(error: ValidationError, path: FieldPath) -> WireError:
-    # The first error: it is the one that a person repairs first.
-    first = error.errors(include_url=False, include_context=False)[0]
-    key = ""
-    for step in first["loc"]:
-        if isinstance(step, int):
-            key += f"[{step}]"
-        # Steps of unions and of nested models are pydantic's and no part of the object.
-        elif not step[:1].isupper() and step not in _UNION_STEPS:
-            key += f".{step}" if key else step
-    text = first["msg"][:1].lower() + first["msg"][1:]
-    if first["type"] == "missing":
-        return path.at(key).error("is missing")
-    return (path.at(key) if key else path).error(f"{quoted(first['input'])}: {text}")
-
-
-_UNION_STEPS: Final = frozenset({"str", "int", "float", "bool", "constrained-int", "constrained-float"})
+def _message_of(error: ValidationError, value: object, path: FieldPath) -> WireError:
+    key, sentence = first_mistake(error, value)
+    return (path.at(key) if key else path).error(sentence)

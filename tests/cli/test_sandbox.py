@@ -57,5 +57,13 @@ def test_machines_that_cannot_be(tmp_path: Path) -> None:
     answer = CliRunner().invoke(main, ["sandbox", "--machines", str(wrong)])
     assert (answer.exit_code, answer.output) == (
         1,
-        f"Error: {wrong}: machines.0.sockets: Input should be greater than or equal to 1\n",
+        f"Error: {wrong}: machines[0].sockets: 0 is below 1, the least that is allowed\n",
     )
+
+
+def test_what_the_api_server_does_not_take_of_a_description_is_said(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("machines: [{name: n, labels: {a b: c}}]")
+    answer = CliRunner().invoke(main, ["sandbox", "--machines", str(wrong)])
+    assert answer.exit_code == 1
+    assert answer.output.startswith('Error: Node "n" is invalid: metadata.labels: Invalid value: "a b"')

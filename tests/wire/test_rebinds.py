@@ -35,7 +35,7 @@ def test_defaults() -> None:
 PROBLEMS: dict[str, tuple[str, Any, str]] = {
     "no node": ("spec nodeName", None, "spec.nodeName: is missing"),
     "action": ("spec rebindAction", "Shuffle", 'spec.rebindAction: "Shuffle" is none of RebindCPU'),
-    "deadline": ("spec deadlineInSeconds", 0, "spec.deadlineInSeconds: 0: input should be greater than or equal to 1"),
+    "deadline": ("spec deadlineInSeconds", 0, "spec.deadlineInSeconds: 0 is below 1, the least that is allowed"),
     "phase": ("status phase", "Done", 'status.phase: "Done" is none of Failed, Pending, Succeed, Unknown'),
 }
 

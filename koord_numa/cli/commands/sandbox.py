@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from koord_numa.cli.demo.sandbox_cluster import agents_publishing, sandbox_cluster
+from koord_numa.sandbox.apiserver import ApiError
 from koord_numa.sandbox.machines import NodeDescription, load_descriptions
 from koord_numa.view.text import count
 
@@ -35,7 +36,8 @@ def command(port: int, kubeconfig: Path | None, machines: tuple[Path, ...]) -> N
         nodes = [node for path in machines for node in load_descriptions(path)]
         with tempfile.TemporaryDirectory(prefix="koord-numa-") as folder:
             asyncio.run(_serve(nodes, (kubeconfig or Path(folder) / "kubeconfig").absolute(), port))
-    except (OSError, ValueError) as error:
+    # What the API server does not take of a description, such as a label's value.
+    except (OSError, ValueError, ApiError) as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -98,7 +98,7 @@ PROBLEMS: dict[str, tuple[Object, str]] = {
     ),
     "ratio as text": (
         annotated(NODE, f"{PREFIX}/resource-amplification-ratio", '{"cpu":"2"}'),
-        f'Node worker-2: annotation {PREFIX}/resource-amplification-ratio.cpu: "2": input should be a valid integer',
+        f'Node worker-2: annotation {PREFIX}/resource-amplification-ratio.cpu: "2" is not a number',
     ),
     "reserved CPUs": (
         annotated(NODE, f"{PREFIX}/reservation", '{"reservedCPUs":"3-1"}'),

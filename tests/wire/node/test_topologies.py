@@ -234,7 +234,7 @@ PROBLEMS: dict[str, tuple[Object, str]] = {
     ),
     "CPU negative": (
         annotated(KOORDINATOR_NRT, CPU_TOPOLOGY, detail({"id": -1})),
-        f"annotation {CPU_TOPOLOGY}.detail[0].id: -1: input should be greater than or equal to 0",
+        f"annotation {CPU_TOPOLOGY}.detail[0].id: -1 is below 0, the least that is allowed",
     ),
     "NUMA id too large": (
         annotated(KOORDINATOR_NRT, CPU_TOPOLOGY, detail({"id": 1, "node": 1024})),
@@ -251,7 +251,7 @@ PROBLEMS: dict[str, tuple[Object, str]] = {
         changed(KUBELET_NRT, "zones 0 resources", [{"name": "cpu"}]),
         "zones.node-0.cpu: has neither capacity nor allocatable",
     ),
-    "cost": (changed(KUBELET_NRT, "zones 0 costs 0 value", -1), "zones[0].costs[0].value: -1: input should be"),
+    "cost": (changed(KUBELET_NRT, "zones 0 costs 0 value", -1), "zones[0].costs[0].value: -1 is below 0"),
     "policy": (
         changed(KUBELET_NRT, "topologyPolicies", ["Strict"]),
         'topologyPolicies: "Strict" is none of BestEffort, BestEffortContainerLevel',

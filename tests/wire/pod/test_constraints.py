@@ -217,9 +217,9 @@ BROKEN: dict[str, tuple[str, Any, str]] = {
     "weight": (
         f"spec affinity nodeAffinity {RATHER} 0 weight",
         0,
-        f"spec.affinity.nodeAffinity.{RATHER}[0].weight: 0: input should be greater than or equal to 1",
+        f"spec.affinity.nodeAffinity.{RATHER}[0].weight: 0 is below 1, the least that is allowed",
     ),
-    "skew": ("spec topologySpreadConstraints 0 maxSkew", 0, "topologySpreadConstraints[0].maxSkew: 0: input should be"),
+    "skew": ("spec topologySpreadConstraints 0 maxSkew", 0, "topologySpreadConstraints[0].maxSkew: 0 is below 1"),
     "when": (
         "spec topologySpreadConstraints 0 whenUnsatisfiable",
         "Later",

@@ -158,11 +158,11 @@ PROBLEMS: dict[str, tuple[Object, str]] = {
     ),
     "wrong type": (
         annotated(POD, SPEC, '{"preferredCPUBindPolicy":1}'),
-        f"Pod shop/web: annotation {SPEC}.preferredCPUBindPolicy: 1: input should be a valid string",
+        f"Pod shop/web: annotation {SPEC}.preferredCPUBindPolicy: 1 is not a text",
     ),
     "annotation is no text": (
         annotated(POD, SPEC, {"a": 1}),
-        f"Pod shop/web: metadata.annotations.{SPEC}: an object of 1 fields: input should be a valid string",
+        f"Pod shop/web: metadata.annotations.{SPEC}: an object of 1 fields is not a text",
     ),
     "quantity": (
         changed(POD, "spec containers 0 resources limits cpu", "four"),

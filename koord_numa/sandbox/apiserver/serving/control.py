@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import orjson
 from aiohttp import web
 from pydantic import ValidationError
 
@@ -10,6 +11,7 @@ from koord_numa.sandbox.apiserver.errors import bad_request, no_such_path
 from koord_numa.sandbox.apiserver.faults import Fault, Faults
 from koord_numa.sandbox.apiserver.serving import answers
 from koord_numa.sandbox.apiserver.serving.request_log import RequestLog
+from koord_numa.wire.validation_messages import sentence_of
 
 PREFIX = "/sandbox/"
 
@@ -52,7 +54,11 @@ class Control:
 
     async def _add(self, request: web.BaseRequest) -> web.Response:
         try:
-            fault = Fault.model_validate_json(await request.read())
+            asked = orjson.loads(await request.read())
+        except orjson.JSONDecodeError as problem:
+            raise bad_request(f"the body is not JSON: {problem.msg}") from None
+        try:
+            fault = Fault.model_validate(asked)
         except ValidationError as problem:
-            raise bad_request(f"no fault: {problem}") from problem
+            raise bad_request(sentence_of(problem, asked, ("not a fault",))) from None
         return answers.document({"id": self.faults.add(fault)}, 201)

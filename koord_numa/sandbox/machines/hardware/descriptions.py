@@ -5,6 +5,7 @@ A list of entries under ``machines``, each a shape in numbers or the name of a f
 there are, who owns their CPUs, and what they are configured and labelled with.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,13 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.cpu_topology import MAX_NUMA
+from koord_numa.core.cpuset import MAX_CPU, CpuSet
 from koord_numa.core.objects.constraints import TaintEffect
 from koord_numa.core.objects.node import DEFAULT_MAX_NUMA_NODES, KubeletConfig, Taint
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.quantity import supply
+from koord_numa.core.resources import is_native
 from koord_numa.sandbox.machines.hardware.description import (
     PLAIN_KUBELET,
     STATIC_KUBELET,
@@ -29,8 +32,20 @@ from koord_numa.sandbox.machines.hardware.description import (
 from koord_numa.sandbox.machines.hardware.dumps import load_dump
 from koord_numa.sandbox.machines.hardware.hardware import PAGE_BYTES, Hardware, Numbering, Shape
 from koord_numa.wire import names
+from koord_numa.wire.errors import quoted
+from koord_numa.wire.validation_messages import sentence_of
 
-Positive = Annotated[int, Field(ge=1)]
+MOST_NODES: Final = 50_000
+"""Of one entry: three times the largest cluster that Kubernetes is tested with."""
+
+Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Cost = Annotated[int, Field(ge=1, le=255)]  # a distance of the ACPI SLIT
+Ratio = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
+
+
+EXTENDED_RESOURCE: Final = re.compile(
+    r"[a-z0-9]([-a-z0-9.]{0,200}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
 
 
 class _Part(BaseModel):
@@ -61,7 +76,7 @@ class MachineModel(_Part):
     """One entry: ``count`` nodes named ``name-0``, ``name-1``, … (just ``name`` when ``count`` is left out)."""
 
     name: str = Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,200}[a-z0-9])?$")
-    count: Positive | None = None
+    count: Annotated[int, Field(ge=1, le=MOST_NODES)] | None = None
     style: Style = Style.KOORDINATOR
     file: str | None = None
     sockets: Positive = 2
@@ -70,14 +85,14 @@ class MachineModel(_Part):
     threads: Positive = 2
     numbering: Numbering = Numbering.SPLIT
     memory: str | int = "64Gi"
-    costs: tuple[int, int, int] = (10, 12, 32)
+    costs: tuple[Cost, Cost, Cost] = (10, 12, 32)
     hugepages: dict[str, Annotated[int, Field(ge=0)]] = {}
     devices: dict[str, list[int | None]] = {}
     claimed_devices: dict[str, list[int | None]] = {}
     numa_policy: str = ""
     bind_policy: str = ""
     strategy: str = ""
-    amplification: dict[str, float] = {}
+    amplification: dict[str, Ratio] = {}
     reserved_cpus: str = Field("", alias="reservedCPUs")
     reserved_memory: str | int = 0
     labels: dict[str, str] = {}
@@ -112,6 +127,8 @@ def load_descriptions(path: Path) -> list[NodeDescription]:
         found = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is neither YAML nor JSON: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply") from None
     if isinstance(found, dict) and "cpus" in found:
         return [NodeDescription(name=node_name(path.stem), hardware=load_dump(path))]
     return read_descriptions(found, path.parent, str(path))
@@ -121,13 +138,15 @@ def read_descriptions(found: Any, folder: Path, source: str = "description") -> 
     """The nodes in a value that was JSON or YAML; files are looked for in ``folder``."""
     try:
         model = FileModel.model_validate(found)
-        return [node for machine in model.machines for node in _nodes(machine, folder)]
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(step) for step in first["loc"])
-        raise ValueError(f"{source}: {where}: {first['msg']}") from None
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
+        raise ValueError(sentence_of(error, found, (source,))) from None
+    nodes: list[NodeDescription] = []
+    for at, machine in enumerate(model.machines):
+        try:
+            nodes += _nodes(machine, folder)
+        except ValueError as error:
+            raise ValueError(f"{source}: machines[{at}] ({machine.name}): {error}") from None
+    return nodes
 
 
 def node_name(text: str) -> str:
@@ -146,16 +165,20 @@ def _nodes(model: MachineModel, folder: Path) -> Iterator[NodeDescription]:
 
 def _node(model: MachineModel, folder: Path) -> NodeDescription:
     reserved = CpuSet.parse(model.reserved_cpus)
+    hardware = load_dump(folder / model.file) if model.file else _shaped(model)
+    reserved_memory = _bytes("reservedMemory", model.reserved_memory)
+    if hardware.memory and reserved_memory > min(hardware.memory.values()):
+        raise ValueError(f"reservedMemory: {model.reserved_memory} is more than a NUMA node has")
     policies = {label: getattr(model, field) for field, label in LABELS.items() if getattr(model, field)}
     return NodeDescription(
         name=model.name,
-        hardware=load_dump(folder / model.file) if model.file else _shaped(model),
+        hardware=hardware,
         style=model.style,
         kubelet=_kubelet(model, reserved),
         labels={**model.labels, **policies},
         taints=tuple(Taint(taint.key, taint.effect, taint.value) for taint in model.taints),
         reserved=reserved,
-        reserved_memory=supply("memory", model.reserved_memory),
+        reserved_memory=reserved_memory,
         amplification=model.amplification,
         pods=model.pods,
         hidden=model.hidden,
@@ -164,8 +187,26 @@ def _node(model: MachineModel, folder: Path) -> NodeDescription:
     )
 
 
+def _bytes(key: str, text: str | int) -> int:
+    try:
+        amount = supply("memory", text)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
+    if amount < 0:
+        raise ValueError(f"{key}: {text} is negative")
+    return amount
+
+
 def _shaped(model: MachineModel) -> Hardware:
+    # Before anything is built: a slip of the pen must not fill the memory.
+    numa, cpus = model.sockets * model.numa, model.sockets * model.numa * model.cores * model.threads
+    if numa > MAX_NUMA or cpus > MAX_CPU:
+        raise ValueError(f"{numa} NUMA nodes and {cpus} CPUs are too many, at most {MAX_NUMA} and {MAX_CPU} are read")
+    memory, pages = _bytes("memory", model.memory), model.hugepages
     _known(model.hugepages, PAGE_BYTES, "huge pages of size")
+    _check_resources((*model.devices, *model.claimed_devices))
+    if sum(PAGE_BYTES[size] * number for size, number in pages.items()) > memory:
+        raise ValueError(f"hugepages: they take more than the {model.memory} of memory that a NUMA node has")
     _known(
         {
             numa
@@ -182,14 +223,21 @@ def _shaped(model: MachineModel) -> Hardware:
         numa=model.numa,
         cores=model.cores,
         threads=model.threads,
-        memory=supply("memory", model.memory),
+        memory=memory,
         numbering=model.numbering,
-        pages=model.hugepages,
+        pages=pages,
         devices={resource: tuple(places) for resource, places in model.devices.items()},
         claimed_devices={resource: tuple(places) for resource, places in model.claimed_devices.items()},
         costs=model.costs,
     )
     return shape.build()
+
+
+def _check_resources(resources: Iterable[str]) -> None:
+    for resource in resources:
+        # Kubernetes' own resources are not devices: they would replace what the machine has.
+        if is_native(resource) or not EXTENDED_RESOURCE.fullmatch(resource):
+            raise ValueError(f"devices: {quoted(resource)} is not a resource of devices, such as example.com/gpu")
 
 
 def _known(found: Iterable[object], known: Iterable[object], what: str) -> None:

@@ -4,10 +4,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from koord_numa.core.cpu_topology import cpu_topology_of
+from koord_numa.core.cpuset import MAX_CPU
 from koord_numa.sandbox.machines.hardware.hardware import Device, Hardware
+from koord_numa.wire.errors import quoted
+from koord_numa.wire.validation_messages import sentence_of
 
 PCI_RESOURCES: Final[Mapping[str, str]] = {
     "0302": "nvidia.com/gpu",  # 3D controller: an accelerator without a display
@@ -33,24 +37,47 @@ class DumpModel(BaseModel):
 
 def load_dump(path: Path) -> Hardware:
     """The machine in a file. Raises ``ValueError`` naming the file when it is not such a file."""
-    return read_dump(path.read_bytes(), str(path))
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    return read_dump(text, str(path))
 
 
 def read_dump(text: bytes, source: str) -> Hardware:
     """The machine in the text of a file."""
     try:
-        model = DumpModel.model_validate_json(text)
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"{source} is not JSON: {error.msg}") from None
+    try:
+        model = DumpModel.model_validate_json(text)  # of JSON, as a strict tuple is no list in Python
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(step) for step in first["loc"])
-        raise ValueError(f"{source} describes no machine: {where}: {first['msg']}") from None
+        raise ValueError(sentence_of(error, found, (f"{source} describes no machine",))) from None
+    if wrong := _wrong(model):
+        raise ValueError(f"{source} describes no machine: {wrong}")
     # Some firmware names no sockets; every CPU is in one then, which is all that a NUMA-aware choice needs to know.
     rows = [(cpu, core, max(0, socket), numa) for cpu, core, socket, numa in model.cpus]
+    try:
+        machine = cpu_topology_of(rows, numa_ids=model.numa_nodes, distances=model.distances)
+    except ValueError as error:
+        raise ValueError(f"{source} describes no machine: {error}") from None
     return Hardware(
-        machine=cpu_topology_of(rows, numa_ids=model.numa_nodes, distances=model.distances),
+        machine=machine,
         memory={numa: size or 0 for numa, size in zip(model.numa_nodes, model.memory_bytes, strict=True)},
         devices=tuple(_devices(model.pci)),
     )
+
+
+def _wrong(model: DumpModel) -> str:
+    """Why there can be no such machine; empty when there can."""
+    if not model.cpus:
+        return "cpus: no CPU is listed"
+    if beyond := [row[0] for row in model.cpus if not 0 <= row[0] <= MAX_CPU]:
+        return f"cpus: {quoted(beyond[0])} is no id of a CPU, which are 0 to {MAX_CPU}"
+    if len(model.memory_bytes) != len(model.numa_nodes):
+        return f"memory_bytes: {len(model.memory_bytes)} amounts for {len(model.numa_nodes)} numa_nodes"
+    return ""
 
 
 def _devices(rows: Iterable[tuple[str, str, int]]) -> Iterable[Device]:

@@ -1,0 +1,84 @@
+"""Mistakes in objects and files are said in plain words: the key as it is written, what is there, and what may be there."""
+
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import Field, field_validator
+
+from koord_numa.wire.errors import FieldPath, WireError
+from koord_numa.wire.parsing import Count, GoJson, Quantity, Strict, Weight, read
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Inner(GoJson):
+    """Names match without regard to case."""
+
+    size: Count = 1
+
+
+class Outer(Strict):
+    text: str = ""
+    weight: Weight = 1
+    yes: bool = False
+    ratio: float = 1.0
+    above: Annotated[int, Field(gt=3, lt=9)] = 5
+    amount: Quantity = 0
+    word: str | bool = ""
+    colour: Annotated[Colour, Field(strict=False)] = Colour.RED
+    kind: Literal["a", "b"] = "a"
+    labels: dict[str, str] = Field({})
+    inner: list[Inner] = Field([])
+    pair: Annotated[tuple[int, int], Field(strict=False)] = (1, 2)
+    few: list[int] = Field([1], max_length=2, min_length=1)
+    short: Annotated[str, Field(max_length=2, pattern="^[a-z]+$")] = "a"
+    own: str = ""
+    finite: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+
+    @field_validator("own")
+    @classmethod
+    def _checked(cls, value: str) -> str:
+        if value:
+            raise ValueError("Nobody may own this")
+        return value
+
+
+MISTAKES: dict[str, tuple[Any, str]] = {
+    "whole": ([], "a list of 0 is not an object"),
+    "text": ({"text": 1}, "text: 1 is not a text"),
+    "low": ({"weight": 0}, "weight: 0 is below 1, the least that is allowed"),
+    "high": ({"weight": 101}, "weight: 101 is above 100, the most that is allowed"),
+    "bounds": ({"above": 3}, "above: 3 is not above 3"),
+    "upper bound": ({"above": 9}, "above: 9 is not below 9"),
+    "fraction": ({"weight": 1.5}, "weight: 1.5 is not a whole number"),
+    "truth": ({"weight": True}, "weight: true is not a whole number"),
+    "boolean": ({"yes": "on"}, 'yes: "on" is neither true nor false'),
+    "number": ({"ratio": "2"}, 'ratio: "2" is not a number'),
+    "infinite": ({"finite": float("inf")}, "finite: inf is not a finite number"),
+    "union": ({"amount": []}, "amount: a list of 0 is neither a text nor a number"),
+    "other union": ({"word": 3}, "word: 3 is neither a text nor a boolean"),
+    "enumeration": ({"colour": "green"}, 'colour: "green" is none of red, blue'),
+    "literal": ({"kind": "c"}, 'kind: "c" is none of a, b'),
+    "capital key": ({"labels": {"Zone": 3}}, "labels.Zone: 3 is not a text"),
+    "key like a type": ({"labels": {"str": 3}}, "labels.str: 3 is not a text"),
+    "any case": ({"inner": [{"SIZE": 0}]}, "inner[0].size: 0 is below 1, the least that is allowed"),
+    "no object": ({"inner": [{}, 3]}, "inner[1]: 3 is not an object"),
+    "no list": ({"inner": {}}, "inner: an object of 0 fields is not a list"),
+    "missing item": ({"pair": [1]}, "pair[1]: is missing"),
+    "few": ({"few": []}, "few: a list of 0 is too short, at least 1 are needed"),
+    "many": ({"few": [1, 2, 3]}, "few: a list of 3 is too long, at most 2 are allowed"),
+    "long": ({"short": "abc"}, 'short: "abc" is too long, at most 2 are allowed'),
+    "pattern": ({"short": "A"}, 'short: "A" does not match ^[a-z]+$'),
+    "own words": ({"own": "x"}, 'own: "x": nobody may own this'),
+}
+
+
+@pytest.mark.parametrize(("value", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_mistakes_are_said_in_plain_words(value: Any, message: str) -> None:
+    with pytest.raises(WireError) as raised:
+        read(Outer, value, FieldPath("Thing a"))
+    assert str(raised.value) == f"Thing a: {message}"
