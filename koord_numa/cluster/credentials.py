@@ -51,6 +51,7 @@ async def load_configuration(kubeconfig: Path | None = None, context: str | None
         LookupError,
         TypeError,
         ValueError,
+        RecursionError,
     ) as error:  # what theirs makes of other files
         raise NoCredentials(f"no credentials for a cluster: {files} is no kubeconfig: {error}") from error
     return configuration
@@ -72,6 +73,7 @@ def current_namespace(kubeconfig: Path | None = None, context: str | None = None
         LookupError,
         TypeError,
         ValueError,
+        RecursionError,
     ) as error:
         raise NoCredentials(f"no credentials for a cluster: {files} is no kubeconfig: {error}") from error
     chosen = next((each for each in contexts if each["name"] == context), None) if context else active

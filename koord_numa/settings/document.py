@@ -178,6 +178,8 @@ def load_settings(source: str | Path) -> Settings:
         raise SettingsError(f"{where}: cannot be read: {error}") from error
     except yaml.YAMLError as error:
         raise SettingsError(f"{where}: is not YAML: {error}") from error
+    except RecursionError:
+        raise SettingsError(f"{where}: is nested too deeply") from None
     if document is None:  # # an empty file, or only comments
         document = {}
     if not isinstance(document, dict):

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import click
 
-from koord_numa.cli.cluster.objects import PARSERS, ClusterObjects, Document, documents
+from koord_numa.cli.cluster.objects import PARSERS, ClusterObjects
+from koord_numa.cli.cluster.yaml_documents import Document, documents
 from koord_numa.cluster.resources import PRIORITY_CLASSES
 from koord_numa.core.objects.request import Pod
 from koord_numa.wire.claims.resource_claims import parse_resource_claim

@@ -4,16 +4,16 @@ Every object that decides where pods go, read once: from a cluster's lists, or f
 The same kinds that the operator watches, and PriorityClasses, whose work the API server has done when the operator sees a pod.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
-import yaml
 
 from koord_numa.cli.cluster.trace import SUFFIX, read_trace_nodes
+from koord_numa.cli.cluster.yaml_documents import Document, documents
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.resources import (
     BUDGETS,
@@ -56,8 +56,6 @@ from koord_numa.wire.pod.pods import parse_pod
 from koord_numa.wire.pod.priorities import PriorityClass, parse_priority_class
 from koord_numa.wire.storage.volumes import parse_claim, parse_storage_class, parse_volume
 from koord_numa.wire.workloads import parse_workload
-
-Document = Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -208,28 +206,3 @@ def _hint(path: Path) -> str:
     if any("machines" in document for document in documents(path.read_text(encoding="utf-8"), str(path))):
         return f"; it describes machines, which `koord-numa sandbox --machines {path}` serves as a cluster"
     return ""
-
-
-def documents(text: str, name: str) -> Iterator[Document]:
-    """The objects of a YAML or JSON text, those in lists one by one. Raises ``click.ClickException``."""
-    try:
-        found = [document for document in yaml.load_all(text, _LOADER) if document]
-    except yaml.YAMLError as error:
-        raise click.ClickException(f"{name} is not YAML: {error}") from None
-    for document in found:
-        yield from _flat(document, name)
-
-
-def _flat(document: Any, name: str) -> Iterator[Document]:
-    if not isinstance(document, dict):
-        raise click.ClickException(f"{name} has a document that is no Kubernetes object")
-    # A List of kubectl is named `List`, the API's own `PodList`.
-    if str(document.get("kind") or "").endswith("List") and isinstance(document.get("items"), list):
-        for item in document["items"]:
-            yield from _flat(item, name)
-    else:
-        yield document
-
-
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The one in C where there is one: a cluster's objects are many megabytes."""

@@ -121,6 +121,8 @@ def read_kubelet_config(path: Path) -> KubeletOptions:
         return kubelet_options(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise KubeletConfigError(f"{path} cannot be read: {error}") from None
+    except RecursionError:
+        raise KubeletConfigError(f"{path} is nested too deeply") from None
     except KubeletConfigError as error:
         raise KubeletConfigError(f"{path}: {error}") from None
 

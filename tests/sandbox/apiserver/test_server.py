@@ -1,6 +1,7 @@
 """The server in its process: the direct store, subscriptions, files, restart, and that nothing is left behind."""
 
 import asyncio
+import json
 import socket
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -11,7 +12,19 @@ import pytest
 import yaml
 
 from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions, serve
-from tests.sandbox.apiserver.client import CONFIGMAPS, PODS, Api, binding, configmap, crd, eventually, node, pod, rack
+from tests.sandbox.apiserver.client import (
+    CONFIGMAPS,
+    JSON_PATCH,
+    PODS,
+    Api,
+    binding,
+    configmap,
+    crd,
+    eventually,
+    node,
+    pod,
+    rack,
+)
 
 
 async def test_direct_and_http_are_one(server: ApiServer, api: Api) -> None:
@@ -186,3 +199,16 @@ async def test_connections_that_come_as_it_stops_are_closed_too(turns: int) -> N
         for client in made:
             with suppress(ConnectionResetError):
                 assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/yaml"])
+async def test_objects_that_are_nested_too_deeply_are_refused(api: Api, kind: str) -> None:
+    """Also where a patch makes them so: what is stored has to be sent, too."""
+    for levels in (300, 2000):
+        deep = '{"a": ' * levels + "1" + "}" * levels
+        text = f'{{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {{"name": "deep"}}, "data": {deep}}}'
+        assert (await api.post(CONFIGMAPS, text, type=kind)).reason == (400, "BadRequest")
+    assert (await api.post(PODS, pod())).status == 201
+    patch = {"op": "add", "path": "/metadata/annotations", "value": json.loads('{"a":' * 249 + "1" + "}" * 249)}
+    assert (await api.patch(f"{PODS}/p", [patch], type=JSON_PATCH)).reason == (400, "BadRequest")
+    assert (await api.get(PODS)).status == 200

@@ -26,6 +26,8 @@ def parse_yaml(text: bytes | str) -> Any:
         return yaml.load(text, Loader=_JsonLoader)  # noqa: S506  (a SafeLoader)
     except yaml.YAMLError as problem:
         raise ValueError(f"error converting YAML to JSON: {problem}") from problem
+    except RecursionError:
+        raise ValueError("error converting YAML to JSON: the document is nested too deeply") from None
 
 
 def read_manifests(path: Path) -> list[JsonObject]:

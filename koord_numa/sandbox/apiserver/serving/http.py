@@ -35,6 +35,10 @@ from koord_numa.sandbox.apiserver.store.backend import (
 from koord_numa.sandbox.apiserver.store.cluster import Cluster
 from koord_numa.sandbox.apiserver.store.deletion import DeleteOptions
 from koord_numa.sandbox.apiserver.store.registry import Target
+from koord_numa.wire.parsing import is_nested_deeper
+
+DEEPEST: Final = 250
+"""Levels of nesting in an object: the encoder (orjson) stops at 254. The API server of Kubernetes takes 10,000."""
 
 _APPLY: Final = "application/apply-patch+yaml"
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
@@ -193,7 +197,7 @@ class ResourceApi:
         if content_type not in accepted:
             raise unsupported_media_type(content_type, accepted)
         try:
-            patch = loads(await call.request.read())
+            patch = _shallow(loads(await call.request.read()))
         except ValueError as problem:
             raise bad_request(f"error decoding patch: {problem}") from problem
         return self._written(call, self._cluster.writer.patch(target, _change(content_type, patch), options))
@@ -224,13 +228,20 @@ class ResourceApi:
 def _parsed(raw: bytes, content_type: str) -> Any:
     """The value of a body. Raises ``ValueError`` for what is malformed and 415 for what is in an unknown format."""
     if content_type in ("application/yaml", _APPLY):
-        return parse_yaml(raw)
+        return _shallow(parse_yaml(raw))
     if content_type in ("application/json", "application/octet-stream", "text/plain"):
-        return loads(raw)
+        return _shallow(loads(raw))
     found = parse_protobuf(raw) if content_type == protobuf.CONTENT_TYPE else None
     if found is None:
         raise unsupported_media_type(content_type, ("application/json", "application/yaml"))
     return found
+
+
+def _shallow(value: Any) -> Any:
+    """The value, if it can be written as well, inside of a list or an event. Raises 400."""
+    if is_nested_deeper(value, DEEPEST):
+        raise bad_request(f"the object provided is nested more than {DEEPEST} levels deep")
+    return value
 
 
 def _change(content_type: str, patch: Any) -> Callable[[JsonObject], JsonObject]:
@@ -245,7 +256,7 @@ def _change(content_type: str, patch: Any) -> Callable[[JsonObject], JsonObject]
 
 
 def _swapped(change: Callable[[JsonObject, Any], Any], patch: Any, document: JsonObject) -> Any:
-    return change(document, patch)
+    return _shallow(change(document, patch))
 
 
 async def _delete_options(call: Call) -> DeleteOptions:
