@@ -8,6 +8,7 @@ recognized by the file that their code comes from, are ended here.
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from random import SystemRandom
 from types import CodeType
-from typing import Any, Final
+from typing import Any, Final, Self
 from weakref import WeakValueDictionary
 
 import kopf
@@ -25,6 +26,9 @@ from koord_numa.handlers.lifecycle import Host
 from koord_numa.settings import BackoffSettings
 
 KOPF: Final = str(Path(kopf.__file__).parent)
+
+PER_EVENT: Final = str(Path(KOPF, "_core")) + os.sep
+"""Where Kopf's generators are that are no streams, but context managers of single events."""
 
 Streams = WeakValueDictionary[int, AsyncGenerator[Any, None]]
 """Asynchronous generators in the order in which they were begun: an outer one before those that it reads."""
@@ -51,6 +55,13 @@ does not even let itself be cancelled.
 """
 
 _log = logging.getLogger(__name__)
+
+
+class SharedMemo(kopf.Memo):
+    """One memo for all objects. Kopf copies the one that it is given for every object that it hears of; nothing here is of one object."""
+
+    def __copy__(self) -> Self:
+        return self
 
 
 class EveryTask(Collection[asyncio.Task[Any]]):
@@ -112,7 +123,7 @@ class EmbeddedKopf:
         settings = kopf.OperatorSettings()
         # Kopf would kill the whole process some minutes after it gave up.
         settings.process.ultimate_exiting_timeout = None
-        memo = kopf.Memo(host=self.host)
+        memo = SharedMemo(host=self.host)
         with _kopf_streams() as streams:
             tasks = await kopf.spawn_tasks(
                 clusterwide=True, registry=self.registry, settings=settings, memo=memo, stop_flag=stop
@@ -145,7 +156,12 @@ def _kopf_streams() -> Iterator[Streams]:
     hooks, numbers = sys.get_asyncgen_hooks(), count()
 
     def begun(stream: AsyncGenerator[Any, None]) -> None:
-        if _is_kopf(getattr(stream, "ag_code", None)):
+        code: CodeType | None = getattr(stream, "ag_code", None)
+        file = "" if code is None else code.co_filename
+        # With every event: the task that enters it closes it, so that nobody has to keep it in mind.
+        if file.startswith(PER_EVENT):
+            return
+        if file.startswith(KOPF):
             streams[next(numbers)] = stream
         if hooks.firstiter is not None:
             hooks.firstiter(stream)

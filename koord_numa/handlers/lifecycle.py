@@ -50,6 +50,7 @@ def attach(registry: kopf.OperatorRegistry, start: Callable[[], Awaitable[Host]]
             memo.host = await start()
             memo.host_ends_with_kopf = True
         memo.dispatcher = memo.host.dispatcher
+        memo.queueing = settings.queueing
         configure(settings, memo.dispatcher.scheduler_names)
         logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # otherwise a line for every event
 

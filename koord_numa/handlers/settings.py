@@ -19,6 +19,12 @@ LAST_PAUSE: Final = 10.0
 IDLE: Final = 0.5
 """Seconds after which Kopf ends the task of a quiet object; with its own 5 s a big list keeps a task for every object."""
 
+TOPOLOGY_IDLE: Final = 75.0
+"""
+The same for a topology, in which a task that is still there saves a fifth of what an update costs. Exporters publish once a minute, and a
+cluster has one topology a node, so that there is one task a node at most.
+"""
+
 PAGE: Final = 500
 
 

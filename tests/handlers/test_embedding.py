@@ -3,13 +3,23 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
+from copy import copy
 from typing import Any
 
 import pytest
 from kopf._cogs.aiokits.aiotasks import Scheduler, create_guarded_task
 
 from koord_numa.handlers import embedding as kopf_run
-from koord_numa.handlers.embedding import KOPF, _cancel_watchers_again, _close, _end_leftovers, _kopf_streams, runs_kopf
+from koord_numa.handlers.embedding import (
+    KOPF,
+    PER_EVENT,
+    SharedMemo,
+    _cancel_watchers_again,
+    _close,
+    _end_leftovers,
+    _kopf_streams,
+    runs_kopf,
+)
 
 STREAMS = """
 from contextlib import asynccontextmanager
@@ -74,6 +84,19 @@ async def test_streams_that_are_read_to_the_end_or_not_kopfs_are_left_alone() ->
         await _close(streams)
         assert ended == []
         assert [event async for event in stream] == ["second"]
+
+
+async def test_context_managers_of_single_events_are_not_collected() -> None:
+    with _kopf_streams() as streams:
+        stream = made_in(f"{PER_EVENT}actions")["events"]([])
+        assert await anext(stream) == "first"
+        assert len(streams) == 0
+        await stream.aclose()
+
+
+def test_one_memo_serves_all_objects() -> None:
+    memo = SharedMemo(host="h")
+    assert copy(memo) is memo
 
 
 async def test_a_stream_that_is_being_closed_is_left_alone() -> None:

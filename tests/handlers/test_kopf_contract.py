@@ -50,6 +50,24 @@ def test_every_setting_that_is_changed_exists(path: str) -> None:
         found = getattr(found, step)
 
 
+async def test_a_task_of_an_object_looks_at_the_setting_whenever_it_begins_to_wait() -> None:
+    """It would wait for ever by what the setting was when it began; after its first event it ends at once."""
+    queueing, settings = import_module("kopf._core.reactor.queueing"), kopf.OperatorSettings()
+    settings.queueing.idle_timeout = 1e6
+    stream = queueing.Stream(backlog=asyncio.Queue(), pressure=asyncio.Event())
+    await stream.backlog.put({"type": "ADDED", "object": {"metadata": {"uid": "u"}}})
+
+    async def process(**_: Any) -> None:
+        settings.queueing.idle_timeout = 0.01
+
+    streams = {"u": stream}
+    async with asyncio.timeout(300):
+        await queueing.worker(
+            signaller=asyncio.Condition(), settings=settings, processor=process, streams=streams, key="u"
+        )
+    assert streams == {}
+
+
 def test_a_filter_is_asked_once_for_every_event_with_the_event_and_the_memo() -> None:
     """Pods and topologies are handed over by their filter."""
     registry = kopf.OperatorRegistry()

@@ -15,7 +15,15 @@ from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod
 from koord_numa.handlers import triggers
 from koord_numa.handlers.dispatch import Dispatcher, Stores
-from koord_numa.handlers.settings import EndlessPauses, NoDiffs, NoProgress, configure, waiting_pods
+from koord_numa.handlers.settings import (
+    IDLE,
+    TOPOLOGY_IDLE,
+    EndlessPauses,
+    NoDiffs,
+    NoProgress,
+    configure,
+    waiting_pods,
+)
 from koord_numa.wire import parse_pod, parse_rebind, parse_topology
 from tests.cluster.objects import pod
 
@@ -69,7 +77,7 @@ def recorded() -> Recorded:
 
 @pytest.fixture
 def memo(recorded: Recorded) -> kopf.Memo:
-    return kopf.Memo(dispatcher=recorded.dispatcher)
+    return kopf.Memo(dispatcher=recorded.dispatcher, queueing=kopf.OperatorSettings().queueing)
 
 
 def event(kind: str | None, document: Mapping[str, Any]) -> kopf.RawEvent:
@@ -100,6 +108,19 @@ async def test_every_trigger_only_hands_over(recorded: Recorded, memo: kopf.Memo
     TRIGGERS.hand_over_topology(event=event(None, TOPOLOGY), memo=memo)
     await TRIGGERS.rebind(event=event("DELETED", REBIND), memo=memo)
     assert recorded.heard == [("pod", "ADDED", "a"), ("topology", None, "n"), ("rebind", "DELETED", "r")]
+
+
+async def test_the_task_of_a_topology_waits_for_the_next_one_and_others_end_soon(memo: kopf.Memo) -> None:
+    waits = {}
+    TRIGGERS.hand_over_topology(event=event(None, TOPOLOGY), memo=memo)
+    waits["topology"] = memo.queueing.idle_timeout
+    TRIGGERS.hand_over_pod(event=event("ADDED", with_uid(pod("a"))), memo=memo)
+    waits["pod"] = memo.queueing.idle_timeout
+    TRIGGERS.hand_over_topology(event=event(None, TOPOLOGY), memo=memo)
+    await TRIGGERS.rebind(event=event("DELETED", REBIND), memo=memo)
+    waits["rebind"] = memo.queueing.idle_timeout
+    assert waits == {"topology": TOPOLOGY_IDLE, "pod": IDLE, "rebind": IDLE}
+    assert TOPOLOGY_IDLE > 60  # exporters' period
 
 
 async def test_pods_of_other_schedulers_are_not_handed_over(recorded: Recorded, memo: kopf.Memo) -> None:

@@ -114,7 +114,8 @@ def kubelet_view(
     there = holdings if isinstance(holdings, Ledger) else list(holdings)
     shown = (held for held in there if held.pod.uid not in unpublished and held.request is not None)
     counts = {count for held in shown if held.request is not None for count in pod_demand(held.request).counts}
-    return inferred_view(frame_of(node, topology, previous), node, there, unpublished, CoreEvidence(counts))
+    frame = frame_of(node, topology, None if previous is None else previous.frame)
+    return inferred_view(frame, node, there, unpublished, CoreEvidence(counts))
 
 
 def inferred_view(
@@ -198,10 +199,9 @@ def _requested(holdings: Ledger | list[Holding]) -> dict[str, int]:
     return {**amounts, PODS: len(holdings)}
 
 
-def frame_of(node: Node, topology: NodeResourceTopology, previous: KubeletView | None) -> NodeConfig:
+def frame_of(node: Node, topology: NodeResourceTopology, known: NodeConfig | None) -> NodeConfig:
     # The frame is the costly part (machine, device pools) and the same as long as only available amounts change.
-    """What the objects say of the node, from the last view where they say the same."""
-    known = None if previous is None else previous.frame
+    """What the objects say of the node, from what was ``known`` where they say the same."""
     if known is None or not known.holds_for(topology, node.allocatable):
         return NodeConfig.of(topology, node.allocatable, node.labels.get(ARCHITECTURE, ""))
     return known if known.topology is topology else replace(known, topology=topology)

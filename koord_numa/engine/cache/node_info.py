@@ -63,7 +63,6 @@ class NodeInfo:
     _ports: dict[str, tuple[HostPort, ...]] = field(default_factory=dict)  # of the pods that have any
     _candidate: NodeSnapshot | None = None
     _booked: Ledger | None = None  # the ledger with the nominees in it
-    _view: KubeletView | None = None  # the last one, which saves work for the next
     _admitted_counts: frozenset[int] | None = None
 
     def __post_init__(self) -> None:
@@ -131,7 +130,7 @@ class NodeInfo:
             by_claim = self.cpus_by_claim and isinstance(found, Inventory)
             self.inventory = replace(found, cpus_by_claim=True) if by_claim and isinstance(found, Inventory) else found
             if self.inventory is None and self.topology is not None and not self.topology.problem:
-                self.history.publish(self.topology, frame_of(node, self.topology, self._view))
+                self.history.publish(self.topology, frame_of(node, self.topology, self.history.frame))
                 if former is not None:
                     self.history.sync(self.pods.values())
             else:
@@ -249,7 +248,6 @@ class NodeInfo:
             # The evidence is newer than the remembered view.
             if evidence.exploring or evidence.found_on:
                 offer = replace(offer, explored=bool(evidence.exploring), found_on=frozenset(evidence.found_on))
-            self._view = offer
         if offer is None:
             raise AssertionError(f"node {node.name} has neither an inventory nor a kubelet-owned topology")
         return NodeSnapshot(
@@ -266,7 +264,7 @@ class NodeInfo:
         self, node: Node, topology: NodeResourceTopology, booked: Ledger, nominees: Mapping[str, Nominee]
     ) -> KubeletView:
         """The states that the kubelet is followed into; where it cannot be followed, what the published amounts allow."""
-        frame = frame_of(node, topology, self._view)
+        frame = frame_of(node, topology, self.history.frame)
         hypotheses = self.history.hypotheses(frame, self.unpublished)
         for uid, nominee in nominees.items():
             hypotheses = admitted(hypotheses, uid, nominee.pod.request)

@@ -19,6 +19,7 @@ from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope, Numa
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.node.zones import AttributeModel
+from koord_numa.wire.parsed_cache import ParsedCache
 from koord_numa.wire.parsing import EnumReader, GoJson, load_json, read_as, read_json
 from koord_numa.wire.pod.pod_annotations import cpu_list
 
@@ -82,7 +83,28 @@ class _Known:
 def kubelet_config(
     policies: Sequence[str], attributes: Iterable[AttributeModel], annotations: Mapping[str, str], path: FieldPath
 ) -> KubeletConfig:
-    """Everything known of the kubelet. A value that is not understood is an error: guessing would end in refused pods."""
+    """
+    Everything known of the kubelet. A value that is not understood is an error: guessing would end in refused pods.
+
+    Kubelets are alike, and hardly ever change: the same texts are read once.
+    """
+    told = tuple((each.name, each.value) for each in attributes if each.name not in _NOT_OF_KUBELET)
+    key = tuple(policies), told, annotations.get(names.CPU_MANAGER_POLICY), annotations.get(names.KUBELET_OPTIONS)
+    config = _CONFIGS.get(key)
+    # What is malformed is read each time: its error names the object.
+    return config or _CONFIGS.put(key, _read(policies, told, annotations, path), _characters(*key))
+
+
+def _characters(
+    policies: Iterable[str], told: Iterable[tuple[str, str]], by_agent: str | None, by_node_agent: str | None
+) -> int:
+    texts = (*policies, *(text for pair in told for text in pair), by_agent or "", by_node_agent or "")
+    return sum(map(len, texts))
+
+
+def _read(
+    policies: Sequence[str], told: Iterable[tuple[str, str]], annotations: Mapping[str, str], path: FieldPath
+) -> KubeletConfig:
     known = _Known()
     # The first entry only: the field is deprecated, and exporters write one.
     if policies:
@@ -91,8 +113,8 @@ def kubelet_config(
     # From the least to the most specific source: later ones replace what earlier ones said.
     _apply_annotation(known, annotations, path)
     _apply_agent_options(known, annotations, path)
-    for attribute in attributes:
-        _apply_attribute(known, attribute.name, attribute.value, path.at("attributes").at(attribute.name))
+    for name, value in told:
+        _apply_attribute(known, name, value, path.at("attributes").at(name))
     return KubeletConfig(
         topology_policy=known.policy,
         topology_scope=known.scope,
@@ -211,3 +233,10 @@ _ATTRIBUTES: Final[Mapping[str, Callable[[_Known, str, FieldPath], None]]] = {
     names.ATTRIBUTE_MEMORY_POLICY: _set_memory_policy,
     names.ATTRIBUTE_RESERVED_CPUS: _set_reserved,
 }
+
+_NOT_OF_KUBELET: Final = frozenset({names.ATTRIBUTE_FINGERPRINT, names.ATTRIBUTE_FINGERPRINT_METHOD})
+"""Attributes that change with the pods of a node."""
+
+_Texts = tuple[tuple[str, ...], tuple[tuple[str, str], ...], str | None, str | None]
+
+_CONFIGS: Final[ParsedCache[_Texts, KubeletConfig]] = ParsedCache(4 << 20)

@@ -12,6 +12,7 @@ from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.node.kubelet_config import BOOLEANS
 from koord_numa.wire.node.node_annotations import reservation
+from koord_numa.wire.parsed_cache import ParsedCache
 from koord_numa.wire.parsing import GoJson, load_json, read_as, read_json
 from koord_numa.wire.pod.pod_annotations import cpu_list
 
@@ -47,7 +48,17 @@ def reserved_cpus(annotations: Mapping[str, str], kubelet: CpuSet | None, path: 
     """
     The four sources of koordinator's topology options: pods of the kubelet's CPU manager, the kubelet's reserved CPUs,
     the node's reservation (whatever its apply policy), exclusive CPUs of the SYSTEM QoS class.
+
+    The same texts are read once: they change when a static kubelet's pods do, and otherwise hardly ever.
     """
+    key = (kubelet, *map(annotations.get, _SOURCES))
+    # What is malformed is read each time: its error names the object.
+    return _RESERVED.get(key) or _RESERVED.put(
+        key, _read(annotations, kubelet, path), sum(len(annotations.get(name, "")) for name in _SOURCES)
+    )
+
+
+def _read(annotations: Mapping[str, str], kubelet: CpuSet | None, path: FieldPath) -> ReservedCpus:
     pods = _kubelet_pods(annotations, path)
     # Whatever its apply policy: reserved CPUs are never given to pods.
     cpus = reservation(annotations, path).cpus | _system_cpus(annotations, path)
@@ -96,3 +107,7 @@ def _flag(value: bool | str, path: FieldPath) -> bool:
 
 
 _ALLOCATIONS: Final = TypeAdapter(list[PodCpuAllocation] | None)
+
+_SOURCES: Final = (names.POD_CPU_ALLOCS, names.RESERVATION, names.SYSTEM_QOS_RESOURCE)
+
+_RESERVED: Final[ParsedCache[tuple[CpuSet | str | None, ...], ReservedCpus]] = ParsedCache(8 << 20)

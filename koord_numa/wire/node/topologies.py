@@ -1,7 +1,6 @@
 """NodeResourceTopology objects, v1alpha1 and v1alpha2, of Koordinator's agent and of the kubelet's exporters."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
@@ -34,55 +33,57 @@ def parse_topology(obj: Mapping[str, Any]) -> NodeResourceTopology:
     """
     problems = Problems()
     top = head(obj, names.TOPOLOGY_KIND, problems)
-    # The annotation is the agent's: where it is, the scheduler chooses CPUs.
-    owner = CpuOwner.SCHEDULER if names.CPU_TOPOLOGY in top.annotations else CpuOwner.KUBELET
-    owners = top.metadata.owner_references or ()
-    blank = NodeResourceTopology(
-        node=top.name,
-        owner=owner,
-        node_uid=next((reference.uid for reference in owners if reference.kind == "Node"), ""),
-        resource_version=version(top),
-    )
+    fields: _Fields = {}
     # Nothing of a malformed object is used: a half-read topology would offer what is not there.
-    topology = blank if problems.problem else problems.collect(lambda: _read(top, blank), blank)
-    return replace(topology, problem=problems.problem) if problems.problem else topology
+    if not problems.problem:
+        fields = problems.collect(lambda: _read(top), fields)
+    return NodeResourceTopology(
+        node=top.name,
+        # The annotation is the agent's: where it is, the scheduler chooses CPUs.
+        owner=CpuOwner.SCHEDULER if names.CPU_TOPOLOGY in top.annotations else CpuOwner.KUBELET,
+        node_uid=next((owner.uid for owner in top.metadata.owner_references or () if owner.kind == "Node"), ""),
+        resource_version=version(top),
+        problem=problems.problem,
+        **fields,
+    )
 
 
-def _read(top: Head, blank: NodeResourceTopology) -> NodeResourceTopology:
+_Fields = dict[str, Any]
+"""What is read of a topology besides its identity, by the name of the field: made into an object once, as copies of it are dear."""
+
+
+def _read(top: Head) -> _Fields:
     model = read(TopologyModel, top.body, top.path)
     attributes = model.attributes or []
+    # The first of a name counts.
+    told = {each.name: each.value for each in reversed(attributes)}
     found_zones, costs = zones(model.zones or (), top.path)
-    kubelet = kubelet_config(model.topology_policies or (), attributes, top.annotations, top.path)
-    topology = replace(
-        blank,
-        zones=found_zones,
-        kubelet=kubelet,
-        distances=costs,
-        numa_by_root=numa_by_root(top.annotations, top.path),
-        differences=cpuset_differences(top.annotations, top.path),
-        fingerprint=_first(attributes, names.ATTRIBUTE_FINGERPRINT)
+    policies = model.topology_policies or ()
+    kubelet = kubelet_config(policies, attributes, top.annotations, top.path)
+    fields: _Fields = {
+        "zones": found_zones,
+        "kubelet": kubelet,
+        "distances": costs,
+        "numa_by_root": numa_by_root(top.annotations, top.path),
+        "differences": cpuset_differences(top.annotations, top.path),
+        "fingerprint": told.get(names.ATTRIBUTE_FINGERPRINT)
         # Koordinator's agent publishes the fingerprint as an annotation.
         or top.annotations.get(names.FINGERPRINT_ANNOTATION, ""),
-        fingerprint_method=_first(attributes, names.ATTRIBUTE_FINGERPRINT_METHOD),
-    )
+        "fingerprint_method": told.get(names.ATTRIBUTE_FINGERPRINT_METHOD, ""),
+    }
     text = top.annotations.get(names.CPU_TOPOLOGY)
-    return topology if text is None else _scheduler_owned(topology, top, text, model.topology_policies or ())
-
-
-def _scheduler_owned(
-    topology: NodeResourceTopology, top: Head, text: str, policies: Sequence[str]
-) -> NodeResourceTopology:
-    reserved = reserved_cpus(top.annotations, topology.kubelet.reserved_cpus, top.path)
-    numa_ids = frozenset(zone.numa for zone in topology.zones)
-    return replace(
-        topology,
-        machine=machine(text, numa_ids, topology.distances, top.path.annotation(names.CPU_TOPOLOGY)),
-        numa_policy=_numa_policy(policies, topology.kubelet, top),
-        reserved=reserved.cpus,
-        kubelet_reserved=reserved.by_kubelet_alone,
-        kubelet_pods=reserved.kubelet_pods,
-        amplification=amplification(top.annotations, top.path),
-    )
+    if text is None:
+        return fields
+    reserved = reserved_cpus(top.annotations, kubelet.reserved_cpus, top.path)
+    numa_ids = frozenset(zone.numa for zone in found_zones)
+    return fields | {
+        "machine": machine(text, numa_ids, costs, top.path.annotation(names.CPU_TOPOLOGY)),
+        "numa_policy": _numa_policy(policies, kubelet, top),
+        "reserved": reserved.cpus,
+        "kubelet_reserved": reserved.by_kubelet_alone,
+        "kubelet_pods": reserved.kubelet_pods,
+        "amplification": amplification(top.annotations, top.path),
+    }
 
 
 def _numa_policy(policies: Sequence[str], kubelet: KubeletConfig, top: Head) -> NumaPolicy:
@@ -93,7 +94,3 @@ def _numa_policy(policies: Sequence[str], kubelet: KubeletConfig, top: Head) -> 
         if NUMA_POLICY_OF[policy] is not NumaPolicy.NONE:
             return NUMA_POLICY_OF[policy]
     return NumaPolicy.NONE if kubelet.topology_policy is None else NUMA_POLICY_OF[kubelet.topology_policy]
-
-
-def _first(attributes: Sequence[AttributeModel], name: str) -> str:
-    return next((attribute.value for attribute in attributes if attribute.name == name), "")
