@@ -131,12 +131,7 @@ class Binder(Protocol):
         ...
 
     async def nominate(self, pod: PodKey, node: str, why: str = "") -> Pod:
-        """
-        Say in the pod's status which node is being freed for it; an empty node takes that back. ``why``, if not empty, is the message of
-        the condition as by ``set_unschedulable``, written by the same request. Returns the pod as it is after it.
-
-        Raises ``Gone`` also for a pod that the server shows bound when it refuses the nomination.
-        """
+        """Say in the status which node is being freed (empty: none), with the condition if ``why``; returns the pod as it is then."""
         ...
 
     async def evict(self, pod: PodKey, message: str) -> None:

@@ -5,9 +5,8 @@ It changes nothing and makes no request. What it found may be old as soon as ano
 """
 
 import asyncio
-from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -18,13 +17,16 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Unschedulable
 from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.node import PreemptionNode
-from koord_numa.core.preempt.pick_node import Rank, rank
+from koord_numa.core.preempt.pdb import protected
+from koord_numa.core.preempt.pick_node import rank
 from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, select_victims_on_node, still_right
 from koord_numa.core.scheduling.evaluate import refuse_everywhere
 from koord_numa.core.scheduling.request import SchedulingRequest, depends_on_other_pods
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle
+from koord_numa.engine.preemption.freeing import NodesBeingFreed
+from koord_numa.engine.preemption.known_nodes import Found, KnownNodes
 from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.settings import Budgets
@@ -38,61 +40,6 @@ SYSTEM_CRITICAL: Final = 2_000_000_000
 """The least priority of ``system-cluster-critical`` and ``system-node-critical`` pods (``scheduling.SystemCriticalPriority``)."""
 
 
-Found = tuple[Rank, PreemptionCandidate]
-
-
-@dataclass(slots=True)
-class _Known:
-    """
-    What was found for one class: the nodes on which evictions may help, with their free milli-CPU, the emptiest first, and what came of
-    trying one out. Both hold as of a ``position`` in the journal of changed nodes, except for ``unsettled`` nodes: what was found of
-    them may become wrong without a change of the node, as when the bind of a pod is confirmed, which can be evicted from then on.
-    ``refused`` are nodes on which no eviction helps by the ``verdict`` of that time.
-    """
-
-    position: int | None = None
-    unsettled: set[str] = field(default_factory=set)
-    tried: dict[str, Found | None] = field(default_factory=dict)
-    refused: dict[str, None] = field(default_factory=dict)
-    verdict: Unschedulable | None = None
-    _room: dict[str, int] = field(default_factory=dict)
-    _emptiest: list[tuple[int, str]] = field(
-        default_factory=list
-    )  # sorted, so that a plan costs what changed and not what exists
-
-    def __iter__(self) -> Iterator[str]:
-        """Nodes on which evictions may help: those with most CPU free first, then by name."""
-        return (name for _, name in self._emptiest)
-
-    def add(self, node: str, room: int) -> None:
-        """Evictions may help on this node, which was not known."""
-        self._room[node] = room
-        # Negative, as most CPU free comes first.
-        insort(self._emptiest, (-room, node))
-
-    def forget(self, node: str) -> None:
-        """Nothing is known of this node any more."""
-        self.tried.pop(node, None)
-        self.refused.pop(node, None)
-        room = self._room.pop(node, None)
-        if room is not None:
-            del self._emptiest[bisect_left(self._emptiest, (-room, node))]
-
-    def resolvable_by_now(self, verdict: Unschedulable) -> list[str]:
-        """Nodes that were passed over by an older verdict, and by this one need not be: they may have changed before it and not since."""
-        if verdict is self.verdict:
-            return []
-        found = ((name, verdict.rejections.get(name)) for name in self.refused)
-        return [name for name, rejection in found if rejection is not None and rejection.resolvable]
-
-    def clear(self) -> None:
-        """Nothing is known of any node."""
-        self.tried.clear()
-        self.refused.clear()
-        self._room.clear()
-        self._emptiest.clear()
-
-
 class Evaluator:
     """
     Plans for one pod at a time. ``budgets`` are ``None`` until they are known; ``evicted`` are the uids of victims that may still be
@@ -104,7 +51,8 @@ class Evaluator:
         self.budgets: dict[tuple[str, str], DisruptionBudget] | None = None
         self.evicted: set[str] = set()
         self.outdated: dict[str, str] = {}
-        self._known: LRUCache[RequestClass, _Known] = LRUCache(maxsize=REMEMBERED)
+        self.freeing = NodesBeingFreed()
+        self._known: LRUCache[RequestClass, KnownNodes] = LRUCache(maxsize=REMEMBERED)
 
     def observe_budget(self, event: str | None, budget: DisruptionBudget) -> None:
         """A PodDisruptionBudget came, changed or went."""
@@ -148,6 +96,8 @@ class Evaluator:
         best: Found | None = None
         # A copy of the first few: other tasks have their turn in the loop and may change the order.
         for name in list(islice(may_help, self._handle.settings.preemption.candidate_nodes)):
+            # Its victims are counted as leaving once their evictions are accepted.
+            await self.freeing.wait_for(name)
             if name not in known.tried:
                 # One node's trial takes milliseconds: the scheduling loop must go on between two.
                 await asyncio.sleep(0)
@@ -160,7 +110,7 @@ class Evaluator:
         return None if best is None else best[1]
 
     async def _look_at_changed(
-        self, known: "_Known", pod: Pod, request_class: RequestClass, ask: SchedulingRequest, verdict: Unschedulable
+        self, known: KnownNodes, pod: Pod, request_class: RequestClass, ask: SchedulingRequest, verdict: Unschedulable
     ) -> None:
         """Find out on which of the nodes that have changed evictions may help at all."""
         changed, position = self._handle.selector.changed_since(known.position)
@@ -185,17 +135,15 @@ class Evaluator:
                 known.unsettled.add(name)
             if node is not None and may_help(ask, node):
                 known.add(name, node.seen.room)
-        known.position, known.verdict = (
-            position,
-            verdict,
-        )  # only now: an exception leaves all nodes to be looked at again
+        # Only now: an exception leaves all nodes to be looked at again.
+        known.position, known.verdict = position, verdict
 
-    def _known_of(self, request_class: RequestClass, ask: SchedulingRequest) -> "_Known":
+    def _known_of(self, request_class: RequestClass, ask: SchedulingRequest) -> KnownNodes:
         """Nothing is remembered for a class whose answers depend on more than the node."""
         # An answer that depends on other nodes becomes wrong without a change of this one.
         if ask.neighbours or ask.spread or ask.storage:
-            return _Known()
-        return self._known.setdefault(request_class, _Known())
+            return KnownNodes()
+        return self._known.setdefault(request_class, KnownNodes())
 
     def repeats(self, pod: Pod, request_class: RequestClass, candidate: PreemptionCandidate) -> bool:
         """Does the same node, in the state of this moment, give the same answer?"""
@@ -231,14 +179,20 @@ class Evaluator:
             known.forget(node)
             known.unsettled.add(node)
 
+    def concerns_its_node_alone(self, nomination: Nomination) -> bool:
+        """Is the plan right whatever becomes of plans for other nodes: no rule counts pods elsewhere, and no budget covers a victim?"""
+        budgets = self.terms(nomination.request_class).budgets
+        covered = any(protected(victim, budgets) for victim in nomination.candidate.victims)
+        return _looks_at_its_node_alone(nomination.request_class) and not covered
+
     def still_confirms(self, nomination: Nomination) -> bool:
         """As ``confirms``, asked again only when the node has changed since, or when more than the node matters."""
         info = self._handle.cache.nodes.get(nomination.node)
         if info is None:
             return False
-        alone = not nomination.request_class.pickers and not depends_on_other_pods(nomination.request_class.request)
+        alone = _looks_at_its_node_alone(nomination.request_class)
         # Nothing that the answer depends on has changed, apart from bars, which time may lift.
-        if alone and nomination.request_class.claims is None and nomination.confirmed == info.revision:
+        if alone and nomination.confirmed == info.revision:
             return not self._handle.selector.bars_of(nomination.request_class)(nomination.node)
         if not self.confirms(nomination.pod, nomination.request_class, nomination.candidate):
             return False
@@ -298,3 +252,9 @@ class Evaluator:
         return EvictionTerms(
             self._handle.selector.profile_of(request_class), budgets, self._handle.cache.index.namespaces
         )
+
+
+def _looks_at_its_node_alone(request_class: RequestClass) -> bool:
+    return (
+        not request_class.pickers and not depends_on_other_pods(request_class.request) and request_class.claims is None
+    )

@@ -1,15 +1,17 @@
 """
 Makes room for pods that fit nowhere: chooses a node and victims, says so, checks everything once more, and evicts.
 
-Theory: one preemption at a time, beside the scheduling loop. Planning looks at nodes one by one and lets the loop go on in between, so
+Theory: one plan at a time, beside the scheduling loop. Planning looks at nodes one by one and lets the loop go on in between, so
 what was found may be old by the end; it is never acted on before the same node, asked again, names the same victims. From then on
-room is kept for the pod, and before evictions are asked for the node is looked at again if anything about it has changed. Whatever
+room is kept for the pod, and before evictions are asked for the node is looked at again if anything about it has changed. Nodes are freed
+beside each other and beside further plans (``freeing``), but for plans that more than their node has a say in: those come alone. Whatever
 fails takes the nomination back, and the pod waits as before. Victims that have gone in vain are not brought back: the pod that needed
 their room is tried first when they have left.
 """
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from logging import getLogger
 from typing import Final
 
@@ -21,7 +23,7 @@ from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.preemption.evaluator import Evaluator
 from koord_numa.engine.preemption.evictor import Evictor
 from koord_numa.engine.preemption.messages import NEVER, PROTECTED, being_freed
-from koord_numa.engine.queue.backoff import pause
+from koord_numa.engine.preemption.pauses import Pauses
 from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass
@@ -43,7 +45,8 @@ class Executor:
         self._agenda: dict[RequestClass, frozenset[str] | None] = {}  # with the nodes to look at; None: all
         self._hopeless: dict[RequestClass, None] = {}  # nothing helped them when all nodes were looked at
         self._freed: set[str] = set()  # nodes that a pod has left since the last look
-        self._paused: dict[str, PendingPod] = {}  # by uid: pods for which the next attempt has to wait
+        self._pauses = Pauses(handle)
+        self._failed: set[RequestClass] = set()  # a node could not be freed for one of their pods in this round
         self._news = asyncio.Event()
 
     def replace_budgets(self, budgets: Iterable[DisruptionBudget]) -> None:
@@ -65,13 +68,7 @@ class Executor:
     def look_again(self) -> None:
         """Time has passed: pauses may be over, pods have left, and a node that was freed may still be too small."""
         now, patience = self._handle.dependencies.clock(), self._handle.settings.preemption.topology_patience_seconds
-        for uid, pending in list(self._paused.items()):
-            # The record was replaced or the pod is gone: its pause ends with it.
-            if self._handle.pending.get(uid) is not pending:
-                del self._paused[uid]
-            elif pending.preemption_from <= now:
-                del self._paused[uid]
-                self._agenda[pending.request_class] = None
+        self._agenda.update((pending.request_class, None) for pending in self._pauses.over(now))
         for nomination in self._handle.nominator:
             if not self._handle.nominator.may_still_fit(nomination, patience):
                 self._agenda[nomination.request_class] = None
@@ -88,11 +85,21 @@ class Executor:
 
     async def run(self) -> None:
         """Make room until cancelled."""
-        while True:
-            await self.work()
-            self._news.clear()
-            # Cleared before waiting, and after the work: news in between is not lost.
-            await self._news.wait()
+        try:
+            while True:
+                await self._plan()
+                self._news.clear()
+                # Cleared before waiting, and after the plans: news in between is not lost.
+                await self._news.wait()
+        finally:
+            await self.evaluator.freeing.cancel()
+
+    async def work(self) -> None:
+        """Make room for every class that is waiting for it, and see it through."""
+        await self._plan()
+        while len(self.evaluator.freeing):
+            await self.evaluator.freeing.settled()
+            await self._plan()
 
     async def foresee(
         self, pod: Pod, request_class: RequestClass, verdict: Unschedulable
@@ -107,15 +114,19 @@ class Executor:
             return "" if candidate is None else PROTECTED, None
         return being_freed(candidate), candidate
 
-    async def work(self) -> None:
+    async def _plan(self) -> None:
         """Look at every class that is waiting for it, the highest priority first."""
         self.evaluator.forget_the_gone()
         # The highest priority first, as it may displace what the others are given.
         while self._agenda and self.evaluator.budgets is not None:
             request_class = min(self._agenda, key=lambda request_class: (-request_class.priority, request_class.number))
             only = self._agenda.pop(request_class)
+            self._failed.discard(request_class)
             for pending in self._handle.queue.pods_of(request_class):
-                goes_on = True
+                # What kept one pod's node from being freed, as a missing right, would keep the next one's.
+                goes_on = request_class not in self._failed
+                if not goes_on:
+                    break
                 with self._handle.quarantine.contained(subject_of(pending.pod)):
                     goes_on = await self._serve(pending, only)
                 if not goes_on:
@@ -140,7 +151,7 @@ class Executor:
         if not pod.preempts:
             self._say(pod.key, NEVER)
             return True
-        if uid in self._paused:
+        if uid in self._pauses:
             return False
         return await self._make_room(pod, request_class, verdict, only)
 
@@ -174,7 +185,7 @@ class Executor:
             # Acted on only when the same node, asked again, names the same victims.
             if self._evictor.still_waits(pod.key) and self.evaluator.repeats(pod, request_class, candidate):
                 return await self._carry_out(Nomination(pod, request_class, candidate))
-        self._pause(pod.key.uid, self._handle.settings.backoff.initial)
+        self._pauses.begin(pod.key.uid, self._handle.settings.backoff.initial)
         return False
 
     def _nothing_helps(self, pod: Pod, request_class: RequestClass, candidate: PreemptionCandidate | None) -> None:
@@ -189,11 +200,11 @@ class Executor:
             return
         self._handle.metrics.preemptions["protected"] += 1
         self._say(pod.key, PROTECTED)
-        self._pause(pod.key.uid, self._next_pause(pod.key.uid))
+        self._pauses.begin(pod.key.uid, self._pauses.next(pod.key.uid))
 
     async def _carry_out(self, nomination: Nomination) -> bool:
         """Keep the room, say so, and evict; pods of lower priority lose what was kept for them there."""
-        handle, pod, candidate = self._handle, nomination.pod, nomination.candidate
+        handle, candidate = self._handle, nomination.candidate
         # Those that lose their nomination are looked at first of all, as their room is gone.
         displaced = [ended for key in candidate.displaced if (ended := handle.nominator.end(key.uid))]
         handle.nominator.begin(nomination)
@@ -202,21 +213,36 @@ class Executor:
             nomination.confirmed = handle.cache.nodes[candidate.node].revision
         # Before anything is said or asked, which may raise: theirs is ended already.
         self._agenda.update((ended.request_class, None) for ended in displaced)
+        if displaced or not self.evaluator.concerns_its_node_alone(nomination):
+            await self.evaluator.freeing.settled()
+            return await self._free(nomination, displaced)
+        await self.evaluator.freeing.start(nomination.node, partial(self._free_contained, nomination))
+        return True
+
+    async def _free_contained(self, nomination: Nomination) -> None:
+        with self._handle.quarantine.contained(subject_of(nomination.pod)):
+            await self._free(nomination)
+
+    async def _free(self, nomination: Nomination, displaced: Iterable[Nomination] = ()) -> bool:
+        """See a plan through; may another pod of the class have more luck?"""
+        handle, pod, candidate = self._handle, nomination.pod, nomination.candidate
         try:
             await self._tell_and_free(nomination, displaced)
         except ClusterError as error:
+            if not isinstance(error, Gone):
+                self._failed.add(nomination.request_class)
             await self._give_up(nomination, error)
             # Only a pod that is gone leaves its class's other pods a chance at the same node.
             return isinstance(error, Gone)
         except Exception:
             # A bug that this pod has found, on its way to quarantine: room must not be kept for evictions that are not asked for.
-            self._pause(pod.key.uid, self._next_pause(pod.key.uid))
+            self._pauses.begin(pod.key.uid, self._pauses.next(pod.key.uid))
             await self._take_back(nomination)
             raise
         self.node_freed(nomination.node)  # there may be more room than this pod needs
         handle.metrics.preemptions["nominated"] += 1
         handle.metrics.victims_each.add(len(candidate.victims))
-        self._reset(pod.key.uid)
+        self._pauses.reset(pod.key.uid)
         return True
 
     async def _tell_and_free(self, nomination: Nomination, displaced: Iterable[Nomination]) -> None:
@@ -234,27 +260,11 @@ class Executor:
         await self._take_back(nomination, write=not isinstance(error, Gone))
         if isinstance(error, Gone) or key.uid not in handle.pending:
             return
-        delay = self._next_pause(key.uid)
+        delay = self._pauses.next(key.uid)
         if isinstance(error, Forbidden):
             delay = handle.settings.parked_retry_seconds
             handle.conditions.warn(key, f"koord-numa lacks the right to {error.rule}")
-        self._pause(key.uid, delay)
-
-    def _next_pause(self, uid: str) -> float:
-        pending = self._handle.pending.get(uid)
-        times = 1 if pending is None else pending.preemption_failures + 1
-        if pending is not None:
-            pending.preemption_failures = times
-        return pause(self._handle.settings.backoff, times, self._handle.dependencies.random())
-
-    def _reset(self, uid: str) -> None:
-        if pending := self._handle.pending.get(uid):
-            pending.preemption_failures = 0
-
-    def _pause(self, uid: str, seconds: float) -> None:
-        if (pending := self._handle.pending.get(uid)) is not None:
-            pending.preemption_from = self._handle.dependencies.clock() + seconds
-            self._paused[uid] = pending
+        self._pauses.begin(key.uid, delay)
 
     async def _take_back(self, nomination: Nomination, write: bool = True) -> None:
         """Nothing is kept for the pod any more, and its status says so; a pod that waits no longer is not written to."""
