@@ -16,6 +16,8 @@ def live(node: NodeDescription, specs: list[dict[str, Any]], actions: list[Actio
             life.place(specs[which % len(specs)])
         elif what == "end":
             life.end(which)
+        elif what == "restart":
+            life.restart(which % 3)
         elif what == "wait":
             life.wait(5.0 * which)
         else:

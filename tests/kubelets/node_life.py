@@ -23,6 +23,7 @@ from koord_numa.sandbox.machines.agents.agent import Refused
 from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
 from koord_numa.sandbox.machines.hardware.node_objects import node_object
 from koord_numa.wire import parse_node, parse_pod, parse_topology
+from koord_numa.wire.pod.resource_status import resource_status
 
 JsonObject = dict[str, Any]
 
@@ -56,16 +57,21 @@ class NodeLife:
 
     def __post_init__(self) -> None:
         self.agent = KubeletAgent(self.description)
-        self.cache = Cache(lambda *_: None, clock=lambda: self.now, stated=self.stated)
+        self.cache = self._new_cache()
         self.tell_node()
         self.running: list[str] = []
         self.arriving: deque[tuple[str, Placement]] = deque()
         self.news: deque[Callable[[], None]] = deque()
         self.scans: deque[JsonObject] = deque()
         self.objects: dict[str, JsonObject] = {}
+        self.published: JsonObject = {}
+        self._lies = 0
         self._count = 0
         self.scan()
         self.deliver()
+
+    def _new_cache(self) -> Cache:
+        return Cache(lambda *_: None, clock=lambda: self.now, stated=self.stated)
 
     def tell_node(self) -> None:
         """The cache sees the Node."""
@@ -93,9 +99,14 @@ class NodeLife:
         self.placed += 1
         self._count += 1
         uid = f"p{self._count}"
-        obj = self.objects[uid] = self.pod(uid, spec)
+        there = (*self.running, *(uid for uid, _ in self.arriving))
+        taken = {self.objects[uid]["metadata"]["name"] for uid in there}
+        # The lowest name that is free, as a StatefulSet does: names come back, and exporters tell of names only.
+        name = next(name for name in (f"n{number}" for number in range(self._count)) if name not in taken)
+        obj = self.objects[uid] = self.pod(uid, spec, name)
         self.log.append(f"{self.now:.0f} bind {uid} {spec} {answer.note} {answer.explores}")
         self.cache.hold(parse_pod(obj), answer)
+        obj["metadata"]["annotations"] = resource_status(parse_pod(obj), answer)
         obj["spec"] = {**obj["spec"], "nodeName": self.description.name}
         self.cache.observe_pod("MODIFIED", parse_pod(obj))
         self.arriving.append((uid, answer))
@@ -107,10 +118,13 @@ class NodeLife:
             return
         uid, placement = self.arriving.popleft()
         pod = parse_pod(self.objects[uid])
-        answer = self.agent.admit(pod)
+        lie = self._lies > 0
+        answer = Refused("TopologyAffinityError", "as told") if lie else self.agent.admit(pod)
+        self._lies -= lie
         self.log.append(f"{self.now:.0f} admit {uid} {answer}")
         if isinstance(answer, Refused):
-            self.refusals.append(Refusal(uid, answer.reason, answer.message, placement.explores))
+            if not lie:
+                self.refusals.append(Refusal(uid, answer.reason, answer.message, placement.explores))
             status: JsonObject = {"phase": "Failed", "reason": answer.reason, "startTime": self._time()}
         else:
             self.running.append(uid)
@@ -142,9 +156,32 @@ class NodeLife:
         """The oldest scan reaches the cache."""
         self._tick()
         if self.scans:
-            topology = parse_topology({**self.scans.popleft()})
+            self.published = self.scans.popleft()
+            topology = parse_topology({**self.published})
             self.log.append(f"{self.now:.0f} deliver {[dict(z.available) for z in topology.zones]}")
             self.cache.observe_topology("MODIFIED", topology)
+
+    def lie(self) -> None:
+        """The kubelet refuses the next pod, though it would fit: an admission plugin of another maker does so."""
+        self._tick()
+        self._lies = 1
+
+    def restart(self, unpublished: int) -> None:
+        """
+        Another scheduler takes over: it lists what the API server has, in which so many of the latest scans are missing, and knows
+        nothing else.
+        """
+        self._tick()
+        self.log.append(f"{self.now:.0f} restart")
+        while self.news:
+            self.news.popleft()()
+        while len(self.scans) > unpublished:
+            self.published = self.scans.popleft()
+        self.cache = self._new_cache()
+        self.tell_node()
+        self.cache.observe_topology("ADDED", parse_topology({**self.published}))
+        for obj in self.objects.values():
+            self.cache.observe_pod("ADDED", parse_pod(obj))
 
     def wait(self, seconds: float) -> None:
         """Time passes."""
@@ -178,11 +215,11 @@ class NodeLife:
         obj["metadata"]["uid"] = f"uid-{self.description.name}"
         return obj
 
-    def pod(self, uid: str, spec: JsonObject) -> JsonObject:
+    def pod(self, uid: str, spec: JsonObject, name: str = "") -> JsonObject:
         """A pod that waits for a node."""
         return {
             "metadata": {
-                "name": uid,
+                "name": name or uid,
                 "namespace": "default",
                 "uid": uid,
                 "creationTimestamp": self._time(),

@@ -15,6 +15,9 @@ GPU: Final = "vendor.example/gpu"
 SHAPES: Final = ((2, 1, 4, 2), (1, 1, 4, 2), (2, 2, 3, 2), (2, 1, 8, 1), (1, 2, 2, 4), (1, 4, 4, 1), (2, 2, 4, 2))
 """Sockets, NUMA nodes a socket, cores a NUMA node, threads a core: small, so that pods are in one another's way."""
 
+PAGES: Final = {"1Gi": 2}
+"""Huge pages of each NUMA node."""
+
 MOST_THREADS: Final = 2
 """Of a core, on all architectures but POWER."""
 
@@ -34,6 +37,8 @@ ACTIONS: Final = (
     "scan",
     "deliver",
     "wait",
+    "restart",
+    "lie",
 )
 
 Action = tuple[str, int]
@@ -52,6 +57,7 @@ def nodes(draw: st.DrawFn) -> NodeDescription:
         16 * GIB,
         draw(st.sampled_from(list(Numbering))),
         devices={GPU: tuple(gpus)} if gpus else {},
+        pages=PAGES if draw(st.booleans()) else {},
     )
     hardware = shape.build()
     policy = draw(st.sampled_from(list(KubeletPolicy)))
@@ -87,6 +93,9 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     app = container(
         "app", draw(st.integers(1, 6) | st.integers(1, 12)), draw(st.integers(1, 8) | st.integers(1, 24)), devices
     )
+    if pages := draw(st.sampled_from((0, 0, 0, 0, 1, 2))):
+        for amounts in app["resources"].values():
+            amounts["hugepages-1Gi"] = f"{pages}Gi"
     if draw(st.integers(0, 9)) == 0:
         app["resources"]["requests"]["cpu"] = "500m"
     inits = []

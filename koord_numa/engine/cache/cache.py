@@ -26,7 +26,7 @@ from koord_numa.engine.cache.assumed_pod import AssumedPod
 from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.pod_index import PodIndex
-from koord_numa.engine.cache.topology_lag import RECENT
+from koord_numa.engine.cache.topology_lag import RECENT, Report
 from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.ports import DELETED, Gone
 
@@ -277,7 +277,13 @@ class Cache:
         self.on_change(ClusterEvent.POD_BOUND if known is None else ClusterEvent.CAPACITY_FREED, info, pod)
 
     def _note_start(self, info: NodeInfo, pod: Pod, *, is_news: bool) -> None:
-        is_reported = pod.started and info.unreported.start(pod.key.uid, info.topology, self.clock())
+        is_reported = (
+            pod.started
+            and info.unreported.report(pod.key.uid) is Report.NOT_STARTED
+            and info.unreported.start(
+                pod.key.uid, info.topology, self.clock(), is_namesake=info.history.had_namesake(pod)
+            )
+        )
         if is_reported or is_news:
             self._knowledge_changed(info)
         self._note_lag(info)

@@ -159,6 +159,13 @@ class KubeletHistory:
             followed, topology.zones, reading.counted.__contains__, self.now, certain=reading.shown is not None
         )
 
+    def had_namesake(self, pod: Pod) -> bool:
+        """Has a pod with the name of this one left, so lately that a late topology may show it?"""
+        key = pod.key
+        return any(
+            known.left and (known.namespace, known.name) == (key.namespace, key.name) for known in self.pods.values()
+        )
+
     def read(self) -> Reading | None:
         """What the last topology says of pods; ``None`` where it is not known what a kubelet holds there."""
         return None if self.frame is None or problem_of(self.frame.topology) else self._read(self.frame)

@@ -54,12 +54,14 @@ class KnownPod:
 class Reading:
     """
     What a topology says of pods. ``counted`` are those that its fingerprint speaks of, without one those that hold something of NUMA nodes
-    once they run. ``shown`` are those that it shows, ``None`` where that is not known; ``tells``: it has a fingerprint.
+    once they run. ``shown`` are those that it shows, ``None`` where that is not known; ``tells``: it has a fingerprint. ``namesakes``
+    are those in ``shown`` whose name an earlier pod had that has left: the topology may show that one instead.
     """
 
     counted: Collection[str]
     shown: frozenset[str] | None
     tells: bool
+    namesakes: frozenset[str] = frozenset()
 
 
 def read(
@@ -77,8 +79,20 @@ def read(
     hashes = {known.uid: pod_hash(known.namespace, known.name) for known in pods.values()}
     for uids in islice(sets(pods.values(), counted, last), MOST_SETS):
         if fingerprint_of(hashes[uid] for uid in uids) == topology.fingerprint:
-            return Reading(counted, frozenset(uids), tells=True)
+            return Reading(counted, frozenset(uids), tells=True, namesakes=_namesakes(uids, pods))
     return Reading(counted, None, tells=True)
+
+
+def _namesakes(uids: Iterable[str], pods: Mapping[str, KnownPod]) -> frozenset[str]:
+    """Those of the pods that may be taken for a departed one: not where another of them was bound after that one had been seen gone."""
+    gone = {(known.namespace, known.name): known.left_at for known in pods.values() if known.left}
+    there = [pods[uid] for uid in uids]
+    found = [known for known in there if not known.left and (known.namespace, known.name) in gone]
+    return frozenset(
+        known.uid
+        for known in found
+        if not any(other.bound > gone[known.namespace, known.name] for other in there if other is not known)
+    )
 
 
 def sets(pods: Iterable[KnownPod], counted: Collection[str], last: Collection[str]) -> Iterator[list[str]]:

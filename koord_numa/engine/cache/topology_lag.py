@@ -14,7 +14,8 @@ is therefore reduced by pods that it cannot show yet; a pod that it does show mu
 
 ``reported`` pods are not kept. All states but ``FOUND_SHOWN`` are *hidden*: the topology is taken not to show the pod. ``FOUND_*`` are pods
 that ran when they were first seen, after a restart or a missed event: whether the topology is older than they are is unknown. A pod that
-waits in ``STARTED`` for a topology of a dead exporter stays hidden for ever, which is right: nothing shows it.
+waits in ``STARTED`` for a topology of a dead exporter stays hidden for ever, which is right: nothing shows it. A fingerprint is of names:
+of a pod whose name another one had before it may be the other's, until no topology from that time can come any more (``MAYBE_SHOWN``).
 
 Example: pods a and b have started, c has not; a topology comes with the fingerprint of {a}. b and c stay hidden, a is reported.
 """
@@ -84,17 +85,25 @@ class UnreportedPods:
         else:
             self._set(uid, Report.NOT_STARTED)
 
-    def start(self, uid: str, topology: NodeResourceTopology | None, now: float) -> bool:
-        """A pod has started, as its status says now. Returns whether other pods are hidden than before."""
+    def start(self, uid: str, topology: NodeResourceTopology | None, now: float, *, is_namesake: bool = False) -> bool:
+        """
+        A pod has started, as its status says now. Returns whether other pods are hidden than before.
+
+        ``is_namesake``: a pod of the same name has left the node, and a late topology may still show that one.
+        """
         # Told twice, by status updates in a row: only the first counts.
         if self._reports.get(uid) is not Report.NOT_STARTED:
             return False
         if _tells(topology):
             # Either order of events: the fingerprint may have come before the status of the pods that it shows.
-            if self._shows_all_but(topology, self._hidden - {uid}) or self._shows_all_but(topology, ()):
+            if not self._shows_all_but(topology, self._hidden - {uid}) and not self._shows_all_but(topology, ()):
+                self._set(uid, Report.STARTED)
+            # A fingerprint is of names: that of a topology from before the bind is of an earlier pod with the name of this one.
+            elif is_namesake or uid not in self._met:
+                self._set(uid, Report.MAYBE_SHOWN, now)
+            else:
                 self.discard(uid)
                 return True
-            self._set(uid, Report.STARTED)
         # A topology came between the bind and the start, which may or may not be newer than the start.
         elif uid in self._met:
             self._set(uid, Report.MAYBE_SHOWN, now)
@@ -149,9 +158,9 @@ class UnreportedPods:
         for uid in list(self._reports):
             if not self._pods[uid].started:
                 self._met.add(uid)
-            elif uid not in reading.counted or uid in (reading.shown or ()):
+            elif uid not in reading.counted or uid in (reading.shown or frozenset()) - reading.namesakes:
                 self.discard(uid)
-            elif reading.shown is not None:
+            elif reading.shown is not None and uid not in reading.namesakes:
                 self._set(uid, Report.STARTED)
             elif self._reports[uid] is not Report.MAYBE_SHOWN:
                 self._set(uid, Report.MAYBE_SHOWN, self._since.get(uid, now))

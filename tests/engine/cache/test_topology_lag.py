@@ -202,3 +202,49 @@ def test_a_decision_after_a_restart_counts_what_is_hidden() -> None:
     assert isinstance(seen.offer, KubeletView)
     assert seen.offer.topology is not None
     assert [zone.available["cpu"] for zone in seen.offer.topology.zones] == [3000]
+
+
+def renamed(uid: str, name: str, created: float, *, started: bool) -> Pod:
+    pod = on_node(name, created, started=started)
+    return replace(pod, key=replace(pod.key, uid=uid))
+
+
+def test_a_topology_from_before_a_bind_shows_no_pod_that_took_an_old_name() -> None:
+    """A set's pod comes back under its name while the topology still has the fingerprint of the one before."""
+    clock = [100.0]
+    state = at_restart({"a": 1000.0}, kubelet_shows(2000, "a", "b", version="1", method="all"), clock)
+    state.observe_pod(None, renamed("new-b", "b", 3.0, started=False))
+    state.observe_pod(None, renamed("new-b", "b", 3.0, started=True))
+    assert "b" in hidden(state)
+    clock[0] += RECENT
+    state.expire_unreported()
+    assert "b" not in hidden(state)
+
+
+def test_a_late_topology_may_show_the_pod_that_had_the_name_before() -> None:
+    """The scan saw the old b; it arrives after the new one was bound, or after it has started."""
+    for started_first in (False, True):
+        clock = [100.0]
+        state = at_restart({"a": 1000.0, "b": 1000.0}, kubelet_shows(2000, "a", "b", version="1"), clock)
+        state.observe_pod("DELETED", on_node("b", 0.0))
+        state.observe_pod(None, renamed("new-b", "b", 3.0, started=False))
+        late = kubelet_shows(2000, "a", "b", version="2")
+        if started_first:
+            state.observe_pod(None, renamed("new-b", "b", 3.0, started=True))
+            state.observe_topology(None, late)
+        else:
+            state.observe_topology(None, late)
+            state.observe_pod(None, renamed("new-b", "b", 3.0, started=True))
+        assert hidden(state) == {"b"}
+
+
+def test_a_pod_that_came_later_tells_of_which_namesake_a_topology_speaks() -> None:
+    clock = [100.0]
+    state = at_restart({"a": 1000.0, "b": 1000.0}, kubelet_shows(2000, "a", "b", version="1"), clock)
+    state.observe_pod("DELETED", on_node("b", 0.0))
+    clock[0] += 1
+    for uid, name in (("new-b", "b"), ("c", "c")):
+        state.observe_pod(None, renamed(uid, name, 3.0, started=False))
+        state.observe_pod(None, renamed(uid, name, 3.0, started=True))
+    state.observe_topology(None, kubelet_shows(3000, "a", "b", "c", version="2"))
+    assert hidden(state) == set()
