@@ -25,8 +25,11 @@ TOLD: Final = "rights"
 WITHOUT_MANIFESTS: Final = frozenset({("create", "", "namespaces")})
 """What only a scheduler asks for that finds no namespace for its Lease: the deployment brings one."""
 
-IMPLIED: Final = frozenset({("update", "resource.k8s.io", "resourceclaims/binding")})
-"""What the API server asks for by itself when an allocation or a reservation changes: no request names it."""
+IMPLIED: Final = frozenset({("update", "resource.k8s.io", "resourceclaims/binding"), ("update", "", "pods/finalizers")})
+"""
+What the API server asks for by itself, so that no request names it: when an allocation or a reservation changes, and when an owner is to
+wait for what it owns.
+"""
 
 Right: TypeAlias = tuple[str, str, str]
 """Verb, group, resource[/subresource]."""

@@ -200,7 +200,7 @@ async def _never_waits(_pod: PodKey) -> bool:
 def _cluster() -> Iterator[Figure]:
     scheduler = _scheduler()
     writer: Any = None  # nothing is written in a measurement
-    step = DynamicResources(scheduler.claims, scheduler.handle.resource_claims, writer, _never_waits)
+    step = DynamicResources(scheduler.claims, scheduler.handle.resource_claims, writer, _never_waits, _never_waits)
     seconds: list[float] = []
     for number in range(200):
         pod = _pod(scheduler, number)

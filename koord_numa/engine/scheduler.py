@@ -19,7 +19,8 @@ from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.cache.workload_lister import WorkloadLister
 from koord_numa.engine.claims.deallocation import Deallocation
-from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
+from koord_numa.engine.claims.extended import ClaimKey
+from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.conflicting_writers import ConflictingWriters
 from koord_numa.engine.containment import Quarantine, Subject

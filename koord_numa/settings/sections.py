@@ -106,6 +106,7 @@ class FeatureGateSettings(Section):
     consumable_capacity: Annotated[bool, Field(alias="DRAConsumableCapacity")] = True
     binding_conditions: Annotated[bool, Field(alias="DRADeviceBindingConditions")] = True
     device_taints: Annotated[bool, Field(alias="DRADeviceTaints")] = True
+    extended_resource: Annotated[bool, Field(alias="DRAExtendedResource")] = True
     partitionable_devices: Annotated[bool, Field(alias="DRAPartitionableDevices")] = True
     prioritized_list: Annotated[bool, Field(alias="DRAPrioritizedList")] = True
 

@@ -17,6 +17,8 @@ from koord_numa.sandbox.devices import SimulatedDevices
 from koord_numa.sandbox.devices.claim_controller import CLAIMS
 from koord_numa.sandbox.machines import NodeDescription
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
+from tests.e2e.extended import GPU as GPU_RESOURCE
+from tests.e2e.extended import container, gpu_class, sidecar, unserved
 from tests.e2e.world import PAIR, JsonObject, shared
 
 MACHINES: Final = {
@@ -39,8 +41,19 @@ MACHINES: Final = {
             "memory": "64Gi",
             "claimedDevices": {"nvidia.com/gpu": [0, 1], "example.com/nic": [0, 1]},
         },
+        {
+            "name": "plugin",
+            "count": 2,
+            "style": "kubelet",
+            **PAIR,
+            "devices": {GPU_RESOURCE: [0, 1]},
+            "kubelet": {"cpuPolicy": "none"},
+        },
     ]
 }
+
+PLUGIN: Final = frozenset({"plugin-0", "plugin-1"})
+"""Nodes whose kubelets advertise GPUs."""
 
 BANDWIDTH: Final = 100
 PARTITIONS: Final = {
@@ -120,6 +133,7 @@ def objects() -> Iterator[JsonObject]:
     for driver in ("link.example.com", "mig.example.com"):
         spec = {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]}
         yield {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": driver}, "spec": spec}
+    yield gpu_class()
     for name, devices in TEMPLATES.items():
         yield _object("ResourceClaimTemplate", name, {"spec": {"devices": devices}})
     for name in SHARED:
@@ -132,8 +146,12 @@ def _object(kind: str, name: str, spec: JsonObject) -> JsonObject:
 
 
 def any_claimant(name: str, dice: Random) -> JsonObject:
-    """A pod with one or two claims, of templates or shared."""
+    """A pod with one or two claims, of templates or shared, or with extended resources by claim; some have both."""
     pod = shared(name, "250m")
+    if dice.random() < 0.3:
+        _ask_for_devices(pod["spec"], dice)
+        if dice.random() < 0.7:
+            return pod
     chosen = dice.sample(sorted(TEMPLATES), dice.choice((1, 1, 1, 2)))
     entries: list[JsonObject] = [{"name": it, "resourceClaimTemplateName": it} for it in chosen]
     if dice.random() < 0.15:
@@ -144,6 +162,22 @@ def any_claimant(name: str, dice: Random) -> JsonObject:
         key = "scheduling.koordinator.sh/numa-topology-spec"
         pod["metadata"]["annotations"] = {key: f'{{"numaTopologyPolicy":"{policy}"}}'}
     return pod
+
+
+def _ask_for_devices(spec: JsonObject, dice: Random) -> None:
+    """Extended resources for one or two containers, an init container and a sidecar, in any combination."""
+    gpus, nics = dice.choice((1, 1, 2)), int(dice.random() < 0.2)
+    wanted = container("main", gpu=gpus, nic=nics) if nics else container("main", gpu=gpus)
+    spec["containers"][0]["resources"] = wanted["resources"]
+    if dice.random() < 0.3:
+        spec["containers"].append(container("second", gpu=1))
+    init = []
+    if dice.random() < 0.3:
+        init.append(container("load", gpu=dice.choice((1, 2, 3))))
+    if dice.random() < 0.2:
+        init.append(sidecar(container("log", gpu=1)))
+    if init:
+        spec["initContainers"] = init
 
 
 @dataclass(slots=True)
@@ -204,7 +238,7 @@ class ClaimLaws:
         return DeviceUsage.of(it.allocation for it in self._claims.values() if it.allocation is not None)
 
     def leaks(self) -> list[str]:
-        """Claims that are allocated for no pod, or reserved for one that is not bound."""
+        """Claims that are allocated for no pod, or reserved for one that is not bound, and containers without their devices."""
         bound = {it["metadata"]["uid"] for it in self.store.list("pods") if it["spec"].get("nodeName")}
         found = [
             f"{claim} is reserved for {uid}"
@@ -212,8 +246,12 @@ class ClaimLaws:
             for uid in claim.reserved_for
             if uid not in bound
         ]
-        return found + [
-            f"{claim} is allocated for no pod"
-            for claim in self._claims.values()
-            if claim.allocation and not claim.reserved_for
-        ]
+        return (
+            found
+            + [
+                f"{claim} is allocated for no pod"
+                for claim in self._claims.values()
+                if claim.allocation and not claim.reserved_for
+            ]
+            + [*unserved(self.store, PLUGIN)]
+        )

@@ -82,13 +82,13 @@ def pod(name: str, kind: str) -> JsonObject:
 class Devices:
     """Drivers, the claim controller and the kubelets' side of claims, beside a world's machines."""
 
-    def __init__(self, server: ApiServer, folder: Path) -> None:
+    def __init__(self, server: ApiServer, folder: Path, machines: JsonObject = MACHINES) -> None:
         self.store = server.store
         self.controller = ClaimController(self.store)
         self.kubelets = ClaimKubelets(self.store)
         for each in (*device_classes(), *TEMPLATES):
             self.store.create(each)
-        for node in read_descriptions(MACHINES, folder):
+        for node in read_descriptions(machines, folder):
             for slice_ in slices_of(node):
                 self.store.create(slice_)
         self.controller.start()

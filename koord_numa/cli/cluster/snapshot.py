@@ -26,6 +26,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.engine.claims.work import claim_work
 from koord_numa.engine.dry_run import verdict_on
 from koord_numa.engine.pod_status.messages import why_everywhere, with_remark
 from koord_numa.engine.queue.nominator import Nomination
@@ -88,9 +89,9 @@ class Snapshot:
     def hold(self, pod: Pod, placement: Placement) -> None:
         """Count the pod as if it were there, for those that are asked about next. Only here, not in the cluster."""
         self.scheduler.cache.hold(pod, placement)
-        wanted = (it for it in self.scheduler.handle.resource_claims.claims_of(pod) if it.allocation is None)
-        for claim, allocation in zip(wanted, placement.allocations, strict=False):
-            self.scheduler.claims.assume(claim, allocation, pod.key.uid)
+        for each in claim_work(self.scheduler.claims, self.scheduler.handle.resource_claims, pod, placement):
+            if each.allocation is not None:
+                self.scheduler.claims.assume(each.claim, each.allocation, pod.key.uid)
 
     def release(self, uid: str) -> None:
         """Count a pod no longer, as if it had left. Only here, not in the cluster."""

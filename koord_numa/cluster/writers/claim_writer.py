@@ -5,22 +5,26 @@ Each call reads the claim and changes exactly the version that was read; a confl
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from koord_numa.cluster.client import Api, Body
-from koord_numa.cluster.resources import RESOURCE_CLAIMS, Call
+from koord_numa.cluster.client import MERGE_PATCH, Api, Body
+from koord_numa.cluster.resources import PODS, RESOURCE_CLAIMS, Call
+from koord_numa.core.claims.extended_claim import RequestMapping
+from koord_numa.core.claims.objects.claim import DeviceRequest
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.objects.request import PodKey
-from koord_numa.ports import Conflict, Gone, StillAllowed
-from koord_numa.wire.claims.claim_json import allocation_json
+from koord_numa.ports import Conflict, Forbidden, Gone, Invalid
+from koord_numa.ports.claim_writer import StillAllowed
+from koord_numa.wire.claims.claim_json import allocation_json, extended_claim_json, mappings_json
 from koord_numa.wire.claims.resource_claims import FINALIZER, parse_resource_claim
 from koord_numa.wire.names import RESERVED_AT
 from koord_numa.wire.texts import rfc3339_micro
 
 _Json = dict[str, Any]
+T = TypeVar("T")
 
 TRIES: Final = 5
 PAUSE_SECONDS: Final = 0.01
@@ -103,7 +107,74 @@ class ApiClaimWriter:
 
         return await self._repeat(write)
 
-    async def _repeat(self, write: Callable[[], Awaitable[ResourceClaim]]) -> ResourceClaim:
+    async def create(self, pod: PodKey, requests: Sequence[DeviceRequest]) -> ResourceClaim:
+        """The name is made of the pod's uid: a claim that exists already is that of an earlier try whose answer was lost."""
+        document = extended_claim_json(pod, requests)
+        body = Body(document, remaining=self._remaining)
+        try:
+            return parse_resource_claim(await self._api.send(Call("create", RESOURCE_CLAIMS, pod.namespace), body))
+        except Conflict:
+            name = document["metadata"]["name"]
+            found = parse_resource_claim(await self._api.send(Call("get", RESOURCE_CLAIMS, pod.namespace, name)))
+        except Forbidden as error:
+            # The server answers a quota as it answers a missing right.
+            if "exceeded quota" in error.args[0]:
+                raise Invalid(error.args[0]) from None
+            raise
+        if not found.extended or found.owner != pod.uid:
+            raise Conflict(f"claim {found} exists and is not that of the pod's extended resources")
+        if found.deleting or found.spec.requests != tuple(requests):
+            raise Conflict(f"claim {found} of an earlier attempt is of no use any more")
+        return found
+
+    async def delete(self, claim: ResourceClaim, allowed: StillAllowed) -> None:
+        """
+        Of exactly the version that was read before ``allowed`` was asked; then the finalizer, which keeps an allocated claim, goes.
+
+        kube-scheduler's ``deleteClaim`` removes the finalizer first, and then deletes whatever is there.
+        """
+
+        async def write() -> None:
+            raw = await self._read(claim)
+            if not await allowed():
+                return
+            metadata = raw["metadata"]
+            if not metadata.get("deletionTimestamp"):
+                await self._delete(metadata)
+                if not metadata.get("finalizers"):
+                    return
+                metadata = (raw := await self._read(claim))["metadata"]
+            kept = [it for it in metadata.get("finalizers") or () if it != FINALIZER]
+            await self._put({**raw, "metadata": {**metadata, "finalizers": kept}}, "")
+
+        try:
+            await self._repeat(write)
+        except Gone:
+            return
+
+    async def map_requests(self, pod: PodKey, claim: str, mappings: Sequence[RequestMapping]) -> None:
+        """As kube-scheduler's ``patchPodExtendedResourceClaimStatus``; the uid in the patch is a precondition."""
+        value = mappings_json(claim, mappings) if claim else None
+        patch = {"metadata": {"uid": pod.uid}, "status": {"extendedResourceClaimStatus": value}}
+        call = Call("patch", PODS, pod.namespace, pod.name, "status")
+        written: _Json = await self._api.send(call, Body(patch, MERGE_PATCH, self._remaining))
+        kept = (written.get("status") or {}).get("extendedResourceClaimStatus") or {}
+        # A server that does not know the field drops it, and a kubelet would start the pod without its devices.
+        if kept.get("resourceClaimName", "") != claim:
+            raise Invalid(
+                "the API server does not keep status.extendedResourceClaimStatus of pods: its feature gate DRAExtendedResource is off"
+            )
+
+    async def _delete(self, metadata: _Json) -> None:
+        preconditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+        call = Call("delete", RESOURCE_CLAIMS, metadata["namespace"], metadata["name"])
+        try:
+            await self._api.send(call, Body(options, remaining=self._remaining))
+        except Conflict as error:
+            raise _StaleError(str(error)) from None
+
+    async def _repeat(self, write: Callable[[], Awaitable[T]]) -> T:
         # Each try reads again, so that it acts on the newest version.
         for _ in range(TRIES - 1):
             try:

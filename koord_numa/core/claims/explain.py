@@ -56,7 +56,7 @@ def _sentences(
             for index, demand in enumerate(request.alternatives):
                 device_class = classes.get(demand.device_class)
                 if device_class is not None:
-                    where = f"claim {claim.name}, request {request.result_name(index)}"
+                    where = claim.title(request.result_name(index))
                     yield f"{where}: {_numbers(SelectorRows(claim, device_class, demand), demand, node, usage)}"
 
 

@@ -222,6 +222,7 @@ class Pod:
     never_rebound: bool = False  # annotation koord-numa/rebind: "false": no automatic rebind of its node
     stale_status: bool = False  # not bound, yet it carries a resource-status: copied from another pod
     resource_claims: tuple[PodResourceClaim, ...] = ()
+    extended_claim: str = ""  # the claim, by name, that has devices for its extended resources, as its status says
     explores: tuple[str, ...] = ()  # options of its kubelet that it was placed to find out about
     images: tuple[str, ...] = ()  # of a pod without a node: one normalised name for each container and image volume
 

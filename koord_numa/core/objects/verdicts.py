@@ -101,8 +101,9 @@ class Placement:
     ``mask`` is the chosen set of NUMA nodes, ``None`` when none was chosen. ``bind`` is the CPU bind policy in force
     (``NONE`` without own CPUs) and ``bind_required`` whether it had to hold. ``note`` says why no alignment was attempted,
     or which assumption about a kubelet decided. ``claim_points`` rank nodes by where devices of claims are, 0 to 100; before these
-    are chosen it is the most that they can be. ``explores`` names options of the kubelet that are not known and on which its admission
-    depends.
+    are chosen it is the most that they can be. ``extended`` are extended resources that the node serves by claim, with their class; the
+    claim for them is the last of ``allocations`` unless it has devices already. ``explores`` names options of the kubelet that are not
+    known and on which its admission depends.
     """
 
     node: str
@@ -118,6 +119,7 @@ class Placement:
     note: str = ""
     allocations: tuple[Allocation, ...] = ()  # of the pod's claims that have no devices yet, in their order
     claim_points: int = 100
+    extended: tuple[tuple[str, str], ...] = ()
     explores: tuple[str, ...] = ()
 
     @property

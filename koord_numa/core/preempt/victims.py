@@ -22,7 +22,7 @@ from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.pdb import violating
 from koord_numa.core.resources import ResourceList, subtract
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
-from koord_numa.core.scheduling.request import SchedulingRequest
+from koord_numa.core.scheduling.request import SchedulingRequest, on_node
 
 Suits = Callable[[Placement], bool]
 
@@ -106,7 +106,7 @@ def may_help(ask: SchedulingRequest, node: PreemptionNode) -> bool:
     holdings = node.seen.ledger.holdings
     return all(
         amount <= left.get(name, 0) + sum(holdings[uid].amounts.get(name, 0) for uid in away if uid in holdings)
-        for name, amount in ask.amounts.items()
+        for name, amount in on_node(ask, node.seen.node).amounts.items()
     )
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.scheduling.filters import FILTERS, NUMA_RESERVE, OF_NODE, OF_NODE_OBJECT, PRE_FILTERS, Filter
-from koord_numa.core.scheduling.request import Profile, SchedulingRequest
+from koord_numa.core.scheduling.request import Profile, SchedulingRequest, on_node
 from koord_numa.core.scheduling.scorers import SCORERS, weight_of
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot
@@ -67,12 +67,14 @@ def score_parts(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement
     # All zero, and every scorer named, so that columns and scalars have the same parts.
     if placement.explores:
         return dict.fromkeys([row.name for row in SCORERS], 0)
+    ask = on_node(ask, seen.node)
     return {row.name: weight_of(row, profile) * row.score(ask, seen, placement, profile) for row in SCORERS}
 
 
 def _evaluate(
     rows: Iterable[Filter], ask: SchedulingRequest, seen: NodeSnapshot, profile: Profile
 ) -> ScoredPlacement | Rejection:
+    ask = on_node(ask, seen.node)
     refusal = _first_refusal(rows, ask, seen)
     if refusal is not None:
         return refusal

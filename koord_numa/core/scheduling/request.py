@@ -1,15 +1,17 @@
 """What a decision is asked: one pod's request by the rules of its scheduler name, and what other pods and volumes mean for it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from koord_numa.core.allocate import demand_of
 from koord_numa.core.allocation.demand import AllocationDemand
 from koord_numa.core.allocation.options import AllocateOptions
+from koord_numa.core.claims.extended_claim import claims_at, served_by_claim, without
 from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.fit.pod_affinity import PodAffinityCounts
 from koord_numa.core.fit.spread import SpreadCounts
 from koord_numa.core.objects.images import PodImages
+from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import NodeScoring, ScoringType, UnknownKubeletOptions
@@ -48,7 +50,7 @@ class SchedulingRequest:
 
     ``neighbours`` and ``spread`` are counts of placed pods by topology domain, ``storage`` what is known of volumes; each is ``None`` for
     a pod that does not depend on it. ``claims`` is what the pod's resource claims ask for. ``images`` are one pod's own, as pods that ask
-    for the same may run different ones.
+    for the same may run different ones. ``variants`` are what ``on_node`` made of it, by the resources that are served by claim.
     """
 
     request: PodRequest
@@ -60,6 +62,9 @@ class SchedulingRequest:
     claims: PodClaims | None = None
     images: PodImages | None = None
     kubelet_options: UnknownKubeletOptions = UnknownKubeletOptions.EXPLORE
+    variants: dict[frozenset[str], "SchedulingRequest"] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
 
 def scheduling_request(request: PodRequest, profile: Profile) -> SchedulingRequest:
@@ -74,9 +79,38 @@ def scheduling_request(request: PodRequest, profile: Profile) -> SchedulingReque
 
 def with_claims(ask: SchedulingRequest, claims: PodClaims) -> SchedulingRequest:
     """The request of a pod that has resource claims, which may give it the CPUs of its own."""
-    holds = bool(claims.to_allocate or claims.devices)
+    holds = bool(claims.to_allocate or claims.devices or claims.extended)
     demand = ask.demand if isinstance(ask.demand, Rejection) else replace(ask.demand, claims=holds)
     return replace(ask, claims=claims, demand=demand)
+
+
+def on_node(ask: SchedulingRequest, node: Node) -> SchedulingRequest:
+    """
+    The request as this node sees it: extended resources that the node serves by claim are no amounts there, but devices of a claim.
+
+    So no other rule has to know of them (kube-scheduler's noderesources ``fitsRequest`` leaves them to the plugin of claims).
+    """
+    claims = ask.claims
+    if claims is None or not claims.extended:
+        return ask
+    served = served_by_claim(claims, node.allocatable)
+    key = frozenset(resource for resource, _ in served)
+    known = ask.variants.get(key)
+    if known is None:
+        found = claims_at(claims, ask.request.containers, node.allocatable)
+        # A claim that is of no use here is refused when devices are looked for.
+        at_node = replace(claims, extended=(), made=None) if isinstance(found, str) else found
+        known = ask.variants[key] = with_claims(without_resources(ask, key), at_node)
+    return known
+
+
+def without_resources(ask: SchedulingRequest, resources: Iterable[str]) -> SchedulingRequest:
+    """The request of a pod that asks for the same but these resources."""
+    gone = dict.fromkeys(resources)
+    amounts = {name: amount for name, amount in ask.amounts.items() if name not in gone}
+    demand = ask.demand if isinstance(ask.demand, Rejection) else replace(ask.demand, amounts=amounts)
+    request = replace(ask.request, containers=without(ask.request.containers, gone))
+    return replace(ask, request=request, amounts=amounts, demand=demand)
 
 
 def depends_on_other_pods(request: PodRequest) -> bool:

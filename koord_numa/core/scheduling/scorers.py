@@ -116,7 +116,7 @@ def score_claims(ask: SchedulingRequest, _seen: NodeSnapshot, placement: Placeme
 
 def wants_devices(ask: SchedulingRequest) -> bool:
     """Are there claims that devices are to be chosen for?"""
-    return ask.claims is not None and bool(ask.claims.to_allocate)
+    return ask.claims is not None and bool(ask.claims.to_allocate or ask.claims.extended)
 
 
 def _filling(ask: SchedulingRequest, seen: NodeSnapshot, _placement: Placement, profile: Profile) -> int:

@@ -1,23 +1,26 @@
 """
 Pods that fit nowhere give up allocated claims that stand in the way (kube-scheduler's dynamicresources PostFilter).
 
-A claim is allocated for one node; if the pod cannot go there any more, the claim would keep it from every other node for ever.
+A claim is allocated for one node; if the pod cannot go there any more, the claim would keep it from every other node for ever. A claim that
+was made for the pod's extended resources by an earlier attempt is deleted: the next attempt makes another one.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from logging import getLogger
 from typing import Self
 
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.core.scheduling.claim_devices import NOT_TOGETHER
 from koord_numa.engine.claims.late_check import UNAVAILABLE
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
-from koord_numa.ports import ClaimWriter, ClusterError, Dependencies, Lease
+from koord_numa.engine.claims.still_waits import is_nowhere
+from koord_numa.ports import ClusterError, Dependencies, Lease
+from koord_numa.ports.claim_writer import ClaimWriter
 
 log = getLogger(__name__)
 
@@ -29,8 +32,8 @@ PlacedPods = Callable[[], Iterable[Pod]]
 """All pods that have a node, or are about to have one."""
 
 
-Outside = tuple[ClaimWriter, Lease]
-"""Who writes, and whether it may."""
+Outside = tuple[ClaimWriter, Lease, Callable[[PodKey], Awaitable[bool]]]
+"""Who writes, whether it may, and whether a pod surely has no node."""
 
 
 class Deallocation:
@@ -40,8 +43,8 @@ class Deallocation:
         self._lister = lister
         self._resolver = resolver
         self._placed = placed
-        self._writer, self._lease = outside
-        self._noted: dict[str, tuple[ResourceClaim, str]] = {}  # by uid of the claim, with that of the pod
+        self._writer, self._lease, self._nowhere = outside
+        self._noted: dict[str, tuple[ResourceClaim, PodKey]] = {}  # by uid of the claim, with the pod
         self._wake = asyncio.Event()
 
     @classmethod
@@ -49,18 +52,27 @@ class Deallocation:
         cls, ports: Dependencies, lister: ClaimLister, resolver: PodClaimResolver, placed: PlacedPods
     ) -> Self | None:
         """``None`` where no claims are written: nothing gives any up."""
-        return None if ports.claim_writer is None else cls(lister, resolver, placed, (ports.claim_writer, ports.lease))
+        if ports.claim_writer is None:
+            return None
+        return cls(lister, resolver, placed, (ports.claim_writer, ports.lease, partial(is_nowhere, ports)))
 
     def consider(self, pod: Pod, verdict: Unschedulable) -> None:
-        """The first claim, in the pod's order, that keeps the pod from a node and that no other pod uses."""
+        """The first claim, in the pod's order, that keeps the pod from a node and that no other pod uses; one made for the pod always."""
+        made = self._lister.extended.of(pod.key.uid)
+        if made is not None:
+            self._note(made, pod)
+            return
         # Only refusals that other devices could lift: giving a claim up for less would lose devices for nothing.
         if not pod.resource_claims or not any(it.message in _IN_THE_WAY for it in verdict.rejections.values()):
             return
         for claim in self._resolver.claims_of(pod):
             if claim.allocation is not None and claim.allocation.nodes is not None and _is_ours(claim, pod):
-                self._noted[claim.uid] = (claim, pod.key.uid)
-                self._wake.set()
+                self._note(claim, pod)
                 return
+
+    def _note(self, claim: ResourceClaim, pod: Pod) -> None:
+        self._noted[claim.uid] = (claim, pod.key)
+        self._wake.set()
 
     async def run(self) -> None:
         """Write until cancelled. What fails is noted again by the next attempt to place the pod."""
@@ -72,17 +84,22 @@ class Deallocation:
                 _, (claim, pod) = self._noted.popitem()
                 await self._deallocate(claim, pod)
 
-    async def _deallocate(self, claim: ResourceClaim, pod: str) -> None:
+    async def _deallocate(self, claim: ResourceClaim, pod: PodKey) -> None:
         current = self._lister.claim((claim.namespace, claim.name))
         if (
             current is None
             or current.uid != claim.uid
-            or current.allocation is None
+            or (current.allocation is None and not current.extended)
             or not await self._allowed(current)
         ):
             return
         try:
-            self._lister.observe_written(await self._writer.deallocate(current, pod, partial(self._allowed, current)))
+            allowed = partial(self._allowed, current)
+            if not current.extended:
+                self._lister.observe_written(await self._writer.deallocate(current, pod.uid, allowed))
+            # The pod is its only user, and may have been bound by a leader of before.
+            elif await self._nowhere(pod):
+                await self._writer.delete(current, allowed)
         except ClusterError as error:
             log.warning("claim %s cannot be deallocated: %r", current, error)
         except Exception:
@@ -94,6 +111,8 @@ class Deallocation:
 
 
 def _uses(pod: Pod, claim: ResourceClaim) -> bool:
+    if claim.extended:
+        return pod.key.uid == claim.owner
     return pod.key.namespace == claim.namespace and any(it.claim == claim.name for it in pod.resource_claims)
 
 

@@ -6,13 +6,14 @@ than one node. Refusals are remembered until devices of the node, or what is in 
 too, until anything of the node changes. Which NUMA nodes are tried is ``core.scheduling.claim_devices``'.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from koord_numa.core.claims.cpus import CpuSite
 from koord_numa.core.claims.device_hints import ClaimDevices
 from koord_numa.core.claims.explain import numbers_of, runs_short
+from koord_numa.core.claims.extended_claim import Served, claims_at, served_by_claim
 from koord_numa.core.claims.pod_claims import PodClaims
 from koord_numa.core.claims.search.allocator import NO_SOLUTION
 from koord_numa.core.claims.search.node_devices import NodeDevices
@@ -20,11 +21,11 @@ from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import EMPTY
 from koord_numa.core.objects.node import Node, NodeResourceTopology
-from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from koord_numa.core.scheduling.claim_devices import HARD, place_devices, policy_of_devices
-from koord_numa.core.scheduling.request import SchedulingRequest
+from koord_numa.core.scheduling.request import SchedulingRequest, on_node
 from koord_numa.core.selectors import matches_term
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.claims.lister import ClaimLister
@@ -59,12 +60,18 @@ class Refusal:
 
 
 class ClaimCheck:
-    """The check for one request class. ``check`` completes a placement with allocations, or refuses it."""
+    """
+    The check for one request class, whose pods have these containers. ``check`` completes a placement with allocations, or refuses it.
+    """
 
-    def __init__(self, lister: ClaimLister, claims: PodClaims, topologies: Topologies) -> None:
+    def __init__(
+        self, lister: ClaimLister, claims: PodClaims, topologies: Topologies, containers: Sequence[Container] = ()
+    ) -> None:
         self._lister = lister
         self._claims = claims
+        self._containers = containers
         self._topologies = topologies
+        self._variants: dict[Served, PodClaims | str] = {}  # by what a node serves by claim
         self._refused: dict[str, Refusal] = {}
         self._steps = 0  # of the last search
         self._spent = 0
@@ -79,14 +86,18 @@ class ClaimCheck:
         known = self._refused.get(seen.node.name)
         if known is not None and known.holds(revision, seen):
             return known.rejection, False
+        claims = self._claims_at(seen.node)
+        if isinstance(claims, str):
+            return Rejection(Reason.RESOURCE_CLAIMS, claims, resolvable=False), False
         # Allocated claims need no devices here.
-        if not self._claims.to_allocate:
+        if not claims.to_allocate:
             return None, False
         devices = self._devices_of(seen.node)
-        if not runs_short(self._claims.to_allocate, self._lister.classes, devices, self._lister.usage):
+        if not runs_short(claims.to_allocate, self._lister.classes, devices, self._lister.usage):
             # Not remembered: a search may still find that there is no solution.
             return None, True
-        rejection = self._with_numbers(Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, resolvable=False), devices)
+        refusal = Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, resolvable=False)
+        rejection = self._with_numbers(refusal, claims, devices)
         self._refused[seen.node.name] = Refusal(rejection, revision, seen.node, None)
         return rejection, True
 
@@ -94,6 +105,15 @@ class ClaimCheck:
         """What was found out since the last time, as a number of nodes that are asked without claims. Only what is remembered counts."""
         spent, self._spent = self._spent, 0
         return spent
+
+    def _claims_at(self, node: Node) -> PodClaims | str:
+        """The pod's claims there: the one for extended resources is for those that the node does not advertise."""
+        if not self._claims.extended and self._claims.made is None:
+            return self._claims
+        served = served_by_claim(self._claims, node.allocatable)
+        if served not in self._variants:
+            self._variants[served] = claims_at(self._claims, self._containers, node.allocatable)
+        return self._variants[served]
 
     def _devices_of(self, node: Node) -> NodeDevices:
         topology = self._topologies(node.name)
@@ -116,18 +136,21 @@ class ClaimCheck:
         return answer
 
     def _decide(self, ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement) -> Placement | Rejection:
-        node, lister, claims = seen.node, self._lister, self._claims
+        node, lister, claims = seen.node, self._lister, self._claims_at(seen.node)
         self._steps = 0
+        if isinstance(claims, str):
+            return Rejection(Reason.RESOURCE_CLAIMS, claims, resolvable=False)
         # Claims that are allocated tie the pod to nodes, whatever is free.
         for terms in claims.allocated:
             if not any(matches_term(term, node.name, node.labels) for term in terms):
                 return Rejection(Reason.RESOURCE_CLAIMS, UNAVAILABLE, resolvable=False)
         if not claims.to_allocate and not claims.devices:
             return placement
-        topology = self._topologies(node.name)
+        ask, topology = on_node(ask, node), self._topologies(node.name)
         devices = self._devices_of(node)
         if runs_short(claims.to_allocate, lister.classes, devices, lister.usage):
-            return self._with_numbers(Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, resolvable=False), devices)
+            refusal = Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, resolvable=False)
+            return self._with_numbers(refusal, claims, devices)
         site = CpuSite(
             None if topology is None else topology.machine,
             EMPTY if topology is None else topology.reserved,
@@ -138,14 +161,17 @@ class ClaimCheck:
         found = ClaimDevices(claims, lister.classes, devices, lister.usage, site, cpu_policies(ask.request))
         answer = place_devices(ask, seen, placement, found)
         self._steps = found.steps
-        return self._with_numbers(answer, devices) if isinstance(answer, Rejection) else answer
+        if isinstance(answer, Rejection):
+            return self._with_numbers(answer, claims, devices)
+        served = served_by_claim(self._claims, node.allocatable)
+        return replace(answer, extended=served) if served else answer
 
-    def _with_numbers(self, rejection: Rejection, devices: NodeDevices) -> Rejection:
+    def _with_numbers(self, rejection: Rejection, claims: PodClaims, devices: NodeDevices) -> Rejection:
         """Numbers are worked out for some nodes only: no message shows more."""
         # Messages show a few nodes; working numbers out costs a CEL evaluation a device.
         if len(self._refused) >= NUMBERED:
             return rejection
-        numbers = numbers_of(self._claims.to_allocate, self._lister.classes, devices, self._lister.usage)
+        numbers = numbers_of(claims.to_allocate, self._lister.classes, devices, self._lister.usage)
         return replace(rejection, detail="; ".join(filter(None, (rejection.detail, numbers))))
 
 

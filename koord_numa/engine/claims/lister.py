@@ -6,12 +6,11 @@ then the object of the write's answer takes its place, and watch events that are
 assume cache). A claim therefore counts exactly once, whatever comes first.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from koord_numa.core.claims.cpus import DRIVER, cpus_of
-from koord_numa.core.claims.objects.claim import DeviceClass
+from koord_numa.core.claims.objects.claim import Classes, DeviceClass
 from koord_numa.core.claims.objects.features import ALL_FEATURES
 from koord_numa.core.claims.objects.pools import Pool
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
@@ -20,11 +19,10 @@ from koord_numa.core.claims.search.inventory import PoolId, ResourceSlice
 from koord_numa.core.claims.search.usage import DeviceUsage
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import Node
+from koord_numa.engine.claims.extended import ClaimKey, ExtendedClaims
+from koord_numa.engine.claims.next_change import NextChange
 from koord_numa.engine.claims.slice_index import Revision, SliceIndex
-from koord_numa.ports import DELETED
-
-ClaimKey = tuple[str, str]
-"""Namespace and name."""
+from koord_numa.ports import DELETED, Conflict
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,6 @@ class AssumedClaim:
 OnChange = Callable[[], None]
 OnClaim = Callable[[ClaimKey | None], None]
 """Told which claim changed; None when what every claim means may have changed."""
-
 
 OnCpus = Callable[[str, bool], None]
 """Told of a node whether the driver dra.cpu publishes its CPUs."""
@@ -56,13 +53,14 @@ class ClaimLister:
         self._on_change = on_change
         self._on_cpus = on_cpus
         self._tell_claim = on_claim
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._changes = NextChange()
         self.enabled = True
         self._synced = False
         self._may_lag = False
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[ClaimKey, ResourceClaim] = {}
         self.assumed: dict[str, AssumedClaim] = {}  # by uid of the claim
+        self.extended = ExtendedClaims()
         self.usage = DeviceUsage()
         self.features = ALL_FEATURES
         self._cpus: dict[str, list[CpuSet]] = {}  # cpusets of dra.cpu's claims, by pool
@@ -74,6 +72,16 @@ class ClaimLister:
     def known(self) -> bool:
         """Is everything known that a decision about devices needs?"""
         return self._synced and not self._may_lag
+
+    @property
+    def serves_extended(self) -> bool:
+        """Are extended resources served by claim, as far as is known by now?"""
+        return self.enabled and self.features.extended_resource and self._synced
+
+    @property
+    def unserved_classes(self) -> Classes:
+        """Classes whose extended resources are not served by claim: all of them where the cluster has the gate off."""
+        return {} if self.features.extended_resource else self.classes
 
     def revision(self, node: str) -> Revision:
         """Differs from an earlier value when devices of the node, or what is in use of them, may have changed."""
@@ -95,18 +103,20 @@ class ClaimLister:
         """The claim as last seen or written."""
         return self.claims.get(key)
 
+    def shows(self, claim: ResourceClaim) -> bool:
+        """Is this very claim known? Raises ``Conflict`` when there is another one of its name since."""
+        known = self.claims.get((claim.namespace, claim.name))
+        if known is not None and known.uid != claim.uid and claim.is_older_than(known):
+            raise Conflict(f"claim {claim} was deleted and created again meanwhile")
+        return known is not None and known.uid == claim.uid
+
     def slices(self) -> Iterator[ResourceSlice]:
         """Every slice, in no particular order."""
         return iter(self._index)
 
     async def change(self) -> None:
         """Return after the next change of any claim."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
-        try:
-            await waiter
-        finally:
-            self._waiters.discard(waiter)
+        await self._changes.wait()
 
     # What a cycle assumes.
 
@@ -116,6 +126,11 @@ class ClaimLister:
         # Assumed and counted in one turn of the loop: no decision can come between.
         self._count(allocation, 1)
         self._on_claim((claim.namespace, claim.name))
+
+    def assume_created(self, in_memory: ResourceClaim, claim: ResourceClaim) -> None:
+        """What was assumed for a claim that existed in memory only counts for the one that was created now."""
+        if (assumed := self.assumed.pop(in_memory.uid, None)) is not None:
+            self.assumed[claim.uid] = assumed
 
     def forget_assumed(self, claim: ResourceClaim, pod: str) -> None:
         """The decision about this pod (uid) comes to nothing; a claim that is not assumed for it any more is no error."""
@@ -138,7 +153,7 @@ class ClaimLister:
                 self._drop(known)
             return
         # Our own write was taken in before: the watch still shows what was before it.
-        if known is not None and known.uid == claim.uid and _older(claim, known):
+        if known is not None and known.uid == claim.uid and claim.is_older_than(known):
             return
         freed = self._replace(known, claim)
         self._on_claim(key)
@@ -166,9 +181,7 @@ class ClaimLister:
             self.observe_claim(None, claim)
 
     def _on_claim(self, key: ClaimKey | None) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._changes.tell()
         self._tell_claim(key)
 
     def _replace(self, known: ResourceClaim | None, claim: ResourceClaim) -> bool:
@@ -178,6 +191,7 @@ class ClaimLister:
             self._drop(known)
             known = None
         self.claims[claim.namespace, claim.name] = claim
+        self.extended.put(claim)
         former = None if known is None else known.allocation
         # The written allocation takes the place of the assumed one: devices count once.
         freed = False
@@ -195,6 +209,7 @@ class ClaimLister:
     def _drop(self, claim: ResourceClaim) -> None:
         key = (claim.namespace, claim.name)
         self.claims.pop(key, None)
+        self.extended.drop(claim)
         assumed = self.assumed.pop(claim.uid, None)
         for allocation in (claim.allocation, None if assumed is None else assumed.allocation):
             if allocation is not None:
@@ -276,14 +291,7 @@ class ClaimLister:
         self._on_change()
 
     def _classes_changed(self) -> None:
+        self.extended.replace_classes(self.classes)
         self._index.everything_changed()
         self._on_claim(None)
         self._on_change()
-
-
-def _older(claim: ResourceClaim, known: ResourceClaim) -> bool:
-    """Was the object read before the known one? Versions of one object grow; what is no number cannot be compared."""
-    try:
-        return int(claim.version) < int(known.version)
-    except ValueError:
-        return False

@@ -5,13 +5,16 @@ From a pod's entries to its claims, and what they mean for its request class (ku
 from collections.abc import Iterator, Sequence
 
 from koord_numa.core.claims.cpus import cpus_of
+from koord_numa.core.claims.extended_claim import Served
+from koord_numa.core.claims.extended_resources import extended_requests
 from koord_numa.core.claims.objects.claim import ClaimToAllocate
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.claims.pod_claims import PodClaims, PodResourceClaim
+from koord_numa.core.claims.pod_claims import MadeClaim, PodClaims, PodResourceClaim
 from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Pod
-from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
+from koord_numa.engine.claims.extended import ClaimKey
+from koord_numa.engine.claims.lister import ClaimLister
 
 MAX_RESERVATIONS = 256
 """Pods that may use one claim (resource/v1 ResourceClaimReservedForMaxSize)."""
@@ -26,11 +29,16 @@ class PodClaimResolver:
         self._keys: dict[str, tuple[ClaimKey, ...]] = {}
 
     def of(self, pod: Pod) -> PodClaims | None:
-        """What the pod's claims mean for a decision; None without claims."""
-        if not pod.resource_claims:
+        """What the pod's claims, and the extended resources that classes serve, mean for a decision; None without any."""
+        resources = extended_requests(pod.request)
+        if not pod.resource_claims and not resources:
             return None
-        # Remembered before anything can be missing, so that the claim's arrival reaches the pod.
-        self._remember(pod)
+        made = self._lister.extended.of(pod.key.uid)
+        # Remembered before anything can be missing, so that the claim's or the class's arrival reaches the pod.
+        self._remember(pod, made)
+        served = self._lister.extended.served(resources) if self._lister.serves_extended else ()
+        if not pod.resource_claims and not served and made is None:
+            return None
         if not self._lister.enabled:
             return PodClaims(problem="the pod uses resource claims, which are switched off here (dynamicResources)")
         if not self._lister.known:
@@ -42,7 +50,9 @@ class PodClaimResolver:
                 if isinstance(claim, str):
                     return PodClaims(problem=claim)
                 found.append(claim)
-        return self._meaning(pod, found)
+        if made is not None and made.deleting:
+            return PodClaims(problem=f'resourceclaim "{made.name}" of an earlier attempt is being deleted')
+        return self._meaning(pod, found, served, made)
 
     def claims_of(self, pod: Pod) -> Iterator[ResourceClaim]:
         """The claims of a pod that ``of`` found without a problem, in their order."""
@@ -53,7 +63,12 @@ class PodClaimResolver:
 
     def users(self, key: ClaimKey | None) -> Sequence[str]:
         """Uids of waiting pods that refer to the claim; of all that refer to any with None."""
-        return tuple(self._keys if key is None else self._users.get(key, ()))
+        if key is None:
+            return tuple(self._keys)
+        claim = self._lister.claim(key)
+        owner = claim.owner if claim is not None and claim.extended else ""
+        # A claim for extended resources is not named by its pod before it is used.
+        return tuple(self._users.get(key, set()) | ({owner} if owner else set()))
 
     def forget(self, uid: str) -> None:
         """The pod waits no more."""
@@ -65,8 +80,9 @@ class PodClaimResolver:
                     del self._users[key]
 
     # By the names as they are now: a template's claim has none until it is made.
-    def _remember(self, pod: Pod) -> None:
-        keys = tuple((pod.key.namespace, it.claim) for it in pod.resource_claims if it.claim)
+    def _remember(self, pod: Pod, made: ResourceClaim | None) -> None:
+        names = [it.claim for it in pod.resource_claims if it.claim] + ([made.name] if made is not None else [])
+        keys = tuple((pod.key.namespace, name) for name in names)
         # Most observations change nothing.
         if self._keys.get(pod.key.uid) != keys:
             self.forget(pod.key.uid)
@@ -87,9 +103,10 @@ class PodClaimResolver:
             return f"ResourceClaim {claim.namespace}/{claim.name} was not created for Pod {pod.key} (Pod is not owner)"
         return claim
 
-    def _meaning(self, pod: Pod, claims: Sequence[ResourceClaim]) -> PodClaims:
+    def _meaning(
+        self, pod: Pod, claims: Sequence[ResourceClaim], served: Served, made: ResourceClaim | None
+    ) -> PodClaims:
         wanted: list[ClaimToAllocate] = []
-        allocated = []
         held: list[Allocation] = []
         names = [entry.name for entry in pod.resource_claims if entry.needed]
         for name, claim in zip(names, claims, strict=True):
@@ -101,11 +118,16 @@ class PodClaimResolver:
                 wanted.append(ClaimToAllocate("", name, claim.spec))
                 continue
             held.append(claim.allocation)
-            if claim.allocation.nodes is not None:
-                allocated.append(claim.allocation.nodes)
-        devices = tuple(result.device for allocation in held for result in allocation.results)
-        cpus = CpuSet.of(cpu for allocation in held for cpu in cpus_of(allocation))
-        return PodClaims(tuple(wanted), tuple(allocated), devices=devices, cpus=cpus)
+        if made is not None and made.allocation is not None:
+            held.append(made.allocation)
+        return PodClaims(
+            tuple(wanted),
+            tuple(allocation.nodes for allocation in held if allocation.nodes is not None),
+            devices=tuple(result.device for allocation in held for result in allocation.results),
+            cpus=CpuSet.of(cpu for allocation in held for cpu in cpus_of(allocation)),
+            extended=served,
+            made=None if made is None else MadeClaim(made.spec.requests, made.allocation is not None),
+        )
 
     def _unusable(self, pod: Pod, claim: ResourceClaim) -> str:
         if claim.problem:

@@ -8,12 +8,16 @@ The PreBind step of claims (kube-scheduler's dynamicresources Reserve, PreBind, 
 An allocation stays when the bind fails: the next decision about the pod uses it, and a pod that fits nowhere because of it gives it up
 (``deallocation``). After a restart the claims say by themselves how far the cycle had come.
 
+The claim for a pod's extended resources has one state more on each side: it is created first, and deleted by ``undo``. One that a cycle
+has left behind when it was cut off is found by its owner, the pod, and used by the next cycle where it asks for what the node needs.
+
 A reservation is taken back only from a pod that surely has no node: a bind may have failed because another leader has bound the pod by
 the same reservation, and a kubelet starts no pod without. "Surely" rests on an order: the claim is read, then this process must still
 lead and the pod have no node, then exactly the version that was read is written. A later leader, or the pod's next cycle, writes the claim
 before it binds, so a request of ours that is late changes nothing.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,25 +25,28 @@ from logging import getLogger
 from typing import Final
 from uuid import uuid4
 
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.allocation import NEW_SHARE, Allocation
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.engine.binding.pre_bind import OnConflict
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
+from koord_numa.engine.claims.still_waits import is_nowhere, still_waits
+from koord_numa.engine.claims.work import ClaimWork, claim_work
 from koord_numa.engine.handle import Handle
-from koord_numa.ports import ClaimWriter, ClusterError, Conflict, Dependencies, Gone
+from koord_numa.ports import ClusterError, Conflict
+from koord_numa.ports.claim_writer import ClaimWriter
 
 log = getLogger(__name__)
 
 TIMEOUT: Final = 600.0
 """Seconds that binding conditions of devices may take (DynamicResourcesArgs.bindingTimeout)."""
 
+SHOWN_SECONDS: Final = 30.0
+"""How long a claim that was created may take to be shown. kube-scheduler's ``waitForExtendedClaimInAssumeCache`` goes on after 120."""
+
 StillWaits = Callable[[PodKey], Awaitable[bool]]
 """Whether a pod surely has no node, and is ours to bind."""
-
-Work = tuple[ResourceClaim, Allocation | None]
 
 
 @dataclass(slots=True)
@@ -50,35 +57,31 @@ class DynamicResources:
     resolver: PodClaimResolver
     writer: ClaimWriter
     waits: StillWaits
+    nowhere: StillWaits  # the same of a pod that may be gone
     name: str = "DynamicResources"
     timeout: float = TIMEOUT
     on_conflict: OnConflict = OnConflict.DECIDE_AGAIN
-    _cycles: dict[str, list[Work]] = field(default_factory=dict)  # by pod uid: claims, with their new allocations
+    _cycles: dict[str, list[ClaimWork]] = field(default_factory=dict)  # by pod uid
 
-    def applies(self, pod: Pod, placement: Placement) -> bool:  # noqa: ARG002  (the protocol of all steps)
-        """Has the pod claims?"""
-        return bool(pod.resource_claims)
+    def applies(self, pod: Pod, placement: Placement) -> bool:
+        """Has the pod claims, or extended resources by claim? Also where its status names such a claim that it has no more."""
+        return bool(pod.resource_claims or placement.extended or pod.extended_claim)
 
     def reserve(self, pod: Pod, placement: Placement) -> None:
         """Count the devices that were decided on. Raises ``Conflict`` when the claims are not those of the decision any more."""
-        claims = list(self.resolver.claims_of(pod))
-        wanted = [claim for claim in claims if claim.allocation is None]
         # The decision rests on the claims as they were: other numbers, or one assumed by another pod, make it void.
-        if len(wanted) != len(placement.allocations) or any(claim.uid in self.lister.assumed for claim in wanted):
-            raise Conflict(f"the claims of pod {pod.key} changed while it was decided on")
-        found = iter(placement.allocations)
-        # In the pod's order, as allocations are in the order of the claims without one.
-        work: list[Work] = [(it, None if it.allocation is not None else _with_shares(next(found))) for it in claims]
+        work = claim_work(self.lister, self.resolver, pod, placement)
         self._cycles[pod.key.uid] = work
-        for claim, allocation in work:
-            if allocation is not None:
-                self.lister.assume(claim, allocation, pod.key.uid)
+        for each in work:
+            if each.allocation is not None:
+                each.allocation = _with_shares(each.allocation)
+                self.lister.assume(each.claim, each.allocation, pod.key.uid)
 
     def unreserve(self, pod: Pod, placement: Placement) -> None:  # noqa: ARG002  (the protocol of all steps)
         """Devices whose allocation was not written are free again."""
-        for claim, allocation in self._cycles.pop(pod.key.uid, ()):
-            if allocation is not None:
-                self.lister.forget_assumed(claim, pod.key.uid)
+        for each in self._cycles.pop(pod.key.uid, ()):
+            if each.allocation is not None:
+                self.lister.forget_assumed(each.claim, pod.key.uid)
 
     def post_bind(self, pod: Pod, placement: Placement) -> None:
         """What was written is what counts."""
@@ -87,24 +90,57 @@ class DynamicResources:
     async def do(self, pod: Pod, placement: Placement) -> None:  # noqa: ARG002  (the protocol of all steps)
         """Write allocations and reservations, then wait until drivers report the binding conditions of the devices."""
         work = self._cycles[pod.key.uid]
-        for claim, allocation in work:
+        for each in work:
+            if each.in_memory:
+                await self._create(pod, each)
             # The answer is taken in at once: the next claim's write may depend on it.
-            self.lister.observe_written(await self.writer.reserve(claim, pod.key, allocation))
+            self.lister.observe_written(await self.writer.reserve(each.claim, pod.key, each.allocation))
+        await self._map_requests(pod, work)
         while not self._devices_ready(work):
             await self.lister.change()
 
     async def undo(self, pod: Pod, placement: Placement) -> None:  # noqa: ARG002  (the protocol of all steps)
         """Take reservations back; each on its own, so that one failure leaves the others taken back."""
-        for claim, _ in self._cycles.get(pod.key.uid, ()):
+        for each in self._cycles.get(pod.key.uid, ()):
             try:
-                await self.writer.release(claim, pod.key, partial(self.waits, pod.key))
+                await self._take_back(pod, each)
             except ClusterError as error:
-                log.warning("the reservation of claim %s cannot be taken back: %r", claim, error)
+                log.warning("the reservation of claim %s cannot be taken back: %r", each.claim, error)
 
-    def _devices_ready(self, work: Sequence[Work]) -> bool:
+    async def _create(self, pod: Pod, each: ClaimWork) -> None:
+        """The claim for extended resources, which counts once the watch has shown it: no list that is older can take it for deleted."""
+        created = await self.writer.create(pod.key, each.claim.spec.requests)
+        self.lister.assume_created(each.claim, created)
+        each.claim = created
+        try:
+            async with asyncio.timeout(SHOWN_SECONDS):
+                while not self.lister.shows(created):
+                    await self.lister.change()
+        except TimeoutError:
+            raise Conflict(f"claim {created} was created and is not shown after {SHOWN_SECONDS:g} s") from None
+
+    async def _map_requests(self, pod: Pod, work: Sequence[ClaimWork]) -> None:
+        """Tell the kubelet, through the pod's status, which claim its extended resources have; a former one is removed."""
+        for each in work:
+            if each.extended is not None:
+                await self.writer.map_requests(pod.key, each.claim.name, each.extended.mappings)
+                return
+        if pod.extended_claim:
+            await self.writer.map_requests(pod.key, "", ())
+
+    async def _take_back(self, pod: Pod, each: ClaimWork) -> None:
+        if each.extended is None:
+            await self.writer.release(each.claim, pod.key, partial(self.waits, pod.key))
+            return
+        # Created by a request whose answer was lost, it is known by its owner only.
+        claim = self.lister.extended.of(pod.key.uid) if each.in_memory else each.claim
+        if claim is not None:
+            await self.writer.delete(claim, partial(self.nowhere, pod.key))
+
+    def _devices_ready(self, work: Sequence[ClaimWork]) -> bool:
         """Raises ``Conflict`` when a device reports a failure condition, or a claim lost its devices."""
         ready = True
-        for claim, _ in work:
+        for claim in (each.claim for each in work):
             current = self.lister.claim((claim.namespace, claim.name))
             if current is None or current.uid != claim.uid or current.allocation is None:
                 # Another uid: deleted and made again while drivers were waited for.
@@ -127,17 +163,11 @@ def dynamic_resources(handle: Handle) -> DynamicResources | None:
     writer = handle.dependencies.claim_writer
     if writer is None:
         return None
+    outside = handle.dependencies
     return DynamicResources(
-        handle.selector.claims, handle.resource_claims, writer, partial(_still_waits, handle.dependencies)
+        handle.selector.claims,
+        handle.resource_claims,
+        writer,
+        partial(still_waits, outside),
+        partial(is_nowhere, outside),
     )
-
-
-async def _still_waits(dependencies: Dependencies, pod: PodKey) -> bool:
-    """A pod that is gone waits no more: its reservations are taken back by the ResourceClaim controller."""
-    if not dependencies.lease.fresh():
-        return False
-    try:
-        seen = await dependencies.binder.read_pod(pod)
-    except Gone:
-        return False
-    return not seen.node

@@ -21,7 +21,12 @@ from koord_numa.settings import ProfileSettings, Settings
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class RequestClass:
-    """What is asked for, under which profile. ``amounts`` is the effective request, in our units. Equal only to itself."""
+    """
+    What is asked for, under which profile. Equal only to itself.
+
+    ``amounts`` is what a node has to have at the very least, in our units: the effective request without resources that may be served
+    by claim.
+    """
 
     number: int  # grows with every new class: a stable order
     key: Hashable
@@ -60,7 +65,7 @@ class RequestClasses:
         if profile is None:
             return None
         pickers = self.placed.pickers(pod)
-        claims = self.claims_of(pod) if pod.resource_claims else None
+        claims = self.claims_of(pod)
         spread = self._default_spread(pod, profile)
         # Labels are part of the key only where some term picks them, else every replica with another label were a class.
         key = (pod.scheduler, pod.request.class_key, pickers, claims, spread and _spread_key(pod, spread))
@@ -71,7 +76,7 @@ class RequestClasses:
             request = replace(pod.request, labels=pod.labels) if pickers else pod.request
             if spread:
                 request = replace(request, constraints=replace(request.constraints, spread=spread))
-            known = RequestClass(self._count, key, profile, request, effective_requests(request), pickers, claims)
+            known = RequestClass(self._count, key, profile, request, _least(request, claims), pickers, claims)
             # A weak dictionary: the class lives as long as a pod or a ranking refers to it.
             self._known[key] = known
         return known
@@ -87,6 +92,12 @@ class RequestClasses:
         if defaults is None:
             defaults = self._defaults[profile.scheduler_name] = profile.pod_topology_spread.constraints
         return constraints_for(defaults, selector)
+
+
+def _least(request: PodRequest, claims: PodClaims | None) -> ResourceList:
+    amounts = effective_requests(request)
+    by_claim = dict(claims.extended) if claims is not None else {}
+    return {name: amount for name, amount in amounts.items() if name not in by_claim} if by_claim else amounts
 
 
 def _spread_key(pod: Pod, spread: tuple[SpreadConstraint, ...]) -> Hashable:

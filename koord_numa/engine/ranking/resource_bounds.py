@@ -52,6 +52,7 @@ class Plan:
     weights: Ints
     common: Some
     devices: list[int]
+    by_claim: list[int]  # a row that has none of these serves them by claim
 
 
 @value_object
@@ -69,6 +70,7 @@ class ResourceBounds:
 
     def __init__(self, ask: SchedulingRequest, rules: Profile, columns: NodeTable) -> None:
         self._amounts = ask.amounts
+        self._extended = frozenset(name for name, _ in ask.claims.extended) if ask.claims is not None else frozenset()
         self._rules = rules
         self._columns = columns
         self._plan = self._make_plan()
@@ -84,7 +86,10 @@ class ResourceBounds:
         used = self._columns.held.take(rows, axis=1)
         used += plan.wanted
         # Only what is requested can be short (fitsRequest skips zero requests).
-        fits: Bools = np.logical_and.reduce((used <= offered)[plan.needed], axis=0)
+        enough = used <= offered
+        if plan.by_claim:
+            enough[plan.by_claim] |= offered[plan.by_claim] <= ZERO
+        fits: Bools = np.logical_and.reduce(enough[plan.needed], axis=0)
         there = offered > ZERO
         # Where nothing is offered the divisor is 1 and the result is set to 0 after it.
         percent = used * FULL // np.maximum(offered, ONE)
@@ -109,6 +114,7 @@ class ResourceBounds:
             weights=np.array(list(scored.values()), dtype=np.int64),
             common=_some([lines[name] for name in ALWAYS_SCORED]),
             devices=[line for name, line in lines.items() if is_device(name)],
+            by_claim=[line for name, line in lines.items() if name in self._extended],
         )
 
     def _counts(self, name: str) -> bool:

@@ -36,7 +36,7 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.vocabulary import NodeScoring
 from koord_numa.core.scheduling.evaluate import fits_node_object
 from koord_numa.core.scheduling.placement import aligned_by_kubelet
-from koord_numa.core.scheduling.request import Profile, SchedulingRequest
+from koord_numa.core.scheduling.request import Profile, SchedulingRequest, without_resources
 from koord_numa.core.scheduling.scorers import SCORERS, wants_devices, wants_exclusivity, weight_of
 from koord_numa.core.score.node_resources import MAX_SCORE
 from koord_numa.engine.ranking.columns.node_class import NodeClass, compares_numbers
@@ -82,7 +82,11 @@ class ScoreBounds:
         # What names and labels say is answered by row; classes know nothing of these.
         self._anywhere = ask if self._selected is None else of_any_node(ask)
         self._weights = {row.name: weight_of(row, rules) for row in SCORERS}
-        self._alignment = RequestAlignment.of(ask, rules)
+        extended = () if ask.claims is None else ask.claims.extended
+        # As a node sees it that serves all extended resources by claim, which wants the least of NUMA nodes; the other end is beside it.
+        least = without_resources(ask, (name for name, _ in extended)) if extended else ask
+        self._alignment = RequestAlignment.of(least, rules)
+        self._ends = ((least, self._alignment), (ask, RequestAlignment.of(ask, rules))) if extended else ()
         self._ledger = ResourceBounds(ask, rules, columns)
         self._judgement = self._judge()
         # By row, the node that was judged and what it was worth: identity tells whether it still holds.
@@ -145,21 +149,26 @@ class ScoreBounds:
 
     def _points(self, kind: NodeClass, counts: int) -> list[int]:
         """By the number of NUMA nodes that are needed at least, the most that they, exclusivity and claims are worth on such a node."""
+        if not self._ends:
+            return self._points_of(self._ask, self._alignment, kind, counts)
+        # Which extended resources are amounts differs by row: no count of NUMA nodes bounds a row that the other end describes.
+        return [max(max(self._points_of(ask, alignment, kind, counts)) for ask, alignment in self._ends)] * counts
+
+    def _points_of(
+        self, ask: SchedulingRequest, alignment: RequestAlignment, kind: NodeClass, counts: int
+    ) -> list[int]:
         # A kubelet that cannot keep what the pod demands refuses whatever is free.
-        if (
-            kind.config is not None
-            and refuse_promises(aligned_by_kubelet(self._ask, kind.config), kind.config) is not None
-        ):
+        if kind.config is not None and refuse_promises(aligned_by_kubelet(ask, kind.config), kind.config) is not None:
             return [NEVER] * counts
-        weight, one = self._weights["numa"], self._alignment.needs_one_on(kind)
+        weight, one = self._weights["numa"], alignment.needs_one_on(kind)
         # Exclusivity and claims at their best: they are known only once a placement is.
         most = self._weights["exclusivity"] * MAX_SCORE if wants_exclusivity(self._ask) else 0
         most += self._weights["claims"] * MAX_SCORE if wants_devices(self._ask) else 0
-        if self._alignment.splits_cores_of(kind):
+        if alignment.splits_cores_of(kind):
             most = EXPLORES if kind.explores else NEVER
         points = []
         for fewest in range(counts):
-            score = numa_score_bound(self._rules.numa_method, self._alignment, kind, fewest)
+            score = numa_score_bound(self._rules.numa_method, alignment, kind, fewest)
             # A policy for one NUMA node refuses what needs two, by free amounts alone.
             points.append(NEVER if one and fewest > 1 else weight * score + most)
         return points

@@ -107,7 +107,7 @@ class NodeSelection:
         """Why no node takes a pod of this class, node by node. Asked after ``choose`` found none, in the same state."""
         if refusal := self._refusal(request_class):
             return Unschedulable(dict.fromkeys(sorted(self._columns.row_of), refusal))
-        return name_classes(self._ranking(request_class).explain(), self.claims.classes)
+        return name_classes(self._ranking(request_class).explain(), self.claims.unserved_classes)
 
     def explain_some(self, request_class: RequestClass, limit: int) -> bool:
         """Prepare ``explain`` by asking at most so many nodes; returns whether all have been asked."""
@@ -187,7 +187,7 @@ class NodeSelection:
             if _looks_around(request_class):
                 cluster = ClusterFilters(request_class.request, request_class.pickers, self._columns, self._storage_now)
                 if request_class.claims is not None:
-                    check = self._claim_check(request_class.claims)
+                    check = self._claim_check(request_class, request_class.claims)
                     cluster.devices = partial(check.check, self._ask(request_class))
                     cluster.refuse_early, cluster.spent = check.refuse_early, check.spent
             ask, bars = self._ask(request_class), self.bars_of(request_class)
@@ -201,10 +201,10 @@ class NodeSelection:
         """The placement with devices for the claims of the class, or why there are none. Without claims it stays as it is."""
         if request_class.claims is None:
             return placement
-        return self._claim_check(request_class.claims).check(self._ask(request_class), seen, placement)
+        return self._claim_check(request_class, request_class.claims).check(self._ask(request_class), seen, placement)
 
-    def _claim_check(self, claims: PodClaims) -> ClaimCheck:
-        return ClaimCheck(self.claims, claims, self._topology_of)
+    def _claim_check(self, request_class: RequestClass, claims: PodClaims) -> ClaimCheck:
+        return ClaimCheck(self.claims, claims, self._topology_of, request_class.request.containers)
 
     def _topology_of(self, node: str) -> NodeResourceTopology | None:
         info = self._state.nodes.get(node)

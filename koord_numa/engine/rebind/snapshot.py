@@ -58,14 +58,16 @@ def _fixed_pods(record: NodeInfo, ours: tuple[str, ...]) -> frozenset[str]:
 
 def _may_move(pod: Pod, ours: tuple[str, ...]) -> bool:
     unsure = pod.problem or pod.deleting or pod.finished or pod.assignment is None
-    return pod.scheduler in ours and not unsure and not pod.resource_claims
+    return pod.scheduler in ours and not unsure and not (pod.resource_claims or pod.extended_claim)
 
 
 def pods_kept_by_claims(state: Cache, name: str) -> int:
     """How many pods with CPUs of their own stay where they are because of their resource claims."""
     record = state.nodes.get(name)
     pods = () if record is None else record.pods.values()
-    return sum(bool(pod.resource_claims and pod.assignment and pod.assignment.cpus) for pod in pods)
+    return sum(
+        bool((pod.resource_claims or pod.extended_claim) and pod.assignment and pod.assignment.cpus) for pod in pods
+    )
 
 
 def obstacle(now: NodeLayout | str, planned: NodeLayout, move: Move) -> str:

@@ -3,7 +3,7 @@ The ResourceClaim controller of kube-controller-manager, in what a scheduler can
 
 Claims are made from templates and named in the pod's status; a pod that has a node is reserved its allocated claims. When the last pod
 that a claim is reserved for is gone or finished, the claim is deallocated; a deleted claim without reservations loses its finalizer; a
-template's claim goes with its pod.
+template's claim, and one that a scheduler made for extended resources, goes with its pod.
 """
 
 from collections.abc import Mapping
@@ -48,15 +48,15 @@ class ClaimController:
 
     def _on_pod(self, event: str, pod: Json) -> None:
         # The usual case, and this is called for every event of every pod.
-        entries = pod["spec"].get("resourceClaims")
-        if not entries:
+        entries = pod["spec"].get("resourceClaims") or []
+        if not entries and not extended_claim_of(pod):
             return
         metadata = pod["metadata"]
         if event == "DELETED" or pod.get("status", {}).get("phase") in _ENDED:
             self._release(metadata["namespace"], metadata["uid"], gone=event == "DELETED")
             return
         # A pod that is being deleted gets no new claims, and keeps those that it has until its containers have ended.
-        if not metadata.get("deletionTimestamp"):
+        if entries and not metadata.get("deletionTimestamp"):
             self._make_claims(pod, entries)
         if pod["spec"].get("nodeName"):
             self._reserve(pod)
@@ -150,6 +150,9 @@ class ClaimController:
         current = None if event == "DELETED" else self.store.find(CLAIMS, metadata["name"], metadata["namespace"])
         if current is None or current["metadata"]["uid"] != metadata["uid"]:
             return
+        if self._is_orphan(current):
+            self._delete(current)
+            return
         status = current.get("status") or {}
         consumers = status.get("reservedFor") or []
         using = self._users(current)
@@ -162,6 +165,15 @@ class ClaimController:
         else:
             self._finalize(current)
 
+    def _is_orphan(self, claim: Json) -> bool:
+        """Was it made for a pod that was gone by then? Such claims are the garbage collector's."""
+        metadata = claim["metadata"]
+        if metadata.get("deletionTimestamp"):
+            return False
+        owners = [it for it in metadata.get("ownerReferences") or () if it.get("kind") == "Pod"]
+        found = (self.store.find("pods", it["name"], metadata["namespace"]) for it in owners)
+        return bool(owners) and all(pod is None or pod["metadata"]["uid"] not in _uids(owners) for pod in found)
+
     def _users(self, claim: Json) -> dict[str, Json]:
         """Pods of the claim's namespace that have not ended, by uid."""
         pods = self.store.list("pods", claim["metadata"]["namespace"])
@@ -170,7 +182,7 @@ class ClaimController:
     def _reserve_placed(self, claim: Json, pods: Mapping[str, Json]) -> bool:
         known = {it["uid"] for it in claim["status"].get("reservedFor") or ()}
         for uid, pod in pods.items():
-            if uid not in known and pod["spec"].get("nodeName") and pod["spec"].get("resourceClaims"):
+            if uid not in known and pod["spec"].get("nodeName"):
                 names = {it["metadata"]["name"] for it in claims_of(self.store, pod)}
                 if claim["metadata"]["name"] in names:
                     self._reserve(pod)
@@ -190,11 +202,22 @@ class ClaimController:
         self.store.update({**current, "metadata": {**metadata, "finalizers": kept}})
 
 
+def _uids(owners: list[Json]) -> set[str]:
+    return {it["uid"] for it in owners}
+
+
+def extended_claim_of(pod: Json) -> str:
+    """The claim that has devices for the pod's extended resources, by name; empty without."""
+    return str(((pod.get("status") or {}).get("extendedResourceClaimStatus") or {}).get("resourceClaimName") or "")
+
+
 def claims_of(store: DirectStore, pod: Json) -> list[Json]:
-    """The claims of a pod that exist, in its order."""
+    """The claims of a pod that exist, in its order; the one for extended resources comes last."""
     made = {
         it["name"]: it.get("resourceClaimName") for it in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     }
-    names = [it.get("resourceClaimName") or made.get(it["name"]) for it in pod["spec"]["resourceClaims"]]
+    entries = pod["spec"].get("resourceClaims") or ()
+    names = [it.get("resourceClaimName") or made.get(it["name"]) for it in entries]
+    names.append(extended_claim_of(pod))
     found = (store.find(CLAIMS, name, pod["metadata"]["namespace"]) for name in names if name)
     return [claim for claim in found if claim is not None]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.sandbox.apiserver import DirectStore, Subscription
-from koord_numa.sandbox.devices.claim_controller import CLAIMS
+from koord_numa.sandbox.devices.claim_controller import CLAIMS, extended_claim_of
 from koord_numa.sandbox.devices.drivers import CPU_DRIVER
 
 Json = dict[str, Any]
@@ -60,7 +60,8 @@ class ClaimKubelets:
         if event == "DELETED":
             self._pods.discard(uid)
             return
-        if not pod["spec"].get("nodeName") or not pod["spec"].get("resourceClaims") or uid in self._pods:
+        has_claims = pod["spec"].get("resourceClaims") or extended_claim_of(pod)
+        if not pod["spec"].get("nodeName") or not has_claims or uid in self._pods:
             return
         self._pods.add(uid)
         try:
@@ -77,10 +78,14 @@ class ClaimKubelets:
             it["name"]: it.get("resourceClaimName")
             for it in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
         }
+        entries = pod["spec"].get("resourceClaims") or ()
+        # A claim made from a template has a generated name, known from the pod's status only.
+        names = [entry.get("resourceClaimName") or made.get(entry["name"]) for entry in entries]
+        # As the kubelet's `claimInfo` code appends it (cm/dra/manager.go, `PrepareResources`).
+        if extended := extended_claim_of(pod):
+            names.append(extended)
         found: list[Json] = []
-        for entry in pod["spec"]["resourceClaims"]:
-            # A claim made from a template has a generated name, known from the pod's status only.
-            name = entry.get("resourceClaimName") or made.get(entry["name"])
+        for name in names:
             claim = self.store.find(CLAIMS, name, namespace) if name else None
             if claim is None:
                 raise PrepareError(f"fetch ResourceClaim {name}: not found")

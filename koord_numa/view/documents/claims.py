@@ -13,7 +13,8 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.constraints import NodeTerm, Operator
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
+from koord_numa.engine.claims.extended import ClaimKey
+from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.view.documents import Document
 
 
@@ -36,8 +37,8 @@ def node_claims(lister: ClaimLister, info: NodeInfo) -> list[HeldClaim]:
     """Claims that pods of the node use, and those whose devices are on it alone, by name."""
     users: dict[ClaimKey, list[Pod]] = {}
     for pod in info.pods.values():
-        for entry in pod.resource_claims:
-            users.setdefault((pod.key.namespace, entry.claim), []).append(pod)
+        for name in (*(entry.claim for entry in pod.resource_claims), pod.extended_claim):
+            users.setdefault((pod.key.namespace, name), []).append(pod)
     return [*_held(lister, info.name, users)]
 
 

@@ -1,16 +1,73 @@
-"""Allocations of devices as the API server takes them: the JSON of ``status.allocation`` of a ResourceClaim."""
+"""
+Claims as the API server takes them: the JSON of ``status.allocation`` of a ResourceClaim, and whole claims for extended resources of pods.
+"""
 
+from base64 import b32encode
 from collections.abc import Sequence
-from typing import Any
+from hashlib import sha256
+from typing import Any, Final
 
 import orjson
 
-from koord_numa.core.claims.objects.claim import (
-    DeviceToleration,
-)
+from koord_numa.core.claims.extended_claim import RequestMapping
+from koord_numa.core.claims.objects.claim import DeviceRequest, DeviceToleration
 from koord_numa.core.claims.search.allocation import AllocatedConfig, Allocation, DeviceResult
 from koord_numa.core.objects.constraints import NodeTerm, Requirement
+from koord_numa.core.objects.request import PodKey
+from koord_numa.wire.claims.resource_claims import EXTENDED
 from koord_numa.wire.claims.resource_slices import quantity_text
+
+_LONGEST_NAME: Final = 63
+_SUFFIX: Final = 10
+
+
+def extended_claim_name(pod: PodKey) -> str:
+    """
+    The name of the claim for a pod's extended resources: upstream's ``generateName``, with the end from the pod's uid.
+
+    So the API server refuses a second claim, whoever creates it after an answer was lost.
+    """
+    digest = b32encode(sha256(pod.uid.encode()).digest()).decode().lower()
+    return f"{pod.name}-extended-resources-"[: _LONGEST_NAME - _SUFFIX] + digest[:_SUFFIX]
+
+
+def extended_claim_json(pod: PodKey, requests: Sequence[DeviceRequest]) -> dict[str, Any]:
+    """The claim for a pod's extended resources (dynamicresources ``preFilterExtendedResources``), which goes with the pod."""
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "name": pod.name,
+        "uid": pod.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "name": extended_claim_name(pod),
+            "namespace": pod.namespace,
+            "annotations": {EXTENDED: "true"},
+            "ownerReferences": [owner],
+        },
+        "spec": {"devices": {"requests": [_request_json(request) for request in requests]}},
+    }
+
+
+def mappings_json(claim: str, mappings: Sequence[RequestMapping]) -> dict[str, Any]:
+    """``status.extendedResourceClaimStatus`` of a pod (core/v1 PodExtendedResourceClaimStatus)."""
+    return {
+        "resourceClaimName": claim,
+        "requestMappings": [
+            {"containerName": it.container, "resourceName": it.resource, "requestName": it.request} for it in mappings
+        ],
+    }
+
+
+def _request_json(request: DeviceRequest) -> dict[str, Any]:
+    (demand,) = request.alternatives
+    exactly = {"deviceClassName": demand.device_class, "allocationMode": str(demand.mode), "count": demand.count}
+    return {"name": request.name, "exactly": exactly}
 
 
 def allocation_json(allocation: Allocation) -> dict[str, Any]:

@@ -45,6 +45,9 @@ DEEPEST: Final = 200
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 """Keeps an allocated claim until it is deallocated (resource/v1 ``Finalizer``)."""
 
+EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
+"""The annotation of claims for extended resources (resource/v1 ``ExtendedResourceClaimAnnotation``)."""
+
 
 def parse_resource_claim(obj: Mapping[str, Any]) -> ResourceClaim:
     """A ResourceClaim; ``problem`` says what is malformed. Raises ``WireError`` only when it has no name."""
@@ -71,6 +74,7 @@ def parse_resource_claim(obj: Mapping[str, Any]) -> ResourceClaim:
         reserved_for=tuple(it.uid for it in status.reserved_for or () if it.resource == "pods" and not it.api_group),
         other_consumers=sum(it.resource != "pods" or bool(it.api_group) for it in status.reserved_for or ()),
         owner=top.metadata.controller,
+        extended=top.annotations.get(EXTENDED) == "true",
         deleting=top.metadata.deletion_timestamp is not None,
         protected=FINALIZER in finalizers,
         conditions=frozenset(
@@ -98,6 +102,7 @@ def parse_device_class(obj: Mapping[str, Any]) -> DeviceClass:
         problems.collect(lambda: tuple(_opaque(config.opaque, path) for config in spec.config or ()), ()),
         spec.extended_resource_name or "",
         problems.problem,
+        top.created,
     )
 
 

@@ -33,6 +33,12 @@ class PodClaimStatusModel(Strict):
     resource_claim_name: str | None = None
 
 
+class ExtendedClaimStatusModel(Strict):
+    """Which claim has devices for the pod's extended resources."""
+
+    resource_claim_name: str | None = None
+
+
 class SchedulingSpec(Strict):
     """The part of a pod's spec that is about its path among other pods."""
 
@@ -54,6 +60,7 @@ class Status(Strict):
     init_container_statuses: list[Any] | None = None
     conditions: list[Any] | None = None
     resource_claim_statuses: list[PodClaimStatusModel] | None = None
+    extended_resource_claim_status: ExtendedClaimStatusModel | None = None
 
 
 def parse_pod(obj: Mapping[str, Any]) -> Pod:
@@ -114,6 +121,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         # A resource-status on a pod without a node is stale: it is replaced by the bind.
         stale_status=not node and held is not None,
         resource_claims=_resource_claims(scheduling, status),
+        extended_claim=(status.extended_resource_claim_status or _NO_CLAIM).resource_claim_name or "",
         explores=_explores(top) if node else (),
         images=() if node else pod_images(raw_spec),
         problem=problems.problem,
@@ -162,3 +170,4 @@ def _assignment(text: str, path: FieldPath) -> Assignment | None:
 
 _NO_SCHEDULING = SchedulingSpec()
 _NO_STATUS = Status()
+_NO_CLAIM = ExtendedClaimStatusModel()

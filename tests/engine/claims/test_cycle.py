@@ -1,10 +1,13 @@
 """What is known of claims, and the Reserve and PreBind steps: a claim counts exactly once, whatever comes first and whatever fails."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from koord_numa.core.claims.extended_claim import RequestMapping
+from koord_numa.core.claims.objects.claim import DeviceRequest
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.pod_claims import PodClaims, PodResourceClaim
 from koord_numa.core.claims.search.allocation import Allocation
@@ -22,7 +25,9 @@ from koord_numa.engine.claims.late_check import UNAVAILABLE, ClaimCheck
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.claims.pre_bind import DynamicResources
-from koord_numa.ports import DELETED, Conflict, StillAllowed, Unavailable
+from koord_numa.ports import DELETED, Conflict, Unavailable
+from koord_numa.ports.claim_writer import StillAllowed
+from koord_numa.wire.claims.claim_json import extended_claim_json
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
 from tests.core.claims.worlds import claim_object, device, device_class, published, request
 
@@ -38,6 +43,8 @@ class Server:
         self.fails: Exception | None = None
         self.released: list[str] = []
         self.deallocated: list[str] = []
+        self.deleted: list[str] = []
+        self.mapped: dict[str, tuple[str, tuple[RequestMapping, ...]]] = {}  # by pod
 
     async def reserve(self, claim: ResourceClaim, pod: PodKey, allocation: Allocation | None) -> ResourceClaim:
         if self.fails is not None:
@@ -57,6 +64,26 @@ class Server:
         self.deallocated.append(claim.name)
         return replace(claim, version=str(int(claim.version) + 1), allocation=None, reserved_for=())
 
+    async def create(self, pod: PodKey, requests: Sequence[DeviceRequest]) -> ResourceClaim:
+        """The watch shows it at once."""
+        if self.fails is not None:
+            raise self.fails
+        document = extended_claim_json(pod, requests)
+        document["metadata"] |= {"uid": f"uid-of-{document['metadata']['name']}", "resourceVersion": "1"}
+        created = parse_resource_claim(document)
+        self.lister.observe_claim("ADDED", created)
+        return created
+
+    async def delete(self, claim: ResourceClaim, allowed: StillAllowed) -> None:
+        if await allowed():
+            self.deleted.append(claim.name)
+            self.lister.observe_claim(DELETED, claim)
+
+    async def map_requests(self, pod: PodKey, claim: str, mappings: Sequence[RequestMapping]) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.mapped[pod.name] = (claim, tuple(mappings))
+
 
 class World:
     """One node with two GPUs on different NUMA nodes, and one claim."""
@@ -74,7 +101,7 @@ class World:
         self.lister.observe_claim(None, self.claim(**claim))
         self.lister.synced()
         self.server = Server(self.lister)
-        self.step = DynamicResources(self.lister, self.resolver, self.server, self.waits)
+        self.step = DynamicResources(self.lister, self.resolver, self.server, self.waits, self.waits)
 
     async def waits(self, pod: PodKey) -> bool:
         """Has the pod no node?"""
@@ -264,7 +291,7 @@ async def test_an_allocation_for_another_node_is_given_up_where_no_other_pod_use
     refused = asked(world.lister, claims, Node("node-2"), Placement("node-2"))
     assert isinstance(refused, Rejection)
     assert refused.message == UNAVAILABLE
-    work = Deallocation(world.lister, world.resolver, world.placed.copy, (world.server, _Leader()))
+    work = Deallocation(world.lister, world.resolver, world.placed.copy, (world.server, Leader(), world.waits))
     work.consider(POD, Unschedulable({"node-2": refused}))
     claim, pod = work._noted.popitem()[1]
     world.placed.append(replace(POD, key=PodKey("default", "other", "uid-other"), node="node-1"))
@@ -276,7 +303,7 @@ async def test_an_allocation_for_another_node_is_given_up_where_no_other_pod_use
     assert world.in_use == []
 
 
-class _Leader:
+class Leader:
     def fresh(self) -> bool:
         return True
 

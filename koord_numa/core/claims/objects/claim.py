@@ -110,6 +110,7 @@ class DeviceClass:
     configs: tuple[OpaqueConfig | None, ...] = ()
     extended_resource: str = ""
     problem: str = ""  # why it cannot be read
+    created: float = 0.0  # seconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +124,16 @@ class ClaimSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClaimToAllocate:
-    """A claim as the allocator sees it."""
+    """A claim as the allocator sees it. ``titles`` are what messages call its requests, by name, where users did not write these."""
 
     namespace: str
     name: str
     spec: ClaimSpec = field(default_factory=ClaimSpec)
+    titles: tuple[tuple[str, str], ...] = ()
+
+    def title(self, request: str) -> str:
+        """What messages call a request."""
+        return dict(self.titles).get(request) or f"claim {self.name}, request {request}"
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name

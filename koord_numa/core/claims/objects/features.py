@@ -11,6 +11,7 @@ class Features:
     binding_conditions: bool = True
     consumable_capacity: bool = True
     device_taints: bool = True
+    extended_resource: bool = True
     partitionable_devices: bool = True
     prioritized_list: bool = True
 

@@ -24,7 +24,8 @@ class ResourceClaim:
     allocation: Allocation | None = None
     reserved_for: tuple[str, ...] = ()
     other_consumers: int = 0
-    owner: str = ""  # uid of the controlling pod of a template's claim
+    owner: str = ""  # uid of the controlling pod of a template's claim, or of one for extended resources
+    extended: bool = False  # made by a scheduler for the extended resources of its pod
     deleting: bool = False
     protected: bool = False  # has the finalizer that keeps an allocated claim
     conditions: frozenset[tuple[DeviceId, str]] = frozenset()
@@ -32,6 +33,13 @@ class ResourceClaim:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    def is_older_than(self, other: "ResourceClaim") -> bool:
+        """Was it read before the other one? Versions grow in a cluster; what is no number cannot be compared."""
+        try:
+            return int(self.version) < int(other.version)
+        except ValueError:
+            return False
 
     def to_allocate(self) -> ClaimToAllocate:
         """The claim as the allocator sees it."""

@@ -21,14 +21,13 @@ from random import SystemRandom
 from time import monotonic
 from typing import Final, Protocol, TypeVar
 
-from koord_numa.core.claims.objects.resource_claim import ResourceClaim
-from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.rebind_request import PodRevision, RebindAnswer, RebindRequest
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.volumes import PersistentVolumeClaim
 from koord_numa.core.rebind.arrangement.numa_amounts import NumaAmounts
+from koord_numa.ports.claim_writer import ClaimWriter
 
 T_contra = TypeVar("T_contra", contravariant=True)
 
@@ -230,33 +229,6 @@ class VolumeWriter(Protocol):
 
     async def clear_selected_node(self, claim: PersistentVolumeClaim, node: str) -> None:
         """Take that back, unless the claim is bound by now or was given to another node."""
-        ...
-
-
-StillAllowed = Callable[[], Awaitable[bool]]
-"""Whether what a write rests on still holds: this process leads, and the pod has no node."""
-
-
-class ClaimWriter(Protocol):
-    """
-    Allocates and reserves ResourceClaims. Every call may be repeated, and raises ``Conflict`` when the claim has changed in a way that
-    makes the decision void, ``Gone`` when it does not exist or was re-created, and every other ``ClusterError``.
-    """
-
-    async def reserve(self, claim: ResourceClaim, pod: PodKey, allocation: Allocation | None) -> ResourceClaim:
-        """
-        Write the allocation, unless it is there already, and reserve the claim for the pod. Returns the claim as written.
-
-        It is written also when both are there: an earlier ``release`` or ``deallocate`` that is late then has no effect.
-        """
-        ...
-
-    async def release(self, claim: ResourceClaim, pod: PodKey, allowed: StillAllowed) -> None:
-        """Take the pod's reservation back; the allocation stays. The version is written that was read before ``allowed`` was asked."""
-        ...
-
-    async def deallocate(self, claim: ResourceClaim, pod: str, allowed: StillAllowed) -> ResourceClaim:
-        """Take the allocation back, which no pod but this one (by uid) may use. Returns the claim as written; otherwise as ``release``."""
         ...
 
 
