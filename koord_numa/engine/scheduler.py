@@ -19,7 +19,6 @@ from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.volume_lister import VolumeLister
 from koord_numa.engine.cache.workload_lister import WorkloadLister
 from koord_numa.engine.claims.deallocation import Deallocation
-from koord_numa.engine.claims.extended import ClaimKey
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.conflicting_writers import ConflictingWriters
@@ -270,7 +269,7 @@ class Scheduler:
         self.queue.wake(ClusterEvent.CLAIM_CHANGED, self.dependencies.clock())
         self.loop.kick()
 
-    def _on_claim(self, key: ClaimKey | None) -> None:
+    def _on_claim(self, key: tuple[str, str] | None) -> None:
         """Waiting pods that use the claim may belong to other classes now."""
         for uid in self.handle.resource_claims.users(key):
             pending = self.handle.pending.get(uid)

@@ -148,6 +148,20 @@ def claims(seen: Seen) -> None:
     assert sorted(sides) == [0, 1]
 
 
+def extended_resources(seen: Seen) -> None:
+    placed = {name: seen.node(name) for name in seen.pods if seen.node(name)}
+    by_claim = {name for name, node in placed.items() if node.startswith("claimed")}
+    assert (len(placed), len(by_claim)) == (6, 2)
+    for name, pod in seen.pods.items():
+        named = pod["status"].get("extendedResourceClaimStatus", {}).get("resourceClaimName")
+        claims = [it for it in seen.claims if it["metadata"]["ownerReferences"][0]["name"] == name]
+        assert [it["metadata"]["name"] for it in claims] == ([named] if name in by_claim else [])
+    held = [it["status"]["allocation"]["devices"]["results"][0]["device"] for it in seen.claims]
+    assert sorted(held) == ["gpu-0", "gpu-1"]
+    (waiting,) = seen.pods.keys() - placed.keys()
+    assert "example.com/gpu of container main: 1 wanted, 2 of 2 devices match, 0 free" in seen.why(waiting)
+
+
 CLAIMS: Final[Mapping[str, Callable[[Seen], None]]] = {
     "full-cores": full_cores,
     "spread": spread,
@@ -160,6 +174,7 @@ CLAIMS: Final[Mapping[str, Callable[[Seen], None]]] = {
     "preemption": preemption,
     "automatic-rebind": automatic_rebind,
     "claims": claims,
+    "extended-resources": extended_resources,
     "two-schedulers": two_schedulers,
     "statefulset-local-volumes": statefulset_local_volumes,
 }
@@ -170,6 +185,7 @@ WAITS: Final[Mapping[str, int]] = {
     "kubelet-owned": 1,
     "two-schedulers": 1,
     "claims": 1,
+    "extended-resources": 1,
 }
 """Pods that wait in the end, by story."""
 

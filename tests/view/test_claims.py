@@ -150,6 +150,46 @@ def test_claims_of_waiting_pods_say_what_they_ask_for(objects: Path) -> None:
     ]
 
 
+def test_extended_resources_by_claim_are_shown_like_claims(objects: Path) -> None:
+    """One pod on the node whose claim its status names, and one that waits for a third GPU."""
+    held = claim("made", allocation("gpu-0", "0-1,8-9"))
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "asks", "uid": "uid-pod-asks", "controller": True}
+    held["metadata"] |= {
+        "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+        "ownerReferences": [owner],
+    }
+    resource = "deviceclass.resource.kubernetes.io/gpu.example.com"
+    more = []
+    for name, node in (("asks", "own"), ("waits", "")):
+        made = pod(name, node)
+        del made["spec"]["resourceClaims"]
+        made["spec"]["containers"][0]["resources"] = {
+            "requests": {"cpu": "1", resource: "1"},
+            "limits": {resource: "1"},
+        }
+        more.append(made)
+    more[0]["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "made", "requestMappings": []}
+    kept = [each for each in yaml.safe_load_all(objects.read_text()) if each["metadata"]["name"] != "train"]
+    objects.write_text(yaml.safe_dump_all([*kept, held, *more]))
+    shown = json.loads(run("node", "own", "--from", str(objects), "-o", "json"))
+    assert [(it["claim"], it["pods"]) for it in shown["claims"]] == [
+        ("default/kept", []),
+        ("default/made", ["default/asks"]),
+    ]
+    found = json.loads(run("explain", "waits", "--from", str(objects), "-o", "json"))
+    assert found["shape"]["claims"] == [
+        {
+            "entry": "<extended-resources>",
+            "claim": "",
+            "state": "made for nodes that do not advertise it",
+            "asks": [f"{resource}: 1 of gpu.example.com"],
+        }
+    ]
+    told = " ".join(run("explain", "waits", "--from", str(objects)).split())
+    told = " ".join(run("explain", "waits", "--from", str(objects)).split())
+    assert f"{resource} of container main: 1 wanted, 2 of 2 devices match, 0 free" in told
+
+
 @pytest.mark.e2e
 @needs_chromium
 async def test_the_page_shows_them(objects: Path, tmp_path: Path) -> None:

@@ -102,8 +102,9 @@ class Placement:
     (``NONE`` without own CPUs) and ``bind_required`` whether it had to hold. ``note`` says why no alignment was attempted,
     or which assumption about a kubelet decided. ``claim_points`` rank nodes by where devices of claims are, 0 to 100; before these
     are chosen it is the most that they can be. ``extended`` are extended resources that the node serves by claim, with their class; the
-    claim for them is the last of ``allocations`` unless it has devices already. ``explores`` names options of the kubelet that are not
-    known and on which its admission depends.
+    claim for them is the last of ``allocations`` unless it has devices already. ``device_counts`` has of those that count in the score
+    how many devices are allocated and how many there are, without this pod; it is filled in with the allocations. ``explores`` names
+    options of the kubelet that are not known and on which its admission depends.
     """
 
     node: str
@@ -120,6 +121,7 @@ class Placement:
     allocations: tuple[Allocation, ...] = ()  # of the pod's claims that have no devices yet, in their order
     claim_points: int = 100
     extended: tuple[tuple[str, str], ...] = ()
+    device_counts: tuple[tuple[str, int, int], ...] = ()
     explores: tuple[str, ...] = ()
 
     @property

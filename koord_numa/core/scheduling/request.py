@@ -50,7 +50,8 @@ class SchedulingRequest:
 
     ``neighbours`` and ``spread`` are counts of placed pods by topology domain, ``storage`` what is known of volumes; each is ``None`` for
     a pod that does not depend on it. ``claims`` is what the pod's resource claims ask for. ``images`` are one pod's own, as pods that ask
-    for the same may run different ones. ``variants`` are what ``on_node`` made of it, by the resources that are served by claim.
+    for the same may run different ones. ``by_claim`` are amounts that a node serves by claim, and ``variants`` is what ``on_node`` made of
+    the request, by the resources that are served by claim.
     """
 
     request: PodRequest
@@ -62,6 +63,7 @@ class SchedulingRequest:
     claims: PodClaims | None = None
     images: PodImages | None = None
     kubelet_options: UnknownKubeletOptions = UnknownKubeletOptions.EXPLORE
+    by_claim: ResourceList = field(default_factory=dict)
     variants: dict[frozenset[str], "SchedulingRequest"] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -100,7 +102,8 @@ def on_node(ask: SchedulingRequest, node: Node) -> SchedulingRequest:
         found = claims_at(claims, ask.request.containers, node.allocatable)
         # A claim that is of no use here is refused when devices are looked for.
         at_node = replace(claims, extended=(), made=None) if isinstance(found, str) else found
-        known = ask.variants[key] = with_claims(without_resources(ask, key), at_node)
+        by_claim = {name: amount for name, amount in ask.amounts.items() if name in key}
+        known = ask.variants[key] = replace(with_claims(without_resources(ask, key), at_node), by_claim=by_claim)
     return known
 
 

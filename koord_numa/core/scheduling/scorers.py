@@ -10,7 +10,7 @@ earns 100. Preferences are what users write into pods and taints; by default the
 bin-packing decides only among nodes which the preferences leave about equal. Among themselves they weigh as in kube-scheduler.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,7 +30,7 @@ from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.score.composite import score_fewest, score_node
 from koord_numa.core.score.device_reserve import score_sparing
 from koord_numa.core.score.image_locality import score_images
-from koord_numa.core.score.node_resources import MAX_SCORE, score_filling
+from koord_numa.core.score.node_resources import FILLING, MAX_SCORE, score_filling
 from koord_numa.core.score.normalize import as_given, between_extremes, fewest_first, least_crowded, most_first
 from koord_numa.core.score.numa_scores import Strategy
 from koord_numa.core.score.placed import Placed
@@ -119,8 +119,27 @@ def wants_devices(ask: SchedulingRequest) -> bool:
     return ask.claims is not None and bool(ask.claims.to_allocate or ask.claims.extended)
 
 
-def _filling(ask: SchedulingRequest, seen: NodeSnapshot, _placement: Placement, profile: Profile) -> int:
-    return score_filling(profile.scoring, ask.amounts, seen.allocatable, seen.ledger.amounts, profile.weights)
+def _filling(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, profile: Profile) -> int:
+    """
+    Devices that an extended resource gets by claim count as its amounts would (noderesources ``calculateResourceAllocatableRequest``).
+
+    Before they are counted, which is done with the allocation, the node counts as the best that it can be.
+    """
+    wanted, there, held = ask.amounts, seen.allocatable, seen.ledger.amounts
+    by_claim = ask.by_claim and scored_by_claim(ask.by_claim, profile)
+    if by_claim:
+        counts = {name: numbers for name, *numbers in placement.device_counts}
+        if not by_claim <= counts.keys():
+            return MAX_SCORE
+        wanted = {**wanted, **{name: ask.by_claim[name] for name in by_claim}}
+        held = {**held, **{name: counts[name][0] for name in by_claim}}
+        there = {**there, **{name: counts[name][1] for name in by_claim}}
+    return score_filling(profile.scoring, wanted, there, held, profile.weights)
+
+
+def scored_by_claim(resources: Iterable[str], profile: Profile) -> frozenset[str]:
+    """Those of the resources that would count in the ``resources`` score of a node that serves them by claim."""
+    return frozenset(resources) & profile.weights.keys() if profile.scoring in FILLING else frozenset()
 
 
 def _devices(ask: SchedulingRequest, seen: NodeSnapshot, _placement: Placement, _profile: Profile) -> int:

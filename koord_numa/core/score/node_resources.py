@@ -15,6 +15,9 @@ MAX_SCORE: Final = 100
 ALWAYS_SCORED: Final = (CPU, MEMORY)
 """These count even when the pod asks for none; other resources only when it asks for them (Koordinator's scorer)."""
 
+FILLING: Final = frozenset({ScoringType.MOST_ALLOCATED, ScoringType.LEAST_ALLOCATED, ScoringType.BALANCED_ALLOCATION})
+"""The strategies that say something about how full a place is."""
+
 Weights = Mapping[str, int]
 
 

@@ -8,9 +8,10 @@ too, until anything of the node changes. Which NUMA nodes are tried is ``core.sc
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 from koord_numa.core.claims.cpus import CpuSite
+from koord_numa.core.claims.device_counts import count_devices
 from koord_numa.core.claims.device_hints import ClaimDevices
 from koord_numa.core.claims.explain import numbers_of, runs_short
 from koord_numa.core.claims.extended_claim import Served, claims_at, served_by_claim
@@ -25,7 +26,8 @@ from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from koord_numa.core.scheduling.claim_devices import HARD, place_devices, policy_of_devices
-from koord_numa.core.scheduling.request import SchedulingRequest, on_node
+from koord_numa.core.scheduling.request import Profile, SchedulingRequest, on_node
+from koord_numa.core.scheduling.scorers import scored_by_claim
 from koord_numa.core.selectors import matches_term
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.claims.lister import ClaimLister
@@ -59,17 +61,28 @@ class Refusal:
         return same and (self.seen is None or self.seen is seen)
 
 
+@dataclass(frozen=True, slots=True)
+class ExtendedAsk:
+    """What a class asks for besides claims: its containers, and which of their extended resources count in the score of a node."""
+
+    containers: Sequence[Container] = ()
+    scored: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, request: PodRequest, claims: PodClaims, profile: Profile) -> Self:
+        """For one request under the rules of one scheduler name."""
+        return cls(request.containers, scored_by_claim((name for name, _ in claims.extended), profile))
+
+
 class ClaimCheck:
-    """
-    The check for one request class, whose pods have these containers. ``check`` completes a placement with allocations, or refuses it.
-    """
+    """The check for one request class. ``check`` completes a placement with allocations, or refuses it."""
 
     def __init__(
-        self, lister: ClaimLister, claims: PodClaims, topologies: Topologies, containers: Sequence[Container] = ()
+        self, lister: ClaimLister, claims: PodClaims, topologies: Topologies, extended: ExtendedAsk | None = None
     ) -> None:
         self._lister = lister
         self._claims = claims
-        self._containers = containers
+        self._extended = extended or ExtendedAsk()
         self._topologies = topologies
         self._variants: dict[Served, PodClaims | str] = {}  # by what a node serves by claim
         self._refused: dict[str, Refusal] = {}
@@ -112,7 +125,7 @@ class ClaimCheck:
             return self._claims
         served = served_by_claim(self._claims, node.allocatable)
         if served not in self._variants:
-            self._variants[served] = claims_at(self._claims, self._containers, node.allocatable)
+            self._variants[served] = claims_at(self._claims, self._extended.containers, node.allocatable)
         return self._variants[served]
 
     def _devices_of(self, node: Node) -> NodeDevices:
@@ -164,7 +177,15 @@ class ClaimCheck:
         if isinstance(answer, Rejection):
             return self._with_numbers(answer, claims, devices)
         served = served_by_claim(self._claims, node.allocatable)
-        return replace(answer, extended=served) if served else answer
+        return replace(answer, extended=served, device_counts=self._counts(served, devices)) if served else answer
+
+    def _counts(self, served: Served, devices: NodeDevices) -> tuple[tuple[str, int, int], ...]:
+        return tuple(
+            (resource, *count_devices(self._lister.classes[name], devices, self._lister.usage))
+            for resource, name in served
+            # A class that went after its claim was allocated selects nothing any more: the resource then counts as best.
+            if resource in self._extended.scored and name in self._lister.classes
+        )
 
     def _with_numbers(self, rejection: Rejection, claims: PodClaims, devices: NodeDevices) -> Rejection:
         """Numbers are worked out for some nodes only: no message shows more."""

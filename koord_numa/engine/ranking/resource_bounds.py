@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from koord_numa.core.objects.vocabulary import ScoringType
 from koord_numa.core.resources import PODS
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
+from koord_numa.core.scheduling.scorers import scored_by_claim
 from koord_numa.core.score.device_reserve import is_device
 from koord_numa.core.score.node_resources import ALWAYS_SCORED, MAX_SCORE
 from koord_numa.core.value_objects import value_object
@@ -95,7 +96,7 @@ class ResourceBounds:
         percent = used * FULL // np.maximum(offered, ONE)
         percent *= there
         taken = Taken(offered, used, there, percent)
-        return Sums(fits, self._filling(taken), self._sparing(taken))
+        return Sums(fits, self._with_claims(self._filling(taken), taken), self._sparing(taken))
 
     def _make_plan(self) -> Plan:
         columns, weights = self._columns, self._rules.weights
@@ -119,6 +120,14 @@ class ResourceBounds:
 
     def _counts(self, name: str) -> bool:
         return name in ALWAYS_SCORED or self._amounts.get(name, 0) > 0
+
+    def _with_claims(self, filling: Ints, taken: Taken) -> Ints:
+        """Rows that serve scored resources by claim count as the best that they can be: their devices are counted when they are chosen."""
+        for name in scored_by_claim(self._extended, self._rules):
+            line = self._columns.resources.get(name)
+            # Beyond the table's limit nothing is known of any row.
+            filling = np.full_like(filling, MAX_SCORE) if line is None else np.where(taken.there[line], filling, FULL)
+        return filling
 
     def _filling(self, taken: Taken) -> Ints:
         plan, strategy = self._plan, self._rules.scoring

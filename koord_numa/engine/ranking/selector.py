@@ -31,7 +31,7 @@ from koord_numa.core.scheduling.request import (
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.volume_lister import VolumeLister
-from koord_numa.engine.claims.late_check import ClaimCheck
+from koord_numa.engine.claims.late_check import ClaimCheck, ExtendedAsk
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.request_class import RequestClass
@@ -163,10 +163,7 @@ class NodeSelection:
         )
 
     def changed_since(self, position: int | None) -> tuple[list[str] | None, int]:
-        """
-        The names of nodes that have changed since a position in the journal, and the position of now. ``None`` for a position that is too
-        old, or none at all: any node may have changed.
-        """
+        """Names of nodes that changed since a position in the journal (``None``: any, as it is too old), and the position of now."""
         columns = self._columns
         rows = None if position is None else columns.rows_since(position)
         if rows is None:
@@ -204,7 +201,8 @@ class NodeSelection:
         return self._claim_check(request_class, request_class.claims).check(self._ask(request_class), seen, placement)
 
     def _claim_check(self, request_class: RequestClass, claims: PodClaims) -> ClaimCheck:
-        return ClaimCheck(self.claims, claims, self._topology_of, request_class.request.containers)
+        extended = ExtendedAsk.of(request_class.request, claims, self.profile_of(request_class))
+        return ClaimCheck(self.claims, claims, self._topology_of, extended)
 
     def _topology_of(self, node: str) -> NodeResourceTopology | None:
         info = self._state.nodes.get(node)

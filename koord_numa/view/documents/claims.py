@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from koord_numa.core.claims.cpus import CAPACITY, DRIVER, NANO, cpus_of
+from koord_numa.core.claims.extended_claim import IN_MEMORY, Served
+from koord_numa.core.claims.extended_resources import extended_requests
 from koord_numa.core.claims.objects.claim import AllocationMode, DeviceDemand
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.search.allocation import Allocation
@@ -12,6 +14,7 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.constraints import NodeTerm, Operator
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.pod_resources import effective_requests
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.claims.extended import ClaimKey
 from koord_numa.engine.claims.lister import ClaimLister
@@ -120,7 +123,22 @@ def device_entries(claims: Iterable[HeldClaim], devices: Mapping[DeviceId, int |
 
 def wanted_claims(lister: ClaimLister, pod: Pod) -> list[Document]:
     """The claims of a pod without a node: what each asks for, and whether it has devices already."""
-    return [_wanted(lister, pod, entry.name, entry.claim) for entry in pod.resource_claims if entry.needed]
+    found = [_wanted(lister, pod, entry.name, entry.claim) for entry in pod.resource_claims if entry.needed]
+    resources = extended_requests(pod.request)
+    served = lister.extended.served(resources) if lister.serves_extended else ()
+    if served:
+        found.append(_extended(lister, pod, served))
+    return found
+
+
+def _extended(lister: ClaimLister, pod: Pod, served: Served) -> Document:
+    """The claim that is made for extended resources, where the node does not advertise them."""
+    made, amounts = lister.extended.of(pod.key.uid), effective_requests(pod.request)
+    asks = [f"{resource}: {amounts[resource]} of {name}" for resource, name in served]
+    if made is not None:
+        state = "allocated" if made.allocation is not None else "not allocated"
+        return {"entry": IN_MEMORY, "claim": str(made), "state": state, "asks": asks}
+    return {"entry": IN_MEMORY, "claim": "", "state": "made for nodes that do not advertise it", "asks": asks}
 
 
 def _wanted(lister: ClaimLister, pod: Pod, entry: str, name: str) -> Document:

@@ -13,21 +13,24 @@ from hypothesis import strategies as st
 
 from koord_numa.core.claims.extended_claim import IN_MEMORY, OTHER_NODES
 from koord_numa.core.claims.objects.claim import DeviceClass
+from koord_numa.core.claims.search.allocation import Allocation, DeviceResult
+from koord_numa.core.claims.search.inventory import DeviceId
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.scheduling.decide import choose
+from koord_numa.core.scheduling.evaluate import ScoredPlacement
 from koord_numa.core.scheduling.request import Profile, scheduling_request, with_claims
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import candidate
 from koord_numa.engine.claims.deallocation import Deallocation
-from koord_numa.engine.claims.late_check import ClaimCheck
+from koord_numa.engine.claims.late_check import ClaimCheck, ExtendedAsk
 from koord_numa.engine.claims.work import claim_work
 from koord_numa.engine.dry_run import dry_run
 from koord_numa.ports import Conflict, Unavailable
 from koord_numa.wire.claims.claim_json import extended_claim_name
-from tests.core.claims.worlds import device_class
+from tests.core.claims.worlds import device, device_class, published
 from tests.engine.claims.test_cycle import NODE, Leader, World
 from tests.engine.claims.test_ranking import random_world
 from tests.engine.clusters import random_pod
@@ -61,7 +64,7 @@ def at(world: World, pod: Pod = POD, node: Node = NODE) -> Placement | Rejection
     assert claims is not None
     assert not claims.problem
     ask = with_claims(scheduling_request(pod.request, Profile()), claims)
-    check = ClaimCheck(world.lister, claims, lambda _: None, pod.request.containers)
+    check = ClaimCheck(world.lister, claims, lambda _: None, ExtendedAsk(pod.request.containers))
     return check.check(ask, candidate(node, NOTHING_KNOWN, Ledger()), Placement(node.name))
 
 
@@ -324,11 +327,43 @@ def test_a_node_that_advertises_the_resource_serves_it_without_a_claim() -> None
     assert refused.message == f"Insufficient {GPU}"
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 2**32))
-def test_the_ranking_chooses_what_asking_every_node_would(seed: int) -> None:
+def test_devices_count_in_the_score_of_a_node_as_the_amounts_of_a_device_plugin_do() -> None:
+    """Most allocated, by GPUs alone: of two nodes with two GPUs each the one where a GPU is taken is the fuller one."""
+    settings = weighted("MostAllocated")
+    world = make_world(make_node("node-1"), make_node("node-2"), settings=settings)
+    claims = world.engine.claims
+    slices = [
+        published("gpu", [device("a"), device("b")], pool=name, nodeName=name, name=name)
+        for name in ("node-1", "node-2")
+    ]
+    claims.replace_slices(slices)
+    claims.replace_classes([GPU_CLASS])
+    claims.synced()
+    other = World.claim("other")
+    taken = Allocation((DeviceResult("r", DeviceId("gpu", "node-2", "a")),))
+    claims.observe_claim(None, replace(other, allocation=taken))
+    run = dry_run(world.engine.handle, engine_pod())
+    assert run is not None
+    assert isinstance(run.verdict, Placement)
+    assert (run.verdict.node, run.verdict.device_counts) == ("node-2", ((GPU, 1, 2),))
+    first, second = (run.nodes[name] for name in ("node-1", "node-2"))
+    assert isinstance(first, ScoredPlacement)
+    assert isinstance(second, ScoredPlacement)
+    assert first.parts is not None
+    assert second.parts is not None
+    assert (first.parts["resources"], second.parts["resources"]) == (50, 100)
+
+
+def weighted(strategy: str) -> str:
+    """A configuration by which GPUs alone count in the score of a node."""
+    return f"{{profiles: [{{scoringStrategy: {{type: {strategy}, resources: [{{name: {GPU}, weight: 1}}]}}}}]}}"
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(("", "MostAllocated", "LeastAllocated", "BalancedAllocation")))
+def test_the_ranking_chooses_what_asking_every_node_would(seed: int, strategy: str) -> None:
     dice = Random(seed)
-    world, _ = random_world(dice)
+    world, _ = random_world(dice, weighted(strategy) if strategy else "")
     engine = world.engine
     engine.claims.replace_classes([replace(device_class("gpu"), extended_resource=GPU), device_class("nic")])
     for info in list(engine.cache.nodes.values()):

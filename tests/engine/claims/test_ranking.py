@@ -83,11 +83,11 @@ def wanted_by(dice: Random, name: str) -> Json:
     return claim_object(*chosen, name=name)
 
 
-def random_world(dice: Random) -> tuple[World, dict[str, NodeResourceTopology]]:
+def random_world(dice: Random, configuration: str = "") -> tuple[World, dict[str, NodeResourceTopology]]:
     """A few nodes with devices."""
     nodes = [random_node(dice, f"node-{number}") for number in range(dice.randint(1, 5))]
     topologies = {node.name: random_topology(dice, node) for node in nodes}
-    world = make_world(*nodes)
+    world = make_world(*nodes, settings=configuration)
     world.engine.handlers.topologies.replace(topologies.values())
     claims = world.engine.claims
     parsed = [
