@@ -162,7 +162,8 @@ class UnreportedPods:
                 self.discard(uid)
             elif reading.shown is not None and uid not in reading.namesakes:
                 self._set(uid, Report.STARTED)
-            elif self._reports[uid] is not Report.MAYBE_SHOWN:
+            # What ran for long when it was found an older scan has shown already.
+            elif self._reports[uid] not in (Report.MAYBE_SHOWN, Report.FOUND_SHOWN):
                 self._set(uid, Report.MAYBE_SHOWN, self._since.get(uid, now))
 
     def judge(self, topology: NodeResourceTopology | None, now: float, reading: Reading | None = None) -> bool:
