@@ -27,7 +27,7 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except NoArgsIsHelpError:  # # its text is the help, not a mistake
+        except NoArgsIsHelpError:  # its text is the help, not a mistake
             raise
         except click.UsageError as error:
             path = error.ctx.command_path if error.ctx is not None else ctx.command_path

@@ -27,13 +27,12 @@ from koord_numa.node.topology_object import NodeFacts, cpu_owner
 
 logger = logging.getLogger(__name__)
 
-# Node hardly changes.
 PUBLISH_INTERVAL: Final = 1.0
 OBSERVE_INTERVAL: Final = 5.0
 APPLY_INTERVAL: Final = 10.0
 """Seconds between two rounds without any event: systemd's daemon-reload and others who write cpusets cause none."""
 NODE_INTERVAL: Final = 30.0
-"""Seconds between two readings of the Node."""
+"""Seconds between two readings of the Node, which hardly changes."""
 
 
 class Refused(Exception):
@@ -262,7 +261,7 @@ class Agent:
         if why_not:
             raise Refused(f"--apply: {why_not}")
 
-    def _koordlet(self) -> bool:  # # the label on a pod, or koordlet's mark on the object when its pod is out of sight
+    def _koordlet(self) -> bool:  # the label on a pod, or koordlet's mark on the object when its pod is out of sight
         return any(pod.is_koordlet for pod in self.pods.all()) or self.publisher.is_koordinator
 
     def _why(self) -> str:

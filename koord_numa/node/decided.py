@@ -15,9 +15,9 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.quantity import amount
 from koord_numa.wire import names
 
-# # such pods hold nothing, though their object and its annotation stay until collected
+# such pods hold nothing, though their object and its annotation stay until collected
 _FINAL: Final = frozenset({"Succeeded", "Failed"})
-_MOST_NUMA_NODES: Final = 1024  # # as the kernel's MAX_NUMNODES and sysfs/numa.py
+_MOST_NUMA_NODES: Final = 1024  # as the kernel's MAX_NUMNODES and sysfs/numa.py
 _KOORDLET: Final = "koordlet"
 _KOORDLET_LABEL: Final = "koord-app"  # as Koordinator's chart labels it
 
@@ -97,19 +97,27 @@ def decided_pod(pod: Mapping[str, Any]) -> DecidedPod | None:
 
 def _resource_status(text: str) -> tuple[CpuSet, dict[int, dict[str, int]]]:
     """Cpuset and amounts by NUMA node. Raises ``ValueError`` and its kin for anything malformed."""
-    found = orjson.loads(text) or {}
+    # Go's encoding/json, with which Koordinator reads it, matches names without regard to case.
+    found = _folded(orjson.loads(text) or {})
     cpus = CpuSet.parse(found.get("cpuset") or "")
     amounts: dict[int, dict[str, int]] = {}
     # An entry without `node` is of NUMA node 0, as Go decodes it.
-    for entry in found.get("numaNodeResources") or ():
+    for entry in map(_folded, found.get("numanoderesources") or ()):
         numa = entry.get("node") or 0
         if not isinstance(numa, int) or not 0 <= numa < _MOST_NUMA_NODES:
             raise ValueError(f"{str(numa)[:40]} is no NUMA node")
         # Two entries of one NUMA node add up.
         here = amounts.setdefault(numa, {})
         for name, quantity in (entry.get("resources") or {}).items():
-            here[name] = here.get(name, 0) + amount(name, quantity)
+            # Less than nothing would be offered to others on top of what there is.
+            if (held := amount(name, quantity)) < 0:
+                raise ValueError(f"{str(quantity)[:40]} of {name[:40]} is negative")
+            here[name] = here.get(name, 0) + held
     return cpus, amounts
+
+
+def _folded(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {key.lower(): item for key, item in value.items() if item is not None}
 
 
 def _containers(status: Mapping[str, Any]) -> list[DecidedContainer]:

@@ -9,7 +9,7 @@ from koord_numa.node.decided import DecidedPod
 CONTROLLER: Final = "koord-numa-node-agent"
 MISMATCH: Final = "CpusetMismatch"
 MATCH: Final = "CpusetMatch"
-_LONGEST_NOTE: Final = 1000  # # events.k8s.io/v1 validation: note below 1 KiB
+_LONGEST_NOTE: Final = 1000  # events.k8s.io/v1 validation: note below 1 KiB
 
 
 def mismatch_event(pod: DecidedPod, text: str, node: str) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def mismatch_event(pod: DecidedPod, text: str, node: str) -> dict[str, Any]:
         "note": text[:_LONGEST_NOTE] or f"runs on the decided CPUs {pod.cpus}",
         "action": "Observing",
         "reportingController": CONTROLLER,
-        "reportingInstance": f"{CONTROLLER}-{node}"[:128],  # # the longest instance name that validation lets through
+        "reportingInstance": f"{CONTROLLER}-{node}"[:128],  # the longest instance name that validation lets through
         "regarding": {
             "apiVersion": "v1",
             "kind": "Pod",

@@ -22,7 +22,7 @@ class AgentMetrics:
         self.pinned = Histogram(
             f"{_PREFIX}pinned_seconds",
             "From the moment a container was seen running until it ran on its decided CPUs.",
-            # # from "the container event came in time" to "two rounds were missed"
+            # from "the container event came in time" to "two rounds were missed"
             buckets=(0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60),
             registry=self.registry,
         )

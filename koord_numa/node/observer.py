@@ -96,7 +96,7 @@ class Observer:
                 mems |= effective.mems
         if not cpus and not mems:
             return None
-        return Difference(pod, cpus or pod.cpus, mems)  # # only memory differs: the CPUs are the decided ones
+        return Difference(pod, cpus or pod.cpus, mems)  # only memory differs: the CPUs are the decided ones
 
 
 def told(differences: Iterable[Difference], why: str) -> dict[str, dict[str, str]]:

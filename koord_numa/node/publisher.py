@@ -109,7 +109,7 @@ class Publisher:
         if error.status == 409:
             self._looked = float("-inf")  # another manager owns a field by now: read which
         self._failures += 1
-        # # the exponent is bounded, as 2**failures would grow without end
+        # the exponent is bounded, as 2**failures would grow without end
         self._not_before = now + min(LONGEST_PAUSE, MIN_INTERVAL * 2 ** min(self._failures, 10))
         logger.warning("the topology is not published: %s", error)
 

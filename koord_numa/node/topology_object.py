@@ -187,7 +187,7 @@ def _device_rows(resources: PodResources, numa: int) -> Iterator[Json]:
 
 
 def _resource(name: str, capacity: int, allocatable: int, available: int) -> Json:
-    # # more may be held than is allocatable, after a reservation grew
+    # more may be held than is allocatable, after a reservation grew
     amounts = {"capacity": capacity, "allocatable": allocatable, "available": max(0, available)}
     return {"name": name} | {key: format_amount(name, amount) for key, amount in amounts.items()}
 

@@ -94,7 +94,7 @@ class VolumeController:
 
     def _provision(self, claim: Json, node: str) -> Json | None:
         storage_class = self.store.find(CLASSES, claim["spec"].get("storageClassName") or "-")
-        # # nothing makes such volumes
+        # nothing makes such volumes
         if storage_class is None or storage_class.get("provisioner") == "kubernetes.io/no-provisioner":
             return None
         waits = storage_class.get("volumeBindingMode") == "WaitForFirstConsumer"
@@ -107,7 +107,7 @@ class VolumeController:
                 CLAIMS, meta["name"], {"metadata": {"annotations": {SELECTED_NODE: None}}}, meta["namespace"]
             )
             return None
-        name = f"pvc-{meta['uid']}"  # # the name that external-provisioner gives
+        name = f"pvc-{meta['uid']}"  # the name that external-provisioner gives
         self.made.append(name)
         return self.store.create(provisioned_volume(name, claim, storage_class, self._hosts(node)))
 

@@ -180,7 +180,7 @@ def load_settings(source: str | Path) -> Settings:
         raise SettingsError(f"{where}: is not YAML: {error}") from error
     except RecursionError:
         raise SettingsError(f"{where}: is nested too deeply") from None
-    if document is None:  # # an empty file, or only comments
+    if document is None:  # an empty file, or only comments
         document = {}
     if not isinstance(document, dict):
         raise SettingsError(f"{where}: must be a mapping, found {type(document).__name__}")

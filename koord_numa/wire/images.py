@@ -33,9 +33,9 @@ def pod_images(spec: Mapping[str, Any]) -> tuple[str, ...]:
     """
     One normalised name for each init container, container and image volume; an empty one where it names no image.
 
-    # Init containers first, as upstream sums them; their order does not matter to the score.
     As ``imagelocality/image_locality.go`` (``sumImageScores``).
     """
+    # Init containers first, as upstream sums them; their order does not matter to the score.
     named = [each.get("image") for key in ("initContainers", "containers") for each in _items(spec, key)]
     volumes = (each.get("image") for each in _items(spec, "volumes"))
     named += [volume.get("reference") for volume in volumes if isinstance(volume, Mapping)]

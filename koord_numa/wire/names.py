@@ -1,4 +1,4 @@
-"""Every annotation, label, group and resource name that is read or written: the only path where they are spelled."""
+"""Every annotation, label, group and resource name that is read or written: the only place where they are spelled."""
 
 from collections.abc import Mapping
 from typing import Final

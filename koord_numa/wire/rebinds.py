@@ -159,9 +159,9 @@ def rebind_status(answer: RebindAnswer, before: Mapping[str, Any] | None = None)
 def automatic_rebind(node: str, why: str, *, dry_run: bool) -> dict[str, Any]:
     """A RebindResource of the automatic rebind: the reason is an annotation, and it goes a day after its end."""
     return {
-        # Names are at most 63 characters beyond the generated suffix; node names may be longer.
         "apiVersion": f"{names.SCHEDULING_GROUP}/{names.REBIND_VERSION}",
         "kind": names.REBIND_KIND,
+        # The API server cuts what is longer than a name may be.
         "metadata": {"generateName": f"auto-{node[:200]}-", "annotations": {names.REBIND_REASON: why}},
         "spec": {"nodeName": node, "rebindAction": "RebindCPU", "dryRun": dry_run, "ttlSecondsAfterFinished": 86_400},
     }
@@ -182,9 +182,7 @@ def with_cpus(status_text: str, cpus: CpuSet, numa: NumaAmounts | None = None) -
     if not isinstance(status, dict):
         raise path.error("is no JSON object")
     # Go's encoding/json matches names without case: every spelling that is there has to be changed.
-    keys = [key for key in status if key.lower() == "cpuset"] or [
-        "cpuset"
-    ]  # Go's encoding/json matches names without regard to case
+    keys = [key for key in status if key.lower() == "cpuset"] or ["cpuset"]
     changed: dict[str, Any] = dict.fromkeys(keys, str(cpus))
     if numa is not None:
         spelled = [key for key in status if key.lower() == "numanoderesources"] or ["numaNodeResources"]

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 import yaml
+from click.testing import CliRunner
 
+from koord_numa.cli import main
 from tests.cli.small import ask, pod, small_cluster
 
 
@@ -44,3 +47,42 @@ async def test_the_pods_of_a_deployment_are_spread_by_default(tmp_path: Path) ->
         answer = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump(deployment))
     lines = answer.output.splitlines()
     assert {line.split(",")[0].strip() for line in lines[1:4:2]} == set(names)
+
+
+HOSTILE: dict[str, object] = {
+    "metadata of a pod": {"apiVersion": "v1", "kind": "Pod", "metadata": 3},
+    "list as kind": {"kind": [{}], "metadata": {"name": "a"}},
+    "metadata of a workload": {"kind": "Deployment", "metadata": [], "spec": {"template": {}}},
+    "metadata of a template": {
+        "kind": "Deployment",
+        "metadata": {"name": "a"},
+        "spec": {"template": {"metadata": "x"}},
+    },
+    "truth as replicas": {"kind": "Deployment", "metadata": {"name": "a"}, "spec": {"replicas": True, "template": {}}},
+    "claims of a set": {
+        "kind": "StatefulSet",
+        "metadata": {"name": "a"},
+        "spec": {"template": {"spec": {"volumes": [3]}}, "volumeClaimTemplates": [{"metadata": 3}]},
+    },
+    "volumes of a set": {
+        "kind": "StatefulSet",
+        "metadata": {"name": "a"},
+        "spec": {"template": {"spec": {"volumes": [3]}}, "volumeClaimTemplates": [{"metadata": {"name": "b"}}]},
+    },
+    "a claim without a pod's name": {
+        "kind": "List",
+        "items": [
+            {"kind": "ResourceClaimTemplate", "metadata": {"name": "t"}, "spec": {"metadata": 3, "spec": {}}},
+            {"kind": "Pod", "metadata": {}, "spec": {"resourceClaims": [{"resourceClaimTemplateName": "t"}]}},
+        ],
+    },
+}
+
+
+@pytest.mark.parametrize("document", HOSTILE.values(), ids=HOSTILE.keys())
+def test_manifests_of_any_shape_get_a_sentence(document: object, tmp_path: Path) -> None:
+    node = tmp_path / "node.yaml"
+    node.write_text("{apiVersion: v1, kind: Node, metadata: {name: n}}")
+    answer = CliRunner().invoke(main, ["simulate", "-f", "-", "--from", str(node)], input=yaml.safe_dump(document))
+    assert isinstance(answer.exception, SystemExit), answer.exception
+    assert answer.exit_code == 1, answer.output

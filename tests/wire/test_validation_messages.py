@@ -43,7 +43,7 @@ class Outer(Strict):
     @classmethod
     def _checked(cls, value: str) -> str:
         if value:
-            raise ValueError("Nobody may own this")
+            raise ValueError("No name is allowed")
         return value
 
 
@@ -73,7 +73,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "many": ({"few": [1, 2, 3]}, "few: a list of 3 is too long, at most 2 are allowed"),
     "long": ({"short": "abc"}, 'short: "abc" is too long, at most 2 are allowed'),
     "pattern": ({"short": "A"}, 'short: "A" does not match ^[a-z]+$'),
-    "own words": ({"own": "x"}, 'own: "x": nobody may own this'),
+    "own words": ({"own": "x"}, 'own: "x": no name is allowed'),
 }
 
 

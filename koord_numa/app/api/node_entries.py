@@ -58,7 +58,7 @@ class NodeEntries:
                 continue
             self._revisions[name] = info.revision
             entry = node_entry(info)
-            if entry is None:  # # a topology or pods without a Node: nothing to show
+            if entry is None:  # a topology or pods without a Node: nothing to show
                 self.entries.pop(name, None)
             elif self.entries.get(name) != entry:
                 self.entries[name] = entry

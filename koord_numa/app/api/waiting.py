@@ -59,7 +59,7 @@ class WaitingShapes:
         pods.sort(key=lambda pod: (pod.created, str(pod.key)))
         uid = pods[0].key.uid
         verdict = self._scheduler.queue.verdict(self._scheduler.handle.pending.get(uid))
-        # # one shape a turn of the loop: decisions come first
+        # one shape a turn of the loop: decisions come first
         rejections = {} if verdict is None else verdict.rejections
         await asyncio.sleep(0)
         return WaitingShape(

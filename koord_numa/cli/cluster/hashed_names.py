@@ -59,7 +59,7 @@ def hashed(obj: Document) -> Document:
 
 def short_hash(name: str) -> str:
     """Eight hexadecimal digits behind a letter, a valid name of any object."""
-    # # 32 bits: names of one cluster do not collide in practice
+    # 32 bits: names of one cluster do not collide in practice
     return "h" + hashlib.sha256(name.encode()).hexdigest()[:8]
 
 

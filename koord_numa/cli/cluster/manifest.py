@@ -15,7 +15,7 @@ from koord_numa.cli.cluster.yaml_documents import Document, documents
 from koord_numa.cluster.resources import PRIORITY_CLASSES
 from koord_numa.core.objects.request import Pod
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
-from koord_numa.wire.errors import WireError
+from koord_numa.wire.errors import WireError, quoted
 from koord_numa.wire.pod.pods import parse_pod
 from koord_numa.wire.pod.priorities import with_priority
 
@@ -100,7 +100,7 @@ def pods(manifest: Manifest, objects: ClusterObjects, namespace: str = "default"
     for maker in manifest.makers:
         for obj in _instances(maker, namespace):
             number += 1
-            metadata = {"namespace": namespace, **(obj.get("metadata") or {}), "uid": f"simulated-{number}"}
+            metadata = {"namespace": namespace, **_part(obj, "metadata"), "uid": f"simulated-{number}"}
             try:
                 admitted = with_priority(
                     {**obj, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}, objects.priority_classes
@@ -129,12 +129,22 @@ def _with_resource_claims(pod: Document, objects: ClusterObjects) -> Document:
                 objects.resource_claims.append(parse_resource_claim(claim))
                 made.append({"name": entry.get("name"), "resourceClaimName": claim["metadata"]["name"]})
                 break
-    return {**pod, "status": {**(pod.get("status") or {}), "resourceClaimStatuses": made}} if made else pod
+    return {**pod, "status": {**_part(pod, "status"), "resourceClaimStatuses": made}} if made else pod
+
+
+def _part(document: Document, key: str) -> Mapping[str, Any]:
+    """A part of an object that is an object itself, empty where it is absent. Raises ``click.ClickException`` for anything else."""
+    value = document.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise click.ClickException(f"{document.get('kind') or 'a template'}: {key}: {quoted(value)} is not an object")
+    return value
 
 
 def _template(document: Document) -> Mapping[str, Any] | None:
     """What a workload makes its pods of; of a CronJob, those of its next Job."""
-    kind = document.get("kind")
+    kind = str(document.get("kind"))
     if kind in PARSERS and kind not in CONTROLLERS:
         return None
     spec = document.get("spec")
@@ -150,14 +160,14 @@ def _instances(document: Document, namespace: str) -> Iterator[Document]:
     if template is None:
         yield document
         return
-    kind, owner, spec = str(document.get("kind")), document.get("metadata") or {}, document["spec"]
+    kind, owner, spec = str(document.get("kind")), _part(document, "metadata"), document["spec"]
     if kind == "DaemonSet":
         raise click.ClickException("a DaemonSet makes a pod for every node, which is not simulated")
     if kind == "CronJob":
         spec = spec["jobTemplate"]["spec"]
     # Jobs say parallelism, all others replicas; one is the default of both.
     replicas = spec.get("replicas", spec.get("parallelism", 1))
-    if not isinstance(replicas, int) or not 0 <= replicas <= _MANY:
+    if type(replicas) is not int or not 0 <= replicas <= _MANY:
         raise click.ClickException(f"replicas must be a number up to {_MANY}, found {replicas!r}")
     first = 0 if kind == "StatefulSet" else 1
     # As the controllers number them: StatefulSets from 0.
@@ -170,7 +180,7 @@ def _instances(document: Document, namespace: str) -> Iterator[Document]:
             made["ownerReferences"] = [_reference(CONTROLLERS[kind], owner)]
         yield {
             **template,
-            "metadata": {**(template.get("metadata") or {}), **made},
+            "metadata": {**_part(template, "metadata"), **made},
             "spec": _with_claims(template.get("spec"), spec, made["name"]),
         }
 
@@ -183,10 +193,14 @@ def _reference(kind: str, owner: Mapping[str, Any]) -> Document:
 def _with_claims(pod_spec: Any, workload: Mapping[str, Any], pod: str) -> Any:
     """A StatefulSet gives each of its pods claims of its own, which are volumes of the same name."""
     templates = workload.get("volumeClaimTemplates")
-    if not templates or not isinstance(pod_spec, dict):
+    if not isinstance(templates, list) or not templates or not isinstance(pod_spec, dict):
         return pod_spec
-    names = [(each.get("metadata") or {}).get("name") for each in templates if isinstance(each, dict)]
+    names = [_part(each, "metadata").get("name") for each in templates if isinstance(each, dict)]
     own = [{"name": name, "persistentVolumeClaim": {"claimName": f"{name}-{pod}"}} for name in names]
     # A claim of the same name replaces the template's volume (stateful_set_utils.go updateStorage).
-    others = [volume for volume in pod_spec.get("volumes") or () if volume.get("name") not in names]
+    volumes = pod_spec.get("volumes") or []
+    if not isinstance(volumes, list):
+        return pod_spec  # its parser says what is wrong
+    # What is no volume stays, for the same reason.
+    others = [volume for volume in volumes if not isinstance(volume, dict) or volume.get("name") not in names]
     return {**pod_spec, "volumes": [*others, *own]}

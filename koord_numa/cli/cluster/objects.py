@@ -81,7 +81,7 @@ class ClusterObjects:
     def add(self, document: Document) -> bool:
         """Take an object in, if its kind decides anything. Raises ``WireError`` when it has no name."""
         kind = document.get("kind")
-        if kind not in PARSERS:
+        if not isinstance(kind, str) or kind not in PARSERS:
             return False
         name, parse = PARSERS[kind]
         found = parse(document)

@@ -83,7 +83,7 @@ def _printed(options: dict[str, Any]) -> str:
         click.echo(f"Warning: {warning}", err=True)
     owner = cpu_owner(options["owner"], kubelet)
     facts = NodeFacts(name=options["node_name"], host=host, owner=owner, kubelet=kubelet)
-    # # never fold: annotations are JSON in one line
+    # never fold: annotations are JSON in one line
     return str(yaml.safe_dump(topology_object(facts), sort_keys=False, width=1 << 20))
 
 

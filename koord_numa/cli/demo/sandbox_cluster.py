@@ -93,7 +93,7 @@ async def operator(kubeconfig: Path, log: Path) -> AsyncIterator[asyncio.subproc
         "run",
         "--kubeconfig",
         str(kubeconfig),
-        "--metrics-port",  # # any free one: demos run side by side
+        "--metrics-port",  # any free one: demos run side by side
         "0",
         "--no-leader-elect",
         "--log-level",

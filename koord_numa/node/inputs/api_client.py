@@ -20,7 +20,7 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_LIFE: Final = 60.0
 """Seconds after which the token file is read again; the kubelet renews it long before it ends."""
 
-TIMEOUT: Final = aiohttp.ClientTimeout(total=15)  # # seconds for one answer
+TIMEOUT: Final = aiohttp.ClientTimeout(total=15)  # seconds for one answer
 WATCH_TIMEOUT: Final = 300
 """Seconds after which a watch ends and begins again with a list: what was missed is found."""
 
@@ -89,14 +89,14 @@ class NodeApi:
 
     def __init__(self, access: ApiAccess, agent: str = "koord-numa-node-agent") -> None:
         self._access = access
-        self._token, self._read_at = access.token, -TOKEN_LIFE  # # read at the first request
+        self._token, self._read_at = access.token, -TOKEN_LIFE  # read at the first request
         connector = aiohttp.TCPConnector(ssl=access.tls) if access.tls else aiohttp.TCPConnector()
         self._session = aiohttp.ClientSession(
             access.server,
             connector=connector,
             timeout=TIMEOUT,
             headers={"User-Agent": agent, "Accept": JSON},
-            cookie_jar=aiohttp.DummyCookieJar(),  # # nothing of a session is kept
+            cookie_jar=aiohttp.DummyCookieJar(),  # nothing of a session is kept
             read_bufsize=READ_BUFFER,
         )
 
@@ -125,13 +125,13 @@ class NodeApi:
 
     async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[tuple[str, Any]]:
         """
-        # List first, then watch from its version: between the two nothing can be missed.
         First ``("LIST", objects)``, then events as ``(type, object)`` until the server ends the watch.
 
         Raises ``ApiError`` when the list or the watch fails.
         """
         listed = await self._send("GET", path, params=params)
         yield "LIST", listed.get("items") or []
+        # From the list's version on: between list and watch nothing can be missed.
         version = (listed.get("metadata") or {}).get("resourceVersion", "")
         query = {**params, "watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_TIMEOUT)}
         # No total limit on a watch. The read limit is above the server's own end, so that silence means a dead connection.
@@ -163,13 +163,18 @@ class NodeApi:
                     raise ApiError(answer.status, f"{method} {path}: {answer.status}: {_message(text)}")
                 return orjson.loads(text) if text else None
         except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
-            # # repr, as several of aiohttp's errors have no text
+            # repr, as several of aiohttp's errors have no text
             raise ApiError(0, f"{method} {path}: {error!r}") from None
 
     def _headers(self) -> dict[str, str]:
         if self._access.token_file is not None and monotonic() - self._read_at > TOKEN_LIFE:
             # Blocking, on a tmpfs: microseconds, once a minute.
-            self._token, self._read_at = self._access.token_file.read_text().strip(), monotonic()
+            try:
+                self._token, self._read_at = self._access.token_file.read_text().strip(), monotonic()
+            except OSError as error:
+                # The kubelet replaces the file; the token that is known is good for longer than that takes.
+                if not self._token:
+                    raise ApiError(0, f"{self._access.token_file}: {error.strerror}") from None
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
 
 

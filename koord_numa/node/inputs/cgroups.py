@@ -23,7 +23,7 @@ _CONTAINER: Final = re.compile(r"(?:[a-z][a-z0-9]*-)*([0-9a-f]{32,64})(?:\.scope
 _POD: Final = re.compile(r"kubepods|besteffort|burstable|guaranteed|pod[0-9a-f]", re.ASCII)
 _CPUS: Final = ("cpuset.cpus.effective", "cpuset.effective_cpus")  # v2, v1
 _MEMS: Final = ("cpuset.mems.effective", "cpuset.effective_mems")
-_DEEPEST: Final = 8  # # kubepods/qos/pod/container, and what nested runtimes add
+_DEEPEST: Final = 8  # kubepods/qos/pod/container, and what nested runtimes add
 
 
 class CgroupError(Exception):

@@ -148,7 +148,7 @@ def _devices(entries: Iterable[Any]) -> dict[str, dict[str, frozenset[int]]]:
     for entry in entries:
         places = _numa(entry.topology.nodes, f"device {entry.resource_name}")
         known = found.setdefault(entry.resource_name, {})
-        # So may a device, and then it is near all their NUMA nodes.
+        # A device may come in several entries, too, and is near the NUMA nodes of all of them.
         for device in entry.device_ids:
             known[device] = known.get(device, frozenset()) | places
     return found

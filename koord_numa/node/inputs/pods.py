@@ -12,7 +12,7 @@ from koord_numa.node.inputs.rpc import RunningContainer
 
 logger = logging.getLogger(__name__)
 
-LONGEST_PAUSE: Final = 30.0  # # seconds
+LONGEST_PAUSE: Final = 30.0  # seconds
 
 
 class NodePods:

@@ -25,7 +25,7 @@ _POD_RESOURCES: Final = "/v1.PodResourcesLister/"
 _RUNTIME: Final = "/runtime.v1.RuntimeService/"
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", LARGEST_ANSWER),
-    ("grpc.enable_http_proxy", 0),  # # a proxy of the environment has nothing to do with a local socket
+    ("grpc.enable_http_proxy", 0),  # a proxy of the environment has nothing to do with a local socket
     # One thread polls; the agent makes one call at a time.
     ("grpc.use_local_subchannel_pool", 1),
 )
@@ -136,7 +136,7 @@ class RuntimeClient(_Client):
         except aio.AioRpcError as error:
             raise self._error("GetContainerEvents", error) from None
         finally:
-            call.cancel()  # # also when the reader stops early: the stream would stay open on the runtime's side
+            call.cancel()  # also when the reader stops early: the stream would stay open on the runtime's side
 
 
 def _container(container: str, labels: Mapping[str, str]) -> RunningContainer:

@@ -53,7 +53,7 @@ class HostSource:
             # Two small files tell whether CPUs or nodes came or went; everything else is read at its own interval.
             if now >= self._next or online != self._online:
                 host = read_host(self._root)
-                # # the oddities of a machine do not change: told once
+                # the oddities of a machine do not change: told once
                 for warning in host.warnings if self.value is None else ():
                     logger.warning("%s", warning)
                 self.value, self._online, self._next, self._error = host, online, now + HOST_INTERVAL, ""
@@ -97,7 +97,7 @@ class KubeletSource:
                 self.value = kubelet_options(answer)
         except (KubeletConfigError, ApiError) as error:
             logger.warning("the kubelet's configuration is not known: %s", error)
-            # # seconds: sooner than after a success, because nothing can be applied until it is known
+            # seconds: sooner than after a success, because nothing can be applied until it is known
             self._next = self._clock() + 5.0
         return self.value
 
@@ -121,7 +121,7 @@ class ResourcesSource:
             if self._allocatable is None or self._clock() >= self._next:
                 self._allocatable = await self._client.allocatable()
                 self._next = self._clock() + ALLOCATABLE_INTERVAL
-                self._seen = None  # # what is read depends on both answers
+                self._seen = None  # what is read depends on both answers
             # The kubelet lists pods in no order; what they hold is read again only when it changed.
             seen = sorted(pod.SerializeToString() for pod in listed.pod_resources)
             if seen != self._seen:

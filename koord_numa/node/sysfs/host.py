@@ -80,7 +80,7 @@ def read_host(root: Path) -> Host:
         cpus=_cpus(places, numa, caches),
         # CPU-less NUMA nodes (CXL, HBM) are zones as well: their memory can be asked for.
         numa=tuple(_numa(node, numa) for node in numa.memory),
-        isolated=isolated & online,  # # the kernel lists isolated CPUs also while they are offline
+        isolated=isolated & online,  # the kernel lists isolated CPUs also while they are offline
         pci=pci,
         warnings=(*numa.warnings, *filter(None, [caches.warning])),
     )

@@ -53,6 +53,6 @@ def _pages(sysfs: Sysfs, folder: tuple[str, ...]) -> dict[int, int]:
             count = sysfs.number(*folder, name, "nr_hugepages")
             if count is None or count < 0:
                 raise SysfsError(f"{sysfs.root.joinpath(*folder, name)} has no count of huge pages")
-            if count:  # # a size without pages is nothing to offer
+            if count:  # a size without pages is nothing to offer
                 found[int(match.group(1)) * KIB] = count
     return found

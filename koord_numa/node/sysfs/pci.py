@@ -35,7 +35,7 @@ def read_pci(sysfs: Sysfs) -> tuple[PciDevice, ...]:
     found = []
     for address in sysfs.names(*DEVICES):
         text = sysfs.text(*DEVICES, address, "class")
-        if text is None:  # # unplugged between listing and reading
+        if text is None:  # unplugged between listing and reading
             continue
         match = _CLASS.fullmatch(text)
         if match is None:

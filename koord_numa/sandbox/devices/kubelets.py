@@ -30,7 +30,7 @@ class ClaimKubelets:
     store: DirectStore
     refusals: list[str] = field(default_factory=list)
     prepared: dict[str, Json] = field(default_factory=dict)  # the claim as prepared, by uid
-    # # uids of pods that were looked at: a kubelet would try again, and the first failure is what counts here
+    # uids of pods that were looked at: a kubelet would try again, and the first failure is what counts here
     _pods: set[str] = field(default_factory=set)
     _subscriptions: list[Subscription] = field(default_factory=list)
 

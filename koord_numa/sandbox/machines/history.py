@@ -117,7 +117,7 @@ def _overdrawn(
         whole |= mask
     # Unions of claimed sets are enough for Hall's condition: any other set claims no more than the largest union inside it.
     for mask in _unions(claim for _, claim in claims):
-        # # subset test: no bit outside the union
+        # subset test: no bit outside the union
         within = [(pod, claim.amount) for pod, claim in claims if not claim.mask & ~mask]
         claimed = sum(amount for _, amount in within)
         has = sum(amount for place, amount in there.items() if (place and not place & ~mask) or mask == whole)

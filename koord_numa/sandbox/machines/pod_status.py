@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from koord_numa.sandbox.machines.hardware.node_objects import Json
 
-# # those of pkg/kubelet/status/generate.go
+# those of pkg/kubelet/status/generate.go
 _OWN_CONDITIONS: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
 
 

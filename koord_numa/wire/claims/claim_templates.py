@@ -21,11 +21,13 @@ class ClaimTemplate:
 
     def claim_of(self, pod: Mapping[str, Any], entry: str) -> _Json:
         """The claim that the controller would make for an entry of a pod (resourceclaim controller, ``handleClaim``)."""
-        owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"], "controller": True}
+        name = str(pod.get("name"))
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["uid"], "controller": True}
+        theirs = self.claim.get("metadata")
         # Labels and annotations of the template are the claim's; name, namespace and owner are the controller's to set.
         metadata = {
-            **(self.claim.get("metadata") or {}),
-            "name": f"{pod['name']}-{entry}",  # # readable instead of generated: it exists in the simulation only
+            **(theirs if isinstance(theirs, Mapping) else {}),
+            "name": f"{name}-{entry}",  # readable instead of generated: it exists in the simulation only
             "namespace": pod["namespace"],
             "uid": f"{pod['uid']}-{entry}",
             "ownerReferences": [owner],

@@ -63,7 +63,7 @@ def parse_resource_claim(obj: Mapping[str, Any]) -> ResourceClaim:
     # Read from the raw body: finalizers do not matter to any other kind that is read.
     finalizers = top.body["metadata"].get("finalizers") or ()
     return ResourceClaim(
-        namespace=top.namespace or "default",  # # a claim is namespaced; only handwritten files leave it out
+        namespace=top.namespace or "default",  # a claim is namespaced; only handwritten files leave it out
         name=top.name,
         uid=top.uid,
         version=top.metadata.resource_version or "",
@@ -163,7 +163,7 @@ def _selectors(models: Sequence[SelectorModel] | None) -> tuple[str | None, ...]
 def _tolerations(models: Sequence[DeviceTolerationModel] | None) -> tuple[DeviceToleration, ...]:
     return tuple(
         DeviceToleration(
-            # # the field's default
+            # the field's default
             model.key or "",
             model.operator or "Equal",
             model.value or "",

@@ -1,4 +1,4 @@
-"""ResourceSlices: from API objects to the devices of a pool. A malformed slice keeps its path in the pool and makes that unusable."""
+"""ResourceSlices: from API objects to the devices of a pool. A malformed slice keeps its place in the pool and makes that unusable."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

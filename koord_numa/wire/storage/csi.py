@@ -92,7 +92,7 @@ def parse_storage_capacity(obj: Mapping[str, Any]) -> StorageCapacity:
     text = model.capacity if model.maximum_volume_size is None else model.maximum_volume_size
     largest = 0 if text is None else problems.collect(lambda: supply(names.STORAGE, text, top.path.at("capacity")), 0)
     return StorageCapacity(
-        name=f"{top.namespace}/{top.name}",  # # the names are generated: unique in a namespace only
+        name=f"{top.namespace}/{top.name}",  # the names are generated: unique in a namespace only
         storage_class=model.storage_class_name,
         topology=problems.collect(lambda: label_selector(model.node_topology, top.path.at("nodeTopology")), None),
         largest=largest,

@@ -183,7 +183,7 @@ def parse_storage_class(obj: Mapping[str, Any]) -> StorageClass:
     problems = Problems()
     top = head(obj, "StorageClass", problems)
     model = problems.collect(lambda: read(ClassModel, top.body, top.path), ClassModel())
-    mode = model.volume_binding_mode or "Immediate"  # # the field's default
+    mode = model.volume_binding_mode or "Immediate"  # the field's default
     return StorageClass(
         name=top.name,
         waits=problems.collect(lambda: BINDING_MODES.read(mode, top.path.at("volumeBindingMode")), False),

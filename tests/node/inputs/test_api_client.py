@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -43,3 +44,36 @@ def test_a_watch_takes_the_largest_pods() -> None:
 def test_a_line_beyond_the_buffer_is_an_error_that_the_agent_survives() -> None:
     with pytest.raises(ApiError, match="watch"):
         asyncio.run(watched(3 * READ_BUFFER))
+
+
+def test_a_token_that_cannot_be_read_for_a_moment_stays_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubelet replaces the file while the agent runs."""
+    seen = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("Authorization"))
+        return web.json_response({})
+
+    async def ask() -> None:
+        app = web.Application()
+        app.router.add_get(PODS, answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            async with NodeApi(ApiAccess(f"http://127.0.0.1:{runner.addresses[0][1]}", token_file=token)) as api:
+                with pytest.raises(ApiError, match="No such file"):
+                    await api.get(PODS)
+                token.write_text("first")
+                await api.get(PODS)
+                token.unlink()
+                await api.get(PODS)
+                token.write_text("second")
+                await api.get(PODS)
+        finally:
+            await runner.cleanup()
+
+    token = tmp_path / "token"
+    monkeypatch.setattr("koord_numa.node.inputs.api_client.TOKEN_LIFE", -1.0)
+    asyncio.run(ask())
+    assert seen == ["Bearer first", "Bearer first", "Bearer second"]
