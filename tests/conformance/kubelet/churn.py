@@ -157,7 +157,7 @@ class _Replay:
         return cache
 
     def _observe(self, event: str, pod: Pod) -> None:
-        """An event of a pod, as the API server shows it to whoever watches."""
+        """An event of a pod, as a watch of the API server shows it."""
         if event == DELETED:
             self.listed.pop(pod.key.uid, None)
         else:
