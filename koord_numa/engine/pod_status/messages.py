@@ -49,6 +49,11 @@ class Messages:
         self._last[request_class] = Message(text, counts, now)
         return text, last is None or last.text != text
 
+    def told(self, request_class: RequestClass, verdict: Unschedulable) -> str:
+        """What pods of this class were told last, for a remark beside it: that is news without new numbers of single nodes."""
+        last = self._last.get(request_class)
+        return self.current(request_class, verdict) if last is None else last.text
+
     def current(self, request_class: RequestClass, verdict: Unschedulable) -> str:
         """What a pod is told that has just come to wait in this class: numbers of the class's last verdict, however old its message is."""
         found = self._current.get(request_class)

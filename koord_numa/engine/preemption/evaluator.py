@@ -73,7 +73,8 @@ class Evaluator:
 
     def forget_the_gone(self) -> None:
         """Victims that have left need not be remembered."""
-        self.evicted.intersection_update(self._handle.cache.node_of)
+        # By what was evicted and not by what is there: that would be every pod of the cluster.
+        self.evicted = {uid for uid in self.evicted if uid in self._handle.cache.node_of}
 
     async def plan(
         self, pod: Pod, request_class: RequestClass, verdict: Unschedulable, only: Collection[str] | None = None
@@ -118,10 +119,10 @@ class Evaluator:
             known.clear()
             changed = list(verdict.rejections)
         elif known.unsettled:
-            # Nodes whose answer may change without an event of the node are asked again each time.
-            changed = list(dict.fromkeys((*changed, *sorted(known.unsettled))))
+            # Nodes whose answer may change without an event of the node: asked again when binds there were confirmed.
+            again = (name for name, assumed in known.unsettled.items() if assumed != self._assumed_on(name))
+            changed = list(dict.fromkeys((*changed, *sorted(again))))
         changed += known.resolvable_by_now(verdict)
-        known.unsettled.clear()
         for number, name in enumerate(changed):
             if number % CHUNK == CHUNK - 1:
                 await asyncio.sleep(0)
@@ -132,7 +133,7 @@ class Evaluator:
                 continue
             node = self._preemption_node(pod, request_class, name)
             if node is not None and node.assumed:
-                known.unsettled.add(name)
+                known.unsettled[name] = node.assumed
             if node is not None and may_help(ask, node):
                 known.add(name, node.seen.room)
         # Only now: an exception leaves all nodes to be looked at again.
@@ -177,7 +178,7 @@ class Evaluator:
     def _forget(self, node: str) -> None:
         for known in self._known.values():
             known.forget(node)
-            known.unsettled.add(node)
+            known.unsettled[node] = None
 
     def concerns_its_node_alone(self, nomination: Nomination) -> bool:
         """Is the plan right whatever becomes of plans for other nodes: no rule counts pods elsewhere, and no budget covers a victim?"""
@@ -221,8 +222,7 @@ class Evaluator:
         ):
             return None
         # Assumed pods may turn out not to be there: they are no victims.
-        assumed = self._handle.cache.assumed
-        node = record.site_for(pod, frozenset(uid for uid in record.pods if uid in assumed))
+        node = record.site_for(pod, self._assumed_on(name))
         if node is None or not node.trusted:
             return None
         if self.evicted.isdisjoint(node.pods):
@@ -230,6 +230,11 @@ class Evaluator:
         # Evicted already: it counts as leaving, so that it costs nothing more.
         there = {uid: replace(it, deleting=it.deleting or uid in self.evicted) for uid, it in node.pods.items()}
         return replace(node, pods=there)
+
+    def _assumed_on(self, name: str) -> frozenset[str]:
+        """Uids of the node's pods whose bind is not confirmed."""
+        record, assumed = self._handle.cache.nodes.get(name), self._handle.cache.assumed
+        return frozenset(() if record is None else (uid for uid in record.pods if uid in assumed))
 
     def _has_devices(self, request_class: RequestClass, record: NodeInfo) -> bool:
         """Evictions free no devices of claims: those are given back when the claims are, and only then."""

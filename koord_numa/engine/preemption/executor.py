@@ -293,4 +293,4 @@ class Executor:
         pending.remark = remark
         verdict = self._handle.queue.verdict(pending)
         if verdict is not None:
-            self._handle.conditions.waits(pending, self._handle.messages.current(pending.request_class, verdict))
+            self._handle.conditions.waits(pending, self._handle.messages.told(pending.request_class, verdict))

@@ -16,12 +16,13 @@ class KnownNodes:
     """
     What was found for one class: the nodes on which evictions may help, with their free milli-CPU, the emptiest first, and what came of
     trying one out. Both hold as of a ``position`` in the journal of changed nodes, except for ``unsettled`` nodes: what was found of
-    them may become wrong without a change of the node, as when the bind of a pod is confirmed, which can be evicted from then on.
+    them may become wrong without a change of the node, as when the bind of a pod is confirmed, which can be evicted from then on. With
+    them are the uids of their pods whose bind was not confirmed when they were looked at; ``None``: they have to be looked at again.
     ``refused`` are nodes on which no eviction helps by the ``verdict`` of that time.
     """
 
     position: int | None = None
-    unsettled: set[str] = field(default_factory=set)
+    unsettled: dict[str, frozenset[str] | None] = field(default_factory=dict)
     tried: dict[str, Found | None] = field(default_factory=dict)
     refused: dict[str, None] = field(default_factory=dict)
     verdict: Unschedulable | None = None
@@ -42,6 +43,7 @@ class KnownNodes:
         """Nothing is known of this node any more."""
         self.tried.pop(node, None)
         self.refused.pop(node, None)
+        self.unsettled.pop(node, None)
         room = self._room.pop(node, None)
         if room is not None:
             del self._emptiest[bisect_left(self._emptiest, (-room, node))]
@@ -57,5 +59,6 @@ class KnownNodes:
         """Nothing is known of any node."""
         self.tried.clear()
         self.refused.clear()
+        self.unsettled.clear()
         self._room.clear()
         self._emptiest.clear()
