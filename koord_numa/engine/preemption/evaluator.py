@@ -5,9 +5,8 @@ It changes nothing and makes no request. What it found may be old as soon as ano
 """
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import replace
-from itertools import islice
 from typing import Final
 
 from cachetools import LRUCache
@@ -20,6 +19,7 @@ from koord_numa.core.preempt.node import PreemptionNode
 from koord_numa.core.preempt.pdb import protected
 from koord_numa.core.preempt.pick_node import rank
 from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, select_victims_on_node, still_right
+from koord_numa.core.resources import CPU
 from koord_numa.core.scheduling.evaluate import refuse_everywhere
 from koord_numa.core.scheduling.request import SchedulingRequest, depends_on_other_pods
 from koord_numa.engine.cache.cache import DELETED
@@ -91,14 +91,13 @@ class Evaluator:
         if everywhere is not None and not everywhere.resolvable:
             return None
         known = self._known_of(request_class, ask)
-        await self._look_at_changed(known, pod, request_class, ask, verdict)
-        nodes = self._handle.cache.nodes
-        may_help = (it for it in known if it in nodes and it in verdict.rejections and (only is None or it in only))
+        await self._look_at_changed(known, pod, verdict)
+        asked = verdict.rejections if only is None else verdict.rejections.keys() & only
         best: Found | None = None
-        # A copy of the first few: other tasks have their turn in the loop and may change the order.
-        for name in list(islice(may_help, self._handle.settings.preemption.candidate_nodes)):
+        for name in await self._candidates(known, pod, request_class, ask, asked):
             # Its victims are counted as leaving once their evictions are accepted.
-            await self.freeing.wait_for(name)
+            if name in self.freeing:
+                await self.freeing.wait_for(name)
             if name not in known.tried:
                 # One node's trial takes milliseconds: the scheduling loop must go on between two.
                 await asyncio.sleep(0)
@@ -110,10 +109,8 @@ class Evaluator:
                 best = found
         return None if best is None else best[1]
 
-    async def _look_at_changed(
-        self, known: KnownNodes, pod: Pod, request_class: RequestClass, ask: SchedulingRequest, verdict: Unschedulable
-    ) -> None:
-        """Find out on which of the nodes that have changed evictions may help at all."""
+    async def _look_at_changed(self, known: KnownNodes, pod: Pod, verdict: Unschedulable) -> None:
+        """Put the nodes that have changed where their free CPU puts them, apart from those on which no eviction can help."""
         changed, position = self._handle.selector.changed_since(known.position)
         if changed is None:
             known.clear()
@@ -131,13 +128,46 @@ class Evaluator:
             if rejection is None or not rejection.resolvable:
                 known.refused[name] = None  # no eviction helps there, as far as this verdict tells
                 continue
-            node = self._preemption_node(pod, request_class, name)
-            if node is not None and node.assumed:
-                known.unsettled[name] = node.assumed
-            if node is not None and may_help(ask, node):
-                known.add(name, node.seen.room)
+            record = self._handle.cache.nodes.get(name)
+            seen = None if record is None else record.candidate()
+            if record is not None and seen is not None:
+                own = record.nominees.get(pod.key.uid)  # what is kept for this very pod is free for it
+                known.add(name, seen.room + (0 if own is None else own.holding.amounts.get(CPU, 0)))
         # Only now: an exception leaves all nodes to be looked at again.
         known.position, known.verdict = position, verdict
+
+    async def _candidates(
+        self, known: KnownNodes, pod: Pod, request_class: RequestClass, ask: SchedulingRequest, asked: Container[str]
+    ) -> list[str]:
+        """Of the nodes asked for those to try out, in the order in which they are compared."""
+        chosen: list[str] = []
+        glances = 0
+        for name in known:
+            if name not in asked or name not in self._handle.cache.nodes:
+                continue
+            # The emptiest come first, so that few nodes are glanced at for a class, however many there are.
+            if name not in known.helpful:
+                glances += 1
+                if glances % CHUNK == 0:
+                    await asyncio.sleep(0)
+                if not self._may_help(known, pod, request_class, ask, name):
+                    continue
+            chosen.append(name)
+            if len(chosen) == self._handle.settings.preemption.candidate_nodes:
+                break
+        return chosen
+
+    def _may_help(
+        self, known: KnownNodes, pod: Pod, request_class: RequestClass, ask: SchedulingRequest, name: str
+    ) -> bool:
+        node = self._preemption_node(pod, request_class, name)
+        if node is not None and node.assumed:
+            known.unsettled[name] = node.assumed
+        if node is None or not may_help(ask, node):
+            known.dismiss(name)
+            return False
+        known.helpful.add(name)
+        return True
 
     def _known_of(self, request_class: RequestClass, ask: SchedulingRequest) -> KnownNodes:
         """Nothing is remembered for a class whose answers depend on more than the node."""

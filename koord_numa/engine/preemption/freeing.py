@@ -24,6 +24,9 @@ class NodesBeingFreed:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    def __contains__(self, node: str) -> bool:
+        return node in self._tasks
+
     async def start(self, node: str, free: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Begin as soon as it is this node's turn; returns when it has begun."""
         while node in self._tasks or len(self._tasks) >= NODES:

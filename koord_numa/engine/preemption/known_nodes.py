@@ -14,24 +14,27 @@ Found = tuple[Rank, PreemptionCandidate]
 @dataclass(slots=True)
 class KnownNodes:
     """
-    What was found for one class: the nodes on which evictions may help, with their free milli-CPU, the emptiest first, and what came of
-    trying one out. Both hold as of a ``position`` in the journal of changed nodes, except for ``unsettled`` nodes: what was found of
-    them may become wrong without a change of the node, as when the bind of a pod is confirmed, which can be evicted from then on. With
-    them are the uids of their pods whose bind was not confirmed when they were looked at; ``None``: they have to be looked at again.
-    ``refused`` are nodes on which no eviction helps by the ``verdict`` of that time.
+    What was found for one class: the nodes on which evictions may help, with their free milli-CPU, the emptiest first; ``helpful`` are
+    those of them of which that is known, the others have to be asked; and what came of trying one out.
+
+    All of it holds as of a ``position`` in the journal of changed nodes, except for ``unsettled`` nodes: what was found of them may become
+    wrong without a change of the node, as when the bind of a pod is confirmed, which can be evicted from then on. With them are the uids
+    of their pods whose bind was not confirmed when they were looked at; ``None``: they have to be looked at again. ``refused`` are
+    nodes on which no eviction helps by the ``verdict`` of that time.
     """
 
     position: int | None = None
     unsettled: dict[str, frozenset[str] | None] = field(default_factory=dict)
     tried: dict[str, Found | None] = field(default_factory=dict)
+    helpful: set[str] = field(default_factory=set)
     refused: dict[str, None] = field(default_factory=dict)
     verdict: Unschedulable | None = None
     _room: dict[str, int] = field(default_factory=dict)
     _emptiest: list[tuple[int, str]] = field(default_factory=list)  # sorted: a plan costs what changed, not what exists
 
     def __iter__(self) -> Iterator[str]:
-        """Nodes on which evictions may help: those with most CPU free first, then by name."""
-        return (name for _, name in self._emptiest)
+        """Nodes on which evictions may help: those with most CPU free first, then by name. Nodes may be dismissed meanwhile."""
+        return (name for _, name in self._emptiest[:])
 
     def add(self, node: str, room: int) -> None:
         """Evictions may help on this node, which was not known."""
@@ -44,6 +47,11 @@ class KnownNodes:
         self.tried.pop(node, None)
         self.refused.pop(node, None)
         self.unsettled.pop(node, None)
+        self.dismiss(node)
+
+    def dismiss(self, node: str) -> None:
+        """No eviction helps on this node, until it is added again."""
+        self.helpful.discard(node)
         room = self._room.pop(node, None)
         if room is not None:
             del self._emptiest[bisect_left(self._emptiest, (-room, node))]
@@ -59,6 +67,7 @@ class KnownNodes:
         """Nothing is known of any node."""
         self.tried.clear()
         self.refused.clear()
+        self.helpful.clear()
         self.unsettled.clear()
         self._room.clear()
         self._emptiest.clear()
