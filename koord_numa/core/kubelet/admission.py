@@ -5,7 +5,7 @@ Asks the kubelet's own procedure on the state that a view supposes, after the ca
 hold; a "no" may be wrong, and says which assumption decided.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -147,12 +147,13 @@ def _rejection(request: PodRequest, refused: NotAdmitted, view: KubeletView, sta
     }.get(reason, (Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE))
     # The unit is the pod or the container that was refused, so that the numbers show its amounts and not the pod's sum.
     wanted = _wanted(refused.unit, state.node)
-    numbers = tuple(_numbers(wanted, state))
+    rooms = {numa: free_on(state.node, state.managers, numa) for numa in state.node.machine.numa_ids}
+    numbers = tuple(_numbers(wanted, rooms, empty))
     if kind is Reason.KUBELET_ALIGNMENT and _needs_one(view):
         numbers = _decisive(numbers)
         unit, colon, _ = detail.rpartition(": ")  # in the container scope, which container it is
         detail = f"{unit}{colon}needs {amounts_text(wanted)} in one NUMA node"
-    return Rejection(kind, message, detail, resolvable=resolvable, numbers=numbers, largest=_largest(wanted, state))
+    return Rejection(kind, message, detail, resolvable=resolvable, numbers=numbers, largest=_largest(wanted, rooms))
 
 
 def _needs_one(view: KubeletView) -> bool:
@@ -179,19 +180,21 @@ def _wanted(unit: ContainerDemand | None, node: KubeletNode) -> dict[str, int]:
     return dict(sorted(wanted.items()))
 
 
-def _numbers(wanted: ResourceList, state: KubeletState) -> Iterator[NumaNumbers]:
-    node = state.node
-    whole = KubeletState.empty(node).managers
+def _numbers(
+    wanted: ResourceList, rooms: Mapping[int, ResourceList], empty: KubeletState
+) -> Iterator[NumaNumbers]:
+    """Of each resource what every NUMA node has on the empty node, and what ``rooms`` say is free of it."""
+    if not wanted:
+        return
+    whole = {numa: free_on(empty.node, empty.managers, numa) for numa in rooms}
     for resource, needed in wanted.items():
-        for numa in node.machine.numa_ids:
-            free = free_on(node, state.managers, numa).get(resource, 0)
-            yield NumaNumbers(numa, resource, free_on(node, whole, numa).get(resource, 0), free, needed)
+        for numa, room in rooms.items():
+            yield NumaNumbers(numa, resource, whole[numa].get(resource, 0), room.get(resource, 0), needed)
 
 
-def _largest(wanted: ResourceList, state: KubeletState) -> dict[str, int]:
+def _largest(wanted: ResourceList, rooms: Mapping[int, ResourceList]) -> dict[str, int]:
     """What the NUMA node with most CPUs, then memory, has free of the wanted resources, and no more than is wanted."""
-    rooms = [free_on(state.node, state.managers, numa) for numa in state.node.machine.numa_ids]
-    best = max(rooms, key=lambda room: (room.get(CPU, 0), room.get(MEMORY, 0)), default={})
+    best = max(rooms.values(), key=lambda room: (room.get(CPU, 0), room.get(MEMORY, 0)), default={})
     return {resource: min(amount, best.get(resource, 0)) for resource, amount in wanted.items()}
 
 
@@ -245,15 +248,18 @@ def _taken(node: KubeletNode, before: ManagerState, after: ManagerState, numa: i
     """What one NUMA node has free in the first managers and not in the second, in our units."""
     less = {}
     for name, pool in node.devices.items():
-        here = pool.near(1 << numa) & pool.healthy
-        less[name] = (here & ~before.devices[name]).bit_count() - (here & ~after.devices[name]).bit_count()
+        if before.devices[name] != after.devices[name]:
+            here = pool.near(1 << numa) & pool.healthy
+            less[name] = (here & ~before.devices[name]).bit_count() - (here & ~after.devices[name]).bit_count()
     if node.pins_cpus:
         here = node.machine.numa_bits[numa]
         less[CPU] = MILLI * ((before.cpus & here).bit_count() - (after.cpus & here).bit_count())
     if before.memory is not None and after.memory is not None:
-        left = after.memory.free[numa]
-        for kind, amount in before.memory.free[numa].items():
-            less[kind] = amount - left[kind]
+        had, left = before.memory.free[numa], after.memory.free[numa]
+        # By identity: the table shares the amounts of NUMA nodes of which nothing was taken.
+        if had is not left:
+            for kind, amount in had.items():
+                less[kind] = amount - left[kind]
     return {name: amount for name, amount in less.items() if amount}
 
 

@@ -62,8 +62,7 @@ class KubeletView:
 
     def problem_with(self, request: PodRequest) -> str:
         """Why it is not known what this kubelet would do with the pod; empty where that is known."""
-        parts = [part for _, part in pod_demand(request).containers]
-        if self.problem and any(part.cpus or part.memory or part.devices for part in parts):
+        if self.problem and any(part.cpus or part.memory or part.devices for _, part in pod_demand(request).containers):
             return self.problem
         node = self.state.node
         # PodLevelResourceManagers (KEP-5526) is alpha in 1.36: off, unless an administrator turns it on, and likely on by default later.

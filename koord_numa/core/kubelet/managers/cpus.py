@@ -4,9 +4,12 @@ The kubelet's CPU manager, policy static: which NUMA nodes could serve exclusive
 Works on CPU bits that its caller keeps; the order of CPUs inside a NUMA node set is ``core/cpus/static_policy.py``.
 """
 
+from collections.abc import Mapping
 from enum import Enum
+from functools import lru_cache
 
 from koord_numa.core.bit_sets import lowest
+from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.cpu_request import NotEnoughCpus
 from koord_numa.core.cpus.static_policy import assign
 from koord_numa.core.cpuset import CpuSet
@@ -61,13 +64,11 @@ class CpuStock:
         (generateCPUTopologyHints in the kubelet's cpumanager/policy_static.go).
         """
         machine = self.node.machine
-        # NUMA nodes without CPUs (memory only) are in no CPU hint.
-        totals = {numa: bits.bit_count() for numa, bits in machine.numa_bits.items() if bits}
+        totals, nodes, size = _whole(machine, needed)
         free = {numa: (self.free & machine.numa_bits[numa]).bit_count() for numa in totals}
         pinned = machine.numa_of(CpuSet(self.reusable)) if self.reusable else 0
         # Reusable CPUs are the pod's already; only what is beyond them has to be free.
         missing = needed - self.reusable.bit_count()
-        size = fewest_that_reach(totals, needed)
 
         def fits(mask: int) -> bool:
             return not pinned & ~mask and sum([free[numa] for numa in numa_ids(mask)]) >= missing
@@ -81,7 +82,6 @@ class CpuStock:
             def also(mask: int) -> bool:
                 return self._sockets(mask).bit_count() == sockets
 
-        nodes = sum(1 << numa for numa in totals)
         return HintRule(nodes=nodes, size=size, fits=fits, also=also, counted=Counted(free, missing, pinned))
 
     def take(self, needed: int, mask: int | None, reuse: CpuReuse = CpuReuse.BY_ID) -> int | AdmitRejection:
@@ -189,3 +189,15 @@ class CpuStock:
             if any(bits & machine.numa_bits.get(numa, 0) for numa in numa_ids(mask)):
                 sockets |= 1 << socket
         return sockets
+
+
+# Machines and CPU counts are few, and asked for in every admission.
+@lru_cache(maxsize=4096)
+def _whole(machine: CpuTopology, needed: int) -> tuple[Mapping[int, int], int, int]:
+    """
+    Of the empty machine: how many CPUs each NUMA node has, the mask of those that have any, and how many of them hold ``needed``.
+
+    NUMA nodes without CPUs (memory only) are in no CPU hint.
+    """
+    totals = {numa: bits.bit_count() for numa, bits in machine.numa_bits.items() if bits}
+    return totals, sum(1 << numa for numa in totals), fewest_that_reach(totals, needed)

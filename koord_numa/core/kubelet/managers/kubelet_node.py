@@ -100,6 +100,9 @@ class KubeletNode:
     reserved: int = field(init=False, repr=False)  # CPU bits that are never exclusive
     static_options: StaticOptions = field(init=False, repr=False)
     prefers_closest: bool = field(init=False, repr=False)
+    pins_cpus: bool = field(init=False, repr=False)  # does the CPU manager hand out exclusive CPUs?
+    pins_memory: bool = field(init=False, repr=False)  # does the memory manager bind memory to NUMA nodes?
+    aligns: bool = field(init=False, repr=False)  # does the topology manager ask for hints at all?
 
     def __post_init__(self) -> None:
         reserved = self.config.reserved_cpus.bits if self.config.reserved_cpus is not None else 0
@@ -110,22 +113,11 @@ class KubeletNode:
             options = StaticOptions(align_by_socket=self.aligns_by_socket)
         object.__setattr__(self, "static_options", options)
         object.__setattr__(self, "prefers_closest", self.config.topology_options.get(CLOSEST_NUMA, False))
+        # Asked many times in every admission.
+        object.__setattr__(self, "pins_cpus", self.config.cpu_policy == STATIC_CPUS)
+        object.__setattr__(self, "pins_memory", self.config.memory_policy == STATIC_MEMORY)
+        object.__setattr__(self, "aligns", self.config.topology_policy not in (None, KubeletPolicy.NONE))
         # A reserved CPU leaves the rest of its core to no container under full-pcpus-only.
         if self.whole_cores is None and options.full_pcpus_only:
             cores = sum(core.bits for core in self.machine.cores if core.bits & reserved)
             object.__setattr__(self, "whole_cores", WholeCoreRule(self.machine.threads_per_core, spoiled=cores))
-
-    @property
-    def pins_cpus(self) -> bool:
-        """Does the CPU manager hand out exclusive CPUs?"""
-        return self.config.cpu_policy == STATIC_CPUS
-
-    @property
-    def pins_memory(self) -> bool:
-        """Does the memory manager bind memory to NUMA nodes?"""
-        return self.config.memory_policy == STATIC_MEMORY
-
-    @property
-    def aligns(self) -> bool:
-        """Does the topology manager ask for hints at all?"""
-        return self.config.topology_policy not in (None, KubeletPolicy.NONE)

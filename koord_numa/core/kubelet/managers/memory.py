@@ -7,6 +7,7 @@ table follows the manager to the byte, also where releases are credited to anoth
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.managers.results import (
@@ -20,6 +21,9 @@ from koord_numa.core.numa.hint_rule import IMPOSSIBLE, HintRule
 from koord_numa.core.numa.hints import masks_of_size, numa_ids
 from koord_numa.core.resources import ResourceList
 
+FEW: Final = 2
+"""With so many NUMA nodes every mask is looked at."""
+
 Reusable = dict[tuple[int, str], int]
 """Bytes that init containers of the pod being admitted leave to later ones, by (mask, memory type)."""
 
@@ -27,7 +31,8 @@ Reusable = dict[tuple[int, str], int]
 @dataclass(slots=True)
 class MemoryTable:
     """
-    Who holds how much on which NUMA node. Changed by ``take`` and ``release``; ``copy`` first to try something.
+    Who holds how much on which NUMA node. Changed by ``take`` and ``release``; ``copy`` first to try something. The amounts of one NUMA
+    node are replaced where they change, never changed: copies share those of the others.
 
     ``groups`` maps a NUMA node to the mask of the group it is in, itself alone at first; ``blocks`` counts the blocks on it.
     """
@@ -55,8 +60,8 @@ class MemoryTable:
         """A table of its own, with the same entries."""
         return MemoryTable(
             supply=self.supply,
-            free={numa: dict(amounts) for numa, amounts in self.free.items()},
-            held={numa: dict(amounts) for numa, amounts in self.held.items()},
+            free=dict(self.free),
+            held=dict(self.held),
             groups=dict(self.groups),
             blocks=dict(self.blocks),
             nodes=self.nodes,
@@ -103,6 +108,9 @@ class MemoryTable:
 
         ``None`` where that is nearly every mask.
         """
+        # Three masks are looked at sooner than listed.
+        if len(self.blocks) <= FEW:
+            return None
         empty = sum(1 << numa for numa, blocks in self.blocks.items() if not blocks)
         # With nearly all NUMA nodes empty every mask is a candidate, and listing them would gain nothing.
         if empty.bit_count() > len(self.blocks) - 2:
@@ -152,10 +160,8 @@ class MemoryTable:
             self.groups[numa] = block.mask
             # Free may be below zero after a release that credited the other NUMA node of a group.
             part = min(rest, max(0, self.free[numa].get(block.resource, 0)))
-            if part:
-                self.free[numa][block.resource] -= part
-                self.held[numa][block.resource] += part
-                rest -= part
+            self._hold(numa, block.resource, part)
+            rest -= part
 
     def release(self, block: MemoryBlock) -> None:
         """Strike a block out. Credits low NUMA ids first, as the manager does, whichever of the group was charged."""
@@ -166,10 +172,15 @@ class MemoryTable:
             if not self.blocks[numa]:
                 self.groups[numa] = 1 << numa
             part = min(rest, self.held[numa].get(block.resource, 0))
-            if part:
-                self.free[numa][block.resource] += part
-                self.held[numa][block.resource] -= part
-                rest -= part
+            self._hold(numa, block.resource, -part)
+            rest -= part
+
+    def _hold(self, numa: int, kind: str, amount: int) -> None:
+        """So many bytes of a NUMA node are held that were free; below zero the other way round."""
+        if amount:
+            free, held = self.free[numa], self.held[numa]
+            self.free[numa] = {**free, kind: free[kind] - amount}
+            self.held[numa] = {**held, kind: held[kind] + amount}
 
     def missing(self, demand: ResourceList) -> str:
         """The demand in words."""
@@ -182,10 +193,10 @@ class MemoryTable:
         return all(not self.blocks[numa] or self.groups[numa] == mask for numa in members)
 
     def _free(self, mask: int, kind: str) -> int:
-        return sum([self.free[numa].get(kind, 0) for numa in numa_ids(mask)])
+        return _sum(self.free, mask, kind)
 
     def _supplied(self, mask: int, kind: str) -> int:
-        return sum([self.supply[numa].get(kind, 0) for numa in numa_ids(mask)])
+        return _sum(self.supply, mask, kind)
 
     def _smallest(self, demand: ResourceList) -> int:
         for amounts in self.supply.values():
@@ -204,6 +215,13 @@ class MemoryTable:
                 if all(self._supplied(mask, kind) >= amount for kind, amount in demand.items()):
                     return size
         return count
+
+
+def _sum(amounts: Mapping[int, ResourceList], mask: int, kind: str) -> int:
+    members = numa_ids(mask)
+    if len(members) == 1:
+        return amounts[members[0]].get(kind, 0)
+    return sum([amounts[numa].get(kind, 0) for numa in members])
 
 
 def _covers(amounts: ResourceList, demand: ResourceList) -> bool:

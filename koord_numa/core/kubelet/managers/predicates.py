@@ -15,14 +15,15 @@ def check_node_fit(requests: ResourceList, requested: ResourceList, allocatable:
     ``requested`` sums the pods present and counts them as ``pods``. Extended resources that the node does not list are not
     checked (fitsRequest of the scheduler framework, called by the kubelet after removeMissingExtendedResources).
     """
-    # ``PODS`` first, the rest in a fixed order: the first that is short names the reason, which must not depend on map order.
-    others = sorted([resource for resource in requests if resource not in _FIRST])
-    for resource in (*_FIRST, *others):
-        amount = requests.get(resource, 0) if resource != PODS else 1
-        # An extended resource (with a slash) that the node does not list was removed by the kubelet before the check.
-        if not amount or ("/" in resource and resource not in allocatable):
-            continue
+    short: dict[str, tuple[int, int]] = {}
+    for resource, amount in {**requests, PODS: 1}.items():
         free = allocatable.get(resource, 0) - requested.get(resource, 0)
-        if amount > free:
-            return AdmitRejection(OUT_OF + resource, f"{resource}: needed {amount}, free {free}")
-    return None
+        # An extended resource (with a slash) that the node does not list was removed by the kubelet before the check.
+        if amount > free and amount and not ("/" in resource and resource not in allocatable):
+            short[resource] = amount, free
+    if not short:
+        return None
+    # ``PODS`` first, the rest in a fixed order: the first that is short names the reason, which must not depend on map order.
+    resource = next((name for name in _FIRST if name in short), None) or min(short)
+    amount, free = short[resource]
+    return AdmitRejection(OUT_OF + resource, f"{resource}: needed {amount}, free {free}")

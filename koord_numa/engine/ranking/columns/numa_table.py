@@ -86,11 +86,13 @@ def _free(record: NodeInfo) -> dict[str, list[int]]:
     offer = record.inventory
     if isinstance(offer, Inventory):
         booked = record.booked.numa
-        recorded = [booked.get(numa, NOTHING) for numa in offer.numa_ids]
-        return {
-            name: [there - held.get(name, 0) for there, held in zip(amounts, recorded, strict=True)]
-            for name, amounts in offer.totals.items()
-        }
+        free = {name: list(amounts) for name, amounts in offer.totals.items()}
+        # Only what is recorded: most NUMA nodes have nothing of most resources in use.
+        for place, numa in enumerate(offer.numa_ids):
+            for name, amount in booked.get(numa, NOTHING).items():
+                if name in free:
+                    free[name][place] -= amount
+        return free
     topology = record.topology
     if offer is None and topology is not None and _hands_out_cpus(topology):
         return {CPU: _kubelets_cpus(record, topology)}
@@ -116,10 +118,10 @@ def _kubelets_cpus(record: NodeInfo, topology: NodeResourceTopology) -> list[int
 
 
 def _reach(free: list[int], width: int) -> list[int]:
-    free = sorted((min(amount, UNLIMITED) for amount in free), reverse=True)
-    if free and free[-1] < 0:
-        # A NUMA node may owe more than it has (CPUs reserved under pods); it takes nothing from what others have free.
-        free = [max(0, amount) for amount in free]
+    free = sorted(free, reverse=True)
+    # A NUMA node may owe more than it has (CPUs reserved under pods); it takes nothing from what others have free.
+    if free and (free[-1] < 0 or free[0] > UNLIMITED):
+        free = [min(max(0, amount), UNLIMITED) for amount in free]
     sums = list(accumulate(free))
     return sums + sums[-1:] * (width - len(sums))
 
