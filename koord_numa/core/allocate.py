@@ -97,7 +97,9 @@ def allocate_demand(
     )
     if refusal is not None:
         return refusal
-    offered = replace(_numa_offers(rules, free, ledger), devices=devices)
+    offered = _numa_offers(rules, free, ledger)
+    if devices is not None:
+        offered = replace(offered, devices=devices)
     if demand.use is CpuUse.POOL_OF_ONE_NUMA:
         return _into_one_pool(demand, rules, inventory, offered, ledger)
     if rules.policy is NumaPolicy.NONE or not offered.given:

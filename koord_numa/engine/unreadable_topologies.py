@@ -22,9 +22,17 @@ class UnreadableTopologies:
         self.problems: dict[str, str] = {}
         self._handle = handle
         self._unsaid: set[str] = set()
+        self._judged: dict[str, NodeResourceTopology] = {}  # by node, the topology that ``problems`` speaks of
 
     def node_changed(self, info: NodeInfo) -> None:
         """The node's objects may have changed."""
+        # Asked with every pod that comes or goes, while topologies are replaced once a minute.
+        if info.topology is self._judged.get(info.name):
+            return
+        if info.topology is None:
+            del self._judged[info.name]
+        else:
+            self._judged[info.name] = info.topology
         problem = "" if info.topology is None else problem_of(info.topology)
         if self.problems.get(info.name, "") == problem:
             return

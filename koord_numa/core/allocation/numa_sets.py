@@ -31,9 +31,8 @@ class NumaSets:
         self.lacking = 0  # NUMA nodes that some resource strikes
         for mask in offers.lacking.values():
             self.lacking |= mask
-        self._scored: list[tuple[int, int, PerNuma, PerNuma]] | None = (
-            None  # weight, wanted, total and free by resource
-        )
+        # By resource: its weight, how much is wanted, what each NUMA node has and how much of that is used.
+        self._scored: list[tuple[int, int, PerNuma, list[int]]] | None = None
         self._wanted: list[tuple[int, PerNuma, dict[int, int]]] = []
         self.shortage = False
         for name, amounts in offers.given.items():
@@ -97,19 +96,19 @@ class NumaSets:
         if self._scored is None:
             totals, free, wanted = self.offers.accounts.total, self.offers.free, self.rules.weighed
             self._scored = [
-                (weight, wanted.get(name, 0), totals[name], free[name])
+                (weight, wanted.get(name, 0), total, [has - left for has, left in zip(total, free[name], strict=True)])
                 for name, weight in scoring.weights.items()
-                if name in totals and counts(name, wanted)
+                if counts(name, wanted) and (total := totals.get(name)) is not None
             ]
         positions = [self.position[numa] for numa in numa_ids(mask)]
         parts = []
-        for weight, more, total, free_here in self._scored:
+        for weight, more, total, taken in self._scored:
             capacity = used = 0
             for at in positions:
                 capacity += total[at]
-                used += total[at] - free_here[at]
+                used += taken[at]
             if capacity:
-                parts.append((weight, max(0, used) + more, capacity))
+                parts.append((weight, used + more if used > 0 else more, capacity))
         return score_parts(scoring.type, parts)
 
     def _has_devices(self, mask: int) -> bool:

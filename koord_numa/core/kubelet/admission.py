@@ -180,9 +180,7 @@ def _wanted(unit: ContainerDemand | None, node: KubeletNode) -> dict[str, int]:
     return dict(sorted(wanted.items()))
 
 
-def _numbers(
-    wanted: ResourceList, rooms: Mapping[int, ResourceList], empty: KubeletState
-) -> Iterator[NumaNumbers]:
+def _numbers(wanted: ResourceList, rooms: Mapping[int, ResourceList], empty: KubeletState) -> Iterator[NumaNumbers]:
     """Of each resource what every NUMA node has on the empty node, and what ``rooms`` say is free of it."""
     if not wanted:
         return

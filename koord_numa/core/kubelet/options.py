@@ -6,6 +6,7 @@ Names are those of ``cpuManagerPolicyOptions`` (cpumanager/policy_options.go) an
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from re import search
 from typing import Final
 
@@ -27,6 +28,8 @@ MODELLED: Final = (1, 36)
 """The latest minor version of the kubelet whose managers ``core/kubelet`` follows."""
 
 
+# A cluster has few versions, and each change of a node asks again.
+@lru_cache(maxsize=1024)
 def newer_version(kubelet: str) -> str:
     """The version in ``Node.kubelet`` (``<boot> v1.37.1``) where it is newer than what is modelled, else nothing."""
     found = search(r"(?:^| )v(\d{1,3})\.(\d{1,3})[^ ]*$", kubelet)
@@ -35,5 +38,7 @@ def newer_version(kubelet: str) -> str:
 
 def unknown_options(published: Mapping[str, bool], known: Iterable[str]) -> tuple[str, ...]:
     """Names of options that are on and that are none of the known ones: what they change is unknown here."""
+    if not published:
+        return ()
     # Only options that are on: an unknown one that is off changes nothing.
     return tuple(sorted(name for name, value in published.items() if value and name not in known))

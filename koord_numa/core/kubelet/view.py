@@ -151,7 +151,7 @@ def inferred_view(
         frame=frame,
         zones=zones,
         # Only where something was subtracted is there a difference between the least and the most room.
-        most=None if zones == topology.zones else replace(facts, zones=topology.zones),
+        most=None if zones == topology.zones else Published(frame, topology.zones, facts.requested, known),
     )
 
 

@@ -62,7 +62,7 @@ def score_parts(strategy: ScoringType, parts: Sequence[tuple[int, int, int]]) ->
 
 def _most(used: int, capacity: int) -> int:
     # Cut at capacity: overcommitted places are full and not more than that.
-    return min(used, capacity) * MAX_SCORE // capacity
+    return used * MAX_SCORE // capacity if used < capacity else MAX_SCORE
 
 
 def _least(used: int, capacity: int) -> int:

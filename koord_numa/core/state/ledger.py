@@ -87,6 +87,7 @@ class Ledger:
     bits: int = 0  # CPUs held by at least one pod
     more: list[int] = field(default_factory=list)  # CPUs held by at least two pods, by at least three, and so on
     revision: int = field(default=0, compare=False)
+    numa_revision: int = field(default=0, compare=False)  # the same of ``numa`` alone
     derived: dict[str, Any] = field(
         default_factory=dict, repr=False, compare=False
     )  # what was computed from this revision
@@ -175,6 +176,8 @@ class Ledger:
         self.bits &= ~bits
 
     def _count_numa(self, holding: Holding, sign: int) -> None:
+        if holding.numa:
+            self.numa_revision += 1
         for numa, amounts in holding.numa:
             totals = self.numa.setdefault(numa, {})
             _count(totals, amounts, sign)

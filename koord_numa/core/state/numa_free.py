@@ -89,16 +89,15 @@ def accounts(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting = 
 
 
 def _accounts(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting) -> NumaFree:
-    recorded = [ledger.numa.get(numa, NOTHING) for numa in inventory.numa_ids]
+    left = {name: list(amounts) for name, amounts in inventory.totals.items()}
+    for at, numa in enumerate(inventory.numa_ids):
+        for name, taken in ledger.numa.get(numa, NOTHING).items():
+            if name in left:
+                left[name][at] -= taken
     free = {
-        name: tuple(
-            [
-                # Never below zero: amounts that were recorded before the node shrank do not make other NUMA nodes' sums wrong.
-                there - taken.get(name, 0) if there > taken.get(name, 0) else 0
-                for there, taken in zip(amounts, recorded, strict=True)
-            ]
-        )
-        for name, amounts in inventory.totals.items()
+        # Never below zero: amounts that were recorded before the node shrank do not make other NUMA nodes' sums wrong.
+        name: tuple(amounts) if min(amounts) >= 0 else tuple([max(0, amount) for amount in amounts])
+        for name, amounts in left.items()
     }
     if CPU in free and inventory.machine is not None:
         held = _held_cpu(inventory, inventory.machine, ledger, accounting)

@@ -4,9 +4,10 @@ The kubelet's CPU manager, policy static: which NUMA nodes could serve exclusive
 Works on CPU bits that its caller keeps; the order of CPUs inside a NUMA node set is ``core/cpus/static_policy.py``.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from enum import Enum
-from functools import lru_cache
+from itertools import accumulate
 
 from koord_numa.core.bit_sets import lowest
 from koord_numa.core.cpu_topology import CpuTopology
@@ -16,9 +17,9 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.managers.cpu_overlap import Takes, overlap
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.results import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
-from koord_numa.core.numa.counted import Counted, fewest_that_reach
+from koord_numa.core.numa.counted import Counted
 from koord_numa.core.numa.hint_rule import HintRule
-from koord_numa.core.numa.hints import numa_ids
+from koord_numa.core.numa.hints import mask_of, numa_ids
 from koord_numa.core.value_objects import value_object
 
 
@@ -64,7 +65,8 @@ class CpuStock:
         (generateCPUTopologyHints in the kubelet's cpumanager/policy_static.go).
         """
         machine = self.node.machine
-        totals, nodes, size = _whole(machine, needed)
+        whole = _whole(machine)
+        totals, size = whole.totals, whole.fewest(needed)
         free = {numa: (self.free & machine.numa_bits[numa]).bit_count() for numa in totals}
         pinned = machine.numa_of(CpuSet(self.reusable)) if self.reusable else 0
         # Reusable CPUs are the pod's already; only what is beyond them has to be free.
@@ -82,7 +84,7 @@ class CpuStock:
             def also(mask: int) -> bool:
                 return self._sockets(mask).bit_count() == sockets
 
-        return HintRule(nodes=nodes, size=size, fits=fits, also=also, counted=Counted(free, missing, pinned))
+        return HintRule(nodes=whole.nodes, size=size, fits=fits, also=also, counted=Counted(free, missing, pinned))
 
     def take(self, needed: int, mask: int | None, reuse: CpuReuse = CpuReuse.BY_ID) -> int | AdmitRejection:
         """
@@ -191,13 +193,28 @@ class CpuStock:
         return sockets
 
 
-# Machines and CPU counts are few, and asked for in every admission.
-@lru_cache(maxsize=4096)
-def _whole(machine: CpuTopology, needed: int) -> tuple[Mapping[int, int], int, int]:
+@value_object
+class _WholeMachine:
     """
-    Of the empty machine: how many CPUs each NUMA node has, the mask of those that have any, and how many of them hold ``needed``.
+    ``totals`` has the CPUs of each NUMA node that has any, ``nodes`` is the mask of these, ``reach[n]`` what the n + 1 largest have.
 
     NUMA nodes without CPUs (memory only) are in no CPU hint.
     """
-    totals = {numa: bits.bit_count() for numa, bits in machine.numa_bits.items() if bits}
-    return totals, sum(1 << numa for numa in totals), fewest_that_reach(totals, needed)
+
+    totals: Mapping[int, int]
+    nodes: int
+    reach: tuple[int, ...]
+
+    def fewest(self, needed: int) -> int:
+        """How many NUMA nodes it takes at least to gather so many CPUs; all of them when they never do."""
+        return min(bisect_left(self.reach, needed) + 1, len(self.reach))
+
+
+def _whole(machine: CpuTopology) -> _WholeMachine:
+    """Worked out once for a machine, as it is asked for in every admission."""
+    found: _WholeMachine | None = machine.derived.get(_WholeMachine)
+    if found is None:
+        totals = {numa: bits.bit_count() for numa, bits in machine.numa_bits.items() if bits}
+        reach = tuple(accumulate(sorted(totals.values(), reverse=True)))
+        found = machine.derived[_WholeMachine] = _WholeMachine(totals, mask_of(totals), reach)
+    return found

@@ -176,6 +176,7 @@ class NodeTable:
         self.pods.vacate(row)
         self.labels.write(row, None)
         self.images.write(row, None)
+        self.zones.forget(row)
         self._vacant.append(row)
         # Stale and in the journal, so that readers learn of the vacancy.
         self._stale.add(row)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.resources import CPU, MEMORY, MILLI, NOTHING
 from koord_numa.core.state.inventory import STATIC, Inventory
+from koord_numa.core.state.ledger import Ledger
 from koord_numa.engine.cache.node_info import NodeInfo
 
 Ints = NDArray[np.int64]
@@ -31,6 +32,8 @@ class NumaTable:
     def __init__(self, rows: int) -> None:
         self.places: dict[str, int] = {CPU: 0, MEMORY: 1}
         self.reach: Ints = np.full((len(self.places), 1, rows), UNLIMITED, dtype=np.int64)
+        # By row, of which inventory and ledger it was written, and of which revision of the ledger's amounts on NUMA nodes.
+        self._written: dict[int, tuple[Inventory, Ledger, int]] = {}
 
     def grow(self, rows: int) -> None:
         """Make room for more rows."""
@@ -57,6 +60,8 @@ class NumaTable:
 
     def write(self, row: int, record: NodeInfo) -> None:
         """Bring one row up to date. No inventory at all means that a kubelet chooses."""
+        if self._is_up_to_date(row, record):
+            return
         free = _free(record)
         for name, amounts in free.items():
             if name not in self.places or len(amounts) > self.reach.shape[1]:
@@ -68,6 +73,22 @@ class NumaTable:
         for name, amounts in free.items():
             lines[self.places[name]] = _reach(amounts, width)
         self.reach[:, :, row] = lines
+
+    def forget(self, row: int) -> None:
+        """The row's node is gone."""
+        self._written.pop(row, None)
+
+    def _is_up_to_date(self, row: int, record: NodeInfo) -> bool:
+        """Has nothing changed that the row is made of? Many pods hold nothing of a NUMA node. Notes what it is written of."""
+        offer, booked = record.inventory, record.booked
+        if not isinstance(offer, Inventory):
+            self._written.pop(row, None)
+            return False
+        written = self._written.get(row)
+        if written is not None and written[0] is offer and written[1] is booked and written[2] == booked.numa_revision:
+            return True
+        self._written[row] = offer, booked, booked.numa_revision
+        return False
 
     def _extend(self, free: Mapping[str, Sequence[int]]) -> None:
         """Room for resources that no node had so far, and for more NUMA nodes, which have nothing."""
