@@ -158,7 +158,7 @@ def _kopf_streams() -> Iterator[Streams]:
     def begun(stream: AsyncGenerator[Any, None]) -> None:
         code: CodeType | None = getattr(stream, "ag_code", None)
         file = "" if code is None else code.co_filename
-        # With every event: the task that enters it closes it, so that nobody has to keep it in mind.
+        # With every event: the task that enters it closes it, so that none is left open.
         if file.startswith(PER_EVENT):
             return
         if file.startswith(KOPF):

@@ -25,7 +25,7 @@ def extended_claim_name(pod: PodKey) -> str:
     """
     The name of the claim for a pod's extended resources: upstream's ``generateName``, with the end from the pod's uid.
 
-    So the API server refuses a second claim, whoever creates it after an answer was lost.
+    So the API server refuses a second claim when one is created again after an answer was lost.
     """
     digest = b32encode(sha256(pod.uid.encode()).digest()).decode().lower()
     return f"{pod.name}-extended-resources-"[: _LONGEST_NAME - _SUFFIX] + digest[:_SUFFIX]
