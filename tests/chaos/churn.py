@@ -14,11 +14,15 @@ from koord_numa.sandbox.machines.simulated_node import TOPOLOGIES
 from koord_numa.wire import names
 from tests.chaos.kinds import any_pod
 from tests.chaos.truth import REFUSED_AS_TOLD
+from tests.cluster.objects import until
 from tests.e2e.world import JsonObject
 
 AT_ONCE: Final = DeleteOptions(grace=0)
 NAMES: Final = 400
 """Pods are named out of a small pool, so that names come back."""
+
+AHEAD: Final = 120
+"""So many pods more than twice those that were bound are created at most: the schedulers may take long, but have to keep up."""
 
 FULLEST: Final = 0.6
 """Share of all CPUs that may be asked for at once."""
@@ -74,6 +78,7 @@ class Churn:
                 with suppress(ApiError):  # what it was about has just gone
                     action()
             await asyncio.sleep(self.dice.uniform(0.0, 0.05))
+            await until(lambda: self.created < 2 * len(self.nodes_of) + AHEAD)
 
     def calm(self) -> None:
         """Everything that was taken away comes back, everything that lags catches up."""

@@ -30,6 +30,7 @@ from tests.chaos.kinds import GPU, MACHINES
 from tests.chaos.replicas import Replica
 from tests.chaos.storm import Storm
 from tests.chaos.truth import Ledgers, broken, differences, ledgers, placeable, rebuilt, unbalanced
+from tests.cluster.objects import PATIENCE
 from tests.e2e.world import World, world
 
 pytestmark = [
@@ -50,7 +51,7 @@ PODS_PER_FAULT = 5
 ROUND = 500
 """Pods after which all comes to rest, and what waits is compared with what a fresh engine would place."""
 
-CONVERGENCE = 180.0
+CONVERGENCE = PATIENCE
 """Seconds within which a healthy cluster must come to rest, however busy the machine is; it takes a few."""
 
 
@@ -81,9 +82,15 @@ class ReplicaPair:
         self.present = [self._new(), self._new()]
 
     async def disrupt(self) -> None:
-        """Kill, stop and freeze replicas until cancelled; one that ended is replaced."""
+        """
+        Kill, stop and freeze replicas until cancelled; one that ended is replaced.
+
+        Mostly once one has come to lead: where that takes longer than the pauses, none would ever bind a pod.
+        """
         while True:
             await asyncio.sleep(self._dice.uniform(1.0, 3.0))
+            while self._dice.random() < 0.8 and not await self._one_leads():
+                await asyncio.sleep(0.2)
             which = self._dice.randrange(len(self.present))
             replica = self.present[which]
             fate = self._dice.choice(("kill", "kill", "stop", "freeze", "freeze"))
@@ -93,6 +100,9 @@ class ReplicaPair:
             replica.kill() if fate == "kill" else replica.stop()
             self.past.append(replica)
             self.present[which] = self._new()
+
+    async def _one_leads(self) -> bool:
+        return any([await replica.ask(_leads, False) for replica in self.present])
 
     async def end(self) -> None:
         """Stop all of them."""
@@ -132,6 +142,10 @@ async def unsettled(server: ApiServer, replicas: ReplicaPair) -> list[str]:
 
 UNKNOWN: Final[tuple[Ledgers, list[str]]] = ({"": {}}, [])
 """What a scheduler that is not there yet believes."""
+
+
+def _leads(runtime: Runtime) -> bool:
+    return runtime.scheduler.ready and runtime.lease.fresh()
 
 
 def _believed(runtime: Runtime) -> tuple[Ledgers, list[str]]:
