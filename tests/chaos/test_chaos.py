@@ -89,7 +89,7 @@ class ReplicaPair:
         """
         while True:
             await asyncio.sleep(self._dice.uniform(1.0, 3.0))
-            while self._dice.random() < 0.8 and not await self._one_leads():
+            while self._dice.random() < 0.8 and not await self._one_leads():  # noqa: ASYNC110  (in threads of their own)
                 await asyncio.sleep(0.2)
             which = self._dice.randrange(len(self.present))
             replica = self.present[which]
