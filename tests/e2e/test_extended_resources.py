@@ -103,5 +103,51 @@ async def test_killed_at_any_call_of_a_binding_cycle_nothing_leaks(tmp_path: Pat
     ]
 
 
+async def test_the_claim_of_a_bind_that_is_refused_is_deleted_and_made_again(tmp_path: Path) -> None:
+    machines: JsonObject = {"machines": [{**BY_CLAIM, "name": "claims", "count": 1}]}
+    async with world(tmp_path, machines) as cluster:
+        devices, store = Devices(cluster.server, tmp_path, machines), cluster.server.store
+        store.create(gpu_class())
+        refused = Fault(verb="create", resource="pods", subresource="binding", status=422, count=1)
+        number = cluster.server.faults.add(refused)
+        cluster.create([pod("pod", container("main", gpu=4))])
+        await cluster.schedule()
+        await bound(cluster)
+        assert cluster.server.faults.hits(number) == 1
+        asked = [(it.verb, it.status) for it in cluster.server.requests if it.resource == "resourceclaims"]
+        writes = [verb for verb, status in asked if verb in ("create", "delete") and status < 300]
+        assert writes == ["create", "delete", "create"]
+        assert [*unserved(store), *devices.complaints(), *devices.leaks()] == []
+
+
+async def test_evictions_make_room_where_a_device_plugin_serves_and_nowhere_else(tmp_path: Path) -> None:
+    """As kube-scheduler: devices of claims are given back by the end of a claim, which no eviction brings about by itself."""
+    first, second = ({**each, "count": 1} for each in MACHINES["machines"])
+    async with world(tmp_path, {"machines": [first, second]}) as cluster:
+        devices, store = Devices(cluster.server, tmp_path, {"machines": [first]}), cluster.server.store
+        store.create(gpu_class())
+        for name, value in (("low", 100), ("high", 1000)):
+            store.create(
+                {
+                    "apiVersion": "scheduling.k8s.io/v1",
+                    "kind": "PriorityClass",
+                    "metadata": {"name": name},
+                    "value": value,
+                }
+            )
+        cluster.create([pod(f"low-{number}", priorityClassName="low") for number in range(6)])
+        await cluster.schedule()
+        await bound(cluster)
+        before = {it["metadata"]["name"]: it["spec"]["nodeName"] for it in store.list("pods")}
+        cluster.create([pod("urgent", priorityClassName="high")])
+        await until(lambda: bool(store.get("pods", "urgent", "default")["spec"].get("nodeName")))
+        left = {it["metadata"]["name"] for it in store.list("pods")} - {"urgent"}
+        (victim,) = before.keys() - left
+        plugin = before[victim]
+        assert plugin.startswith("plugin")
+        assert store.get("pods", "urgent", "default")["spec"]["nodeName"] == plugin
+        assert [*unserved(store, frozenset({plugin})), *devices.complaints(), *devices.leaks()] == []
+
+
 def _struck_or_bound(cluster: World, fault: int) -> bool:
     return cluster.server.faults.hits(fault) > 0 or not cluster.unbound()
