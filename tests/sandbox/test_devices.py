@@ -90,6 +90,72 @@ async def test_a_claim_lives_as_long_as_its_pod(tmp_path: Path) -> None:
         devices.stop()
 
 
+def extended(store: DirectStore, node: str) -> Json:
+    """A bound pod whose status names a claim for extended resources, which is reserved for it, and the claim."""
+    spec = {"containers": [{"name": "c", "image": "none"}]}
+    metadata = {"name": "p", "namespace": "default"}
+    uid = store.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})["metadata"]["uid"]
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": True}
+    claim = store.create(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {
+                "name": "made",
+                "namespace": "default",
+                "ownerReferences": [owner],
+                "finalizers": ["resource.kubernetes.io/delete-protection"],
+            },
+            "spec": {"devices": {"requests": [{"name": "cpu", "exactly": {"deviceClassName": "dra.cpu"}}]}},
+        }
+    )
+    status = {
+        "allocation": allocation(node, "0-1"),
+        "reservedFor": [{"resource": "pods", "name": "p", "uid": uid}],
+    }
+    store.update({**claim, "status": status}, "status")
+    named = {"extendedResourceClaimStatus": {"resourceClaimName": "made", "requestMappings": []}}
+    store.patch("pods", "p", {"status": named}, "default", "status")
+    store.bind("default", "p", {"target": {"name": node}})
+    return store.get(CLAIMS, "made", "default")
+
+
+async def test_a_claim_for_extended_resources_is_prepared_and_goes_with_its_pod(tmp_path: Path) -> None:
+    async with ApiServer() as server:
+        store = server.store
+        (node,) = read_descriptions(MACHINES, tmp_path)
+        devices = SimulatedDevices(store, [node])
+        devices.start()
+        claim = extended(store, node.name)
+        assert (devices.kubelets.refusals, list(devices.kubelets.prepared)) == ([], [claim["metadata"]["uid"]])
+        store.patch("pods", "p", {"status": {"phase": "Succeeded"}}, "default", "status")
+        assert "allocation" not in store.get(CLAIMS, "made", "default")["status"]
+        assert devices.kubelets.prepared == {}
+        store.delete("pods", "p", "default", DeleteOptions(grace=0))
+        assert store.list(CLAIMS) == []
+        devices.stop()
+
+
+async def test_a_claim_that_is_created_after_its_pod_has_gone_is_collected(tmp_path: Path) -> None:
+    async with ApiServer() as server:
+        store = server.store
+        (node,) = read_descriptions(MACHINES, tmp_path)
+        devices = SimulatedDevices(store, [node])
+        devices.start()
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": "gone", "uid": "uid-gone", "controller": True}
+        metadata = {"name": "late", "namespace": "default", "ownerReferences": [owner]}
+        store.create(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": metadata,
+                "spec": {"devices": {"requests": []}},
+            }
+        )
+        assert store.list(CLAIMS) == []
+        devices.stop()
+
+
 @pytest.mark.parametrize(
     ("style", "driver", "known"),
     [("kubelet", "auto", True), ("koordinator", "auto", None), ("koordinator", "count", False)],

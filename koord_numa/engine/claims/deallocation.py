@@ -58,8 +58,10 @@ class Deallocation:
 
     def consider(self, pod: Pod, verdict: Unschedulable) -> None:
         """The first claim, in the pod's order, that keeps the pod from a node and that no other pod uses; one made for the pod always."""
-        made = self._lister.extended.of(pod.key.uid)
-        if made is not None:
+        # While claims are listed, pods wait for that alone.
+        if not self._lister.known:
+            return
+        if (made := self._lister.made_for(pod.key.uid)) is not None:
             self._note(made, pod)
             return
         # Only refusals that other devices could lift: giving a claim up for less would lose devices for nothing.

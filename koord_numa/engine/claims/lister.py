@@ -78,6 +78,10 @@ class ClaimLister:
         """Are extended resources served by claim, as far as is known by now?"""
         return self.enabled and self.features.extended_resource and self._synced
 
+    def made_for(self, pod: str) -> ResourceClaim | None:
+        """The claim for the extended resources of a pod, by its uid; none counts where the cluster has the gate off."""
+        return self.extended.of(pod) if self.features.extended_resource else None
+
     @property
     def unserved_classes(self) -> Classes:
         """Classes whose extended resources are not served by claim: all of them where the cluster has the gate off."""
@@ -218,10 +222,7 @@ class ClaimLister:
         self._on_change()
 
     def _count(self, allocation: Allocation, sign: int) -> None:
-        if sign > 0:
-            self.usage.add(allocation)
-        else:
-            self.usage.remove(allocation)
+        (self.usage.add if sign > 0 else self.usage.remove)(allocation)
         cpus = cpus_of(allocation)
         if cpus:
             # Pools of dra.cpu are named after their nodes.

@@ -33,7 +33,7 @@ class PodClaimResolver:
         resources = extended_requests(pod.request)
         if not pod.resource_claims and not resources:
             return None
-        made = self._lister.extended.of(pod.key.uid)
+        made = self._lister.made_for(pod.key.uid)
         # Remembered before anything can be missing, so that the claim's or the class's arrival reaches the pod.
         self._remember(pod, made)
         served = self._lister.extended.served(resources) if self._lister.serves_extended else ()

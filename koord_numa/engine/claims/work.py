@@ -33,7 +33,7 @@ def claim_work(lister: ClaimLister, resolver: PodClaimResolver, pod: Pod, placem
     that is assumed for another pod by now.
     """
     work = [ClaimWork(claim, None) for claim in resolver.claims_of(pod)]
-    made = lister.extended.of(pod.key.uid)
+    made = lister.made_for(pod.key.uid)
     if placement.extended:
         wanted = extended_claim(pod.request.containers, placement.extended)
         if made is None:

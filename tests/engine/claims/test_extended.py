@@ -203,6 +203,10 @@ async def test_a_claim_that_is_being_deleted_is_waited_for_and_deleted_to_the_en
     assert claims is not None
     assert claims.problem == f'resourceclaim "{CLAIM}" of an earlier attempt is being deleted'
     work = Deallocation(world.lister, world.resolver, world.placed.copy, (world.server, Leader(), world.waits))
+    world.lister.lags(may_lag=True)
+    work.consider(POD, Unschedulable({}))
+    assert not work._noted  # the pod waits for the list and for nothing else
+    world.lister.lags(may_lag=False)
     work.consider(POD, Unschedulable({}))
     assert list(work._noted) == [claim.uid]
 
@@ -234,6 +238,8 @@ def test_pods_whose_resources_no_class_serves_have_no_claims() -> None:
     assert POD.key.uid in world.resolver.users(None)  # told of classes that come
     world.lister.replace_classes([GPU_CLASS])
     assert world.resolver.of(POD) is not None
+    made = replace(World.claim("made"), owner="uid-pod", extended=True)
+    world.lister.observe_claim("ADDED", made)
     world.lister.features = replace(world.lister.features, extended_resource=False)
     assert world.resolver.of(POD) is None
 
