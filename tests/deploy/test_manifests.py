@@ -23,10 +23,10 @@ def documents(text: str) -> list[Manifest]:
     return [document for document in yaml.safe_load_all(text) if document]
 
 
-def rendered(values: dict[str, Any] | None = None) -> list[Manifest]:
+def rendered(values: dict[str, Any] | None = None, name: str = "rack", namespace: str = "scheduling") -> list[Manifest]:
     """The chart as Helm itself renders it."""
     helm = pytest.importorskip("helm_python", reason="Helm's library is not installed on this platform")
-    templates = helm.Chart.load(CHART).render(values or {}, name="rack", namespace="scheduling")
+    templates = helm.Chart.load(CHART).render(values or {}, name=name, namespace=namespace)
     return [
         manifest for name, text in sorted(templates.items()) if name.endswith(".yaml") for manifest in documents(text)
     ]
