@@ -1,16 +1,12 @@
 """What is known of claims, and the Reserve and PreBind steps: a claim counts exactly once, whatever comes first and whatever fails."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from koord_numa.core.claims.extended_claim import RequestMapping
-from koord_numa.core.claims.objects.claim import DeviceRequest
 from koord_numa.core.claims.objects.resource_claim import ResourceClaim
 from koord_numa.core.claims.pod_claims import PodClaims, PodResourceClaim
-from koord_numa.core.claims.search.allocation import Allocation
 from koord_numa.core.claims.search.usage import DeviceUsage
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology
@@ -26,63 +22,12 @@ from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.claims.pre_bind import DynamicResources
 from koord_numa.ports import DELETED, Conflict, Unavailable
-from koord_numa.ports.claim_writer import StillAllowed
-from koord_numa.wire.claims.claim_json import extended_claim_json
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
 from tests.core.claims.worlds import claim_object, device, device_class, published, request
+from tests.engine.claims.claim_server import Server
 
 NODE = Node("node-1")
 POD = Pod(PodKey("default", "pod", "uid-pod"), PodRequest(), resource_claims=(PodResourceClaim("c", "claim"),))
-
-
-class Server:
-    """``ClaimWriter`` on a lister: it writes as the API server does, and fails when told to."""
-
-    def __init__(self, lister: ClaimLister) -> None:
-        self.lister = lister
-        self.fails: Exception | None = None
-        self.released: list[str] = []
-        self.deallocated: list[str] = []
-        self.deleted: list[str] = []
-        self.mapped: dict[str, tuple[str, tuple[RequestMapping, ...]]] = {}  # by pod
-
-    async def reserve(self, claim: ResourceClaim, pod: PodKey, allocation: Allocation | None) -> ResourceClaim:
-        if self.fails is not None:
-            raise self.fails
-        current = self.lister.claims[claim.namespace, claim.name]
-        version = str(int(current.version or "0") + 2)
-        given = current.allocation or allocation
-        return replace(current, version=version, allocation=given, reserved_for=(*current.reserved_for, pod.uid))
-
-    async def release(self, claim: ResourceClaim, pod: PodKey, allowed: StillAllowed) -> None:
-        if await allowed():
-            self.released.append(pod.uid)
-
-    async def deallocate(self, claim: ResourceClaim, pod: str, allowed: StillAllowed) -> ResourceClaim:
-        if not await allowed():
-            raise Conflict("not allowed")
-        self.deallocated.append(claim.name)
-        return replace(claim, version=str(int(claim.version) + 1), allocation=None, reserved_for=())
-
-    async def create(self, pod: PodKey, requests: Sequence[DeviceRequest]) -> ResourceClaim:
-        """The watch shows it at once."""
-        if self.fails is not None:
-            raise self.fails
-        document = extended_claim_json(pod, requests)
-        document["metadata"] |= {"uid": f"uid-of-{document['metadata']['name']}", "resourceVersion": "1"}
-        created = parse_resource_claim(document)
-        self.lister.observe_claim("ADDED", created)
-        return created
-
-    async def delete(self, claim: ResourceClaim, allowed: StillAllowed) -> None:
-        if await allowed():
-            self.deleted.append(claim.name)
-            self.lister.observe_claim(DELETED, claim)
-
-    async def map_requests(self, pod: PodKey, claim: str, mappings: Sequence[RequestMapping]) -> None:
-        if self.fails is not None:
-            raise self.fails
-        self.mapped[pod.name] = (claim, tuple(mappings))
 
 
 class World:

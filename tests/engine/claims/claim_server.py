@@ -1,0 +1,65 @@
+"""A stand-in for the API server's side of claims."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from koord_numa.core.claims.extended_claim import RequestMapping
+from koord_numa.core.claims.objects.claim import DeviceRequest
+from koord_numa.core.claims.objects.resource_claim import ResourceClaim
+from koord_numa.core.claims.search.allocation import Allocation
+from koord_numa.core.objects.request import PodKey
+from koord_numa.engine.claims.lister import ClaimLister
+from koord_numa.ports import DELETED, Conflict
+from koord_numa.ports.claim_writer import StillAllowed
+from koord_numa.wire.claims.claim_json import extended_claim_json
+from koord_numa.wire.claims.resource_claims import parse_resource_claim
+
+
+class Server:
+    """``ClaimWriter`` on a lister: it writes as the API server does, and fails when told to."""
+
+    def __init__(self, lister: ClaimLister) -> None:
+        self.lister = lister
+        self.fails: Exception | None = None
+        self.released: list[str] = []
+        self.deallocated: list[str] = []
+        self.deleted: list[str] = []
+        self.mapped: dict[str, tuple[str, tuple[RequestMapping, ...]]] = {}  # by pod
+
+    async def reserve(self, claim: ResourceClaim, pod: PodKey, allocation: Allocation | None) -> ResourceClaim:
+        if self.fails is not None:
+            raise self.fails
+        current = self.lister.claims[claim.namespace, claim.name]
+        version = str(int(current.version or "0") + 2)
+        given = current.allocation or allocation
+        return replace(current, version=version, allocation=given, reserved_for=(*current.reserved_for, pod.uid))
+
+    async def release(self, claim: ResourceClaim, pod: PodKey, allowed: StillAllowed) -> None:
+        if await allowed():
+            self.released.append(pod.uid)
+
+    async def deallocate(self, claim: ResourceClaim, pod: str, allowed: StillAllowed) -> ResourceClaim:
+        if not await allowed():
+            raise Conflict("not allowed")
+        self.deallocated.append(claim.name)
+        return replace(claim, version=str(int(claim.version) + 1), allocation=None, reserved_for=())
+
+    async def create(self, pod: PodKey, requests: Sequence[DeviceRequest]) -> ResourceClaim:
+        """The watch shows it at once."""
+        if self.fails is not None:
+            raise self.fails
+        document = extended_claim_json(pod, requests)
+        document["metadata"] |= {"uid": f"uid-of-{document['metadata']['name']}", "resourceVersion": "1"}
+        created = parse_resource_claim(document)
+        self.lister.observe_claim("ADDED", created)
+        return created
+
+    async def delete(self, claim: ResourceClaim, allowed: StillAllowed) -> None:
+        if await allowed():
+            self.deleted.append(claim.name)
+            self.lister.observe_claim(DELETED, claim)
+
+    async def map_requests(self, pod: PodKey, claim: str, mappings: Sequence[RequestMapping]) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.mapped[pod.name] = (claim, tuple(mappings))
