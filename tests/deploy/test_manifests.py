@@ -72,6 +72,25 @@ def test_chart_and_base_grant_the_same(kind: str) -> None:
     assert of_kind(rendered(), kind)["rules"] == of_kind(base("rbac.yaml"), kind)["rules"]
 
 
+@pytest.mark.parametrize(
+    ("config", "claims", "makes_claims"),
+    [
+        ({}, True, True),
+        ({"featureGates": {"DRAAdminAccess": False}}, True, True),
+        ({"featureGates": {"DRAExtendedResource": False}}, True, False),
+        ({"dynamicResources": "Off"}, False, False),
+    ],
+)
+def test_rights_on_claims_are_granted_where_they_are_used(
+    config: dict[str, Any], claims: bool, makes_claims: bool
+) -> None:
+    rules = of_kind(rendered({"config": config}), "ClusterRole")["rules"]
+    verbs = {verb for rule in rules if "resourceclaims" in rule["resources"] for verb in rule["verbs"]}
+    assert ("update" in verbs) is claims
+    assert ({"create", "delete"} <= verbs) is makes_claims
+    assert any("pods/finalizers" in rule["resources"] for rule in rules) is makes_claims
+
+
 def user_roles(manifests: list[Manifest]) -> dict[str, Manifest]:
     """Aggregated roles by the level that they are named after."""
     roles = [m for m in manifests if m["kind"] == "ClusterRole" and "-" in m["metadata"]["name"].removeprefix("rack-")]
