@@ -41,6 +41,7 @@ _WORDS: Final = {
     "float_type": "must be a number",
     "int_from_float": "must be a whole number",
     "int_parsing": "must be a whole number",
+    "int_parsing_size": "is too large",
     "int_type": "must be a whole number",
     "model_type": "must be a mapping",
     "string_too_short": "must not be empty",

@@ -114,7 +114,11 @@ def test_files_are_applied(tmp_path: Path) -> None:
     assert server.store.get("racks.example.com", "r1")["spec"] == {"size": 3, "mode": "Fast"}
 
 
-@pytest.mark.parametrize("text", ["- a\n- b\n", "{"], ids=["list", "malformed"])
+@pytest.mark.parametrize(
+    "text",
+    ["- a\n- b\n", "{", "{kind: List, items: 3}", "{kind: List, items: [3]}", "[" * 3000],
+    ids=["list", "malformed", "no items", "no objects", "deep"],
+)
 def test_files_that_are_no_objects(tmp_path: Path, text: str) -> None:
     file = tmp_path / "objects.yaml"
     file.write_text(text)

@@ -37,10 +37,15 @@ def read_manifests(path: Path) -> list[JsonObject]:
         documents = list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=_JsonLoader))
     except yaml.YAMLError as problem:
         raise ValueError(f"{path}: {problem}") from problem
+    except RecursionError:
+        raise ValueError(f"{path}: the file is nested too deeply") from None
     for document in documents:
         if document is None:
             continue
         if not isinstance(document, dict):
             raise ValueError(f"{path}: expected objects, found {type(document).__name__}")  # noqa: TRY004  (malformed data)
-        found.extend(document["items"] if document.get("kind") == "List" else [document])
+        items = (document.get("items") or []) if document.get("kind") == "List" else [document]
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise ValueError(f"{path}: expected a list of objects as items")
+        found.extend(items)
     return found
