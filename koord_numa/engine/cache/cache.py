@@ -26,7 +26,7 @@ from koord_numa.engine.cache.assumed_pod import AssumedPod
 from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.pod_index import PodIndex
-from koord_numa.engine.cache.topology_lag import RECENT, Report
+from koord_numa.engine.cache.topology_lag import RECENT
 from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.ports import DELETED, Gone
 
@@ -86,13 +86,11 @@ class Cache:
         info = self._info(topology.node)
         new = None if event == DELETED else topology
         if info.published != new:
-            is_first = info.published is None
+            first, now = info.published is None, self.clock()
             if new is not None and new.resource_version != info.version:
-                info.topology_seen = self.clock()
+                info.topology_seen = now
             info.set_objects(info.node, new)
-            info.unreported.topology_changed(
-                info.topology, self.clock(), is_first=is_first, reading=info.history.read()
-            )
+            info.unreported.topology_changed(info.topology, now, is_first=first, reading=info.history.read())
             self._note_lag(info)
             self.on_change(ClusterEvent.TOPOLOGY_CHANGED, info, None)
         self._forget_if_empty(info)
@@ -277,14 +275,8 @@ class Cache:
         self.on_change(ClusterEvent.POD_BOUND if known is None else ClusterEvent.CAPACITY_FREED, info, pod)
 
     def _note_start(self, info: NodeInfo, pod: Pod, *, is_news: bool) -> None:
-        is_reported = (
-            pod.started
-            and info.unreported.report(pod.key.uid) is Report.NOT_STARTED
-            and info.unreported.start(
-                pod.key.uid, info.topology, self.clock(), is_namesake=info.history.had_namesake(pod)
-            )
-        )
-        if is_reported or is_news:
+        started = pod.started and info.unreported.start(pod, info.topology, self.clock(), info.history.had_namesake)
+        if started or is_news:
             self._knowledge_changed(info)
         self._note_lag(info)
 

@@ -20,7 +20,7 @@ of a pod whose name another one had before it may be the other's, until no topol
 Example: pods a and b have started, c has not; a topology comes with the fingerprint of {a}. b and c stay hidden, a is reported.
 """
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from enum import Enum
 from typing import Final
 
@@ -85,12 +85,15 @@ class UnreportedPods:
         else:
             self._set(uid, Report.NOT_STARTED)
 
-    def start(self, uid: str, topology: NodeResourceTopology | None, now: float, *, is_namesake: bool = False) -> bool:
+    def start(
+        self, pod: Pod, topology: NodeResourceTopology | None, now: float, had_namesake: Callable[[Pod], bool]
+    ) -> bool:
         """
         A pod has started, as its status says now. Returns whether other pods are hidden than before.
 
-        ``is_namesake``: a pod of the same name has left the node, and a late topology may still show that one.
+        ``had_namesake``: has a pod of the same name left the node, which a late topology may still show?
         """
+        uid = pod.key.uid
         # Told twice, by status updates in a row: only the first counts.
         if self._reports.get(uid) is not Report.NOT_STARTED:
             return False
@@ -99,7 +102,7 @@ class UnreportedPods:
             if not self._shows_all_but(topology, self._hidden - {uid}) and not self._shows_all_but(topology, ()):
                 self._set(uid, Report.STARTED)
             # A fingerprint is of names: that of a topology from before the bind is of an earlier pod with the name of this one.
-            elif is_namesake or uid not in self._met:
+            elif uid not in self._met or had_namesake(pod):
                 self._set(uid, Report.MAYBE_SHOWN, now)
             else:
                 self.discard(uid)
