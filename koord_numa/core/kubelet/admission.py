@@ -26,6 +26,7 @@ from koord_numa.core.kubelet.managers.results import (
     Grant,
     KubeletAdmission,
 )
+from koord_numa.core.kubelet.socket_alignment import lost_to_sockets
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
@@ -62,7 +63,7 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     if demand.pod.memory and view.state.managers.memory is not None and not view.groups_known:
         detail = "the pods known to be there do not explain where memory is in use"
         return Rejection(Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE, detail)
-    if (unclear := _shared_init_devices(demand, view)) is not None:
+    if (unclear := _unclear_places(demand, view)) is not None:
         return unclear
     first: DryRunAdmitted | None = None
     places: list[int] = []
@@ -99,12 +100,15 @@ def split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
     return None
 
 
-def _shared_init_devices(demand: PodDemand, view: KubeletView) -> Rejection | None:
+def _unclear_places(demand: PodDemand, view: KubeletView) -> Rejection | None:
     """
-    An init container gets a device near several NUMA nodes, and later containers must stay near it. Which device that is, and which
-    NUMA nodes it is near, is not published (generateDeviceTopologyHints in the kubelet's devicemanager/topology_hints.go).
+    What later containers must stay near and is not published: sockets under align-by-socket, and the device of an init container.
+
+    A device near several NUMA nodes ties them: which one it gets is not known (generateDeviceTopologyHints in topology_hints.go).
     """
     node = view.state.node
+    if detail := lost_to_sockets(demand, view):
+        return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail)
     if node.ids_are_real or not is_confined(demand, node):
         return None
     for container, part in demand.containers:

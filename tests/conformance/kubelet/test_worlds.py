@@ -3,6 +3,7 @@
 from pathlib import Path
 from random import Random
 
+from tests.conformance.kubelet.departures import Branch, Departures, Script, replayed, windows
 from tests.conformance.kubelet.variants import variant
 from tests.conformance.kubelet.witness import Search, refusing
 from tests.conformance.kubelet.worlds import NEVER, Recorded, World, agrees
@@ -57,3 +58,51 @@ def test_where_the_kubelet_refuses_the_recorded_history_is_the_witness(file: Pat
     }
     found = Search(recorded, set(refused)).run()
     assert found.keys() == refused
+
+
+@each_file("kubelet-churn")
+def test_the_recorded_departures_lie_within_what_was_shown(file: Path) -> None:
+    for number, case in enumerate(cases(file)):
+        if number % LONG:
+            continue
+        recorded = Recorded(case)
+        for index, event in enumerate(recorded.events):
+            if event["ev"] != "ask":
+                continue
+            for uid, (first, last) in windows(recorded, index).items():
+                assert first <= min(recorded.ends.get(uid, NEVER), index) <= last, f"{case['id']} event {index}: {uid}"
+
+
+@each_file("kubelet-churn")
+def test_histories_with_other_departures_agree_when_they_are_played_again(file: Path) -> None:
+    for number, case in enumerate(cases(file)):
+        if number % LONG:
+            continue
+        recorded = Recorded(case)
+        truth = World(recorded, recorded.node, recorded.ends)
+        index = min(
+            case.get("leak_from", NEVER), max(at for at, event in enumerate(recorded.events) if event["ev"] == "ask")
+        )
+        first = max(0, index - LONG)
+        begin = Branch(truth.play(first).states[first], Script(truth.ends).before(first))
+        found = Departures(truth, index, Random(number)).run_on([begin], first, index)
+        assert found
+        for branch in found:
+            again = replayed(truth, branch.script, index)
+            assert again is not None
+            assert again.managers == branch.state.managers
+            assert again.pods.keys() == branch.state.pods.keys()
+
+
+@each_file("kubelet-churn")
+def test_a_history_that_contradicts_what_was_shown_is_no_witness(file: Path) -> None:
+    for case in cases(file):
+        recorded = Recorded(case)
+        truth = World(recorded, recorded.node, recorded.ends)
+        shown = [end for end in recorded.ends.values() if recorded.shown[end] < NEVER]
+        if not shown:
+            continue
+        index = max(recorded.shown[end] for end in shown) + 1
+        assert replayed(truth, Script({}), index) is None  # pods that were shown to be gone have stayed
+        return
+    raise AssertionError("no sequence shows an end")

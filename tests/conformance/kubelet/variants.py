@@ -35,7 +35,8 @@ def variant(recorded: Recorded, dice: Random) -> KubeletNode:
     node = recorded.node
     machine = _machine(recorded, dice) if dice.random() < 0.8 else node.machine
     devices = {name: _pool(pool, dice) for name, pool in node.devices.items()}
-    varied = replace(node, machine=machine, devices=devices)
+    # The rule about whole cores follows from machine and options; it is worked out anew for each node.
+    varied = replace(node, machine=machine, devices=devices, whole_cores=None)
     return varied if recorded.case["published"] else _reserving(_with_options(varied, dice), dice)
 
 
@@ -45,7 +46,7 @@ def _reserving(node: KubeletNode, dice: Random) -> KubeletNode:
     chosen: list[int] = []
     for ids in _by_numa(node.machine).values():
         chosen += dice.sample(ids, len(reserved & CpuSet.of(ids)))
-    return replace(node, config=replace(node.config, reserved_cpus=CpuSet.of(chosen)))
+    return replace(node, config=replace(node.config, reserved_cpus=CpuSet.of(chosen)), whole_cores=None)
 
 
 def _machine(recorded: Recorded, dice: Random) -> CpuTopology:
@@ -86,7 +87,7 @@ def _pool(pool: DevicePool, dice: Random) -> DevicePool:
     """The devices in another order, and perhaps shared by other NUMA nodes: each zone lists as many as before."""
     masks = [device.near for device in pool.devices]
     if any(mask.bit_count() > 1 for mask in masks):
-        way = dice.choice((_in_pairs, _of_any_width))
+        way = dice.choice((_in_pairs, _of_any_width, _of_as_many_as_can))
         drawn = (way(pool, dice) for _ in range(DRAWINGS))
         masks = next((one for one in drawn if one is not None), masks)
     dice.shuffle(masks)
@@ -124,6 +125,25 @@ def _of_any_width(pool: DevicePool, dice: Random) -> list[int] | None:
     return [*apart, *masks]
 
 
+def _of_as_many_as_can(pool: DevicePool, dice: Random) -> list[int] | None:
+    """Devices near as many NUMA nodes as there may be, the rest near one or none."""
+    left = {numa: bits.bit_count() for numa, bits in pool.on.items()}
+    masks: list[int] = []
+    while any(left.values()):
+        there = [numa for numa, count in left.items() if count]
+        masks.append(sum(1 << numa for numa in there))
+        left = {numa: max(0, count - 1) for numa, count in left.items()}
+    # Fewer devices than there are: the widest are split in two until the number is right.
+    while len(masks) < len(pool.devices):
+        wide = max(masks, key=int.bit_count)
+        if wide.bit_count() < PAIR:
+            return None
+        one = 1 << dice.choice(members(wide))
+        masks.remove(wide)
+        masks += [one, wide & ~one]
+    return masks if len(masks) == len(pool.devices) else None
+
+
 def last_named(node: KubeletNode, dice: Random) -> dict[str, int]:
     """The NUMA node that a plugin names last, by device: any of those it is near."""
     devices = [device for pool in node.devices.values() for device in pool.devices if device.near]
@@ -132,12 +152,29 @@ def last_named(node: KubeletNode, dice: Random) -> dict[str, int]:
 
 def taken_in_any_order(state: KubeletState, dice: Random) -> KubeletState:
     """The same, with devices in another order: which of equally near ones a kubelet or its plugin takes nothing tells."""
+    return in_order(
+        state,
+        {
+            name: tuple(device.id for device in dice.sample(pool.devices, len(pool.devices)))
+            for name, pool in state.node.devices.items()
+        },
+    )
+
+
+def device_order(node: KubeletNode) -> dict[str, tuple[str, ...]]:
+    """The ids of the devices of each resource, in the order in which they are taken."""
+    return {name: tuple(device.id for device in pool.devices) for name, pool in node.devices.items()}
+
+
+def in_order(state: KubeletState, ids: Mapping[str, Sequence[str]]) -> KubeletState:
+    """The same, with the devices of each resource in this order."""
     if not state.node.devices:
         return state
     pools: dict[str, DevicePool] = {}
     taken: dict[str, int] = {}
     for name, pool in state.node.devices.items():
-        order = dice.sample(range(len(pool.devices)), len(pool.devices))
+        places = {device.id: place for place, device in enumerate(pool.devices)}
+        order = [places[each] for each in ids[name]]
         pools[name] = DevicePool(tuple(pool.devices[place] for place in order))
         bits = state.managers.devices[name]
         taken[name] = sum(1 << new for new, old in enumerate(order) if bits >> old & 1)
@@ -157,6 +194,5 @@ def _with_options(node: KubeletNode, dice: Random) -> KubeletNode:
     if dice.random() < 0.2 and not options:
         options.add("distribute-cpus-across-cores")
     closest = {"prefer-closest-numa-nodes": True} if dice.random() < 0.3 else {}
-    return replace(
-        node, config=replace(config, cpu_options=dict.fromkeys(sorted(options), True), topology_options=closest)
-    )
+    changed = replace(config, cpu_options=dict.fromkeys(sorted(options), True), topology_options=closest)
+    return replace(node, config=changed, whole_cores=None)

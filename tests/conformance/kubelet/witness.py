@@ -6,7 +6,7 @@ stayed unseen, other moments at which pods left, and what is not published of th
 as every history is played by the kubelet's own procedure and compared with every verdict and scan that was shown before the question.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from random import Random
@@ -16,29 +16,27 @@ from koord_numa.core.kubelet.managers.admit import Admitted, admit
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.objects.request import PodRequest
-from tests.conformance.kubelet.histories import RandomHistory, moment, windows_of
+from tests.conformance.kubelet.departures import Branch, Departures, Script, moved, replayed
 from tests.conformance.kubelet.variants import last_named, taken_in_any_order, variant
 from tests.conformance.kubelet.worlds import NEVER, Played, Recorded, World
 from tests.conformance.vectors import Case
 
 EVENTS: Final = 9_000
-"""So many events are played in all with nodes that agree with what is published; at least of ``FEWEST_NODES`` of them."""
+"""So many events are played in all with the recorded departures, on nodes that agree with what is published."""
 
-FEWEST_NODES: Final = 12
+FEWEST_NODES: Final = 4
+"""On so many of them pods leave at other moments, too."""
 
-HISTORIES: Final = 24
-"""So many other moments of departures are tried for one question, with each of ``MOST_AGREEING`` nodes."""
-
-MOST_AGREEING: Final = 12
-"""So many nodes that agree with what was shown are tried with other moments."""
+NARROW: Final = 4
+"""So many histories are followed side by side from the empty node on."""
 
 RECENT: Final = 60
-"""So many events before a question departures are moved about."""
+"""From so many events before a question on many are."""
 
-MOST_PAIRS: Final = 24
+MOST_PAIRS: Final = 12
 """Of so many pods each two are taken away together."""
 
-ORDERS: Final = 6
+ORDERS: Final = 3
 """So many orders of devices are tried for a pod that asks for some."""
 
 
@@ -53,47 +51,84 @@ class Search:
 
     def run(self) -> dict[int, str]:
         """Witnesses, by question; questions without one are missing."""
-        last = max(self.open, default=0) + 1
         truth = World(self.recorded, self.recorded.node, self.recorded.ends)
-        agreeing = [(truth, truth.play(last))]
-        self._look(agreeing[0][1], self.open, "the node as it is")
-        for _ in range(max(FEWEST_NODES, EVENTS // last)):
+        last = max(self.open, default=0) + 1
+        played = truth.play(last)
+        script = Script(truth.ends)
+        for index in sorted(self.open):
+            self._look(truth, [Branch(played.states[index], script.before(index + 1))], index, "the node as it is", 2)
+        for index in sorted(self.open):
+            first = max(0, index - RECENT)
+            begin = Branch(played.states[first], script.before(first))
+            self._depart(truth, begin, first, index, "pods left at other moments")
+            if index in self.open:
+                self._move(truth, played, index)
+        for number in range(max(FEWEST_NODES, EVENTS // last)):
             if not self.open:
                 break
-            history = RandomHistory(self._other_node(truth), self.dice)
-            played = history.play(max(self.open) + 1)
-            agreeing.append((history.world, played))
-            self._look(played, self.open, "a node that is equal in all that is published")
-        for index in sorted(self.open):
-            fitting = [(world, played) for world, played in agreeing if played.agrees_until(index)]
-            for world, played in fitting[:MOST_AGREEING]:
-                if index in self.open:
-                    self._other_histories(world, played, index)
+            world = self._other_node(truth)
+            self._as_recorded(world)
+            if self.open and number < FEWEST_NODES:
+                self._on(world)
         return self.found
+
+    def _move(self, world: World, played: Played, index: int) -> None:
+        """Some pods at other moments, of all that may have been: those of which nothing says that they are gone stay, and then any."""
+        for ends in moved(self.recorded, index, self.dice):
+            first = min(min(at, world.ends.get(uid, NEVER)) for uid, at in ends.items())
+            other = world.with_ends(ends)
+            after = other.play_on(played, min(first, index), index)
+            if after.agrees_until(index):
+                branch = Branch(after.states[index], Script(other.ends).before(index + 1))
+                self._look(other, [branch], index, "pods left at other moments")
+                if index not in self.open:
+                    return
 
     def _other_node(self, truth: World) -> World:
         node = variant(self.recorded, self.dice)
         return replace(truth, node=node, last_named=last_named(node, self.dice))
 
-    def _other_histories(self, world: World, played: Played, index: int) -> None:
-        for ends in _histories(self.recorded, index, self.dice):
-            first = min(min(moment, world.ends.get(uid, NEVER)) for uid, moment in ends.items())
-            other = world.with_ends(ends).play_on(played, first, index)
-            self._look(other, {index}, "pods left at other moments", most_away=1)
-            if index not in self.open:
-                return
+    def _as_recorded(self, world: World) -> None:
+        """On another node, with the recorded departures."""
+        played = world.play(max(self.open))
+        for index in sorted(self.open):
+            if played.agrees_until(index):
+                branch = Branch(played.states[index], Script(world.ends).before(index + 1))
+                self._look(world, [branch], index, "a node that is equal in all that is published", 0)
 
-    def _look(self, played: Played, indexes: Iterable[int], what: str, *, most_away: int = 2) -> None:
-        for index in sorted(indexes):
-            if index >= len(played.states) or not played.agrees_until(index):
-                continue
-            if why := refusing(played.states[index], self._request(index), most_away, self.dice):
+    def _on(self, world: World) -> None:
+        """On another node: a history to the last question, and from each of its states on other moments."""
+        begins = {max(0, index - RECENT): index for index in sorted(self.open, reverse=True)}
+        walk = Departures(world, max(self.open), self.dice, NARROW)
+        branches = [Branch(KubeletState.empty(world.node), Script({}))]
+        at = 0
+        for stop in sorted({*begins, *self.open}):
+            branches = walk.run_on(branches, at, stop)
+            at = stop
+            if not branches:
+                return
+            if stop in self.open:
+                self._look(world, branches, stop, "a node that is equal in all that is published")
+            if begins.get(stop) in self.open:
+                self._depart(
+                    world,
+                    self.dice.choice(branches),
+                    stop,
+                    begins[stop],
+                    "a node that is equal in all that is published, pods left at other moments",
+                )
+
+    def _depart(self, world: World, begin: Branch, first: int, index: int, what: str) -> None:
+        self._look(world, Departures(world, index, self.dice).run_on([begin], first, index), index, what)
+
+    def _look(self, world: World, branches: Sequence[Branch], index: int, what: str, most_away: int = 1) -> None:
+        request = self.recorded.requests[self.recorded.events[index]["pod"]]
+        for branch in branches:
+            why = refusing(branch.state, request, most_away, self.dice)
+            if why and replayed(world, branch.script, index) is not None:
                 self.found[index] = f"{what}; {why}"
                 self.open.discard(index)
-
-    def _request(self, index: int) -> PodRequest:
-        template: int = self.recorded.events[index]["pod"]
-        return self.recorded.requests[template]
+                return
 
 
 def refusing(state: KubeletState, request: PodRequest, most_away: int, dice: Random | None = None) -> str:
@@ -123,18 +158,6 @@ def refusing(state: KubeletState, request: PodRequest, most_away: int, dice: Ran
 
 def _asks_for_devices(request: PodRequest, state: KubeletState) -> bool:
     return any(part.devices.keys() & state.node.devices.keys() for _, part in pod_demand(request).containers)
-
-
-def _histories(recorded: Recorded, index: int, dice: Random) -> Iterator[dict[str, int]]:
-    """Other moments for the ends of pods around a question: those not shown yet have not come, and then random ones."""
-    unseen = [uid for uid, end in recorded.ends.items() if end < index <= recorded.shown[end]]
-    for count in range(1, len(unseen) + 1):
-        yield from (dict.fromkeys(chosen, NEVER) for chosen in combinations(unseen[-4:], count))
-    windows = dict(windows_of(recorded, index - RECENT, index))
-    movable = sorted(windows)
-    for _ in range(HISTORIES if movable else 0):
-        chosen = dice.sample(movable, min(len(movable), dice.choice((1, 1, 2, 3))))
-        yield {uid: moment(windows[uid], dice) for uid in chosen}
 
 
 def without_witness(wrong: Iterable[tuple[Case, int]]) -> list[str]:

@@ -98,6 +98,30 @@ class Recorded:
         return {row[0]: row[1][-1] if isinstance(row[1], list) else row[1] for row in rows if row[1] not in (None, [])}
 
     @cached_property
+    def told(self) -> dict[int, frozenset[str]]:
+        """By scan with a fingerprint the pods of which it speaks: no other set has the same one."""
+        states = World(self, self.node, self.ends).play(len(self.events)).states
+        return {
+            index: frozenset(uid for uid, pod in states[index].pods.items() if self.speaks_of(states[index], pod.grant))
+            for index, event in enumerate(self.events)
+            if event["ev"] == "scan" and "fingerprint" in event["nrt"]
+        }
+
+    @cached_property
+    def listable(self) -> frozenset[str]:
+        """The pods of which fingerprints speak while they run."""
+        states = World(self, self.node, self.ends).play(len(self.events)).states
+        return frozenset(
+            uid
+            for uid, begin in self.begins.items()
+            if (pod := states[begin + 1].pods.get(uid)) is not None and self.speaks_of(states[begin + 1], pod.grant)
+        )
+
+    def speaks_of(self, state: KubeletState, grant: Grant) -> bool:
+        """Does a fingerprint count a pod that holds this?"""
+        return self.method == "all" or is_listed(state, grant)
+
+    @cached_property
     def method(self) -> str:
         """Of the fingerprint; that of NFD covers all pods."""
         first = next(event["nrt"] for event in self.events if event["ev"] == "scan")
@@ -186,11 +210,11 @@ def agrees(
             if amount is not None and free[place].get(name, 0) != amount:
                 return False
     return "fingerprint" not in nrt or nrt["fingerprint"] == fingerprint(
-        ("default", uid) for uid, pod in state.pods.items() if recorded.method == "all" or _is_listed(state, pod.grant)
+        ("default", uid) for uid, pod in state.pods.items() if recorded.speaks_of(state, pod.grant)
     )
 
 
-def _is_listed(state: KubeletState, grant: Grant) -> bool:
+def is_listed(state: KubeletState, grant: Grant) -> bool:
     """Has a running container CPUs of its own, memory with a NUMA node, or devices with one?"""
     near = {device.id: device.near for pool in state.node.devices.values() for device in pool.devices}
     return any(

@@ -10,6 +10,7 @@ from koord_numa.core.kubelet.managers.results import KubeletAdmission
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from tests.core.kubelet.nodes import app, init, node, pod
 
 
@@ -35,3 +36,25 @@ def test_what_is_tied_to_nothing_or_goes_lowest_is_not() -> None:
     """More room on NUMA node 0 harms neither."""
     assert isinstance(would_admit(pod(app(5)), _view(pod(app(8)))), KubeletAdmission)
     assert isinstance(would_admit(pod(init(2), app(5)), _view(pod(app(2)))), KubeletAdmission)
+
+
+def _by_socket(scope: KubeletScope = KubeletScope.CONTAINER, *, followed: bool = False) -> KubeletView:
+    """An empty node with align-by-socket, of whose sockets nothing is published."""
+    there = node("1x2x4x2", KubeletPolicy.RESTRICTED, scope, options=("align-by-socket",))
+    state = KubeletState.empty(replace(there, ids_are_real=False))
+    return KubeletView("n", (Hypothesis(state),), unfollowed=not followed, followed=followed)
+
+
+def test_one_of_two_containers_may_lose_its_cpus_to_the_other_by_socket() -> None:
+    """getAlignedCPUs: with align-by-socket CPUs come from any NUMA node of the socket, and sockets are not published."""
+    answer = would_admit(pod(app(2, "a"), app(2, "b")), _by_socket())
+    assert isinstance(answer, Rejection)
+    assert answer.reason is Reason.KUBELET_ALIGNMENT
+    assert "container a may take CPUs of any NUMA node of its socket, of which b needs some" in answer.detail
+
+
+def test_one_container_or_one_hint_for_all_loses_nothing_by_socket() -> None:
+    """More CPUs to choose from harm no container that is alone, or that is looked for together with the others."""
+    assert isinstance(would_admit(pod(app(2)), _by_socket()), KubeletAdmission)
+    assert isinstance(would_admit(pod(app(2, "a"), app(2, "b")), _by_socket(KubeletScope.POD)), KubeletAdmission)
+    assert isinstance(would_admit(pod(app(2, "a"), app(2, "b")), _by_socket(followed=True)), KubeletAdmission)

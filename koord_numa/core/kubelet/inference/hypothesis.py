@@ -161,7 +161,18 @@ def may_lie_otherwise(one: ContainerGrant, node: KubeletNode) -> bool:
     if not one.cpus or node.ids_are_real or len(node.machine.numa_ids) == 1:
         return False
     mask = one.hint.mask if one.hint is not None else None
-    return mask is None or mask.bit_count() > 1 or node.static_options.align_by_socket
+    if mask is None or mask.bit_count() > 1:
+        return True
+    return node.static_options.align_by_socket and shares_socket(node, mask)
+
+
+def shares_socket(node: KubeletNode, mask: int) -> bool:
+    """Does a socket of these NUMA nodes have others, too? Only then CPUs are taken elsewhere by align-by-socket."""
+    machine = node.machine
+    here = 0
+    for numa in members(mask):
+        here |= machine.numa_bits.get(numa, 0)
+    return any(bits & here and bits & ~here for bits in machine.socket_bits.values())
 
 
 def pins_init_cpus(demand: PodDemand, node: KubeletNode) -> bool:

@@ -1,0 +1,174 @@
+"""
+Histories that differ in when pods left: all that matter are followed side by side, and those dropped that contradict what was shown.
+
+A departure matters only in whether it comes before or after an arrival, so pods leave right before an arrival, a scan or the question. When
+a pod may have left follows from the scans that were shown: a fingerprint tells of which pods it speaks.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from random import Random
+from typing import Final
+
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from tests.conformance.kubelet.variants import device_order, in_order, taken_in_any_order
+from tests.conformance.kubelet.worlds import NEVER, Recorded, World
+
+WIDTH: Final = 12
+"""So many histories are followed side by side."""
+
+MOST_LEAVING: Final = 2
+"""So many pods may leave between two arrivals, beside those that must."""
+
+MOST_WAYS: Final = 4
+"""So many ways in which pods leave before one arrival are tried in each history."""
+
+
+MOST_STAYING: Final = 4
+"""Of so many pods that may still be there every subset is."""
+
+MOVES: Final = 24
+"""So many times random pods leave at random moments."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """What makes a history on one node: the events before which pods are gone, and the orders of devices by the event they are taken at."""
+
+    ends: Mapping[str, int]
+    orders: Mapping[int, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+
+    def before(self, first: int) -> "Script":
+        """The part of it up to this event."""
+        return Script(
+            {uid: at for uid, at in self.ends.items() if at < first},
+            {at: order for at, order in self.orders.items() if at < first},
+        )
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One history up to now, and its state."""
+
+    state: KubeletState
+    script: Script
+
+
+def windows(recorded: Recorded, index: int) -> dict[str, tuple[int, int]]:
+    """
+    By pod the first and the last event before which it may be gone, by what was shown before event ``index``.
+
+    A scan with a fingerprint is a proof for the pods that it speaks of: those that ran are still there, and the others are gone.
+    """
+    found = {}
+    for uid, begin in recorded.begins.items():
+        if begin >= index or not recorded.events[begin]["admitted"]:
+            continue
+        end = recorded.ends.get(uid, NEVER)
+        shown = recorded.shown.get(end, NEVER)
+        first, last = begin + 1, shown if shown < index else NEVER
+        for scan, listed in recorded.told.items():
+            if scan <= begin or recorded.shown[scan] >= index:
+                continue
+            if uid in listed:
+                first = max(first, scan + 1)
+            elif uid in recorded.listable:
+                last = min(last, scan)
+        found[uid] = (first, last)
+    return found
+
+
+def moved(recorded: Recorded, index: int, dice: Random) -> Iterator[dict[str, int]]:
+    """Other ends for some pods: those of which nothing shows that they are gone are still there, and then any moments that may be."""
+    may = windows(recorded, index)
+    stay = [uid for uid, (_, last) in may.items() if recorded.ends.get(uid, NEVER) < index <= last]
+    for count in range(1, min(len(stay), MOST_STAYING) + 1):
+        yield from (dict.fromkeys(chosen, NEVER) for chosen in combinations(stay[-MOST_STAYING:], count))
+    if len(stay) > MOST_STAYING:
+        yield dict.fromkeys(stay, NEVER)
+    movable = sorted(uid for uid, (first, last) in may.items() if first < last and first < index)
+    for _ in range(MOVES if movable else 0):
+        chosen = dice.sample(movable, min(len(movable), dice.choice((1, 1, 2, 3))))
+        yield {uid: dice.randint(may[uid][0], min(may[uid][1], index)) for uid in chosen}
+
+
+class Departures:
+    """The histories on one node from one event on."""
+
+    def __init__(self, world: World, index: int, dice: Random, width: int = WIDTH) -> None:
+        self.world = world
+        self.index = index
+        self.dice = dice
+        self.width = width
+        self.windows = windows(world.recorded, index)
+
+    def run_on(self, branches: list[Branch], first: int, last: int) -> list[Branch]:
+        """The branches before event ``last``, going on from before event ``first``; none where all contradict what was shown."""
+        recorded = self.world.recorded
+        for at in range(first, last):
+            kind = recorded.events[at]["ev"]
+            if kind not in ("pod", "scan", "end", "seen"):
+                continue
+            found: dict[object, Branch] = {}
+            for branch in branches:
+                for after in self._step(branch, at, kind):
+                    found.setdefault(_key(after.state), after)
+            branches = list(found.values())
+            if len(branches) > self.width:
+                branches = branches[:1] + self.dice.sample(branches[1:], self.width - 1)
+        return branches
+
+    def _step(self, branch: Branch, at: int, kind: str) -> Iterator[Branch]:
+        shown = self.world.recorded.shown.get(at, NEVER)
+        for number, away in enumerate(self._ways(branch.state, at, kind)):
+            state, script = branch.state, branch.script
+            ends, orders = {**script.ends, **dict.fromkeys(away, at)}, script.orders
+            if kind == "pod" and number and any(state.node.devices):
+                state = taken_in_any_order(state, self.dice)
+                orders = {**orders, at: device_order(state.node)}
+            after, matches = self.world.step(state, at, away)
+            if matches or shown >= self.index:
+                yield Branch(after, Script(ends, orders) if number or away else script)
+
+    def _ways(self, state: KubeletState, at: int, kind: str) -> list[tuple[str, ...]]:
+        """Sets of pods that leave right before this event: those that must, and some of those that may."""
+        there = [uid for uid in state.pods if uid in self.windows]
+        must = tuple(uid for uid in there if self.windows[uid][1] <= at)
+        if kind != "pod":
+            return [must]
+        may = [uid for uid in there if self.windows[uid][0] <= at < self.windows[uid][1]]
+        # Pods of which it was shown that they are gone by now left at some moment: they go first.
+        may.sort(key=lambda uid: self.windows[uid][1])
+        ways = [must]
+        for count in range(1, MOST_LEAVING + 1):
+            ways += [(*must, *chosen) for chosen in combinations(may, count)]
+        return ways if len(ways) <= MOST_WAYS else ways[:1] + self.dice.sample(ways[1:], MOST_WAYS - 1)
+
+
+def _key(state: KubeletState) -> object:
+    managers = state.managers
+    memory = managers.memory
+    return (
+        managers.cpus,
+        tuple(sorted(managers.devices.items())),
+        None if memory is None else (repr(memory.free), repr(memory.groups)),
+        frozenset(state.pods),
+        tuple(pool.devices for pool in state.node.devices.values()),
+    )
+
+
+def replayed(world: World, script: Script, index: int) -> KubeletState | None:
+    """The state before event ``index``, played again from the empty node by the script; ``None`` where it contradicts what was shown."""
+    recorded = world.recorded
+    ending = replace(world, ends=script.ends).ending()
+    state = KubeletState.empty(world.node)
+    for at in range(index):
+        if at in script.orders:
+            state = in_order(state, script.orders[at])
+        state, matches = world.step(state, at, ending.get(at, ()))
+        if not matches and recorded.shown[at] < index:
+            return None
+    # A pod that was shown to be gone before the question must not be there any more.
+    late = [uid for uid in state.pods if recorded.shown.get(recorded.ends.get(uid, NEVER), NEVER) < index]
+    return None if late else state
