@@ -14,7 +14,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.unreported_pods import Places
 from koord_numa.core.kubelet.managers.aggregates import is_memory
 from koord_numa.core.kubelet.managers.cores import LIKELY_THREADS
-from koord_numa.core.kubelet.managers.kubelet_node import STATIC_CPUS, STATIC_MEMORY, KubeletNode
+from koord_numa.core.kubelet.managers.kubelet_node import FULL_CORES, STATIC_CPUS, STATIC_MEMORY, KubeletNode
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 
@@ -75,6 +75,7 @@ class NodeConfig:
             else {},
             ids_are_real=False,
             packs=architecture in LIKELY_THREADS and packs_cpus(topology.kubelet),
+            takes_whole_cores=packs_cpus(topology.kubelet) and bool(topology.kubelet.cpu_options.get(FULL_CORES)),
         )
         devices = {name for zone in zones for name in zone.allocatable if name != CPU and not is_memory(name)}
         return cls(node, tuple(sorted(devices)), topology, allocatable)

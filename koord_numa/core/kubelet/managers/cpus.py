@@ -103,6 +103,8 @@ class CpuStock:
         # Without a hint nothing is aligned: the pool is used as a whole.
         near = pool & self._aligned(mask) if mask is not None else 0
         count_near = min(needed, near.bit_count())
+        if reuse is not CpuReuse.BY_ID and self._takes_same_first(needed, mask):
+            reuse = CpuReuse.MOST
         bounds = self._overlap(needed, mask) if reuse is not CpuReuse.BY_ID and count_near == needed else None
         if bounds is not None:
             return self._take_again(near, needed, bounds[0] if reuse is CpuReuse.LEAST else bounds[1])
@@ -118,6 +120,21 @@ class CpuStock:
         if not self.node.packs or not self.reusable or earlier is None or earlier.mask != mask:
             return None
         return overlap(earlier.free, (*earlier.takes, (False, needed)))
+
+    def _takes_same_first(self, needed: int, mask: int | None) -> bool:
+        """
+        Does the container get what its init containers had before anything else?
+
+        It chooses from the CPUs that they chose from, by the same order. Whole cores come in ascending order, so that of two choices the
+        smaller one is part of the larger. Where single CPUs may be left over they are not (``cpu_overlap``).
+        """
+        if not self.node.takes_whole_cores or not self.reusable:
+            return False
+        if mask is not None:
+            return self.earlier is not None and self.earlier.mask == mask
+        # Without a hint all NUMA nodes are one pool; from one NUMA node's size on free NUMA nodes are taken as a whole and first.
+        smallest = min(bits.bit_count() for bits in self.node.machine.numa_bits.values() if bits)
+        return not self.node.aligns and max(needed, self.reusable.bit_count()) < smallest
 
     def _take_again(self, pool: int, count: int, again: int) -> int | AdmitRejection:
         """``count`` of the CPUs in ``pool``, as near to ``again`` of them reusable ones as there are enough others."""

@@ -1,5 +1,8 @@
 """Where exclusive CPUs could come from, and which are taken."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +15,7 @@ from koord_numa.core.kubelet.managers.cpus import CpuReuse, CpuStock
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.results import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
 from koord_numa.core.objects.node import NodeResourceTopology, Zone
-from koord_numa.core.objects.vocabulary import CpuOwner
+from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from tests.core.kubelet.nodes import node
 
 
@@ -111,3 +114,33 @@ def test_made_up_cpus_of_one_numa_node_are_taken_in_order(sizes: list[int], data
     pool = here & data.draw(st.integers(0, here))
     count = data.draw(st.integers(0, pool.bit_count()))
     assert CpuSet(lowest(pool, count)) == assign(made_up.machine, CpuSet(pool), count, made_up.static_options)
+
+
+WHOLE = node("2x1x8x2", KubeletPolicy.NONE, options=("full-pcpus-only",))
+
+
+@given(st.integers(0, WHOLE.machine.bits), st.lists(st.sampled_from([2, 4, 6, 8, 10, 14]), min_size=2, max_size=4))
+def test_of_two_choices_of_whole_cores_the_smaller_is_part_of_the_larger(pool: int, counts: list[int]) -> None:
+    """The kubelet's own order, on any CPUs that are free; which is why init containers' CPUs come first again."""
+    chosen = [assign(WHOLE.machine, CpuSet(pool), count, WHOLE.static_options) for count in sorted(counts)]
+    taken = [each.bits for each in chosen if isinstance(each, CpuSet)]
+    assert not any(less & ~more for less, more in pairwise(taken))
+
+
+@pytest.mark.parametrize(("needed", "left"), [(2, 2), (4, 0), (8, 0)])
+def test_whole_cores_of_init_containers_come_first_again(needed: int, left: int) -> None:
+    """Also where a scheduler does not know the CPUs' ids: what an init container leaves behind is then no question."""
+    made_up = replace(WHOLE, ids_are_real=False, takes_whole_cores=True)
+    given_ = stock(made_up, "4-31", "0-3")
+    for order in (CpuReuse.LEAST, CpuReuse.MOST):
+        taken = given_.take(needed, None, order)
+        assert isinstance(taken, int)
+        assert (0b1111 & ~taken).bit_count() == left
+
+
+def test_a_free_numa_node_that_is_taken_as_a_whole_leaves_init_containers_behind() -> None:
+    """takeFullFirstLevel: from the size of a NUMA node on the rule does not hold, and the worst order is taken."""
+    made_up = replace(WHOLE, ids_are_real=False, takes_whole_cores=True)
+    taken = stock(made_up, "4-31", "0-3").take(16, None, CpuReuse.LEAST)
+    assert isinstance(taken, int)
+    assert not taken & 0b1111
