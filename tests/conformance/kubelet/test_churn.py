@@ -24,6 +24,9 @@ MOST_AFTER_RESTART: Final = {f"{LONG}, published": 0.33, f"{LONG}, unpublished":
 WITNESSED: Final = ("S1", "S2", "S3", "L3", "R", "F1", "F2", "F3")
 """Classes in which no pod waits that every kubelet would take which agrees with what was shown."""
 
+MOST_UNWITNESSED: Final = {"A": 0.05, "L1": 0.12}
+"""Of what the kubelet admits, in classes where some wait all the same: CPUs spread in sockets, odd CPUs of several init containers."""
+
 SAMPLE_SLACK: Final = 1.5
 """A twelfth of the sequences strays that far from all of them."""
 
@@ -53,6 +56,11 @@ def test_kubelet_churn(file: Path, record_property: Any) -> None:
     for name in WITNESSED:
         if name in found:
             assert not without_witness(found[name].no_at), "\n".join(found[name].named_no)
+    for name, most in MOST_UNWITNESSED.items():
+        if name in found:
+            unwitnessed = without_witness(found[name].no_at)
+            record_property("conformance", f"{file.name}, {name}: {len(unwitnessed)} wrong no without a witness")
+            assert len(unwitnessed) <= most * found[name].admitted, unwitnessed
     slack = 1.0 if "KOORD_NUMA_VECTORS" in os.environ else SAMPLE_SLACK
     for name, tally in found.items():
         assert tally.asked

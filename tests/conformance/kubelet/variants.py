@@ -23,6 +23,8 @@ THREADS: Final = {"amd64": (1, 2), "arm64": (1, 2)}
 
 PAIR: Final = 2
 
+HALF: Final = 0.5
+
 MOST_CACHES: Final = 1 << 10
 """More than a NUMA node has of them."""
 
@@ -34,7 +36,8 @@ def variant(recorded: Recorded, dice: Random) -> KubeletNode:
     """A node that a scheduler cannot tell from the recorded one before the first pod."""
     node = recorded.node
     machine = _machine(recorded, dice) if dice.random() < 0.8 else node.machine
-    devices = {name: _pool(pool, dice) for name, pool in node.devices.items()}
+    # Most other devices contradict the first scan already, so that half of the nodes keep theirs.
+    devices = {name: _pool(pool, dice) for name, pool in node.devices.items()} if dice.random() < HALF else node.devices
     # The rule about whole cores follows from machine and options; it is worked out anew for each node.
     varied = replace(node, machine=machine, devices=devices, whole_cores=None)
     return varied if recorded.case["published"] else _reserving(_with_options(varied, dice), dice)
@@ -56,7 +59,10 @@ def _machine(recorded: Recorded, dice: Random) -> CpuTopology:
     known = THREADS.get(recorded.case["node"]["labels"].get(ARCHITECTURE, ""), (1, 2, 4, 8))
     threads = dice.choice([number for number in known if not any(count % number for count in counts)])
     per_socket = dice.choice([number for number in (1, 2, 4, len(counts)) if not len(counts) % number])
-    rows = list(_rows(_by_numa(machine), threads, per_socket, dice))
+    order = dice.choice(("adjacent", "apart", "anywhere", "reserved"))
+    reserved = recorded.node.config.reserved_cpus or CpuSet()
+    ids = {numa: _ordered(cpus, threads, order, reserved, dice) for numa, cpus in _by_numa(machine).items()}
+    rows = list(_rows(ids, threads, per_socket, dice, apart=order == "apart"))
     distances = [[machine.distances.get((one, other), 10) for other in machine.numa_ids] for one in machine.numa_ids]
     return cpu_topology_of(sorted(rows), numa_ids=machine.numa_ids, distances=distances)
 
@@ -68,16 +74,35 @@ def _by_numa(machine: CpuTopology) -> dict[int, list[int]]:
     return found
 
 
-def _rows(cpus: Mapping[int, Sequence[int]], threads: int, per_socket: int, dice: Random) -> Iterator[tuple[int, ...]]:
-    """Rows of a machine: siblings are neighbours, or as far apart as can be, or anywhere in their NUMA node."""
-    order = dice.choice(("adjacent", "apart", "anywhere"))
+def _ordered(ids: Sequence[int], threads: int, order: str, reserved: CpuSet, dice: Random) -> list[int]:
+    """The CPUs of a NUMA node so that siblings are neighbours: as their ids are, anyhow, or with each reserved one on a core of its own."""
+    if order == "anywhere":
+        return dice.sample(ids, len(ids))
+    if order != "reserved":
+        return sorted(ids)
+    held = [cpu for cpu in ids if cpu in reserved]
+    others = dice.sample([cpu for cpu in ids if cpu not in reserved], len(ids) - len(held))
+    found: list[int] = []
+    while others or held:
+        found += [held.pop()] if held else []
+        found += [others.pop() for _ in range(min(len(others), threads - len(found) % threads))]
+        if not others:
+            found += held
+            held = []
+    return found
+
+
+def _rows(
+    cpus: Mapping[int, Sequence[int]], threads: int, per_socket: int, dice: Random, *, apart: bool
+) -> Iterator[tuple[int, ...]]:
+    """Rows of a machine: siblings are neighbours, or as far apart as can be."""
     share = dice.choice((0, 1, 2, 4, 8, 16, 64))  # of so many cores an uncore cache; 0: one on every socket
     core = 0
     for place, (numa, ids) in enumerate(cpus.items()):
         cores = len(ids) // threads
         socket = place // per_socket
-        for position, cpu in enumerate(dice.sample(ids, len(ids)) if order == "anywhere" else sorted(ids)):
-            here = position % cores if order == "apart" else position // threads
+        for position, cpu in enumerate(ids):
+            here = position % cores if apart else position // threads
             cache = (1 + place) * MOST_CACHES + here // share if share else socket
             yield cpu, core + here, socket, numa, cache
         core += cores
