@@ -2,15 +2,16 @@
 Tells people what happens to pods and nodes (``ports.Recorder``), as ``events.k8s.io/v1`` events like kube-scheduler's own:
 that group has series, so a repeated event is one object that counts, and ``kubectl describe`` shows it all the same.
 
-Never blocks, never fails, never floods: equal events are merged, each object has a budget, all together have a rate, and the
-queues are bounded. Warnings go first: in a flood, what is left unsaid is that pods were placed, which the pods say themselves.
+Never blocks, never fails, never floods: equal events are merged, newer reasons to wait supersede older ones that are not posted yet, each
+object has a budget, all together have a rate, and the queues are bounded. Warnings go first: in a flood, what is left unsaid is that
+pods were placed, which the pods say themselves.
 """
 
 import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, Final
@@ -102,8 +103,8 @@ class EventRecorder:
         self._identity = identity[:128]
         self._limits = limits or EventLimits()
         self._clock = clock
-        self._warnings: OrderedDict[EventKey, None] = OrderedDict()
-        self._others: OrderedDict[EventKey, None] = OrderedDict()
+        self._warnings: OrderedDict[EventKey, EventKey] = OrderedDict()  # by what it supersedes, see ``_turn``
+        self._others: OrderedDict[EventKey, EventKey] = OrderedDict()
         self._posting: set[EventKey] = set()
         self._wake = asyncio.Event()
         self._series: LRUCache[EventKey, _Series] = LRUCache(maxsize=self._limits.remembered)
@@ -137,8 +138,10 @@ class EventRecorder:
         note = EventKey(about, kind, reason, _ACTIONS.get(reason, "Scheduling"), shortened(message, LONGEST_NOTE))
         # One series an equal note: repetitions count up instead of filling the cluster.
         series = self._series.get(note)
+        queue, turn = self._warnings if kind == "Warning" else self._others, _turn(note)
         if series is None:
-            if not self._afford(about):
+            # One that supersedes a note which was not posted needs no more of the budget.
+            if turn not in queue and not self._afford(about):
                 self.dropped += 1
                 return
             series = self._series[note] = _Series()
@@ -147,12 +150,11 @@ class EventRecorder:
         # The server keeps the count that it was told last; it is brought up to date once a minute.
         if series.count > 1 and self._clock() - series.told < self._limits.series_pause:
             return  # counted; the server hears of it with the next update
-        queue = self._warnings if kind == "Warning" else self._others
         # A full queue drops the new note, and never one that waits already.
-        if note not in queue and len(queue) >= self._limits.settings.queue:
+        if turn not in queue and len(queue) >= self._limits.settings.queue:
             self.dropped += 1
             return
-        queue[note] = None
+        queue[turn] = note  # in the place of the one that it supersedes, if there is one
         self._wake.set()
 
     def _afford(self, about: ObjectReference) -> bool:
@@ -208,9 +210,9 @@ class EventRecorder:
     def _take(self) -> EventKey | None:
         """The next to be posted, warnings first. One that is being posted waits: its series has no name yet."""
         for queue in (self._warnings, self._others):
-            note = next((each for each in queue if each not in self._posting), None)
+            note = next((each for each in queue.values() if each not in self._posting), None)
             if note is not None:
-                del queue[note]
+                del queue[_turn(note)]
                 return note
         return None
 
@@ -283,6 +285,12 @@ _ACTIONS: Final[Mapping[str, str]] = {
     "RebindFailed": "Rebinding",
 }
 """What was being done: kube-scheduler's actions for its reasons, and one more for rebinds."""
+
+
+def _turn(note: EventKey) -> EventKey:
+    """What a note has in common with those that supersede it before it is posted: why a pod waits now is told, and not why it did."""
+    # client-go goes further: its series have the text of their first event (``getKey`` of ``event_broadcaster.go``).
+    return replace(note, text="") if note.reason == "FailedScheduling" else note
 
 
 def _kind(warning: bool) -> str:

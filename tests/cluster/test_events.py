@@ -81,6 +81,22 @@ async def test_the_same_again_is_counted(server: ApiServer, recorder: EventRecor
     assert server.requests.rules() == {("create", "events.k8s.io", "events"), ("patch", "events.k8s.io", "events")}
 
 
+async def test_a_newer_reason_to_wait_takes_the_turn_of_one_that_was_not_posted_yet(
+    server: ApiServer, recorder: EventRecorder
+) -> None:
+    other = PodKey("default", "b", "u-2")
+    for pod, message in ((POD, "first"), (other, "another"), (POD, "second"), (POD, "third")):
+        recorder.event(pod, warning=True, reason="FailedScheduling", message=message)
+    for message in ("1", "2"):
+        recorder.event(POD, warning=True, reason="DoubleHold", message=message)
+    await recorder.flush()
+    recorder.event(POD, warning=True, reason="FailedScheduling", message="fourth")
+    await recorder.flush()
+    posted = sorted(events(server), key=lambda event: int(event["metadata"]["resourceVersion"]))
+    assert [event["note"] for event in posted] == ["third", "another", "1", "2", "fourth"]
+    assert recorder.dropped == 0
+
+
 async def test_a_series_whose_event_has_expired_begins_anew(
     server: ApiServer, recorder: EventRecorder, time: Time
 ) -> None:
@@ -97,7 +113,7 @@ async def test_a_series_whose_event_has_expired_begins_anew(
 async def test_ever_new_words_about_one_pod_are_limited(server: ApiServer, recorder: EventRecorder, time: Time) -> None:
     for number in range(40):
         recorder.event(POD, warning=True, reason="FailedScheduling", message=f"no room {number}")
-    await recorder.flush()
+        await recorder.flush()
     assert (len(events(server)), recorder.dropped) == (25, 15)
     recorder.event(PodKey("default", "b", "u-2"), warning=True, reason="FailedScheduling", message="another pod")
     time.now += 300
