@@ -6,7 +6,7 @@ Rules only; nothing here looks at free CPUs.
 
 from typing import Final
 
-from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.request import PodRequest, once_per_request
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeQos, NumaPolicy, PriorityClass, QosClass
 from koord_numa.core.pod_resources import effective_requests, is_limited, kube_qos
 from koord_numa.core.resources import CPU, MEMORY, MILLI
@@ -42,6 +42,7 @@ def priority_class(request: PodRequest) -> PriorityClass:
     return PriorityClass.BATCH if default_qos(request) is QosClass.BE else PriorityClass.PROD
 
 
+@once_per_request
 def may_use_cpuset(request: PodRequest) -> bool:
     """
     May the pod have CPUs of its own by its label? Only a labelled LSE or LSR pod of the production band.
@@ -108,6 +109,7 @@ def is_exclusive_by_policy(request: PodRequest) -> bool:
     )
 
 
+@once_per_request
 def pinned_by_static_kubelet(request: PodRequest) -> tuple[int, ...]:
     """
     How many CPUs a static CPU manager would pin for each container that it pins, init containers among them.

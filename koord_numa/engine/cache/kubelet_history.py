@@ -93,7 +93,7 @@ class KubeletHistory:
         if (belief := self._belief_of(known)) is not None:
             belief.depart(uid, now)
         # Bounded, since a topology that never comes would keep them for ever.
-        gone = [each.uid for each in self.pods.values() if each.left]
+        gone = [each.uid for each in self.pods.values() if each.left] if len(self.pods) > MOST_GONE else []
         for old in gone[: max(0, len(gone) - MOST_GONE)]:
             del self.pods[old]
 

@@ -118,8 +118,10 @@ class NodeRanking:
 
     def _best(self, keys: Ints) -> Placement | None:
         """The placement at the largest of the keys, which are changed where rows have to be evaluated first."""
-        settled = Settled(self._count_asked)
-        while keys[row := int(keys.argmax())] > settled.key:
+        settled, adds = Settled(self._count_asked), keys is not self._keys
+        keys = keys[: len(self._columns)]  # rows beyond are room to grow
+        row = int(keys.argmax())
+        while keys[row] > settled.key:
             if (known := self._fits.get(row)) is not None:
                 if self._late is None:
                     return known
@@ -127,14 +129,16 @@ class NodeRanking:
                 if seen is not None and self._late.settle(seen, known, int(keys[row]), settled):
                     break
                 keys[row] = NO
-                continue
-            bound = self._keys[row]
-            if self._refuses_early(row):
+            elif self._refuses_early(row):
                 keys[row] = NO
-                continue
-            self._evaluate_within_limit(row)
-            if keys is not self._keys:  # the bound's share is replaced, added preferences stay
-                keys[row] = NO if self._keys[row] < 0 else keys[row] - bound + self._keys[row]
+            else:
+                bound = self._keys[row]
+                self._evaluate_within_limit(row)
+                if self._keys[row] == bound:
+                    continue  # the bound was exact, as it is most often: the row's key is the largest still
+                if adds:  # the bound's share is replaced, added preferences stay
+                    keys[row] = NO if self._keys[row] < 0 else keys[row] - bound + self._keys[row]
+            row = int(keys.argmax())
         return settled.placement
 
     def _refuses_early(self, row: int) -> bool:

@@ -65,6 +65,8 @@ def is_confined(demand: PodDemand, node: KubeletNode) -> bool:
     config = node.config
     if config.topology_policy in (None, KubeletPolicy.NONE) or config.topology_scope is not KubeletScope.CONTAINER:
         return False
+    if len(demand.containers) < 2:
+        return False
     held = False
     for container, part in demand.containers:
         own = (part.cpus and node.pins_cpus) or any(

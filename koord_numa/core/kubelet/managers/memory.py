@@ -5,7 +5,7 @@ While a block spans several NUMA nodes they form a group: other memory goes to e
 table follows the manager to the byte, also where releases are credited to another NUMA node of a group than was charged.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,10 +67,14 @@ class MemoryTable:
             nodes=self.nodes,
         )
 
-    def knows(self, kinds: Iterable[str]) -> bool:
+    def knows(self, kinds: Collection[str]) -> bool:
         """Does every NUMA node have an entry for each of these memory types?"""
         # The kubelet indexes its table by type without a look whether the entry is there.
-        return all(kind in amounts for kind in kinds for amounts in self.supply.values())
+        for amounts in self.supply.values():
+            for kind in kinds:
+                if kind not in amounts:
+                    return False
+        return True
 
     def hints(self, demand: ResourceList, reusable: Reusable) -> HintRule:
         """

@@ -231,7 +231,9 @@ class PodCounts:
         self._purge()
 
     def _move(self, known: _Kind, node: str, sign: int) -> None:
-        here = self._on_node.setdefault(node, Counter())
+        here = self._on_node.get(node)
+        if here is None:
+            here = self._on_node[node] = Counter()
         _change(known.nodes, node, sign)
         _change(here, known, sign)
         if not here:
@@ -284,7 +286,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def _change(counter: Counter[Key], key: Key, sign: int) -> None:
-    left = counter[key] + sign
+    left = counter.get(key, 0) + sign
     if left:
         counter[key] = left
     else:
