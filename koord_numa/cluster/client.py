@@ -19,7 +19,7 @@ from multidict import CIMultiDict
 
 from koord_numa import __version__
 from koord_numa.cluster import deep_json
-from koord_numa.cluster.credentials import load_configuration
+from koord_numa.cluster.credentials import NoCredentials, load_configuration
 from koord_numa.cluster.errors import broken, refusal
 from koord_numa.cluster.impersonation import Headers
 from koord_numa.cluster.resources import Call
@@ -119,7 +119,11 @@ class Api:
     @classmethod
     async def connect(cls, kubeconfig: Path | None = None, agent: str = AGENT, *, context: str | None = None) -> Self:
         """Load credentials; nothing is sent yet. ``agent`` is who the server's audit log says it was. Raises ``NoCredentials``."""
-        return cls(await load_configuration(kubeconfig, context), agent)
+        configuration = await load_configuration(kubeconfig, context)
+        try:
+            return cls(configuration, agent)
+        except OSError as error:  # of ssl: the library reads the certificates here
+            raise NoCredentials(f"no credentials for a cluster: the certificates cannot be used: {error}") from error
 
     async def close(self) -> None:
         """Give every connection back. May be called again, when sessions were lent meanwhile."""

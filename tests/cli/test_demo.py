@@ -156,9 +156,3 @@ def test_the_rack_is_nine_machines_of_four_kinds_and_both_owners() -> None:
         "LS",
         "BE",
     }
-
-
-def test_a_speed_that_is_no_number_is_refused() -> None:
-    """It compares with no bound, and the demo would wait for ever."""
-    answer = CliRunner().invoke(main, ["demo", "--speed", "nan"])
-    assert (answer.exit_code, "'nan' is not a number" in answer.output) == (2, True), answer.output

@@ -5,10 +5,8 @@ import signal
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isnan
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import click
 from rich.console import Console
@@ -31,6 +29,7 @@ from koord_numa.cli.demo.scenario import (
     seen,
     shared_on,
 )
+from koord_numa.cli.finite_range import FiniteRange
 from koord_numa.cli.render.console import open_console
 from koord_numa.cli.render.placements import machine_picture, placements, waiting
 from koord_numa.sandbox.bundled import DEMO_PODS, DEMO_RACK
@@ -50,21 +49,10 @@ LOOK_AROUND = (
 """What is worth a look in a demo that is kept."""
 
 
-class Speed(click.FloatRange):
-    """A number within its bounds; ``nan``, which compares with none of them, is none."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number of a text. Raises ``click.BadParameter``."""
-        number = float(super().convert(value, param, ctx))
-        if isnan(number):
-            self.fail(f"{value!r} is not a number", param, ctx)
-        return number
-
-
 @click.command(short_help="Fill a simulated rack through the real operator.")
 @click.option("--keep", is_flag=True, help="Leave the cluster running afterwards, to look around with kubectl.")
 @click.option("--seed", type=int, help="Submit the pods in another order.")
-@click.option("--speed", type=Speed(0.1, 10.0), default=1.0, help="Submit pods so many times as fast.")
+@click.option("--speed", type=FiniteRange(0.1, 10.0), default=1.0, help="Submit pods so many times as fast.")
 def command(keep: bool, seed: int | None, speed: float) -> None:
     """Fill a simulated rack of nine machines and show the result; takes about fifteen seconds."""
     console = open_console()

@@ -10,6 +10,7 @@ from rich.text import Text
 from koord_numa.cli.cluster.access import Access, Selects, with_access, with_selector
 from koord_numa.cli.cluster.snapshot import Snapshot
 from koord_numa.cli.cluster.views import cluster_view
+from koord_numa.cli.finite_range import FiniteRange
 from koord_numa.cli.render.console import open_console
 from koord_numa.cli.render.nodes import HEADINGS, WIDE, node_row
 from koord_numa.cli.render.output import Output, with_output
@@ -18,7 +19,7 @@ _BAR = 24
 
 
 @click.command(short_help="Watch what nodes have left.")
-@click.option("--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds.")
+@click.option("--interval", type=FiniteRange(min=0.5), default=2.0, show_default=True, help="Seconds.")
 @click.option("--once", is_flag=True, help="Print one screen and end.")
 @with_selector
 @with_output

@@ -71,17 +71,28 @@ async def from_kubeconfig(path: Path) -> ApiAccess:
         await config.load_kube_config(config_file=str(path), client_configuration=found)
     except (config.ConfigException, OSError, KeyError, TypeError, ValueError) as error:
         raise ApiError(0, f"{path}: {error}") from None
-    tls = None
+    except RecursionError:
+        raise ApiError(0, f"{path} is nested too deeply") from None
     host = found.host or ""
-    if host.startswith("https"):
-        tls = ssl.create_default_context(cafile=found.ssl_ca_cert)
-        if found.cert_file:
-            tls.load_cert_chain(found.cert_file, found.key_file)
-        if not found.verify_ssl:
-            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    if not host.startswith(("http://", "https://")):
+        raise ApiError(0, f"{path}: {host!r} is no address of a server")
+    try:
+        tls = _tls(found) if host.startswith("https") else None
+    except OSError as error:  # ssl's errors among them
+        raise ApiError(0, f"{path}: its certificates cannot be used: {error}") from None
     # Releases differ in the name of the key.
     token = found.api_key.get("BearerToken") or found.api_key.get("authorization") or ""
     return ApiAccess(host.rstrip("/"), token=token.removeprefix("Bearer "), tls=tls)
+
+
+def _tls(found: Any) -> ssl.SSLContext:
+    """The certificates of a client configuration. Raises ``OSError``."""
+    tls = ssl.create_default_context(cafile=found.ssl_ca_cert)
+    if found.cert_file:
+        tls.load_cert_chain(found.cert_file, found.key_file)
+    if not found.verify_ssl:
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    return tls
 
 
 class NodeApi:

@@ -22,6 +22,7 @@ POLICY_WORDS: Final[Mapping[str, str]] = {
 """What ``topologyPolicies`` calls the kubelet's topology manager policies; ``none`` is ``None``."""
 
 DEFAULT_MAX_NUMA_NODES: Final = "8"
+_KIND: Final = "KubeletConfiguration"
 _MAX_NUMA_NODES: Final = "max-allowable-numa-nodes"
 
 
@@ -92,6 +93,9 @@ def kubelet_options(config: object) -> KubeletOptions:
         config = config["kubeletconfig"]
     if not isinstance(config, Mapping):
         raise KubeletConfigError(f"a {type(config).__name__} is no KubeletConfiguration")
+    # Every field has a default: another kind of file would be taken for a kubelet without any option.
+    if (kind := config.get("kind", _KIND)) != _KIND:
+        raise KubeletConfigError(f"a {kind} is no {_KIND}")
     reserved = _text(config, "reservedSystemCPUs", "")
     try:
         # None and the empty set differ: without the option a static kubelet chooses the reserved CPUs itself.

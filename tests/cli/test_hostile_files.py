@@ -1,4 +1,4 @@
-"""Files that would end the process, or fill its memory, while they are read are refused with a reason."""
+"""Files and options that would end the process with a traceback, or fill its memory, are refused with a reason."""
 
 import json
 from pathlib import Path
@@ -79,3 +79,46 @@ def test_every_command_that_reads_files_says_so(tmp_path: Path) -> None:
         assert answer.exit_code == 1, (arguments, answer.output, answer.exception)
         assert "deep.yaml" in answer.output
         assert isinstance(answer.exception, SystemExit)
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: a, cluster: {server: "%s"%s}}]
+users: [{name: a, user: {}}]
+contexts: [{name: a, context: {cluster: a, user: a}}]
+current-context: a
+"""
+KUBECONFIGS = {
+    "deep": DEEP["json"],
+    "certificate": KUBECONFIG % ("https://127.0.0.1:1", ", certificate-authority-data: bm9uZQ=="),
+    "address": KUBECONFIG % ("not a url", ""),
+    "another file": "{kind: Pod}",
+}
+
+
+@pytest.mark.parametrize("text", KUBECONFIGS.values(), ids=KUBECONFIGS.keys())
+def test_kubeconfigs_of_any_shape_get_a_sentence(text: str, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(text)
+    for arguments in (["nodes"], ["node-agent", "--node-name", "n"]):
+        answer = CliRunner().invoke(main, [*arguments, "--kubeconfig", str(kubeconfig)])
+        assert isinstance(answer.exception, SystemExit), answer.exception
+        assert (answer.exit_code, answer.output.startswith("Error: ")) == (1, True), answer.output
+
+
+def test_another_file_is_no_configuration_of_a_kubelet(tmp_path: Path) -> None:
+    """Every field has a default: the agent would publish a kubelet without any option."""
+    file = tmp_path / "pod.yaml"
+    file.write_text("{apiVersion: v1, kind: Pod, metadata: {name: p}}")
+    answer = CliRunner().invoke(main, ["node-agent", "--print", "--kubelet-config", str(file)])
+    assert (answer.exit_code, answer.output) == (1, f"Error: {file}: a Pod is no KubeletConfiguration\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["demo", "--speed", "nan"], ["top", "--interval", "nan"], ["top", "--interval", "inf"]]
+)
+def test_numbers_that_are_none_are_refused(arguments: list[str]) -> None:
+    """They compare with no bound, and the command would wait for ever."""
+    answer = CliRunner().invoke(main, arguments)
+    assert (answer.exit_code, "is not a number" in answer.output) == (2, True), answer.output
