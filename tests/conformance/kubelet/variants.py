@@ -38,7 +38,7 @@ def variant(recorded: Recorded, dice: Random) -> KubeletNode:
     machine = _machine(recorded, dice) if dice.random() < 0.8 else node.machine
     # Most other devices contradict the first scan already, so that half of the nodes keep theirs.
     devices = {name: _pool(pool, dice) for name, pool in node.devices.items()} if dice.random() < HALF else node.devices
-    # The rule about whole cores follows from machine and options; it is worked out anew for each node.
+    # The rule about whole cores follows from machine and options; it is worked out for each node.
     varied = replace(node, machine=machine, devices=devices, whole_cores=None)
     return varied if recorded.case["published"] else _reserving(_with_options(varied, dice), dice)
 
