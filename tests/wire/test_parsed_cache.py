@@ -9,7 +9,7 @@ from koord_numa.core.cel import program
 from koord_numa.wire import parse_pod, parse_topology
 from koord_numa.wire.node import zones
 from koord_numa.wire.parsed_cache import ParsedCache
-from koord_numa.wire.pod import request_cache
+from koord_numa.wire.pod import request_cache, steady_part
 from koord_numa.wire.selectors import label_pairs
 from tests.wire.objects import KUBELET_NRT, changed
 
@@ -54,6 +54,13 @@ def pods() -> Iterator[None]:
             yield
 
 
+def pods_of_many_uids() -> Iterator[None]:
+    for number in range(LARGE):
+        metadata = {"name": "a", "namespace": "b", "uid": f"c{number}", "annotations": {"large": "x" * LARGE}}
+        assert parse_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}}).key.uid
+        yield
+
+
 def topologies() -> Iterator[None]:
     for number in range(LARGE):
         costs = [{"name": "node-1", "value": number}] * (LARGE // 30)
@@ -65,6 +72,7 @@ def topologies() -> Iterator[None]:
     ("module", "caches", "objects"),
     [
         pytest.param(request_cache, ("_REQUESTS", "_BOUND", "_CONSTRAINTS"), pods, id="pods"),
+        pytest.param(steady_part, ("_PARTS",), pods_of_many_uids, id="parts of pods"),
         pytest.param(zones, ("_ZONES",), topologies, id="zones"),
     ],
 )

@@ -1,20 +1,22 @@
 """Pods: from the API object to identity, scheduling and request. A malformed pod is still a pod; its problem is named."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from koord_numa.core.claims.pod_claims import PodResourceClaim
 from koord_numa.core.objects.request import Assignment, Pod, PodKey
+from koord_numa.core.value_objects import value_object
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.images import pod_images
 from koord_numa.wire.metadata import Head, head, version
+from koord_numa.wire.parsed_cache import ParsedCache
 from koord_numa.wire.parsing import Int64, Problems, Strict, read, read_time
 from koord_numa.wire.pod.pod_annotations import assignment, check_bind_policy
 from koord_numa.wire.pod.request_cache import cached_request
 from koord_numa.wire.pod.resize import counted_request
+from koord_numa.wire.pod.steady_part import SteadyPart, known_part, remember
 from koord_numa.wire.workloads import controller_of
 
 
@@ -70,67 +72,129 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
     Raises ``WireError`` only when the object has no name or uid by which it could be known.
     """
     problems = Problems()
+    known = known_part(obj)
+    if known is not None:
+        return _pod(known, _loose_part(obj, known.path, problems), problems)
     top = head(obj, "Pod", problems)
     # A pod is known by its uid: one without cannot be told from its successor of the same name.
     if not top.uid:
         raise top.path.at("metadata.uid").error("is missing")
-    raw_spec, raw_status = _part(top, "spec", problems), _part(top, "status", problems)
-    scheduling = problems.collect(lambda: read(SchedulingSpec, raw_spec, top.path.at("spec")), _NO_SCHEDULING)
-    status = problems.collect(lambda: read(Status, raw_status, top.path.at("status")), _NO_STATUS)
-    start = status.start_time or ""
-    # An empty text is as good as absent.
-    request = cached_request(top, raw_spec, scheduling.priority or 0, problems)
-    # A running pod may be resized: what it counts for is in its status.
-    if request.constraints.node_name:
-        request = problems.collect(
-            partial(counted_request, request, raw_spec, raw_status, top.path.at("status")), request
-        )
-    else:
-        problems.collect(partial(check_bind_policy, request, top.path), None)
-        # A pod without a controller is lost when a kubelet refuses it, so that it explores nothing.
-        if not top.metadata.controller:
-            request = replace(request, replaceable=False)
-    node = request.constraints.node_name
-    held = top.annotations.get(names.RESOURCE_STATUS)
-    return Pod(
+    spec, status = _part(top.body, top.path, "spec", problems), _part(top.body, top.path, "status", problems)
+    scheduling = problems.collect(lambda: read(SchedulingSpec, spec, top.path.at("spec")), _NO_SCHEDULING)
+    model = problems.collect(lambda: read(Status, status, top.path.at("status")), _NO_STATUS)
+    part = _steady_part(top, spec, scheduling, problems)
+    pod = _pod(part, _LoosePart(spec, status, model, top.annotations, version(top)), problems)
+    if not pod.problem and _is_on_its_way(pod, model):
+        remember(obj, part)
+    return pod
+
+
+def _is_on_its_way(pod: Pod, status: Status) -> bool:
+    """Will news of its status come soon? A pod that runs and is ready hardly ever changes, and a list has thousands of these."""
+    if not pod.node:
+        return True
+    # A bind makes the first condition, and the kubelet the others.
+    return status.conditions is not None and not pod.finished and not (pod.started and pod.ready)
+
+
+@value_object
+class _LoosePart:
+    """What changes when a pod is bound and starts: the node in its spec, its status, annotations of its bind."""
+
+    spec: dict[str, Any]
+    status: dict[str, Any]
+    model: Status  # the same status
+    annotations: Mapping[str, str]
+    version: str
+
+
+def _loose_part(obj: Mapping[str, Any], path: FieldPath, problems: Problems) -> _LoosePart:
+    """Of a pod whose steady part is known: then everything but its status is of the right type."""
+    metadata, status = obj["metadata"], _part(obj, path, "status", problems)
+    model = problems.collect(lambda: read(Status, status, path.at("status")), _NO_STATUS)
+    annotations = metadata.get("annotations") or {}
+    return _LoosePart(obj["spec"], status, model, annotations, metadata.get("resourceVersion") or "")
+
+
+def _steady_part(top: Head, spec: dict[str, Any], scheduling: SchedulingSpec, problems: Problems) -> SteadyPart:
+    has_node = bool(_node(spec))
+    return SteadyPart(
+        path=top.path,
         key=PodKey(top.namespace or "default", top.name, top.uid),
-        request=request,
+        request=cached_request(top, spec, scheduling.priority or 0, problems),
+        # An empty text is as good as absent.
         scheduler=scheduling.scheduler_name or "default-scheduler",
-        node=node,
-        nominated=status.nominated_node_name or "",
-        phase=status.phase or "Pending",
-        reason=status.reason or "",
         created=top.created,
         deleting=top.metadata.deletion_timestamp is not None,
         gated=bool(scheduling.scheduling_gates),
         mirror=names.MIRROR in top.annotations,
-        labels=request.labels,
         owner=top.metadata.controller,
-        # Only where a default constraint may apply: bound pods are spread already.
-        controller=None if node else controller_of(top),
-        # Before the bind the annotation is a leftover or another's writing, and holds nothing.
-        assignment=problems.collect(lambda: _assignment(held, top.path), None) if node and held is not None else None,
         preempts=scheduling.preemption_policy != "Never",
+        spec_text=top.annotations.get(names.RESOURCE_SPEC, ""),
+        never_rebound=top.annotations.get(names.REBIND, "").lower() == "false",
+        claims=tuple((it.name, it.resource_claim_name or "") for it in scheduling.resource_claims or ()),
+        has_node=has_node,
+        # Only where a default constraint may apply: bound pods are spread already.
+        controller=None if has_node else controller_of(top),
+        images=() if has_node else pod_images(spec),
+    )
+
+
+def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
+    node, path, status = _node(loose.spec), part.path, loose.model
+    request = part.request_at(node)
+    # A running pod may be resized: what it counts for is in its status.
+    if node:
+        request = problems.collect(
+            partial(counted_request, request, loose.spec, loose.status, path.at("status")), request
+        )
+    else:
+        problems.collect(partial(check_bind_policy, request, path), None)
+    start = status.start_time or ""
+    held = loose.annotations.get(names.RESOURCE_STATUS)
+    return Pod(
+        key=part.key,
+        request=request,
+        scheduler=part.scheduler,
+        node=node,
+        nominated=status.nominated_node_name or "",
+        phase=status.phase or "Pending",
+        reason=status.reason or "",
+        created=part.created,
+        deleting=part.deleting,
+        gated=part.gated,
+        mirror=part.mirror,
+        labels=request.labels,
+        owner=part.owner,
+        controller=None if node else part.controller,
+        # Before the bind the annotation is a leftover or another's writing, and holds nothing.
+        assignment=problems.collect(lambda: _assignment(held, path), None) if node and held is not None else None,
+        preempts=part.preempts,
         ready=_is_ready(status.conditions or ()),
         # Statuses of containers are written by the kubelet that has admitted the pod.
         started=status.phase == "Running" or bool(status.container_statuses or status.init_container_statuses),
-        started_at=problems.collect(lambda: read_time(start, top.path.at("status.startTime")) if start else 0.0, 0.0),
-        resource_version=version(top),
-        spec_text=top.annotations.get(names.RESOURCE_SPEC, ""),
-        never_rebound=top.annotations.get(names.REBIND, "").lower() == "false",
+        started_at=problems.collect(lambda: read_time(start, path.at("status.startTime")) if start else 0.0, 0.0),
+        resource_version=loose.version,
+        spec_text=part.spec_text,
+        never_rebound=part.never_rebound,
         # A resource-status on a pod without a node is stale: it is replaced by the bind.
         stale_status=not node and held is not None,
-        resource_claims=_resource_claims(scheduling, status),
+        resource_claims=_resource_claims(part.claims, status) if part.claims else (),
         extended_claim=(status.extended_resource_claim_status or _NO_CLAIM).resource_claim_name or "",
-        explores=_explores(top) if node else (),
-        images=() if node else pod_images(raw_spec),
+        explores=_explores(loose.annotations) if node else (),
+        images=() if node else part.images,
         problem=problems.problem,
     )
 
 
-def _explores(top: Head) -> tuple[str, ...]:
+def _node(spec: Mapping[str, Any]) -> str:
+    node = spec.get("nodeName")
+    return node if isinstance(node, str) else ""
+
+
+def _explores(annotations: Mapping[str, str]) -> tuple[str, ...]:
     """The options that the pod was placed to find out about; written by this scheduler, so any text will do."""
-    return tuple(filter(None, top.annotations.get(names.EXPLORES, "")[:4096].split(",")))
+    return tuple(filter(None, annotations.get(names.EXPLORES, "")[:4096].split(",")))
 
 
 def _is_ready(conditions: Iterable[Any]) -> bool:
@@ -141,33 +205,38 @@ def _is_ready(conditions: Iterable[Any]) -> bool:
     )
 
 
-def _resource_claims(spec: SchedulingSpec, status: Status) -> tuple[PodResourceClaim, ...]:
+def _resource_claims(claims: Iterable[tuple[str, str]], status: Status) -> tuple[PodResourceClaim, ...]:
     """As dynamic-resource-allocation/resourceclaim ``Name``."""
     made = {it.name: it.resource_claim_name for it in status.resource_claim_statuses or ()}
     return tuple(
-        PodResourceClaim(it.name, it.resource_claim_name)
-        if it.resource_claim_name
+        PodResourceClaim(name, claim)
+        if claim
         else PodResourceClaim(
-            it.name, made.get(it.name) or "", from_template=True, needed=it.name not in made or bool(made[it.name])
+            name, made.get(name) or "", from_template=True, needed=name not in made or bool(made[name])
         )
-        for it in spec.resource_claims or ()
+        for name, claim in claims
     )
 
 
-def _part(top: Head, key: str, problems: Problems) -> dict[str, Any]:
-    part = top.body.get(key)
+def _part(body: Mapping[str, Any], path: FieldPath, key: str, problems: Problems) -> dict[str, Any]:
+    part = body.get(key)
     if part is None or isinstance(part, dict):
         return part or {}
     if isinstance(part, Mapping):
         return dict(part)
-    problems.problem = problems.problem or str(top.path.at(key).error("is not an object"))
+    problems.problem = problems.problem or str(path.at(key).error("is not an object"))
     return {}
 
 
 def _assignment(text: str, path: FieldPath) -> Assignment | None:
-    return assignment(text, path.annotation(names.RESOURCE_STATUS))
+    known = _ASSIGNMENTS.get(text)
+    # What is malformed is read each time: its error names the pod.
+    return known or _ASSIGNMENTS.put(text, assignment(text, path.annotation(names.RESOURCE_STATUS)), len(text))
 
 
 _NO_SCHEDULING = SchedulingSpec()
 _NO_STATUS = Status()
 _NO_CLAIM = ExtendedClaimStatusModel()
+
+_ASSIGNMENTS: Final[ParsedCache[str, Assignment]] = ParsedCache(8 << 20)
+"""By the text of the annotation, which every update of a pod's status brings again."""

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from koord_numa.core.objects.constraints import Constraints
 from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.value_objects import value_object
 from koord_numa.wire import names
 from koord_numa.wire.metadata import Head
 from koord_numa.wire.parsed_cache import ParsedCache
@@ -32,11 +33,37 @@ _ANNOTATIONS: Final = (
 )
 
 
-def cached_request(top: Head, spec: dict[str, Any], priority: int, problems: Problems) -> PodRequest:
-    """The pod's request, from the cache when an equal one was parsed before."""
-    node = spec.get("nodeName") or ""
+@value_object
+class CachedRequest:
+    """A request without a node, and its key: empty for one that is not kept."""
+
+    plain: PodRequest
+    key: bytes = b""
+    characters: int = 0
+
+    @property
+    def alone(self) -> PodRequest:
+        """
+        The same request of a pod without a controller, and without a node: it is lost when a kubelet refuses it, so that it explores
+        nothing.
+        """
+        if not self.key:
+            return replace(self.plain, replaceable=False)
+        known = _ALONE.get(self.key)
+        return known or _ALONE.put(self.key, replace(self.plain, replaceable=False), self.characters)
+
+    def at(self, node: str) -> PodRequest:
+        """The same request of a pod with this node: a bind changes ``spec.nodeName`` only."""
+        if not self.key:
+            return self.plain
+        known = _BOUND.get((self.key, node))
+        return known or _BOUND.put((self.key, node), _on_node(self.plain, node), self.characters)
+
+
+def cached_request(top: Head, spec: dict[str, Any], priority: int, problems: Problems) -> CachedRequest:
+    """The pod's request, from the cache when an equal one was parsed before. A malformed one is as its own node has it."""
     # No digest for a malformed node name: the request then is not remembered.
-    key, characters = _digest(top, spec, priority) if isinstance(node, str) else (b"", 0)
+    key, characters = _digest(top, spec, priority) if isinstance(spec.get("nodeName") or "", str) else (b"", 0)
     known = _REQUESTS.get(key)
     if known is None:
         found = Problems()
@@ -44,15 +71,12 @@ def cached_request(top: Head, spec: dict[str, Any], priority: int, problems: Pro
         # Not cached: its problem names this very pod.
         if found.problem:
             problems.problem = problems.problem or found.problem
-            return known
+            return CachedRequest(known)
         if not key:
-            return known
+            return CachedRequest(known)
         # Without its node, so that the waiting and the bound pod share one entry.
         known = _REQUESTS.put(key, _with_shared_constraints(_on_node(known, ""), characters), characters)
-    if not node:
-        return known
-    # A bind changes spec.nodeName only.
-    return _BOUND.get((key, node)) or _BOUND.put((key, node), _on_node(known, node), characters)
+    return CachedRequest(known, key, characters)
 
 
 def _with_shared_constraints(request: PodRequest, characters: int) -> PodRequest:
@@ -114,6 +138,9 @@ _CHARACTERS: Final = 32 << 20
 
 _REQUESTS: Final[ParsedCache[bytes, PodRequest]] = ParsedCache(_CHARACTERS)
 """Requests of pods without a node, by digest."""
+
+_ALONE: Final[ParsedCache[bytes, PodRequest]] = ParsedCache(_CHARACTERS)
+"""Requests of pods without a node and without a controller, by digest."""
 
 _BOUND: Final[ParsedCache[tuple[bytes, str], PodRequest]] = ParsedCache(_CHARACTERS)
 """Requests of bound pods, by digest and node."""

@@ -1,0 +1,134 @@
+"""What does not change while a pod is bound and starts is read once, and a pod reads as if it were seen for the first time."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord_numa.core.objects.request import Pod
+from koord_numa.wire import names, parse_pod
+from koord_numa.wire.metadata import Head, head
+from koord_numa.wire.parsed_cache import ParsedCache
+from koord_numa.wire.parsing import Problems
+from koord_numa.wire.pod import pods, request_cache, steady_part
+from tests.wire.objects import POD, Object, annotated, changed, labelled
+
+CACHES: Sequence[tuple[Any, str]] = (
+    (request_cache, "_REQUESTS"),
+    (request_cache, "_ALONE"),
+    (request_cache, "_BOUND"),
+    (request_cache, "_CONSTRAINTS"),
+    (steady_part, "_PARTS"),
+    (pods, "_ASSIGNMENTS"),
+)
+
+READY = [{"type": "Ready", "status": "True"}]
+HELD = '{"cpuset":"2-3","numaNodeResources":[{"node":0,"resources":{"cpu":"2"}}]}'
+RESIZED = [{"name": "main", "resources": {"requests": {"cpu": "6"}}, "allocatedResources": {"cpu": "6"}}]
+
+CHANGES: dict[str, Sequence[object]] = {
+    "spec nodeName": ["worker-1", "worker-2", "", None, 7],
+    "spec priority": [9500, 1, "high"],
+    "spec schedulingGates": [None, [{"name": "later"}]],
+    "spec resourceClaims": [None, [{"name": "gpu", "resourceClaimTemplateName": "one"}], [{"name": 5}]],
+    "metadata resourceVersion": ["8", "9", None, 5],
+    "metadata deletionTimestamp": [None, "2026-01-01T00:00:00Z"],
+    "metadata ownerReferences": [None, POD["metadata"]["ownerReferences"]],
+    "metadata managedFields": [None, [{"manager": "kubelet"}], 5],
+    "metadata generation": [1, 2, "x"],
+    "metadata namespace": ["shop", "other"],
+    "status": [
+        None,
+        5,
+        {"phase": "Pending", "nominatedNodeName": "worker-1"},
+        {"phase": "Running", "conditions": READY, "startTime": "2026-01-01T00:00:00Z"},
+        {"phase": "Running", "containerStatuses": RESIZED, "startTime": "yesterday"},
+        {"phase": "Failed", "reason": "TopologyAffinityError"},
+        {"phase": "Pending", "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "gpu-x"}]},
+        {"phase": 5},
+    ],
+}
+ANNOTATIONS: dict[str, Sequence[Any]] = {
+    names.RESOURCE_STATUS: [HELD, "{}", "{", 5],
+    names.EXPLORES: ["a,b", 5],
+    names.RESOURCE_SPEC: ['{"requiredCPUBindPolicy":"SpreadByPCPUs"}', "{"],
+    names.REBIND: ["false"],
+}
+
+
+@st.composite
+def states(draw: st.DrawFn) -> Object:
+    """A pod, some things about it changed."""
+    found = POD
+    for path in draw(st.lists(st.sampled_from(sorted(CHANGES)), max_size=3, unique=True)):
+        found = changed(found, path, draw(st.sampled_from(CHANGES[path])))
+    for name in draw(st.lists(st.sampled_from(sorted(ANNOTATIONS)), max_size=2, unique=True)):
+        found = annotated(found, name, draw(st.sampled_from(ANNOTATIONS[name])))
+    return draw(st.sampled_from([found, labelled(found, "app", "other"), changed(found, "metadata annotations", 5)]))
+
+
+def read_afresh(obj: Object) -> Pod:
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in CACHES:
+            patch.setattr(module, name, ParsedCache(1 << 20))
+        return parse_pod(obj)
+
+
+@given(st.lists(states(), min_size=2, max_size=8))
+def test_earlier_states_of_a_pod_do_not_show(found: list[Object]) -> None:
+    for obj in found:
+        assert parse_pod(obj) == read_afresh(obj)
+
+
+@pytest.fixture
+def heads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The resourceVersions of pods of which everything was read."""
+    found: list[str] = []
+
+    def noted(obj: object, kind: str, problems: Problems) -> Head:
+        top = head(obj, kind, problems)
+        found.append(top.metadata.resource_version or "")
+        return top
+
+    monkeypatch.setattr(pods, "head", noted)
+    monkeypatch.setattr(steady_part, "_PARTS", ParsedCache(1 << 20))
+    return found
+
+
+def test_a_pod_is_read_once_from_its_creation_until_it_runs(heads: list[str]) -> None:
+    waiting = changed(POD, "metadata resourceVersion", "1")
+    bound = changed(changed(waiting, "spec nodeName", "worker-1"), "metadata resourceVersion", "2")
+    bound = annotated(bound, names.RESOURCE_STATUS, HELD)
+    starting = changed(changed(bound, "status phase", "Running"), "metadata resourceVersion", "3")
+    ready = changed(changed(starting, "status conditions", READY), "metadata resourceVersion", "4")
+    found = [parse_pod(each) for each in (waiting, bound, starting, ready)]
+    assert heads == ["1"]
+    assert [(pod.node, pod.phase, pod.ready, pod.resource_version) for pod in found] == [
+        ("", "Pending", False, "1"),
+        ("worker-1", "Pending", False, "2"),
+        ("worker-1", "Running", False, "3"),
+        ("worker-1", "Running", True, "4"),
+    ]
+
+
+def test_pods_that_run_already_when_they_are_first_seen_are_not_remembered(heads: list[str]) -> None:
+    running = changed(changed(POD, "spec nodeName", "worker-1"), "status", {"phase": "Running", "conditions": READY})
+    parse_pod(running)
+    assert len(steady_part._PARTS) == 0
+    assert heads == ["7"]
+
+
+def test_a_pod_that_is_seen_without_its_node_again_is_read_again(heads: list[str]) -> None:
+    """Of a pod with a node its images and the workload that it is spread by are not read."""
+    bound = changed(POD, "spec nodeName", "worker-1")
+    assert (parse_pod(bound).images, parse_pod(POD).images) == ((), ("", "", "web:latest"))
+    assert len(heads) == 2
+
+
+def test_pods_without_a_controller_share_a_request_of_their_own() -> None:
+    alone = changed(POD, "metadata ownerReferences", None)
+    one, other = (parse_pod(changed(alone, "metadata uid", uid)).request for uid in ("x1", "x2"))
+    assert one is other
+    assert (one.replaceable, parse_pod(POD).request.replaceable) == (False, True)
