@@ -195,8 +195,7 @@ class Runtime:
         self.api.cut_off = False  # of what was given up earlier, nothing is on its way any more
         await self.scheduler.stop()
         self.rebinds.stop()
-        await self.tasks.finish("scheduler", SETTLE)
-        await self.tasks.finish("rebinds", SETTLE)
+        await self.tasks.finish(SETTLE, "scheduler", "rebinds")
         await self.tasks.stop("lease")
         if isinstance(self.lease, LeaderElection):
             await self._end_leading(self.lease)

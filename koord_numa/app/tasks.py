@@ -22,14 +22,15 @@ class TaskSupervisor:
         self._tasks[name] = task
         task.add_done_callback(self._ended)
 
-    async def finish(self, name: str, seconds: float) -> None:
-        """Wait until a task that was asked to end does so; cancel it after so many seconds."""
-        # Popped first, so that its end is expected.
-        task = self._tasks.pop(name, None)
-        if task is not None:
-            await asyncio.wait({task}, timeout=seconds)
+    async def finish(self, seconds: float, *names: str) -> None:
+        """Wait until tasks that were asked to end do so; cancel after so many seconds those that have not."""
+        # All of them are popped first: one ends while another is waited for, and its end is expected.
+        tasks = {task for name in names if (task := self._tasks.pop(name, None)) is not None}
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+        for task in tasks:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stop(self, *names: str) -> None:
         """Cancel these tasks, or all when none is named, and wait until they are over."""

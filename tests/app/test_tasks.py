@@ -59,13 +59,35 @@ async def test_a_task_that_was_asked_to_end_may_do_so() -> None:
 
     supervisor.start("a", works())
     asked.set()
-    await supervisor.finish("a", 5)
-    await supervisor.finish("unknown", 5)
+    await supervisor.finish(5, "a")
+    await supervisor.finish(5, "unknown")
     assert (done, supervisor.failure.done()) == ([True], False)
+
+
+async def test_one_of_several_may_end_while_another_is_waited_for() -> None:
+    supervisor = TaskSupervisor()
+    ends, other_ended = asyncio.Event(), asyncio.Event()
+
+    async def other() -> None:
+        await ends.wait()
+        other_ended.set()
+
+    async def works() -> None:
+        await ends.wait()
+        await other_ended.wait()
+        for _ in range(5):  # the end of the other one is noticed meanwhile
+            await asyncio.sleep(0)
+
+    supervisor.start("a", works())
+    supervisor.start("b", other())
+    await asyncio.sleep(0)
+    ends.set()
+    await supervisor.finish(300, "a", "b")
+    assert not supervisor.failure.done()
 
 
 async def test_and_is_cancelled_when_it_takes_too_long() -> None:
     supervisor = TaskSupervisor()
     supervisor.start("a", forever())
-    await supervisor.finish("a", 0.01)
+    await supervisor.finish(0.01, "a")
     assert not supervisor.failure.done()

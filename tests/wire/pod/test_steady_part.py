@@ -47,6 +47,7 @@ CHANGES: dict[str, Sequence[object]] = {
         {"phase": "Running", "containerStatuses": RESIZED, "startTime": "yesterday"},
         {"phase": "Failed", "reason": "TopologyAffinityError"},
         {"phase": "Pending", "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "gpu-x"}]},
+        {"phase": "Pending", "extendedResourceClaimStatus": {"resourceClaimName": "gpu-y"}},
         {"phase": 5},
     ],
 }
