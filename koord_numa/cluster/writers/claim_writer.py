@@ -52,7 +52,8 @@ class ApiClaimWriter:
             allocated = found.allocation is not None
             if allocation is None and not allocated:
                 raise Conflict(f"claim {claim} got deallocated elsewhere in the meantime")
-            if allocation is not None and found.deleting:
+            # One for extended resources loses its finalizer at once: it is not kept by the reservation that it has.
+            if found.deleting and (allocation is not None or found.extended):
                 raise Conflict(f"claim {claim} got deleted in the meantime")
             # Allocated by a cycle of before is no conflict as long as the devices are the same.
             if (

@@ -143,6 +143,15 @@ async def test_a_deletion_that_was_cut_off_is_carried_through(
     assert claims(server) == []
 
 
+async def test_a_cycle_does_not_go_on_with_a_claim_that_is_being_deleted(
+    server: ApiServer, writer: ApiClaimWriter, key: PodKey
+) -> None:
+    made = await allocated(writer, key)
+    server.store.delete(CLAIMS, made.name, "default")
+    with pytest.raises(Conflict, match="got deleted in the meantime"):
+        await writer.reserve(made, key, None)
+
+
 async def test_a_claim_that_its_pod_uses_stays(server: ApiServer, writer: ApiClaimWriter, key: PodKey) -> None:
     made = await allocated(writer, key)
     before = claims(server)
