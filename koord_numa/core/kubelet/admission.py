@@ -12,7 +12,7 @@ from typing import Final
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.inference.hypothesis import pins_init_cpus
-from koord_numa.core.kubelet.inference.probes import is_confined, lower_places, probes
+from koord_numa.core.kubelet.inference.probes import asked, is_confined, lower_places
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted, dry_run
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.cores import THREADS
@@ -33,6 +33,8 @@ from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
 from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, ResourceList, total
 
+UNEXPLAINED: Final = "the pods known to be there do not explain where memory is in use"
+TOO_MANY: Final = "pods have left that may have been on too many NUMA nodes to try them all, until a topology shows it"
 CANNOT_ALIGN: Final = "node(s) whose kubelet cannot align the pod to NUMA nodes"
 NO_WHOLE_CORES: Final = "node(s) whose kubelet cannot give whole cores"
 CANNOT_ALLOCATE: Final = "node(s) whose kubelet lacks exclusive CPUs, memory or devices"
@@ -53,21 +55,17 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
         return Rejection(Reason.NO_TOPOLOGY, NOTHING_KNOWN, problem, resolvable=False)
     explores: list[str] = []
     if (spoiled := split_cores(demand, view)) is not None:
-        # Only the unlikely option speaks against the pod, or the count of free cores: both are assumptions that the kubelet's
-        # answer would settle.
+        # The unlikely option, or the count of free cores, speaks against it: both are assumptions that the answer would settle.
         if not view.cores.option or (view.cores.option == THREADS and spoiled.resolvable):
             return spoiled
         explores.append(view.cores.option)
-    # Unexplained use may be a group over NUMA nodes, of which a new block would be a member or be refused: no state is surely
-    # right.
-    if demand.pod.memory and view.state.managers.memory is not None and not view.groups_known:
-        detail = "the pods known to be there do not explain where memory is in use"
-        return Rejection(Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE, detail)
     if (unclear := _unclear_places(demand, view)) is not None:
         return unclear
     first: DryRunAdmitted | None = None
     places: list[int] = []
-    for probe in probes(demand, view):
+    for probe in asked(demand, view):
+        if probe is None:
+            return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, TOO_MANY)
         verdict = dry_run(probe.state, request, probe.trust, probe.reuse)
         if isinstance(verdict, NotAdmitted):
             # A refusal in a state without unlikely options is final; one under such options only makes the pod explore them.
@@ -92,7 +90,6 @@ def split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
     if odd:
         detail = f"{odd[0]} CPUs are not a multiple of {rule.threads}; {rule.why}"
         return Rejection(Reason.KUBELET_SMT, NO_WHOLE_CORES, detail, resolvable=False)
-    # With one thread a core the count of free CPUs already says it; init CPUs used twice are the exception.
     # Without threads to spoil, the sum says more than the count of free CPUs only where CPUs are used twice.
     if sum(counts) > rule.free and (rule.threads > 1 or pins_init_cpus(demand, view.state.node)):
         detail = f"{sum(counts)} CPUs needed, {rule.free} surely free on whole cores; {rule.why}"
@@ -102,11 +99,14 @@ def split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
 
 def _unclear_places(demand: PodDemand, view: KubeletView) -> Rejection | None:
     """
-    What later containers must stay near and is not published: sockets under align-by-socket, and the device of an init container.
+    What is not published: where memory is in use, and what later containers must stay near (sockets, an init container's device).
 
     A device near several NUMA nodes ties them: which one it gets is not known (generateDeviceTopologyHints in topology_hints.go).
     """
     node = view.state.node
+    # Unexplained use may be a group of NUMA nodes, which a new block would join or be refused for.
+    if demand.pod.memory and view.state.managers.memory is not None and not view.groups_known:
+        return Rejection(Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE, UNEXPLAINED)
     if detail := lost_to_sockets(demand, view):
         return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail)
     if node.ids_are_real or not is_confined(demand, node):
@@ -149,7 +149,7 @@ def _rejection(request: PodRequest, refused: NotAdmitted, view: KubeletView, sta
         TOPOLOGY_AFFINITY: (Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN),
         SMT_ALIGNMENT: (Reason.KUBELET_SMT, NO_WHOLE_CORES),
     }.get(reason, (Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE))
-    # The unit is the pod or the container that was refused, so that the numbers show its amounts and not the pod's sum.
+    # The pod or the container that was refused, so that the numbers show its amounts and not the pod's sum.
     wanted = _wanted(refused.unit, state.node)
     rooms = {numa: free_on(state.node, state.managers, numa) for numa in state.node.machine.numa_ids}
     numbers = tuple(_numbers(wanted, rooms, empty))
@@ -227,12 +227,10 @@ def _admission(
 ) -> KubeletAdmission:
     node, exact = view.state.node, view.state.node.ids_are_real
     taken = {numa: _taken(node, view.state.managers, verdict.managers, numa) for numa in node.machine.numa_ids}
-    # What is on one NUMA node only, the kubelet's order of preference fixes.
     certain = all(place.bit_count() == 1 for place in _places(verdict.grant, node)) and len(set(places.masks)) == 1
     mask = places.union
     if not certain and not exact:
-        # Which NUMA node it will be is open: the whole amount is charged on each one where it may be, as a yes must hold in all
-        # cases.
+        # Which NUMA node it will be is open: the whole amount is charged on each, as a yes must hold in all cases.
         whole = total(taken.values())
         taken = {numa: whole if mask >> numa & 1 else {} for numa in taken}
     holds = tuple([(numa, amounts) for numa, amounts in taken.items() if amounts])

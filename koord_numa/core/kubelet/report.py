@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.unlocated import Rest, rest_of
 from koord_numa.core.kubelet.managers.aggregates import is_memory
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import ManagerState
@@ -60,6 +61,8 @@ def _use(one: Hypothesis, shown: Collection[str]) -> Use | None:
     node = one.state.node
     use = Use(dict.fromkeys(node.machine.numa_ids, 0))
     for uid in shown:
+        if uid in one.unlocated:
+            continue
         grant = _grant(one, uid)
         if grant is None:
             if uid not in one.unplaced and uid not in one.gone:
@@ -69,8 +72,32 @@ def _use(one: Hypothesis, shown: Collection[str]) -> Use | None:
         for container in grant.containers:
             # The pod resources API lists running containers only, so finished init containers are not in a topology.
             if container.kind is not ContainerKind.INIT:
-                _count(use, container, node, loose=uid in one.spread or uid in one.mixed)
+                _count(use, container, node, loose=not node.aligns or uid in one.spread or uid in one.mixed)
+    if one.unlocated:
+        _count_rest(use, rest_of(one), node)
     return use
+
+
+def _count_rest(use: Use, rest: Rest, node: KubeletNode) -> None:
+    """What unlocated pods hold is known for every NUMA node, and for memory for every group."""
+    if node.aligns:
+        for numa, here in node.machine.numa_bits.items():
+            use.cpus[numa] += (rest.cpus & here).bit_count()
+    else:
+        use.spread += rest.cpus.bit_count()
+    for mask, kinds in rest.memory.items():
+        for kind, amount in kinds.items():
+            if mask.bit_count() == 1:
+                key = members(mask)[0], kind
+                use.memory[key] = use.memory.get(key, 0) + amount
+            else:
+                use.blocks.append((kind, mask, amount))
+    for resource, bits in rest.devices.items():
+        for at in members(bits):
+            near = node.devices[resource].devices[at].near
+            if near.bit_count() == 1:
+                key = members(near)[0], resource
+                use.devices[key] = use.devices.get(key, 0) + 1
 
 
 def _count(use: Use, container: ContainerGrant, node: KubeletNode, *, loose: bool) -> None:

@@ -125,11 +125,7 @@ class Cache:
         self._forget_if_empty(info)
 
     def judge_found_pods(self) -> None:
-        """
-        Find out which of the pods that ran already when they were first seen the topologies show. Until then none of them is.
-
-        Once for each node after a list, not for each pod.
-        """
+        """Find out, once for each node after a list, which of the pods that ran when they were first seen its topology shows."""
         names, self._unjudged = self._unjudged, set()
         for name in sorted(names):
             info = self.nodes.get(name)
@@ -137,11 +133,7 @@ class Cache:
                 self._knowledge_changed(info)
 
     def expire_unreported(self, patience: float = RECENT) -> None:
-        """
-        Take pods to be shown whose state stayed unknown for ``patience`` seconds.
-
-        So no node waits for an exporter that has nothing new to say.
-        """
+        """Take pods to be shown whose state stayed unknown for ``patience`` seconds, so that no node waits for a silent exporter."""
         before = self.clock() - patience
         for name in sorted(self._lagging):
             info = self.nodes.get(name)

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+from koord_numa.core.kubelet.inference.arrivals import Arrival
 from koord_numa.core.kubelet.inference.belief import Belief
 from koord_numa.core.kubelet.inference.config_variants import config_variants
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.inferred_state import used_starts
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
@@ -60,7 +62,7 @@ class KubeletHistory:
             if pod.explores and not pod.started:
                 self.evidence.explore(known.uid, pod.explores)
         if pod.started and not known.started:
-            known.started = True
+            known.started, known.judged = True, now
             self.evidence.decided(known.uid)
             if (belief := self._belief_of(known)) is not None:
                 belief.started(known.uid, now)
@@ -108,7 +110,7 @@ class KubeletHistory:
     def _belief_of(self, known: KnownPod) -> Belief | None:
         """The belief, for a pod that the kubelet's managers give anything; one without any hypothesis has nothing to learn."""
         belief = self.belief
-        if belief is None or self.frame is None or not (belief.hypotheses or belief.arrivals):
+        if belief is None or self.frame is None or not (belief.hypotheses or belief.arrivals) or belief.given_up:
             return None
         return belief if is_tied(pod_demand(known.request), self.frame) else None
 
@@ -133,6 +135,8 @@ class KubeletHistory:
         if reading.tells and reading.shown is None:
             # Adding it to the belief would need a pod whose request is unknown.
             return  # it speaks of pods that no event has shown yet
+        if belief is not None and belief.begins_again and reading.shown is not None:
+            self.belief = belief = None  # beginning again costs less than what was given up
         if belief is not None and not (belief.lost and not reading.tells):
             seen = self._report(belief, reading, topology, frame)
             if seen is not None:
@@ -213,27 +217,69 @@ class KubeletHistory:
     def _begin(self, frame: NodeConfig, hidden: Collection[str]) -> Belief:
         self.frame = frame
         topology = frame.topology
-        present = [known for known in self.pods.values() if not known.left]
-        shown = [known for known in present if known.uid not in hidden]
+        if problem_of(topology):
+            return Belief([], overflow="the node was in use when it was first seen")
+        present = [known for known in sorted(self.pods.values(), key=lambda known: known.order) if not known.left]
         # An allocatable that is not all available: something runs that the history did not see.
         used = any(
             zone.allocatable.get(name, 0) != amount
             for zone in topology.zones
             for name, amount in zone.available.items()
         )
-        ties = [known for known in shown if is_exclusive(pod_demand(known.request), frame)]
-        if used or ties or problem_of(topology):
-            return Belief([], overflow="the node was in use when it was first seen")
+        shown = [known for known in present if known.uid not in hidden]
+        if used or any(is_exclusive(pod_demand(known.request), frame) for known in shown):
+            return self._begin_in_use(frame)
         self.shown = frozenset(known.uid for known in shown)
         starts = [Hypothesis(KubeletState.empty(node), options=options) for node, options in config_variants(frame)]
         belief = Belief(starts)
         # Pods that are not shown came after the topology: the belief begins before them.
-        for known in present:
-            if known.uid in hidden and is_tied(pod_demand(known.request), frame):
+        self._go_on(belief, [known for known in present if known.uid in hidden], frame)
+        return belief
+
+    def _begin_in_use(self, frame: NodeConfig) -> Belief:
+        """From what the pods hold together that a topology shows by its fingerprint."""
+        reading = self._read(frame)
+        if reading.shown is None:
+            return Belief(
+                [],
+                overflow="the node was in use when it was first seen, and which pods its topology shows is not known",
+            )
+        order = sorted(self.pods.values(), key=lambda known: known.order)
+        tied = [known for known in order if is_tied(pod_demand(known.request), frame)]
+        last = max((at for at, known in enumerate(order) if known.uid in reading.shown), default=-1)
+        before = {known.uid for known in order[: last + 1]}
+        shown = {known.uid: known.request for known in tied if known.uid in reading.shown}
+        # Older pods that no topology shows are there as long as they are not seen gone.
+        others = {
+            known.uid: known.request
+            for known in tied
+            if known.uid in before and known.uid not in reading.counted and not known.left
+        }
+        starts = used_starts(frame, shown, others)
+        if not starts:
+            return Belief([], overflow="the pods known to be there do not explain what is in use")
+        belief = Belief(starts, was_used=True)
+        belief.resume(
+            [
+                Arrival(known.uid, known.request, known.bound, known.judged if known.started else None)
+                for known in tied
+                if known.uid not in before
+            ],
+            {
+                known.uid: known.left_at
+                for known in tied
+                if known.left and (known.uid in shown or known.uid not in before)
+            },
+        )
+        return belief
+
+    def _go_on(self, belief: Belief, arrived: Iterable[KnownPod], frame: NodeConfig) -> None:
+        """What these pods, which came after the topology, changed."""
+        for known in arrived:
+            if is_tied(pod_demand(known.request), frame):
                 belief.arrive(known.uid, known.request, known.bound)
                 if known.started:
-                    belief.started(known.uid, known.bound)
-        return belief
+                    belief.started(known.uid, known.judged)
 
     def _now_shown(self, uids: frozenset[str]) -> None:
         self.shown = uids

@@ -26,7 +26,8 @@ class KnownPod:
     """
     A pod of this node. ``bound`` is when it was first counted and ``left_at`` when it was seen gone, in seconds of the cache's clock.
 
-    ``started``: its node has reported it as running. ``left``: it is gone, and the node's topology may not show that yet. ``found``: it
+    ``started``: its node has reported it as running. ``left``: it is gone, and the node's topology may not show that yet. ``judged`` is
+    when it was seen to run. ``found``: it
     was there before this process followed the node; the kubelet began with it at ``began`` (seconds since the epoch, 0 if unknown).
     """
 
@@ -38,6 +39,7 @@ class KnownPod:
     started: bool = False
     left: bool = False
     left_at: float = 0.0
+    judged: float = 0.0
     found: bool = False
     began: float = 0.0
     created: float = 0.0

@@ -6,13 +6,14 @@ pods arrived that were bound earlier. Of all the orders only those matter in whi
 decides the same with the leaving pod still there, that it leaves later stands for both.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Final
 
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, released
 from koord_numa.core.kubelet.inference.replay import Effort, Outcome, arrive
+from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.objects.request import PodRequest
 
 LAG: Final = 30.0
@@ -20,6 +21,10 @@ LAG: Final = 30.0
 
 MOST_LEAVING: Final = 4
 """Of so many pods every subset may have left before another one arrives; of more, those that were seen gone first."""
+
+
+MOST_BEYOND: Final = 100
+"""So many dry runs more are spent on one arrival as long as no state explains its verdict."""
 
 
 @dataclass(slots=True)
@@ -54,13 +59,19 @@ def advance(
     found: list[Hypothesis] = []
     others: list[Hypothesis] = []
     for state in sorted(states, key=lambda one: one.uncertainty):
-        if found and effort.left <= 0:
-            return found, True
         # An unknown verdict rules nothing out.
         for after in _outcomes(state, arrival, left, effort):
             explained = admitted is None or after.has(arrival.uid) == admitted
             (found if explained else others).append(after)
-    return found or [unexplained(one, arrival.uid, admitted=bool(admitted)) for one in others], False
+            if effort.left <= (0 if found else -MOST_BEYOND):
+                return _explained(found, others, arrival, admitted), True
+    return _explained(found, others, arrival, admitted), False
+
+
+def _explained(
+    found: list[Hypothesis], others: list[Hypothesis], arrival: Arrival, admitted: bool | None
+) -> list[Hypothesis]:
+    return found or [unexplained(one, arrival.uid, admitted=bool(admitted)) for one in others]
 
 
 def unexplained(one: Hypothesis, uid: str, *, admitted: bool) -> Hypothesis:
@@ -74,17 +85,22 @@ def unexplained(one: Hypothesis, uid: str, *, admitted: bool) -> Hypothesis:
 
 def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float], effort: Effort) -> Iterator[Hypothesis]:
     leaving = sorted((when, uid) for uid, when in left.items() if uid != arrival.uid and state.has(uid))
-    # Pods that were seen gone before the bind are gone in any order of events.
-    state = without(state, [uid for when, uid in leaving if when <= arrival.when])
-    open_ = [uid for when, uid in leaving if when > arrival.when and arrival.may_follow(when)]
-    seen: list[tuple[frozenset[str], Outcome]] = []
-    for away in _subsets(open_):
-        uncertainty = sum(_uncertainty(arrival, left[uid], away=uid in away) for uid in open_)
-        for outcome, after in arrive(without(state, away), arrival.uid, arrival.request, effort).items():
-            # An outcome with fewer pods gone stands for the same one with more: they leave later, with the same effect.
-            if not any(outcome == other and less <= away for less, other in seen):
-                seen.append((away, outcome))
-                yield replace(after, uncertainty=after.uncertainty + uncertainty)
+    # Pods that were seen gone before the bind are gone in any order of events; of unlocated ones only where that matters to the arrival.
+    gone = [uid for when, uid in leaving if when <= arrival.when and uid not in state.unlocated]
+    open_ = [uid for when, uid in leaving if uid not in gone and (when <= arrival.when or arrival.may_follow(when))]
+    for there in without(state, gone):
+        seen: list[tuple[frozenset[str], Outcome]] = []
+        for away in _subsets(open_):
+            uncertainty = sum(_uncertainty(arrival, left[uid], away=uid in away) for uid in open_)
+            for before in without(there, away):
+                effort.left -= 1
+                for outcome, after in arrive(before, arrival.uid, arrival.request, effort).items():
+                    # An outcome with fewer pods gone stands for the same one with more: they leave later, with the same effect.
+                    if not any(outcome == other and less <= away for less, other in seen):
+                        # Of several places at which they may have been each is another state.
+                        if not away & there.unlocated.keys():
+                            seen.append((away, outcome))
+                        yield replace(after, uncertainty=after.uncertainty + uncertainty)
 
 
 def _uncertainty(arrival: Arrival, left: float, *, away: bool) -> float:
@@ -103,8 +119,8 @@ def _subsets(uids: Sequence[str]) -> Iterator[frozenset[str]]:
             yield from (frozenset(chosen) for chosen in combinations(uids, size))
 
 
-def without(state: Hypothesis, uids: Iterable[str]) -> Hypothesis:
-    """The hypothesis after these pods have left."""
-    for uid in uids:
-        state = released(state, uid)
-    return state
+def without_left(one: Hypothesis, left: Collection[str]) -> Iterator[Hypothesis]:
+    """After all of these pods have left; what unlocated ones held stays counted, and they are named."""
+    leaving = frozenset(uid for uid in left if uid in one.unlocated)
+    for after in without(one, [uid for uid in left if uid not in leaving]):
+        yield replace(after, leaving=leaving) if leaving else after

@@ -11,19 +11,26 @@ Every choice doubles the states, so a replay may take ``EFFORT`` dry runs: where
 must have been latest. Should a topology contradict those that are left, the replay is done once more with more effort.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
-from koord_numa.core.kubelet.inference.arrivals import Arrival, advance, unexplained, without
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, distinct
+from koord_numa.core.kubelet.inference.arrivals import Arrival, advance, unexplained, without_left
+from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, distinct, fair_share
 from koord_numa.core.kubelet.inference.replay import Effort
+from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
 from koord_numa.core.kubelet.report import agrees, settled
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 
 MOST_HYPOTHESES: Final = 48
 """With more of them a belief is no longer complete until a topology rules some out."""
+
+TOO_MANY: Final = "too many histories of the kubelet are possible"
+
+MOST_STATES: Final = 400
+"""So many states are compared at most."""
 
 MOST_ARRIVALS: Final = 40
 """So many of the latest arrivals are replayed at most."""
@@ -45,7 +52,8 @@ class Belief:
 
     ``fates`` are verdicts on pods by uid, ``left`` when pods were seen gone that may still be in a state before one of ``arrivals``.
     ``last`` are the states after the latest arrival. ``overflow`` says that not all states are followed, empty while they are;
-    ``shortened``, that states were given up because the replay of ``arrivals`` took too much effort.
+    ``shortened``, that states were given up because the replay of ``arrivals`` took too much effort. ``was_used``: it began on a used
+    node and can begin again there, so that none is given up.
     """
 
     hypotheses: list[Hypothesis]
@@ -54,6 +62,7 @@ class Belief:
     left: dict[str, float] = field(default_factory=dict)
     arrivals: list[Arrival] = field(default_factory=list)
     shortened: bool = False
+    was_used: bool = False
     last: list[Hypothesis] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,18 +71,35 @@ class Belief:
     @property
     def lost(self) -> str:
         """Why no hypothesis may be true."""
-        if not self.hypotheses:
+        if not self.hypotheses or self.given_up:
             return self.overflow or "nothing is known of it"
         uids = self.hypotheses[0].unexplained
         # Any of them will do for the message; the smallest uid makes it repeatable.
         return f"the fate of pod {min(uids)} fits no known state of the kubelet" if uids else ""
 
+    @property
+    def given_up(self) -> bool:
+        """Were states given up that it can begin with again?"""
+        return self.was_used and bool(self.overflow)
+
+    @property
+    def begins_again(self) -> bool:
+        """Does beginning with a topology tell more? Only new sums tell what init containers hold."""
+        return self.given_up or any(SOMEONE in one.loose for one in self.last)
+
     def arrive(self, uid: str, request: PodRequest, when: float) -> None:
         """The pod was bound to the node; kubelets admit pods in the order of their binds."""
-        # Forget first, so that the bound on arrivals holds after the append.
         self._forget(when)
         self.arrivals.append(Arrival(uid, request, when, before=self.last))
         self._replay(len(self.arrivals) - 1)
+
+    def resume(self, arrived: Sequence[Arrival], left: Mapping[str, float]) -> None:
+        """These pods arrived, admitted if their verdict is known, and those of ``left`` were seen gone, when it says."""
+        self.arrivals = [replace(each, before=self.last) for each in arrived[-MOST_ARRIVALS:]]
+        self.fates.update((each.uid, True) for each in arrived if each.known is not None)
+        self.left.update(left)
+        self.overflow = self.overflow or (TOO_MANY if len(arrived) > MOST_ARRIVALS else "")
+        self._replay(0)
 
     def started(self, uid: str, when: float) -> None:
         """The kubelet has admitted the pod, as was seen at ``when``."""
@@ -82,8 +108,7 @@ class Belief:
     def rejected(self, uid: str, when: float, *, tells: bool) -> None:
         """The kubelet refused the pod, which holds nothing. ``tells``: not for something that is not followed here."""
         if not tells:
-            # A refusal for something that is not followed (an image, a volume) says nothing of CPUs: as if the pod had never
-            # arrived.
+            # A refusal for something that is not followed says nothing of CPUs: as if the pod had never arrived.
             at = self._place(uid)
             if at is not None:
                 before = self.arrivals.pop(at).before
@@ -93,7 +118,7 @@ class Belief:
                     self.last = before
                 self._replay(at)
                 return
-            self.last = [without(one, [uid]) for one in self.last]
+            self.last = [after for one in self.last for after in without(one, [uid])]
             self._conclude()
             return
         self._judged(uid, when, admitted=False)
@@ -101,7 +126,7 @@ class Belief:
     def depart(self, uid: str, when: float) -> None:
         """The pod is gone, or has finished: now or shortly before."""
         self.left[uid] = when
-        # Earlier arrivals are not touched: their verdicts were known long before this pod can have left.
+        # The verdicts of earlier arrivals were known long before this pod can have left.
         first = next((at for at, each in enumerate(self.arrivals) if each.may_follow(when)), len(self.arrivals))
         self._replay(first)
 
@@ -154,7 +179,7 @@ class Belief:
         absent = {
             uid
             for one in self._states(place)
-            for uid in (*one.state.pods, *one.unplaced)
+            for uid in (*one.state.pods, *one.unplaced, *one.unlocated)
             if uid not in shown and counts(uid)
         }
         if not place and any(self.fates.get(uid) and uid not in self.left for uid in absent):
@@ -169,8 +194,12 @@ class Belief:
             # Copies, since a replay writes ``before``; the originals are put back when nothing agrees.
             self.arrivals = [replace(each) for each in self.arrivals]
             self._replay(0)
-        here = [without(one, absent) for one in self._states(place) if all(one.has(uid) for uid in shown)]
-        kept = distinct(settled(one, shown, zones) for one in here if agrees(one, shown, zones))
+        there = (one for one in self._states(place) if all(one.has(uid) for uid in shown))
+        here = (after for one in there for after in without(one, absent))
+        try:
+            kept = distinct(settled(one, shown, zones) for one in here if agrees(one, shown, zones))
+        except TooManyWays:
+            kept = []
         if not kept:
             self.arrivals, self.last, self.hypotheses, self.left = earlier
             return False
@@ -226,9 +255,13 @@ class Belief:
             each = self.arrivals[at]
             share = left // (len(self.arrivals) - at)
             spent = Effort(share)
-            states, shortened = advance(each.before, each, self.left, self.fates.get(each.uid), spent)
+            try:
+                states, shortened = advance(each.before, each, self.left, self.fates.get(each.uid), spent)
+            except TooManyWays:
+                states, shortened = each.before, True
             left -= share - spent.left
             self.shortened = self.shortened or shortened
+            self.overflow = self.overflow or (TOO_MANY if shortened and self.was_used else "")
             after = self._bounded(states)
             if at + 1 < len(self.arrivals):
                 self.arrivals[at + 1].before = after
@@ -237,16 +270,16 @@ class Belief:
         self._conclude()
 
     def _conclude(self) -> None:
-        self.hypotheses = self._bounded(without(one, self.left) for one in self.last)
+        self.hypotheses = self._bounded(after for one in self.last for after in without_left(one, self.left))
 
     def _bounded(self, hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
-        found = distinct(hypotheses)
+        found = distinct(islice(hypotheses, MOST_STATES))
         # A state that explains everything outranks all that do not.
         if any(not one.unexplained for one in found):
             found = [one for one in found if not one.unexplained]
         if len(found) > MOST_HYPOTHESES:
             self.overflow = f"more than {MOST_HYPOTHESES} states of the kubelet are possible"
-            found = _fair_share(found)
+            found = fair_share(found, MOST_HYPOTHESES)
         return found
 
     def _forget(self, now: float) -> None:
@@ -262,15 +295,6 @@ class Belief:
         uids = {each.uid for each in self.arrivals}
         # A uid that is in no state and no arrival can matter to none of the later replays.
         for one in self._states(0):
-            uids.update(one.state.pods, one.unplaced)
+            uids.update(one.state.pods, one.unplaced, one.unlocated)
         self.left = {uid: when for uid, when in self.left.items() if uid in uids}
         self.fates = {uid: fate for uid, fate in self.fates.items() if uid in uids}
-
-
-def _fair_share(found: Sequence[Hypothesis]) -> list[Hypothesis]:
-    """The least doubtful of every variant of the node, so that none is given up for another's details."""
-    groups: dict[int, list[Hypothesis]] = {}
-    for one in sorted(found, key=lambda one: one.uncertainty):
-        groups.setdefault(id(one.state.node), []).append(one)
-    share = max(1, MOST_HYPOTHESES // len(groups))
-    return [one for group in groups.values() for one in group[:share]]

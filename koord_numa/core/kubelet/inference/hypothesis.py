@@ -10,8 +10,9 @@ Example: NUMA node 0 has 4 CPUs free, node 1 has 16. Pod a (8 CPUs) is bound and
 seen gone. It may have left before a came: then a is on node 0. Both hypotheses stand until a topology shows a's CPUs on one of them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from typing import Final
 
 from koord_numa.core.bit_sets import members
 from koord_numa.core.kubelet.managers.admit import Trust
@@ -20,11 +21,16 @@ from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
+from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import value_object
 
 Signature = tuple[object, ...]
 """Where a pod sits: equal for grants that no topology could tell apart."""
+
+
+SOMEONE: Final = ""
+"""Who holds loose CPUs of which it is not known whose they are: any of the unlocated pods."""
 
 
 @value_object
@@ -35,7 +41,9 @@ class Hypothesis:
     ``mixed`` ones a topology has told the sum for every NUMA node, but not which of them holds it.
 
     ``gone`` has the grants of pods that left and that a late topology may still show, ``None`` where their place was not known.
-    ``unplaced`` are pods whose place is not known, whose use is only in the sums.
+    ``unplaced`` are pods whose place is not known, whose use is only in the sums. ``unlocated`` are pods, with what they ask for, of which
+    the sum is known that they hold on every NUMA node (``unlocated.py``): ``state`` holds it for them, and does not list them.
+    ``leaving`` are those of them that are gone, whose part of the sums is not known.
     ``unexplained`` are pods whose fate is another one than this state had foreseen: something has happened that no event has shown yet.
     ``options`` names what is assumed of the configuration although it is unlikely and not published. ``uncertainty`` is by how many seconds
     news must have been late in all for it to be true: where there are too many hypotheses the most doubtful are given up.
@@ -47,6 +55,8 @@ class Hypothesis:
     mixed: frozenset[str] = frozenset()
     gone: Mapping[str, Grant | None] = field(default_factory=dict)
     unplaced: frozenset[str] = frozenset()
+    unlocated: Mapping[str, PodRequest] = field(default_factory=dict)
+    leaving: frozenset[str] = frozenset()
     unexplained: frozenset[str] = frozenset()
     options: tuple[str, ...] = ()
     trust: Trust = Trust.EXACT
@@ -54,7 +64,7 @@ class Hypothesis:
 
     def has(self, uid: str) -> bool:
         """Did the kubelet admit this pod, and is it still there?"""
-        return uid in self.state.pods or uid in self.unplaced
+        return uid in self.state.pods or uid in self.unplaced or uid in self.unlocated
 
     @property
     def signature(self) -> Signature:
@@ -72,6 +82,8 @@ class Hypothesis:
             pods,
             groups,
             tuple(sorted(self.unplaced)),
+            # What unlocated pods hold follows from no grant.
+            (*sorted(self.unlocated), self.room_held) if self.unlocated else (),
             tuple(sorted(self.unexplained)),
             self.mixed,
             self.options,
@@ -83,8 +95,11 @@ class Hypothesis:
     def room(self) -> Signature:
         """Equal for hypotheses that leave the same room on every NUMA node, whichever pods hold the rest."""
         # Spread pods may lie otherwise, so that equal sums do not make equal room.
-        if self.spread:
-            return self.signature
+        return self.signature if self.spread else self.room_held
+
+    @property
+    def room_held(self) -> Signature:
+        """As ``room``, whether pods may lie otherwise or not."""
         node, managers = self.state.node, self.state.managers
         loose = 0
         for bits in self.loose.values():
@@ -218,6 +233,15 @@ def distinct(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
         best = one if _loose_cpus(one) > _loose_cpus(known) else known
         found[key] = best if best.uncertainty == uncertainty else replace(best, uncertainty=uncertainty)
     return list(found.values())
+
+
+def fair_share(found: Sequence[Hypothesis], most: int) -> list[Hypothesis]:
+    """The least doubtful of every variant of the node, so that none is given up for another's details."""
+    groups: dict[int, list[Hypothesis]] = {}
+    for one in sorted(found, key=lambda one: one.uncertainty):
+        groups.setdefault(id(one.state.node), []).append(one)
+    share = max(1, most // len(groups))
+    return [one for group in groups.values() for one in group[:share]]
 
 
 def _loose_cpus(one: Hypothesis) -> int:

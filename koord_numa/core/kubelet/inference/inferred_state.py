@@ -8,17 +8,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from koord_numa.core.bit_sets import lowest
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
-from koord_numa.core.kubelet.inference.memory_groups import UNCLEAR, Block, explain_use
+from koord_numa.core.kubelet.inference.config_variants import config_variants
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.init_reuse import with_loose_cpus
+from koord_numa.core.kubelet.inference.memory_groups import UNCLEAR, Block, bound_memory, explain_use, groupings
 from koord_numa.core.kubelet.inference.node_config import NodeConfig, first_cpus
-from koord_numa.core.kubelet.managers.aggregates import PodDemand
+from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.objects.node import KubeletConfig, Zone
+from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MILLI, ResourceList, total, without_zeros
 from koord_numa.core.value_objects import value_object
+
+MOST_STARTS: Final = 32
+"""In so many states may a used node be begun with."""
 
 MOST_ELSEWHERE: Final = 16_384
 """So many devices near no NUMA node are told apart at most; a Node object may count any number."""
@@ -68,6 +76,81 @@ def infer_state(facts: Published) -> InferredState:
         memory=memory,
     )
     return InferredState(KubeletState(node=node, managers=managers, requested=facts.requested), known)
+
+
+def used_starts(
+    frame: NodeConfig, shown: Mapping[str, PodRequest], others: Mapping[str, PodRequest]
+) -> list[Hypothesis]:
+    """
+    Every state that a kubelet may be in while its topology shows just these pods; none where that is too open to tell.
+
+    ``others`` are pods that hold something that no topology shows: CPUs of their init containers. Where each pod is stays open
+    (``unlocated``): what they hold together on every NUMA node is what the zones show in use.
+    """
+    found: list[Hypothesis] = []
+    demands = [pod_demand(request) for request in shown.values()]
+    due = total(demand.lasting for demand in demands)
+    if any(name != CPU and name in frame.devices for demand in demands for name in demand.leftovers) or any(
+        name in frame.devices for request in others.values() for name in pod_demand(request).pod.devices
+    ):
+        return []  # which device a finished init container still has is not shown
+    for node, options in config_variants(frame):
+        managers = _managers_in_use(frame, node, due)
+        tables = _tables(frame, node, demands)
+        if managers is None or tables is None:
+            return []
+        for memory in tables:
+            state = KubeletState(node, ManagerState(managers.cpus, managers.devices, memory))
+            start = Hypothesis(state, unlocated={**shown, **others}, options=options)
+            found.append(with_loose_cpus(start))
+    return found if len(found) <= MOST_STARTS else []
+
+
+def _managers_in_use(frame: NodeConfig, node: KubeletNode, due: ResourceList) -> ManagerState | None:
+    """CPUs and devices as the zones show them; ``None`` where they do not add up to what the pods hold."""
+    zones = frame.topology.zones
+    cpus = first_cpus(node.machine, [(zone.numa, zone.available) for zone in zones]) if node.pins_cpus else 0
+    if node.pins_cpus and (node.machine.bits & ~node.reserved & ~cpus).bit_count() * MILLI != due.get(CPU, 0):
+        return None
+    devices: dict[str, int] = {}
+    for name, pool in node.devices.items():
+        taken = 0
+        for zone in zones:
+            count = zone.allocatable.get(name, 0) - max(0, zone.available.get(name, 0))
+            taken |= lowest(pool.on.get(zone.numa, 0), count)
+        if taken and any(device.near.bit_count() > 1 for device in pool.devices):
+            return None  # which of them are in use is not shown
+        elsewhere = sum(1 << at for at, device in enumerate(pool.devices) if not device.near)
+        missing = due.get(name, 0) - taken.bit_count()
+        if not 0 <= missing <= elsewhere.bit_count():
+            return None
+        devices[name] = taken | lowest(elsewhere, missing)
+    return ManagerState(cpus, devices, None)
+
+
+def _tables(frame: NodeConfig, node: KubeletNode, pods: Sequence[PodDemand]) -> Sequence[MemoryTable | None] | None:
+    """The memory tables that explain the use; ``None`` where none does, or too many."""
+    if not node.pins_memory:
+        return [None]
+    used: dict[int, ResourceList] = {}
+    for zone in frame.topology.zones:
+        has = node.memory[zone.numa]
+        used[zone.numa] = {
+            kind: amount - min(max(0, zone.available.get(kind, 0)), amount) for kind, amount in has.items()
+        }
+    blocks = [block for pod in pods for block in _blocks(pod, node.config, node.memory)]
+    # Exporters that name their method count in full; without a name it is either way.
+    ways = [True] if frame.topology.fingerprint_method else [True, False]
+    found: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], MemoryTable] = {}
+    for in_full in ways:
+        groupings_ = groupings(used, node.memory, blocks, in_full=in_full)
+        if groupings_ is None:
+            return None
+        for each in groupings_:
+            table = bound_memory(node.memory, each)
+            key = tuple(table.groups.values()), tuple(tuple(kinds.values()) for kinds in table.held.values())
+            found[key] = table
+    return list(found.values()) or None
 
 
 def _pool(name: str, facts: Published) -> tuple[DevicePool, int]:

@@ -7,8 +7,16 @@ The pod resources API lists running containers only, so what it leaves out is es
 from collections.abc import Sequence
 from dataclasses import replace
 
-from koord_numa.core.kubelet.managers.aggregates import PodDemand
+from koord_numa.core.bit_sets import lowest
+from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, pins_init_cpus
+from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
+from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
+from koord_numa.core.kubelet.managers.cpus import CpuReuse
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.objects.node import Zone
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 
 
 def without_leftovers(zones: Sequence[Zone], pods: Sequence[PodDemand]) -> tuple[Zone, ...]:
@@ -38,3 +46,64 @@ def without_leftovers(zones: Sequence[Zone], pods: Sequence[PodDemand]) -> tuple
         replace(zone, available={name: amount - missing.get(name, 0) for name, amount in zone.available.items()})
         for zone in zones
     )
+
+
+def with_loose_cpus(start: Hypothesis) -> Hypothesis:
+    """
+    With the CPUs that finished init containers may still hold on every NUMA node. Nothing shows where they are, but where containers are
+    aligned one by one they are beside CPUs that their pod holds, and those are in use there.
+    """
+    state, node = start.state, start.state.node
+    empty = KubeletState.empty(node)
+    left = [(_most_left(request, empty), _beside(request, node)) for request in start.unlocated.values()]
+    held = 0
+    policy, total_left = node.config.topology_policy, sum(most for most, _ in left)
+    if policy is KubeletPolicy.NONE or (policy is KubeletPolicy.BEST_EFFORT and not node.pins_memory):
+        # Only how many CPUs are free in all decides there.
+        held = lowest(state.managers.cpus, min(total_left, state.managers.cpus.bit_count()))
+    else:
+        for here in node.machine.numa_bits.values() if total_left else ():
+            used, free = (here & ~node.reserved & ~state.managers.cpus).bit_count(), state.managers.cpus & here
+            held |= lowest(free, min(_at_most(left, used), free.bit_count()))
+    if not held:
+        return start
+    managers = ManagerState(state.managers.cpus & ~held, state.managers.devices, state.managers.memory)
+    return replace(start, state=replace(state, managers=managers), loose={SOMEONE: held})
+
+
+def _beside(request: PodRequest, node: KubeletNode) -> int:
+    """So many CPUs at least are in use on the NUMA node on which the pod's init containers hold others."""
+    parts = pod_demand(request).containers
+    lasting = [part.cpus for container, part in parts if container.kind is not ContainerKind.INIT and part.cpus]
+    count = sum(lasting) if node.config.topology_scope is KubeletScope.POD else min(lasting, default=0)
+    widest = max((bits & ~node.reserved).bit_count() for bits in node.machine.numa_bits.values())
+    strict = (KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED)
+    # What needs several NUMA nodes may have any number on each of them.
+    return count if node.config.topology_policy in strict and sum(lasting) <= widest else 0
+
+
+def _at_most(left: Sequence[tuple[int, int]], used: int) -> int:
+    """The most that is left by any of these pods whose CPUs in use together are no more than are in use."""
+    best = [0] * (used + 1)
+    for most, beside in left:
+        if most:
+            for room in range(used, beside - 1, -1):
+                best[room] = max(best[room], best[room - beside] + most)
+    return best[used]
+
+
+def _most_left(request: PodRequest, empty: KubeletState) -> int:
+    """The most CPUs that init containers of the pod may hold beside those of containers that keep running."""
+    if not empty.node.pins_cpus or not pins_init_cpus(pod_demand(request), empty.node):
+        return 0
+    answer = dry_run(empty, request, reuse=CpuReuse.LEAST)
+    if not isinstance(answer, DryRunAdmitted):
+        parts = pod_demand(request).containers
+        return sum(part.cpus for container, part in parts if container.kind is ContainerKind.INIT)
+    init = lasting = 0
+    for one in answer.grant.containers:
+        if one.kind is ContainerKind.INIT:
+            init |= one.cpus.bits
+        else:
+            lasting |= one.cpus.bits
+    return (init & ~lasting).bit_count()

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, pins_init_cpus, released
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, pins_init_cpus, released
+from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
 from koord_numa.core.kubelet.inference.variants import variants
 from koord_numa.core.kubelet.managers.admit import Trust
 from koord_numa.core.kubelet.managers.aggregates import PodDemand
@@ -24,6 +25,7 @@ from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
 from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.value_objects import value_object
@@ -40,23 +42,31 @@ class Probe:
 
 
 def probes(demand: PodDemand, view: KubeletView) -> Iterator[Probe]:
-    """The likeliest state first."""
+    """The likeliest state first. Raises ``TooManyWays``."""
     node = view.state.node
     orders = (CpuReuse.LEAST, CpuReuse.MOST) if pins_init_cpus(demand, node) else (CpuReuse.BY_ID,)
-    confined = not node.ids_are_real and is_confined(demand, node)  # where ids are real, so is the state
     # ``rooms`` has one state for each way in which room is left: the others answer alike.
     for one in view.rooms or view.hypotheses:
         for variant in variants(one):
             for order in orders:
                 yield Probe(variant.state, variant.trust, order, one.options)
-    if confined:
-        for one in view.hypotheses:
-            for order in orders:
-                for state in _with_more_room(one):
-                    yield Probe(state, one.trust, order, one.options)
+    if node.ids_are_real:
+        return  # so is the state
+    confined = is_confined(demand, node)
+    for one in _with_pods_away(demand, view, confined=confined):
+        for order in orders:
+            yield Probe(one.state, one.trust, order, one.options)
     if confined and view.upper is not None:
         for order in orders:
             yield Probe(view.upper.state, Trust.INFERRED, order)
+
+
+def asked(demand: PodDemand, view: KubeletView) -> Iterator[Probe | None]:
+    """The states to be asked; ``None`` at the end where there are too many."""
+    try:
+        yield from probes(demand, view)
+    except TooManyWays:
+        yield None
 
 
 def is_confined(demand: PodDemand, node: KubeletNode) -> bool:
@@ -78,12 +88,38 @@ def is_confined(demand: PodDemand, node: KubeletNode) -> bool:
     return False
 
 
+def _with_pods_away(demand: PodDemand, view: KubeletView, *, confined: bool) -> Iterator[Hypothesis]:
+    """What is left where pods may have gone, for a pod to which that matters; whoever left, equal room answers alike."""
+    known: set[Signature] = set()
+    for one in view.hypotheses:
+        for after in _with_more_room(one) if confined else _without_leaving(one, demand):
+            if (room := after.room) not in known:
+                known.add(room)
+                yield replace(after, state=replace(after.state, requested=one.state.requested))
+
+
 # One pod at a time: the theory needs one NUMA node that becomes free below, and pairs would be quadratic.
-def _with_more_room(one: Hypothesis) -> Iterator[KubeletState]:
-    """Each pod away in turn that holds CPUs or devices: it may have left, unseen."""
-    for uid, pod in one.state.pods.items():
-        if any(container.cpus or container.devices for container in pod.grant.containers):
-            yield replace(released(one, uid).state, requested=one.state.requested)
+def _with_more_room(one: Hypothesis) -> Iterator[Hypothesis]:
+    """Each pod away in turn that holds CPUs or devices: it may have left, unseen, from wherever it was."""
+    for each in without(one, one.leaving):
+        yield each
+        tried: list[PodRequest] = []
+        for uid, request in each.unlocated.items():
+            # Pods that ask for the same leave the same.
+            if request not in tried:
+                tried.append(request)
+                yield from without(each, [uid])
+        for uid, pod in each.state.pods.items():
+            if any(container.cpus or container.devices for container in pod.grant.containers):
+                yield released(each, uid)
+
+
+def _without_leaving(one: Hypothesis, demand: PodDemand) -> Iterator[Hypothesis]:
+    """Where several containers are aligned one by one, more room for one of them may leave less for the next."""
+    node = one.state.node
+    in_turn = node.aligns and node.config.topology_scope is KubeletScope.CONTAINER
+    parts = sum(1 for _, part in demand.containers if part.cpus or part.memory or part.devices)
+    return without(one, one.leaving) if one.leaving and in_turn and parts > 1 else iter(())
 
 
 def lower_places(demand: PodDemand, grant: Grant, node: KubeletNode) -> list[int]:

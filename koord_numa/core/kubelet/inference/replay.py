@@ -7,6 +7,7 @@ from typing import Final
 from koord_numa.core.bit_sets import lowest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.hypothesis import (
+    SOMEONE,
     Hypothesis,
     Signature,
     free_memory,
@@ -77,7 +78,7 @@ def _loose_again(before: Hypothesis, variant: Hypothesis, after: Hypothesis) -> 
     numa_bits = after.state.node.machine.numa_bits.values()
     for uid, bits in before.loose.items():
         freed = bits & ~variant.loose.get(uid, 0)
-        if not freed or uid not in after.state.pods:
+        if not freed or not (after.has(uid) or uid == SOMEONE):
             continue
         held = 0
         for here in numa_bits:
@@ -89,13 +90,16 @@ def _loose_again(before: Hypothesis, variant: Hypothesis, after: Hypothesis) -> 
 
 def _holding(after: Hypothesis, uid: str, bits: int) -> Hypothesis:
     """With these free CPUs held, perhaps, by an init container of the pod."""
-    containers = list(after.state.pods[uid].grant.containers)
-    at = next(at for at, one in enumerate(containers) if one.kind is ContainerKind.INIT)
-    containers[at] = replace(containers[at], cpus=CpuSet(containers[at].cpus.bits | bits))
     managers = after.state.managers
     left = ManagerState(managers.cpus & ~bits, managers.devices, managers.memory)
     loose = {**after.loose, uid: after.loose.get(uid, 0) | bits}
-    return with_grant(replace(after, state=replace(after.state, managers=left), loose=loose), uid, tuple(containers))
+    after = replace(after, state=replace(after.state, managers=left), loose=loose)
+    if uid == SOMEONE:
+        return after
+    containers = list(after.state.pods[uid].grant.containers)
+    at = next(at for at, one in enumerate(containers) if one.kind is ContainerKind.INIT)
+    containers[at] = replace(containers[at], cpus=CpuSet(containers[at].cpus.bits | bits))
+    return with_grant(after, uid, tuple(containers))
 
 
 def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tuple[Outcome, Hypothesis]]:

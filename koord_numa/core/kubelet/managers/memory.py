@@ -164,7 +164,7 @@ class MemoryTable:
             self.groups[numa] = block.mask
             # Free may be below zero after a release that credited the other NUMA node of a group.
             part = min(rest, max(0, self.free[numa].get(block.resource, 0)))
-            self._hold(numa, block.resource, part)
+            self.hold(numa, block.resource, part)
             rest -= part
 
     def release(self, block: MemoryBlock) -> None:
@@ -176,10 +176,10 @@ class MemoryTable:
             if not self.blocks[numa]:
                 self.groups[numa] = 1 << numa
             part = min(rest, self.held[numa].get(block.resource, 0))
-            self._hold(numa, block.resource, -part)
+            self.hold(numa, block.resource, -part)
             rest -= part
 
-    def _hold(self, numa: int, kind: str, amount: int) -> None:
+    def hold(self, numa: int, kind: str, amount: int) -> None:
         """So many bytes of a NUMA node are held that were free; below zero the other way round."""
         if amount:
             free, held = self.free[numa], self.held[numa]

@@ -1,0 +1,242 @@
+"""
+Pods of which only the sum is known that they hold on every NUMA node: what is left there when one of them goes.
+
+Theory. On a node that was in use when it was first seen, a topology and its fingerprint tell which pods run and what they hold together on
+every NUMA node, not which of them holds what. As long as all of them stay that is enough: the room is known. When one leaves, it
+was somewhere: every place at which the sums have as much is possible, and the next topology tells which of them it was. Until then what it
+held stays counted (``Hypothesis.leaving``) unless an arrival is treated otherwise because of it: less room is the careful end.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from koord_numa.core.bit_sets import lowest, members
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, distinct, released
+from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import ManagerState
+from koord_numa.core.kubelet.managers.memory import MemoryTable
+from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant, MemoryBlock
+from koord_numa.core.objects.request import Container
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.resources import without_zeros
+
+MOST_WAYS: Final = 64
+"""In so many ways may one hypothesis go on after pods have left."""
+
+
+class TooManyWays(Exception):
+    """There are more places than are followed at which pods may have been that have left."""
+
+
+Unit = Sequence[tuple[Container, ContainerDemand]]
+"""Containers that are aligned together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What unlocated pods hold: CPU bits, bytes by memory group and type, and bits of devices by resource."""
+
+    cpus: int
+    memory: Mapping[int, Mapping[str, int]]
+    devices: Mapping[str, int]
+
+
+def rest_of(one: Hypothesis) -> Rest:
+    """What is in use by a hypothesis and not by any of the pods whose place it knows."""
+    node, managers = one.state.node, one.state.managers
+    cpus = node.machine.bits & ~node.reserved & ~managers.cpus if node.pins_cpus else 0
+    devices = dict(managers.devices)
+    memory = {} if managers.memory is None else _in_use(managers.memory)
+    cpus &= ~one.loose.get(SOMEONE, 0)
+    for pod in one.state.pods.values():
+        for given in pod.grant.containers:
+            cpus &= ~given.cpus.bits
+            for resource, ids in given.devices.items():
+                pool = node.devices[resource].devices
+                devices[resource] &= ~sum(1 << at for at, device in enumerate(pool) if device.id in ids)
+            if given.kind is not ContainerKind.INIT:
+                for block in given.memory:
+                    if block.mask in memory:
+                        memory[block.mask][block.resource] -= block.amount
+    return Rest(cpus, memory, devices)
+
+
+def _in_use(table: MemoryTable) -> dict[int, dict[str, int]]:
+    found: dict[int, dict[str, int]] = {}
+    for numa, mask in table.groups.items():
+        sums = found.setdefault(mask, {})
+        for kind, amount in table.held[numa].items():
+            sums[kind] = sums.get(kind, 0) + amount
+    return found
+
+
+def without(one: Hypothesis, uids: Iterable[str]) -> Iterator[Hypothesis]:
+    """The hypotheses after these pods have left: one, or more where it is not known where they were. Raises ``TooManyWays``."""
+    states = [one]
+    for uid in uids:
+        if uid in one.unlocated:
+            states = distinct(_few(way for state in states for way in _departures(state, uid)))
+        else:
+            states = [released(state, uid) for state in states]
+    yield from states
+
+
+def _few(ways: Iterator[Hypothesis]) -> Iterator[Hypothesis]:
+    for number, way in enumerate(ways):
+        if number >= MOST_WAYS:
+            raise TooManyWays
+        yield way
+
+
+def _departures(one: Hypothesis, uid: str) -> Iterator[Hypothesis]:
+    """Every place at which the pod may have been, gone from there."""
+    demand, node = pod_demand(one.unlocated[uid]), one.state.node
+    unlocated = {other: request for other, request in one.unlocated.items() if other != uid}
+    found = False
+    for grants, left in _places(list(_units(demand.containers, node)), rest_of(one), node):
+        found = True
+        grant = Grant(demand.qos, tuple(grants))
+        managers = _given_back(one.state.managers, grant, left, node)
+        yield replace(
+            one,
+            state=replace(one.state, managers=managers),
+            unlocated=unlocated,
+            gone={**one.gone, uid: grant},
+        )
+    # The sums have no place for it: whatever it held stays counted, and the next topology will contradict.
+    if not found:
+        yield replace(one, unlocated=unlocated, gone={**one.gone, uid: None})
+
+
+def _units(containers: Unit, node: KubeletNode) -> Iterator[Unit]:
+    # Init containers hold nothing that a topology shows; their CPUs are loose.
+    lasting = [(container, part) for container, part in containers if container.kind is not ContainerKind.INIT]
+    if node.config.topology_policy is not KubeletPolicy.NONE and node.config.topology_scope is KubeletScope.POD:
+        yield lasting
+    else:
+        yield from ([each] for each in lasting)
+
+
+def _places(units: Sequence[Unit], rest: Rest, node: KubeletNode) -> Iterator[tuple[list[ContainerGrant], Rest]]:
+    if not units:
+        yield [], rest
+        return
+    ways = list(_aligned(units[0], rest, node)) or (
+        [] if node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE else list(_anywhere(units[0], rest, node))
+    )
+    for grants, left in ways:
+        for others, end in _places(units[1:], left, node):
+            yield [*grants, *others], end
+
+
+def _aligned(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[ContainerGrant], Rest]]:
+    """On one NUMA node with all of it; memory that is in a group, with the rest on any NUMA node of the group."""
+    if not node.aligns:
+        return
+    binds = node.pins_memory and any(part.memory for _, part in unit)
+    if not (binds or _needs_a_place(unit, node)):
+        yield [_grant(container, 0, (), {}) for container, _ in unit], rest
+        return
+    cells = list(rest.memory) if binds else [1 << numa for numa in node.machine.numa_ids]
+    for cell in cells:
+        for numa in members(cell) if _needs_a_place(unit, node) else members(cell)[:1]:
+            if (found := _taken(unit, rest, node, cell, 1 << numa)) is not None:
+                yield found
+
+
+def _needs_a_place(unit: Unit, node: KubeletNode) -> bool:
+    return any(
+        (part.cpus and node.pins_cpus) or any(count and name in node.devices for name, count in part.devices.items())
+        for _, part in unit
+    )
+
+
+def _anywhere(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[ContainerGrant], Rest]]:
+    """Memory in any group, CPUs and devices from the lowest NUMA nodes that have any."""
+    for cell in rest.memory or (0,):
+        if (found := _taken(unit, rest, node, cell, node.machine.numa_mask)) is not None:
+            yield found
+
+
+def _taken(unit: Unit, rest: Rest, node: KubeletNode, cell: int, near: int) -> tuple[list[ContainerGrant], Rest] | None:
+    """What the unit holds with memory in ``cell`` and the rest on ``near``; ``None`` where the sums have less."""
+    cpus, memory, devices = rest.cpus, {mask: dict(kinds) for mask, kinds in rest.memory.items()}, dict(rest.devices)
+    here = 0
+    for numa in members(near):
+        here |= node.machine.numa_bits.get(numa, 0)
+    grants = []
+    for container, part in unit:
+        count = part.cpus if node.pins_cpus else 0
+        if (cpus & here).bit_count() < count:
+            return None
+        own = lowest(cpus & here, count)
+        cpus &= ~own
+        blocks = [
+            MemoryBlock(kind, amount, cell)
+            for kind, amount in without_zeros(part.memory or {}).items()
+            if node.pins_memory
+        ]
+        for block in blocks:
+            memory[cell][block.resource] = memory[cell].get(block.resource, 0) - block.amount
+            if memory[cell][block.resource] < 0:
+                return None
+        given: dict[str, tuple[str, ...]] = {}
+        for name, wanted in part.devices.items():
+            if name not in node.devices or not wanted:
+                continue
+            pool = node.devices[name]
+            # Devices near no NUMA node are handed out wherever the pod is.
+            fitting = devices[name] & (pool.near(near) if pool.hosts else -1)
+            if fitting.bit_count() < wanted:
+                return None
+            taken = lowest(fitting, wanted)
+            devices[name] &= ~taken
+            given[name] = pool.ids(taken)
+        grants.append(_grant(container, own, tuple(blocks), given))
+    return grants, Rest(cpus, memory, devices)
+
+
+def _grant(
+    container: Container, cpus: int, memory: tuple[MemoryBlock, ...], devices: dict[str, tuple[str, ...]]
+) -> ContainerGrant:
+    return ContainerGrant(
+        name=container.name, kind=container.kind, cpus=CpuSet(cpus), memory=memory, devices=devices, hint=None
+    )
+
+
+def _given_back(managers: ManagerState, grant: Grant, left: Rest, node: KubeletNode) -> ManagerState:
+    """The managers without what this grant holds; ``left`` is what other unlocated pods hold."""
+    after = managers.copy()
+    for given in grant.containers:
+        after.cpus |= given.cpus.bits
+        for resource, ids in given.devices.items():
+            pool = node.devices[resource].devices
+            after.devices[resource] &= ~sum(1 << at for at, device in enumerate(pool) if device.id in ids)
+        for block in given.memory:
+            if after.memory is not None:
+                _credit(after.memory, block)
+    if after.memory is not None:
+        for mask in {block.mask for given in grant.containers for block in given.memory}:
+            # The blocks of unlocated pods count as one, as their number is not known.
+            if not any(left.memory[mask].values()):
+                _end_block(after.memory, mask)
+    return after
+
+
+def _credit(table: MemoryTable, block: MemoryBlock) -> None:
+    rest = block.amount
+    for numa in members(block.mask):
+        part = min(rest, table.held[numa].get(block.resource, 0))
+        table.hold(numa, block.resource, -part)
+        rest -= part
+
+
+def _end_block(table: MemoryTable, mask: int) -> None:
+    for numa in members(mask):
+        table.blocks[numa] -= 1
+        if table.blocks[numa] <= 0:
+            table.blocks[numa] = 0
+            table.groups[numa] = 1 << numa

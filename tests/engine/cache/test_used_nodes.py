@@ -1,0 +1,84 @@
+"""Kubelet-owned nodes that were in use when the scheduler started, or whose topology contradicts what was believed of them."""
+
+from dataclasses import replace
+
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
+from koord_numa.core.resources import CPU
+from koord_numa.engine.cache.cache import Cache
+from koord_numa.wire.node.fingerprint import fingerprint
+from tests.engine.world import list_into, make_node, make_pod
+
+WHOLE = {"cpu": 8000}
+
+
+def _shows(free: tuple[int, int], *names: str, version: str) -> NodeResourceTopology:
+    """Two zones of 8 CPUs, of which these pods leave so many free."""
+    return NodeResourceTopology(
+        "n",
+        CpuOwner.KUBELET,
+        zones=tuple(Zone(numa, WHOLE, WHOLE, {"cpu": count * 1000}) for numa, count in enumerate(free)),
+        kubelet=KubeletConfig(
+            topology_policy=KubeletPolicy.SINGLE_NUMA_NODE, cpu_policy="static", memory_policy="None"
+        ),
+        fingerprint=fingerprint(("default", name) for name in names),
+        fingerprint_method="with-exclusive-resources",
+        resource_version=version,
+    )
+
+
+def _running(name: str, cpus: int, started_at: float) -> Pod:
+    return replace(make_pod(name, cpu=cpus * 1000), node="n", started=True, started_at=started_at)
+
+
+def _view(cache: Cache) -> KubeletView:
+    cache.judge_found_pods()
+    seen = cache.nodes["n"].candidate()
+    assert seen is not None
+    assert isinstance(seen.offer, KubeletView)
+    return seen.offer
+
+
+def _free(view: KubeletView) -> set[tuple[int, ...]]:
+    """CPUs free on each NUMA node, by hypothesis."""
+    return {
+        tuple((one.state.managers.cpus & here).bit_count() for here in one.state.node.machine.numa_bits.values())
+        for one in view.hypotheses
+    }
+
+
+def _started(*pods: Pod, topology: NodeResourceTopology) -> Cache:
+    cache = Cache(lambda *_: None)
+    list_into(cache, nodes=[make_node("n")], pods=list(pods), topologies=[topology])
+    return cache
+
+
+def test_a_used_node_is_followed_from_what_its_topology_shows() -> None:
+    """In whatever order pods are listed: c came after the scan, and went where the kubelet puts it."""
+    pods = [_running("c", 4, 300.0), _running("b", 5, 200.0), _running("a", 3, 100.0)]
+    view = _view(_started(*pods, topology=_shows((5, 3), "a", "b", version="1")))
+    assert view.followed
+    assert _free(view) == {(1, 3)}
+
+
+def test_a_used_node_with_use_that_no_pod_explains_is_not_followed() -> None:
+    view = _view(_started(_running("a", 3, 100.0), topology=_shows((4, 3), "a", version="1")))
+    assert not view.followed
+    assert [zone.available[CPU] for zone in view.zones] == [4000, 3000]
+
+
+def test_what_a_topology_contradicts_is_begun_again_with_it() -> None:
+    """The pod was foreseen on NUMA node 0; something that no event has shown had put it on 1."""
+    cache = _started(topology=_shows((8, 8), version="1"))
+    assert _free(_view(cache)) == {(8, 8)}
+    cache.observe_pod(None, replace(_running("a", 3, 0.0), started=False))
+    cache.observe_pod(None, _running("a", 3, 100.0))
+    assert _free(_view(cache)) == {(5, 8)}
+    cache.observe_topology(None, _shows((8, 5), "a", version="2"))
+    view = _view(cache)
+    assert view.followed
+    assert _free(view) == {(8, 5)}
+    cache.observe_pod(None, replace(_running("b", 8, 0.0), started=False))
+    assert _free(_view(cache)) == {(0, 5)}
