@@ -70,6 +70,7 @@ class PodTopologySpreadSettings(Section):
 
     @model_validator(mode="after")
     def _values_make_sense(self) -> Self:
+        # As kube-scheduler's validation: what would be ignored is refused instead.
         if self.defaulting_type is DefaultingType.SYSTEM and self.default_constraints:
             raise ValueError("defaultConstraints count with defaultingType: List only")
         pairs = [(each.topology_key, each.when_unsatisfiable) for each in self.default_constraints]

@@ -84,6 +84,7 @@ def _core(drawing: Drawing, core: Core) -> _Box:
 def _cpu(drawing: Drawing, cpu: int) -> _Box:
     holders = drawing.holders_of(cpu)
     names = " and ".join(drawing.holders[at].name for at in holders)
+    # CPUs held twice are wrong, and stand out from every colour of a pod.
     if len(holders) > 1:
         fill, ink = "#8c1d18", "#ffffff"
     elif holders:
@@ -149,6 +150,7 @@ def _row(boxes: Sequence[_Box]) -> _Box:
 def _text(text: str, size: int = 12, *, bold: bool = False) -> _Box:
     weight = ' font-weight="bold"' if bold else ""
     element = f'<text y="{size + 2}" fill="#212529" font-size="{size}"{weight}>{escape(text)}</text>'
+    # An estimate, as no font is at hand: 0.56 em is what a letter of the usual sans-serif fonts takes on average.
     return _Box(len(text) * size * 0.56, size + 4, [element])
 
 

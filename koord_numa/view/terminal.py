@@ -63,6 +63,7 @@ def _numa_lines(
         title += f"; {note}"
     yield Text(title, style="bold")
     cores = sorted((core for cache in numa.caches for core in cache.cores), key=lambda core: (core.id, core.socket))
+    # A core takes two columns and each group one more; whole groups only, so that lines stay comparable.
     per_line = max(_GROUP, (width - 8) * _GROUP // (2 * _GROUP + 1) // _GROUP * _GROUP)
     for start in range(0, len(cores), per_line):
         yield from _core_lines(cores[start : start + per_line], cells)
@@ -90,6 +91,7 @@ def _core_lines(cores: Sequence[Core], cells: Mapping[int, tuple[str, str]]) -> 
     for index in range(0, len(threads), _GROUP):
         head += f"{threads[index][0]:<{2 * _GROUP + 1}}"
     yield Text(head.rstrip(), style="dim")
+    # Cores of one machine may have different numbers of threads: the shorter ones leave a gap.
     for row, cpus in enumerate(zip_longest(*threads)):
         line = Text(f"  t{row:<4} ", style="dim")
         for index, cpu in enumerate(cpus):

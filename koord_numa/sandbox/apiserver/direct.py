@@ -127,6 +127,7 @@ class DirectStore:
                 callback(event, change.subject(event).shared(version))
 
         table = self._cluster.backend.table(kind)
+        # A copy each, as these are told before the listener shares what is parsed.
         for record in self._cluster.reader.select(kind, selection):
             callback("ADDED", record.load_as(version))
         table.listeners.append(listener)

@@ -57,6 +57,7 @@ def _cpu_slice(node: NodeDescription, layout: bool) -> Json:
         "dra.cpu/smtEnabled": {"bool": len(cpus) > 0 and layout_text.find(">") > 0},
     }
     texts = {"dra.cpu/cpuIDs": str(cpus), "dra.cpu/smtLayout": layout_text}
+    # A longer text would be refused by the API server; the driver then leaves the layout out.
     if layout and all(len(text) <= LONGEST_TEXT for text in texts.values()):
         attributes |= {name: {"string": text} for name, text in texts.items()}
     device = {

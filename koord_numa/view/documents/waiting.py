@@ -60,6 +60,7 @@ def shape_entry(shape: WaitingShape) -> Document:
         "policies": policies(pod),
         "qos": str(pod.request.qos),
         "waitedSeconds": round(shape.seconds, 3),
+        # The sentence only: the lines about single nodes are in ``closest``, as data.
         "why": shape.why.partition("\n")[0],
         "reasons": reasons(shape.rejections),
         "closest": [_node(name, shape.rejections[name]) for name in closest_nodes(shape.rejections, CLOSEST)],

@@ -33,6 +33,7 @@ class CustomVersion:
         schema = dict(self.schema)
         properties = schema.get("properties")
         if isinstance(properties, dict):
+            # The server itself checks identity and metadata, by rules that no schema can change.
             schema["properties"] = {name: value for name, value in properties.items() if name not in _IDENTITY}
         yield from validate(document, schema)
 
@@ -51,6 +52,7 @@ def default_crd(crd: JsonObject) -> None:
 def begin_crd(crd: JsonObject) -> None:
     """The status of an established definition: this server establishes it within the request that writes it."""
     spec = crd["spec"]
+    # Versions that were ever stored stay listed: objects may be kept in them.
     stored = next((version.get("name") for version in spec.get("versions") or () if version.get("storage")), None)
     known = dig(crd, "status", "storedVersions") or []
     since = timestamp()

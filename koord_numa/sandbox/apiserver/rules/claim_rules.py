@@ -36,6 +36,7 @@ def _default_spec(spec: JsonObject) -> None:
 def claim_causes(claim: JsonObject) -> Iterator[Cause]:
     """What is wrong with a claim by itself."""
     names = [request.get("name") for request in dig(claim, "spec", "devices", "requests") or ()]
+    # Allocations and constraints refer to requests by name.
     for name in names:
         if names.count(name) > 1:
             yield duplicate("spec.devices.requests", str(name))
@@ -97,9 +98,11 @@ def claim_change_causes(old: JsonObject, new: JsonObject) -> Iterator[Cause]:
     if old.get("spec") != new.get("spec"):
         yield invalid_value("spec", "", "field is immutable")
     before, after = dig(old, "status", "allocation"), dig(new, "status", "allocation")
+    # It may be cleared, which deallocates the claim, but not be exchanged under a pod that uses it.
     if before and after and before != after:
         yield invalid_value("status.allocation", "", "field is immutable")
     known = {consumer.get("uid") for consumer in dig(old, "status", "reservedFor") or ()}
     added = [it for it in dig(new, "status", "reservedFor") or () if it.get("uid") not in known]
+    # Else a claim that many pods share would never be gone.
     if added and metadata_of(old).get("deletionTimestamp"):
         yield forbidden_field("status.reservedFor", "new entries may not be added when `deletionTimestamp` is set")

@@ -46,6 +46,7 @@ def json_patch(document: JsonObject, operations: Any) -> Any:
         if isinstance(problem, jsonpatch.InvalidJsonPatch):
             raise bad_request(f"invalid JSON patch: {problem}") from problem
         raise _unprocessable(problem) from problem
+    # The library raises Python's own errors where a path leads through a value that has no members.
     except (jsonpatch.JsonPatchException, TypeError, KeyError, IndexError) as problem:
         raise _unprocessable(problem) from problem
 
@@ -68,15 +69,19 @@ def _merge_objects(document: Any, patch: JsonObject, path: FieldNames) -> JsonOb
         return {}
     if directive == "replace":
         return {name: clone(value) for name, value in patch.items() if not name.startswith("$")}
+    # Before the fields: a union such as a volume's source is emptied of what the new member excludes.
     retained = patch.get(_RETAIN)
     if isinstance(retained, list):
         merged = {name: value for name, value in merged.items() if name in retained}
     for name, value in patch.items():
         if name.startswith(_DELETE_PRIMITIVES):
             field = name.removeprefix(_DELETE_PRIMITIVES)
+            if not isinstance(value, list):
+                raise bad_request(f"{name} must be a list")
             merged[field] = [item for item in merged.get(field) or () if item not in value]
         elif not name.startswith("$"):
             _merge_field(merged, name, value, (*path, name))
+    # Last: an order may name items that this very patch has added.
     for name, order in patch.items():
         field = name.removeprefix(_ORDER)
         if field != name and isinstance(merged.get(field), list) and isinstance(order, list):
@@ -99,6 +104,7 @@ def _merge_lists(current: list[Any], patch: list[Any], path: FieldNames) -> list
     rule = builtin_rules(path)
     if rule.is_set:
         return [*current, *(item for item in patch if item not in current)]
+    # An atomic list: without merge keys no item can be told to be another one's successor.
     if not rule.keys:
         return [clone(item) for item in patch]
     if any(isinstance(item, dict) and item.get(_DIRECTIVE) == "replace" for item in patch):

@@ -62,6 +62,7 @@ class PodVerbs:
             if meta.get(field):
                 section(pod["metadata"], field).update(meta[field])
         _set_scheduled(pod)
+        # The spec changes, though a bind is no update of the pod.
         if "generation" in pod["metadata"]:
             pod["metadata"]["generation"] += 1
         if dry_run is DryRun.NO:
@@ -96,6 +97,7 @@ class PodVerbs:
         options = DeleteOptions.parse(eviction.get("deleteOptions") or {})
         record = self._backend.get(target)
         pod = record.load()
+        # Pods that do not run disturb no application, so that no budget protects them (canIgnorePDB).
         if not record.deleting and dig(pod, "status", "phase") not in (*_ENDED, "Pending"):
             self._spend_budget(target, record, pod, options)
         self._deleter.delete(target, options)
@@ -108,6 +110,7 @@ class PodVerbs:
         ]
         if not budgets:
             return
+        # Which of them to count the disruption in is undefined; upstream answers 500 rather than 429, which clients would retry.
         if len(budgets) > 1:
             raise ApiError(
                 500,
@@ -129,6 +132,7 @@ class PodVerbs:
                 "Cannot evict pod as it would violate the pod's disruption budget.", 0, {"causes": [cause]}
             )
         if options.dry_run is DryRun.NO:
+            # Spent at once: the disruption controller may be slower to count than the next eviction.
             status["disruptionsAllowed"] -= 1
             section(status, "disruptedPods")[target.name] = timestamp()
             self._backend.put(self._backend.registry.named(_BUDGETS), budget)

@@ -26,6 +26,7 @@ class Form(Enum):
 
 def accepted_form(accept: str) -> Form:
     """The first form in an Accept header that this server can produce."""
+    # Most requests ask for no other form, and need no parsing.
     for choice in accept.split(",") if "as=" in accept else ():
         parameters = dict(part.strip().partition("=")[::2] for part in choice.split(";")[1:])
         try:
@@ -60,6 +61,7 @@ class Presentation:
         if page.token:
             metadata |= {"continue": page.token, "remainingItemCount": page.remaining}
         version = self.target.api_version
+        # Joined of bytes that are ready: a list of thousands is not parsed to be sent.
         if self.form is Form.PLAIN:
             head = {"kind": self.target.kind.list_kind, "apiVersion": version, "metadata": metadata}
             return b'%b,"items":[%b]}' % (
@@ -92,6 +94,7 @@ class Presentation:
             "apiVersion": self.target.api_version,
             "metadata": metadata,
         }
+        # In the form of the events: kubectl decodes every line of a watch as what it asked for.
         if self.form is Form.TABLE:
             marker = self._table(
                 [{"cells": ["" for _ in self.columns], "object": _metadata_only(marker)}],

@@ -74,6 +74,7 @@ class Backend:
 
     def table(self, kind: Kind) -> Table:
         """Where the objects of a kind are."""
+        # Not by the kind's own name: both event APIs show the objects of one table.
         return self.storage.table(kind.stored_in)
 
     def find(self, target: Target) -> Record | None:

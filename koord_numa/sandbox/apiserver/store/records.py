@@ -76,6 +76,7 @@ class Record:
 
     def view(self, api_version: str) -> bytes:
         """The JSON text of the object in one of its versions."""
+        # The stored version is what most clients ask for: its bytes are sent as they are.
         if api_version == self.api_version:
             return self.raw
         text = self._views.get(api_version)

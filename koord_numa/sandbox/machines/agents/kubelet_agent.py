@@ -34,6 +34,7 @@ class KubeletAgent:
         uid = pod.key.uid
         if uid not in self._pods:
             verdict = admit(self._state, uid, pod.request)
+            # Also of a pod that is refused: it is the state after the kubelet has cleaned up.
             self._state = verdict.state
             if isinstance(verdict, NotAdmitted):
                 return Refused(verdict.refusal.reason, verdict.refusal.detail)
@@ -98,6 +99,7 @@ def _memory(node: NodeDescription, numa: int) -> ResourceList:
 def _devices(hardware: Hardware) -> Mapping[str, DevicePool]:
     found: dict[str, list[Device]] = {}
     for device in hardware.devices:
+        # Without a NUMA node the device has no preference, as one whose plugin reports no topology.
         near = 0 if device.numa is None else 1 << device.numa
         found.setdefault(device.resource, []).append(Device(device.id, near))
     return {resource: DevicePool(tuple(devices)) for resource, devices in sorted(found.items())}

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord_numa.sandbox.apiserver import ApiError
 from koord_numa.sandbox.apiserver.objects.jsonpath import find
 from koord_numa.sandbox.apiserver.rules.patches import merge_patch, strategic_merge_patch
 from koord_numa.sandbox.apiserver.store.ages import age, human_duration
@@ -143,3 +144,11 @@ def test_a_table_and_its_history_tell_the_same_story(steps: list[tuple[str, str,
     changes = table.since(max(start, table.forgotten))
     assert [change.revision for change in changes] == sorted({change.revision for change in changes})
     assert len(changes) >= min(history, storage.revision - start)
+
+
+@pytest.mark.parametrize("items", [3, {}, "x", {"a": []}])
+def test_items_to_delete_that_are_no_list_are_refused(items: Any) -> None:
+    patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": items}}
+    with pytest.raises(ApiError) as caught:
+        strategic_merge_patch({"metadata": {"finalizers": [{"a": 1}]}}, patch)
+    assert caught.value.code == 400
