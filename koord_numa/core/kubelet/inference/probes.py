@@ -89,7 +89,7 @@ def is_confined(demand: PodDemand, node: KubeletNode) -> bool:
 
 
 def _with_pods_away(demand: PodDemand, view: KubeletView, *, confined: bool) -> Iterator[Hypothesis]:
-    """What is left where pods may have gone, for a pod to which that matters; whoever left, equal room answers alike."""
+    """What is left where pods may have gone, for a pod to which that matters: whichever pods left, equal room answers alike."""
     known: set[Signature] = set()
     for one in view.hypotheses:
         for after in _with_more_room(one) if confined else _without_leaving(one, demand):
