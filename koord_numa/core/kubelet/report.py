@@ -212,6 +212,9 @@ def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> H
     for uid in loose:
         for container in one.state.pods[uid].grant.containers:
             held |= container.cpus.bits if container.kind is not ContainerKind.INIT else 0
+    # What is left for them must be just what they hold: on nodes that do not align, the places of all others are open, too.
+    if sum(due.values()) != held.bit_count():
+        return one
     pool = one.state.managers.cpus | held
     # More shown than there are CPUs: another pod's place is wrong too, and a later topology has to tell.
     if any(count < 0 or (pool & numa_bits.get(numa, 0)).bit_count() < count for numa, count in due.items()):

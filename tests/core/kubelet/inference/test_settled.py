@@ -1,0 +1,34 @@
+"""Which CPUs spread pods hold, by what a topology shows of them: none may get lost or be held twice."""
+
+from dataclasses import replace
+
+import pytest
+
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.report import settled
+from koord_numa.core.objects.node import Zone
+from koord_numa.core.objects.vocabulary import KubeletPolicy
+from tests.core.kubelet.nodes import app, node, pod
+
+
+def _zone(numa: int, used: int) -> Zone:
+    has = {"cpu": 8000}
+    return Zone(numa, has, has, {"cpu": 8000 - used * 1000})
+
+
+@pytest.mark.parametrize("policy", [KubeletPolicy.NONE, KubeletPolicy.BEST_EFFORT])
+@pytest.mark.parametrize("used", [(8, 4), (4, 8), (6, 6)])
+def test_as_many_cpus_are_free_as_before(policy: KubeletPolicy, used: tuple[int, int]) -> None:
+    """Under policy none the place of every pod is open, also of one that is not spread any more."""
+    state = KubeletState.empty(replace(node("2x1x4x2", policy), ids_are_real=False))
+    for uid, cpus in (("a", 2), ("b", 10)):
+        answer = admit(state, uid, pod(app(cpus)))
+        assert isinstance(answer, Admitted)
+        state = answer.state
+    one = Hypothesis(state, spread=frozenset({"b"}))
+    after = settled(one, ["a", "b"], [_zone(numa, count) for numa, count in enumerate(used)])
+    assert after.state.managers.cpus.bit_count() == 4
+    held = [len(container.cpus) for each in after.state.pods.values() for container in each.grant.containers]
+    assert held == [2, 10]
