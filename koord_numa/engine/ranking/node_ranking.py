@@ -118,7 +118,7 @@ class NodeRanking:
 
     def _best(self, keys: Ints) -> Placement | None:
         """The placement at the largest of the keys, which are changed where rows have to be evaluated first."""
-        settled, adds = Settled(self._count_asked), keys is not self._keys
+        settled, added = Settled(self._count_asked), None if keys is self._keys else keys
         keys = keys[: len(self._columns)]  # rows beyond are room to grow
         row = int(keys.argmax())
         while keys[row] > settled.key:
@@ -131,21 +131,15 @@ class NodeRanking:
                 keys[row] = NO
             elif self._refuses_early(row):
                 keys[row] = NO
-            else:
-                bound = self._keys[row]
-                self._evaluate_within_limit(row)
-                if self._keys[row] == bound:
-                    continue  # the bound was exact, as it is most often: the row's key is the largest still
-                if adds:  # the bound's share is replaced, added preferences stay
-                    keys[row] = NO if self._keys[row] < 0 else keys[row] - bound + self._keys[row]
+            elif self._evaluate_within_limit(row, added):
+                continue  # the bound was exact, as it is most often: the row's key is the largest still
             row = int(keys.argmax())
         return settled.placement
 
     def _refuses_early(self, row: int) -> bool:
         late = self._late
         refused, is_new = (False, False) if late is None else late.refuse_early(self._columns.candidate(row))
-        if is_new:
-            self._count_asked()
+        self._count_asked(int(is_new))
         return refused
 
     def _find_witnesses(self, keys: Ints, raw: Ints) -> None:
@@ -165,9 +159,7 @@ class NodeRanking:
             if not unsure:
                 return
             for row in unsure:
-                before = self._keys[row]
-                self._evaluate_within_limit(row)
-                keys[row] = NO if self._keys[row] < 0 else keys[row] - before + self._keys[row]
+                self._evaluate_within_limit(row, keys)
 
     def explain(self) -> Unschedulable:
         """Every node's refusal in the state of the last ``choose``, which found none."""
@@ -188,8 +180,6 @@ class NodeRanking:
         self._position = columns.position
         if rows is None or self._epoch != columns.order.epoch:
             self._start_over()
-            return
-        if not rows:
             return
         self._fit_size()
         if len(rows) <= FEW:
@@ -246,9 +236,14 @@ class NodeRanking:
             asked += 1
         return True
 
-    def _evaluate_within_limit(self, row: int) -> None:
+    def _evaluate_within_limit(self, row: int, added: Ints | None) -> bool:
+        """Evaluate a row: in keys with preferences ``added`` its score replaces its bound. Was the bound exact?"""
         self._count_asked()
+        bound = self._keys[row]
         self._evaluate(row)
+        if added is not None:
+            added[row] = NO if self._keys[row] < 0 else added[row] - bound + self._keys[row]
+        return bool(self._keys[row] == bound)
 
     def _count_asked(self, nodes: int = 1) -> None:
         if self._left is not None and nodes:
