@@ -60,6 +60,8 @@ def _grant(one: Hypothesis, uid: str) -> Grant | None:
 def _use(one: Hypothesis, shown: Collection[str]) -> Use | None:
     node = one.state.node
     use = Use(dict.fromkeys(node.machine.numa_ids, 0))
+    # Without alignment CPUs come from anywhere, so that of unlocated pods only the sum over all NUMA nodes is known.
+    in_sum = bool(one.unlocated) and not node.aligns
     for uid in shown:
         if uid in one.unlocated:
             continue
@@ -72,7 +74,7 @@ def _use(one: Hypothesis, shown: Collection[str]) -> Use | None:
         for container in grant.containers:
             # The pod resources API lists running containers only, so finished init containers are not in a topology.
             if container.kind is not ContainerKind.INIT:
-                _count(use, container, node, loose=not node.aligns or uid in one.spread or uid in one.mixed)
+                _count(use, container, node, loose=in_sum or uid in one.spread or uid in one.mixed)
     if one.unlocated:
         _count_rest(use, rest_of(one), node)
     return use
@@ -202,6 +204,8 @@ def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> H
     # A shown pod that left and whose CPUs may lie elsewhere has an unknown part in the counts, so nothing can be settled.
     if not loose or any(uid in open_ for uid in shown if uid not in one.state.pods):
         return one
+    if one.unlocated and not one.state.node.aligns:
+        return one  # of unlocated pods only the sum over all NUMA nodes is known
     use = _use(replace(one, spread=frozenset(loose), mixed=frozenset()), shown)
     if use is None or use.partly:
         return one

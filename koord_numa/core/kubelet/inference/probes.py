@@ -117,9 +117,10 @@ def _with_more_room(one: Hypothesis) -> Iterator[Hypothesis]:
 def _without_leaving(one: Hypothesis, demand: PodDemand) -> Iterator[Hypothesis]:
     """Where several containers are aligned one by one, more room for one of them may leave less for the next."""
     node = one.state.node
-    in_turn = node.aligns and node.config.topology_scope is KubeletScope.CONTAINER
+    if not (one.leaving and node.aligns and node.config.topology_scope is KubeletScope.CONTAINER):
+        return iter(())
     parts = sum(1 for _, part in demand.containers if part.cpus or part.memory or part.devices)
-    return without(one, one.leaving) if one.leaving and in_turn and parts > 1 else iter(())
+    return without(one, one.leaving) if parts > 1 else iter(())
 
 
 def lower_places(demand: PodDemand, grant: Grant, node: KubeletNode) -> list[int]:

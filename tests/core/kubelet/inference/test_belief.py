@@ -146,3 +146,15 @@ def test_the_work_of_one_replay_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     # Every arrival advances one state at least, in all orders in which the pods may have left; without a limit it takes 10,000 and more.
     assert most <= 3 * EFFORT
     assert not belief.lost
+
+
+def test_without_alignment_topologies_count_what_is_settled_once() -> None:
+    """The first pod's place is known when the second topology tells where the second one's CPUs are."""
+    belief = _belief(replace(node("2x1x4x2", policy=KubeletPolicy.NONE), ids_are_real=False))
+    belief.arrive("a", pod(app(2)), 0.0)
+    belief.started("a", 1.0)
+    assert belief.report([["a"]], _zones(2, 0), _everyone, 10.0, certain=True) == ["a"]
+    belief.arrive("b", pod(app(3)), 20.0)
+    belief.started("b", 21.0)
+    assert belief.report([["a", "b"]], _zones(2, 3), _everyone, 30.0, certain=True) == ["a", "b"]
+    assert _free(belief) == {(6, 5)}
