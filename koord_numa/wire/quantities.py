@@ -37,6 +37,12 @@ def supply(name: str, value: Quantity, path: FieldPath) -> int:
     return max(0, _parsed(_supply, name, value, path))
 
 
+def below_zero(name: str, value: Quantity | None, path: FieldPath) -> int:
+    """By how much an amount of one resource is below zero, 0 where it is not."""
+    # Few amounts are, and their text tells: the others are not parsed twice.
+    return max(0, -_parsed(_supply, name, value, path)) if value is not None and str(value).startswith("-") else 0
+
+
 def current_name(resource: str) -> str:
     """The name in use today of a resource that may be spelled in a deprecated way."""
     return RENAMED_RESOURCES.get(resource, resource)

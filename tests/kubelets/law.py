@@ -10,7 +10,11 @@ from tests.kubelets.strategies import Action
 
 def live(node: NodeDescription, specs: list[dict[str, Any]], actions: list[Action]) -> NodeLife:
     """Let these things happen on the node, one after the other, and then everything that is still under way."""
-    life = NodeLife(node)
+    return live_on(NodeLife(node), specs, actions)
+
+
+def live_on(life: NodeLife, specs: list[dict[str, Any]], actions: list[Action]) -> NodeLife:
+    """As ``live``, on a node that is there already."""
     for what, which in actions:
         if what == "place":
             life.place(specs[which % len(specs)])

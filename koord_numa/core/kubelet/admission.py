@@ -26,11 +26,12 @@ from koord_numa.core.kubelet.managers.results import (
     Grant,
     KubeletAdmission,
 )
+from koord_numa.core.kubelet.sharing.choices import unclear, unknown_init_devices
 from koord_numa.core.kubelet.socket_alignment import lost_to_sockets
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
-from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
+from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, ResourceList, total
 
 UNEXPLAINED: Final = "the pods known to be there do not explain where memory is in use"
@@ -111,15 +112,9 @@ def _unclear_places(demand: PodDemand, view: KubeletView) -> Rejection | None:
         return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail)
     if node.ids_are_real or not is_confined(demand, node):
         return None
-    for container, part in demand.containers:
-        if container.kind is not ContainerKind.INIT:
-            continue
-        for name, count in part.devices.items():
-            pool = node.devices.get(name)
-            if count and pool is not None and any(device.near.bit_count() > 1 for device in pool.devices):
-                detail = f"container {container.name}: which {name} it gets, and near which NUMA nodes that is, is not published"
-                return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail)
-    return None
+    ways = (unclear(one, demand) for one in view.rooms) if view.followed else [unknown_init_devices(demand, node)]
+    detail = next(filter(None, ways), "")
+    return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail) if detail else None
 
 
 def refuse_confined_below(demand: PodDemand, grant: Grant, view: KubeletView) -> Rejection | None:

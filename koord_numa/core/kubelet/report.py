@@ -5,7 +5,7 @@ An exporter counts what running app containers and sidecars use (the pod resourc
 Memory blocks over several NUMA nodes count in full on each of them (resource-topology-exporter), or fill them up in ascending order (NFD).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from koord_numa.core.bit_sets import lowest, members
@@ -16,6 +16,7 @@ from koord_numa.core.kubelet.managers.aggregates import is_memory
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import ManagerState
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
+from koord_numa.core.kubelet.sharing.counts import settled_devices, shared_devices_agree
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import CPU, MILLI
@@ -44,6 +45,7 @@ def agrees(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bo
         (not node.pins_cpus or _cpus_agree(use, published))
         and (not node.pins_memory or _memory_agrees(use, published))
         and _devices_agree(use, node, published)
+        and (use.partly or shared_devices_agree(one, shown, zones))
     )
 
 
@@ -118,7 +120,7 @@ def _count(use: Use, container: ContainerGrant, node: KubeletNode, *, loose: boo
     for resource, ids in container.devices.items():
         wanted = set(ids)
         for device in node.devices[resource].devices:
-            # A device near several NUMA nodes is left out, since exporters count it differently.
+            # Shared devices are compared on their own (``sharing/counts.py``).
             if device.id in wanted and device.near.bit_count() == 1:
                 key = members(device.near)[0], resource
                 use.devices[key] = use.devices.get(key, 0) + 1
@@ -176,9 +178,8 @@ def _filled_up(counts: Mapping[int, int], alone: Mapping[int, int], blocks: Sequ
 
 def _devices_agree(use: Use, node: KubeletNode, published: Mapping[int, Mapping[str, int]]) -> bool:
     for resource, pool in node.devices.items():
-        if any(device.near.bit_count() > 1 for device in pool.devices):
-            # near two NUMA nodes: counted on one of them, or on both
-            continue  # exporters count a device near two NUMA nodes differently
+        if pool.assumed:
+            continue
         if not node.aligns:
             # Devices are handed out in the plugin's order, which is unknown; only their number counts then.
             used = sum(amounts.get(resource, 0) for amounts in published.values())
@@ -191,6 +192,13 @@ def _devices_agree(use: Use, node: KubeletNode, published: Mapping[int, Mapping[
             if used < due or (used > due and not use.partly):
                 return False
     return True
+
+
+def agreeing(states: Iterable[Hypothesis], shown: Collection[str], zones: Sequence[Zone]) -> Iterator[Hypothesis]:
+    """Those of these states that agree, with what the topology tells of spread CPUs and shared devices."""
+    for one in states:
+        if agrees(one, shown, zones):
+            yield from settled_devices(settled(one, shown, zones), shown, zones)
 
 
 def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> Hypothesis:

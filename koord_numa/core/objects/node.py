@@ -72,12 +72,18 @@ class Node:
 
 @value_object
 class Zone:
-    """One NUMA node as an NRT reports it. Amounts in our units; ``cpu`` is milli-CPU."""
+    """
+    One NUMA node as an NRT reports it. Amounts in our units; ``cpu`` is milli-CPU.
+
+    ``available`` is never below 0. ``overdrawn`` is by how much an exporter published less: NFD counts a device near several NUMA nodes as
+    often as it is near one, all on the last.
+    """
 
     numa: int
     capacity: ResourceList
     allocatable: ResourceList
     available: ResourceList
+    overdrawn: ResourceList = field(default_factory=dict)
 
 
 @value_object

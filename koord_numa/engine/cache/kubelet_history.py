@@ -11,12 +11,11 @@ from typing import Final
 
 from koord_numa.core.kubelet.inference.arrivals import Arrival
 from koord_numa.core.kubelet.inference.belief import Belief
-from koord_numa.core.kubelet.inference.config_variants import config_variants
+from koord_numa.core.kubelet.inference.config_variants import starts
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.inferred_state import used_starts
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
-from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.results import OUT_OF, REASONS, TOPOLOGY_AFFINITY, UNEXPECTED_ADMISSION
 from koord_numa.core.kubelet.view import problem_of
 from koord_numa.core.objects.node import NodeResourceTopology
@@ -230,8 +229,7 @@ class KubeletHistory:
         if used or any(is_exclusive(pod_demand(known.request), frame) for known in shown):
             return self._begin_in_use(frame)
         self.shown = frozenset(known.uid for known in shown)
-        starts = [Hypothesis(KubeletState.empty(node), options=options) for node, options in config_variants(frame)]
-        belief = Belief(starts)
+        belief = Belief(starts(frame))
         # Pods that are not shown came after the topology: the belief begins before them.
         self._go_on(belief, [known for known in present if known.uid in hidden], frame)
         return belief

@@ -16,7 +16,7 @@ from koord_numa.wire.names import ZONE_TYPE_NUMA
 from koord_numa.wire.parsed_cache import ParsedCache
 from koord_numa.wire.parsing import Id, Quantity, Strict, read
 from koord_numa.wire.pod.pod_annotations import numa_id
-from koord_numa.wire.quantities import current_name, supply
+from koord_numa.wire.quantities import below_zero, current_name, supply
 
 MOST_DEVICES: Final = 16_384
 """Of one resource on one NUMA node that a kubelet aligns: devices are kept one by one. Bytes and CPUs have limits of their own."""
@@ -144,6 +144,7 @@ def _parse_zone(numa: int, model: ZoneModel, path: FieldPath) -> Zone:
     capacity: dict[str, int] = {}
     allocatable: dict[str, int] = {}
     available: dict[str, int] = {}
+    overdrawn: dict[str, int] = {}
     resources = model.resources or ()
     if len(resources) > MOST_RESOURCES:
         raise path.error(f"{len(resources)} resources are too many, at most {MOST_RESOURCES} are supported")
@@ -160,10 +161,12 @@ def _parse_zone(numa: int, model: ZoneModel, path: FieldPath) -> Zone:
         capacity[name] = supply(name, known[0], path)
         allocatable[name] = _or(resource.allocatable, capacity[name], name, path)
         available[name] = _or(resource.available, allocatable[name], name, path)
+        if (below := below_zero(name, resource.available, path)) > 0:
+            overdrawn[name] = below
         # Devices are kept one by one, so that their number is a size; bytes are not.
         if _is_device(name) and max(capacity[name], allocatable[name], available[name]) > MOST_DEVICES:
             raise path.at(name).error(f"{capacity[name]} devices are too many, at most {MOST_DEVICES} are supported")
-    return Zone(numa=numa, capacity=capacity, allocatable=allocatable, available=available)
+    return Zone(numa=numa, capacity=capacity, allocatable=allocatable, available=available, overdrawn=overdrawn)
 
 
 def _is_device(name: str) -> bool:

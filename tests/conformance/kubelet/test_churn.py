@@ -21,7 +21,7 @@ MOST_WRONG_NO: Final = {f"{LONG}, published": 0.06, f"{LONG}, unpublished": 0.10
 MOST_AFTER_RESTART: Final = {f"{LONG}, published": 0.27, f"{LONG}, unpublished": 0.27}
 """The same of a scheduler that starts in the middle."""
 
-WITNESSED: Final = ("S1", "S2", "S3", "L3", "R", "F1", "F2", "F3")
+WITNESSED: Final = ("S1", "S2", "S3", "L3", "R", "D", "F1", "F2", "F3")
 """Classes in which no pod waits that every kubelet would take which agrees with what was shown."""
 
 MOST_UNWITNESSED: Final = {"A": 0.05, "L1": 0.15}

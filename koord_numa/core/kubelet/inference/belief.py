@@ -20,7 +20,7 @@ from koord_numa.core.kubelet.inference.arrivals import Arrival, advance, unexpla
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, distinct, fair_share
 from koord_numa.core.kubelet.inference.replay import Effort
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
-from koord_numa.core.kubelet.report import agrees, settled
+from koord_numa.core.kubelet.report import agreeing, agrees
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 
@@ -197,7 +197,7 @@ class Belief:
         there = (one for one in self._states(place) if all(one.has(uid) for uid in shown))
         here = (after for one in there for after in without(one, absent))
         try:
-            kept = distinct(settled(one, shown, zones) for one in here if agrees(one, shown, zones))
+            kept = distinct(agreeing(here, shown, zones))
         except TooManyWays:
             kept = []
         if not kept:

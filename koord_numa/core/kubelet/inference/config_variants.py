@@ -1,22 +1,31 @@
 """
-What one kubelet's node may be like in so far as it is not published: sockets, options, and which devices are near two NUMA nodes.
+What one kubelet's node may be like in so far as it is not published: sockets and options.
 
 Every variant is a node of its own; hypotheses start on each, and those that a pod's fate or a topology contradicts are dropped.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.managers.kubelet_node import CLOSEST_NUMA, Device, DevicePool, KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.sharing.reach import SharedPool, Wiring, assumed_pool, deal
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 
 ALIGN_BY_SOCKET: Final = "align-by-socket"
 MOST_VARIANTS: Final = 8
+
+SHARED: Final = 2
+"""NUMA nodes that devices are near in the wirings that are guessed."""
+
+GUESSED: Final = 1.0
+"""The uncertainty, in seconds of late news, that devices are shared otherwise than is guessed."""
 
 Variant = tuple[KubeletNode, tuple[str, ...]]
 """A node, and the options that are assumed on it although they are unlikely (alpha, off by default) and not published."""
@@ -29,15 +38,15 @@ def config_variants(frame: NodeConfig) -> list[Variant]:
     """The nodes that agree with the objects, the likeliest first; at most ``MOST_VARIANTS``."""
     found: list[Variant] = []
     published = frame.topology.kubelet
-    for pools in _pools(frame):
-        for (sockets, unlikely), closest in product(_sockets(frame, published), _closest(frame, published)):
-            config = replace(
-                frame.node.config, topology_options={**frame.node.config.topology_options, CLOSEST_NUMA: closest}
-            )
-            node = replace(frame.node, devices=pools, config=config)
-            if sockets is not None:
-                node = replace(node, machine=_with_sockets(node.machine, sockets), aligns_by_socket=True)
-            found.append((node, unlikely))
+    pools = _pools(frame)
+    for (sockets, unlikely), closest in product(_sockets(frame, published), _closest(frame, published)):
+        config = replace(
+            frame.node.config, topology_options={**frame.node.config.topology_options, CLOSEST_NUMA: closest}
+        )
+        node = replace(frame.node, devices=pools, config=config)
+        if sockets is not None:
+            node = replace(node, machine=_with_sockets(node.machine, sockets), aligns_by_socket=True)
+        found.append((node, unlikely))
     # Stable sort: variants without unlikely options first, in the order in which they were made.
     found.sort(key=lambda variant: len(variant[1]))
     return found[:MOST_VARIANTS]
@@ -104,73 +113,66 @@ def _with_sockets(machine: CpuTopology, sockets: Sockets) -> CpuTopology:
     return CpuTopology(cpus=cpus, numa_ids=machine.numa_ids, distances=machine.distances)
 
 
-def _pools(frame: NodeConfig) -> list[dict[str, DevicePool]]:
+def sharing_of(frame: NodeConfig) -> dict[str, SharedPool]:
+    """
+    The resources whose devices are near several NUMA nodes: zones count more of them than the Node. Without those of a kubelet that aligns
+    nothing, where it makes no difference.
+    """
+    if not frame.node.aligns:
+        return {}
+    # Only resource-topology-exporter writes how it makes its fingerprint; one that does not may count either way.
+    in_full = True if frame.topology.fingerprint_method else None
+    found = {}
+    for name in frame.devices:
+        counts = {zone.numa: zone.allocatable.get(name, 0) for zone in frame.topology.zones}
+        total = frame.allocatable.get(name, 0)
+        # A device more than there are near one NUMA node would have to be counted there twice.
+        if sum(counts.values()) > total >= max(counts.values()):
+            found[name] = SharedPool({numa: count for numa, count in counts.items() if count}, total, in_full)
+    return found
+
+
+def starts(frame: NodeConfig) -> list[Hypothesis]:
+    """The states that a kubelet may be in before the first pod, by all that is not published, the likeliest first."""
+    sharing = sharing_of(frame)
+    found = []
+    for node, options in config_variants(frame):
+        one = Hypothesis(KubeletState.empty(node), options=options, sharing=sharing)
+        found.append(replace(one, uncertainty=GUESSED) if sharing else one)
+        # Guesses that make a replay short where they are right.
+        found += _wired(one) if sharing and not options else []
+    return sorted(found, key=lambda one: (len(one.options), one.uncertainty))
+
+
+def _wired(one: Hypothesis) -> Iterator[Hypothesis]:
+    """With each likely wiring that there can be."""
+    for wiring in (Wiring.PAIRS, Wiring.RING):
+        masks = {name: deal(shared.counts, shared.total, wiring=wiring) for name, shared in one.sharing.items()}
+        pools = {name: assumed_pool(name, tuple(near)) for name, near in masks.items()}
+        if any(mask.bit_count() != SHARED for near in masks.values() for mask in near):
+            continue
+        node = replace(one.state.node, devices={**one.state.node.devices, **pools})
+        yield replace(one, state=replace(one.state, node=node), wiring=wiring)
+
+
+def _pools(frame: NodeConfig) -> dict[str, DevicePool]:
     """Device pools that have as many devices near each NUMA node as its zone counts."""
-    ways = [[(name, pool) for pool in device_pools(name, frame)] for name in frame.devices]
-    # The product over resources grows fast; four ways keep the hypotheses few, as each of them is replayed.
-    return [dict(chosen) for chosen in product(*ways)][:4]
+    return {name: device_pool(name, frame) for name in frame.devices}
 
 
-def device_pools(name: str, frame: NodeConfig) -> list[DevicePool]:
+def device_pool(name: str, frame: NodeConfig) -> DevicePool:
     """
-    The pools that one resource may have. ``Node`` allocatable counts every device once, zones count it on each NUMA node near it.
+    The pool of one resource. ``Node`` allocatable counts every device once, zones count it on each NUMA node near it.
 
-    What zones count too often is shared by neighbours: in pairs, in a ring, or by all.
+    Where zones count more, the masks are one way to have these counts (``sharing/reach.py`` has the others); what they count too often
+    beyond that cannot be explained.
     """
-    counts = [(zone.numa, zone.allocatable.get(name, 0)) for zone in frame.topology.zones]
+    counts = {zone.numa: zone.allocatable.get(name, 0) for zone in frame.topology.zones}
     there = frame.allocatable.get(name, 0)
-    listed = sum(count for _, count in counts)
+    listed = sum(counts.values())
     # Zones that count no more than the Node object share no device.
     if listed <= there or not there:
-        near = [1 << numa for numa, count in counts for _ in range(count)]
-        return [_pool(name, [*near, *([0] * max(0, there - listed))])]
-    # In the order in which machines are wired most often; equal pools are kept once.
-    ways = [_paired(counts, listed - there), _ring(counts, listed - there), nested(counts, there)]
-    found: list[list[int]] = []
-    for way in ways:
-        if way is not None and sorted(way) not in found:
-            found.append(sorted(way))
-    return [_pool(name, way) for way in found]
-
-
-def _pool(name: str, near: Sequence[int]) -> DevicePool:
-    return DevicePool(tuple(Device(f"{name}-{place}", mask) for place, mask in enumerate(near)))
-
-
-def _paired(counts: Sequence[tuple[int, int]], shared: int) -> list[int] | None:
-    """Neighbours 0 and 1, 2 and 3 share devices, as many as they can."""
-    left = dict(counts)
-    near = []
-    for (numa, _), (other, _) in zip(counts[::2], counts[1::2], strict=False):
-        both = min(left[numa], left[other], shared)
-        near += [1 << numa | 1 << other] * both
-        left[numa] -= both
-        left[other] -= both
-        shared -= both
-    # What is left over does not come in pairs: this way does not explain the counts.
-    return None if shared else [*near, *(1 << numa for numa, count in left.items() for _ in range(count))]
-
-
-def _ring(counts: Sequence[tuple[int, int]], shared: int) -> list[int] | None:
-    """Every NUMA node shares one device after the other with the next one."""
-    left = dict(counts)
-    near: list[int] = []
-    progress = True
-    while shared and progress:
-        progress = False
-        for place, (numa, _) in enumerate(counts):
-            other = counts[(place + 1) % len(counts)][0]
-            if shared and other != numa and left[numa] and left[other]:
-                near.append(1 << numa | 1 << other)
-                left[numa] -= 1
-                left[other] -= 1
-                shared -= 1
-                progress = True
-    return None if shared else [*near, *(1 << numa for numa, count in left.items() for _ in range(count))]
-
-
-def nested(counts: Sequence[tuple[int, int]], there: int) -> list[int]:
-    """As many NUMA nodes as possible share each device; the rest of what the Node counts is near none."""
-    most = max((count for _, count in counts), default=0)
-    near = [sum(1 << numa for numa, count in counts if count > place) for place in range(most)]
-    return [*near, *([0] * max(0, there - len(near)))]
+        near = [1 << numa for numa, count in counts.items() for _ in range(count)]
+        near += [0] * max(0, there - listed)
+        return DevicePool(tuple(Device(f"{name}-{place}", mask) for place, mask in enumerate(near)))
+    return assumed_pool(name, tuple(deal(counts, there)))

@@ -21,6 +21,7 @@ from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant
+from koord_numa.core.kubelet.sharing.reach import Place, Reach, SharedPool, Sums, Wiring
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import value_object
@@ -47,6 +48,11 @@ class Hypothesis:
     ``unexplained`` are pods whose fate is another one than this state had foreseen: something has happened that no event has shown yet.
     ``options`` names what is assumed of the configuration although it is unlikely and not published. ``uncertainty`` is by how many seconds
     news must have been late in all for it to be true: where there are too many hypotheses the most doubtful are given up.
+
+    ``sharing`` are the resources whose devices may be near several NUMA nodes, and ``reach`` says for those that a pod holds or held, by
+    its uid, near which ones. The masks of other devices in the state's pools are one way in which they may be. ``sums`` is, by resource,
+    what is known of some of the devices in use together. ``wiring`` is a guess that is likely right, beside a hypothesis in which it is
+    open.
     """
 
     state: KubeletState
@@ -61,6 +67,10 @@ class Hypothesis:
     options: tuple[str, ...] = ()
     trust: Trust = Trust.EXACT
     uncertainty: float = 0.0
+    sharing: Mapping[str, SharedPool] = field(default_factory=dict)
+    reach: Mapping[str, Mapping[Place, Reach]] = field(default_factory=dict)
+    sums: Mapping[str, Sums] = field(default_factory=dict)
+    wiring: Wiring = Wiring.OPEN
 
     def has(self, uid: str) -> bool:
         """Did the kubelet admit this pod, and is it still there?"""
@@ -87,9 +97,27 @@ class Hypothesis:
             tuple(sorted(self.unexplained)),
             self.mixed,
             self.options,
-            # By identity: variants of a node are made once, and comparing machines would cost more than all the rest.
-            id(self.state.node),
+            variant_of(self.state.node),
+            self._shared_devices if self.sharing else (),
         )
+
+    @property
+    def _shared_devices(self) -> Signature:
+        reaches = ((uid, _reach_keys(self.reach[uid])) for uid in sorted(self.reach) if uid in self.state.pods)
+        return (self.wiring, *reaches, *self._sum_keys)
+
+    @property
+    def _sum_keys(self) -> Signature:
+        return (
+            *(shared.in_full for shared in self.sharing.values()),
+            *((name, sums.held, tuple(sorted(sums.more.items()))) for name, sums in sorted(self.sums.items())),
+        )
+
+    @property
+    def _shared_room(self) -> Signature:
+        # How many shared devices are free on each NUMA node follows from those that pods hold.
+        keys = sorted(key for uid in self.state.pods for key in _reach_keys(self.reach.get(uid, {})))
+        return (*keys, *self._sum_keys)
 
     @property
     def room(self) -> Signature:
@@ -105,10 +133,12 @@ class Hypothesis:
         for bits in self.loose.values():
             loose |= bits
         memory = managers.memory
-        free = {name: pool.healthy & ~managers.devices[name] for name, pool in node.devices.items()}
+        free = {name: pool.healthy & ~managers.devices[name] for name, pool in node.devices.items() if not pool.assumed}
         return (
-            id(node),
+            variant_of(node),
             self.options,
+            self._shared_room if self.sharing else (),
+            tuple(bits.bit_count() for bits in managers.devices.values()),
             cpus_by_numa(managers.cpus, node),
             # Loose CPUs may be held or free: they belong to the room on either side.
             cpus_by_numa(loose, node),
@@ -121,6 +151,17 @@ class Hypothesis:
             if memory is None
             else (free_memory(memory), *memory.groups.values(), *map(bool, memory.blocks.values())),
         )
+
+
+def variant_of(node: KubeletNode) -> tuple[int, int]:
+    """Equal for nodes that differ at most in which devices are near which NUMA nodes."""
+    # By identity: variants of a node are made once, and comparing machines would cost more than all the rest.
+    return id(node.machine), id(node.config)
+
+
+def _reach_keys(reach: Mapping[Place, Reach]) -> tuple[tuple[object, ...], ...]:
+    # Which of two devices it is nothing tells, only what they are near.
+    return tuple(sorted((name, *each.key) for (name, _), each in reach.items()))
 
 
 def free_memory(table: MemoryTable) -> tuple[int, ...]:
@@ -167,7 +208,9 @@ def cpus_by_numa(bits: int, node: KubeletNode) -> tuple[int, ...]:
 
 def _near(node: KubeletNode, resource: str, ids: Iterable[str]) -> Iterator[int]:
     wanted = set(ids)
-    return (device.near for device in node.devices[resource].devices if device.id in wanted)
+    pool = node.devices[resource]
+    # What shared devices are near is in ``Hypothesis.reach``; of these only the number is told apart here.
+    return (0 if pool.assumed else device.near for device in pool.devices if device.id in wanted)
 
 
 def may_lie_otherwise(one: ContainerGrant, node: KubeletNode) -> bool:
@@ -237,9 +280,9 @@ def distinct(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
 
 def fair_share(found: Sequence[Hypothesis], most: int) -> list[Hypothesis]:
     """The least doubtful of every variant of the node, so that none is given up for another's details."""
-    groups: dict[int, list[Hypothesis]] = {}
+    groups: dict[tuple[int, int], list[Hypothesis]] = {}
     for one in sorted(found, key=lambda one: one.uncertainty):
-        groups.setdefault(id(one.state.node), []).append(one)
+        groups.setdefault(variant_of(one.state.node), []).append(one)
     share = max(1, most // len(groups))
     return [one for group in groups.values() for one in group[:share]]
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from koord_numa.core.bit_sets import lowest
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
-from koord_numa.core.kubelet.inference.config_variants import config_variants
+from koord_numa.core.kubelet.inference.config_variants import config_variants, sharing_of
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.init_reuse import with_loose_cpus
 from koord_numa.core.kubelet.inference.memory_groups import UNCLEAR, Block, bound_memory, explain_use, groupings
@@ -101,7 +101,7 @@ def used_starts(
             return []
         for memory in tables:
             state = KubeletState(node, ManagerState(managers.cpus, managers.devices, memory))
-            start = Hypothesis(state, unlocated={**shown, **others}, options=options)
+            start = Hypothesis(state, unlocated={**shown, **others}, options=options, sharing=sharing_of(frame))
             found.append(with_loose_cpus(start))
     return found if len(found) <= MOST_STARTS else []
 

@@ -11,7 +11,7 @@ Example: two NUMA nodes of 16 CPUs; NUMA node 0 is full, a pod there holds 4. ``
 have left, the init container goes to NUMA node 0, the app needs 10 CPUs around it, and under single-numa-node the pod is refused.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from koord_numa.core.bit_sets import members
@@ -24,6 +24,7 @@ from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
 from koord_numa.core.kubelet.managers.results import Grant
+from koord_numa.core.kubelet.sharing.choices import shared_in_all_ways
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
@@ -48,17 +49,21 @@ def probes(demand: PodDemand, view: KubeletView) -> Iterator[Probe]:
     # ``rooms`` has one state for each way in which room is left: the others answer alike.
     for one in view.rooms or view.hypotheses:
         for variant in variants(one):
-            for order in orders:
-                yield Probe(variant.state, variant.trust, order, one.options)
+            yield from _each_way(variant, demand, orders)
     if node.ids_are_real:
         return  # so is the state
     confined = is_confined(demand, node)
     for one in _with_pods_away(demand, view, confined=confined):
-        for order in orders:
-            yield Probe(one.state, one.trust, order, one.options)
+        yield from _each_way(one, demand, orders)
     if confined and view.upper is not None:
         for order in orders:
             yield Probe(view.upper.state, Trust.INFERRED, order)
+
+
+def _each_way(one: Hypothesis, demand: PodDemand, orders: Iterable[CpuReuse]) -> Iterator[Probe]:
+    for laid in shared_in_all_ways(one, demand) if one.sharing else (one,):
+        for order in orders:
+            yield Probe(laid.state, one.trust, order, one.options)
 
 
 def asked(demand: PodDemand, view: KubeletView) -> Iterator[Probe | None]:

@@ -21,6 +21,8 @@ from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.manager_state import ManagerState
+from koord_numa.core.kubelet.sharing.choices import arriving, wanted
+from koord_numa.core.kubelet.sharing.layouts import reach_of, with_reach
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 
@@ -50,9 +52,9 @@ def arrive(
     The first is the likeliest. A pod that the kubelet would refuse leaves the hypothesis as it was. What it takes is taken off ``effort``.
     """
     found: dict[Outcome, Hypothesis] = {}
-    for variant in variants(before):
+    for variant in _states(before, request):
         # Each pod whose init CPUs the variant takes to be held makes it less likely.
-        uncertainty = before.uncertainty + sum(HELD for uid in before.loose if variant.loose.get(uid))
+        uncertainty = variant.uncertainty + sum(HELD for uid in before.loose if variant.loose.get(uid))
         if effort is not None:
             effort.left -= len(_orders(request, before))
         for key, after in _outcomes(variant, uid, request):
@@ -62,6 +64,27 @@ def arrive(
             elif uncertainty < found[key].uncertainty:
                 found[key] = replace(found[key], uncertainty=uncertainty)
     return found
+
+
+def _states(before: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
+    """The hypothesis, then every state beside it that is possible as well and in which the pod may be treated otherwise."""
+    demand = pod_demand(request)
+    if not before.sharing or not wanted(before, demand):
+        yield from variants(before)
+        return
+    for variant in variants(before):
+        yield from arriving(variant, demand, _first_place(variant, request))
+
+
+def _first_place(before: Hypothesis, request: PodRequest) -> int:
+    """The NUMA node, as a mask, near which the first shared devices are that the pod gets; 0 where that is open."""
+    answer = dry_run(before.state, request, before.trust)
+    if isinstance(answer, DryRunAdmitted):
+        for one in answer.grant.containers:
+            if before.sharing.keys() & one.devices.keys():
+                mask = one.hint.mask or 0 if one.hint is not None and one.hint.preferred else 0
+                return mask if mask.bit_count() == 1 else 0
+    return 0
 
 
 def admitted(before: Iterable[Hypothesis], uid: str, request: PodRequest) -> list[Hypothesis]:
@@ -165,17 +188,20 @@ def _placed(before: Hypothesis, uid: str, request: PodRequest, answer: DryRunAdm
     spread = before.spread
     if any(may_lie_otherwise(one, before.state.node) for one in answer.grant.containers):
         spread = spread | {uid}
-    return replace(
+    after = replace(
         before,
         state=before.state.with_pod(uid, request, answer.grant, answer.managers),
         loose={**before.loose, uid: loose} if loose else before.loose,
         spread=spread,
     )
+    return with_reach(before, after, uid, answer.grant.containers)
 
 
 def _outcome(before: Hypothesis, answer: DryRunAdmitted) -> Signature:
     """Where the pod is put, and for memory of several NUMA nodes how much comes from each."""
     place = signature(answer.grant, before.state.node)
+    if before.sharing and (reach := reach_of(before, answer.grant.containers)):
+        place = (place, *sorted((name, *each.key) for (name, _), each in reach.items()))
     held, left = before.state.managers.memory, answer.managers.memory
     if (
         held is None

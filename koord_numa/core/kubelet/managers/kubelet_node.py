@@ -36,6 +36,7 @@ class DevicePool:
     """All devices of one resource, numbered by their place in ``devices``: sets of devices are bits of an integer."""
 
     devices: tuple[Device, ...]  # in the plugin's order of preference
+    assumed: bool = False  # is it assumed which of them are near several NUMA nodes?
     healthy: int = field(init=False)  # bits of the devices that may be handed out
     on: Mapping[int, int] = field(init=False)  # NUMA node -> bits of all devices near it, healthy or not
     hosts: int = field(init=False)  # mask of the NUMA nodes that have any

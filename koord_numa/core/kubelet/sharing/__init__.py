@@ -1,0 +1,1 @@
+"""Devices that are near several NUMA nodes, where no exporter says which ones these are."""

@@ -1,0 +1,250 @@
+"""
+Which devices a pod may get of those that are free, where it is not published which NUMA nodes these are near.
+
+Theory. On NUMA node n a kubelet gives a container some of the devices near n. Its hint needs the number of free devices near n and nothing
+else, so that what else these devices are near (their masks) matters only to what the pod asks for *after* them, in two ways:
+
+- They are missing on the other NUMA nodes that they are near. A pod without init containers is refused the sooner the more are missing, as
+  more room never turns a yes into a no there: it is asked with the widest masks.
+- Left by an init container they tie later containers to sets of NUMA nodes that touch each of them (generateDeviceTopologyHints in the
+  kubelet's devicemanager/topology_hints.go). If one container is left after them, it fits on a NUMA node m when m is in each mask and has
+  enough, devices of the init container included. How many these are does not depend on the masks, and more masks that have m only add
+  NUMA nodes. So the narrowest masks decide.
+
+With more than one container left after an init container neither holds, and every choice is asked.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.managers.aggregates import PodDemand
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.sharing.layouts import current_masks, laid_out, prefixes, widened, widest
+from koord_numa.core.kubelet.sharing.reach import Counts, Wiring, possible, without
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+
+MOST_CHOICES: Final = 128
+"""So many choices are asked; where there are more, a pod whose later containers depend on them waits."""
+
+PAIR: Final = 2
+
+MOST_WIDE: Final = 24
+"""So many ways in which devices in use may be near other NUMA nodes are asked."""
+
+Masks = tuple[int, ...]
+"""Of the devices that a pod takes, in the order in which it takes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Takers:
+    """The containers of one pod that take devices of one resource; ``new``: so many devices are taken before the last one's turn."""
+
+    new: int
+    init: bool  # does an init container take some of these?
+    lone: bool  # is one container left after a single init container, of all that get something of NUMA nodes?
+    counts: tuple[int, ...]
+
+    @property
+    def largest(self) -> int:
+        """The most devices that one of them takes."""
+        return max(self.counts, default=0)
+
+
+def wanted(one: Hypothesis, demand: PodDemand) -> list[str]:
+    """The resources of which the pod asks for devices whose sharing is not published."""
+    if not one.sharing:
+        return []
+    return [name for name in one.sharing if any(part.devices.get(name) for _, part in demand.containers)]
+
+
+def shared_in_all_ways(one: Hypothesis, demand: PodDemand) -> Iterator[Hypothesis]:
+    """States that stand for every way in which devices may be near NUMA nodes, the likeliest first: a yes must hold in each."""
+    yield one
+    names = wanted(one, demand)
+    states = [one]
+    for name in names:
+        states = [other for state in states for other in _asked(state, name, _takers(demand, name, one.state.node))]
+    yield from (state for state in states if state is not one)
+
+
+def unclear(one: Hypothesis, demand: PodDemand) -> str:
+    """Of which devices the pod may get some in more ways than can be asked, in words; empty where there are none."""
+    for name in wanted(one, demand):
+        takers = _takers(demand, name, one.state.node)
+        if not takers.init:
+            continue
+        if widened(one, name, MOST_WIDE) is None or _firsts(one, name, takers) is None:
+            return f"which {name} its init containers get, and near which NUMA nodes these are, is not published"
+    return ""
+
+
+def unknown_init_devices(demand: PodDemand, node: KubeletNode) -> str:
+    """Of which shared devices init containers get some on a node of which only amounts are known, in words; empty where there are none."""
+    for container, part in demand.containers:
+        for name, count in part.devices.items() if container.kind is ContainerKind.INIT else ():
+            pool = node.devices.get(name)
+            if count and pool is not None and any(device.near.bit_count() > 1 for device in pool.devices):
+                return f"container {container.name}: which {name} it gets, and near which NUMA nodes that is, is not published"
+    return ""
+
+
+def _asked(one: Hypothesis, name: str, takers: _Takers) -> Iterator[Hypothesis]:
+    yield one
+    bases = [one]
+    # Where an init container may tie later ones, more room may be worse, so that each number is asked and not only the fewest.
+    bases += widened(one, name, MOST_WIDE) or () if takers.init else widest(one, name, MOST_WIDE)
+    for base in bases:
+        masks = current_masks(base, name)
+        if base is not one:
+            yield base
+        for first in _firsts(base, name, takers) or ():
+            yield laid_out(base, name, masks, first)
+        if takers.largest > one.sharing[name].most:
+            yield from _wired(base, name)
+
+
+def arriving(one: Hypothesis, demand: PodDemand, near: int) -> Iterator[Hypothesis]:
+    """
+    States that stand for what may become of an arriving pod: for each NUMA node where it may end up one in which it does.
+
+    ``near`` is the NUMA node where its first devices surely are, as a mask, 0 where that is open.
+    """
+    yield one
+    # One that assumes a wiring is a guess; the open one beside it stands for all others.
+    for name in wanted(one, demand) if one.wiring is Wiring.OPEN else ():
+        takers = _takers(demand, name, one.state.node)
+        masks = current_masks(one, name)
+        yield from prefixes(one, name, {*takers.counts, demand.pod.devices.get(name, 0)})
+        if takers.largest > max(_free(one, name)[0].values()):
+            yield from _wired(one, name)
+        for first in _steps(one, name, takers, near):
+            yield laid_out(one, name, masks, first)
+
+
+def _wired(one: Hypothesis, name: str) -> Iterator[Hypothesis]:
+    """For pods that need devices of several NUMA nodes: how many are near these together depends on which are shared."""
+    masks = current_masks(one, name)
+    return (laid_out(one, name, masks, wiring=wiring) for wiring in Wiring if wiring is not Wiring.OPEN)
+
+
+def _takers(demand: PodDemand, name: str, node: KubeletNode) -> _Takers:
+    reusable = new = 0
+    init = False
+    takers = [(container.kind, part.devices[name]) for container, part in demand.containers if part.devices.get(name)]
+    for kind, count in takers[:-1] if _aligned_one_by_one(node) else ():
+        new += max(0, count - reusable)
+        init = init or kind is ContainerKind.INIT
+        reusable = max(reusable, count) if kind is ContainerKind.INIT else max(0, reusable - count)
+    own = [
+        container.kind
+        for container, part in demand.containers
+        if (part.cpus and node.pins_cpus)
+        or (part.memory and node.pins_memory)
+        or any(count and other in node.devices for other, count in part.devices.items())
+    ]
+    return _Takers(
+        new=new,
+        init=init,
+        lone=len(own) == len(takers) == 2 and own[0] is ContainerKind.INIT,
+        counts=tuple(count for _, count in takers),
+    )
+
+
+def _aligned_one_by_one(node: KubeletNode) -> bool:
+    """
+    May one container's devices cost another one its admission? Not where there is one hint for the whole pod, nor under best-effort
+    without memory to bind, which refuses nothing that there is enough of.
+    """
+    config = node.config
+    if config.topology_scope is not KubeletScope.CONTAINER:
+        return False
+    return config.topology_policy is not KubeletPolicy.BEST_EFFORT or node.pins_memory
+
+
+def _free(one: Hypothesis, name: str) -> tuple[dict[int, int], int]:
+    """How many free devices are near each NUMA node, and how many there are."""
+    shared = one.sharing[name]
+    masks = current_masks(one, name)
+    free = without(shared.counts, masks.values())
+    return {numa: max(0, each) for numa, each in free.items()}, shared.total - len(masks)
+
+
+def _firsts(one: Hypothesis, name: str, takers: _Takers) -> list[Masks] | None:
+    """The masks of the devices that decide, as choices; ``None`` where there are too many."""
+    free, count = _free(one, name)
+    if not takers.new or takers.new > count:
+        return []
+    if not takers.init:
+        # Of more than two containers those in between are asked with what is left in between, which only the nested masks bound.
+        return (
+            _wide_firsts(free, count, takers.new) if len(takers.counts) == PAIR else [_nested_first(free, takers.new)]
+        )
+    # Under best-effort a hint may be too narrow, to which the theory does not speak.
+    strict = one.state.node.config.topology_policy is not KubeletPolicy.BEST_EFFORT
+    if strict and takers.lone and takers.largest <= one.sharing[name].most:
+        return [first for numa in free if (first := _narrow_first(free, count, numa, takers.new)) is not None]
+    return _all_firsts(free, count, takers.new)
+
+
+def _narrow_first(free: Counts, count: int, numa: int, new: int) -> Masks | None:
+    """The narrowest masks of ``new`` devices near one NUMA node; ``None`` where so many are not there."""
+    masks = [1 << numa] * new
+    for other, each in free.items():
+        # The devices that are left cannot all be near it: some of these must be. The last ones keep out of it as long as they can.
+        for place in range(min(new, each - (count - new)) if other != numa else 0):
+            masks[place] |= 1 << other
+    return tuple(masks) if possible(without(free, masks), count - new) else None
+
+
+def _wide_firsts(free: Counts, count: int, new: int) -> list[Masks]:
+    """The widest masks of ``new`` devices, or where these are too many wider ones than there can be."""
+    hosts = [numa for numa, each in free.items() if each]
+    most = sum(free.values()) - count + new
+    nested = _nested_first(free, new)
+    if sum(min(new, free[numa]) for numa in hosts) <= most:
+        return [nested]
+    # What is left on each NUMA node decides, so that of equal choices one is enough, and those that leave more none.
+    left: dict[tuple[int, ...], Masks] = {}
+    for first in _all_firsts(free, count, new) or ():
+        left.setdefault(tuple(without(free, first).values()), first)
+    widest = [first for rest, first in left.items() if not any(_is_less(other, rest) for other in left)]
+    return widest if 0 < len(widest) <= MOST_CHOICES else [nested]
+
+
+def _nested_first(free: Counts, new: int) -> Masks:
+    """Masks that leave on no NUMA node more than any others, neither of one nor of more of these devices."""
+    return tuple(sum(1 << numa for numa, each in free.items() if each > place) for place in range(new))
+
+
+def _is_less(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
+
+
+def _all_firsts(free: Counts, count: int, new: int) -> list[Masks] | None:
+    hosts = sum(1 << numa for numa, each in free.items() if each)
+    if (1 << hosts.bit_count() * new) > 2 * MOST_CHOICES:
+        return None
+    masks = [mask for mask in range(1, hosts + 1) if not mask & ~hosts]
+    found = [first for first in product(masks, repeat=new) if possible(without(free, first), count - new)]
+    return None if len(found) > MOST_CHOICES else found
+
+
+def _steps(one: Hypothesis, name: str, takers: _Takers, near: int) -> Iterator[Masks]:
+    """For each NUMA node where the first devices may be, the narrowest masks, and these with one NUMA node more each."""
+    free, count = _free(one, name)
+    if not takers.new or takers.new > count:
+        return
+    # Kept apart, so that a mask comes once.
+    seen: set[Masks] = set()
+    for numa in [numa for numa in free if not near or near >> numa & 1]:
+        narrow = _narrow_first(free, count, numa, takers.new)
+        if narrow is None:
+            continue
+        for more in (0, *(1 << other for other, each in free.items() if each)):
+            first: Masks = tuple(mask | more for mask in narrow)
+            if first not in seen and possible(without(free, first), count - takers.new):
+                seen.add(first)
+                yield first

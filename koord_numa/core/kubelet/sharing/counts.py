@@ -1,0 +1,202 @@
+"""
+What a published topology says about shared devices in use: near which NUMA nodes those may be that pods hold.
+
+resource-topology-exporter counts a device in use on each NUMA node near it. NFD counts it as often, but always on the one that its plugin
+names last. So the counts of one moment are sums over the devices of the pods that are shown, and each way to share the counts out among
+them is possible.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from koord_numa.core.bit_sets import each as each_of
+from koord_numa.core.bit_sets import members
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.sharing.layouts import reaches_of, settled_layout
+from koord_numa.core.kubelet.sharing.reach import Counts, Place, Reach, SharedPool, Sums, without
+from koord_numa.core.objects.node import Zone
+from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.value_objects import value_object
+
+MOST_WAYS: Final = 64
+"""So many ways to share the counts out are looked at."""
+
+MOST_BRANCHES: Final = 4
+"""So many ways in which counts on the last NUMA nodes may be shared out are hypotheses of their own."""
+
+Held = tuple[str, Place]
+"""A device that a pod, by its uid, holds or held."""
+
+Way = dict[Held, Reach]
+
+
+def shared_devices_agree(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bool:
+    """Can the shared devices of these pods be near NUMA nodes so that an exporter publishes these zones?"""
+    return all(any(told.ways for told in _told(one, name, shown, zones)) for name in one.sharing)
+
+
+def settled_devices(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> list[Hypothesis]:
+    """The hypothesis with what these zones say of the shared devices of these pods; several where that may be told apart later."""
+    found = [one]
+    for name in one.sharing:
+        found = [after for each in found for told in _told(each, name, shown, zones) for after in _settled(each, told)]
+    return found
+
+
+@value_object
+class _Told:
+    """
+    What an exporter that counts in one of the two manners says of the devices ``held``: they may be near NUMA nodes in each of ``ways``,
+    and in others where these are not ``all``. ``used`` is what it publishes.
+    """
+
+    name: str
+    in_full: bool
+    held: Mapping[Held, Reach]
+    used: Counts
+    ways: list[Way]
+    all: bool
+
+
+def _told(one: Hypothesis, name: str, shown: Collection[str], zones: Sequence[Zone]) -> Iterator[_Told]:
+    shared = one.sharing[name]
+    used = {zone.numa: _in_use(zone, name) for zone in zones if name in zone.allocatable}
+    held = dict(_held(one, shown, name))
+    present = reaches_of(one, name)
+    for in_full in (True, False) if shared.in_full is None else (shared.in_full,):
+        search = Ways(list(held.items()), in_full)
+        search.share(0, dict(used), {})
+        ways = [way for way in search.found if _leaves_devices(shared, present, way)]
+        # Of many ways those that were looked at may all be impossible by chance; that is no contradiction.
+        yield _Told(name, in_full, held, used, ways or ([] if search.complete else [{}]), search.complete)
+
+
+def _settled(one: Hypothesis, told: _Told) -> Iterator[Hypothesis]:
+    sharing = {**one.sharing, told.name: replace(one.sharing[told.name], in_full=told.in_full)}
+    one = replace(one, sharing=sharing, sums={name: sums for name, sums in one.sums.items() if name != told.name})
+    if told.all and len(told.ways) <= (1 if told.in_full else MOST_BRANCHES):
+        for way in told.ways:
+            yield _with_way(one, way)
+    elif told.ways:
+        yield _with_sums(one, told) if told.in_full else one
+
+
+def _with_way(one: Hypothesis, way: Way) -> Hypothesis:
+    reach = dict(one.reach)
+    for (uid, place), each in way.items():
+        reach[uid] = {**reach[uid], place: each}
+    return settled_layout(replace(one, reach=reach))
+
+
+def _with_sums(one: Hypothesis, told: _Told) -> Hypothesis:
+    """With what all ways have in common, and the sum over the devices: which of them it is matters first when one of them is given back."""
+    common = dict(told.held)
+    if told.all:
+        for who in common:
+            must, may = -1, 0
+            for way in told.ways:
+                must &= way[who].must
+                may |= way[who].must
+            common[who] = Reach(must, may & ~must)
+    open_ = frozenset((uid, place) for (uid, (_, place)), reach in common.items() if not reach.exact)
+    more = without(told.used, (reach.must for reach in common.values()))
+    one = replace(one, sums={**one.sums, told.name: Sums(open_, {numa: each for numa, each in more.items() if each})})
+    return _with_way(one, common)
+
+
+def _in_use(zone: Zone, name: str) -> int:
+    return zone.allocatable[name] - zone.available.get(name, 0) + zone.overdrawn.get(name, 0)
+
+
+def _held(one: Hypothesis, shown: Collection[str], name: str) -> Iterator[tuple[Held, Reach]]:
+    """The devices that an exporter counts: of running containers, not those that only finished init containers had."""
+    for uid in shown:
+        pod = one.state.pods.get(uid)
+        grant = pod.grant if pod is not None else one.gone.get(uid)
+        if grant is None or uid not in one.reach:
+            continue
+        ids = {
+            device
+            for container in grant.containers
+            if container.kind is not ContainerKind.INIT
+            for device in container.devices.get(name, ())
+        }
+        places = {device.id: place for place, device in enumerate(one.state.node.devices[name].devices)}
+        for device in sorted(ids):
+            place = name, places[device]
+            yield (uid, place), one.reach[uid][place]
+
+
+def _leaves_devices(shared: SharedPool, present: Mapping[int, Reach], way: Way) -> bool:
+    known = {**present, **{place: reach for (_, (_, place)), reach in way.items() if place in present}}
+    exact = [reach for reach in known.values() if reach.exact]
+    # Those that are open count like free ones: they may be near any NUMA node that is left.
+    count = shared.total - len(exact)
+    free = without(shared.counts, (reach.must for reach in exact))
+    return all(0 <= numa <= count for numa in free.values()) and sum(free.values()) >= count
+
+
+class Ways:
+    """The search for all ways; not ``complete`` where it ends before them."""
+
+    def __init__(self, held: list[tuple[Held, Reach]], in_full: bool) -> None:
+        self.held = held
+        self.in_full = in_full
+        self.found: list[Way] = []
+        self.complete = True
+
+    def share(self, at: int, left: dict[int, int], way: Way) -> None:
+        """Share out what is left of the counts among the devices from this one on."""
+        if at == len(self.held):
+            if not any(left.values()):
+                self.found.append(way)
+                self.complete = len(self.found) < MOST_WAYS
+            return
+        who, reach = self.held[at]
+        before = self.held[at - 1] if at else None
+        # Equal devices of one pod are interchangeable: their reaches are tried in one order only.
+        least = (
+            way[before[0]].key if before is not None and before[0][0] == who[0] and before[1].key == reach.key else None
+        )
+        for told in _in_full(reach, left) if self.in_full else _on_last(reach, left):
+            if least is not None and told.key < least:
+                continue
+            rest = dict(left)
+            for numa in members(told.must) if self.in_full else (told.last.bit_length() - 1,):
+                rest[numa] -= 1 if self.in_full else told.width
+            self.share(at + 1, rest, {**way, who: told})
+            if not self.complete:
+                return
+
+
+def _in_full(reach: Reach, left: Counts) -> Iterator[Reach]:
+    """One count on each NUMA node that the device is near."""
+    there = sum(1 << numa for numa, count in left.items() if count > 0)
+    if reach.must & ~there:
+        return
+    for more in _subsets(reach.may & there):
+        mask = reach.must | more
+        if mask and (not reach.width or mask.bit_count() == reach.width):
+            yield replace(reach, must=mask, may=0, width=mask.bit_count())
+
+
+def _on_last(reach: Reach, left: Counts) -> Iterator[Reach]:
+    """As many counts as the device is near NUMA nodes, all on the last one."""
+    most = (reach.must | reach.may).bit_count()
+    for last in each_of(reach.last or reach.must | reach.may):
+        must = reach.must | last
+        least = must.bit_count()
+        there = left.get(last.bit_length() - 1, 0)
+        for width in (reach.width,) if reach.width else range(least, min(most, there) + 1):
+            if least <= width <= there:
+                yield Reach(must, 0 if width == least else reach.may & ~must, width, last)
+
+
+def _subsets(mask: int) -> Iterator[int]:
+    subset = 0
+    while True:
+        yield subset
+        subset = (subset - mask) & mask
+        if not subset:
+            return

@@ -1,0 +1,110 @@
+"""Answers where devices are near several NUMA nodes, against every way in which they may be: a yes holds in all, a no has a witness."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations_with_replacement, permutations
+from random import Random
+from typing import Any, Final
+
+import pytest
+
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.kubelet.managers.admit import Admitted, admit
+from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.objects.node import KubeletConfig
+from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.objects.vocabulary import KubeletPolicy
+from koord_numa.sandbox.machines import NodeDescription, Shape, Style
+from koord_numa.wire import parse_pod
+from tests.kubelets.shared_devices import SharedLife
+from tests.kubelets.strategies import GIB, GPU, container
+
+Worlds = list[KubeletState]
+
+ASKED: Final = tuple(
+    {"initContainers": [container("init", 1, 1, init)] if init is not None else [], "containers": apps}
+    for init, apps in (
+        (None, [container("app", 1, 1, 1)]),
+        (None, [container("app", 1, 1, 2)]),
+        (None, [container("app", 1, 1, 1), container("more", 1, 1, 1)]),
+        (None, [container("app", 1, 1, 2), container("more", 1, 1, 1)]),
+        (1, [container("app", 1, 1, 1)]),
+        (1, [container("app", 1, 1, 2)]),
+        (1, [container("app", 3, 1, 1)]),
+        (2, [container("app", 1, 1, 2)]),
+        (2, [container("app", 1, 1, 1)]),
+        (1, [container("app", 1, 1, 1), container("more", 1, 1, 1)]),
+    )
+)
+
+
+def life_of(wiring: list[int], policy: KubeletPolicy, *, in_full: bool, numa: int = 3) -> SharedLife:
+    """A node of NUMA nodes with four CPUs each, the first with three that may be exclusive."""
+    hardware = Shape(1, numa, 4, 1, 16 * GIB, devices={GPU: (0,) * len(wiring)}).build()
+    config = KubeletConfig(
+        topology_policy=policy, cpu_policy="static", memory_policy="None", reserved_cpus=CpuSet.of((0,))
+    )
+    node = NodeDescription("n", hardware, Style.KUBELET, config, reserved=CpuSet.of((0,)))
+    return SharedLife(node, wiring, in_full=in_full)
+
+
+def wirings_like(wiring: list[int], numa: int = 3) -> Iterator[tuple[int, ...]]:
+    """All with as many devices near each NUMA node, in every order of the plugin."""
+    counts = _counts(wiring)
+    for masks in combinations_with_replacement(range(1, 1 << numa), len(wiring)):
+        if _counts(masks) == counts:
+            yield from sorted(set(permutations(masks)))
+
+
+def _counts(masks: Any) -> Counter[int]:
+    return Counter(numa for mask in masks for numa in range(mask.bit_length()) if mask >> numa & 1)
+
+
+def worlds(life: SharedLife, placed: list[dict[str, Any]]) -> Worlds:
+    """The states of every kubelet that would have shown the same, after these pods."""
+    shown = life.in_use()
+    found = []
+    for masks in wirings_like(life.wiring):
+        pool = DevicePool(tuple(Device(f"gpu{place}", mask) for place, mask in enumerate(masks)))
+        state: KubeletState | None = KubeletState.empty(replace(life.agent.kubelet, devices={GPU: pool}))
+        for number, spec in enumerate(placed):
+            verdict = (
+                admit(state, f"p{number}", parse_pod(life.pod("pod", spec)).request) if state is not None else None
+            )
+            state = verdict.state if isinstance(verdict, Admitted) else None
+        if state is not None and life.in_use_of(state) == shown:
+            found.append(state)
+    return found
+
+
+@pytest.mark.parametrize("policy", [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED])
+@pytest.mark.parametrize("in_full", [True, False])
+@pytest.mark.parametrize("seed", [1, 2, 3, 5, 17])
+def test_a_yes_holds_however_devices_are_shared_and_a_no_does_not(
+    policy: KubeletPolicy, in_full: bool, seed: int
+) -> None:
+    dice = Random(seed)
+    wiring = [dice.randint(1, 7) for _ in range(4)]
+    life = life_of(wiring, policy, in_full=in_full)
+    placed: list[dict[str, Any]] = []
+    for _ in range(3):
+        states = worlds(life, placed)
+        assert states
+        for spec in ASKED:
+            answer = life.ask(spec)
+            request = parse_pod(life.pod("question", spec)).request
+            said = f"{[bin(mask) for mask in wiring]} after {placed}: {spec} {answer}"
+            if isinstance(answer, Rejection):
+                # A pod may have left just now, too.
+                asked = [*states, *(state.without(uid) for state in states for uid in state.pods)]
+                assert not all(isinstance(admit(state, "question", request), Admitted) for state in asked), said
+            else:
+                assert all(isinstance(admit(state, "question", request), Admitted) for state in states), said
+        spec = dice.choice(ASKED[:2])
+        if isinstance(life.ask(spec), Rejection):
+            return
+        life.place(spec)
+        placed.append(spec)
+        life.settle()
