@@ -89,6 +89,17 @@ async def test_a_pod_that_holds_nothing_of_a_numa_node_does_not_wait() -> None:
     await asyncio.gather(*tasks)
 
 
+async def test_a_pod_whose_numa_nodes_are_not_foreseen_waits_for_its_turn_too() -> None:
+    """Without alignment no NUMA node is foreseen; which it will be depends on the pods before it all the same."""
+    world, server = slow_world(kubelets(KubeletPolicy.NONE))
+    unforeseen = make_pod("unforeseen", 1000)
+    tasks = await begin(world, make_pod("first", 3000), unforeseen)
+    assert binds(world) == []
+    server.gate.set()
+    await asyncio.gather(*tasks)
+    assert binds(world) == ["bind first node", "bind unforeseen node"]
+
+
 async def test_where_we_choose_no_pod_waits_for_another() -> None:
     world, server = slow_world(make_topology("node"))
     first, second = (make_pod(name, 2000) for name in ("first", "second"))

@@ -82,9 +82,13 @@ class Binding:
         annotations = self.dependencies.annotate(pod, placement)
         await self.dependencies.binder.bind(pod.key, placement.node, annotations)
 
-    async def settle(self, pod: Pod, placement: Placement, on_trouble: OnTrouble) -> None:
+    async def settle(
+        self, pod: Pod, placement: Placement, on_trouble: OnTrouble, most_requests: int = REQUESTS
+    ) -> None:
         """
         Find out what became of a bind whose outcome is unknown, however long that takes. Returns when the pod is on its node.
+
+        The bind is asked for again until it has been ``most_requests`` times.
 
         Raises ``NotBound``, ``Elsewhere`` and ``Gone``: each means that the pod holds nothing on the node.
         """
@@ -104,7 +108,7 @@ class Binding:
                 on_trouble(error)  # also 401 and 403: not to be allowed to look says nothing about the bind
                 continue
             # No further request: wait until the last one can no longer arrive.
-            if requests >= REQUESTS or not self.dependencies.lease.fresh():
+            if requests >= most_requests or not self.dependencies.lease.fresh():
                 if asked - last > ARRIVAL_SECONDS:
                     raise NotBound(f"the bind of pod {pod.key} to node {placement.node} was not carried out")
                 continue

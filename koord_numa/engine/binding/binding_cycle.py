@@ -17,7 +17,7 @@ from typing import Final
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import CpuOwner
-from koord_numa.engine.binding.binding import Binding, NodeBindLocks, NotBound, pre_bind_steps
+from koord_numa.engine.binding.binding import REQUESTS, Binding, NodeBindLocks, NotBound, pre_bind_steps
 from koord_numa.engine.binding.pre_bind import PreBindFailed, pre_bound, reserved
 from koord_numa.engine.binding.volume_binding import volume_binding
 from koord_numa.engine.cache.assumed_pod import AssumedPod
@@ -100,8 +100,10 @@ class BindingCycle:
                 assumed.confirmed = handle.dependencies.clock()
 
     async def _settle(self, pending: PendingPod, pod: Pod, placement: Placement) -> None:
+        # Asked for again it would come after pods that were decided on later, in whose decisions it comes first.
+        most = 1 if self._kubelet_chooses(pod, placement) else REQUESTS
         try:
-            await self.binding.settle(pod, placement, lambda error: self._trouble(pending, placement.node, error))
+            await self.binding.settle(pod, placement, lambda error: self._trouble(pending, placement.node, error), most)
         except CancelledError:
             self.cut_off = True
             raise
@@ -109,7 +111,7 @@ class BindingCycle:
     async def _send(self, pod: Pod, placement: Placement) -> None:
         async with AsyncExitStack() as held:
             # Where the scheduler chooses CPUs the order of binds means nothing.
-            if self._kubelet_chooses(placement):
+            if self._kubelet_chooses(pod, placement):
                 await held.enter_async_context(self.locks.at(placement.node))
             # Counted before the semaphore, so that ``free`` counts those that wait for a worker too.
             self._busy += 1
@@ -120,11 +122,12 @@ class BindingCycle:
                 self._busy -= 1
                 self._on_free()
 
-    def _kubelet_chooses(self, placement: Placement) -> bool:
-        """Then pods that were decided on before go first."""
+    def _kubelet_chooses(self, pod: Pod, placement: Placement) -> bool:
+        """Then pods that were decided on before go first, also where it is not foreseen on which NUMA nodes this one will be."""
         info = self._handle.cache.nodes.get(placement.node)
-        topology = None if info is None else info.topology
-        return topology is not None and topology.owner is CpuOwner.KUBELET and bool(placement.numa)
+        if info is None or info.topology is None:
+            return False
+        return info.topology.owner is CpuOwner.KUBELET and info.history.is_tied(pod)
 
     def _bound(self, pending: PendingPod, pod: Pod, placement: Placement) -> None:
         handle = self._handle

@@ -162,6 +162,10 @@ class KubeletHistory:
             followed, topology.zones, reading.counted.__contains__, self.now, certain=reading.shown is not None
         )
 
+    def is_tied(self, pod: Pod) -> bool:
+        """Do the kubelet's managers give the pod anything, as far as is known of them?"""
+        return self.frame is None or is_tied(pod_demand(pod.request), self.frame)
+
     def had_namesake(self, pod: Pod) -> bool:
         """Has a pod with the name of this one left, so lately that a late topology may show it?"""
         key = pod.key
