@@ -14,6 +14,7 @@ from koord_numa.core.objects.namespaces import Namespace
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.cache.cache import DELETED
+from koord_numa.engine.cache.listed_changes import ListedChanges
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.object_handlers import ListerHandler, ObjectHandler
 from koord_numa.engine.preemption.executor import Executor
@@ -114,7 +115,9 @@ class BoundPodHandler:
     def replace(self, objects: Iterable[Pod]) -> None:
         """All pods with a node. Pods whose bind was just confirmed stay: the list may be older."""
         found = list(objects)
+        changes = ListedChanges.of(self._handle.cache, found)
         self._pods.replace(found)
+        changes.lose_order(self._handle.cache)
         # A pod that has a node waits no more, whichever source said so first.
         for pod in found:
             if pod.node:

@@ -13,7 +13,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.engine.binding.assumed_pods import AssumedPods
 from koord_numa.engine.cache.cache import DELETED, Cache
-from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
+from koord_numa.engine.cache.kubelet_evidence import is_kubelet_rejection
 from koord_numa.engine.cache.namespace_lister import NamespaceLister
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.volume_lister import VolumeLister

@@ -23,7 +23,7 @@ from koord_numa.core.preempt.node import Nominee
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.ledger import Holding, holding_of
 from koord_numa.engine.cache.assumed_pod import AssumedPod
-from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
+from koord_numa.engine.cache.kubelet_evidence import is_kubelet_rejection
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.cache.topology_lag import RECENT

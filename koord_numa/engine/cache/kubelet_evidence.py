@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
-from koord_numa.core.kubelet.managers.results import SMT_ALIGNMENT
+from koord_numa.core.kubelet.managers.results import OUT_OF, REASONS, SMT_ALIGNMENT
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
 
@@ -91,3 +91,8 @@ class KubeletEvidence:
             self.found_on[option] = max(when, self.found_on.get(option, 0.0))
         if pod.reason == SMT_ALIGNMENT:
             self.kept_cores = max(when, self.kept_cores or 0.0)
+
+
+def is_kubelet_rejection(pod: Pod) -> bool:
+    """Did a kubelet refuse this pod at its door? As its admission handlers name their reasons (OutOfcpu, ...)."""
+    return pod.phase == "Failed" and (pod.reason in REASONS or pod.reason.startswith(OUT_OF))

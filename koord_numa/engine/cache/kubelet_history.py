@@ -15,16 +15,19 @@ from koord_numa.core.kubelet.inference.config_variants import starts
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inference.inferred_state import used_starts
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
+from koord_numa.core.kubelet.inference.variants import most_cpus
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
-from koord_numa.core.kubelet.managers.results import OUT_OF, REASONS, TOPOLOGY_AFFINITY, UNEXPECTED_ADMISSION
+from koord_numa.core.kubelet.managers.results import TOPOLOGY_AFFINITY, UNEXPECTED_ADMISSION
 from koord_numa.core.kubelet.view import problem_of
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.cache.kubelet_evidence import KubeletEvidence
-from koord_numa.engine.cache.pod_sets import KnownPod, Reading, is_exclusive, is_tied, read, sets
+from koord_numa.engine.cache.pod_sets import KnownPod, Reading, is_exclusive, is_tied, order_is_known, read, sets
 
 MOST_GUESSES: Final = 64
 """So many sets of pods are compared with amounts where no fingerprint tells."""
+
+ORDER_UNKNOWN: Final = "pods came in an order that is not known"
 
 MOST_GONE: Final = 64
 """So many pods that left are remembered, in case a late topology still shows them."""
@@ -166,6 +169,13 @@ class KubeletHistory:
         """Do the kubelet's managers give the pod anything, as far as is known of them?"""
         return self.frame is None or is_tied(pod_demand(pod.request), self.frame)
 
+    def lose_order(self, uids: Collection[str]) -> None:
+        """These pods came, and others may have left, in an order that no event tells: the watch had to be begun anew."""
+        for uid in uids:
+            self.pods[uid].unordered = True
+        if self.belief is not None and self.belief.hypotheses:
+            self.belief = Belief([], overflow=ORDER_UNKNOWN)
+
     def had_namesake(self, pod: Pod) -> bool:
         """Has a pod with the name of this one left, so lately that a late topology may show it?"""
         key = pod.key
@@ -202,20 +212,7 @@ class KubeletHistory:
     def most_cpus(self) -> dict[int, int] | None:
         """The most exclusive CPUs that each NUMA node may have free, by NUMA id; ``None`` where the kubelet is not followed."""
         belief = self.belief
-        if belief is None or belief.lost:
-            return None
-        most: dict[int, int] = {}
-        for one in belief.hypotheses:
-            bits = one.state.managers.cpus
-            # Loose CPUs may be free: the most counts them.
-            for each in one.loose.values():
-                bits |= each
-            for uid in one.spread:
-                for container in one.state.pods[uid].grant.containers:
-                    bits |= container.cpus.bits
-            for numa, here in one.state.node.machine.numa_bits.items():
-                most[numa] = max(most.get(numa, 0), (bits & here).bit_count())
-        return most
+        return None if belief is None or belief.lost else most_cpus(belief.hypotheses)
 
     def _begin(self, frame: NodeConfig, hidden: Collection[str]) -> Belief:
         self.frame = frame
@@ -232,10 +229,13 @@ class KubeletHistory:
         shown = [known for known in present if known.uid not in hidden]
         if used or any(is_exclusive(pod_demand(known.request), frame) for known in shown):
             return self._begin_in_use(frame)
+        arrived = [known for known in present if known.uid in hidden and is_tied(pod_demand(known.request), frame)]
+        if not order_is_known(arrived):
+            return Belief([], overflow=ORDER_UNKNOWN)
         self.shown = frozenset(known.uid for known in shown)
         belief = Belief(starts(frame))
         # Pods that are not shown came after the topology: the belief begins before them.
-        self._go_on(belief, [known for known in present if known.uid in hidden], frame)
+        self._go_on(belief, arrived)
         return belief
 
     def _begin_in_use(self, frame: NodeConfig) -> Belief:
@@ -257,6 +257,8 @@ class KubeletHistory:
             for known in tied
             if known.uid in before and known.uid not in reading.counted and not known.left
         }
+        if not order_is_known([known for known in tied if known.uid not in before and not known.left]):
+            return Belief([], overflow=ORDER_UNKNOWN)
         starts = used_starts(frame, shown, others)
         if not starts:
             return Belief([], overflow="the pods known to be there do not explain what is in use")
@@ -275,13 +277,12 @@ class KubeletHistory:
         )
         return belief
 
-    def _go_on(self, belief: Belief, arrived: Iterable[KnownPod], frame: NodeConfig) -> None:
+    def _go_on(self, belief: Belief, arrived: Iterable[KnownPod]) -> None:
         """What these pods, which came after the topology, changed."""
         for known in arrived:
-            if is_tied(pod_demand(known.request), frame):
-                belief.arrive(known.uid, known.request, known.bound)
-                if known.started:
-                    belief.started(known.uid, known.judged)
+            belief.arrive(known.uid, known.request, known.bound)
+            if known.started:
+                belief.started(known.uid, known.judged)
 
     def _now_shown(self, uids: frozenset[str]) -> None:
         self.shown = uids
@@ -293,8 +294,3 @@ class KubeletHistory:
                 del self.pods[uid]
         if self.belief is not None:
             self.belief.keep(self.pods)
-
-
-def is_kubelet_rejection(pod: Pod) -> bool:
-    """Did a kubelet refuse this pod at its door? As its admission handlers name their reasons (OutOfcpu, ...)."""
-    return pod.phase == "Failed" and (pod.reason in REASONS or pod.reason.startswith(OUT_OF))

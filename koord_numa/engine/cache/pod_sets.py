@@ -2,9 +2,9 @@
 Which pods a topology of a kubelet-owned node shows: sets of pods that may have run at one moment, likeliest first, against its fingerprint.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice
+from itertools import combinations, islice, pairwise
 from typing import Final
 
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
@@ -27,8 +27,8 @@ class KnownPod:
     A pod of this node. ``bound`` is when it was first counted and ``left_at`` when it was seen gone, in seconds of the cache's clock.
 
     ``started``: its node has reported it as running. ``left``: it is gone, and the node's topology may not show that yet. ``judged`` is
-    when it was seen to run. ``found``: it
-    was there before this process followed the node; the kubelet began with it at ``began`` (seconds since the epoch, 0 if unknown).
+    when it was seen to run. ``found``: it ran when it was first seen; the kubelet began with it at ``began`` (seconds since the epoch, 0
+    if unknown). ``unordered``: it came while no watch told the order of events.
     """
 
     uid: str
@@ -43,6 +43,7 @@ class KnownPod:
     found: bool = False
     began: float = 0.0
     created: float = 0.0
+    unordered: bool = False
 
     @property
     def order(self) -> tuple[int, float, float]:
@@ -50,6 +51,17 @@ class KnownPod:
         if not self.found:
             return 2, 0.0, 0.0
         return (0, self.began, self.created) if self.started else (1, self.created, 0.0)
+
+
+def order_is_known(arrived: Sequence[KnownPod]) -> bool:
+    """
+    Did these pods reach the kubelet in this order? Found pods only where their starts, which are told in whole seconds, differ.
+
+    Pods that came while no watch told the order of events may have come before or after any other.
+    """
+    if any(known.unordered for known in arrived) and len(arrived) > 1:
+        return False
+    return all(not each.found or (former.found and former.began < each.began) for former, each in pairwise(arrived))
 
 
 @dataclass(frozen=True, slots=True)

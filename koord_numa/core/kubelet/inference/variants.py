@@ -1,6 +1,6 @@
 """States beside a hypothesis that are possible as well: what is loose may be free, and what is spread may lie on other NUMA nodes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -96,3 +96,19 @@ def _reaches(container: ContainerGrant, here: int, node: KubeletNode) -> bool:
     if mask is None or node.static_options.align_by_socket:
         return True
     return any(here == node.machine.numa_bits.get(numa, 0) for numa in members(mask))
+
+
+def most_cpus(hypotheses: Iterable[Hypothesis]) -> dict[int, int]:
+    """The most exclusive CPUs that each NUMA node may have free in any of these states, by NUMA id."""
+    most: dict[int, int] = {}
+    for one in hypotheses:
+        bits = one.state.managers.cpus
+        # Loose CPUs may be free: the most counts them.
+        for each in one.loose.values():
+            bits |= each
+        for uid in one.spread:
+            for container in one.state.pods[uid].grant.containers:
+                bits |= container.cpus.bits
+        for numa, here in one.state.node.machine.numa_bits.items():
+            most[numa] = max(most.get(numa, 0), (bits & here).bit_count())
+    return most

@@ -1,0 +1,50 @@
+"""
+What a list of all bound pods changes on the nodes whose kubelets are followed, when a watch had to be begun anew.
+
+A watch tells binds and departures in their order; a list tells pods by name. Where more than one thing happened on a node in between, the
+kubelet's state does not follow from it any more, until a topology shows the pods.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from koord_numa.core.objects.request import Pod
+from koord_numa.engine.cache.cache import Cache
+
+
+@dataclass(slots=True)
+class ListedChanges:
+    """By node: the uids of pods that are new in a list, and how many pods came and left."""
+
+    new: dict[str, list[str]] = field(default_factory=dict)
+    count: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, cache: Cache, listed: Iterable[Pod]) -> "ListedChanges":
+        """Against what is counted before the list is told. Only pods that the kubelet of a followed node gives something matter."""
+        changes, there = cls(), set()
+        for pod in listed:
+            if pod.finished:
+                continue
+            there.add(pod.key.uid)
+            if cache.node_of.get(pod.key.uid) != pod.node and _matters(cache, pod):
+                changes.new.setdefault(pod.node, []).append(pod.key.uid)
+                changes.count[pod.node] += 1
+        for uid, node in cache.node_of.items():
+            if uid not in there and uid not in cache.assumed and _matters(cache, cache.nodes[node].pods[uid]):
+                changes.count[node] += 1
+        return changes
+
+    def lose_order(self, cache: Cache) -> None:
+        """After the list was told."""
+        for node, uids in self.new.items():
+            info = cache.nodes.get(node)
+            if info is not None and self.count[node] > 1:
+                info.history.lose_order([uid for uid in uids if uid in info.history.pods])
+                info.touch()
+
+
+def _matters(cache: Cache, pod: Pod) -> bool:
+    info = cache.nodes.get(pod.node)
+    return info is not None and info.history.belief is not None and info.history.is_tied(pod)
