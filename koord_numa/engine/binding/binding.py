@@ -144,7 +144,7 @@ class NodeBindLocks:
     """
     The lines of binds to nodes. ``on_length`` hears of a node whose line became long (true) or short again (false).
 
-    A lock is held while a request is under way, not while its outcome is being settled.
+    A lock is held while a request is under way, not while its outcome is being settled: no request follows then.
     """
 
     def __init__(self, on_length: Callable[[str, bool], None]) -> None:
