@@ -170,7 +170,7 @@ class KubeletHistory:
         return self.frame is None or is_tied(pod_demand(pod.request), self.frame)
 
     def lose_order(self, uids: Collection[str]) -> None:
-        """These pods came, and others may have left, in an order that no event tells: the watch had to be begun anew."""
+        """These pods came, and others may have left, in an order that no event tells: the watch had ended."""
         for uid in uids:
             self.pods[uid].unordered = True
         if self.belief is not None and self.belief.hypotheses:

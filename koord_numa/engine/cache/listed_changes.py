@@ -1,5 +1,5 @@
 """
-What a list of all bound pods changes on the nodes whose kubelets are followed, when a watch had to be begun anew.
+What a list of all bound pods changes on the nodes whose kubelets are followed, after a watch has ended.
 
 A watch tells binds and departures in their order; a list tells pods by name. Where more than one thing happened on a node in between, the
 kubelet's state does not follow from it any more, until a topology shows the pods.

@@ -1,4 +1,4 @@
-"""Where a watch had to be begun anew, the order in which pods came to a kubelet is not known until a topology shows them."""
+"""After a watch has ended, the order in which pods came to a kubelet is not known until a topology shows them."""
 
 from dataclasses import replace
 
