@@ -115,7 +115,8 @@ class BoundPodHandler:
     def replace(self, objects: Iterable[Pod]) -> None:
         """All pods with a node. Pods whose bind was just confirmed stay: the list may be older."""
         found = list(objects)
-        changes = ListedChanges.of(self._handle.cache, found)
+        quarantine = self._handle.quarantine
+        changes = ListedChanges.of(self._handle.cache, found, lambda pod: quarantine.contained(subject_of(pod)))
         self._pods.replace(found)
         changes.lose_order(self._handle.cache)
         # A pod that has a node waits no more, whichever source said so first.

@@ -6,7 +6,8 @@ kubelet's state does not follow from it any more, until a topology shows the pod
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from koord_numa.core.objects.request import Pod
@@ -21,19 +22,27 @@ class ListedChanges:
     count: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, cache: Cache, listed: Iterable[Pod]) -> "ListedChanges":
-        """Against what is counted before the list is told. Only pods that the kubelet of a followed node gives something matter."""
-        changes, there = cls(), set()
-        for pod in listed:
-            if pod.finished:
-                continue
-            there.add(pod.key.uid)
-            if cache.node_of.get(pod.key.uid) != pod.node and _matters(cache, pod):
-                changes.new.setdefault(pod.node, []).append(pod.key.uid)
-                changes.count[pod.node] += 1
+    def of(
+        cls, cache: Cache, listed: Iterable[Pod], contained: Callable[[Pod], AbstractContextManager[None]]
+    ) -> "ListedChanges":
+        """
+        Against what is counted before the list is told. Only pods that the kubelet of a followed node gives something matter.
+
+        ``contained`` is entered for every pod that is looked at: one whose request cannot be worked out costs itself only.
+        """
+        changes = cls()
+        there = {pod.key.uid: pod for pod in listed if not pod.finished}
+        for uid, pod in there.items():
+            if cache.node_of.get(uid) != pod.node:
+                with contained(pod):
+                    if _matters(cache, pod):
+                        changes.new.setdefault(pod.node, []).append(uid)
+                        changes.count[pod.node] += 1
         for uid, node in cache.node_of.items():
-            if uid not in there and uid not in cache.assumed and _matters(cache, cache.nodes[node].pods[uid]):
-                changes.count[node] += 1
+            if uid not in there and uid not in cache.assumed:
+                pod = cache.nodes[node].pods[uid]
+                with contained(pod):
+                    changes.count[node] += _matters(cache, pod)
         return changes
 
     def lose_order(self, cache: Cache) -> None:

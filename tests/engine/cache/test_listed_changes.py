@@ -7,7 +7,7 @@ import pytest
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
-from koord_numa.engine.cache.kubelet_history import ORDER_UNKNOWN
+from koord_numa.engine.cache.kubelet_history import ORDER_UNKNOWN, KubeletHistory
 from koord_numa.wire.node.fingerprint import fingerprint
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_world
 
@@ -84,3 +84,18 @@ def test_pods_that_started_within_one_second_may_have_come_in_any_order() -> Non
         world.engine.handlers.topologies.observe("ADDED", shows(0, 0, version="1"))
         world.engine.cache.judge_found_pods()
         assert lost(world) == why
+
+
+def test_a_pod_that_cannot_be_looked_at_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = standby(on_node("a", 2))
+    was_tied = KubeletHistory.is_tied
+
+    def raises(history: KubeletHistory, pod: Pod) -> bool:
+        if pod.key.name == "odd":
+            raise ValueError("a request like no other")
+        return was_tied(history, pod)
+
+    monkeypatch.setattr(KubeletHistory, "is_tied", raises)
+    world.engine.handlers.bound_pods.replace([on_node(name, 1) for name in ("a", "b", "c", "odd")])
+    assert {pod.key.name for pod in world.engine.cache.pods()} == {"a", "b", "c", "odd"}
+    assert lost(world) == ORDER_UNKNOWN
