@@ -14,14 +14,13 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Container, Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind
-from koord_numa.core.scheduling.decide import choose
 from koord_numa.core.scheduling.evaluate import ScoredPlacement
 from koord_numa.engine.claims.work import claim_work
 from koord_numa.engine.dry_run import dry_run
 from tests.core.claims.worlds import device, device_class, published
 from tests.engine.claims.test_cycle import World
 from tests.engine.claims.test_extended import GPU, GPU_CLASS, gpu_world
-from tests.engine.claims.test_ranking import random_world
+from tests.engine.claims.test_ranking import placed_as_by_asking_every_node, random_world
 from tests.engine.clusters import random_pod
 from tests.engine.world import make_node, make_pod, make_world
 
@@ -140,17 +139,9 @@ def test_the_ranking_chooses_what_asking_every_node_would(seed: int, strategy: s
     devices: set[object] = set()
     for number in range(8):
         pod = _with_gpus(dice, random_pod(dice, f"pod-{number}"))
-        request_class = engine.classes.of(pod)
-        if request_class is None:
-            continue
-        answers = dry_run(engine.handle, pod)
-        assert answers is not None
-        found = engine.handle.selector.choose(request_class)
-        expected = choose(answers.nodes)
-        assert (found or None) == (expected if isinstance(expected, Placement) else None)
+        found = placed_as_by_asking_every_node(world, pod)
         if found is None:
             continue
-        engine.cache.hold(pod, found)
         node = engine.cache.nodes[found.node].node
         assert node is not None
         assert bool(found.extended) == (not node.allocatable.get(GPU))

@@ -106,6 +106,22 @@ def with_claim(world: World, dice: Random, pod: Pod) -> Pod:
     return replace(pod, resource_claims=(PodResourceClaim("c", name),), node="", problem="")
 
 
+def placed_as_by_asking_every_node(world: World, pod: Pod) -> Placement | None:
+    """What the ranking chooses, which must be the best of what every node answers; held, where there is a node."""
+    engine = world.engine
+    request_class = engine.classes.of(pod)
+    if request_class is None:
+        return None
+    answers = dry_run(engine.handle, pod)
+    assert answers is not None
+    found = engine.handle.selector.choose(request_class)
+    expected = choose(answers.nodes)
+    assert (found or None) == (expected if isinstance(expected, Placement) else None)
+    if found is not None:
+        engine.cache.hold(pod, found)
+    return found
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32))
 def test_laws(seed: int) -> None:
@@ -116,17 +132,9 @@ def test_laws(seed: int) -> None:
     cpus: dict[str, CpuSet] = {}
     for number in range(8):
         pod = with_claim(world, dice, random_pod(dice, f"pod-{number}"))
-        request_class = engine.classes.of(pod)
-        if request_class is None:
-            continue
-        answers = dry_run(engine.handle, pod)
-        assert answers is not None
-        found = engine.handle.selector.choose(request_class)
-        expected = choose(answers.nodes)
-        assert (found or None) == (expected if isinstance(expected, Placement) else None)
+        found = placed_as_by_asking_every_node(world, pod)
         if found is None:
             continue
-        engine.cache.hold(pod, found)
         (claim,) = engine.handle.resource_claims.claims_of(pod)
         (allocation,) = found.allocations
         engine.claims.assume(claim, allocation, pod.key.uid)
