@@ -11,6 +11,7 @@ from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.explain import amounts_text
+from koord_numa.core.kubelet.empty_node import fits_empty_node
 from koord_numa.core.kubelet.inference.hypothesis import pins_init_cpus
 from koord_numa.core.kubelet.inference.probes import asked, is_confined, lower_places
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted, dry_run
@@ -133,9 +134,8 @@ def refuse_confined_below(demand: PodDemand, grant: Grant, view: KubeletView) ->
 
 def _rejection(request: PodRequest, refused: NotAdmitted, view: KubeletView, state: KubeletState) -> Rejection:
     reason, detail = refused.refusal.reason, refused.refusal.detail
-    # The same pod on the empty node: if even that refuses it, evicting pods cannot help.
-    empty = KubeletState.empty(state.node)
-    resolvable = isinstance(dry_run(empty, request), DryRunAdmitted)
+    # If even the empty node refuses the pod, evicting pods cannot help.
+    resolvable = fits_empty_node(request, state.node)
     if reason.startswith(OUT_OF):
         resource = reason.removeprefix(OUT_OF)
         message = "Too many pods" if resource == PODS else f"Insufficient {resource}"
@@ -147,7 +147,7 @@ def _rejection(request: PodRequest, refused: NotAdmitted, view: KubeletView, sta
     # The pod or the container that was refused, so that the numbers show its amounts and not the pod's sum.
     wanted = _wanted(refused.unit, state.node)
     rooms = {numa: free_on(state.node, state.managers, numa) for numa in state.node.machine.numa_ids}
-    numbers = tuple(_numbers(wanted, rooms, empty))
+    numbers = tuple(_numbers(wanted, rooms, KubeletState.empty(state.node)))
     if kind is Reason.KUBELET_ALIGNMENT and _needs_one(view):
         numbers = _decisive(numbers)
         unit, colon, _ = detail.rpartition(": ")  # in the container scope, which container it is

@@ -1,0 +1,59 @@
+"""What amounts alone say of the empty node is what the kubelet's procedure says there."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord_numa.core.kubelet.empty_node import fits_empty_node, has_room
+from koord_numa.core.kubelet.managers.admit import Admitted, NotAdmitted, admit
+from koord_numa.core.kubelet.managers.kubelet_node import DevicePool, KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.objects.request import PodRequest
+from tests.core.kubelet.managers.test_admit import nodes, pods
+from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod
+
+SHARED = gpus(0b11, 0b01, 0b10, None, unhealthy=(1,))
+
+
+@st.composite
+def seen_nodes(draw: st.DrawFn) -> KubeletNode:
+    """Nodes as exporters show them, with NUMA nodes of different sizes, and devices near one NUMA node, several, or none."""
+    some = draw(nodes())
+    memory = {numa: {"memory": draw(st.integers(1, 6)) * GI} for numa in some.memory}
+    device = st.sampled_from([None, *(mask for mask in range(1, 1 << len(some.machine.numa_ids)))])
+    pool = gpus(*draw(st.lists(device, max_size=5)), unhealthy=draw(st.sampled_from([(), (0,)])))
+    devices: dict[str, DevicePool] = {"vendor.com/gpu": pool} if some.devices else {}
+    allocatable = {
+        **some.allocatable,
+        "cpu": draw(st.sampled_from([4_000, 10**9])),
+        "vendor.com/gpu": len(pool.devices),
+    }
+    return replace(some, ids_are_real=draw(st.booleans()), memory=memory, devices=devices, allocatable=allocatable)
+
+
+@given(seen_nodes(), pods())
+def test_the_answer_is_the_one_of_the_whole_procedure(some: KubeletNode, one: PodRequest) -> None:
+    whole = admit(KubeletState.empty(some), "new", one)
+    assert fits_empty_node(one, some) == isinstance(whole, Admitted)
+
+
+def test_one_numa_node_with_room_for_everything_needs_no_procedure() -> None:
+    some = replace(node(memory={0: {"memory": GI}, 1: {"memory": 4 * GI}}), ids_are_real=False)
+    assert has_room(pod(app(4, "a"), app(4, "b")), some)
+    # Which NUMA node an init container gets is open, so that each must have room for all.
+    assert not has_room(pod(init(4), app(4)), some)
+
+
+def test_an_init_container_ties_the_rest_to_a_numa_node_that_is_too_small() -> None:
+    """NUMA node 1 could hold all of it, but the init container goes to NUMA node 0, which has too little memory for the app."""
+    some = replace(node(memory={0: {"memory": GI}, 1: {"memory": 4 * GI}}), ids_are_real=False)
+    tied = pod(init(4, memory=GI), app(6, memory=2 * GI))
+    assert isinstance(admit(KubeletState.empty(some), "new", tied), NotAdmitted)
+    assert not fits_empty_node(tied, some)
+
+
+def test_devices_of_two_numa_nodes_count_once_and_unhealthy_ones_not_at_all() -> None:
+    some = replace(node(devices={"vendor.com/gpu": SHARED}), ids_are_real=False)
+    assert fits_empty_node(pod(app(1, gpu=2)), some)
+    assert not fits_empty_node(pod(app(1, gpu=3)), some)
