@@ -6,12 +6,12 @@ pods arrived that were bound earlier. Of all the orders only those matter in whi
 decides the same with the leaving pod still there, that it leaves later stands for both.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Final
 
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, released
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, distinct, fair_share, released
 from koord_numa.core.kubelet.inference.replay import Effort, Outcome, arrive
 from koord_numa.core.kubelet.inference.unlocated import without
 from koord_numa.core.objects.request import PodRequest
@@ -19,12 +19,23 @@ from koord_numa.core.objects.request import PodRequest
 LAG: Final = 30.0
 """Seconds: news of a pod's end or verdict come within so many."""
 
+OLD: Final = 180.0
+"""Seconds after which no topology is delivered any more that does not show an arrival."""
+
+MOST_ARRIVALS: Final = 40
+"""So many of the latest arrivals are replayed at most."""
+
 MOST_LEAVING: Final = 4
 """Of so many pods every subset may have left before another one arrives; of more, those that were seen gone first."""
 
-
 MOST_BEYOND: Final = 100
 """So many dry runs more are spent on one arrival as long as no state explains its verdict."""
+
+MOST_HYPOTHESES: Final = 48
+"""With more of them a belief is no longer complete until a topology rules some out."""
+
+MOST_STATES: Final = 400
+"""So many states are compared at most."""
 
 
 @dataclass(slots=True)
@@ -44,6 +55,15 @@ class Arrival:
         """May a pod have left before this one came that was seen gone at ``left``?"""
         # Without a verdict the pod may still be waiting at the kubelet, so that any departure may come first.
         return self.known is None or left - LAG <= self.known
+
+
+def surely_after(arrivals: Sequence[Arrival], place: int, must_show: Callable[[str], bool]) -> int:
+    """
+    The place of the first arrival that came after a topology which shows none from ``place`` on; their number if none is.
+
+    ``must_show`` tells of which pods any newer topology speaks. One of refused pods, and of pods that have left since, does not.
+    """
+    return next((at for at in range(place, len(arrivals)) if must_show(arrivals[at].uid)), len(arrivals))
 
 
 def advance(
@@ -124,3 +144,14 @@ def without_left(one: Hypothesis, left: Collection[str]) -> Iterator[Hypothesis]
     leaving = frozenset(uid for uid in left if uid in one.unlocated)
     for after in without(one, [uid for uid in left if uid not in leaving]):
         yield replace(after, leaving=leaving) if leaving else after
+
+
+def bounded(hypotheses: Iterable[Hypothesis]) -> tuple[list[Hypothesis], str]:
+    """Those of these states that are followed, each once, and why some are given up, empty if none is."""
+    found = distinct(islice(hypotheses, MOST_STATES))
+    # A state that explains everything outranks all that do not.
+    if any(not one.unexplained for one in found):
+        found = [one for one in found if not one.unexplained]
+    if len(found) <= MOST_HYPOTHESES:
+        return found, ""
+    return fair_share(found, MOST_HYPOTHESES), f"more than {MOST_HYPOTHESES} states of the kubelet are possible"

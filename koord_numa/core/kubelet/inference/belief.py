@@ -13,36 +13,32 @@ must have been latest. Should a topology contradict those that are left, the rep
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Final
 
-from koord_numa.core.kubelet.inference.arrivals import Arrival, advance, unexplained, without_left
-from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, distinct, fair_share
+from koord_numa.core.kubelet.inference.arrivals import (
+    MOST_ARRIVALS,
+    OLD,
+    Arrival,
+    advance,
+    bounded,
+    surely_after,
+    unexplained,
+    without_left,
+)
+from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, distinct
 from koord_numa.core.kubelet.inference.replay import Effort
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
 from koord_numa.core.kubelet.report import agreeing, agrees
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 
-MOST_HYPOTHESES: Final = 48
-"""With more of them a belief is no longer complete until a topology rules some out."""
-
 TOO_MANY: Final = "too many histories of the kubelet are possible"
-
-MOST_STATES: Final = 400
-"""So many states are compared at most."""
-
-MOST_ARRIVALS: Final = 40
-"""So many of the latest arrivals are replayed at most."""
 
 EFFORT: Final = 400
 """So many dry runs a replay may take, about 20 ms: all decisions wait for it."""
 
 MOST_EFFORT: Final = 1_500
 """So many a replay may take after a topology has contradicted all states that were left."""
-
-OLD: Final = 180.0
-"""Seconds after which no topology is delivered any more that does not show an arrival."""
 
 
 @dataclass(slots=True)
@@ -125,10 +121,10 @@ class Belief:
 
     def depart(self, uid: str, when: float) -> None:
         """The pod is gone, or has finished: now or shortly before."""
-        self.left[uid] = when
+        # A topology may have told of it before.
+        self.left[uid] = min(when, self.left.get(uid, when))
         # The verdicts of earlier arrivals were known long before this pod can have left.
-        first = next((at for at, each in enumerate(self.arrivals) if each.may_follow(when)), len(self.arrivals))
-        self._replay(first)
+        self._replay(next((at for at, each in enumerate(self.arrivals) if each.may_follow(when)), len(self.arrivals)))
 
     def report(
         self,
@@ -165,7 +161,7 @@ class Belief:
             if agreeing and found is None:
                 found = pods
         if found is not None:
-            # The moment is not known, so that arrivals before it cannot be told from those after it.
+            # Arrivals before the moment cannot be told from those after it.
             self.arrivals.clear()
             self.last = list(kept.values())
             self._conclude()
@@ -182,7 +178,7 @@ class Belief:
             for uid in (*one.state.pods, *one.unplaced, *one.unlocated)
             if uid not in shown and counts(uid)
         }
-        if not place and any(self.fates.get(uid) and uid not in self.left for uid in absent):
+        if not place and any(self._stays(uid) for uid in absent):
             # A pod that the kubelet admitted and that has not left must be shown by any topology that is newer than its arrival.
             return self._filter([shown], zones) is not None  # it is older than the oldest arrival that is remembered
         news = [uid for uid in absent if uid not in self.left]
@@ -191,11 +187,15 @@ class Belief:
         if news and place:
             # Not shown, though it counts: it left before the topology was made, and the news of it is still to come.
             self.left.update(dict.fromkeys(news, when))
-            # Copies, since a replay writes ``before``; the originals are put back when nothing agrees.
+            # Copies, as a replay writes ``before``: the originals are put back when nothing agrees.
             self.arrivals = [replace(each) for each in self.arrivals]
             self._replay(0)
-        there = (one for one in self._states(place) if all(one.has(uid) for uid in shown))
-        here = (after for one in there for after in without(one, absent))
+        there = [one for one in self._states(place) if all(one.has(uid) for uid in shown)]
+        until = surely_after(self.arrivals, place, lambda uid: self._stays(uid) and counts(uid))
+        # The topology may be newer than arrivals that it would not show: pods may have left after them. Unlocated ones are
+        # placed by the sums of the topology, and so are gone before.
+        away = absent if until == place else {uid for uid in absent for one in there if uid in one.unlocated}
+        here = (after for one in there for after in without(one, away))
         try:
             kept = distinct(agreeing(here, shown, zones))
         except TooManyWays:
@@ -205,10 +205,15 @@ class Belief:
             return False
         # The topology settles what was before it, also where states had been given up.
         self.overflow = ""
-        self.left.update(dict.fromkeys(news, when))
+        latest = self.arrivals[until].when if until < len(self.arrivals) else when
+        self.left.update({uid: min(latest, self.left.get(uid, when)) for uid in absent})
         self.arrivals = self.arrivals[place:]
         self._begin(0, kept)
         return True
+
+    def _stays(self, uid: str) -> bool:
+        """Did the kubelet admit the pod, which has not left?"""
+        return bool(self.fates.get(uid)) and uid not in self.left
 
     def keep(self, uids: Collection[str]) -> None:
         """Pods that left are forgotten but for these."""
@@ -273,13 +278,8 @@ class Belief:
         self.hypotheses = self._bounded(after for one in self.last for after in without_left(one, self.left))
 
     def _bounded(self, hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
-        found = distinct(islice(hypotheses, MOST_STATES))
-        # A state that explains everything outranks all that do not.
-        if any(not one.unexplained for one in found):
-            found = [one for one in found if not one.unexplained]
-        if len(found) > MOST_HYPOTHESES:
-            self.overflow = f"more than {MOST_HYPOTHESES} states of the kubelet are possible"
-            found = fair_share(found, MOST_HYPOTHESES)
+        found, overflow = bounded(hypotheses)
+        self.overflow = overflow or self.overflow
         return found
 
     def _forget(self, now: float) -> None:

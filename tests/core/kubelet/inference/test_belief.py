@@ -100,6 +100,38 @@ def test_a_late_topology_is_of_the_moment_of_its_last_pod() -> None:
     assert _free(belief) == {(3, 4)}
 
 
+def test_a_topology_may_be_newer_than_a_pod_that_was_refused() -> None:
+    """It shows no refused pod, so that another one may have left after that one came, which explains why it was refused."""
+    belief = _belief(_node())
+    for at, (uid, request) in enumerate({"gone": app(6), "there": app(4)}.items()):
+        belief.arrive(uid, pod(request), at)
+        belief.started(uid, at)
+    belief.arrive("refused", pod(app(6)), 20.0)
+    belief.rejected("refused", 21.0, tells=True)
+    belief.depart("gone", 30.0)
+    assert belief.report([["there"]], _zones(0, 4), _everyone, 35.0, certain=True) == ["there"]
+    assert not belief.lost
+    assert _free(belief) == {(8, 4)}
+
+
+def test_what_a_topology_does_not_show_is_gone_before_a_pod_that_came_after_it() -> None:
+    """The pod that is gone may have left after one that was refused, but not after one that a newer topology would show."""
+    belief = _belief(_node())
+    for at, (uid, request) in enumerate({"gone": app(6), "there": app(4)}.items()):
+        belief.arrive(uid, pod(request), at)
+        belief.started(uid, at)
+    belief.arrive("refused", pod(app(6)), 20.0)
+    belief.rejected("refused", 21.0, tells=True)
+    belief.arrive("late", pod(app(4)), 30.0)
+    belief.started("late", 31.0)
+    assert _free(belief) == {(2, 0)}
+    assert belief.report([["there"]], _zones(0, 4), _everyone, 35.0, certain=True) == ["there"]
+    assert _free(belief) == {(4, 4)}
+    # The news comes after what the topology has told.
+    belief.depart("gone", 40.0)
+    assert _free(belief) == {(4, 4)}
+
+
 def test_cpus_that_no_pod_needed_to_be_free_stay_uncertain() -> None:
     """An init container may hold a CPU of each NUMA node; a pod that proves one of them free proves nothing about the other."""
     belief = _belief(replace(node("2x1x4x2", scope=KubeletScope.POD), ids_are_real=False))
