@@ -99,8 +99,13 @@ YES: dict[str, tuple[KubeletView, PodRequest, KubeletAdmission]] = {
     ),
     "an init container's CPUs are held to the end": (
         view(zones(8, 8)),
+        pod(init(3), app(2)),
+        KubeletAdmission(numa=((0, {"cpu": 5000}),), mask=0b01),
+    ),
+    "a container of the same size gets them again": (
+        view(zones(8, 8)),
         pod(init(2), app(2)),
-        KubeletAdmission(numa=((0, {"cpu": 4000}),), mask=0b01),
+        KubeletAdmission(numa=((0, {"cpu": 2000}),), mask=0b01),
     ),
     "unpublished options": (
         view(zones(8, 8), cpu_policy=None),

@@ -97,8 +97,8 @@ def _most_left(request: PodRequest, empty: KubeletState) -> int:
     if not empty.node.pins_cpus or not pins_init_cpus(pod_demand(request), empty.node):
         return 0
     answer = dry_run(empty, request, reuse=CpuReuse.LEAST)
-    if not isinstance(answer, DryRunAdmitted):
-        parts = pod_demand(request).containers
+    parts = pod_demand(request).containers
+    if not isinstance(answer, DryRunAdmitted) or _may_be_parted(request, empty.node):
         return sum(part.cpus for container, part in parts if container.kind is ContainerKind.INIT)
     init = lasting = 0
     for one in answer.grant.containers:
@@ -107,3 +107,17 @@ def _most_left(request: PodRequest, empty: KubeletState) -> int:
         else:
             lasting |= one.cpus.bits
     return (init & ~lasting).bit_count()
+
+
+def _may_be_parted(request: PodRequest, node: KubeletNode) -> bool:
+    """
+    May a later container have been given other NUMA nodes than the pod's init containers, on a node that is not empty?
+
+    Best-effort admits a container that its memory or devices keep away from the CPUs of an init container; other policies refuse it.
+    """
+    config = node.config
+    if config.topology_policy is not KubeletPolicy.BEST_EFFORT or config.topology_scope is not KubeletScope.CONTAINER:
+        return False
+    return node.pins_memory or any(
+        name in node.devices for _, part in pod_demand(request).containers for name in part.devices
+    )

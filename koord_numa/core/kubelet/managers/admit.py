@@ -11,7 +11,7 @@ from typing import Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, PodDemand, pod_demand
-from koord_numa.core.kubelet.managers.cpus import CpuReuse, CpuStock, Earlier
+from koord_numa.core.kubelet.managers.cpus import CpuReuse, CpuStock, Earlier, InitTake
 from koord_numa.core.kubelet.managers.devices import DeviceStock
 from koord_numa.core.kubelet.managers.hint_managers import CpuManager, DeviceManager, MemoryManager
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
@@ -115,6 +115,7 @@ class _Attempt:
     reuse: CpuReuse
     reusable_cpus: int = 0
     earlier: Earlier | None = None
+    same_pool: tuple[InitTake, ...] = ()
     reusable_devices: dict[str, int] = field(default_factory=dict)
     reusable_memory: Reusable = field(default_factory=dict)
     grants: list[ContainerGrant] = field(default_factory=list)
@@ -225,7 +226,9 @@ class _Attempt:
             return bits
         if self.reuse is not CpuReuse.BY_ID:
             is_first = not any(grant.cpus for grant in self.grants)
-            self.earlier = stock.after(bits, hint.mask, init=kind is ContainerKind.INIT, is_first=is_first)
+            init = kind is ContainerKind.INIT
+            self.earlier = stock.after(bits, hint.mask, init=init, is_first=is_first)
+            self.same_pool = (*self.same_pool, (demand.cpus, hint.mask, bits)) if init else ()
         self.managers.cpus &= ~bits
         if kind is ContainerKind.INIT:
             self.reusable_cpus |= bits
@@ -271,7 +274,7 @@ class _Attempt:
     def _cpus(self) -> CpuStock | None:
         if not self.node.pins_cpus:
             return None
-        return CpuStock(self.node, self.managers.cpus, self.reusable_cpus, self.earlier)
+        return CpuStock(self.node, self.managers.cpus, self.reusable_cpus, self.earlier, self.same_pool)
 
 
 def _hand_over(blocks: tuple[MemoryBlock, ...], earlier: list[ContainerGrant]) -> None:

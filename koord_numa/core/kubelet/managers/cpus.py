@@ -44,18 +44,24 @@ class Earlier:
     takes: Takes
 
 
+InitTake = tuple[int, int | None, int]
+"""How many CPUs an init container got, by a hint of which mask, and their bits."""
+
+
 @value_object
 class CpuStock:
     """
     CPUs at one moment, as bits: ``free`` ones, and ``reusable`` ones left by init containers of the pod being admitted.
 
-    ``earlier`` is ``None`` where its containers have taken CPUs of several NUMA nodes.
+    ``earlier`` is ``None`` where its containers have taken CPUs of several NUMA nodes. ``same_pool`` is what its init containers were given
+    since a container last kept CPUs for itself: free and reusable CPUs together have been the same since.
     """
 
     node: KubeletNode
     free: int
     reusable: int = 0
     earlier: Earlier | None = None
+    same_pool: tuple[InitTake, ...] = ()
 
     def hints(self, needed: int) -> HintRule:
         """
@@ -100,6 +106,8 @@ class CpuStock:
         pool = self.free | self.reusable
         if needed > pool.bit_count():
             return AdmitRejection(UNEXPECTED_ADMISSION, f"needed {needed} exclusive CPUs, free {pool.bit_count()}")
+        if reuse is not CpuReuse.BY_ID and (again := self._same_as_before(needed, mask)):
+            return again
         # Without a hint nothing is aligned: the pool is used as a whole.
         near = pool & self._aligned(mask) if mask is not None else 0
         count_near = min(needed, near.bit_count())
@@ -113,6 +121,15 @@ class CpuStock:
             return aligned
         others = self._take_from(pool & ~aligned, needed - count_near, reuse)
         return others if isinstance(others, AdmitRejection) else aligned | others
+
+    def _same_as_before(self, needed: int, mask: int | None) -> int:
+        """
+        The CPUs of an init container that chose as many from the same pool by the same hint; 0 where there is none.
+
+        Which CPUs are taken follows from pool, number and hint alone, whatever the options and the CPU ids (allocateCPUs in the
+        kubelet's cpumanager/policy_static.go, which offers free and reusable CPUs together).
+        """
+        return next((bits for count, near, bits in self.same_pool if count == needed and near == mask), 0)
 
     def _overlap(self, needed: int, mask: int | None) -> tuple[int, int] | None:
         """How many of the reusable CPUs are taken at least and at most; ``None`` where that is not known."""
