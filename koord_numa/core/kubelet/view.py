@@ -126,19 +126,14 @@ def inferred_view(
 ) -> KubeletView:
     """As ``kubelet_view``, with all that is known of the kubelet's options."""
     topology = frame.topology
-    hidden: list[Holding] = []
-    shown: list[PodDemand] = []
-    known: list[PodDemand] = []
-    for held in holdings:
-        demand = pod_demand(held.request) if held.request is not None else None
-        if demand is not None:
-            known.append(demand)
-        if held.pod.uid in unpublished:
-            hidden.append(held)
-        elif demand is not None:
-            shown.append(demand)
+    hidden = [held for held in holdings if held.pod.uid in unpublished]
+    known = [pod_demand(held.request) for held in holdings if held.request is not None]
+    shown = known
+    if hidden:
+        others = (held for held in holdings if held.pod.uid not in unpublished)
+        shown = [pod_demand(held.request) for held in others if held.request is not None]
     # First what init containers still hold, then pods that are not shown yet: both are missing from what exporters publish.
-    zones = without_hidden(without_leftovers(topology.zones, shown), hidden, topology, frame.places)
+    zones = without_hidden(without_leftovers(topology.zones, shown), hidden, topology, frame.hidden)
     facts = Published(frame=frame, zones=zones, requested=_requested(holdings), pods=known)
     guess = infer_state(facts)
     return KubeletView(

@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.inference.unreported_pods import Places
+from koord_numa.core.kubelet.inference.unreported_pods import HiddenUse
 from koord_numa.core.kubelet.managers.aggregates import is_memory
 from koord_numa.core.kubelet.managers.cores import LIKELY_THREADS
 from koord_numa.core.kubelet.managers.kubelet_node import FULL_CORES, STATIC_CPUS, STATIC_MEMORY, KubeletNode
@@ -34,14 +34,14 @@ class NodeConfig:
     """
     The node as its kubelet knows it before the first pod, but for its devices, whose names are in ``devices``.
 
-    ``topology`` and ``allocatable`` are what it was made of. ``places`` remembers where pods may be that no topology shows yet.
+    ``topology`` and ``allocatable`` are what it was made of. ``hidden`` sums what pods may hold that no topology shows yet.
     """
 
     node: KubeletNode
     devices: tuple[str, ...]
     topology: NodeResourceTopology
     allocatable: ResourceList
-    places: Places = field(default_factory=dict, repr=False, compare=False)
+    hidden: HiddenUse = field(default_factory=HiddenUse, repr=False, compare=False)
 
     @classmethod
     def of(cls, topology: NodeResourceTopology, allocatable: ResourceList, architecture: str = "") -> Self:

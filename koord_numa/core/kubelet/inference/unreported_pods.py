@@ -7,47 +7,68 @@ place that was there or on its way. Kubelets admit pods in the order in which th
 a pod may have left by then, or never come, and the pod is below. It is never above.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.kubelet_node import CLOSEST_NUMA
 from koord_numa.core.objects.node import NodeResourceTopology, Zone
 from koord_numa.core.objects.vocabulary import KubeletScope
-from koord_numa.core.resources import CPU, MILLI, ResourceList, total
+from koord_numa.core.resources import CPU, MILLI, NOTHING, ResourceList, add, total
 from koord_numa.core.state.ledger import Holding
 
 Parts = tuple[tuple[int, ResourceList], ...]
 """What a pod may hold, by NUMA node."""
 
-Places = dict[str, tuple[Holding, Parts]]
-"""By uid what was found of holdings; it holds as long as the topology differs in nothing but in what is available."""
 
-SPENT: Final = 16
-"""So many pods that are not hidden any more may still be remembered."""
+class HiddenUse:
+    """
+    What the pods of one node may hold that its topology does not show yet, by NUMA node: sums that cost what changed.
+
+    They hold as long as the topology differs in nothing but in what is available.
+    """
+
+    __slots__ = ("_found", "_sums")
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[Holding, Parts]] = {}  # by uid
+        self._sums: dict[int, dict[str, int]] = {}  # by NUMA id
+
+    def of(
+        self, hidden: Sequence[Holding], zones: Sequence[Zone], topology: NodeResourceTopology
+    ) -> Mapping[int, ResourceList]:
+        """The most that these pods may hold on each NUMA node, all together. Not to be changed, and valid until it is asked again."""
+        found = self._found
+        for holding in hidden:
+            uid = holding.pod.uid
+            known = found.get(uid)
+            # By identity: a holding is replaced when anything about it changes.
+            if known is None or known[0] is not holding:
+                parts = tuple(_wherever(holding, zones, topology))
+                if known is not None:
+                    self._add(known[1], -1)
+                found[uid] = (holding, parts)
+                self._add(parts, 1)
+        # All that are hidden are found by now, so that those are more only when some are hidden no longer.
+        if len(found) > len(hidden):
+            for uid in found.keys() - {holding.pod.uid for holding in hidden}:
+                self._add(found.pop(uid)[1], -1)
+        return self._sums
+
+    def _add(self, parts: Parts, sign: int) -> None:
+        for numa, amounts in parts:
+            sums = self._sums.setdefault(numa, {})
+            for name, amount in amounts.items():
+                sums[name] = sums.get(name, 0) + sign * amount
 
 
 def without_hidden(
-    zones: Sequence[Zone], hidden: Sequence[Holding], topology: NodeResourceTopology, known: Places | None = None
+    zones: Sequence[Zone], hidden: Sequence[Holding], topology: NodeResourceTopology, known: HiddenUse | None = None
 ) -> tuple[Zone, ...]:
     """The zones with less available: what these pods may hold there. ``known`` saves work, and is brought up to date."""
     if not hidden:
         return tuple(zones)
-    known = {} if known is None else known
-    missing: list[tuple[int, ResourceList]] = []
-    for holding in hidden:
-        uid = holding.pod.uid
-        found = known.get(uid)
-        # By identity: a holding is replaced when anything about it changes.
-        if found is None or found[0] is not holding:
-            found = known[uid] = (holding, tuple(_wherever(holding, zones, topology)))
-        missing += found[1]
-    # Tidied up rarely: pods are hidden for seconds, and removing each at once would cost a pass every time.
-    if len(known) > len(hidden) + SPENT:
-        for uid in known.keys() - {holding.pod.uid for holding in hidden}:
-            del known[uid]
-    return _without(zones, missing)
+    return _without(zones, (HiddenUse() if known is None else known).of(hidden, zones, topology))
 
 
 def shown_where_foreseen(zones: Sequence[Zone], hidden: Sequence[Holding]) -> tuple[Zone, ...]:
@@ -55,11 +76,11 @@ def shown_where_foreseen(zones: Sequence[Zone], hidden: Sequence[Holding]) -> tu
     The zones as they would be published if every one of these pods were where it was foreseen, which most are; on each where no pod
     foresees it. No ground to place a pod, but one to guess what an eviction will bring.
     """
-    missing = (
-        part
-        for holding in hidden
-        for part in (holding.numa or [(zone.numa, amounts) for zone in zones for amounts in _anywhere(holding)])
-    )
+    missing: dict[int, dict[str, int]] = {}
+    for holding in hidden:
+        parts = holding.numa or [(zone.numa, amounts) for zone in zones for amounts in _anywhere(holding)]
+        for numa, amounts in parts:
+            missing[numa] = add(missing.get(numa, NOTHING), amounts)
     return _without(zones, missing)
 
 
@@ -68,11 +89,8 @@ def _anywhere(holding: Holding) -> Iterator[ResourceList]:
         yield most
 
 
-def _without(zones: Sequence[Zone], missing: Iterable[tuple[int, ResourceList]]) -> tuple[Zone, ...]:
-    parts: dict[int, list[ResourceList]] = {zone.numa: [] for zone in zones}
-    for numa, amounts in missing:
-        parts.setdefault(numa, []).append(amounts)
-    return tuple([_less(zone, parts[zone.numa]) for zone in zones])
+def _without(zones: Sequence[Zone], missing: Mapping[int, ResourceList]) -> tuple[Zone, ...]:
+    return tuple([_less(zone, missing.get(zone.numa, NOTHING)) for zone in zones])
 
 
 def _wherever(
@@ -136,14 +154,10 @@ def _all_of(demand: PodDemand) -> dict[str, int]:
     return {CPU: cpus, **(demand.pod.memory or {}), **demand.pod.devices}
 
 
-def _less(zone: Zone, parts: Sequence[ResourceList]) -> Zone:
-    if not parts:
+def _less(zone: Zone, missing: ResourceList) -> Zone:
+    if not missing:
         return zone
-    left = dict(zone.available)
-    for amounts in parts:
-        for name, amount in amounts.items():
-            # What a zone does not list is not tracked there and cannot be missing.
-            if name in left:
-                # May go below zero: several places are charged for one pod, and a sum that is too low only refuses.
-                left[name] -= amount
+    # What a zone does not list is not tracked there and cannot be missing. The rest may go below zero: several places are charged for one
+    # pod, and a sum that is too low only refuses.
+    left = {name: amount - missing.get(name, 0) for name, amount in zone.available.items()}
     return Zone(zone.numa, zone.capacity, zone.allocatable, left)

@@ -130,12 +130,22 @@ def _kubelets_cpus(record: NodeInfo, topology: NodeResourceTopology) -> list[int
     followed = record.history.most_cpus()
     if followed is not None:
         return [MILLI * followed.get(zone.numa, 0) for zone in topology.zones]
-    held: dict[int, int] = {}
-    for uid in record.unpublished:
-        for numa, amounts in record.ledger.holdings[uid].numa:
-            held[numa] = held.get(numa, 0) + amounts.get(CPU, 0)
+    held = _hidden_cpus(record)
     # May be below zero where pods that are not shown yet are charged; ``_reach`` cuts it.
     return [zone.available.get(CPU, 0) - held.get(zone.numa, 0) for zone in topology.zones]
+
+
+def _hidden_cpus(record: NodeInfo) -> dict[int, int]:
+    """Milli-CPU by NUMA id that pods hold which the topology does not show yet."""
+    ledger, hidden = record.ledger, record.unpublished
+    # The ledger has the sum of all pods, so that the fewer of hidden and shown ones are looked at.
+    most = 2 * len(hidden) > len(ledger)
+    held = {numa: amounts.get(CPU, 0) for numa, amounts in ledger.numa.items()} if most else {}
+    few, sign = (ledger.holdings.keys() - hidden, -1) if most else (hidden, 1)
+    for uid in few:
+        for numa, amounts in ledger.holdings[uid].numa:
+            held[numa] = held.get(numa, 0) + sign * amounts.get(CPU, 0)
+    return held
 
 
 def _reach(free: list[int], width: int) -> list[int]:

@@ -1,8 +1,10 @@
 """Pods that no topology shows yet are missing wherever their kubelet may have put them, and nowhere else."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from koord_numa.core.kubelet.inference.unreported_pods import shown_where_foreseen, without_hidden
+from koord_numa.core.kubelet.inference.unreported_pods import HiddenUse, shown_where_foreseen, without_hidden
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletScope
@@ -103,6 +105,22 @@ def test_hidden_pods_add_up_and_no_hidden_pod_changes_nothing() -> None:
     hidden = [held("a", pod(app(2)), (0, {"cpu": 2000})), held("b", pod(app(1)), (1, {"cpu": 1000}))]
     assert missing(TWO, without_hidden(TWO, hidden, topology(TWO, POD))) == {0: {"cpu": 3000}, 1: {"cpu": 1000}}
     assert without_hidden(TWO, [], topology(TWO, POD)) == TWO
+
+
+HOLDINGS = [
+    held("a", pod(app(2)), (0, {"cpu": 2000})),
+    held("a", pod(app(2)), (2, {"cpu": 2000})),  # the same pod, counted again
+    held("b", pod(app(10)), (1, {"cpu": 10000}), (2, {"cpu": 10000})),
+    held("c", pod(init(1), app(2))),
+    held("d", pod(app(0.5))),
+]
+
+
+@given(st.lists(st.lists(st.sampled_from(HOLDINGS), unique_by=lambda holding: holding.pod.uid), max_size=8))
+def test_sums_that_are_kept_are_those_of_the_pods_hidden_now(hidden_in_turn: list[list[Holding]]) -> None:
+    published, known = topology(FOUR, CONTAINER), HiddenUse()
+    for hidden in hidden_in_turn:
+        assert without_hidden(FOUR, hidden, published, known) == without_hidden(FOUR, hidden, published)
 
 
 def test_where_nothing_is_published_nothing_is_missing() -> None:
