@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord_numa.core.objects.vocabulary import ScoringType
-from koord_numa.core.resources import PODS
+from koord_numa.core.resources import CPU, MEMORY, PODS
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.scheduling.scorers import scored_by_claim
 from koord_numa.core.score.device_reserve import is_device
@@ -51,7 +51,8 @@ class Plan:
     needed: Some
     scored: Some
     weights: Ints
-    common: Some
+    everywhere: Ints | None  # the sum of the weights, where only resources are scored that all but ``bare`` nodes have
+    common: tuple[int, int]
     devices: list[int]
     by_claim: list[int]  # a row that has none of these serves them by claim
 
@@ -106,6 +107,7 @@ class ResourceBounds:
                 columns.place(name)
         lines = columns.resources
         wanted = {PODS: 1, **self._amounts}
+        common = (lines[CPU], lines[MEMORY])
         scored = {line: weights[name] for name, line in lines.items() if name in weights and self._counts(name)}
         return Plan(
             # Cut as amounts in the table are, so that sums stay within 64 bits.
@@ -113,7 +115,8 @@ class ResourceBounds:
             needed=_some([line for name, line in lines.items() if wanted.get(name, 0) > 0]),
             scored=_some(list(scored)),
             weights=np.array(list(scored.values()), dtype=np.int64),
-            common=_some([lines[name] for name in ALWAYS_SCORED]),
+            everywhere=np.array(sum(scored.values())) if scored and set(scored) <= set(common) else None,
+            common=common,
             devices=[line for name, line in lines.items() if is_device(name)],
             by_claim=[line for name, line in lines.items() if name in self._extended],
         )
@@ -133,15 +136,19 @@ class ResourceBounds:
         plan, strategy = self._plan, self._rules.scoring
         if strategy is ScoringType.LEAST_NUMA_NODES or not len(plan.weights):
             return np.zeros(taken.offered.shape[1], dtype=np.int64)
-        offered, there = taken.offered[plan.scored], taken.there[plan.scored]
         if strategy is ScoringType.BALANCED_ALLOCATION:
-            return _balance(offered, taken.used[plan.scored])
+            return _balance(taken.offered[plan.scored], taken.used[plan.scored])
         if strategy is ScoringType.MOST_ALLOCATED:
             terms = np.minimum(FULL, taken.percent[plan.scored])
         else:
-            terms = np.maximum(0, offered - taken.used[plan.scored]) * MAX_SCORE // np.maximum(offered, 1)
-        # Weights of resources that the node has: (resources,) @ (resources, rows) = (rows,); without any the divisor is 1.
-        return np.asarray(plan.weights @ terms // np.maximum(plan.weights @ there, ONE), dtype=np.int64)
+            offered = taken.offered[plan.scored]
+            terms = np.maximum(ZERO, offered - taken.used[plan.scored]) * FULL // np.maximum(offered, ONE)
+        # ``dot`` costs half of ``@`` on a few rows: (resources,) by (resources, rows) is (rows,).
+        points: Ints = plan.weights.dot(terms)
+        if plan.everywhere is not None and not self._columns.bare:
+            return points // plan.everywhere
+        # Weights of resources that the node has; without any the divisor is 1.
+        return np.asarray(points // np.maximum(plan.weights.dot(taken.there[plan.scored]), ONE), dtype=np.int64)
 
     def _sparing(self, taken: Taken) -> Ints:
         plan = self._plan
@@ -151,7 +158,8 @@ class ResourceBounds:
         for line in plan.devices:
             # ``where`` leaves rows without the device at 100, as those are never at risk.
             np.minimum(least, taken.percent[line], out=least, where=taken.there[line])
-        common = np.maximum.reduce(taken.percent[plan.common])
+        cpu, memory = plan.common
+        common = np.maximum(taken.percent[cpu], taken.percent[memory])
         ahead: Ints = np.maximum(ZERO, np.minimum(FULL, common) - least)
         return FULL - ahead
 

@@ -119,7 +119,7 @@ class ScoreBounds:
         if judged.explores:
             np.copyto(bound, 0, where=(bound < 0) & (bound > (NEVER + EXPLORES) // 2))
         # A sum below zero has ``NEVER`` in it: some part refuses.
-        np.copyto(bound, NO, where=~sums.fits | (bound < 0))
+        bound[~(sums.fits & (bound >= 0))] = NO
         return bound
 
     def _up_to_date(self) -> ClassJudgement:

@@ -63,6 +63,7 @@ class NodeTable:
         self.resources: dict[str, int] = {name: place for place, name in enumerate(FIRST_RESOURCES)}
         self.offered: Ints = np.zeros((len(FIRST_RESOURCES), FIRST_ROWS), dtype=np.int64)
         self.held: Ints = np.zeros((len(FIRST_RESOURCES), FIRST_ROWS), dtype=np.int64)
+        self.bare: set[int] = set()  # rows that offer no CPUs or no memory
         self.zones = NumaTable(FIRST_ROWS)
         self.ranks: Ints = np.zeros(FIRST_ROWS, dtype=np.int64)  # by name: the larger the earlier, less than ``SPACE``
         self.labels = LabelColumns(FIRST_ROWS, self._nodes)
@@ -177,6 +178,7 @@ class NodeTable:
         self.labels.write(row, None)
         self.images.write(row, None)
         self.zones.forget(row)
+        self.bare.discard(row)
         self._vacant.append(row)
         # Stale and in the journal, so that readers learn of the vacancy.
         self._stale.add(row)
@@ -215,6 +217,7 @@ class NodeTable:
             self._set_kind(row, NodeClass.of(record, node))
             self.ranks[row] = SPACE - self.order.number(record.name)
             self.offered[:, row] = self._line(record.allocatable, MOST_OFFERED)
+            self._note_bare(row, record.allocatable)
         kind = self.known_kinds[int(self.kinds[row])]
         # Pods change what is proved of whole cores, so that this is looked at on every refresh.
         if (now := kind.with_pods(record)) is not kind:
@@ -227,6 +230,12 @@ class NodeTable:
         # Offering no pods is how a row refuses everything without a column of its own.
         self.offered[PODS_LINE, row] = min(record.allocatable.get(PODS, UNLIMITED), MOST_OFFERED) if takes_pods else 0
         self.zones.write(row, record)
+
+    def _note_bare(self, row: int, allocatable: ResourceList) -> None:
+        if allocatable.get(CPU) and allocatable.get(MEMORY):
+            self.bare.discard(row)
+        else:
+            self.bare.add(row)
 
     def _line(self, amounts: ResourceList, most: int = MOST_HELD) -> list[int]:
         if not amounts.keys() <= self.resources.keys():

@@ -21,6 +21,7 @@ from koord_numa.engine.cache.node_info import NodeInfo
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 UNLIMITED: Final = 1 << 50
+ONE: Final = np.array(1)
 
 
 class NumaTable:
@@ -47,8 +48,9 @@ class NumaTable:
         # (resources, counts, rows) < (resources, 1, rows): how many of the first counts fall short; ``reach`` does not fall along
         # counts.
         short = self.reach.take(rows, axis=2) < wanted[:, None, :]
-        # The resource that needs most NUMA nodes decides.
-        fewest: Ints = 1 + short.sum(axis=1).max(axis=0)
+        # What falls short of one resource falls short: the one that needs most NUMA nodes decides.
+        fewest: Ints = np.logical_or.reduce(short).sum(axis=0)
+        fewest += ONE
         return fewest
 
     def lists_any(self, rows: Ints, wanted: Ints) -> Bools:
