@@ -44,10 +44,14 @@ def place(rules: NodeRules, offers: NumaOffers, chosen: Placement) -> Placement 
         return not_enough_cpus(rules, offers, found)
     exclusivity = outcome(rules.binding, found.cpus, offers.occupancy, offers.accounts.machine)
     broken = exclusivity is Exclusivity.BROKEN and rules.binding.exclusive is CpuExclusivePolicy.PCPU_LEVEL
-    return replace(
-        chosen,
+    # As ``replace(chosen, ...)``, which takes several times as long.
+    return Placement(
+        chosen.node,
         cpus=found.cpus,
         numa=numa,
+        shared_pools=chosen.shared_pools,
+        mask=chosen.mask,
+        alignment=chosen.alignment,
         bind=rules.binding.policy,
         bind_required=rules.binding.required,
         exclusive=rules.binding.exclusive,

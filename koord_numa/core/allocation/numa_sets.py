@@ -34,17 +34,20 @@ class NumaSets:
         # By resource: its weight, how much is wanted, what each NUMA node has and how much of that is used.
         self._scored: list[tuple[int, int, PerNuma, list[int]]] | None = None
         self._wanted: list[tuple[int, PerNuma, dict[int, int]]] = []
-        self.shortage = False
+        self.shortage, everything = False, offers.mask
         for name, amounts in offers.given.items():
             unit, needed = offers.units[name], rules.amounts[name]
             # Parts of a unit on different NUMA nodes do not make a unit, so that amounts are cut before they are added.
             whole = tuple([amount // unit * unit for amount in amounts]) if unit > 1 else amounts
             sums = {1 << numa: amount for numa, amount in zip(ids, whole, strict=True)}
-            # The empty set ends the recursion of ``_sum``.
-            sums[0] = 0
+            # The empty set ends the recursion of ``_sum``; the widest one is asked for first.
+            sums[0], sums[everything] = 0, sum(whole)
             self._wanted.append((needed, whole, sums))
             # Known before any set is looked at: then none can hold the pod.
-            self.shortage = self.shortage or sum(whole) < needed or needed % unit != 0
+            self.shortage = self.shortage or sums[everything] < needed or needed % unit != 0
+        # Amounts that add up are enough where CPUs limit them already and no devices have to be there too.
+        by_amounts = rules.binding is None or (rules.accounting is Accounting.EVERY_POD and CPU in offers.given)
+        self._by_amounts = by_amounts and offers.devices is None
 
     @property
     def unlacking(self) -> int:
@@ -70,7 +73,7 @@ class NumaSets:
 
     def holds(self, mask: int) -> bool:
         """Could the whole pod be placed on exactly this set?"""
-        return self.adds_up(mask) and self._has_cpus(mask) and self._has_devices(mask)
+        return self.adds_up(mask) and (self._by_amounts or (self._has_cpus(mask) and self._has_devices(mask)))
 
     def adds_up(self, mask: int) -> bool:
         """Do its members have enough of everything together? If not, no part of the set can hold the pod either."""
@@ -100,6 +103,16 @@ class NumaSets:
                 for name, weight in scoring.weights.items()
                 if counts(name, wanted) and (total := totals.get(name)) is not None
             ]
+        if not mask & (mask - 1):
+            at = self.position[mask.bit_length() - 1]
+            return score_parts(
+                scoring.type,
+                [
+                    (weight, max(0, taken[at]) + more, total[at])
+                    for weight, more, total, taken in self._scored
+                    if total[at]
+                ],
+            )
         positions = [self.position[numa] for numa in numa_ids(mask)]
         parts = []
         for weight, more, total, taken in self._scored:

@@ -4,7 +4,6 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.cpu_request import CpuOccupancy
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.numa import exclusive
-from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, NumaPolicy
 from koord_numa.core.state.ledger import Holding, Ledger
 
@@ -46,5 +45,4 @@ def numa_occupancy(ledger: Ledger, machine: CpuTopology | None) -> exclusive.Num
 
 def numa_mask(holding: Holding, machine: CpuTopology | None) -> int:
     """The NUMA nodes of what the pod holds: of its CPUs, and of its amounts."""
-    mask = mask_of(numa for numa, _ in holding.numa)
-    return mask | machine.numa_of(holding.cpus) if machine is not None and holding.cpus else mask
+    return holding.mask | machine.numa_of(holding.cpus) if machine is not None and holding.cpus else holding.mask

@@ -28,6 +28,10 @@ def closest(masks: Sequence[int], distances: Distances) -> int:
 
 def spread(mask: int, distances: Distances) -> int:
     """The sum of the distances over all ordered pairs of NUMA nodes in the set, each with itself included."""
+    # Most sets that are compared have one member.
+    if mask and not mask & (mask - 1):
+        numa = mask.bit_length() - 1
+        return distances.get((numa, numa), UNKNOWN_DISTANCE)
     ids = numa_ids(mask)
     return sum([distances.get((a, b), UNKNOWN_DISTANCE) for a in ids for b in ids])
 

@@ -32,8 +32,13 @@ class Holding:
     request: PodRequest | None = field(default=None, compare=False)  # only carried along; binding fills in its policies
     created: float = 0.0
     unplaced: ResourceList = field(init=False, repr=False, compare=False)  # what it holds without a known NUMA node
+    mask: int = field(init=False, repr=False, compare=False)  # the NUMA nodes of its amounts
 
     def __post_init__(self) -> None:
+        mask = 0
+        for numa, _ in self.numa:
+            mask |= 1 << numa
+        object.__setattr__(self, "mask", mask)
         # CPUs of its own are known by their ids.
         rest = {name: amount for name, amount in self.amounts.items() if name != CPU or not self.cpus}
         for _, amounts in self.numa:

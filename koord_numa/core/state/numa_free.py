@@ -99,7 +99,8 @@ def _accounts(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting) 
         name: tuple(amounts) if min(amounts) >= 0 else tuple([max(0, amount) for amount in amounts])
         for name, amounts in left.items()
     }
-    if CPU in free and inventory.machine is not None:
+    if CPU in free and inventory.machine is not None and (ledger.unrecorded or inventory.ratios.get(CPU, 1) > 1):
+        # Otherwise recorded amounts are all that is held of CPUs.
         held = _held_cpu(inventory, inventory.machine, ledger, accounting)
         free[CPU] = tuple([max(0, there - taken) for there, taken in zip(inventory.totals[CPU], held, strict=True)])
     return NumaFree(

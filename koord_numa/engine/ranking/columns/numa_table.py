@@ -71,10 +71,12 @@ class NumaTable:
                 break
         width = self.reach.shape[1]
         # Unlisted resources bound nothing: the row must stay an upper bound.
-        lines = [[UNLIMITED] * width] * len(self.places)
-        for name, amounts in free.items():
-            lines[self.places[name]] = _reach(amounts, width)
-        self.reach[:, :, row] = lines
+        lines: list[int] = []
+        for name in self.places:
+            amounts = free.get(name)
+            lines += [UNLIMITED] * width if amounts is None else _reach(amounts, width)
+        # One list for all lines: NumPy takes nested ones half as fast.
+        self.reach.reshape(-1, self.reach.shape[2])[:, row] = lines
 
     def forget(self, row: int) -> None:
         """The row's node is gone."""
