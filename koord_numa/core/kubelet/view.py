@@ -14,7 +14,7 @@ from koord_numa.core.kubelet.inference.init_reuse import without_leftovers
 from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.inference.unreported_pods import without_hidden
 from koord_numa.core.kubelet.managers.admit import Trust
-from koord_numa.core.kubelet.managers.aggregates import PodDemand, is_memory, pod_demand
+from koord_numa.core.kubelet.managers.aggregates import is_memory, pod_demand
 from koord_numa.core.kubelet.managers.cores import ARCHITECTURE, NO_RULE, WholeCores, whole_cores
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
 from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS, newer_version, unknown_options

@@ -126,6 +126,8 @@ class ResourceBounds:
 
     def _with_claims(self, filling: Ints, taken: Taken) -> Ints:
         """Rows that serve scored resources by claim count as the best that they can be: their devices are counted when they are chosen."""
+        if not self._extended:
+            return filling
         for name in scored_by_claim(self._extended, self._rules):
             line = self._columns.resources.get(name)
             # Beyond the table's limit nothing is known of any row.
@@ -152,11 +154,12 @@ class ResourceBounds:
 
     def _sparing(self, taken: Taken) -> Ints:
         plan = self._plan
-        least: Ints = np.full(taken.offered.shape[1], MAX_SCORE, dtype=np.int64)
         if not plan.devices:
-            return least
-        for line in plan.devices:
-            # ``where`` leaves rows without the device at 100, as those are never at risk.
+            return np.full(taken.offered.shape[1], MAX_SCORE, dtype=np.int64)
+        first, *others = plan.devices
+        # Rows without the device are at 100, as those are never at risk; above it nothing is ahead either.
+        least: Ints = np.where(taken.there[first], taken.percent[first], FULL)
+        for line in others:
             np.minimum(least, taken.percent[line], out=least, where=taken.there[line])
         cpu, memory = plan.common
         common = np.maximum(taken.percent[cpu], taken.percent[memory])

@@ -43,7 +43,7 @@ from koord_numa.engine.ranking.columns.node_class import NodeClass, compares_num
 from koord_numa.engine.ranking.columns.node_table import NodeTable
 from koord_numa.engine.ranking.columns.numa_table import UNLIMITED, Ints
 from koord_numa.engine.ranking.numa_score_bounds import NOTHING_LISTED, RequestAlignment, numa_score_bound
-from koord_numa.engine.ranking.resource_bounds import ResourceBounds
+from koord_numa.engine.ranking.resource_bounds import ZERO, ResourceBounds
 from koord_numa.engine.ranking.selected_rows import SelectedRows, names_nodes, of_any_node
 
 NO: Final = -1
@@ -51,6 +51,8 @@ NEVER: Final = -(1 << 40)
 """Points that no other part of a score can make up for."""
 EXPLORES: Final = NEVER // 2
 """The same for a pod that would explore: such a placement earns no points whatever else there is (``score_parts``)."""
+MAY_EXPLORE: Final = np.array((NEVER + EXPLORES) // 2)
+"""A sum between this and zero has ``EXPLORES`` in it and no ``NEVER``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,9 @@ class ScoreBounds:
         # As a node sees it that serves all extended resources by claim, which wants the least of NUMA nodes; the other end is beside it.
         least = without_resources(ask, (name for name, _ in extended)) if extended else ask
         self._alignment = RequestAlignment.of(least, rules)
+        # Arrays of no dimension: NumPy would convert integers in every operation.
+        self._filling_weight = np.array(self._weights["resources"])
+        self._sparing_weight = np.array(self._weights["devices"])
         self._ends = ((least, self._alignment), (ask, RequestAlignment.of(ask, rules))) if extended else ()
         self._ledger = ResourceBounds(ask, rules, columns)
         self._judgement = self._judge()
@@ -114,12 +119,12 @@ class ScoreBounds:
             fewest[~columns.zones.lists_any(rows, wanted)] = NOTHING_LISTED
         objects = self._row_by_row(rows) if self._by_numbers else judged.objects.take(kinds)
         bound = objects + judged.points[kinds, fewest]
-        bound += self._weights["resources"] * sums.filling
-        bound += self._weights["devices"] * sums.sparing
+        bound += self._filling_weight * sums.filling
+        bound += self._sparing_weight * sums.sparing
         if judged.explores:
-            np.copyto(bound, 0, where=(bound < 0) & (bound > (NEVER + EXPLORES) // 2))
+            bound[(bound < ZERO) & (bound > MAY_EXPLORE)] = 0
         # A sum below zero has ``NEVER`` in it: some part refuses.
-        bound[~(sums.fits & (bound >= 0))] = NO
+        bound[~(sums.fits & (bound >= ZERO))] = NO
         return bound
 
     def _up_to_date(self) -> ClassJudgement:
