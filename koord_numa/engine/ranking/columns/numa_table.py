@@ -73,8 +73,7 @@ class NumaTable:
         # Unlisted resources bound nothing: the row must stay an upper bound.
         lines: list[int] = []
         for name in self.places:
-            amounts = free.get(name)
-            lines += [UNLIMITED] * width if amounts is None else _reach(amounts, width)
+            lines += _reach(free[name], width) if name in free else [UNLIMITED] * width
         # One list for all lines: NumPy takes nested ones half as fast.
         self.reach.reshape(-1, self.reach.shape[2])[:, row] = lines
 
