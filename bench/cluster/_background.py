@@ -43,11 +43,11 @@ class Background:
     def publish(self, number: int) -> None:
         """A zone of one topology has some CPUs more or less available."""
         topology = self.topologies[number % len(self.topologies)]
-        # Every topology in turn, and in each turn another amount: an update that changes nothing is not sent to watchers.
-        turn = number // len(self.topologies)
         zones = topology["zones"]
         cpu = next(one for one in zones[number % len(zones)]["resources"] if one["name"] == "cpu")
-        cpu["available"] = str(int(cpu["allocatable"]) - (turn + 1) % 4)
+        # Another amount than before, also before this measurement: an update that changes nothing is not sent to watchers.
+        taken = int(cpu["allocatable"]) - int(cpu["available"])
+        cpu["available"] = str(int(cpu["allocatable"]) - (taken + 1) % 4)
         self.store.patch(TOPOLOGIES, topology["metadata"]["name"], {"zones": zones})
 
     def heartbeat(self, number: int) -> None:
