@@ -1,10 +1,16 @@
-"""What Kopf's events and the resyncs beside them pass through on their way to the event handlers: parsers and stores, one a kind."""
+"""
+What Kopf's events and the resyncs beside them pass through on their way to the event handlers: parsers and stores, one a kind, and
+how Kopf reads topologies.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+from aiohttp.client_middlewares import ClientMiddlewareType
 
 from koord_numa.app.contained_parsing import ContainedParser, own_name
+from koord_numa.cluster.watch.batched_reading import in_batches
 from koord_numa.cluster.watch.resync_store import ResyncStore
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.rebind_request import RebindRequest
@@ -13,9 +19,21 @@ from koord_numa.engine.object_handlers import ContainedHandler
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import known_version, meta
+from koord_numa.wire.names import TOPOLOGY_PLURAL
 from koord_numa.wire.node.topologies import parse_topology
 from koord_numa.wire.pod.pods import parse_pod
 from koord_numa.wire.rebinds import parse_rebind
+
+TOPOLOGY_PAUSE: Final = 0.1
+"""
+Seconds in which updates of topologies are gathered. Exporters publish once in 10 to 60 s what they have seen some time before, so that
+nothing waits for an update, and one of several costs half of one that comes alone.
+"""
+
+
+def topologies_in_batches() -> ClientMiddlewareType:
+    """For Kopf's session: watches of topologies are read in batches. Pods are handed on as they arrive."""
+    return in_batches(TOPOLOGY_PLURAL, TOPOLOGY_PAUSE)
 
 
 @dataclass(frozen=True, slots=True)

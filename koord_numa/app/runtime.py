@@ -22,7 +22,7 @@ from koord_numa.app.api.routes import ViewApi
 from koord_numa.app.claims_catch_up import ClaimsCatchUp
 from koord_numa.app.debug import Dump, node_dump, pod_dump
 from koord_numa.app.informers import informers_of
-from koord_numa.app.kopf_feed import kopf_parsers, kopf_stores
+from koord_numa.app.kopf_feed import kopf_parsers, kopf_stores, topologies_in_batches
 from koord_numa.app.metrics import MetricSources, NodeCollector, SchedulerCollector
 from koord_numa.app.rebind_metrics import RebindCollector
 from koord_numa.app.tasks import TaskSupervisor
@@ -155,7 +155,7 @@ class Runtime:
 
     async def new_session(self) -> Any:
         """A session for Kopf with the credentials of this moment; Kopf closes it."""
-        return await self.api.new_session()
+        return await self.api.new_session(topologies_in_batches())
 
     async def start(self) -> None:
         """Begin to watch, to compete for the lease, and to schedule as soon as everything is known."""

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 import aiohttp
 import orjson
+from aiohttp.client_middlewares import ClientMiddlewareType
 from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.config import ConfigException
 from multidict import CIMultiDict
@@ -94,7 +95,7 @@ class Api:
             if value
         }
 
-    async def new_session(self) -> aiohttp.ClientSession:
+    async def new_session(self, *middlewares: ClientMiddlewareType) -> aiohttp.ClientSession:
         """
         A session of its own for a client that authenticates by default headers, as Kopf does; the connections are shared.
 
@@ -111,6 +112,7 @@ class Api:
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=READ_BUFFER,
             headers=CIMultiDict([*headers.items(), *self._impersonation]),
+            middlewares=middlewares,
             **options,
         )
         self._lent = [*(it for it in self._lent if not it.closed), session]

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+from collections.abc import AsyncIterator
 from importlib import import_module
 from typing import Any
 
@@ -107,3 +108,18 @@ def test_a_filter_is_asked_once_for_every_event_with_the_event_and_the_memo() ->
 def test_a_session_of_ours_can_be_lent() -> None:
     fields = inspect.signature(kopf.AiohttpSession).parameters
     assert {"server", "aiohttp_session"} <= fields.keys()
+
+
+async def test_a_watch_is_read_through_the_body_of_the_answer_in_chunks() -> None:
+    """Topologies are read in batches by pausing between two chunks."""
+    api, sizes = import_module("kopf._cogs.clients.api"), list[int]()
+    assert "iter_jsonlines(response.content)" in source("kopf._cogs.clients.api")
+
+    class Body:
+        async def iter_chunked(self, n: int) -> AsyncIterator[bytes]:
+            sizes.append(n)
+            for chunk in (b"1", b"2\n3", b"\n"):
+                yield chunk
+
+    assert [line async for line in api.iter_jsonlines(Body())] == [b"12", b"3"]
+    assert sizes == [2**20]

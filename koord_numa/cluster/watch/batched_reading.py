@@ -1,0 +1,77 @@
+"""
+A watch that is read in batches: what arrives within a pause is handed on at once.
+
+Theory. An event that comes alone finds the caches of the processor full of other things and costs twice as much as one that is handled
+behind another of its kind. Where updates are periodic and nothing waits for them, they are left in the connection's buffer for a moment.
+The first event after a pause is handed on as it arrives, those behind it together at the next read. Nothing else about the stream is
+different: order, bookmarks, errors and its end are those of the connection.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final, Self, cast
+
+import aiohttp
+from aiohttp.client_middlewares import ClientHandlerType, ClientMiddlewareType
+
+WATCH: Final = ("watch", "true")
+"""The parameter by which a request is a watch."""
+
+
+def in_batches(plural: str, pause: float) -> ClientMiddlewareType:
+    """
+    A middleware of an ``aiohttp.ClientSession``: watches of this resource are read at most once in ``pause`` seconds.
+
+    Lists and watches of other resources are left as they are.
+    """
+
+    async def middleware(request: aiohttp.ClientRequest, handler: ClientHandlerType) -> aiohttp.ClientResponse:
+        response = await handler(request)
+        name, value = WATCH
+        if request.url.name == plural and request.url.query.get(name) == value:
+            # By its looks a stream like any other: aiohttp and the reader of the watch go on with it as they would.
+            response.content = cast("aiohttp.StreamReader", BatchedStream(response.content, pause))
+        return response
+
+    return middleware
+
+
+class BatchedStream:
+    """The body of an answer, as ``aiohttp.StreamReader``, of which ``iter_chunked`` pauses between two chunks."""
+
+    def __init__(self, content: aiohttp.StreamReader, pause: float) -> None:
+        self._content = content
+        self._pause = pause
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
+
+    def iter_chunked(self, n: int) -> "BatchedChunks":
+        """Chunks of at most ``n`` bytes, each with all that has arrived since the one before."""
+        return BatchedChunks(aiter(self._content.iter_chunked(n)), n, self._pause)
+
+
+class BatchedChunks:
+    """
+    An iterator and no generator: one that is left half read holds nothing that would have to be closed.
+
+    Raises whatever the stream raises, at the latest ``pause`` seconds after the connection has failed or was closed.
+    """
+
+    def __init__(self, chunks: AsyncIterator[bytes], size: int, pause: float) -> None:
+        self._chunks = chunks
+        self._size = size
+        self._pause = pause
+        self._next_read = 0.0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        clock = asyncio.get_running_loop().time
+        if (wait := self._next_read - clock()) > 0:
+            await asyncio.sleep(wait)
+        chunk = await anext(self._chunks)
+        # A full chunk is a flood, such as the events of an outage: the rest of it is there already.
+        self._next_read = 0.0 if len(chunk) == self._size else clock() + self._pause
+        return chunk
