@@ -14,15 +14,20 @@ from koord_numa.sandbox.machines import NodeDescription, Shape, Style
 from tests.kubelets.node_life import NodeLife
 from tests.kubelets.strategies import GIB, GPU, container
 
+FINGERPRINT: Final = "nodeTopologyPodsFingerprint"
 METHOD: Final = "nodeTopologyPodsFingerprintMethod"
 
 
 class SharedLife(NodeLife):
-    """``wiring`` is what each GPU is near, as a mask; ``in_full`` says in which way an exporter counts (``sharing/counts.py``)."""
+    """
+    ``wiring`` is what each GPU is near, as a mask; ``in_full`` says in which way an exporter counts (``sharing/counts.py``), and
+    ``fingerprint`` whether it tells of which pods.
+    """
 
     def __init__(self, node: NodeDescription, wiring: list[int], *, in_full: bool) -> None:
         self.wiring = wiring
         self.in_full = in_full
+        self.fingerprint = True
         super().__init__(node)
 
     def scan(self) -> None:
@@ -35,6 +40,8 @@ class SharedLife(NodeLife):
         topology = self.scans[-1]
         if not self.in_full:
             topology["attributes"] = [one for one in topology["attributes"] if one["name"] != METHOD]
+        if not self.fingerprint:
+            topology["attributes"] = [one for one in topology["attributes"] if one["name"] != FINGERPRINT]
         for numa, zone in enumerate(topology["zones"]):
             for row in zone["resources"]:
                 if row["name"] in ("cpu", GPU):

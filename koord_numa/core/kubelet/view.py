@@ -134,7 +134,9 @@ def inferred_view(
         shown = [pod_demand(held.request) for held in others if held.request is not None]
     # First what init containers still hold, then pods that are not shown yet: both are missing from what exporters publish.
     zones = without_hidden(without_leftovers(topology.zones, shown), hidden, topology, frame.hidden)
-    facts = Published(frame=frame, zones=zones, requested=_requested(holdings), pods=known)
+    # Only devices near several NUMA nodes are missing on other ones than their pod's.
+    on_their_way = [pod_demand(held.request) for held in hidden if held.request is not None] if frame.devices else []
+    facts = Published(frame, zones, _requested(holdings), known, on_their_way)
     guess = infer_state(facts)
     return KubeletView(
         node=node.name,

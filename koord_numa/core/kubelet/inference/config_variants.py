@@ -15,7 +15,7 @@ from koord_numa.core.kubelet.inference.node_config import NodeConfig
 from koord_numa.core.kubelet.managers.kubelet_node import CLOSEST_NUMA, Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
 from koord_numa.core.kubelet.sharing.reach import SharedPool, Wiring, assumed_pool, deal
-from koord_numa.core.objects.node import KubeletConfig
+from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 
 ALIGN_BY_SOCKET: Final = "align-by-socket"
@@ -120,8 +120,7 @@ def sharing_of(frame: NodeConfig) -> dict[str, SharedPool]:
     """
     if not frame.node.aligns:
         return {}
-    # Only resource-topology-exporter writes how it makes its fingerprint; one that does not may count either way.
-    in_full = True if frame.topology.fingerprint_method else None
+    in_full = counts_in_full(frame.topology)
     found = {}
     for name in frame.devices:
         counts = {zone.numa: zone.allocatable.get(name, 0) for zone in frame.topology.zones}
@@ -130,6 +129,12 @@ def sharing_of(frame: NodeConfig) -> dict[str, SharedPool]:
         if sum(counts.values()) > total >= max(counts.values()):
             found[name] = SharedPool({numa: count for numa, count in counts.items() if count}, total, in_full)
     return found
+
+
+def counts_in_full(topology: NodeResourceTopology) -> bool | None:
+    """Is a device in use counted on every NUMA node near it? ``None`` where that is not known (``sharing/counts.py``)."""
+    # Only resource-topology-exporter writes how it makes its fingerprint; one that does not may count either way.
+    return True if topology.fingerprint_method else None
 
 
 def starts(frame: NodeConfig) -> list[Hypothesis]:

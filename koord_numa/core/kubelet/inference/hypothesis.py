@@ -50,9 +50,9 @@ class Hypothesis:
     news must have been late in all for it to be true: where there are too many hypotheses the most doubtful are given up.
 
     ``sharing`` are the resources whose devices may be near several NUMA nodes, and ``reach`` says for those that a pod holds or held, by
-    its uid, near which ones. The masks of other devices in the state's pools are one way in which they may be. ``sums`` is, by resource,
-    what is known of some of the devices in use together. ``wiring`` is a guess that is likely right, beside a hypothesis in which it is
-    open.
+    its uid, near which ones; those of unlocated pods are ``SOMEONE``'s. The masks of other devices in the state's pools are one way in
+    which they may be. ``sums`` is, by resource, what is known of some of the devices in use together. ``wiring`` is a guess that is likely
+    right, beside a hypothesis in which it is open.
     """
 
     state: KubeletState
@@ -103,7 +103,8 @@ class Hypothesis:
 
     @property
     def _shared_devices(self) -> Signature:
-        reaches = ((uid, _reach_keys(self.reach[uid])) for uid in sorted(self.reach) if uid in self.state.pods)
+        there = (uid for uid in sorted(self.reach) if uid in self.state.pods or uid == SOMEONE)
+        reaches = ((uid, _reach_keys(self.reach[uid])) for uid in there)
         return (self.wiring, *reaches, *self._sum_keys)
 
     @property
@@ -116,7 +117,7 @@ class Hypothesis:
     @property
     def _shared_room(self) -> Signature:
         # How many shared devices are free on each NUMA node follows from those that pods hold.
-        keys = sorted(key for uid in self.state.pods for key in _reach_keys(self.reach.get(uid, {})))
+        keys = sorted(key for uid in (*self.state.pods, SOMEONE) for key in _reach_keys(self.reach.get(uid, {})))
         return (*keys, *self._sum_keys)
 
     @property

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from koord_numa.core.bit_sets import lowest
+from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
-from koord_numa.core.kubelet.inference.config_variants import config_variants, sharing_of
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.config_variants import config_variants, counts_in_full, sharing_of
+from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis
 from koord_numa.core.kubelet.inference.init_reuse import with_loose_cpus
 from koord_numa.core.kubelet.inference.memory_groups import UNCLEAR, Block, bound_memory, explain_use, groupings
 from koord_numa.core.kubelet.inference.node_config import NodeConfig, first_cpus
@@ -19,6 +19,8 @@ from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.kubelet_node import Device, DevicePool, KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, ManagerState
 from koord_numa.core.kubelet.managers.memory import MemoryTable
+from koord_numa.core.kubelet.sharing.counts import most_used, settled_devices
+from koord_numa.core.kubelet.sharing.reach import Reach
 from koord_numa.core.objects.node import KubeletConfig, Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
@@ -37,12 +39,16 @@ _TIED_UP: Final = 1 << MAX_NUMA_ID + 1
 
 @value_object
 class Published:
-    """What is known of a node from the outside. ``pods`` are all pods known to be there; ``zones`` ascend by NUMA id."""
+    """
+    What is known of a node from the outside. ``pods`` are all pods known to be there, ``hidden`` those of them that are missing from
+    ``zones`` as well as published ones; ``zones`` ascend by NUMA id.
+    """
 
     frame: NodeConfig
     zones: Sequence[Zone]
     requested: ResourceList
     pods: Sequence[PodDemand] = ()
+    hidden: Sequence[PodDemand] = ()
 
     @property
     def config(self) -> KubeletConfig:
@@ -102,8 +108,21 @@ def used_starts(
         for memory in tables:
             state = KubeletState(node, ManagerState(managers.cpus, managers.devices, memory))
             start = Hypothesis(state, unlocated={**shown, **others}, options=options, sharing=sharing_of(frame))
-            found.append(with_loose_cpus(start))
+            found += [with_loose_cpus(one) for one in _with_reach(start, frame)]
     return found if len(found) <= MOST_STARTS else []
+
+
+def _with_reach(start: Hypothesis, frame: NodeConfig) -> list[Hypothesis]:
+    """With what the zones say of shared devices in use; none where these cannot be near NUMA nodes so."""
+    if not start.sharing:
+        return [start]
+    found = {}
+    for name, shared in start.sharing.items():
+        everywhere = sum(1 << numa for numa in shared.counts)
+        every = sum(1 << numa for numa, count in shared.counts.items() if count == shared.total)
+        for place in members(start.state.managers.devices[name]):
+            found[name, place] = Reach(every, everywhere & ~every)
+    return settled_devices(replace(start, reach={SOMEONE: found}), (), frame.topology.zones)
 
 
 def _managers_in_use(frame: NodeConfig, node: KubeletNode, due: ResourceList) -> ManagerState | None:
@@ -114,12 +133,17 @@ def _managers_in_use(frame: NodeConfig, node: KubeletNode, due: ResourceList) ->
         return None
     devices: dict[str, int] = {}
     for name, pool in node.devices.items():
+        if pool.assumed:
+            # How many are in use follows from the pods alone; what they are near ``_with_reach`` works out.
+            count = due.get(name, 0)
+            if count > len(pool.devices) or (count and node.aligns and name not in sharing_of(frame)):
+                return None
+            devices[name] = (1 << count) - 1
+            continue
         taken = 0
         for zone in zones:
             count = zone.allocatable.get(name, 0) - max(0, zone.available.get(name, 0))
             taken |= lowest(pool.on.get(zone.numa, 0), count)
-        if taken and any(device.near.bit_count() > 1 for device in pool.devices):
-            return None  # which of them are in use is not shown
         elsewhere = sum(1 << at for at, device in enumerate(pool.devices) if not device.near)
         missing = due.get(name, 0) - taken.bit_count()
         if not 0 <= missing <= elsewhere.bit_count():
@@ -163,9 +187,13 @@ def _pool(name: str, facts: Published) -> tuple[DevicePool, int]:
     used: list[int] = []
     if listed > there > 0:
         # Devices near several NUMA nodes are counted on each. Sharing as much as possible promises the least.
+        topology = facts.frame.topology
+        used_near = most_used(name, topology.zones, there, in_full=counts_in_full(topology))
+        missing = sum(pod.pod.devices.get(name, 0) for pod in facts.hidden)
+        rows = [(numa, count, max(0, count - used_near.get(numa, 0) - missing)) for numa, count, _ in rows]
         free = _nested([(numa, available) for numa, _, available in rows])
+        # The rest in use is shared as much as possible too, so that both sum up to the zones' counts.
         used = _nested([(numa, count - available) for numa, count, available in rows])
-    # The rest in use is shared as much as possible too, so that both sum up to the zones' counts.
     else:
         for numa, count, available in rows:
             free += [1 << numa] * available

@@ -15,10 +15,11 @@ from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, distinct, released
 from koord_numa.core.kubelet.managers.aggregates import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.kubelet_node import DevicePool, KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import ManagerState
 from koord_numa.core.kubelet.managers.memory import MemoryTable
 from koord_numa.core.kubelet.managers.results import ContainerGrant, Grant, MemoryBlock
+from koord_numa.core.kubelet.sharing.reach import Place, Reach
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import without_zeros
@@ -37,11 +38,12 @@ Unit = Sequence[tuple[Container, ContainerDemand]]
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What unlocated pods hold: CPU bits, bytes by memory group and type, and bits of devices by resource."""
+    """What unlocated pods hold: CPU bits, bytes by memory group and type, and bits of devices by resource, with what these are near."""
 
     cpus: int
     memory: Mapping[int, Mapping[str, int]]
     devices: Mapping[str, int]
+    reach: Mapping[Place, Reach]  # of those that are near several NUMA nodes
 
 
 def rest_of(one: Hypothesis) -> Rest:
@@ -61,7 +63,7 @@ def rest_of(one: Hypothesis) -> Rest:
                 for block in given.memory:
                     if block.mask in memory:
                         memory[block.mask][block.resource] -= block.amount
-    return Rest(cpus, memory, devices)
+    return Rest(cpus, memory, devices, one.reach.get(SOMEONE, {}))
 
 
 def _in_use(table: MemoryTable) -> dict[int, dict[str, int]]:
@@ -105,10 +107,19 @@ def _departures(one: Hypothesis, uid: str) -> Iterator[Hypothesis]:
             state=replace(one.state, managers=managers),
             unlocated=unlocated,
             gone={**one.gone, uid: grant},
+            reach=_told_apart(one, uid, managers) if one.sharing else one.reach,
         )
     # The sums have no place for it: whatever it held stays counted, and the next topology will contradict.
     if not found:
         yield replace(one, unlocated=unlocated, gone={**one.gone, uid: None})
+
+
+def _told_apart(one: Hypothesis, uid: str, after: ManagerState) -> dict[str, Mapping[Place, Reach]]:
+    """What is known of shared devices, with those that are free now as this pod's."""
+    theirs = one.reach.get(SOMEONE, {})
+    freed = {place: reach for place, reach in theirs.items() if not after.devices[place[0]] >> place[1] & 1}
+    left = {place: reach for place, reach in theirs.items() if place not in freed}
+    return {**one.reach, SOMEONE: left, uid: freed}
 
 
 def _units(containers: Unit, node: KubeletNode) -> Iterator[Unit]:
@@ -143,8 +154,7 @@ def _aligned(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[C
     cells = list(rest.memory) if binds else [1 << numa for numa in node.machine.numa_ids]
     for cell in cells:
         for numa in members(cell) if _needs_a_place(unit, node) else members(cell)[:1]:
-            if (found := _taken(unit, rest, node, cell, 1 << numa)) is not None:
-                yield found
+            yield from _taken(unit, rest, node, cell, 1 << numa)
 
 
 def _needs_a_place(unit: Unit, node: KubeletNode) -> bool:
@@ -157,46 +167,88 @@ def _needs_a_place(unit: Unit, node: KubeletNode) -> bool:
 def _anywhere(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[ContainerGrant], Rest]]:
     """Memory in any group, CPUs and devices from the lowest NUMA nodes that have any."""
     for cell in rest.memory or (0,):
-        if (found := _taken(unit, rest, node, cell, node.machine.numa_mask)) is not None:
-            yield found
+        yield from _taken(unit, rest, node, cell, node.machine.numa_mask)
 
 
-def _taken(unit: Unit, rest: Rest, node: KubeletNode, cell: int, near: int) -> tuple[list[ContainerGrant], Rest] | None:
-    """What the unit holds with memory in ``cell`` and the rest on ``near``; ``None`` where the sums have less."""
-    cpus, memory, devices = rest.cpus, {mask: dict(kinds) for mask, kinds in rest.memory.items()}, dict(rest.devices)
+def _taken(
+    unit: Unit, rest: Rest, node: KubeletNode, cell: int, near: int
+) -> Iterator[tuple[list[ContainerGrant], Rest]]:
+    """What the unit may hold with memory in ``cell`` and the rest on ``near``; nothing where the sums have less."""
+    cpus, memory = rest.cpus, {mask: dict(kinds) for mask, kinds in rest.memory.items()}
     here = 0
     for numa in members(near):
         here |= node.machine.numa_bits.get(numa, 0)
-    grants = []
-    for container, part in unit:
+    held: list[tuple[int, tuple[MemoryBlock, ...]]] = []
+    for _, part in unit:
         count = part.cpus if node.pins_cpus else 0
         if (cpus & here).bit_count() < count:
-            return None
+            return
         own = lowest(cpus & here, count)
         cpus &= ~own
-        blocks = [
+        blocks = tuple(
             MemoryBlock(kind, amount, cell)
             for kind, amount in without_zeros(part.memory or {}).items()
             if node.pins_memory
-        ]
+        )
         for block in blocks:
             memory[cell][block.resource] = memory[cell].get(block.resource, 0) - block.amount
             if memory[cell][block.resource] < 0:
-                return None
-        given: dict[str, tuple[str, ...]] = {}
-        for name, wanted in part.devices.items():
-            if name not in node.devices or not wanted:
-                continue
-            pool = node.devices[name]
-            # Devices near no NUMA node are handed out wherever the pod is.
-            fitting = devices[name] & (pool.near(near) if pool.hosts else -1)
-            if fitting.bit_count() < wanted:
-                return None
-            taken = lowest(fitting, wanted)
-            devices[name] &= ~taken
-            given[name] = pool.ids(taken)
-        grants.append(_grant(container, own, tuple(blocks), given))
-    return grants, Rest(cpus, memory, devices)
+                return
+        held.append((own, blocks))
+    wants = [
+        (at, name, count)
+        for at, (_, part) in enumerate(unit)
+        for name, count in part.devices.items()
+        if count and name in node.devices
+    ]
+    for given, devices in _handed_out(wants, rest, node, near):
+        grants = [
+            _grant(container, own, blocks, {name: ids for (to, name), ids in given.items() if to == at})
+            for at, ((container, _), (own, blocks)) in enumerate(zip(unit, held, strict=True))
+        ]
+        yield grants, Rest(cpus, memory, devices, rest.reach)
+
+
+def _handed_out(
+    wants: Sequence[tuple[int, str, int]], rest: Rest, node: KubeletNode, near: int
+) -> Iterator[tuple[dict[tuple[int, str], tuple[str, ...]], Mapping[str, int]]]:
+    """Devices for each of ``wants``, by container and resource, in every way that differs, and what others have then."""
+    if not wants:
+        yield {}, rest.devices
+        return
+    (at, name, count), *others = wants
+    pool = node.devices[name]
+    for taken in _which(name, count, rest, pool, near):
+        left = replace(rest, devices={**rest.devices, name: rest.devices[name] & ~taken})
+        for given, devices in _handed_out(others, left, node, near):
+            yield {(at, name): pool.ids(taken), **given}, devices
+
+
+def _which(name: str, count: int, rest: Rest, pool: DevicePool, near: int) -> Iterator[int]:
+    """The devices that a container may have that is aligned to ``near``, as bits; equal ones in one order only."""
+    there = rest.devices[name]
+    if not pool.assumed:
+        # Devices near no NUMA node are handed out wherever the pod is.
+        fitting = there & (pool.near(near) if pool.hosts else -1)
+        if fitting.bit_count() >= count:
+            yield lowest(fitting, count)
+        return
+    alike: dict[Reach, int] = {}
+    for place in members(there):
+        # Where nothing is aligned, it does not matter what they are near.
+        reach = rest.reach.get((name, place), Reach(near))
+        if (reach.must | reach.may) & near:
+            alike[reach] = alike.get(reach, 0) | 1 << place
+    yield from _from_each(list(alike.values()), count)
+
+
+def _from_each(groups: Sequence[int], count: int) -> Iterator[int]:
+    if not count:
+        yield 0
+    elif groups:
+        for number in range(min(count, groups[0].bit_count()), -1, -1):
+            for others in _from_each(groups[1:], count - number):
+                yield lowest(groups[0], number) | others
 
 
 def _grant(

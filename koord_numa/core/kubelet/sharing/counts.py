@@ -12,7 +12,7 @@ from typing import Final
 
 from koord_numa.core.bit_sets import each as each_of
 from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis
 from koord_numa.core.kubelet.sharing.layouts import reaches_of, settled_layout
 from koord_numa.core.kubelet.sharing.reach import Counts, Place, Reach, SharedPool, Sums, without
 from koord_numa.core.objects.node import Zone
@@ -91,7 +91,7 @@ def _with_way(one: Hypothesis, way: Way) -> Hypothesis:
 
 def _with_sums(one: Hypothesis, told: _Told) -> Hypothesis:
     """With what all ways have in common, and the sum over the devices: which of them it is matters first when one of them is given back."""
-    common = dict(told.held)
+    common: Way = dict(told.held)
     if told.all:
         for who in common:
             must, may = -1, 0
@@ -99,10 +99,44 @@ def _with_sums(one: Hypothesis, told: _Told) -> Hypothesis:
                 must &= way[who].must
                 may |= way[who].must
             common[who] = Reach(must, may & ~must)
+    common = _alike(common)
     open_ = frozenset((uid, place) for (uid, (_, place)), reach in common.items() if not reach.exact)
     more = without(told.used, (reach.must for reach in common.values()))
     one = replace(one, sums={**one.sums, told.name: Sums(open_, {numa: each for numa, each in more.items() if each})})
     return _with_way(one, common)
+
+
+def most_used(name: str, zones: Sequence[Zone], there: int, *, in_full: bool | None) -> dict[int, int]:
+    """
+    By NUMA node how many of the devices in use are near it at most; ``there`` is how many devices there are.
+
+    NFD counts a device that is near the NUMA nodes m and n on m alone, once for each NUMA node near it: at least for m, for n, and for
+    each that all devices are near. ``in_full`` is None where it is not known whether an exporter counts so.
+    """
+    zones = [zone for zone in zones if zone.allocatable.get(name)]
+    used = {zone.numa: _in_use(zone, name) for zone in zones}
+    if in_full:
+        return used
+    every = sum(1 << zone.numa for zone in zones if zone.allocatable[name] >= there)
+    found = {
+        numa: sum(max(0, count) // (every | 1 << numa | 1 << last).bit_count() for last, count in used.items())
+        for numa in used
+    }
+    # Counted in full, a device in use shows on each NUMA node that all devices are near.
+    most = max(used.values(), default=0)
+    if in_full is None and all(used[numa] == most for numa in members(every)):
+        return {numa: max(count, used[numa]) for numa, count in found.items()}
+    return found
+
+
+def _alike(known: Way) -> Way:
+    """With the same known of all devices of unlocated pods: which of them a pod had that leaves nothing tells."""
+    theirs = [reach for (uid, _), reach in known.items() if uid == SOMEONE]
+    must, may = -1, 0
+    for reach in theirs:
+        must &= reach.must
+        may |= reach.must | reach.may
+    return {who: Reach(must, may & ~must) if who[0] == SOMEONE else reach for who, reach in known.items()}
 
 
 def _in_use(zone: Zone, name: str) -> int:
@@ -126,6 +160,9 @@ def _held(one: Hypothesis, shown: Collection[str], name: str) -> Iterator[tuple[
         for device in sorted(ids):
             place = name, places[device]
             yield (uid, place), one.reach[uid][place]
+    for place, reach in sorted(one.reach.get(SOMEONE, {}).items()):
+        if place[0] == name:
+            yield (SOMEONE, place), reach
 
 
 def _leaves_devices(shared: SharedPool, present: Mapping[int, Reach], way: Way) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from koord_numa.core.bit_sets import members
-from koord_numa.core.kubelet.inference.hypothesis import Hypothesis
+from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis
 from koord_numa.core.kubelet.managers.results import ContainerGrant
 from koord_numa.core.kubelet.sharing.reach import (
     Counts,
@@ -33,13 +33,8 @@ FAR: Final = 10.0
 
 
 def reaches_of(one: Hypothesis, name: str) -> dict[int, Reach]:
-    """What is known of the devices of one resource that pods hold, by their place in the pool."""
-    found = {}
-    for uid in one.state.pods:
-        for (resource, place), reach in one.reach.get(uid, {}).items():
-            if resource == name:
-                found[place] = reach
-    return found
+    """What is known of the devices of one resource that are in use, by their place in the pool."""
+    return {place: reach for (_, place), reach in _held(one, name).items()}
 
 
 def laid_out(
@@ -95,7 +90,8 @@ def with_reach(before: Hypothesis, after: Hypothesis, uid: str, containers: Sequ
     found = reach_of(before, containers)
     if not found:
         return after
-    known = {other: each for other, each in after.reach.items() if other in after.state.pods or other in after.gone}
+    held = after.state.pods.keys() | after.gone.keys() | {SOMEONE}
+    known = {other: each for other, each in after.reach.items() if other in held}
     return settled_layout(replace(after, reach={**known, uid: found}))
 
 
@@ -176,10 +172,10 @@ class _Bounds:
 
 
 def _held(one: Hypothesis, name: str) -> dict[tuple[str, int], Reach]:
-    """The devices in use of one resource, by the uid of their pod and their place."""
+    """The devices in use of one resource, by the uid of their pod, ``SOMEONE`` for those of unlocated pods, and their place."""
     return {
         (uid, place): reach
-        for uid in one.state.pods
+        for uid in (*one.state.pods, SOMEONE)
         for (resource, place), reach in one.reach.get(uid, {}).items()
         if resource == name
     }
