@@ -146,7 +146,7 @@ def _beyond(info: NodeInfo) -> list[tuple[str, int, int]]:
     """Resources of which more is requested than there is: name, requested, there. Asked with every change of a node."""
     if info.node is None:
         return []
-    held, there = info.ledger.amounts, info.node.allocatable
+    held, there = info.counted.amounts, info.node.allocatable
     found = []
     for name in GUARDED:
         asked, amount = held.get(name, 0), there.get(name, 0)

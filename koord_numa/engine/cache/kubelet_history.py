@@ -21,6 +21,7 @@ from koord_numa.core.kubelet.managers.results import TOPOLOGY_AFFINITY, UNEXPECT
 from koord_numa.core.kubelet.view import problem_of
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
+from koord_numa.engine.cache.absent_pods import AbsentPods
 from koord_numa.engine.cache.kubelet_evidence import KubeletEvidence
 from koord_numa.engine.cache.pod_sets import KnownPod, Reading, is_exclusive, is_tied, order_is_known, read, sets
 
@@ -45,6 +46,7 @@ class KubeletHistory:
     shown: frozenset[str] = frozenset()
     belief: Belief | None = None
     frame: NodeConfig | None = None
+    absent: AbsentPods = field(default_factory=AbsentPods)  # known to be, whatever is believed
     evidence: KubeletEvidence = field(default_factory=KubeletEvidence)
     now: float = 0.0
     _reading: tuple[NodeResourceTopology, Reading] | None = None
@@ -57,6 +59,7 @@ class KubeletHistory:
             known = KnownPod(pod.key.uid, pod.key.namespace, pod.key.name, pod.request, now)
             known.found, known.began, known.created = pod.started, pod.started_at, pod.created
             self.pods[known.uid] = known
+            self.absent.forget(known.uid)
             self._reading = None
             if (belief := self._belief_of(known)) is not None:
                 belief.arrive(known.uid, known.request, now)
@@ -118,7 +121,7 @@ class KubeletHistory:
 
     def reset(self) -> None:
         """The node is another one: nothing that is believed of its kubelet holds."""
-        self.belief, self.frame, self.shown = None, None, frozenset()
+        self.belief, self.frame, self.shown, self.absent = None, None, frozenset(), AbsentPods()
 
     def restarted(self) -> None:
         """The machine or its kubelet is another one: what pods have shown of it does not hold either."""
@@ -134,6 +137,7 @@ class KubeletHistory:
             self.reset()
         self.frame = frame
         reading, belief = self._read(frame), self.belief
+        self.absent.read(reading, self.pods)
         if reading.tells and reading.shown is None:
             # Adding it to the belief would need a pod whose request is unknown.
             return  # it speaks of pods that no event has shown yet

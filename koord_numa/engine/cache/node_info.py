@@ -99,11 +99,14 @@ class NodeInfo:
         return clash(self.topology, self.ledger)
 
     @property
+    def counted(self) -> Ledger:
+        """The ledger; where a kubelet chooses, without pods that it surely does not count although no event of theirs has shown it."""
+        return self.history.absent.left_out(self.ledger)
+
+    @property
     def booked(self) -> Ledger:
-        """Who holds what, and what is kept for nominees. The ledger itself while there are none."""
-        # The ledger itself where nothing is kept: a copy for every decision would be most of its cost.
-        if not self.nominees:
-            return self.ledger
+        """Who holds what of ``counted``, and what is kept for nominees."""
+        # The ledger itself where it says the same: a copy for every decision would be most of its cost.
         if self._booked is None:
             self._booked = self._ledger_with(self.nominees)
         return self._booked
@@ -111,9 +114,9 @@ class NodeInfo:
     @property
     def free(self) -> dict[str, int]:
         """What pods have not asked for yet, by resource, and how many more pods may come. Room kept for nominees counts as free."""
-        held = self.ledger.amounts
-        left = {name: amount - held.get(name, 0) for name, amount in self.allocatable.items()}
-        left[PODS] = self.allocatable.get(PODS, UNLIMITED_PODS) - len(self.ledger)
+        counted = self.counted
+        left = {name: amount - counted.amounts.get(name, 0) for name, amount in self.allocatable.items()}
+        left[PODS] = self.allocatable.get(PODS, UNLIMITED_PODS) - len(counted)
         return left
 
     def set_objects(self, node: Node | None, published: NodeResourceTopology | None) -> None:
@@ -221,9 +224,8 @@ class NodeInfo:
         seen = self._seen_with(others)
         if seen is None:
             return None
-        return PreemptionNode(
-            seen, self.pods, self.topology, others, frozenset(self.unpublished).union(others), assumed
-        )
+        there = self.pods if self.counted is self.ledger else {uid: self.pods[uid] for uid in self.counted.holdings}
+        return PreemptionNode(seen, there, self.topology, others, frozenset(self.unpublished).union(others), assumed)
 
     def barred(self) -> Rejection | None:
         """Why nothing may go here although the node itself is fine."""
@@ -295,4 +297,4 @@ class NodeInfo:
     def _ledger_with(self, nominees: Mapping[str, Nominee]) -> Ledger:
         """A nominee that is counted by now holds what it was given, and nothing is kept for it any more."""
         kept = [nominee.holding for uid, nominee in nominees.items() if uid not in self.ledger]
-        return Ledger.of([*self.ledger, *kept]) if kept else self.ledger
+        return Ledger.of([*self.counted, *kept]) if kept else self.counted

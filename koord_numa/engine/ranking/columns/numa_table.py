@@ -140,7 +140,9 @@ def _kubelets_cpus(record: NodeInfo, topology: NodeResourceTopology) -> list[int
 
 def _hidden_cpus(record: NodeInfo) -> dict[int, int]:
     """Milli-CPU by NUMA id that pods hold which the topology does not show yet."""
-    ledger, hidden = record.ledger, record.unpublished
+    ledger = record.counted
+    # Pods that are surely gone hold nothing, whether the topology shows that yet or not.
+    hidden = record.unpublished if ledger is record.ledger else record.unpublished & ledger.holdings.keys()
     # The ledger has the sum of all pods, so that the fewer of hidden and shown ones are looked at.
     most = 2 * len(hidden) > len(ledger)
     held = {numa: amounts.get(CPU, 0) for numa, amounts in ledger.numa.items()} if most else {}

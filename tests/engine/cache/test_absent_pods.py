@@ -1,0 +1,123 @@
+"""Pods that a topology proves a kubelet not to count any more, before any event of theirs has shown it."""
+
+from dataclasses import replace
+
+import pytest
+
+from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import Pod
+from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
+from koord_numa.core.preempt.node import Nominee
+from koord_numa.core.resources import CPU, PODS
+from koord_numa.core.state.ledger import holding_of
+from koord_numa.engine.cache.cache import Cache
+from koord_numa.ports import DELETED
+from koord_numa.wire.node.fingerprint import fingerprint
+from tests.engine.world import make_node, make_pod
+
+WHOLE = {"cpu": 8000}
+
+
+def shows(*names: str, version: int, method: str = "all") -> NodeResourceTopology:
+    """A topology that shows these pods. What it says of CPUs is of no matter here: nothing is in use that a kubelet gives out."""
+    return NodeResourceTopology(
+        "n",
+        CpuOwner.KUBELET,
+        zones=(Zone(0, WHOLE, WHOLE, WHOLE),),
+        kubelet=KubeletConfig(
+            topology_policy=KubeletPolicy.SINGLE_NUMA_NODE, cpu_policy="static", memory_policy="None"
+        ),
+        fingerprint=fingerprint(("default", name) for name in names),
+        fingerprint_method=method,
+        resource_version=str(version),
+    )
+
+
+def shared(name: str, **changes: object) -> Pod:
+    """A pod on the node that takes 1.5 CPUs of those that all share."""
+    return replace(make_pod(name, cpu=1500), node="n", **changes)  # type: ignore[arg-type]  # changes are named fields
+
+
+def node_with(*names: str, started: bool = True) -> Cache:
+    """A node to which these pods came, one after the other."""
+    cache = Cache(lambda *_: None)
+    cache.observe_node(None, make_node("n"))
+    cache.observe_topology(None, shows(version=1))
+    for name in names:
+        cache.observe_pod(None, shared(name))
+        if started:
+            cache.observe_pod(None, shared(name, started=True))
+    return cache
+
+
+def taken(cache: Cache) -> list[str]:
+    """The pods that a decision counts there."""
+    seen = cache.nodes["n"].candidate()
+    assert seen is not None
+    assert cache.nodes["n"].free[CPU] == 8000 - seen.ledger.amounts.get(CPU, 0)
+    assert cache.nodes["n"].free[PODS] == 110 - len(seen.ledger)
+    return sorted(held.pod.name for held in seen.ledger)
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_a_pod_that_came_before_one_that_is_shown_is_refused_or_gone(started: bool) -> None:
+    cache = node_with("a", "b", "c", started=started)
+    assert taken(cache) == ["a", "b", "c"]
+    cache.observe_topology(None, shows("b", version=2))
+    assert taken(cache) == ["b", "c"]  # c may be newer than the topology
+
+
+def test_a_pod_that_was_shown_and_is_not_any_more_is_gone() -> None:
+    cache = node_with("a", "b")
+    cache.observe_topology(None, shows("a", "b", version=2))
+    cache.observe_topology(None, shows("a", version=3))
+    assert taken(cache) == ["a"]
+    cache.observe_topology(None, shows("a", version=4))
+    assert taken(cache) == ["a"]
+    cache.observe_pod(DELETED, shared("b", started=True))
+    assert taken(cache) == ["a"]
+
+
+def test_a_topology_that_speaks_of_other_pods_proves_nothing() -> None:
+    """Pods without CPUs of their own are in no fingerprint of this method."""
+    cache = node_with("a", "b")
+    cache.observe_pod(None, replace(make_pod("own", cpu=2000), node="n"))
+    cache.observe_topology(None, shows("own", version=2, method="with-exclusive-resources"))
+    assert taken(cache) == ["a", "b", "own"]
+
+
+def test_a_pod_is_counted_again_that_is_bound_again() -> None:
+    """Its bind had failed while a topology of that time proved it absent."""
+    cache = node_with("b", "c")
+    first = cache.nodes["n"].history
+    cache.observe_topology(None, shows("c", version=2))
+    assert taken(cache) == ["c"]
+    first.withdraw("uid-b")
+    cache.observe_pod(DELETED, shared("b"))
+    cache.observe_pod(None, shared("b"))
+    assert taken(cache) == ["b", "c"]
+
+
+def test_what_is_kept_for_nominees_is_counted_beside_the_others() -> None:
+    cache = node_with("a", "b")
+    cache.nominate("n", Nominee(make_pod("nominee"), holding_of(make_pod("nominee"))))
+    cache.observe_topology(None, shows("b", version=2))
+    seen = cache.nodes["n"].candidate()
+    assert seen is not None
+    assert sorted(held.pod.name for held in seen.ledger) == ["b", "nominee"]
+
+
+def test_no_pod_is_evicted_that_is_gone() -> None:
+    cache = node_with("a", "b")
+    cache.observe_topology(None, shows("b", version=2))
+    node = cache.nodes["n"].site_for(make_pod("asks"), frozenset())
+    assert node is not None
+    assert [pod.key.name for pod in node.pods.values()] == ["b"]
+
+
+def test_another_machine_of_that_name_proves_nothing_of_the_old_one() -> None:
+    cache = node_with("a", "b")
+    cache.observe_topology(None, shows("b", version=2))
+    cache.nodes["n"].history.reset()
+    cache.nodes["n"].touch()
+    assert taken(cache) == ["a", "b"]
