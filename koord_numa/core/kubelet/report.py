@@ -49,6 +49,23 @@ def agrees(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bo
     )
 
 
+def may_come_to(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> bool:
+    """Can these zones be published later, when more of these pods have come? Those that are there must not use more than the zones show."""
+    use = _use(one, [uid for uid in shown if uid in one.state.pods])
+    if use is None:
+        return True
+    found = [((numa, CPU), count * MILLI) for numa, count in use.cpus.items()]
+    # Where nothing is left, exporters may have cut off what is used beyond.
+    most = {
+        (zone.numa, name): amount
+        for zone in zones
+        for name, amount in _in_use(zone).items()
+        if zone.available.get(name, 0) > 0
+    }
+    found += [*use.memory.items(), *use.devices.items()]
+    return all(amount <= most.get(key, amount) for key, amount in found)
+
+
 def _in_use(zone: Zone) -> dict[str, int]:
     # In use is allocatable less available: reserved amounts are in neither.
     return {name: amount - zone.available.get(name, 0) for name, amount in zone.allocatable.items()}

@@ -8,7 +8,8 @@ another light (a pod that may have left before it came, a verdict that was not f
 topology whose pods are known settles what was before it: only states that agree with it are kept, and replays begin there.
 
 Every choice doubles the states, so a replay may take ``EFFORT`` dry runs: where that does not do, the states are given up for which news
-must have been latest. Should a topology contradict those that are left, the replay is done once more with more effort.
+must have been latest. Should a topology contradict those that are left, the replay is done once more with more effort, and without states
+that cannot come to what it shows.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ from koord_numa.core.kubelet.inference.arrivals import (
 from koord_numa.core.kubelet.inference.hypothesis import SOMEONE, Hypothesis, distinct
 from koord_numa.core.kubelet.inference.replay import Effort
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
-from koord_numa.core.kubelet.report import agreeing, agrees
+from koord_numa.core.kubelet.report import agreeing, agrees, may_come_to
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 
@@ -107,12 +108,7 @@ class Belief:
             # A refusal for something that is not followed says nothing of CPUs: as if the pod had never arrived.
             at = self._place(uid)
             if at is not None:
-                before = self.arrivals.pop(at).before
-                if at < len(self.arrivals):
-                    self.arrivals[at].before = before
-                else:
-                    self.last = before
-                self._replay(at)
+                self._begin(at, self.arrivals.pop(at).before)
                 return
             self.last = [after for one in self.last for after in without(one, [uid])]
             self._conclude()
@@ -144,9 +140,9 @@ class Belief:
         if certain:
             if self._settle(shown[0], zones, counts, when):
                 return shown[0]
-            if not self.shortened:
+            if not (self.shortened or self.overflow):
                 return None
-            self._replay(0, MOST_EFFORT)
+            self._replay(0, MOST_EFFORT, lambda one: may_come_to(one, shown[0], zones))
             return shown[0] if self._settle(shown[0], zones, counts, when) else None
         return self._filter(shown, zones)
 
@@ -251,13 +247,14 @@ class Belief:
             self.last = states
         self._replay(at)
 
-    def _replay(self, first: int, effort: int = EFFORT) -> None:
-        """Everything from this arrival on. Each arrival has an equal share of the effort, and what those before it did not need."""
+    def _replay(self, first: int, effort: int = EFFORT, leads_on: Callable[[Hypothesis], bool] | None = None) -> None:
+        """Everything from this arrival on, but for states that do not lead on to what is known of a later moment."""
         if not first:
             self.shortened = False
         left = effort
         for at in range(first, len(self.arrivals)):
             each = self.arrivals[at]
+            # An equal share of the effort, and what those before did not need.
             share = left // (len(self.arrivals) - at)
             spent = Effort(share)
             try:
@@ -267,7 +264,8 @@ class Belief:
             left -= share - spent.left
             self.shortened = self.shortened or shortened
             self.overflow = self.overflow or (TOO_MANY if shortened and self.was_used else "")
-            after = self._bounded(states)
+            # Where none leads on, what is known is of another history: all stay. Without a rule ``filter`` drops none.
+            after = self._bounded(list(filter(leads_on, states)) or states)
             if at + 1 < len(self.arrivals):
                 self.arrivals[at + 1].before = after
             else:

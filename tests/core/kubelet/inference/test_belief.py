@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from koord_numa.core.kubelet.inference import replay
+from koord_numa.core.kubelet.inference import arrivals, replay
 from koord_numa.core.kubelet.inference.belief import EFFORT, Belief
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.report import may_come_to
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
@@ -130,6 +131,35 @@ def test_what_a_topology_does_not_show_is_gone_before_a_pod_that_came_after_it()
     # The news comes after what the topology has told.
     belief.depart("gone", 40.0)
     assert _free(belief) == {(4, 4)}
+
+
+def test_a_state_that_was_given_up_is_found_again_by_a_topology(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more states than are followed the least doubtful ones stay; what the topology shows rules them out on the way to it."""
+    monkeypatch.setattr(arrivals, "MOST_HYPOTHESES", 1)
+    belief = _belief(_node())
+    belief.arrive("old", pod(app(6)), 0.0)
+    belief.started("old", 1.0)
+    belief.arrive("new", pod(app(4)), 10.0)
+    belief.started("new", 12.0)
+    belief.arrive("next", pod(app(3)), 12.5)
+    belief.depart("old", 13.0)
+    assert belief.overflow
+    assert _free(belief) == {(8, 1)}
+    assert belief.report([["new", "next"]], _zones(7, 0), _everyone, 20.0, certain=True) == ["new", "next"]
+    assert _free(belief) == {(1, 8)}
+    assert not belief.overflow
+
+
+def test_a_state_that_uses_more_than_a_topology_shows_cannot_come_to_it() -> None:
+    """Pods that the topology does not show do not count, nor what is cut off where nothing is left."""
+    belief = _belief(_node())
+    for at, count in enumerate((6, 4, 2)):
+        belief.arrive(f"p{at}", pod(app(count)), at)
+        (one,) = belief.hypotheses
+        assert may_come_to(one, ["p0", "p1", "p2"], _zones(8, 4))
+        assert may_come_to(one, ["p1", "p2"], _zones(2, 4))
+    assert not may_come_to(one, ["p0", "p1", "p2"], _zones(8, 3))
+    assert not may_come_to(one, ["p0", "p1", "p2"], _zones(7, 4))
 
 
 def test_cpus_that_no_pod_needed_to_be_free_stay_uncertain() -> None:
