@@ -23,7 +23,7 @@ from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.cache.absent_pods import AbsentPods
 from koord_numa.engine.cache.kubelet_evidence import KubeletEvidence
-from koord_numa.engine.cache.pod_sets import KnownPod, Reading, is_exclusive, is_tied, order_is_known, read, sets
+from koord_numa.engine.cache.pod_sets import KnownPod, LastReading, Reading, is_exclusive, is_tied, order_is_known, sets
 
 MOST_GUESSES: Final = 64
 """So many sets of pods are compared with amounts where no fingerprint tells."""
@@ -49,7 +49,7 @@ class KubeletHistory:
     absent: AbsentPods = field(default_factory=AbsentPods)  # known to be, whatever is believed
     evidence: KubeletEvidence = field(default_factory=KubeletEvidence)
     now: float = 0.0
-    _reading: tuple[NodeResourceTopology, Reading] | None = None
+    _reading: LastReading = field(default_factory=LastReading)
 
     def observe(self, pod: Pod, now: float) -> None:
         """A pod is bound to the node, or more is known of one that is. Times are seconds of any one clock."""
@@ -60,7 +60,7 @@ class KubeletHistory:
             known.found, known.began, known.created = pod.started, pod.started_at, pod.created
             self.pods[known.uid] = known
             self.absent.forget(known.uid)
-            self._reading = None
+            self._reading.forget()
             if (belief := self._belief_of(known)) is not None:
                 belief.arrive(known.uid, known.request, now)
             # A pod that runs has its verdict; only one on its way explores.
@@ -68,6 +68,7 @@ class KubeletHistory:
                 self.evidence.explore(known.uid, pod.explores)
         if pod.started and not known.started:
             known.started, known.judged = True, now
+            self._reading.pod_started()
             self.evidence.decided(known.uid)
             if (belief := self._belief_of(known)) is not None:
                 belief.started(known.uid, now)
@@ -77,14 +78,16 @@ class KubeletHistory:
         """The kubelet refused the pod, now or before this process started."""
         self.evidence.rejected(pod)
         uid, reason = pod.key.uid, pod.reason
-        known, self._reading = self.pods.pop(uid, None), None
+        known = self.pods.pop(uid, None)
+        self._reading.forget()
         if known is not None and (belief := self._belief_of(known)) is not None:
             belief.rejected(uid, now, tells=self._tells_of_numa(pod_demand(known.request), reason))
 
     def withdraw(self, uid: str) -> None:
         """The pod never came: its bind failed. It may be bound here later, and is new then."""
         self.evidence.decided(uid)
-        known, self._reading = self.pods.pop(uid, None), None
+        known = self.pods.pop(uid, None)
+        self._reading.forget()
         if known is not None and (belief := self._belief_of(known)) is not None:
             belief.rejected(uid, self.now, tells=False)
 
@@ -95,7 +98,8 @@ class KubeletHistory:
         # The pod may be told gone more than once: by its phase, and by its deletion.
         if known is None or known.left:
             return
-        known.left, known.left_at, self._reading = True, now, None
+        known.left, known.left_at = True, now
+        self._reading.forget()
         self.now = max(self.now, now)
         if (belief := self._belief_of(known)) is not None:
             belief.depart(uid, now)
@@ -192,9 +196,7 @@ class KubeletHistory:
         return None if self.frame is None or problem_of(self.frame.topology) else self._read(self.frame)
 
     def _read(self, frame: NodeConfig) -> Reading:
-        if self._reading is None or self._reading[0] is not frame.topology:
-            self._reading = frame.topology, read(frame.topology, frame, self.pods, self.shown)
-        return self._reading[1]
+        return self._reading.of(frame, self.pods, self.shown)
 
     def sync(self, pods: Iterable[Pod]) -> None:
         """These pods are there; those without an event before are taken to have been bound in this order."""

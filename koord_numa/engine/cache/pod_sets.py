@@ -92,9 +92,41 @@ def read(
         return Reading(counted, None, tells=False)
     hashes = {known.uid: pod_hash(known.namespace, known.name) for known in pods.values()}
     for uids in islice(sets(pods.values(), counted, last), MOST_SETS):
-        if fingerprint_of(hashes[uid] for uid in uids) == topology.fingerprint:
+        if fingerprint_of(map(hashes.__getitem__, uids)) == topology.fingerprint:
             return Reading(counted, frozenset(uids), tells=True, namesakes=_namesakes(uids, pods))
     return Reading(counted, None, tells=True)
+
+
+@dataclass(slots=True)
+class LastReading:
+    """
+    What the last topology says of pods. Exporters publish every period, most of the time with the fingerprint of the period before: while
+    that and the pods are the same, so is what it says, and no sets are tried again.
+    """
+
+    _topology: NodeResourceTopology | None = None
+    _follows_from: tuple[object, ...] = ()  # what else was read; empty if it is out of date
+    _reading: Reading | None = None
+
+    def of(self, frame: NodeConfig, pods: Mapping[str, KnownPod], last: frozenset[str]) -> Reading:
+        """As ``read`` of the topology in ``frame``."""
+        topology, known = frame.topology, self._reading
+        # One topology says one thing: what is learned from it changes ``pods`` and ``last``, and not what it shows.
+        if known is not None and self._topology is topology:
+            return known
+        follows_from = topology.fingerprint, topology.fingerprint_method, frame.node, frame.devices, last, tuple(pods)
+        if known is None or self._follows_from != follows_from:
+            known = read(topology, frame, pods, last)
+        self._topology, self._follows_from, self._reading = topology, follows_from, known
+        return known
+
+    def pod_started(self) -> None:
+        """The order of pods is another one: the next topology is read by it."""
+        self._follows_from = ()
+
+    def forget(self) -> None:
+        """A pod came or left: the topology may say something else of it."""
+        self._topology, self._follows_from, self._reading = None, (), None
 
 
 def _namesakes(uids: Iterable[str], pods: Mapping[str, KnownPod]) -> frozenset[str]:
@@ -171,6 +203,8 @@ class _Prefix:
 
     def without(self, away: Collection[str]) -> list[str]:
         """The uids of those that are there."""
+        if not away:
+            return [known.uid for known in self.there]
         return [known.uid for known in self.there if known.uid not in away]
 
 
@@ -190,7 +224,10 @@ def _in_any_order(left: list[str]) -> Iterator[set[str]]:
 
 def possible_sets(old: list[KnownPod], new: list[KnownPod]) -> Iterator[list[str]]:
     """The uids of each set: all of ``old`` and the first so many of ``new``, in the order of their binds, less some that left."""
-    prefixes = [_Prefix.of([*old, *new[:end]]) for end in range(len(new), -1, -1)]
+    everyone = [*old, *new]
+    has_left = any(known.left for known in everyone)
+    firsts = (everyone[:end] for end in range(len(everyone), len(old) - 1, -1))
+    prefixes = [_Prefix.of(pods) if has_left else _Prefix(pods, []) for pods in firsts]
     # In order of likelihood: all prefixes with departures in order, then those in any order, then with one pod unseen.
     for ways in (_in_order, _in_any_order):
         for prefix in prefixes:

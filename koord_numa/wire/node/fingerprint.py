@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from struct import pack
 from typing import Final
 
 from xxhash import xxh64_intdigest
@@ -30,7 +31,8 @@ def pod_hash(namespace: str, name: str) -> int:
 def fingerprint_of(pods: Iterable[int]) -> str:
     """As ``fingerprint``, of pods whose hashes are known: many sets of the same pods are compared."""
     # Ascending: the order in which pods are listed is no part of the set.
-    whole = xxh64_intdigest(b"".join(part.to_bytes(8, "little") for part in sorted(pods)))
+    ascending = sorted(pods)
+    whole = xxh64_intdigest(pack(f"<{len(ascending)}Q", *ascending))
     return f"{_PREFIX}{_VERSION}{whole:016x}"
 
 
