@@ -36,7 +36,9 @@ from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, ResourceList, total
 
 UNEXPLAINED: Final = "the pods known to be there do not explain where memory is in use"
-TOO_MANY: Final = "pods have left that may have been on too many NUMA nodes to try them all, until a topology shows it"
+TOO_MANY: Final = (
+    "pods may have left from too many places to try them all, until a topology or the kubelet's verdicts tell"
+)
 CANNOT_ALIGN: Final = "node(s) whose kubelet cannot align the pod to NUMA nodes"
 NO_WHOLE_CORES: Final = "node(s) whose kubelet cannot give whole cores"
 CANNOT_ALLOCATE: Final = "node(s) whose kubelet lacks exclusive CPUs, memory or devices"
@@ -65,7 +67,7 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
         return unclear
     first: DryRunAdmitted | None = None
     places: list[int] = []
-    for probe in asked(demand, view):
+    for probe in asked(request, view):
         if probe is None:
             return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, TOO_MANY)
         verdict = dry_run(probe.state, request, probe.trust, probe.reuse)

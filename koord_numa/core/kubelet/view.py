@@ -5,7 +5,7 @@ Gathers facts once per change of the node; ``admission.py`` decides on them. Wha
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature
@@ -18,6 +18,7 @@ from koord_numa.core.kubelet.managers.aggregates import is_memory, pod_demand
 from koord_numa.core.kubelet.managers.cores import ARCHITECTURE, NO_RULE, WholeCores, whole_cores
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
 from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS, newer_version, unknown_options
+from koord_numa.core.kubelet.unseen_departures import OnTheirWay
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeQos
@@ -42,7 +43,8 @@ class KubeletView:
     ``unfollowed``: they were not, on a node whose pods may leave before that is seen.
     ``explored``: a pod is on its way whose fate will tell about an option that is not known;
     ``found_on`` are options for which such a pod was refused. ``rooms`` is one hypothesis for each way in which room is left, where
-    that is known: those that differ only in who holds what answer alike as long as no pod leaves.
+    that is known: those that differ only in who holds what answer alike as long as no pod leaves. ``on_their_way`` are pods whose
+    verdict is not known and that may be elsewhere if another has left unseen, ``None`` where there are none.
     """
 
     node: str
@@ -58,6 +60,7 @@ class KubeletView:
     explored: bool = False
     found_on: frozenset[str] = frozenset()
     rooms: tuple[Hypothesis, ...] = ()
+    on_their_way: OnTheirWay | None = field(default=None, repr=False, compare=False)
     newer: str = ""  # the kubelet's version, where its managers may be others than those that are modelled
 
     def problem_with(self, request: PodRequest) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from koord_numa.core.kubelet.assumed_options import StatedOptions, with_stated_options
-from koord_numa.core.kubelet.inference.replay import admitted
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
+from koord_numa.core.kubelet.unseen_departures import expecting
 from koord_numa.core.kubelet.view import CoreEvidence, KubeletView, followed_view, frame_of, inferred_view
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology
@@ -268,11 +268,11 @@ class NodeInfo:
         """The states that the kubelet is followed into; where it cannot be followed, what the published amounts allow."""
         frame = frame_of(node, topology, self.history.frame)
         hypotheses = self.history.hypotheses(frame, self.unpublished)
-        for uid, nominee in nominees.items():
-            hypotheses = admitted(hypotheses, uid, nominee.pod.request)
+        wanted = {uid: nominee.pod.request for uid, nominee in nominees.items()}
+        hypotheses, others = expecting(self.history.belief, hypotheses, wanted)
         evidence = CoreEvidence(self.admitted_counts(), self.history.evidence.keeps_cores)
         if hypotheses:
-            return followed_view(node, frame, hypotheses, booked, evidence)
+            return replace(followed_view(node, frame, hypotheses, booked, evidence), on_their_way=others)
         # Nominees are not there yet, so that no topology shows them.
         unpublished = self.unpublished.union(nominees) if nominees else self.unpublished
         return replace(inferred_view(frame, node, booked, unpublished, evidence), unfollowed=bool(self.pods))

@@ -6,6 +6,7 @@ fits, and one that is at least as narrow. So the states with the least room deci
 that: the kubelet puts it on the lowest NUMA node with room, later containers must include that NUMA node while they have not taken its
 share over (generateCPUTopologyHints, generateDeviceTopologyHints), and a NUMA node that becomes free below may hold the init container
 and not the rest. For such pods every pod that runs on a lower NUMA node is taken away in turn: it may have left, unseen.
+More room for pods that are on their way may be less for any pod that comes after them (``unseen_departures``).
 
 Example: two NUMA nodes of 16 CPUs; NUMA node 0 is full, a pod there holds 4. ``init 4, app 10`` fits on NUMA node 1. Should the pod of 4
 have left, the init container goes to NUMA node 0, the app needs 10 CPUs around it, and under single-numa-node the pod is refused.
@@ -19,7 +20,7 @@ from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, 
 from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
 from koord_numa.core.kubelet.inference.variants import variants
 from koord_numa.core.kubelet.managers.admit import Trust
-from koord_numa.core.kubelet.managers.aggregates import PodDemand
+from koord_numa.core.kubelet.managers.aggregates import PodDemand, pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
 from koord_numa.core.kubelet.managers.manager_state import KubeletState, free_on
@@ -42,9 +43,9 @@ class Probe:
     options: tuple[str, ...] = ()
 
 
-def probes(demand: PodDemand, view: KubeletView) -> Iterator[Probe]:
+def probes(request: PodRequest, view: KubeletView) -> Iterator[Probe]:
     """The likeliest state first. Raises ``TooManyWays``."""
-    node = view.state.node
+    demand, node = pod_demand(request), view.state.node
     orders = (CpuReuse.LEAST, CpuReuse.MOST) if pins_init_cpus(demand, node) else (CpuReuse.BY_ID,)
     # ``rooms`` has one state for each way in which room is left: the others answer alike.
     for one in view.rooms or view.hypotheses:
@@ -58,6 +59,9 @@ def probes(demand: PodDemand, view: KubeletView) -> Iterator[Probe]:
     if confined and view.upper is not None:
         for order in orders:
             yield Probe(view.upper.state, Trust.INFERRED, order)
+    if view.on_their_way is not None and not view.on_their_way.leaves_room(request):
+        for one in view.on_their_way.states():
+            yield from _each_way(replace(one, state=replace(one.state, requested=view.state.requested)), demand, orders)
 
 
 def _each_way(one: Hypothesis, demand: PodDemand, orders: Iterable[CpuReuse]) -> Iterator[Probe]:
@@ -66,10 +70,10 @@ def _each_way(one: Hypothesis, demand: PodDemand, orders: Iterable[CpuReuse]) ->
             yield Probe(laid.state, one.trust, order, one.options)
 
 
-def asked(demand: PodDemand, view: KubeletView) -> Iterator[Probe | None]:
+def asked(request: PodRequest, view: KubeletView) -> Iterator[Probe | None]:
     """The states to be asked; ``None`` at the end where there are too many."""
     try:
-        yield from probes(demand, view)
+        yield from probes(request, view)
     except TooManyWays:
         yield None
 

@@ -21,6 +21,7 @@ from koord_numa.core.kubelet.managers.admit import DryRunAdmitted, dry_run
 from koord_numa.core.kubelet.managers.aggregates import pod_demand
 from koord_numa.core.kubelet.managers.cpus import CpuReuse
 from koord_numa.core.kubelet.managers.manager_state import ManagerState
+from koord_numa.core.kubelet.managers.results import Grant
 from koord_numa.core.kubelet.sharing.choices import arriving, wanted
 from koord_numa.core.kubelet.sharing.layouts import reach_of, with_reach
 from koord_numa.core.objects.request import PodRequest
@@ -139,6 +140,12 @@ def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tup
             yield key, after if len(admitted) == len(answers) else _with_more_left(after, uid)
     if len(admitted) < len(answers):
         yield None, before
+
+
+def foreseen(before: Hypothesis, request: PodRequest) -> tuple[Outcome, Grant | None]:
+    """What the kubelet most likely decides on this pod, and gives it; one dry run tells."""
+    answer = dry_run(before.state, request, before.trust, _orders(request, before)[0])
+    return (_outcome(before, answer), answer.grant) if isinstance(answer, DryRunAdmitted) else (None, None)
 
 
 def _orders(request: PodRequest, before: Hypothesis) -> tuple[CpuReuse, ...]:

@@ -1,0 +1,205 @@
+"""
+Where pods on their way may be other than foreseen, because a pod that runs has left and no event has shown it yet.
+
+Theory. Which NUMA node a pod gets is foreseen with every pod in its place that is not seen gone. If one of them has left before the pod
+reaches the kubelet, there is more room for that pod, and it may go elsewhere: what it takes there is missing for a pod that is decided on
+now. So a yes must hold with any one pod gone before any of those arrivals whose verdict is not known. Only what a departure changes is
+replayed: where the kubelet decides the same without the pod, that it leaves later stands for both. A pod needs no replay that has room
+even if all of those arrivals are on its NUMA node.
+
+Example: NUMA node 0 has 1 CPU and 1 GPU free, node 1 has 8 CPUs and 2 GPUs. Pod a (2 CPUs) is on its way and goes to NUMA node 1, pod b
+(1 CPU, 1 GPU) after it to NUMA node 0. If a pod of 1 CPU on NUMA node 0 has left meanwhile, a is on NUMA node 0 and b on node 1, and a
+pod of 2 GPUs that is decided on now finds them on no NUMA node.
+
+One pod at a time: pairs would be quadratic. Where even that takes too many dry runs, the answer waits for a verdict or a topology.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import dropwhile
+from typing import Final
+
+from koord_numa.core.bit_sets import members
+from koord_numa.core.kubelet.inference.arrivals import Arrival, without_left
+from koord_numa.core.kubelet.inference.belief import Belief
+from koord_numa.core.kubelet.inference.hypothesis import Hypothesis, Signature, signature
+from koord_numa.core.kubelet.inference.replay import Effort, admitted, arrive, foreseen
+from koord_numa.core.kubelet.inference.unlocated import TooManyWays, without
+from koord_numa.core.kubelet.managers.aggregates import ContainerDemand
+from koord_numa.core.kubelet.managers.kubelet_node import KubeletNode
+from koord_numa.core.kubelet.managers.manager_state import KubeletState
+from koord_numa.core.kubelet.managers.results import Grant
+from koord_numa.core.kubelet.managers.room import everything, fits_on, has_room, together
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.vocabulary import KubeletPolicy
+
+MANY: Final = 1 << 30
+"""More NUMA nodes than there are."""
+
+EFFORT: Final = 300
+"""So many dry runs it may take to find out, about 20 ms: all decisions wait for it."""
+
+
+@dataclass(slots=True)
+class OnTheirWay:
+    """
+    ``arrivals`` are the pods from the first one on whose verdict is not known, with the states before them, in the order of their binds.
+
+    ``left`` is when pods were seen gone, ``fates`` are verdicts that are known, by uid.
+    """
+
+    arrivals: Sequence[Arrival]
+    left: Mapping[str, float]
+    fates: Mapping[str, bool]
+    _found: list[Hypothesis] | None = field(default=None, init=False)
+    _too_many: bool = field(default=False, init=False)
+
+    def leaves_room(self, request: PodRequest) -> bool:
+        """Is the pod admitted wherever these arrivals are?"""
+        return all(self._leaves_room(one, request) for one in self.arrivals[0].before)
+
+    def _leaves_room(self, one: Hypothesis, request: PodRequest) -> bool:
+        node = one.state.node
+        # Of devices that may be near several NUMA nodes amounts do not tell.
+        if one.sharing.keys() & everything(request).devices.keys():
+            return False
+        coming = [everything(each.request) for each in self.arrivals]
+        if node.pins_memory and not all(_stays_on_one(demand, node) for demand in coming):
+            return False
+        # CPUs that are dealt out over NUMA nodes may lie on any of them.
+        moving = sum(len(given.cpus) for uid in one.spread for given in one.state.pods[uid].grant.containers)
+        kept = together([*coming, ContainerDemand(cpus=moving, memory=None, devices={})])
+        return has_room(request, node, one.state.managers, kept)
+
+    def states(self) -> Sequence[Hypothesis]:
+        """One state for each way in which room is left where a departure changes something. Raises ``TooManyWays``."""
+        # Worked out at the first question and kept: the next ones are about the same moment.
+        if self._too_many:
+            raise TooManyWays
+        if self._found is None:
+            self._too_many = True
+            self._found = list(self._replayed(Effort(EFFORT)))
+            self._too_many = False
+        return self._found
+
+    def _replayed(self, effort: Effort) -> Iterator[Hypothesis]:
+        # Equal room answers alike, whichever pods hold the rest.
+        states: dict[Signature, Hypothesis] = {}
+        for each in self.arrivals:
+            afterwards: dict[Signature, Hypothesis] = {}
+            for one in (*states.values(), *self._with_one_away(each, effort)):
+                for after in self._next(one, each, effort):
+                    afterwards.setdefault(after.room, after)
+            states = afterwards
+        for one in states.values():
+            yield from without_left(one, self.left)
+
+    def _with_one_away(self, each: Arrival, effort: Effort) -> Iterator[Hypothesis]:
+        """The states before the arrival with one pod gone, where the kubelet decides otherwise on the arrival for it."""
+        known: set[Signature] = set()
+        rooms: set[Signature] = set()
+        for before in each.before:
+            if (room := before.room) in known:
+                continue
+            known.add(room)
+            effort.left -= 1
+            usual, grant = foreseen(before, each.request)
+            for uid in self._may_matter(before, _highest_place(grant)):
+                for gone in without(before, [uid]):
+                    if (room := gone.room) in rooms:
+                        continue
+                    rooms.add(room)
+                    effort.left -= 1
+                    if effort.left < 0:
+                        raise TooManyWays
+                    if foreseen(gone, each.request)[0] != usual:
+                        # Of what is open besides the likeliest is followed: all of it for every pod would multiply.
+                        yield replace(gone, loose={}, spread=frozenset())
+
+    def _may_matter(self, before: Hypothesis, highest: int) -> Iterator[str]:
+        """Of pods that hold anything below the highest NUMA node one of each kind: with the same place and the same requests."""
+        kinds: set[Signature] = set()
+        for uid, pod in before.state.pods.items():
+            kind = (signature(pod.grant, before.state.node), *sorted(pod.requests.items()), before.loose.get(uid, 0))
+            if uid not in self.left and kind not in kinds and _lowest_place(before, uid) < highest:
+                kinds.add(kind)
+                yield uid
+        tried: list[PodRequest] = []
+        for uid, request in before.unlocated.items():
+            if uid not in self.left and request not in tried:
+                tried.append(request)
+                yield uid
+
+    def _next(self, one: Hypothesis, each: Arrival, effort: Effort) -> Iterator[Hypothesis]:
+        if effort.left < 0:
+            raise TooManyWays
+        fate = self.fates.get(each.uid)
+        for after in arrive(one, each.uid, each.request, effort).values():
+            if fate is None or after.has(each.uid) == fate:
+                yield after
+
+
+def expecting(
+    belief: Belief | None, hypotheses: list[Hypothesis], nominees: Mapping[str, PodRequest]
+) -> tuple[list[Hypothesis], OnTheirWay | None]:
+    """
+    The hypotheses with these pods, by uid, for which the node is being freed; and the arrivals of which it may matter that others have left
+    unseen, ``None`` where there are none.
+    """
+    arrivals: list[Arrival] = []
+    if belief is not None and hypotheses and has_places(hypotheses[0].state.node):
+        # Copies, as a belief writes the states before them when it replays.
+        arrivals += [replace(each) for each in dropwhile(lambda each: each.known is not None, belief.arrivals)]
+    for uid, request in nominees.items():
+        if arrivals:
+            arrivals.append(Arrival(uid, request, 0.0, before=hypotheses))
+        hypotheses = admitted(hypotheses, uid, request)
+    if belief is None or not arrivals:
+        return hypotheses, None
+    return hypotheses, OnTheirWay(arrivals, dict(belief.left), dict(belief.fates))
+
+
+def has_places(node: KubeletNode) -> bool:
+    """May a pod be in several places on this node? Not on one NUMA node, nor where nothing is tied to any."""
+    return len(node.machine.numa_ids) > 1 and (node.aligns or node.pins_memory)
+
+
+def _stays_on_one(demand: ContainerDemand, node: KubeletNode) -> bool:
+    """Is the pod's memory on one NUMA node, wherever that is? Where none fits now, other policies put it on several."""
+    if not demand.memory or node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE:
+        return True
+    # Restricted takes no more NUMA nodes than the pod would need on the empty node.
+    restricted = node.config.topology_policy is KubeletPolicy.RESTRICTED
+    empty = KubeletState.empty(node).managers
+    return restricted and any(fits_on(node, empty, numa, demand) for numa in node.machine.numa_ids)
+
+
+def _highest_place(grant: Grant | None) -> int:
+    """
+    The NUMA node below which a departure must be to change this decision.
+
+    A container takes the lowest NUMA node that fits: more room on that one or above changes nothing. Of other hints nothing is known.
+    """
+    highest = 0
+    for one in () if grant is None else grant.containers:
+        hint = one.hint
+        if hint is None or not hint.preferred or hint.mask is None or hint.mask.bit_count() != 1:
+            return MANY
+        highest = max(highest, members(hint.mask)[0])
+    return MANY if grant is None else highest
+
+
+def _lowest_place(one: Hypothesis, uid: str) -> int:
+    """The lowest NUMA node on which the pod holds anything."""
+    return min(_places(one.state.pods[uid].grant, one.state.node), default=MANY)
+
+
+def _places(grant: Grant, node: KubeletNode) -> Iterator[int]:
+    for one in grant.containers:
+        yield from (numa for numa, here in node.machine.numa_bits.items() if one.cpus.bits & here)
+        for block in one.memory:
+            yield from members(block.mask)
+        for name, ids in one.devices.items():
+            for device in node.devices[name].devices:
+                if device.id in ids:
+                    yield from members(device.near)
