@@ -7,6 +7,7 @@ It decides nothing and retries nothing: each outcome goes back to the engine as 
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
 from cachetools import LRUCache
@@ -151,6 +152,7 @@ def _read(pod: PodKey, raw: Any) -> Pod:
     return found
 
 
+@lru_cache(maxsize=256)  # nearly all pods get the same few
 def valid_key(key: str) -> bool:
     """Is this a qualified name as Kubernetes demands of annotation keys: ``[prefix/]name``?"""
     prefix, slash, name = key.rpartition("/")

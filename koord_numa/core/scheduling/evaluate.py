@@ -18,6 +18,7 @@ from koord_numa.core.value_objects import value_object
 
 _NOTHING_OFFERED: Final = Rejection(Reason.NO_TOPOLOGY, "only the Node object is looked at")
 _NO_PODS: Final = Ledger()
+_NAMES: Final = tuple(row.name for row in SCORERS)
 
 
 @value_object
@@ -67,8 +68,12 @@ def score_parts(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement
     # All zero, and every scorer named, so that columns and scalars have the same parts.
     if placement.explores:
         return dict.fromkeys([row.name for row in SCORERS], 0)
-    ask = on_node(ask, seen.node)
-    return {row.name: weight_of(row, profile) * row.score(ask, seen, placement, profile) for row in SCORERS}
+    return dict(zip(_NAMES, _points(on_node(ask, seen.node), seen, placement, profile), strict=True))
+
+
+def _points(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, profile: Profile) -> list[int]:
+    """Of each scorer, in their order."""
+    return [weight_of(row, profile) * row.score(ask, seen, placement, profile) for row in SCORERS]
 
 
 def _evaluate(
@@ -81,7 +86,8 @@ def _evaluate(
     placed = NUMA_RESERVE.place(ask, seen)
     if isinstance(placed, Rejection):
         return placed
-    return ScoredPlacement(sum(score_parts(ask, seen, placed, profile).values()), placed)
+    # As the sum of ``score_parts``: nobody asks for the names.
+    return ScoredPlacement(0 if placed.explores else sum(_points(ask, seen, placed, profile)), placed)
 
 
 def _first_refusal(rows: Iterable[Filter], ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:

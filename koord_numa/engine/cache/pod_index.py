@@ -193,6 +193,8 @@ def _add(counts: Counter[K], keys: Iterable[K], sign: int) -> None:
 
 
 def _terms_of(demands: Constraints) -> tuple[PodTerm, ...]:
+    if not (demands.affinity or demands.anti_affinity or demands.preferred_affinity or demands.preferred_anti_affinity):
+        return ()  # as nearly all pods
     wishes = (*demands.preferred_affinity, *demands.preferred_anti_affinity)
     return (*demands.affinity, *demands.anti_affinity, *(wish.term for wish in wishes))
 
