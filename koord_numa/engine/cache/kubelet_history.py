@@ -186,10 +186,8 @@ class KubeletHistory:
 
     def had_namesake(self, pod: Pod) -> bool:
         """Has a pod with the name of this one left, so lately that a late topology may show it?"""
-        key = pod.key
-        return any(
-            known.left and (known.namespace, known.name) == (key.namespace, key.name) for known in self.pods.values()
-        )
+        name = pod.key.namespace, pod.key.name
+        return any(known.left and (known.namespace, known.name) == name for known in self.pods.values())
 
     def read(self) -> Reading | None:
         """What the last topology says of pods; ``None`` where it is not known what a kubelet holds there."""
